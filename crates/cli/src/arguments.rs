@@ -94,7 +94,7 @@ pub struct Mkfs {
     /// Create another file system for comparisons: nova, pmfs, soupfs, byvfs, cachelet,
     /// conventional.
     #[arg(long, value_name = "SYSTEM", value_parser = parse_system, conflicts_with_all = ["label", "inodes", "sparse", "json"])]
-    pub system: Option<lab::mount::Kind>,
+    pub system: Option<lab::mount::SystemKind>,
     /// Overwrite existing content.
     #[arg(long, short)]
     pub force: bool,
@@ -108,9 +108,10 @@ pub struct Mkfs {
 }
 
 /// Parses the name of a system of the lab.
-fn parse_system(name: &str) -> Result<lab::mount::Kind, String> {
-    let unknown = || format!("expected one of {} (without --system: DirectFS)", lab::mount::Kind::NAMES.join(", "));
-    lab::mount::Kind::parse(name).ok_or_else(unknown)
+fn parse_system(name: &str) -> Result<lab::mount::SystemKind, String> {
+    let unknown =
+        || format!("expected one of {} (without --system: DirectFS)", lab::mount::SystemKind::NAMES.join(", "));
+    lab::mount::SystemKind::parse(name).ok_or_else(unknown)
 }
 
 /// Arguments of `mount`.

@@ -24,7 +24,7 @@ const EXIT_MOUNT_FAILED: u8 = 32;
 
 fn main() -> ExitCode {
     // If an image in use is truncated, its users must get an error instead of dying.
-    pmem::survive_cuts();
+    pmem::survive_truncations();
     let words: Vec<OsString> = std::env::args_os().collect();
     if is_mount_helper(&words) {
         let arguments = MountHelper::parse_from(&words);
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
 /// Results count only if the image was complete until the end.
 fn check_whole<T>(result: T) -> anyhow::Result<T> {
     anyhow::ensure!(
-        !pmem::has_any_been_cut(),
+        !pmem::any_truncated(),
         "the image was truncated while it was read, or its disk is full: the output above is not reliable; restore the image or free space, and try again"
     );
     Ok(result)

@@ -152,7 +152,7 @@ fn what_only_writers_must_know_still_lets_one_look() {
 fn an_image_in_use_is_left_alone() {
     let directory = scratch();
     let path = image_in(directory.path());
-    let _used = Image::open(&path, &OpenImage { alone: true, ..OpenImage::default() }).unwrap();
+    let _used = Image::open(&path, &OpenImage { exclusive: true, ..OpenImage::default() }).unwrap();
     let image = path.to_str().unwrap();
     for (arguments, remedy) in [
         (&["fsck", "-n", image][..], "unmount"),
@@ -208,7 +208,7 @@ fn what_mkfs_cannot_make_is_explained_and_leaves_nothing() {
 }
 
 #[test]
-fn a_full_image_says_so() {
+fn a_full_image_is_reported() {
     let directory = scratch();
     let tree = directory.path().join("tree");
     fs::create_dir(&tree).unwrap();
@@ -222,7 +222,7 @@ fn a_full_image_says_so() {
 }
 
 #[test]
-fn an_image_without_inodes_left_says_so() {
+fn an_image_without_free_inodes_is_reported() {
     let directory = scratch();
     let tree = directory.path().join("tree");
     fs::create_dir(&tree).unwrap();

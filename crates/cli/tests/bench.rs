@@ -167,7 +167,7 @@ fn a_directory_alone_gets_a_table_and_is_left_as_it_was() {
 }
 
 #[test]
-fn the_engine_needs_no_directory_and_tells_what_it_writes() {
+fn the_engine_needs_no_directory_and_reports_what_it_writes() {
     let report = json(&directfs(&["bench", "--only", "engine", "--sizes", "1000", "--repeat", "1", "--json"]));
     assert!(report["subjects"].as_array().unwrap().is_empty());
     let calls = report["engine"]["directories"][0]["calls"].as_array().unwrap();
@@ -235,7 +235,7 @@ fn children(pid: u32) -> Vec<i32> {
 }
 
 #[test]
-fn a_worker_that_is_killed_is_told_of_and_cleaned_up_behind() {
+fn a_killed_worker_is_reported_and_cleaned_up() {
     let directory = scratch();
     let path = directory.path().to_str().unwrap();
     let bench = start_long(&[path, "--beside", "none"], || has_files(directory.path()));

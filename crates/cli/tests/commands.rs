@@ -13,7 +13,7 @@ fn json(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn info_tells_what_mkfs_made() {
+fn info_reports_what_mkfs_made() {
     let directory = scratch();
     let image = image_in(directory.path());
     let before = fs::read(&image).unwrap();
@@ -64,7 +64,7 @@ fn fsck_has_the_exit_codes_of_fsck() {
 }
 
 #[test]
-fn fsck_repairs_what_it_may_and_says_what_is_left() {
+fn fsck_repairs_what_it_may_and_reports_the_rest() {
     let directory = scratch();
     let image = image_in(directory.path());
     let tree = directory.path().join("tree");

@@ -107,7 +107,7 @@ fn mount_8_finds_its_helper_and_mount_fuse_its_type() {
 }
 
 #[test]
-fn a_mount_that_fails_says_why_to_who_asked() {
+fn a_failing_mount_reports_the_reason_to_its_caller() {
     let stage = Stage::new();
     let nowhere = stage.directory.path().join("nowhere");
     let output = directfs(&["mount", stage.image(), nowhere.to_str().unwrap()]);

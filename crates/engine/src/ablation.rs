@@ -15,7 +15,7 @@
 
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
-use crate::lock::Held;
+use crate::lock::LockGuard;
 use crate::mindex::{HeldBucket, NameHash};
 use crate::sync::spin_loop;
 use pmem::Memory;
@@ -57,12 +57,12 @@ pub trait LogLocks: Sync {
 /// Attempts to take a guard before the thread sleeps: about ten microseconds. A guard protects many
 /// names and is held for most of a call, so waits are more frequent and longer than for a bucket's
 /// lock. The cost of a missed wake must not enter the measurement.
-const LOOKS: u32 = 300;
+const SPINS: u32 = 300;
 
 /// Locks on logs, released on drop at the latest.
-pub(crate) struct Logging<'f, M: Memory>(&'f Fs<M>);
+pub(crate) struct LogGuard<'f, M: Memory>(&'f Fs<M>);
 
-impl<M: Memory> Drop for Logging<'_, M> {
+impl<M: Memory> Drop for LogGuard<'_, M> {
     #[inline(always)]
     fn drop(&mut self) {
         self.0.unlock_logs();
@@ -116,13 +116,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// If logs are locked, locks those of these directories until [`Fs::unlock_logs`], or until the
     /// result is dropped. No other lock is held yet.
     #[inline(always)]
-    pub(crate) fn lock_logs(&self, directories: [u64; 2]) -> Logging<'f, M> {
+    pub(crate) fn lock_logs(&self, directories: [u64; 2]) -> LogGuard<'f, M> {
         if M::WATCHED
             && let Some(logs) = self.fs.ablation.logs
         {
             logs.lock(directories);
         }
-        Logging(self.fs)
+        LogGuard(self.fs)
     }
 
     /// Holds the bucket of a name in a tree.
@@ -166,9 +166,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(self.try_lock(&guard.lock, &guard.waiters).map(|held| HeldBucket::new(bucket, held)))
     }
 
-    fn lock_guard(&self, guard: u64) -> Result<Held<'f>> {
+    fn lock_guard(&self, guard: u64) -> Result<LockGuard<'f>> {
         let guard = self.fs.dram.bucket(guard)?;
-        for _ in 0..LOOKS {
+        for _ in 0..SPINS {
             if let Some(held) = self.try_lock(&guard.lock, &guard.waiters) {
                 return Ok(held);
             }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_one_leaves_in_a_tree_is_given_up_as_lost() {
+    fn what_a_dead_thread_leaves_in_a_tree_marks_the_image_unclean() {
         static MORTAL: TestPlatform = TestPlatform::new();
         let done = with_tree(&Halves { buckets: 16 }, &MORTAL, |fs| {
             std::thread::scope(|scope| {
@@ -261,7 +261,11 @@ mod tests {
             let thread = fs.enter().expect("enters");
             assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
             assert!(thread.hold_bucket(NameHash::from_intent(2)).is_ok());
-            assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 1, "the image must not be left clean");
+            assert_eq!(
+                fs.header().expect("a header").unclean_marks.load(Relaxed),
+                1,
+                "the image must not be left clean"
+            );
         });
         done.expect("attaches");
     }

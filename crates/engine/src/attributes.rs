@@ -1,10 +1,10 @@
 //! Attributes of files: the results of stat, and the changes of chmod and similar calls.
 
+use crate::backoff::Backoff;
 use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST};
 use crate::fs::{Node, Thread};
-use crate::patience::Patience;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::fence;
 use pmem::{Flushed, Memory};
@@ -139,7 +139,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     // Read directly into place: through a property entry they would be copied several times.
     #[inline]
     pub(crate) fn attributes(&self, cachelet: &Cachelet) -> Result<Attributes> {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 0 {
@@ -172,7 +172,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                     };
                 }
             }
-            patience.lose(self.fs)?;
+            backoff.pause(self.fs)?;
         }
     }
 
@@ -184,7 +184,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     #[inline]
     pub(crate) fn protection_of(&self, cachelet: &Cachelet) -> Result<Protection> {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 0 {
@@ -201,7 +201,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                     return Ok(protection);
                 }
             }
-            patience.lose(self.fs)?;
+            backoff.pause(self.fs)?;
         }
     }
 
@@ -246,13 +246,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.publish_property(cachelet, &property);
         if let Some(modified_ns) = changes.modified_ns {
             cachelet.modified_ns.store(modified_ns, Relaxed);
-            self.note_times_set(cachelet);
+            self.mark_times_set(cachelet);
         }
         self.attributes(cachelet)
     }
 
     /// Timestamp of an explicit change: the present time; for a directory later than any change
-    /// before, and odd. See `moment`.
+    /// before, and odd. See `directory_timestamp`.
     pub(crate) fn stamp(&self, cachelet: &Cachelet) -> i64 {
         let now = self.fs.now_ns();
         match FileKind::from_mode(cachelet.mode.load(Relaxed)) {
@@ -269,16 +269,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// timestamp after an explicit change is always later, one before it never. The many changes
     /// within one clock tick share a timestamp, which saves them the update of the directory's
     /// times.
-    pub(crate) fn moment(&self, directory: &Cachelet) -> i64 {
+    pub(crate) fn directory_timestamp(&self, directory: &Cachelet) -> i64 {
         let changed = directory.changed_ns.load(Relaxed);
         let now = self.fs.now_ns() & !1;
         now.max(changed.saturating_add(changed & 1))
     }
 
-    /// Records that a file was read at `moment_ns`. Lazy: it reaches the image with a later sync or
-    /// detach.
-    pub fn touch_accessed(&self, node: Node, moment_ns: i64) -> Result<()> {
-        self.cachelet(node)?.accessed_ns.store(moment_ns, Relaxed);
+    /// Records that a file was read at `timestamp_ns`. Lazy: it reaches the image with a later sync
+    /// or detach.
+    pub fn touch_accessed(&self, node: Node, timestamp_ns: i64) -> Result<()> {
+        self.cachelet(node)?.accessed_ns.store(timestamp_ns, Relaxed);
         Ok(())
     }
 

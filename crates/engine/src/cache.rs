@@ -9,6 +9,7 @@
 //! - A cachelet's content is on the image, except where `dirty` shows otherwise (links and times
 //!   that are recovered from dentries).
 
+use crate::backoff::Backoff;
 use crate::dram::{
     Cachelet, DIRECTORY_LINKS, DIRTY, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING,
     PLAIN, References, RetiredKind,
@@ -17,7 +18,6 @@ use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
-use crate::patience::Patience;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
@@ -41,7 +41,7 @@ impl<M: Memory> Fs<M> {
                 pointer as u32
             }
         };
-        Ok(self.stands_for(index, number)?.then_some(index))
+        Ok(self.is_cachelet_of(index, number)?.then_some(index))
     }
 
     /// Without the inode quick path: the cachelet named by the nv pointer of the inode with this
@@ -49,7 +49,7 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn cachelet_by_number(&self, number: u64) -> Option<u32> {
         let inode = self.inode(number).ok()?;
         let index = self.cachelet_by_pointer(inode, number).ok()??;
-        self.note_way_by_number(inode, number).ok()?;
+        self.record_found_by_number(inode, number).ok()?;
         Some(index)
     }
 
@@ -57,16 +57,16 @@ impl<M: Memory> Fs<M> {
     /// (Without a cachelet the whole inode is read and reported.) With the quick path such lookups
     /// are rare, and their lines are counted elsewhere.
     #[inline(always)]
-    fn note_way_by_number(&self, inode: &Inode, number: u64) -> Result<()> {
+    fn record_found_by_number(&self, inode: &Inode, number: u64) -> Result<()> {
         if !self.has_quick_path() {
-            self.pm.note_read(self.pm.offset_of(self.segment_entry(number / INODES_PER_SEGMENT)?), 8);
-            self.pm.note_read(self.pm.offset_of(inode), LINE_BYTES);
+            self.pm.report_read(self.pm.offset_of(self.segment_entry(number / INODES_PER_SEGMENT)?), 8);
+            self.pm.report_read(self.pm.offset_of(inode), LINE_BYTES);
         }
         Ok(())
     }
 
     /// Whether a cachelet is that of an inode, and still in use.
-    fn stands_for(&self, index: u32, number: u64) -> Result<bool> {
+    fn is_cachelet_of(&self, index: u32, number: u64) -> Result<bool> {
         if index == 0 {
             return Ok(false);
         }
@@ -94,7 +94,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = self.fs.inode(number)?;
         for _ in 0..TRIES_MAX {
             if let Some(index) = self.fs.cachelet_by_pointer(inode, number)? {
-                self.fs.note_way_by_number(inode, number)?;
+                self.fs.record_found_by_number(inode, number)?;
                 return Ok(index);
             }
             if let Some(index) = self.make_cachelet(inode, number)? {
@@ -107,7 +107,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Builds a cachelet from an inode and publishes it through the nv pointer; none if another
     /// thread was faster.
     fn make_cachelet(&self, inode: &Inode, number: u64) -> Result<Option<u32>> {
-        self.fs.pm.note_read(self.fs.pm.offset_of(inode), INODE_BYTES);
+        self.fs.pm.report_read(self.fs.pm.offset_of(inode), INODE_BYTES);
         let before = match self.fs.untouched {
             true => self.fs.dram.inode_links(number)?.load(Acquire) as u64,
             false => inode.nv_pointer.load_acquire(),
@@ -137,7 +137,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         step();
         if published {
-            self.slot.hand.cachelet.store(0, Release);
+            self.slot.in_flight.cachelet.store(0, Release);
             return Ok(Some(index));
         }
         self.free_cachelet(index)?;
@@ -145,7 +145,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Clears the pointer to a cachelet that is being evicted, unless it already leads elsewhere.
-    pub(crate) fn forget_pointer(&self, cachelet: &Cachelet, index: u32) -> Result<()> {
+    pub(crate) fn clear_pointer(&self, cachelet: &Cachelet, index: u32) -> Result<()> {
         if self.fs.untouched {
             let pointer = self.fs.dram.inode_links(cachelet.number.load(Relaxed))?;
             let _ = pointer.compare_exchange(index, 0, AcqRel, Acquire);
@@ -206,7 +206,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn cachelet_of_target(&self, hit: &Hit<'_>) -> Result<u32> {
         let number = hit.dentry.number();
         match hit.target {
-            Target::Cachelet(index) if self.fs.stands_for(index, number)? => Ok(index),
+            Target::Cachelet(index) if self.fs.is_cachelet_of(index, number)? => Ok(index),
             _ => self.cachelet_of(number),
         }
     }
@@ -236,11 +236,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// The file of an inode number, with a reference. With a generation, only if the inode has that
     /// one.
     pub fn node(&self, number: u64, generation: Option<u32>) -> Result<Node> {
-        self.retry_when_crowded(|| self.node_once(number, generation))
+        self.retry_when_dram_full(|| self.node_once(number, generation))
     }
 
     /// Runs an operation again after an eviction if it found the DRAM region full. Not pinned.
-    pub(crate) fn retry_when_crowded<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+    pub(crate) fn retry_when_dram_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match operation() {
                 Err(Error::NoMemory) if self.evict_some()? => {}
@@ -252,7 +252,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn node_once(&self, number: u64, generation: Option<u32>) -> Result<Node> {
         let _pin = self.pin();
         let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         for _ in 0..TRIES_MAX {
             // The identity of a free number may be that of its last life.
             if !self.fs.inode_is_taken(number)? || inode.generation(number).is_none() {
@@ -271,7 +271,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if self.reference(cachelet) {
                 return Ok(Node { cachelet: index, number });
             }
-            patience.lose(self.fs)?;
+            backoff.pause(self.fs)?;
         }
         Err(Error::Busy)
     }
@@ -295,20 +295,20 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Releases a recorded reference.
-    pub fn give_back(&self, node: Node) {
-        self.release_from(node, 1, || self.forget(node));
+    pub fn release_recorded(&self, node: Node) {
+        self.release_from(node, 1, || self.unrecord_reference(node));
     }
 
     #[inline]
-    fn release_from(&self, node: Node, count: u32, forget: impl FnOnce()) {
+    fn release_from(&self, node: Node, count: u32, unrecord: impl FnOnce()) {
         let Ok(cachelet) = self.cachelet(node) else { return };
         let word = cachelet.references.load(Relaxed);
         if word & References::flag(FLAG_DELETED) != 0 {
-            return self.release_last(node, cachelet, count, forget);
+            return self.release_last(node, cachelet, count, unrecord);
         }
         // A file with names just has one user less. No step in between: if the thread dies exactly
         // here, the reference is lost until detach.
-        forget();
+        unrecord();
         debug_assert!(word as u32 >= count, "more references released than taken");
         let lessened = word.wrapping_sub(count as u64);
         if cachelet.references.compare_exchange(word, lessened, AcqRel, Relaxed).is_err() {
@@ -317,7 +317,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     #[cold]
-    fn release_last(&self, node: Node, cachelet: &'f Cachelet, count: u32, forget: impl FnOnce()) {
+    fn release_last(&self, node: Node, cachelet: &'f Cachelet, count: u32, unrecord: impl FnOnce()) {
         let deleted = cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0;
         if deleted {
             let _ = self.make_room();
@@ -328,7 +328,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         let pin = self.pin();
         // No step in between: if the thread dies exactly here, the reference is lost until detach.
-        forget();
+        unrecord();
         let before = References::from_word(cachelet.references.fetch_sub(count as u64, AcqRel));
         debug_assert!(before.references >= count, "more references released than taken");
         step();
@@ -343,11 +343,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Records a reference that the calling thread will release by [`Thread::give_back`]; if it
-    /// dies first, its reaper releases it. For references that live no longer than a call of the
+    /// Records a reference that the calling thread will release by [`Thread::release_recorded`]; if
+    /// it dies first, its reaper releases it. For references that live no longer than a call of the
     /// layer above. If all records are in use, none is made, and a death then loses the reference.
     #[inline]
-    pub fn note(&self, node: Node) {
+    pub fn record_reference(&self, node: Node) {
         if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == 0) {
             word.store(node.cachelet, Release);
         }
@@ -355,17 +355,17 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Removes the record of a reference, which another owner takes over.
     #[inline]
-    pub fn forget(&self, node: Node) {
+    pub fn unrecord_reference(&self, node: Node) {
         if let Some(word) = self.slot.references.iter().find(|word| word.load(Relaxed) == node.cachelet) {
             word.store(0, Release);
         }
     }
 
     /// Turns a recorded reference into the mark of the layer above ([`Thread::set_held`]).
-    pub fn hold_noted(&self, node: Node) -> Result<()> {
+    pub fn hold_recorded(&self, node: Node) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         // As in `release_from`: no step in between.
-        self.forget(node);
+        self.unrecord_reference(node);
         let flag = References::flag(FLAG_HELD);
         let held = |word: u64| Some(word.wrapping_sub(References::ONE_REFERENCE) | flag);
         let _ = cachelet.references.fetch_update(AcqRel, Relaxed, held);
@@ -416,7 +416,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let state = References { references: 0, links: 0, flags: FLAG_READABLE | FLAG_DELETED };
         cachelet.references.store(state.word(), Release);
         self.retire_if_unused(node.cachelet, cachelet);
-        self.empty_hand();
+        self.clear_in_flight();
     }
 
     /// Releases one reference while pinned.
@@ -439,7 +439,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let intended = self.slot.intent.victim.load(Relaxed);
         self.slot.intent.victim.store(index, Relaxed);
         step();
-        let references = References::buried_by(self.ticket());
+        let references = References::reclaimed_by(self.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD, ..state }.word();
         if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
             step();
@@ -449,29 +449,29 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Clears the record of in-flight allocations, which are owned by something now.
-    pub(crate) fn empty_hand(&self) {
-        self.empty_hand_but_cachelet();
-        self.slot.hand.cachelet.store(0, Release);
+    pub(crate) fn clear_in_flight(&self) {
+        self.clear_in_flight_except_cachelet();
+        self.slot.in_flight.cachelet.store(0, Release);
     }
 
-    pub(crate) fn empty_hand_but_cachelet(&self) {
-        let hand = &self.slot.hand;
+    pub(crate) fn clear_in_flight_except_cachelet(&self) {
+        let in_flight = &self.slot.in_flight;
         step();
-        hand.number.store(0, Release);
+        in_flight.number.store(0, Release);
         for index in 0..2 {
-            hand.dentries[index].store(0, Release);
-            hand.slots[index].store(0, Release);
+            in_flight.dentries[index].store(0, Release);
+            in_flight.slots[index].store(0, Release);
         }
     }
 
     /// The attributes of a cachelet as one consistent set, without a lock. For a directory `root`
     /// and `blocks` are zero.
     pub(crate) fn property(&self, cachelet: &Cachelet) -> Result<Property> {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 1 {
-                patience.lose(self.fs)?;
+                backoff.pause(self.fs)?;
                 continue;
             }
             let property = self.property_now(cachelet);

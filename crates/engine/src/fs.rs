@@ -31,7 +31,7 @@ pub struct Fs<M: Memory = Direct> {
 }
 
 /// Slots between two looks, when all are taken, whether their owners live.
-const SLOTS_BETWEEN_LOOKS: u64 = 16;
+const SLOTS_BETWEEN_CHECKS: u64 = 16;
 
 /// A file that the holder has a counted reference to: it stays what it is until [`Thread::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,9 +85,9 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Something was lost: whoever leaves the image last must not call it clean, so the next one in recovers it.
-    pub fn abandon(&self) {
+    pub fn mark_unclean(&self) {
         if let Ok(header) = self.header() {
-            header.abandoned.fetch_add(1, AcqRel);
+            header.unclean_marks.fetch_add(1, AcqRel);
         }
     }
 
@@ -136,9 +136,9 @@ impl<M: Memory> Fs<M> {
             return Ok(thread);
         }
         // All of them have owners. Now and then it is worth a look whether they live.
-        let crowded = high == SLOTS_MAX || (high > 0 && high.is_multiple_of(SLOTS_BETWEEN_LOOKS));
+        let crowded = high == SLOTS_MAX || (high > 0 && high.is_multiple_of(SLOTS_BETWEEN_CHECKS));
         if crowded
-            && self.reap_dead()? > 0
+            && self.reap_dead_threads()? > 0
             && let Some(thread) = self.enter_one_of(0..high)?
         {
             return Ok(thread);
@@ -309,7 +309,7 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn the_slot_of_who_ended_without_leaving_is_used_when_there_is_no_other() {
+    fn the_slot_of_a_thread_that_ended_without_leaving_is_used_when_there_is_no_other() {
         static MORTAL: TestPlatform = TestPlatform::new();
         let image = new_image(4 << 20, 0);
         let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_of_who_died_inside_is_put_in_order_and_used_again() {
+    fn the_slot_of_a_thread_that_died_inside_is_recovered_and_reused() {
         static MORTAL: TestPlatform = TestPlatform::new();
         let image = new_image(4 << 20, 0);
         let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");

@@ -21,18 +21,18 @@ mod ablation;
 mod alloc;
 mod attach;
 mod attributes;
+mod backoff;
 mod cache;
 mod directory;
 pub mod dram;
+mod epoch;
 mod error;
 mod file;
 pub mod format;
 mod fs;
-mod grace;
 mod liveness;
 mod lock;
 mod mindex;
-mod patience;
 mod platform;
 mod reap;
 #[cfg(test)]
@@ -52,9 +52,13 @@ pub mod text;
 pub use ablation::{Ablation, LogLocks, Tree};
 pub use attach::{AttachOptions, ImageIdentity, MkfsOptions, Recovery, RecoveryReport, directory_secret, mkfs};
 pub use attributes::{Attributes, Changes, Protection, SpaceReport};
-pub use directory::{DirectoryEntry, DirectoryHint, Footing, NamePlace, NewNode, RenameFlags, Seen, Visit};
+pub use directory::{
+    DirectoryEntry, DirectoryHint, NameLocation, NewNode, RenameFlags, ValidationStamp, Visit, VisitedFile,
+};
 pub use error::{Corruption, Error, Result};
-pub use file::{AllocateMode, BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, Extent, SeekWhat, row_of_root, visit_body};
+pub use file::{
+    AllocateMode, BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, Extent, SeekWhat, inline_extent_of_root, visit_body,
+};
 pub use fs::{Fs, Node, Thread};
 pub use liveness::Liveness;
 pub use platform::Platform;

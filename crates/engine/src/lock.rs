@@ -22,7 +22,7 @@ const SPINS: u32 = 100;
 const SLEEP_MS: u32 = 4;
 
 /// A held lock; dropping it releases with a plain release store (and a wake only if somebody sleeps).
-pub(crate) struct Held<'f> {
+pub(crate) struct LockGuard<'f> {
     word: &'f AtomicU32,
     waiters: &'f AtomicU32,
     /// Where the slot names it.
@@ -30,7 +30,7 @@ pub(crate) struct Held<'f> {
     platform: &'static dyn Platform,
 }
 
-impl Drop for Held<'_> {
+impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         if dead() {
             return;
@@ -48,7 +48,7 @@ impl Drop for Held<'_> {
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Takes a lock: spins briefly, then sleeps.
-    pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<Held<'f>> {
+    pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
         for _ in 0..SPINS {
             if let Some(held) = self.try_lock(word, waiters) {
                 return Ok(held);
@@ -59,7 +59,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Takes a lock if nobody has it.
-    pub(crate) fn try_lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Option<Held<'f>> {
+    pub(crate) fn try_lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Option<LockGuard<'f>> {
         if word.load(Relaxed) != 0 {
             return None;
         }
@@ -73,11 +73,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             return None;
         }
         step();
-        Some(Held { word, waiters, record, platform: self.fs.platform })
+        Some(LockGuard { word, waiters, record, platform: self.fs.platform })
     }
 
     #[cold]
-    fn lock_slowly(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<Held<'f>> {
+    fn lock_slowly(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
         loop {
             let owner = word.load(Relaxed);
             debug_assert!(owner != self.ticket(), "taken twice by one thread");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_and_the_pin_of_a_dead_thread_hold_nobody_up() {
+    fn the_lock_and_the_pin_of_a_dead_thread_block_no_other_thread() {
         static MORTAL: TestPlatform = TestPlatform::new();
         let image = new_image(4 << 20, 0);
         let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");

@@ -17,6 +17,7 @@
 mod growth;
 mod repair;
 
+use crate::backoff::Backoff;
 use crate::dram::{
     BUCKETS_MIN, Bucket, BucketEntry, Cachelet, DramHeader, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References,
 };
@@ -25,8 +26,7 @@ use crate::error::{Corruption, Error, Result};
 use crate::format::Valid;
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
 use crate::fs::{Fs, Thread};
-use crate::lock::Held;
-use crate::patience::Patience;
+use crate::lock::LockGuard;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
@@ -118,7 +118,7 @@ pub(crate) struct Hit<'f> {
 }
 
 /// Result of a lookup in the main bucket of a name alone.
-pub(crate) enum Near<'f> {
+pub(crate) enum MainBucketLookup<'f> {
     /// The name leads to this cachelet of a file with that inode number; no operation is changing
     /// them.
     Found(u32, &'f Cachelet, u64),
@@ -131,12 +131,12 @@ pub(crate) enum Near<'f> {
 /// A locked bucket, verified to be that of a given name.
 pub(crate) struct HeldBucket<'f> {
     bucket: &'f Bucket,
-    _held: Held<'f>,
+    _held: LockGuard<'f>,
 }
 
 impl<'f> HeldBucket<'f> {
     /// From a bucket and the lock that guards it.
-    pub(crate) fn new(bucket: &'f Bucket, held: Held<'f>) -> HeldBucket<'f> {
+    pub(crate) fn new(bucket: &'f Bucket, held: LockGuard<'f>) -> HeldBucket<'f> {
         HeldBucket { bucket, _held: held }
     }
 
@@ -155,7 +155,7 @@ fn is_of(hash: NameHash, key: u64, value: u64) -> bool {
 /// Whether a bucket has not changed since its version was read, so that the reads in between are
 /// valid.
 #[inline(always)]
-fn was_steady(bucket: &Bucket, version: u32) -> bool {
+fn was_stable(bucket: &Bucket, version: u32) -> bool {
     fence(Acquire);
     version & 1 == 0 && bucket.version.load(Relaxed) == version
 }
@@ -227,7 +227,7 @@ impl<M: Memory> Fs<M> {
     /// Whether a name that was not found in a bucket would have been there. In a tree names do not
     /// move, so a miss in its bucket is valid.
     #[inline(always)]
-    fn still_leads(&self, hash: NameHash, header: &DramHeader, index: u64) -> bool {
+    fn is_still_bucket(&self, hash: NameHash, header: &DramHeader, index: u64) -> bool {
         self.tree().is_some() || hash.bucket(header.buckets.load(Acquire)) == index
     }
 
@@ -242,9 +242,9 @@ impl<M: Memory> Fs<M> {
 
     /// As [`Fs::prefetch_bucket`], for a caller that is going to hold the bucket.
     #[inline]
-    pub(crate) fn prefetch_bucket_to_change(&self, hash: NameHash) {
+    pub(crate) fn prefetch_bucket_for_write(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {
-            self.dram.region().prefetch_to_change(bucket);
+            self.dram.region().prefetch_for_write(bucket);
         }
     }
 
@@ -262,13 +262,13 @@ impl<M: Memory> Fs<M> {
     #[inline]
     pub(crate) fn find(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<Option<Hit<'_>>> {
         let header = self.header()?;
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             let index = self.bucket_of(hash, header);
             let main = self.dram.bucket(index)?;
             let version = main.version.load(Acquire);
             if version & 1 == 1 {
-                patience.lose(self)?;
+                backoff.pause(self)?;
                 continue;
             }
             let found = self.search(main, parent, name, hash);
@@ -280,22 +280,34 @@ impl<M: Memory> Fs<M> {
             }
             match found? {
                 Some((_, hit)) => return Ok(Some(hit)),
-                None if self.still_leads(hash, header, index) => return Ok(None),
+                None if self.is_still_bucket(hash, header, index) => return Ok(None),
                 None => continue,
             }
         }
     }
 
     /// Looks a name up in its main bucket alone, which nearly always decides. The caller is pinned.
-    /// `ask` receives the cachelet's index as soon as it is likely, so that the caller can prefetch
-    /// more of the file beside the dentry and the cachelet's first line.
+    /// `prefetch` receives the cachelet's index as soon as it is likely, so that the caller can
+    /// prefetch more of the file beside the dentry and the cachelet's first line.
     #[inline(always)]
-    pub(crate) fn find_near(&self, parent: u64, name: &[u8], hash: NameHash, ask: impl Fn(u32)) -> Near<'_> {
-        self.look_near(parent, name, hash, ask).unwrap_or(Near::Unclear)
+    pub(crate) fn find_in_main_bucket(
+        &self,
+        parent: u64,
+        name: &[u8],
+        hash: NameHash,
+        prefetch: impl Fn(u32),
+    ) -> MainBucketLookup<'_> {
+        self.look_in_main_bucket(parent, name, hash, prefetch).unwrap_or(MainBucketLookup::Unclear)
     }
 
     #[inline(always)]
-    fn look_near(&self, parent: u64, name: &[u8], hash: NameHash, ask: impl Fn(u32)) -> Option<Near<'_>> {
+    fn look_in_main_bucket(
+        &self,
+        parent: u64,
+        name: &[u8],
+        hash: NameHash,
+        prefetch: impl Fn(u32),
+    ) -> Option<MainBucketLookup<'_>> {
         let header = self.header().ok()?;
         let bucket = self.bucket_of(hash, header);
         let main = self.dram.bucket(bucket).ok()?;
@@ -309,7 +321,7 @@ impl<M: Memory> Fs<M> {
             let (index, dentry_offset) = (value as u32, (key & LOW_40) << 6);
             if quick {
                 self.dram.prefetch_cachelet_front(index);
-                ask(index);
+                prefetch(index);
             }
             let dentry = self.pm.get(Pm::<Dentry>::new(dentry_offset)).ok()?;
             if (quick && value & IS_INODE != 0) || !self.names(dentry, dentry_offset, parent, name) {
@@ -320,10 +332,12 @@ impl<M: Memory> Fs<M> {
             let cachelet = self.dram.cachelet(index).ok()?;
             let gone = References::flag(FLAG_RENAMING | FLAG_DEAD | FLAG_EVICTED);
             let stands = cachelet.number.load(Acquire) == number && cachelet.references.load(Acquire) & gone == 0;
-            return (stands && index != 0 && was_steady(main, version)).then_some(Near::Found(index, cachelet, number));
+            return (stands && index != 0 && was_stable(main, version))
+                .then_some(MainBucketLookup::Found(index, cachelet, number));
         }
         let is_all = main.overflow.load(Relaxed) == 0;
-        (is_all && was_steady(main, version) && self.still_leads(hash, header, bucket)).then_some(Near::Absent)
+        (is_all && was_stable(main, version) && self.is_still_bucket(hash, header, bucket))
+            .then_some(MainBucketLookup::Absent)
     }
 
     /// Whether the main bucket alone shows that a name is absent. The caller is pinned. For an
@@ -336,7 +350,7 @@ impl<M: Memory> Fs<M> {
         let version = main.version.load(Acquire);
         let has = main.entries.iter().any(|entry| is_of(hash, entry.key.load(Relaxed), entry.value.load(Relaxed)));
         let is_all = main.overflow.load(Relaxed) == 0;
-        !has && is_all && was_steady(main, version) && self.still_leads(hash, header, bucket)
+        !has && is_all && was_stable(main, version) && self.is_still_bucket(hash, header, bucket)
     }
 
     /// Whether a name exists; optimised for absent names. The caller is pinned.
@@ -382,7 +396,7 @@ impl<M: Memory> Fs<M> {
     /// Whether a dentry is that of `name` in `parent`.
     #[inline(always)]
     fn names(&self, dentry: &Dentry, offset: u64, parent: u64, name: &[u8]) -> bool {
-        self.pm.note_read(offset, DENTRY_HEADER_BYTES + name.len() as u64);
+        self.pm.report_read(offset, DENTRY_HEADER_BYTES + name.len() as u64);
         dentry.parent.load() == parent
             && dentry.seal.load() as u8 as usize == name.len()
             && self.pm.bytes_equal(offset + DENTRY_HEADER_BYTES, name)
@@ -586,7 +600,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// Counts names made (or removed) by this thread; `settle_names` reports them.
+    /// Counts names made (or removed) by this thread; `flush_name_count` reports them.
     fn count_names(&self, change: i64) {
         let delta = (self.slot.names_delta.load(Relaxed) as i64).wrapping_add(change);
         self.slot.names_delta.store(delta as u64, Relaxed);
@@ -594,7 +608,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Reports the names gathered by `count_names` and grows the table as needed. Holds no bucket,
     /// so that a split can.
-    pub(crate) fn settle_names(&self) -> Result<()> {
+    pub(crate) fn flush_name_count(&self) -> Result<()> {
         let delta = self.slot.names_delta.load(Relaxed) as i64;
         if delta.abs() < REPORT_NAMES {
             return Ok(());

@@ -8,31 +8,31 @@
 //! - A reaper is the slot's owner while it works, so that another takes over if it dies in turn. Every step may be repeated.
 //! - It waits for nothing but for locks that are held for moments (of allocators), and takes no others: so whoever waits for a dead owner may
 //!   call it, with whatever locks. What would need others is left to whoever comes next: a directory of which the counts are in doubt is
-//!   indexed anew ([`crate::dram::DirectoryState::Doubtful`]).
+//!   indexed anew ([`crate::dram::DirectoryState::NeedsRecount`]).
 //! - The pin of the dead stays until all is done: what its slot names is not used for something else.
-//! - No loop waits for ever for what only a dead thread could end: locks reap their owners, and looks are counted ([`crate::patience`]).
+//! - No loop waits for ever for what only a dead thread could end: locks reap their owners, and looks are counted ([`crate::backoff`]).
 
 mod intents;
 mod names;
+mod objects;
 mod renames;
-mod things;
 
+use crate::backoff::SPINS;
 use crate::dram::{Cachelet, Group, IntentKind, SlabState};
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
-use crate::patience::SPINS;
 use crate::step::step;
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
 
 /// How long to wait for another one who puts a dead thread's work in order: he may have been stopped.
-const SETTLING_WAIT_MS: u32 = 1000;
+const RECOVERING_WAIT_MS: u32 = 1000;
 
 impl<M: Memory> Fs<M> {
     /// Puts the work of all threads in order that died inside; how many there were. For whoever learns of a death, and before references of dead
     /// processes are given back.
-    pub fn reap_dead(&self) -> Result<u64> {
+    pub fn reap_dead_threads(&self) -> Result<u64> {
         let mut reaped = 0;
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             reaped += u64::from(self.reap_if_dead(index)?);
@@ -40,21 +40,21 @@ impl<M: Memory> Fs<M> {
         Ok(reaped)
     }
 
-    /// As [`Fs::reap_dead`], and waits for those who are at it already. For whoever has seen a process end: what that was doing has happened now, or has
+    /// As [`Fs::reap_dead_threads`], and waits for those who are at it already. For whoever has seen a process end: what that was doing has happened now, or has
     /// not and never will. Not pinned, and without locks.
-    pub fn settle_dead(&self) -> Result<()> {
+    pub fn recover_dead_threads(&self) -> Result<()> {
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             self.reap_if_dead(index)?;
-            self.wait_until_settled(index)?;
+            self.wait_until_recovered(index)?;
         }
         Ok(())
     }
 
-    fn wait_until_settled(&self, index: u32) -> Result<()> {
+    fn wait_until_recovered(&self, index: u32) -> Result<()> {
         let slot = self.dram.slot(index)?;
-        for look in 0..SPINS + SETTLING_WAIT_MS {
+        for look in 0..SPINS + RECOVERING_WAIT_MS {
             // Without an owner it is only what somebody wrote who came too late.
-            if slot.settling.load(Acquire) == 0 || slot.owner.load(Acquire) == 0 {
+            if slot.recovering.load(Acquire) == 0 || slot.owner.load(Acquire) == 0 {
                 return Ok(());
             }
             match look {
@@ -65,7 +65,7 @@ impl<M: Memory> Fs<M> {
             self.reap_if_dead(index)?;
         }
         // So long it takes nobody: he has been stopped, or came too late, and the slot has an owner who lives. Once is enough.
-        slot.settling.store(0, Release);
+        slot.recovering.store(0, Release);
         Ok(())
     }
 
@@ -89,7 +89,7 @@ impl<M: Memory> Fs<M> {
             return Ok(false);
         }
         // From before the claim on, so that nobody takes what is not in order yet for a living thread's.
-        slot.settling.store(word, Release);
+        slot.recovering.store(word, Release);
         if !self.claim_slot(index, word)? {
             return Ok(false);
         }
@@ -102,14 +102,14 @@ impl<M: Memory> Fs<M> {
         let thread = self.as_thread(index)?;
         if thread.may_have_shared()? {
             // A pointer to a shared block may be gone or made, and not counted: the next attach counts anew.
-            thread.lose();
+            thread.mark_unclean();
         }
         step();
         if self.untouched {
             thread.release_all();
-        } else if thread.put_in_order().is_err() {
+        } else if thread.recover_slot().is_err() {
             // Something does not fit: fsck's business. Nobody waits for it.
-            thread.lose();
+            thread.mark_unclean();
         }
         thread.clear_slot();
         self.header()?.reaped.fetch_add(1, Relaxed);
@@ -120,38 +120,38 @@ impl<M: Memory> Fs<M> {
 
 // Reaping. All of it as the owner of a dead thread's slot.
 impl<'f, M: Memory> Thread<'f, M> {
-    fn put_in_order(&self) -> Result<()> {
+    fn recover_slot(&self) -> Result<()> {
         self.redo()?;
         self.release_allocators()?;
         self.recount_cachelets()?;
         self.repair_segments()?;
         self.repair_buckets()?;
         // One error must not keep the rest from being put in order.
-        let intent = self.settle_intent();
-        let hand = self.settle_hand();
-        let files = self.for_locked_cachelets(|cachelet| self.settle_cachelet(cachelet));
+        let intent = self.recover_intent();
+        let in_flight = self.recover_in_flight();
+        let files = self.for_locked_cachelets(|cachelet| self.recover_cachelet(cachelet));
         self.release_all();
         let lines = self.finish_lines();
         let batch = self.finish_batch();
-        let victim = self.settle_victim();
-        let blocks = self.settle_blocks();
+        let victim = self.recover_victim();
+        let blocks = self.recover_blocks();
         // What comes now notes other victims than the operation's: another reaper must not take them for its.
         step();
         self.slot.intent.kind.store(IntentKind::None as u32, Release);
         step();
-        let references = self.settle_references();
-        intent.and(hand).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
+        let references = self.recover_references();
+        intent.and(in_flight).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
     }
 
     /// Nothing of the dead is left in the slot but what serves its next owner.
     fn clear_slot(&self) {
         self.release_all();
         self.end_intent();
-        self.slot.hand.lines[1].store(0, Relaxed);
+        self.slot.in_flight.lines[1].store(0, Relaxed);
         self.slot.pins.store(0, Relaxed);
         step();
         self.slot.pinned.store(0, Release);
-        self.slot.settling.store(0, Release);
+        self.slot.recovering.store(0, Release);
     }
 
     /// Of an array of elements with a lock: which one's lock a record of `held` names, if it is held.

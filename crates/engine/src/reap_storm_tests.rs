@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::format::FileKind;
 use crate::fs::Node;
 use crate::mindex::check_names;
-use crate::reap_tests::{Hand, Kind, World, leave_clean, made, setting};
+use crate::reap_tests::{ImageKind, MortalThread, World, leave_clean, made, setting};
 use crate::testing::new_node as new;
 use crate::{Changes, RenameFlags};
 use core::sync::atomic::AtomicU64;
@@ -53,32 +53,37 @@ impl Random {
 }
 
 /// Runs `work` in a directory, with a recorded reference to it meanwhile.
-fn within<R>(hand: &Hand<'_>, root: Node, way: Option<&str>, work: impl FnOnce(Node) -> Result<R>) -> Result<R> {
+fn within<R>(
+    thread: &MortalThread<'_>,
+    root: Node,
+    way: Option<&str>,
+    work: impl FnOnce(Node) -> Result<R>,
+) -> Result<R> {
     let Some(way) = way else { return work(root) };
-    let node = hand.lookup(root, way.as_bytes())?;
-    hand.note(node);
+    let node = thread.lookup(root, way.as_bytes())?;
+    thread.record_reference(node);
     let result = work(node);
-    hand.give_back(node);
+    thread.release_recorded(node);
     result
 }
 
-fn one(hand: &Hand<'_>, root: Node, random: &mut Random) -> Result<()> {
+fn one(thread: &MortalThread<'_>, root: Node, random: &mut Random) -> Result<()> {
     let (from_way, to_way, from, to) = (random.way(), random.way(), random.name(), random.name());
     let (from, to) = (from.as_bytes(), to.as_bytes());
     let choice = random.below(17);
-    within(hand, root, from_way.as_deref(), |directory| match choice {
-        0 => made(hand, hand.create(directory, from, &new(FileKind::Regular))),
-        1 => made(hand, hand.create(directory, from, &new(FileKind::Symlink))),
-        2 => made(hand, hand.create(directory, from, &new(FileKind::Directory))),
-        3 => hand.unlink(directory, from, |_| Ok(())),
-        4 => hand.remove_directory(directory, from, |_| Ok(())),
-        5 => hand.stat_name(directory, from).map(drop),
-        6 => hand.read_directory(directory, 0, &mut Default::default(), &mut |_| true),
-        7 | 8 => on_file(hand, directory, from, |node| {
-            within(hand, root, to_way.as_deref(), |other| hand.link(node, other, to))
+    within(thread, root, from_way.as_deref(), |directory| match choice {
+        0 => made(thread, thread.create(directory, from, &new(FileKind::Regular))),
+        1 => made(thread, thread.create(directory, from, &new(FileKind::Symlink))),
+        2 => made(thread, thread.create(directory, from, &new(FileKind::Directory))),
+        3 => thread.unlink(directory, from, |_| Ok(())),
+        4 => thread.remove_directory(directory, from, |_| Ok(())),
+        5 => thread.stat_name(directory, from).map(drop),
+        6 => thread.read_directory(directory, 0, &mut Default::default(), &mut |_| true),
+        7 | 8 => on_file(thread, directory, from, |node| {
+            within(thread, root, to_way.as_deref(), |other| thread.link(node, other, to))
         }),
-        9 => on_file(hand, directory, from, |node| change(hand, node, random)),
-        16 => hand.evict_some().map(drop),
+        9 => on_file(thread, directory, from, |node| change(thread, node, random)),
+        16 => thread.evict_some().map(drop),
         _ => {
             let flags = match choice {
                 10 | 11 => RenameFlags { exchange: true, ..RenameFlags::default() },
@@ -86,28 +91,33 @@ fn one(hand: &Hand<'_>, root: Node, random: &mut Random) -> Result<()> {
                 13 => RenameFlags { no_replace: true, ..RenameFlags::default() },
                 _ => RenameFlags::default(),
             };
-            within(hand, root, to_way.as_deref(), |other| {
-                hand.rename((directory, from), (other, to), flags, |_, _| Ok(()))
+            within(thread, root, to_way.as_deref(), |other| {
+                thread.rename((directory, from), (other, to), flags, |_, _| Ok(()))
             })
         }
     })
 }
 
 /// Runs `work` on a file, with a recorded reference to it meanwhile.
-fn on_file(hand: &Hand<'_>, directory: Node, name: &[u8], work: impl FnOnce(Node) -> Result<()>) -> Result<()> {
-    let node = hand.lookup(directory, name)?;
-    hand.note(node);
+fn on_file(
+    thread: &MortalThread<'_>,
+    directory: Node,
+    name: &[u8],
+    work: impl FnOnce(Node) -> Result<()>,
+) -> Result<()> {
+    let node = thread.lookup(directory, name)?;
+    thread.record_reference(node);
     let result = work(node);
-    hand.give_back(node);
+    thread.release_recorded(node);
     result
 }
 
-fn change(hand: &Hand<'_>, node: Node, random: &mut Random) -> Result<()> {
+fn change(thread: &MortalThread<'_>, node: Node, random: &mut Random) -> Result<()> {
     match random.below(4) {
-        0 => hand.write(node, random.below(9000), &[7; 5000]).map(drop),
-        1 => hand.truncate(node, random.below(12_000)),
-        2 => hand.set_xattr(node, b"user.a", &[8; 100], false, false),
-        _ => hand.change(node, |_| Ok(Changes { permissions: Some(0o600), ..Changes::default() })).map(drop),
+        0 => thread.write(node, random.below(9000), &[7; 5000]).map(drop),
+        1 => thread.truncate(node, random.below(12_000)),
+        2 => thread.set_xattr(node, b"user.a", &[8; 100], false, false),
+        _ => thread.change(node, |_| Ok(Changes { permissions: Some(0o600), ..Changes::default() })).map(drop),
     }
 }
 
@@ -115,10 +125,10 @@ fn change(hand: &Hand<'_>, node: Node, random: &mut Random) -> Result<()> {
 fn live_once(world: &World, root: Node, seed: u64) {
     let mut random = Random(seed);
     let steps = random.below(STEPS_MAX);
-    let died = world.dies(steps, |hand| {
+    let died = world.dies(steps, |thread| {
         loop {
             // All other errors may result from concurrent changes of the names.
-            if let Err(error @ (Error::Corrupt(_) | Error::NoInodes)) = one(hand, root, &mut random) {
+            if let Err(error @ (Error::Corrupt(_) | Error::NoInodes)) = one(thread, root, &mut random) {
                 panic!("{error}");
             }
         }
@@ -127,48 +137,48 @@ fn live_once(world: &World, root: Node, seed: u64) {
 }
 
 /// Checks that the listed names of a directory are found in it, each once.
-fn check_directory(hand: &Hand<'_>, directory: Node, way: &str) {
+fn check_directory(thread: &MortalThread<'_>, directory: Node, way: &str) {
     let mut listed = Vec::new();
-    let list = hand.read_directory(directory, 0, &mut Default::default(), &mut |entry| {
+    let list = thread.read_directory(directory, 0, &mut Default::default(), &mut |entry| {
         listed.push((String::from_utf8_lossy(entry.name).into_owned(), entry.number));
         true
     });
     list.expect("lists");
     for (name, number) in &listed {
-        let found = hand.lookup(directory, name.as_bytes());
+        let found = thread.lookup(directory, name.as_bytes());
         let found = found.unwrap_or_else(|error| panic!("{way}/{name} is listed, for inode {number}: {error}"));
         assert_eq!(found.number, *number, "{way}/{name} is another inode in the list");
-        hand.release(found, 1);
+        thread.release(found, 1);
     }
     let names: BTreeSet<_> = listed.iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), listed.len(), "{way}: a name is listed twice: {listed:?}");
 }
 
 fn check(world: &World, root: Node) {
-    world.fs().reap_dead().expect("reaps");
-    let hand = world.fs().enter().expect("enters");
-    check_directory(&hand, root, "");
+    world.fs().reap_dead_threads().expect("reaps");
+    let thread = world.fs().enter().expect("enters");
+    check_directory(&thread, root, "");
     for index in 0..DIRECTORIES {
         let name = format!("d{index}");
-        if let Ok(node) = hand.lookup(root, name.as_bytes()) {
-            if hand.stat(node).expect("stats").kind == FileKind::Directory {
-                check_directory(&hand, node, &name);
+        if let Ok(node) = thread.lookup(root, name.as_bytes()) {
+            if thread.stat(node).expect("stats").kind == FileKind::Directory {
+                check_directory(&thread, node, &name);
             }
-            hand.release(node, 1);
+            thread.release(node, 1);
         }
     }
-    hand.settle_doubtful().expect("settles");
+    thread.recount_directories().expect("settles");
     check_names(world.fs());
 }
 
 #[test]
-fn what_is_listed_is_found_whoever_dies_among_others() {
+fn what_is_listed_is_found_after_any_thread_dies() {
     let (deaths, seed) = (setting("STORM_DEATHS", 3000), setting("STORM_SEED", 1));
     std::eprintln!("seed {seed}");
     let done = AtomicU64::new(0);
     let mut random = Random(seed);
     while done.load(Relaxed) < deaths {
-        let mut world = World::new(Kind::Roomy);
+        let mut world = World::new(ImageKind::Roomy);
         let root = world.fs().enter().expect("enters").root().expect("a root");
         for _ in 0..ROUNDS {
             let round = random.below(u64::MAX);

@@ -23,7 +23,7 @@ use std::vec::Vec;
 
 pub(crate) static PLATFORM: TestPlatform = TestPlatform::new();
 
-pub(crate) type Hand<'f> = Thread<'f, Mortal>;
+pub(crate) type MortalThread<'f> = Thread<'f, Mortal>;
 
 /// The objects of the operations. The survivor holds a reference to each, except where noted.
 struct Tree {
@@ -44,82 +44,82 @@ struct Tree {
     // Plus a directory `cold` with `x`, `y` and a long name, unreferenced and evicted.
 }
 
-pub(crate) fn make(hand: &Hand<'_>, directory: Node, name: &[u8], kind: FileKind) -> Node {
-    hand.create(directory, name, &new(kind)).expect("creates")
+pub(crate) fn make(thread: &MortalThread<'_>, directory: Node, name: &[u8], kind: FileKind) -> Node {
+    thread.create(directory, name, &new(kind)).expect("creates")
 }
 
-fn plant(hand: &Hand<'_>) -> Tree {
-    let root = hand.root().expect("a root");
-    let full = make(hand, root, b"full", FileKind::Directory);
+fn make_tree(thread: &MortalThread<'_>) -> Tree {
+    let root = thread.root().expect("a root");
+    let full = make(thread, root, b"full", FileKind::Directory);
     for name in [&b"x"[..], b"y"] {
-        let node = make(hand, full, name, FileKind::Regular);
-        hand.write(node, 0, &[3; 100]).expect("writes");
-        hand.release(node, 1);
+        let node = make(thread, full, name, FileKind::Regular);
+        thread.write(node, 0, &[3; 100]).expect("writes");
+        thread.release(node, 1);
     }
-    let inner = make(hand, full, b"inner", FileKind::Directory);
-    hand.release(inner, 1);
-    let file = make(hand, root, b"file", FileKind::Regular);
-    hand.write(file, 0, &[1; 3 * 4096 + 50]).expect("writes");
-    hand.set_xattr(file, b"user.a", &[5; 5000], false, false).expect("sets");
-    let small = make(hand, root, b"small", FileKind::Regular);
-    hand.write(small, 0, &[2; 10]).expect("writes");
-    let linked = make(hand, root, b"linked", FileKind::Regular);
-    hand.link(linked, root, b"linked too").expect("links");
-    let orphan = make(hand, root, b"orphan", FileKind::Regular);
-    hand.write(orphan, 0, &[4; 9000]).expect("writes");
-    hand.unlink(root, b"orphan", |_| Ok(())).expect("unlinks");
-    let empty = make(hand, root, b"empty", FileKind::Directory);
-    let cold = make(hand, root, b"cold", FileKind::Directory);
+    let inner = make(thread, full, b"inner", FileKind::Directory);
+    thread.release(inner, 1);
+    let file = make(thread, root, b"file", FileKind::Regular);
+    thread.write(file, 0, &[1; 3 * 4096 + 50]).expect("writes");
+    thread.set_xattr(file, b"user.a", &[5; 5000], false, false).expect("sets");
+    let small = make(thread, root, b"small", FileKind::Regular);
+    thread.write(small, 0, &[2; 10]).expect("writes");
+    let linked = make(thread, root, b"linked", FileKind::Regular);
+    thread.link(linked, root, b"linked too").expect("links");
+    let orphan = make(thread, root, b"orphan", FileKind::Regular);
+    thread.write(orphan, 0, &[4; 9000]).expect("writes");
+    thread.unlink(root, b"orphan", |_| Ok(())).expect("unlinks");
+    let empty = make(thread, root, b"empty", FileKind::Directory);
+    let cold = make(thread, root, b"cold", FileKind::Directory);
     for name in [&b"x"[..], LONG, b"y"] {
-        hand.release(make(hand, cold, name, FileKind::Regular), 1);
+        thread.release(make(thread, cold, name, FileKind::Regular), 1);
     }
-    hand.release(cold, 1);
-    assert!(hand.evict_some().expect("evicts"));
+    thread.release(cold, 1);
+    assert!(thread.evict_some().expect("evicts"));
     // So that operations must set their own dirty marks.
-    hand.sync_all().expect("syncs");
+    thread.sync_all().expect("syncs");
     Tree { root, full, empty, file, small, linked, orphan }
 }
 
 /// Uses up every inode number, and every second block.
-fn scatter(hand: &Hand<'_>, root: Node) {
-    let whole = make(hand, root, b"whole", FileKind::Regular);
+fn scatter(thread: &MortalThread<'_>, root: Node) {
+    let whole = make(thread, root, b"whole", FileKind::Regular);
     let mut number = 0;
     for index in 0..INODES_PER_SEGMENT {
         if number == INODES_PER_SEGMENT - 1 {
             break;
         }
-        let node = make(hand, root, format!("{index}").as_bytes(), FileKind::Regular);
+        let node = make(thread, root, format!("{index}").as_bytes(), FileKind::Regular);
         number = node.number;
-        hand.release(node, 1);
+        thread.release(node, 1);
     }
     assert_eq!(number, INODES_PER_SEGMENT - 1);
     let mut blocks = 0;
-    while hand.append(whole, &[9; 4096]).is_ok() {
+    while thread.append(whole, &[9; 4096]).is_ok() {
         blocks += 1;
     }
     for block in (0..blocks).step_by(2) {
-        hand.allocate(whole, AllocateMode::PunchHole, block * 4096, 4096).expect("punches");
+        thread.allocate(whole, AllocateMode::PunchHole, block * 4096, 4096).expect("punches");
     }
-    hand.release(whole, 1);
+    thread.release(whole, 1);
 }
 
 /// The actions and expectations of the survivor of a death. The last argument is the name of the
 /// operation.
-type Check = fn(World, Hand<'_>, &Tree, &str);
+type Check = fn(World, MortalThread<'_>, &Tree, &str);
 
-type Operation = fn(&Hand<'_>, &Tree) -> Result<()>;
+type Operation = fn(&MortalThread<'_>, &Tree) -> Result<()>;
 
 /// Only the caller knows of a returned reference until it is recorded or released: no step may be
 /// in between.
-pub(crate) fn made(hand: &Hand<'_>, made: Result<Node>) -> Result<()> {
+pub(crate) fn made(thread: &MortalThread<'_>, made: Result<Node>) -> Result<()> {
     made.map(|node| {
-        hand.note(node);
-        hand.give_back(node);
+        thread.record_reference(node);
+        thread.release_recorded(node);
     })
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ImageKind {
     /// Unchanged.
     Roomy,
     /// With two buckets for all names.
@@ -137,11 +137,11 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(kind: Kind) -> World {
+    pub(crate) fn new(kind: ImageKind) -> World {
         World::on(kind, &PLATFORM)
     }
 
-    fn on(kind: Kind, platform: &'static TestPlatform) -> World {
+    fn on(kind: ImageKind, platform: &'static TestPlatform) -> World {
         let image = new_image(4 << 20, 0);
         let options = AttachOptions::default();
         let layout = Fs::dram_layout(&image.region(), &options).expect("a layout");
@@ -150,7 +150,7 @@ impl World {
             Fs::attach_first(image.region_in(Mortal), dram.region(), platform, crate::Liveness::alone(), &options)
                 .expect("attaches");
         let fs = recovery.finish().expect("ready").0;
-        if kind == Kind::Crowded {
+        if kind == ImageKind::Crowded {
             fs.header().expect("a header").buckets.store(2, Relaxed);
         }
         World { image, _dram: dram, fs: Some(fs), platform }
@@ -161,14 +161,14 @@ impl World {
     }
 
     /// Runs `work` in a new thread, which dies at step `step`. Returns whether it died.
-    pub(crate) fn dies(&self, step: u64, work: impl FnOnce(&Hand<'_>) + Send) -> bool {
+    pub(crate) fn dies(&self, step: u64, work: impl FnOnce(&MortalThread<'_>) + Send) -> bool {
         std::thread::scope(|scope| {
             let mortal = scope.spawn(|| {
-                let hand = self.fs().enter().expect("enters");
-                let died = dies_at(step, || work(&hand));
+                let thread = self.fs().enter().expect("enters");
+                let died = dies_at(step, || work(&thread));
                 if died {
                     self.platform.kill();
-                    core::mem::forget(hand);
+                    core::mem::forget(thread);
                 }
                 died
             });
@@ -178,49 +178,50 @@ impl World {
 }
 
 /// A file system and a thread in it that may be used at any step.
-pub(crate) fn everlasting() -> (&'static World, &'static Hand<'static>) {
-    let world: &'static World = Box::leak(Box::new(World::new(Kind::Roomy)));
+pub(crate) fn everlasting() -> (&'static World, &'static MortalThread<'static>) {
+    let world: &'static World = Box::leak(Box::new(World::new(ImageKind::Roomy)));
     (world, Box::leak(Box::new(world.fs().enter().expect("enters"))))
 }
 
 /// Uses every name, to meet everything that the dead thread left behind.
-fn use_everything(hand: &Hand<'_>, tree: &Tree) {
+fn use_everything(thread: &MortalThread<'_>, tree: &Tree) {
     let names: &[&[u8]] =
         &[b"new", b"x", b"y", b"inner", b"first", b"third", b"one", LONG, b"small", b"linked", b"empty", b"file"];
-    let cold = hand.lookup(tree.root, b"cold").expect("is never removed");
+    let cold = thread.lookup(tree.root, b"cold").expect("is never removed");
     for directory in [tree.root, tree.full, tree.empty, cold] {
         for name in names {
-            if let Ok(node) = hand.lookup(directory, name) {
-                let attributes = hand.stat(node).expect("stats");
+            if let Ok(node) = thread.lookup(directory, name) {
+                let attributes = thread.stat(node).expect("stats");
                 if attributes.kind == FileKind::Regular {
                     let mut byte = [0];
-                    hand.read(node, 0, &mut byte).expect("reads");
-                    hand.append(node, b"more").expect("writes");
+                    thread.read(node, 0, &mut byte).expect("reads");
+                    thread.append(node, b"more").expect("writes");
                 }
-                hand.release(node, 1);
+                thread.release(node, 1);
             }
         }
         let mut count = 0;
-        hand.read_directory(directory, 0, &mut Default::default(), &mut |_| {
-            count += 1;
-            true
-        })
-        .expect("reads");
+        thread
+            .read_directory(directory, 0, &mut Default::default(), &mut |_| {
+                count += 1;
+                true
+            })
+            .expect("reads");
     }
     for directory in [tree.root, tree.full, tree.empty, cold] {
-        match hand.create(directory, b"after", &new(FileKind::Directory)) {
+        match thread.create(directory, b"after", &new(FileKind::Directory)) {
             Ok(node) => {
-                hand.release(node, 1);
-                rename(hand, (directory, b"after"), (directory, b"later")).expect("renames");
-                hand.remove_directory(directory, b"later", |_| Ok(())).expect("removes");
+                thread.release(node, 1);
+                rename(thread, (directory, b"after"), (directory, b"later")).expect("renames");
+                thread.remove_directory(directory, b"later", |_| Ok(())).expect("removes");
             }
             // Removed while it was open.
             Err(error) => assert_eq!(error, Error::NotFound),
         }
     }
-    hand.release(cold, 1);
-    hand.set_xattr(tree.file, b"user.c", b"value", false, false).expect("sets");
-    hand.write(tree.file, 4000, &[9; 200]).expect("writes");
+    thread.release(cold, 1);
+    thread.set_xattr(tree.file, b"user.c", b"value", false, false).expect("sets");
+    thread.write(tree.file, 4000, &[9; 200]).expect("writes");
 }
 
 /// Free space in lines, and the number of inodes in use. No thread is inside.
@@ -267,16 +268,16 @@ pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
 }
 
 /// Reaps the dead, and releases the reference that only the dead thread had.
-fn reap_and_release_orphan(hand: &Hand<'_>, tree: &Tree, name: &str) {
+fn reap_and_release_orphan(thread: &MortalThread<'_>, tree: &Tree, name: &str) {
     if !matches!(name, "last-release" | "last-hold") {
-        hand.release(tree.orphan, 1);
+        thread.release(tree.orphan, 1);
     }
-    hand.fs.reap_dead().expect("reaps");
+    thread.fs.reap_dead_threads().expect("reaps");
 }
 
-fn release_all(hand: &Hand<'_>, tree: &Tree) {
+fn release_all(thread: &MortalThread<'_>, tree: &Tree) {
     for node in [tree.root, tree.full, tree.empty, tree.file, tree.small, tree.linked] {
-        hand.release(node, 1);
+        thread.release(node, 1);
     }
 }
 
@@ -291,69 +292,69 @@ pub(crate) fn leave_clean(world: &mut World) {
 
 /// The survivor leaves at once: no access has completed the work that a reaper left to later
 /// operations.
-fn check_at_once(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
-    reap_and_release_orphan(&hand, tree, name);
-    release_all(&hand, tree);
-    drop(hand);
+fn check_at_once(mut world: World, thread: MortalThread<'_>, tree: &Tree, name: &str) {
+    reap_and_release_orphan(&thread, tree, name);
+    release_all(&thread, tree);
+    drop(thread);
     leave_clean(&mut world);
     let again = Attached::new(&world.image).expect("attaches");
-    let hand = again.enter().expect("enters");
-    let root = hand.root().expect("a root");
-    check_times(&hand, root);
-    hand.release(root, 1);
+    let thread = again.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    check_times(&thread, root);
+    thread.release(root, 1);
 }
 
 /// Checks that a directory, and those in it, changed when the last file was made there, or later.
-fn check_times<M: pmem::Memory>(hand: &Thread<'_, M>, directory: Node) {
+fn check_times<M: pmem::Memory>(thread: &Thread<'_, M>, directory: Node) {
     let mut names = Vec::new();
-    let list = hand.read_directory(directory, 0, &mut Default::default(), &mut |entry| {
+    let list = thread.read_directory(directory, 0, &mut Default::default(), &mut |entry| {
         names.push(entry.name.to_vec());
         true
     });
     list.expect("lists");
-    let changed_ns = hand.stat(directory).expect("stats").modified_ns;
+    let changed_ns = thread.stat(directory).expect("stats").modified_ns;
     for name in names {
-        let node = hand.lookup(directory, &name).expect("it is listed");
-        let born_ns = hand.born_ns(node).expect("a birth");
+        let node = thread.lookup(directory, &name).expect("it is listed");
+        let born_ns = thread.born_ns(node).expect("a birth");
         assert!(born_ns <= changed_ns, "{} is younger than its directory", String::from_utf8_lossy(&name));
-        if hand.stat(node).expect("stats").kind == FileKind::Directory {
-            check_times(hand, node);
+        if thread.stat(node).expect("stats").kind == FileKind::Directory {
+            check_times(thread, node);
         }
-        hand.release(node, 1);
+        thread.release(node, 1);
     }
 }
 
 /// Before the dead thread is reaped, the only other name of its file is removed.
-fn check_without_small(world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
-    hand.unlink(tree.root, b"small", |_| Ok(())).expect("unlinks");
-    check(world, hand, tree, name);
+fn check_without_small(world: World, thread: MortalThread<'_>, tree: &Tree, name: &str) {
+    thread.unlink(tree.root, b"small", |_| Ok(())).expect("unlinks");
+    check(world, thread, tree, name);
 }
 
 /// The survivor leaves; nothing is lost.
-fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
-    use_everything(&hand, tree);
-    reap_and_release_orphan(&hand, tree, name);
+fn check(mut world: World, thread: MortalThread<'_>, tree: &Tree, name: &str) {
+    use_everything(&thread, tree);
+    reap_and_release_orphan(&thread, tree, name);
     // The tables of the layer above do this for a dead process.
     for node in [tree.orphan, tree.small] {
-        let state = hand.cachelet(node).expect("a cachelet").references.load(Relaxed);
+        let state = thread.cachelet(node).expect("a cachelet").references.load(Relaxed);
         if References::from_word(state).flags & FLAG_HELD != 0 {
-            hand.set_held(node, false).expect("ends");
+            thread.set_held(node, false).expect("ends");
         }
     }
     // A scan drops the dentries of removed names at once; a live system only compacts.
     for directory in [tree.root, tree.full, tree.empty] {
-        let _ = hand.lookup(directory, b"nothing");
-        hand.compact(directory).expect("compacts");
+        let _ = thread.lookup(directory, b"nothing");
+        thread.compact(directory).expect("compacts");
     }
-    for found in [hand.lookup(tree.full, b"new"), hand.lookup(tree.root, b"cold")].into_iter().flatten() {
-        let _ = hand.lookup(found, b"nothing");
-        hand.compact(found).expect("compacts");
-        hand.release(found, 1);
+    for found in [thread.lookup(tree.full, b"new"), thread.lookup(tree.root, b"cold")].into_iter().flatten() {
+        let _ = thread.lookup(found, b"nothing");
+        thread.compact(found).expect("compacts");
+        thread.release(found, 1);
     }
-    release_all(&hand, tree);
-    drop(hand);
+    release_all(&thread, tree);
+    drop(thread);
     let fs = world.fs();
-    assert_eq!(fs.header().expect("a header").abandoned.load(Relaxed), 0, "nothing is lost");
+    assert_eq!(fs.header().expect("a header").unclean_marks.load(Relaxed), 0, "nothing is lost");
     for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
         let idle = fs.enter_slot(index).expect("a slot").expect("the slot is free");
         idle.drain().expect("drains");
@@ -381,7 +382,7 @@ fn check(mut world: World, hand: Hand<'_>, tree: &Tree, name: &str) {
 
 /// The outcome of a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tried {
+enum Outcome {
     /// The operation has fewer steps.
     Survived,
     /// Its thread died. So did its first reaper, if that has enough steps.
@@ -390,27 +391,28 @@ enum Tried {
 
 /// Kills a thread at step `step` of an operation, and its reaper if a step is given for it.
 fn die(
-    kind: Kind,
+    kind: ImageKind,
     (step, reaper_step): (u64, Option<u64>),
     (name, operation): (&str, Operation),
     check: Check,
-) -> Tried {
+) -> Outcome {
     let world = World::new(kind);
     // The borrow of the thread ends in `check`, before the file system is left.
     let fs: *const Fs<Mortal> = world.fs();
     // SAFETY: the world is on the heap of its memories; `check` drops the thread before it takes
     // the file system out.
-    let hand = unsafe { &*fs }.enter().expect("enters");
-    let tree = plant(&hand);
-    if kind == Kind::Scattered {
-        scatter(&hand, tree.root);
+    let thread = unsafe { &*fs }.enter().expect("enters");
+    let tree = make_tree(&thread);
+    if kind == ImageKind::Scattered {
+        scatter(&thread, tree.root);
     }
-    if !world.dies(step, |hand| operation(hand, &tree).expect("works")) {
-        return Tried::Survived;
+    if !world.dies(step, |thread| operation(thread, &tree).expect("works")) {
+        return Outcome::Survived;
     }
-    let reaper_too = reaper_step.is_some_and(|step| world.dies(step, |hand| assert!(hand.fs.reap_dead().is_ok())));
-    check(world, hand, &tree, name);
-    Tried::Died { reaper_too }
+    let reaper_too =
+        reaper_step.is_some_and(|step| world.dies(step, |thread| assert!(thread.fs.reap_dead_threads().is_ok())));
+    check(world, thread, &tree, name);
+    Outcome::Died { reaper_too }
 }
 
 pub(crate) fn setting(name: &str, otherwise: u64) -> u64 {
@@ -430,13 +432,13 @@ impl Deaths {
     }
 
     /// One try. Returns whether there is a next one.
-    fn one(&mut self, kind: Kind, steps: (u64, Option<u64>), operation: (&str, Operation)) -> bool {
+    fn try_one(&mut self, kind: ImageKind, steps: (u64, Option<u64>), operation: (&str, Operation)) -> bool {
         if std::env::var("DEATHS_TELL").is_ok() {
             std::eprintln!("{kind:?} {}@{steps:?}", operation.0);
         }
         match std::panic::catch_unwind(|| die(kind, steps, operation, self.check)) {
-            Ok(Tried::Survived) => return false,
-            Ok(Tried::Died { reaper_too }) if steps.1.is_some() && !reaper_too => return false,
+            Ok(Outcome::Survived) => return false,
+            Ok(Outcome::Died { reaper_too }) if steps.1.is_some() && !reaper_too => return false,
             Ok(_) => {}
             Err(_) => self.failures.push(format!("{kind:?} {}@{steps:?}", operation.0)),
         }
@@ -455,10 +457,10 @@ fn chosen(operations: &'static [(&'static str, Operation)]) -> impl Iterator<Ite
     operations.iter().copied().filter(move |(name, _)| only.as_ref().is_none_or(|only| only == name))
 }
 
-fn die_everywhere(kind: Kind, every: usize, operations: &'static [(&'static str, Operation)], check: Check) {
+fn die_everywhere(kind: ImageKind, every: usize, operations: &'static [(&'static str, Operation)], check: Check) {
     let mut deaths = Deaths::new(check);
     for operation in chosen(operations) {
-        let died = (0..).step_by(every).take_while(|step| deaths.one(kind, (*step, None), operation)).count();
+        let died = (0..).step_by(every).take_while(|step| deaths.try_one(kind, (*step, None), operation)).count();
         std::eprintln!("{}: {} steps", operation.0, died * every);
     }
     deaths.assert_survived();
@@ -466,48 +468,48 @@ fn die_everywhere(kind: Kind, every: usize, operations: &'static [(&'static str,
 
 #[test]
 fn a_thread_may_die_at_every_step_of_every_operation() {
-    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check);
+    die_everywhere(ImageKind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check);
 }
 
 #[test]
-fn a_thread_may_die_and_nobody_look_at_what_it_did_before_all_leave() {
-    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check_at_once);
+fn a_thread_may_die_and_detach_recovers_its_work() {
+    die_everywhere(ImageKind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check_at_once);
 }
 
 #[test]
 fn a_thread_may_die_while_it_links_a_file_that_loses_its_last_name() {
-    let link: Operation = |hand, tree| hand.link(tree.small, tree.full, b"new");
+    let link: Operation = |thread, tree| thread.link(tree.small, tree.full, b"new");
     let mut deaths = Deaths::new(check_without_small);
-    assert_ne!((0..).take_while(|step| deaths.one(Kind::Roomy, (*step, None), ("link", link))).count(), 0);
+    assert_ne!((0..).take_while(|step| deaths.try_one(ImageKind::Roomy, (*step, None), ("link", link))).count(), 0);
     deaths.assert_survived();
 }
 
 #[test]
-fn a_thread_may_die_while_another_changes_what_it_has_to_do_with() {
-    die_everywhere(Kind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS_BESIDE_OTHERS, check);
+fn a_thread_may_die_while_another_changes_the_same_objects() {
+    die_everywhere(ImageKind::Roomy, setting("DEATHS_EVERY", 1) as usize, OPERATIONS_BESIDE_OTHERS, check);
 }
 
 #[test]
 fn a_thread_may_die_where_names_crowd_their_buckets() {
-    die_everywhere(Kind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS, check);
+    die_everywhere(ImageKind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS, check);
 }
 
 const GROWING: &[(&str, Operation)] =
-    &[("create", |hand, tree| made(hand, hand.create(tree.root, b"new", &new(FileKind::Regular))))];
+    &[("create", |thread, tree| made(thread, thread.create(tree.root, b"new", &new(FileKind::Regular))))];
 
 #[test]
 fn a_thread_may_die_where_inodes_need_blocks_that_lie_apart() {
-    die_everywhere(Kind::Scattered, setting("DEATHS_EVERY", 1) as usize, GROWING, check);
-    reapers_die(Kind::Scattered, setting("REAPERS_EVERY", 41), GROWING);
+    die_everywhere(ImageKind::Scattered, setting("DEATHS_EVERY", 1) as usize, GROWING, check);
+    reapers_die(ImageKind::Scattered, setting("REAPERS_EVERY", 41), GROWING);
 }
 
 #[test]
-fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_that() {
+fn recovery_waits_for_another_reaper_of_the_same_thread() {
     // No other test waits on this platform.
     static PLATFORM: TestPlatform = TestPlatform::new();
-    let world = World::on(Kind::Roomy, &PLATFORM);
+    let world = World::on(ImageKind::Roomy, &PLATFORM);
     let root = world.fs().enter().expect("enters").root().expect("a root");
-    assert!(world.dies(20, |hand| hand.release(make(hand, root, b"new", FileKind::Regular), 1)));
+    assert!(world.dies(20, |thread| thread.release(make(thread, root, b"new", FileKind::Regular), 1)));
     let in_order = || {
         let slots = 0..world.fs().header().expect("a header").slots_high.load(Relaxed) as u32;
         slots.into_iter().all(|index| world.fs().dram().slot(index).expect("a slot").pinned.load(SeqCst) == 0)
@@ -523,10 +525,10 @@ fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_t
                     std::thread::yield_now();
                 }
             });
-            assert_eq!(world.fs().reap_dead(), Ok(1));
+            assert_eq!(world.fs().reap_dead_threads(), Ok(1));
         });
         looking.recv().expect("begins");
-        world.fs().settle_dead().expect("settles");
+        world.fs().recover_dead_threads().expect("settles");
         let settled = in_order();
         PLATFORM.waits.fetch_add(1, SeqCst);
         assert!(settled);
@@ -536,15 +538,15 @@ fn whoever_has_seen_a_thread_die_finds_its_work_in_order_also_if_another_is_at_t
 /// Leftovers of a dead thread at a name are removed with all names of its directory, which waits
 /// for all pinned threads.
 #[test]
-fn whoever_waits_for_a_name_lets_others_take_all_names_of_its_directory_out() {
+fn a_wait_for_a_name_allows_eviction_of_its_directory() {
     static PLATFORM: TestPlatform = TestPlatform::new();
     // For threads that may never end.
-    let world: &'static World = Box::leak(Box::new(World::on(Kind::Roomy, &PLATFORM)));
-    let hand = world.fs().enter().expect("enters");
-    let root = hand.root().expect("a root");
-    hand.release(make(&hand, root, b"gone", FileKind::Regular), 1);
-    hand.release(make(&hand, root, b"there", FileKind::Regular), 1);
-    leave_in_the_way(&hand, root, b"gone");
+    let world: &'static World = Box::leak(Box::new(World::on(ImageKind::Roomy, &PLATFORM)));
+    let thread = world.fs().enter().expect("enters");
+    let root = thread.root().expect("a root");
+    thread.release(make(&thread, root, b"gone", FileKind::Regular), 1);
+    thread.release(make(&thread, root, b"there", FileKind::Regular), 1);
+    leave_in_the_way(&thread, root, b"gone");
     let look = |name: &'static [u8]| {
         std::thread::spawn(move || world.fs().enter().expect("enters").lookup(root, name).map(drop))
     };
@@ -552,7 +554,7 @@ fn whoever_waits_for_a_name_lets_others_take_all_names_of_its_directory_out() {
     while PLATFORM.waits.load(SeqCst) == 0 {
         std::thread::yield_now();
     }
-    DirectoryState::doubt(hand.cachelet(root).expect("a cachelet"));
+    DirectoryState::mark_needs_recount(thread.cachelet(root).expect("a cachelet"));
     let evicting = look(b"there");
     while !(waiting.is_finished() && evicting.is_finished()) {
         assert!(PLATFORM.waits.load(SeqCst) < 10_000, "they wait for each other");
@@ -563,28 +565,28 @@ fn whoever_waits_for_a_name_lets_others_take_all_names_of_its_directory_out() {
 }
 
 /// Makes a name lead to a dead file and marks it invalid on the image.
-fn leave_in_the_way(hand: &Hand<'_>, directory: Node, name: &[u8]) {
-    let hash = hand.fs.hash_name(directory.number, name);
-    let hit = hand.fs.find(directory.number, name, hash).expect("no damage").expect("the name");
-    let index = hand.cachelet_of_target(&hit).expect("its cachelet");
-    hand.fs.pm.persist(hand.fs.pm.retract(&hit.dentry.valid, hit.dentry.gone(0)));
-    let references = &hand.fs.dram.cachelet(index).expect("a cachelet").references;
+fn leave_in_the_way(thread: &MortalThread<'_>, directory: Node, name: &[u8]) {
+    let hash = thread.fs.hash_name(directory.number, name);
+    let hit = thread.fs.find(directory.number, name, hash).expect("no damage").expect("the name");
+    let index = thread.cachelet_of_target(&hit).expect("its cachelet");
+    thread.fs.pm.persist(thread.fs.pm.retract(&hit.dentry.valid, hit.dentry.invalid_word(0)));
+    let references = &thread.fs.dram.cachelet(index).expect("a cachelet").references;
     references.fetch_or(References::flag(FLAG_DEAD), SeqCst);
 }
 
 /// Each operation starts its series at a different first step, so that many kinds of steps are met.
 #[test]
-fn whoever_puts_the_work_of_the_dead_in_order_may_die_at_every_step_of_that() {
-    reapers_die(Kind::Roomy, setting("REAPERS_EVERY", 41), OPERATIONS);
+fn a_reaper_may_die_at_every_step() {
+    reapers_die(ImageKind::Roomy, setting("REAPERS_EVERY", 41), OPERATIONS);
 }
 
-fn reapers_die(kind: Kind, every: u64, operations: &'static [(&'static str, Operation)]) {
+fn reapers_die(kind: ImageKind, every: u64, operations: &'static [(&'static str, Operation)]) {
     let mut deaths = Deaths::new(check);
     for (index, operation) in chosen(operations).enumerate() {
         let mut step = index as u64 % every;
         std::eprintln!("{}", operation.0);
-        while die(kind, (step, None), operation, check) != Tried::Survived {
-            (0..).take_while(|reaper_step| deaths.one(kind, (step, Some(*reaper_step)), operation)).count();
+        while die(kind, (step, None), operation, check) != Outcome::Survived {
+            (0..).take_while(|reaper_step| deaths.try_one(kind, (step, Some(*reaper_step)), operation)).count();
             step += every;
         }
     }

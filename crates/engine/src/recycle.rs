@@ -28,11 +28,11 @@
 
 use crate::alloc::{BlockRun, line_mask};
 use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
+use crate::epoch::GRACE_PERIOD_EPOCHS;
 use crate::error::Result;
 use crate::format::{Dentry, FileKind, Inode, LogPage, PROPERTY_INLINE, dentry_lines, is_gone, slot_address, slot_tag};
 use crate::fs::Thread;
-use crate::grace::GRACE_EPOCHS;
-use crate::redo::Change;
+use crate::redo::WordChange;
 use crate::step::step;
 use crate::sync::AtomicU64;
 use core::ops::Range;
@@ -49,7 +49,7 @@ const HEAVY_BLOCKS: u32 = 256;
 
 /// A record being recycled.
 #[derive(Clone, Copy)]
-struct Item {
+struct RetiredItem {
     /// Its place in the batch.
     index: usize,
     kind: RetiredKind,
@@ -68,7 +68,7 @@ struct Item {
     resumed: bool,
 }
 
-impl Item {
+impl RetiredItem {
     /// Whether it is an inode that is to be freed.
     fn is_inode(&self) -> bool {
         self.kind == RetiredKind::Inode && self.erased != 0
@@ -78,18 +78,27 @@ impl Item {
 /// Lines of one slab that are freed together: names removed in the order of their creation lie side
 /// by side.
 #[derive(Default)]
-struct Gathered {
+struct GatheredLines {
     slab: u64,
     lines: u64,
     /// Their records.
     line_records: u64,
 }
 
-const NO_ITEM: Item =
-    Item { index: 0, kind: RetiredKind::Cachelet, a: 0, b: 0, erased: 0, log: 0, xattrs: 0, root: 0, resumed: false };
+const NO_RETIRED_ITEM: RetiredItem = RetiredItem {
+    index: 0,
+    kind: RetiredKind::Cachelet,
+    a: 0,
+    b: 0,
+    erased: 0,
+    log: 0,
+    xattrs: 0,
+    root: 0,
+    resumed: false,
+};
 
 /// Bit of a dentry's `b`: it may never have been written, or its valid word may be set.
-const UNMADE: u64 = 1 << 8;
+const UNPUBLISHED: u64 = 1 << 8;
 
 fn kind_of(word: u64) -> RetiredKind {
     match word & 0xff {
@@ -111,7 +120,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let end = self.slot.retired_end.load(Relaxed);
         if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
             debug_assert!(false, "retired more than there is room for: make_room was not called");
-            self.lose();
+            self.mark_unclean();
             return;
         }
         let record = &self.slot.retired[end as usize % RETIRED_MAX];
@@ -139,7 +148,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // too.
         let worth_it = self.queued() >= BATCH as u64 || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
         if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {
-            self.lose();
+            self.mark_unclean();
         }
     }
 
@@ -161,9 +170,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// After `NoSpace` or `NoInodes`: recycles everything that waits here and in shards without a
     /// thread, and takes back what those hold. Returns whether a retry is worthwhile. Must not be
     /// called pinned.
-    pub(crate) fn reclaim(&self) -> Result<bool> {
+    pub(crate) fn reclaim_space(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
-        self.fs.reap_dead()?;
+        self.fs.reap_dead_threads()?;
         let mut recycled = self.drain()?;
         self.give_back_lines()?;
         self.for_idle_shards(|idle| {
@@ -199,15 +208,15 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Marks the image unclean: something stays allocated until the next scan, which this forces.
     #[cold]
-    pub(crate) fn lose(&self) {
+    pub(crate) fn mark_unclean(&self) {
         if let Ok(header) = self.fs.header() {
-            header.abandoned.fetch_add(1, AcqRel);
+            header.unclean_marks.fetch_add(1, AcqRel);
         }
     }
 
     /// As the reaper of this slot: queues the lines of an in-flight dentry that is not published.
-    pub(crate) fn retire_unmade(&self, offset: u64, lines: u64) {
-        self.retire(RetiredKind::Dentry, offset, lines | UNMADE);
+    pub(crate) fn retire_unpublished(&self, offset: u64, lines: u64) {
+        self.retire(RetiredKind::Dentry, offset, lines | UNPUBLISHED);
     }
 
     /// Blocks that a record may free.
@@ -233,7 +242,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         match self.slot.pinned.load(Relaxed) {
             0 => {
                 fence(SeqCst);
-                self.fs.header().map_or(0, |header| header.grace.load(SeqCst))
+                self.fs.header().map_or(0, |header| header.global_epoch.load(SeqCst))
             }
             pinned => pinned,
         }
@@ -252,7 +261,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let done = self.recycle_batch(BATCH)?;
         if done == 0 && self.queued() > 0 {
             let first = self.slot.retired_first.load(Relaxed) as usize % RETIRED_MAX;
-            self.wait_for_epoch((self.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_EPOCHS)?;
+            self.wait_for_epoch((self.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS)?;
         }
         Ok(done)
     }
@@ -260,15 +269,15 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Recycles up to `limit` ripe records from the head of the queue under one fence; returns
     /// their number.
     fn recycle_batch(&self, limit: usize) -> Result<usize> {
-        let mut batch = [NO_ITEM; BATCH];
-        let count = self.ripe(&mut batch[..limit])?;
+        let mut batch = [NO_RETIRED_ITEM; BATCH];
+        let count = self.collect_expired(&mut batch[..limit])?;
         let batch = &mut batch[..count];
         if count == 0 {
             return Ok(0);
         }
         self.slot.recycled.store(0, Relaxed);
         self.slot.recycling_marked.store(0, Relaxed);
-        self.slot.recycling_noted.store(0, Relaxed);
+        self.slot.recycling_recorded.store(0, Relaxed);
         step();
         self.slot.recycling.store(count as u64, Release);
         step();
@@ -278,9 +287,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(count)
     }
 
-    fn recycle_items(&self, batch: &mut [Item]) -> Result<()> {
+    fn recycle_items(&self, batch: &mut [RetiredItem]) -> Result<()> {
         let pm = &self.fs.pm;
-        let named = |item: &Item| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Log);
+        let named = |item: &RetiredItem| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Log);
         let journal = batch.iter().any(named);
         let mut flushed = match journal {
             // The grace period is over, so every rename that named one of these dentries, or a slot
@@ -298,24 +307,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         if erased > 0 || journal {
             pm.fence(flushed);
         }
-        let mut gathered = Gathered::default();
+        let mut gathered = GatheredLines::default();
         for item in batch.iter() {
             if self.free(item, &mut gathered).is_err() {
-                self.lose();
+                self.mark_unclean();
             }
         }
         if self.free_gathered(&mut gathered).is_err() {
-            self.lose();
+            self.mark_unclean();
         }
         if self.free_numbers(batch).is_err() {
-            self.lose();
+            self.mark_unclean();
         }
         Ok(())
     }
 
     fn end_batch(&self, count: u64) {
         let first = self.slot.retired_first.load(Relaxed) + count;
-        self.change_together([Change::Wide(&self.slot.retired_first, first), Change::Wide(&self.slot.recycling, 0)]);
+        self.change_together([
+            WordChange::Wide(&self.slot.retired_first, first),
+            WordChange::Wide(&self.slot.recycling, 0),
+        ]);
         if self.queued() == 0 {
             self.slot.retired_blocks.store(0, Relaxed);
         }
@@ -330,12 +342,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let done = self.slot.recycled.load(Relaxed);
         let first = self.slot.retired_first.load(Relaxed);
-        let mut batch = [NO_ITEM; BATCH];
+        let mut batch = [NO_RETIRED_ITEM; BATCH];
         let mut left = 0;
         for index in (0..count).filter(|index| done & 1 << index == 0) {
             let item = self.item(first, index);
             if !matches!(item.kind, RetiredKind::Blocks | RetiredKind::Body) {
-                batch[left] = Item { resumed: true, ..item };
+                batch[left] = RetiredItem { resumed: true, ..item };
                 left += 1;
             }
         }
@@ -345,15 +357,21 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Record `index` of the batch at the head of the queue.
-    fn item(&self, first: u64, index: u64) -> Item {
+    fn item(&self, first: u64, index: u64) -> RetiredItem {
         let record = &self.slot.retired[(first + index) as usize % RETIRED_MAX];
         let kind = kind_of(record.kind.load(Relaxed));
-        Item { index: index as usize, kind, a: record.a.load(Relaxed), b: record.b.load(Relaxed), ..NO_ITEM }
+        RetiredItem {
+            index: index as usize,
+            kind,
+            a: record.a.load(Relaxed),
+            b: record.b.load(Relaxed),
+            ..NO_RETIRED_ITEM
+        }
     }
 
     /// The change that marks records of the batch as freed.
-    fn done(&self, records: u64) -> Change<'f> {
-        Change::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
+    fn done(&self, records: u64) -> WordChange<'f> {
+        WordChange::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
     }
 
     /// As the reaper of this slot: whether an object waits in its queue.
@@ -382,7 +400,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Collects the records at the head of the queue whose grace period is over.
-    fn ripe(&self, into: &mut [Item]) -> Result<usize> {
+    fn collect_expired(&self, into: &mut [RetiredItem]) -> Result<usize> {
         let first = self.slot.retired_first.load(Relaxed);
         let queued = self.queued().min(into.len() as u64);
         if queued == 0 {
@@ -390,9 +408,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let oldest = self.slot.retired[first as usize % RETIRED_MAX].kind.load(Relaxed) >> 8;
         let mut now = 0;
-        for _ in 0..=GRACE_EPOCHS {
-            now = self.fs.advance_grace(false)?;
-            if now >= oldest + GRACE_EPOCHS {
+        for _ in 0..=GRACE_PERIOD_EPOCHS {
+            now = self.fs.advance_epoch(false)?;
+            if now >= oldest + GRACE_PERIOD_EPOCHS {
                 break;
             }
         }
@@ -400,7 +418,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         for (offset, item) in (0..queued).zip(into) {
             let record = &self.slot.retired[(first + offset) as usize % RETIRED_MAX];
             let word = record.kind.load(Relaxed);
-            if now < (word >> 8) + GRACE_EPOCHS {
+            if now < (word >> 8) + GRACE_PERIOD_EPOCHS {
                 break;
             }
             *item = self.item(first, offset);
@@ -410,7 +428,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// First phase of a record. Returns the number of erased lines, and what was flushed.
-    fn erase(&self, item: &mut Item) -> (u64, Flushed) {
+    fn erase(&self, item: &mut RetiredItem) -> (u64, Flushed) {
         match item.kind {
             RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
             RetiredKind::Dentry => self.erase_dentry(item),
@@ -421,7 +439,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The cachelet of a dead inode keeps its last content, which has most of what is needed.
-    fn erase_retired_inode(&self, item: &mut Item) -> Result<(u64, Flushed)> {
+    fn erase_retired_inode(&self, item: &mut RetiredItem) -> Result<(u64, Flushed)> {
         let cachelet = self.fs.dram.cachelet(item.b as u32)?;
         let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
             && cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0;
@@ -431,7 +449,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok((0, Flushed::nothing()));
         }
         let inode = self.fs.inode(item.a)?;
-        let noted = &self.slot.recycling_noted;
+        let noted = &self.slot.recycling_recorded;
         let [log, xattrs] = &self.slot.recycling_bodies[item.index];
         if noted.load(Relaxed) & 1 << item.index == 0 {
             log.store(inode.log.load_acquire(), Relaxed);
@@ -449,10 +467,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    fn erase_dentry(&self, item: &mut Item) -> (u64, Flushed) {
+    fn erase_dentry(&self, item: &mut RetiredItem) -> (u64, Flushed) {
         let pm = &self.fs.pm;
         let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
-        let (known, unmade) = (item.b & (UNMADE - 1), item.b & UNMADE != 0);
+        let (known, unmade) = (item.b & (UNPUBLISHED - 1), item.b & UNPUBLISHED != 0);
         item.erased = match dentry.facts() {
             Some(facts) if !unmade => dentry_lines(facts.name_length as usize),
             None if !unmade && !item.resumed => 0,
@@ -472,7 +490,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Second phase of a record: frees its object.
-    fn free(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
+    fn free(&self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
         match item.kind {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
             RetiredKind::Body => crate::file::free_body(self, item.a),
@@ -481,20 +499,20 @@ impl<'f, M: Memory> Thread<'f, M> {
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
             RetiredKind::Inode if item.is_inode() => self.free_all_but_number(item),
             _ => {
-                self.lose();
+                self.mark_unclean();
                 Ok(())
             }
         }
     }
 
     /// Lists a cachelet, unless that was done before the reaper came.
-    fn relist_cachelet(&self, item: &Item, index: u32) -> Result<()> {
+    fn relist_cachelet(&self, item: &RetiredItem, index: u32) -> Result<()> {
         if item.resumed && self.is_listed(index)? { Ok(()) } else { self.list_cachelet(index) }
     }
 
     /// Frees everything that an inode had. Its number is freed last, because it identifies its
     /// blocks.
-    fn free_all_but_number(&self, item: &Item) -> Result<()> {
+    fn free_all_but_number(&self, item: &RetiredItem) -> Result<()> {
         let bodies = self.as_owner(item.a, || self.free_bodies(item));
         if item.b != 0 {
             self.relist_cachelet(item, item.b as u32)?;
@@ -502,7 +520,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         bodies
     }
 
-    fn gather_lines(&self, item: &Item, gathered: &mut Gathered) -> Result<()> {
+    fn gather_lines(&self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
         if !self.fs.lines_fit(item.a, item.erased) {
             return Err(BadOffset { offset: item.a, length: item.erased * LINE_BYTES }.into());
         }
@@ -515,14 +533,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn free_gathered(&self, gathered: &mut Gathered) -> Result<()> {
-        let Gathered { slab, lines, line_records } = core::mem::take(gathered);
+    fn free_gathered(&self, gathered: &mut GatheredLines) -> Result<()> {
+        let GatheredLines { slab, lines, line_records } = core::mem::take(gathered);
         if lines == 0 { Ok(()) } else { self.free_line_mask(slab, lines, self.done(line_records)) }
     }
 
     /// Frees the numbers of a batch's inodes, those of one word of the map together. The map, which
     /// all threads share, is locked once.
-    fn free_numbers(&self, batch: &[Item]) -> Result<()> {
+    fn free_numbers(&self, batch: &[RetiredItem]) -> Result<()> {
         let mut inodes = batch.iter().filter(|item| item.is_inode()).peekable();
         if inodes.peek().is_none() {
             return Ok(());
@@ -543,7 +561,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper
     /// repeats; then they are freed, which a reaper completes by a sweep.
-    fn free_bodies(&self, item: &Item) -> Result<()> {
+    fn free_bodies(&self, item: &RetiredItem) -> Result<()> {
         if item.resumed && self.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
             return self.sweep_blocks(item.a);
         }
@@ -610,9 +628,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees an old log: first the dentries that are recycled with it, then its pages.
-    fn free_old_log(&self, item: &Item) -> Result<()> {
+    fn free_old_log(&self, item: &RetiredItem) -> Result<()> {
         let [position, all_gone] = &self.slot.recycling_bodies[item.index];
-        let noted = &self.slot.recycling_noted;
+        let noted = &self.slot.recycling_recorded;
         if noted.load(Relaxed) & 1 << item.index == 0 {
             position.store(item.a, Relaxed);
             all_gone.store(0, Relaxed);
@@ -624,7 +642,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.for_old_pages(position.load(Relaxed) & !(BLOCK_BYTES - 1), item.b, |page, _| {
                 self.free_gone(page, position)
             })?;
-            self.change_together([Change::Wide(position, item.a), Change::Wide(all_gone, 1)]);
+            self.change_together([WordChange::Wide(position, item.a), WordChange::Wide(all_gone, 1)]);
         }
         self.for_old_pages(position.load(Relaxed), item.b, |page, run| {
             position.store(page.next.load_acquire(), Release);
@@ -666,9 +684,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         (slab, lines): (u64, u64),
         position: &AtomicU64,
     ) -> Result<()> {
-        let [block, mask] = &self.slot.hand.lines;
+        let [block, mask] = &self.slot.in_flight.lines;
         let next = self.fs.pm.offset_of(page) | slots.end as u64;
-        self.change_together([Change::Wide(block, slab), Change::Wide(mask, lines), Change::Wide(position, next)]);
+        self.change_together([
+            WordChange::Wide(block, slab),
+            WordChange::Wide(mask, lines),
+            WordChange::Wide(position, next),
+        ]);
         for slot in &page.slots[slots] {
             let Some((dentry, at, count)) = self.gone_dentry(slot.load(), page.owner.load()) else { continue };
             let flushed = self.fs.erase_dentry_lines(dentry, at, count);
@@ -677,7 +699,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 self.fs.pm.fence(flushed);
             }
         }
-        self.free_line_mask(slab, lines, Change::Wide(mask, 0))
+        self.free_line_mask(slab, lines, WordChange::Wide(mask, 0))
     }
 
     /// Dentry, offset and lines that a slot of an old log names, if they are recycled with it.
@@ -729,7 +751,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Erases lines of a slab that hold nothing valid, and frees them.
     fn erase_and_free(&self, slab: u64, lines: u64) -> Result<()> {
-        let [block, mask] = &self.slot.hand.lines;
+        let [block, mask] = &self.slot.in_flight.lines;
         block.store(slab, Relaxed);
         step();
         mask.store(lines, Release);
@@ -739,7 +761,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Erases the in-flight lines and frees them; also for a reaper.
     pub(crate) fn finish_lines(&self) -> Result<()> {
-        let [block, mask] = &self.slot.hand.lines;
+        let [block, mask] = &self.slot.in_flight.lines;
         let (block, lines) = (block.load(Relaxed), mask.load(Relaxed));
         if lines == 0 {
             return Ok(());
@@ -754,7 +776,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             flushed = flushed.and(pm.flush(pm.set64(&line.seal, 0).and(pm.retract(&line.valid, 0))));
         }
         pm.fence(flushed);
-        self.free_line_mask(block, lines, Change::Wide(mask, 0))
+        self.free_line_mask(block, lines, WordChange::Wide(mask, 0))
     }
 
     /// Offset and lines of the dentry that a slot of a removed directory names, if there is one and

@@ -16,7 +16,7 @@ use pmem::{Memory, Pm};
 
 /// A word and its new value.
 #[derive(Clone, Copy)]
-pub(crate) enum Change<'a> {
+pub(crate) enum WordChange<'a> {
     /// No change: fills an array.
     Nothing,
     /// Eight bytes.
@@ -29,15 +29,15 @@ const NARROW: u64 = 1;
 
 impl<M: Memory> Thread<'_, M> {
     /// Stores all of `changes`, in their order. If this thread dies, its reaper does so.
-    pub(crate) fn change_together<const N: usize>(&self, changes: [Change<'_>; N]) {
+    pub(crate) fn change_together<const N: usize>(&self, changes: [WordChange<'_>; N]) {
         const { assert!(N <= REDO_MAX) };
         let region = self.fs.dram.region();
         let mut count = 0;
         for change in &changes {
             let (target, value) = match *change {
-                Change::Nothing => continue,
-                Change::Wide(word, value) => (region.offset_of(word), value),
-                Change::Narrow(word, value) => (region.offset_of(word) | NARROW, value as u64),
+                WordChange::Nothing => continue,
+                WordChange::Wide(word, value) => (region.offset_of(word), value),
+                WordChange::Narrow(word, value) => (region.offset_of(word) | NARROW, value as u64),
             };
             let record = &self.slot.redo[count];
             record.target.store(target, Relaxed);
@@ -49,9 +49,9 @@ impl<M: Memory> Thread<'_, M> {
         step();
         for change in &changes {
             match *change {
-                Change::Nothing => {}
-                Change::Wide(word, value) => word.store(value, Release),
-                Change::Narrow(word, value) => word.store(value, Release),
+                WordChange::Nothing => {}
+                WordChange::Wide(word, value) => word.store(value, Release),
+                WordChange::Narrow(word, value) => word.store(value, Release),
             }
             step();
         }

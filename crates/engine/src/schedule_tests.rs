@@ -18,7 +18,7 @@ use crate::fs::{Fs, Node, Thread};
 use crate::reap_tests::{check_cachelets, room};
 use crate::testing::schedule::{self, On, Race, Scheduled};
 use crate::testing::{Memory, PLATFORM, new_image};
-use crate::{Footing, RenameFlags};
+use crate::{RenameFlags, ValidationStamp};
 use contests::{CONTESTS, a_log_with_a_hole};
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
@@ -33,14 +33,14 @@ use std::sync::{Arc, Mutex};
 use std::vec::Vec;
 
 /// A thread, and directories that it need not look up: a path walk consists of several operations.
-struct Hand<'f> {
+struct ScheduledThread<'f> {
     thread: Thread<'f, Scheduled>,
     held: &'f BTreeMap<String, Node>,
     /// The stamps of a path to a directory that it has used before.
-    way: Cell<Option<[Footing; 2]>>,
+    stamps: Cell<Option<[ValidationStamp; 2]>>,
 }
 
-impl<'f> core::ops::Deref for Hand<'f> {
+impl<'f> core::ops::Deref for ScheduledThread<'f> {
     type Target = Thread<'f, Scheduled>;
     fn deref(&self) -> &Thread<'f, Scheduled> {
         &self.thread
@@ -48,13 +48,13 @@ impl<'f> core::ops::Deref for Hand<'f> {
 }
 
 /// The next operation of a thread. Returns a description of the result.
-type Operation = fn(&Hand<'_>) -> String;
+type Operation = fn(&ScheduledThread<'_>) -> String;
 
 /// Threads with conflicting operations.
 struct Contest {
     name: &'static str,
     /// Preparation, by another thread.
-    prepare: fn(&Hand<'_>) -> Result<()>,
+    prepare: fn(&ScheduledThread<'_>) -> Result<()>,
     /// Directories that are open meanwhile.
     held: &'static [&'static str],
     threads: &'static [&'static [Operation]],
@@ -63,12 +63,12 @@ struct Contest {
 /// Outcome of a contest: the results of the operations of each thread, and the final tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outcome {
-    told: Vec<Vec<String>>,
+    results: Vec<Vec<String>>,
     tree: BTreeMap<String, String>,
 }
 
 /// Begin and end of each operation.
-type Moments = Vec<Vec<(u64, u64)>>;
+type CallTimes = Vec<Vec<(u64, u64)>>;
 
 const IMAGE_BYTES: u64 = 1 << 20;
 
@@ -96,25 +96,25 @@ impl World {
         self.fs.as_ref().expect("attached")
     }
 
-    fn hand<'f>(&'f self, held: &'f BTreeMap<String, Node>) -> Hand<'f> {
-        Hand { thread: self.fs().enter().expect("a slot"), held, way: Cell::new(None) }
+    fn thread<'f>(&'f self, held: &'f BTreeMap<String, Node>) -> ScheduledThread<'f> {
+        ScheduledThread { thread: self.fs().enter().expect("a slot"), held, stamps: Cell::new(None) }
     }
 
     /// Prepares a contest; returns the directories that are held for it.
     fn prepare(&self, contest: &Contest) -> BTreeMap<String, Node> {
         let nothing = BTreeMap::new();
-        let hand = self.hand(&nothing);
-        (contest.prepare)(&hand).expect("prepared");
-        hand.drain().expect("drains");
-        contest.held.iter().map(|path| (path.to_string(), directory(&hand, path).expect("a directory"))).collect()
+        let thread = self.thread(&nothing);
+        (contest.prepare)(&thread).expect("prepared");
+        thread.drain().expect("drains");
+        contest.held.iter().map(|path| (path.to_string(), directory(&thread, path).expect("a directory"))).collect()
     }
 
     fn tree(&self) -> BTreeMap<String, String> {
         let (mut tree, nothing) = (BTreeMap::new(), BTreeMap::new());
-        let hand = self.hand(&nothing);
-        let root = hand.root().expect("a root");
-        dump(&hand, root, String::new(), &mut tree);
-        hand.release(root, 1);
+        let thread = self.thread(&nothing);
+        let root = thread.root().expect("a root");
+        dump(&thread, root, String::new(), &mut tree);
+        thread.release(root, 1);
         tree
     }
 
@@ -144,12 +144,12 @@ impl World {
     }
 }
 
-fn dump(hand: &Hand<'_>, node: Node, path: String, tree: &mut BTreeMap<String, String>) {
-    let stat = hand.stat(node).expect("stats");
+fn dump(thread: &ScheduledThread<'_>, node: Node, path: String, tree: &mut BTreeMap<String, String>) {
+    let stat = thread.stat(node).expect("stats");
     let content = match stat.kind {
         FileKind::Regular => {
             let mut bytes = std::vec![0; stat.size_bytes as usize];
-            let count = hand.read(node, 0, &mut bytes).expect("reads");
+            let count = thread.read(node, 0, &mut bytes).expect("reads");
             assert_eq!(count as u64, stat.size_bytes);
             summary(&bytes)
         }
@@ -160,17 +160,18 @@ fn dump(hand: &Hand<'_>, node: Node, path: String, tree: &mut BTreeMap<String, S
         return;
     }
     let mut names = Vec::new();
-    hand.read_directory(node, 0, &mut Default::default(), &mut |entry| {
-        names.push(entry.name.to_vec());
-        true
-    })
-    .expect("lists");
+    thread
+        .read_directory(node, 0, &mut Default::default(), &mut |entry| {
+            names.push(entry.name.to_vec());
+            true
+        })
+        .expect("lists");
     for name in names {
-        let child = hand.lookup(node, &name).expect("finds what it lists");
+        let child = thread.lookup(node, &name).expect("finds what it lists");
         let below = format!("{path}/{}", String::from_utf8_lossy(&name));
         assert!(!tree.contains_key(&below), "{below} is listed twice");
-        dump(hand, child, below, tree);
-        hand.release(child, 1);
+        dump(thread, child, below, tree);
+        thread.release(child, 1);
     }
 }
 
@@ -195,23 +196,23 @@ fn orders(left: &mut [usize], order: &mut Vec<usize>, all: &mut Vec<Vec<usize>>)
 fn one_after_the_other(contest: &Contest, bytes: &[u8], order: &[usize]) -> Outcome {
     let world = World::new(bytes);
     let held = world.prepare(contest);
-    let mut told: Vec<Vec<String>> = contest.threads.iter().map(|_| Vec::new()).collect();
+    let mut results: Vec<Vec<String>> = contest.threads.iter().map(|_| Vec::new()).collect();
     {
-        let hands: Vec<_> = contest.threads.iter().map(|_| world.hand(&held)).collect();
+        let hands: Vec<_> = contest.threads.iter().map(|_| world.thread(&held)).collect();
         for thread in order {
-            let operation = contest.threads[*thread][told[*thread].len()];
-            told[*thread].push(operation(&hands[*thread]));
+            let operation = contest.threads[*thread][results[*thread].len()];
+            results[*thread].push(operation(&hands[*thread]));
         }
     }
-    Outcome { told, tree: world.end(held) }
+    Outcome { results, tree: world.end(held) }
 }
 
 /// Whether an order contradicts the known begins and ends.
-fn contradicts(order: &[usize], moments: &Moments) -> bool {
-    let mut next: Vec<usize> = moments.iter().map(|_| 0).collect();
+fn contradicts(order: &[usize], times: &CallTimes) -> bool {
+    let mut next: Vec<usize> = times.iter().map(|_| 0).collect();
     let mut latest_begin = 0;
     order.iter().any(|thread| {
-        let (begin, end) = moments[*thread][next[*thread]];
+        let (begin, end) = times[*thread][next[*thread]];
         next[*thread] += 1;
         // An operation that comes before it in this order began only after its end.
         let late = latest_begin > end;
@@ -221,7 +222,7 @@ fn contradicts(order: &[usize], moments: &Moments) -> bool {
 }
 
 /// Runs a contest once, under the scheduler.
-fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>) -> (Outcome, Moments) {
+fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>) -> (Outcome, CallTimes) {
     let world = World::new(bytes);
     let held = world.prepare(contest);
     let clock = Cell::new(0);
@@ -232,7 +233,7 @@ fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>) -> (Outc
         shuttle::thread::scope(|scope| {
             for (thread, operations) in contest.threads.iter().enumerate() {
                 scope.spawn(move || {
-                    let hand = world.hand(held);
+                    let hand = world.thread(held);
                     for operation in *operations {
                         let begin = clock.tick();
                         let told = operation(&hand);
@@ -242,9 +243,9 @@ fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>) -> (Outc
             }
         });
     }
-    let (told, moments) =
+    let (told, times) =
         results.into_inner().expect("no panic").into_iter().map(|each| each.into_iter().unzip()).unzip();
-    (Outcome { told, tree: world.end(held) }, moments)
+    (Outcome { results: told, tree: world.end(held) }, times)
 }
 
 /// A counter of the threads of a schedule, which are coroutines of one thread.
@@ -274,10 +275,9 @@ fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize
         Arc::new(all.into_iter().map(|order| (one_after_the_other(contest, &bytes, &order), order)).collect());
     let body = {
         move || {
-            let (outcome, moments) = at_once(contest, &bytes, race);
-            let explained =
-                serial.iter().any(|(expected, order)| *expected == outcome && !contradicts(order, &moments));
-            assert!(explained, "{}: no order gives {outcome:#?} {moments:?}", contest.name);
+            let (outcome, times) = at_once(contest, &bytes, race);
+            let explained = serial.iter().any(|(expected, order)| *expected == outcome && !contradicts(order, &times));
+            assert!(explained, "{}: no order gives {outcome:#?} {times:?}", contest.name);
         }
     };
     explore(schedules, body)
@@ -300,47 +300,47 @@ fn explore(schedules: usize, body: impl Fn() + Clone + Send + Sync + 'static) ->
 
 /// Removes a name from a directory while another thread compacts the log, and cuts the power right
 /// after. The directory must have the time of the removal.
-fn cut_after_a_removal(bytes: &[u8], remove: fn(&Hand<'_>) -> Result<()>) {
+fn cut_after_a_removal(bytes: &[u8], remove: fn(&ScheduledThread<'_>) -> Result<()>) {
     let world = World::new(bytes);
     let nothing = BTreeMap::new();
     {
-        let hand = world.hand(&nothing);
-        a_log_with_a_hole(&hand).expect("prepared");
-        hand.drain().expect("drains");
+        let thread = world.thread(&nothing);
+        a_log_with_a_hole(&thread).expect("prepared");
+        thread.drain().expect("drains");
     }
     let cut = Mutex::new(None);
     {
         let _on = On::new(None);
         let (world, nothing, cut) = (&world, &nothing, &cut);
         shuttle::thread::scope(|scope| {
-            scope.spawn(move || compact(&world.hand(nothing), "/d").expect("compacts"));
+            scope.spawn(move || compact(&world.thread(nothing), "/d").expect("compacts"));
             scope.spawn(move || {
-                let hand = world.hand(nothing);
-                let directory = directory(&hand, "/d").expect("a directory");
-                remove(&hand).expect("removes");
-                let modified_ns = hand.stat(directory).expect("stats").modified_ns;
+                let thread = world.thread(nothing);
+                let directory = directory(&thread, "/d").expect("a directory");
+                remove(&thread).expect("removes");
+                let modified_ns = thread.stat(directory).expect("stats").modified_ns;
                 *cut.lock().expect("no panic") = Some((world.image.bytes(), modified_ns));
-                hand.release(directory, 1);
+                thread.release(directory, 1);
             });
         });
     }
     let (left, modified_ns) = cut.into_inner().expect("no panic").expect("the removal was done");
     let after = World::new(&left);
-    let hand = after.hand(&nothing);
-    let directory = directory(&hand, "/d").expect("a directory");
-    assert_eq!(hand.stat(directory).expect("stats").modified_ns, modified_ns);
+    let thread = after.thread(&nothing);
+    let directory = directory(&thread, "/d").expect("a directory");
+    assert_eq!(thread.stat(directory).expect("stats").modified_ns, modified_ns);
 }
 
 #[test]
-fn a_removal_beside_a_compaction_is_in_its_directorys_times_after_a_crash() {
+fn a_removal_during_a_compaction_is_in_its_directorys_times_after_a_crash() {
     if std::env::var("SCHEDULES_ONLY").is_ok() {
         std::eprintln!("skipped: SCHEDULES_ONLY selects a contest, to which the schedule to replay belongs");
         return;
     }
     schedule::switch_off();
     let bytes = Arc::new(new_image(IMAGE_BYTES, 0).bytes());
-    let removals: [fn(&Hand<'_>) -> Result<()>; 2] =
-        [|hand| unlink(hand, "/d/1"), |hand| rename(hand, "/d/1", "/elsewhere", RenameFlags::default())];
+    let removals: [fn(&ScheduledThread<'_>) -> Result<()>; 2] =
+        [|thread| unlink(thread, "/d/1"), |thread| rename(thread, "/d/1", "/elsewhere", RenameFlags::default())];
     for remove in removals {
         let bytes = Arc::clone(&bytes);
         explore(number("SCHEDULES").unwrap_or(300) as usize, move || cut_after_a_removal(&bytes, remove));
@@ -348,7 +348,7 @@ fn a_removal_beside_a_compaction_is_in_its_directorys_times_after_a_crash() {
 }
 
 #[test]
-fn what_threads_are_told_has_an_order_in_every_schedule() {
+fn results_are_linearizable_in_every_schedule() {
     let schedules = number("SCHEDULES").unwrap_or(50) as usize;
     let only = std::env::var("SCHEDULES_ONLY").ok();
     let mut failed = Vec::new();
@@ -363,7 +363,7 @@ fn what_threads_are_told_has_an_order_in_every_schedule() {
 }
 
 #[test]
-fn a_planted_race_is_found() {
+fn an_injected_race_is_found() {
     for (race, name) in [(Race::TornExchange, "create-create"), (Race::HiddenPins, "compaction-append")] {
         let contest = CONTESTS.iter().find(|contest| contest.name == name).expect("a contest");
         let Err(cause) = std::panic::catch_unwind(|| run(contest, 2000, Some(race))) else {

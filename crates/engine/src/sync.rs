@@ -43,7 +43,7 @@ mod scheduled {
                 /// The engine uses `swap` only for pins.
                 pub fn swap(&self, value: $int, order: Ordering) -> $int {
                     schedule::point();
-                    if schedule::planted(Race::HiddenPins) { self.0.load(Ordering::SeqCst) } else { self.0.swap(value, order) }
+                    if schedule::is_injected(Race::HiddenPins) { self.0.load(Ordering::SeqCst) } else { self.0.swap(value, order) }
                 }
                 pub fn compare_exchange_weak(
                     &self,
@@ -62,7 +62,7 @@ mod scheduled {
                     failure: Ordering,
                 ) -> Result<$int, $int> {
                     schedule::point();
-                    if schedule::planted(Race::TornExchange) {
+                    if schedule::is_injected(Race::TornExchange) {
                         let found = self.0.load(failure);
                         schedule::point();
                         return if found == old { Ok(self.0.swap(new, success)) } else { Err(found) };

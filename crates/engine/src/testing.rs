@@ -289,7 +289,7 @@ pub(crate) mod schedule {
     // All threads of a schedule are coroutines of one thread of the machine.
     std::thread_local! {
         static ON: Cell<bool> = const { Cell::new(false) };
-        static PLANTED: Cell<Option<Race>> = const { Cell::new(None) };
+        static INJECTED: Cell<Option<Race>> = const { Cell::new(None) };
         static NOW_NS: Cell<i64> = const { Cell::new(0) };
         /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
         static INSTANT: AtomicU32 = const { AtomicU32::new(0) };
@@ -311,8 +311,8 @@ pub(crate) mod schedule {
         ON.get()
     }
 
-    pub(crate) fn planted(race: Race) -> bool {
-        ON.get() && PLANTED.get() == Some(race)
+    pub(crate) fn is_injected(race: Race) -> bool {
+        ON.get() && INJECTED.get() == Some(race)
     }
 
     /// When schedules begin: in the year 2100, after all that was prepared.
@@ -330,7 +330,7 @@ pub(crate) mod schedule {
     impl On {
         pub(crate) fn new(race: Option<Race>) -> On {
             NOW_NS.set(BEGIN_NS);
-            PLANTED.set(race);
+            INJECTED.set(race);
             ON.set(true);
             On
         }

@@ -159,19 +159,19 @@ const STORIES: &[Story] = &[
 
 /// Everything that a program sees of a file's content, and of its attributes' values.
 #[derive(Clone, PartialEq, Eq)]
-struct Seen {
+struct VisitedFile {
     content: Vec<u8>,
     attribute: Option<Vec<u8>>,
 }
 
-impl std::fmt::Debug for Seen {
+impl std::fmt::Debug for VisitedFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sum = pmem::crc32c(0, &self.content);
         write!(f, "{} bytes ({sum:#x}), attribute {:?}", self.content.len(), self.attribute.as_ref().map(Vec::len))
     }
 }
 
-fn see<M: Memory>(thread: &Thread<'_, M>, node: Node) -> Seen {
+fn see<M: Memory>(thread: &Thread<'_, M>, node: Node) -> VisitedFile {
     let size = thread.stat(node).expect("stat").size_bytes;
     let mut content = vec![0; size as usize];
     assert_eq!(thread.read(node, 0, &mut content), Ok(content.len()));
@@ -180,7 +180,7 @@ fn see<M: Memory>(thread: &Thread<'_, M>, node: Node) -> Seen {
         assert_eq!(thread.xattr(node, b"user.a", &mut value), Ok(length));
         value
     });
-    Seen { content, attribute }
+    VisitedFile { content, attribute }
 }
 
 fn whole_image<M: Memory>(image: &engine::Fs<M>) -> Vec<u8> {
@@ -191,7 +191,7 @@ fn whole_image<M: Memory>(image: &engine::Fs<M>) -> Vec<u8> {
 
 /// Records `change` on a file that `before` made: the image before, the log, and the content seen
 /// before and after.
-fn record(before: Change, change: Change) -> (Vec<u8>, Vec<Recorded>, [Seen; 2]) {
+fn record(before: Change, change: Change) -> (Vec<u8>, Vec<Recorded>, [VisitedFile; 2]) {
     let image = Image::new(IMAGE_BYTES);
     let attached = image.attach_with(Recorder::new(), AttachOptions::default(), 1).expect("attaches");
     let thread = attached.enter();
@@ -208,7 +208,7 @@ fn record(before: Change, change: Change) -> (Vec<u8>, Vec<Recorded>, [Seen; 2])
 }
 
 /// The content seen after recovery of an image; the file is used afterwards.
-fn recovered(bytes: &[u8]) -> Seen {
+fn recovered(bytes: &[u8]) -> VisitedFile {
     let mapping = Arc::new(Mapping::anonymous(bytes.len() as u64).expect("memory"));
     let image = Image { mapping };
     let _ = image.region(pmem::Direct).write_bytes(0, bytes).expect("the same length");
@@ -242,7 +242,12 @@ fn check_blocks<M: Memory>(fs: &engine::Fs<M>, thread: &Thread<'_, M>, node: Nod
 }
 
 /// Cuts the power at every fence of a change, in many states, and checks each.
-fn cut_everywhere(name: &str, before: Change, change: Change, allowed: &dyn Fn(&Seen, &[Seen; 2]) -> bool) {
+fn cut_everywhere(
+    name: &str,
+    before: Change,
+    change: Change,
+    allowed: &dyn Fn(&VisitedFile, &[VisitedFile; 2]) -> bool,
+) {
     let (initial, log, seen) = record(before, change);
     assert_eq!(recovered(&initial), seen[0], "{name}: before");
     let mut crash = CrashImage::new(initial, &log);
@@ -268,8 +273,8 @@ fn cut_everywhere(name: &str, before: Change, change: Change, allowed: &dyn Fn(&
 #[test]
 fn a_power_cut_leaves_a_file_as_before_or_as_after() {
     for story in STORIES {
-        let either = |found: &Seen, seen: &[Seen; 2]| seen.contains(found);
-        let in_parts = |found: &Seen, [before, after]: &[Seen; 2]| match found.content.len() {
+        let either = |found: &VisitedFile, seen: &[VisitedFile; 2]| seen.contains(found);
+        let in_parts = |found: &VisitedFile, [before, after]: &[VisitedFile; 2]| match found.content.len() {
             // Every byte as before, as after, or gone.
             length if length == before.content.len() && length == after.content.len() => {
                 (0..length).all(|at| found.content[at] == before.content[at] || found.content[at] == after.content[at])
@@ -283,7 +288,7 @@ fn a_power_cut_leaves_a_file_as_before_or_as_after() {
 
 #[test]
 fn a_power_cut_leaves_attributes_as_before_or_as_after() {
-    let either = |found: &Seen, seen: &[Seen; 2]| seen.contains(found);
+    let either = |found: &VisitedFile, seen: &[VisitedFile; 2]| seen.contains(found);
     cut_everywhere(
         "first attribute",
         |t, n| write(t, n, 0, 100, 1),

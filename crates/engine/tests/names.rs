@@ -345,7 +345,7 @@ fn a_scan_gives_every_lasting_name_once_while_others_come_and_go_and_the_log_is_
 }
 
 #[test]
-fn a_damaged_name_is_not_listed_but_told() {
+fn a_damaged_name_is_an_error_and_not_listed() {
     const NAME: &[u8] = b"it has this name";
     let image = Image::new(16 * MIB);
     let attached = image.attach();

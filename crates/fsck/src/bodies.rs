@@ -3,12 +3,12 @@
 //! Invariant: every node of the image is walked at most once, because its block can be claimed
 //! once. The walk is therefore linear in the size of the image for any content.
 
-use crate::check::{Checker, INLINE, Place};
+use crate::check::{Checker, FindingLocation, INLINE};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
-use crate::usage::Use;
+use crate::usage::BlockUse;
 use engine::format::{FileKind, INODES_PER_SEGMENT, Inode};
-use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN, row_of_root};
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN, inline_extent_of_root};
 use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c, flipped_bit};
 
 /// Words of a node.
@@ -45,19 +45,19 @@ struct Body {
 impl<M: Memory> Checker<'_, M> {
     /// Checks the bodies of all files with names; on a clean image, of all files.
     pub fn check_bodies(&mut self) {
-        let places = self.inodes.len();
-        for place in 0..places {
-            if place % INODES_PER_SEGMENT as usize == 0 {
-                self.step(Phase::Bodies, place as u64, places as u64);
+        let count = self.inodes.len();
+        for index in 0..count {
+            if index % INODES_PER_SEGMENT as usize == 0 {
+                self.step(Phase::Bodies, index as u64, count as u64);
             }
-            let state = self.inodes[place];
+            let state = self.inodes[index];
             // After a crash, files without names will be freed, so their claims do not matter.
             let counts = state.kind != 0 && (self.clean || state.names > 0 || state.is_directory());
             if !counts {
                 continue;
             }
-            let number = self.image.segments.number(place);
-            let (inode, _) = self.image.inode_at(place);
+            let number = self.image.segments.number(index);
+            let (inode, _) = self.image.inode_at(index);
             let has_body = matches!(state.file_kind(), Some(FileKind::Regular | FileKind::Symlink));
             if has_body && state.flags & INLINE == 0 {
                 self.check_body(number, inode);
@@ -66,7 +66,7 @@ impl<M: Memory> Checker<'_, M> {
                 self.check_xattrs(number, inode);
             }
         }
-        self.step(Phase::Bodies, places as u64, places as u64);
+        self.step(Phase::Bodies, count as u64, count as u64);
     }
 
     fn check_body(&mut self, number: u64, inode: &Inode) {
@@ -76,17 +76,17 @@ impl<M: Memory> Checker<'_, M> {
         };
         let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
         let body = self.walk_body(number, property.root, blocks_visible, Repair::CopyBody { number });
-        let on = Place::inode(number);
+        let on = FindingLocation::inode(number);
         if body.beyond.0 > 0 {
             let (count, first) = body.beyond;
             let repair = if self.clean { Repair::CopyBody { number } } else { Repair::Recover };
             let sentence = format_args!("{count} written blocks lie beyond the end of the file");
-            self.found(FindingKind::BeyondEnd, on.at(first), repair, sentence);
+            self.report(FindingKind::BeyondEnd, on.at(first), repair, sentence);
         }
         if !body.damaged && body.blocks != property.blocks {
             let (said, blocks) = (property.blocks, body.blocks);
             let sentence = format_args!("its block count is {said}, but its body has {blocks}");
-            self.found(FindingKind::BlocksWrong, on, Repair::SetBlocks { number, blocks }, sentence);
+            self.report(FindingKind::BlocksWrong, on, Repair::SetBlocks { number, blocks }, sentence);
         }
     }
 
@@ -95,7 +95,7 @@ impl<M: Memory> Checker<'_, M> {
         if root == 0 {
             return body;
         }
-        if let Some((first, count)) = row_of_root(root) {
+        if let Some((first, count)) = inline_extent_of_root(root) {
             for index in 0..count {
                 self.walk_pointer(&mut body, first + index * BLOCK_BYTES, 0, index);
             }
@@ -116,7 +116,7 @@ impl<M: Memory> Checker<'_, M> {
         body.damaged = true;
         let number = body.number;
         let sentence = format_args!("{what} in the block map is {word:#x}, which is invalid");
-        self.found(FindingKind::MapShape, Place::inode(number), body.repair, sentence);
+        self.report(FindingKind::MapShape, FindingLocation::inode(number), body.repair, sentence);
     }
 
     /// Follows a pointer of `level`; `index` is the first block of the file below it. The recursion
@@ -132,14 +132,14 @@ impl<M: Memory> Checker<'_, M> {
         let (block, number) = (word / BLOCK_BYTES, body.number);
         if !self.image.is_data(block) {
             body.damaged = true;
-            let on = Place::inode(number);
+            let on = FindingLocation::inode(number);
             let sentence = format_args!("its block {index} is at block {block} of the image, outside the data area");
-            return self.found(FindingKind::BlockOutside, on, body.repair, sentence);
+            return self.report(FindingKind::BlockOutside, on, body.repair, sentence);
         }
         let wanted = match (level, word & BLOCK_SHARED != 0) {
-            (0, true) => Use::Shared,
-            (0, false) => Use::Data,
-            _ => Use::Node,
+            (0, true) => BlockUse::Shared,
+            (0, false) => BlockUse::Data,
+            _ => BlockUse::Node,
         };
         if !self.claim(number, block, wanted, body.repair) {
             body.damaged = true;
@@ -170,8 +170,8 @@ impl<M: Memory> Checker<'_, M> {
         }
         if let Err((what, flipped)) = self.parse_xattrs(root, body.blocks) {
             let sentence = format_args!("its extended attributes are damaged: {what}");
-            let on = Place::inode(number).at(root & !(BLOCK_BYTES - 1));
-            self.found(FindingKind::XattrBody, on, flipped.unwrap_or(repair), sentence);
+            let on = FindingLocation::inode(number).at(root & !(BLOCK_BYTES - 1));
+            self.report(FindingKind::XattrBody, on, flipped.unwrap_or(repair), sentence);
         }
     }
 
@@ -207,7 +207,7 @@ impl<M: Memory> Checker<'_, M> {
     /// found its pointers to be valid.
     fn read_xattr_blocks(&self, root: u64) -> Result<(Vec<u64>, Vec<u8>), &'static str> {
         let offset = root & !(BLOCK_BYTES - 1);
-        let offsets: Vec<u64> = match (root & 0xf, row_of_root(root)) {
+        let offsets: Vec<u64> = match (root & 0xf, inline_extent_of_root(root)) {
             (_, Some((first, count))) => (0..count).map(|index| first + index * BLOCK_BYTES).collect(),
             (0, _) => vec![offset],
             (1, _) => {

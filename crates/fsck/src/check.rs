@@ -9,7 +9,7 @@
 use crate::finding::{Finding, FindingKind, Repair};
 use crate::image::{Image, Name, shown};
 use crate::report::{Counts, Options, Phase, Progress, Report};
-use crate::usage::{Usage, Use};
+use crate::usage::{BlockUse, Usage};
 use engine::format::{FileKind, ROOT_INODE, Superblock};
 use pmem::{BLOCK_BYTES, Memory, Region};
 use std::collections::HashMap;
@@ -76,20 +76,20 @@ pub(crate) struct Overlay {
 
 /// The inode and the offset of a finding.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place {
+pub(crate) struct FindingLocation {
     inode: Option<u64>,
     offset: Option<u64>,
 }
 
-impl Place {
+impl FindingLocation {
     /// At an inode.
-    pub fn inode(number: u64) -> Place {
-        Place { inode: Some(number), offset: None }
+    pub fn inode(number: u64) -> FindingLocation {
+        FindingLocation { inode: Some(number), offset: None }
     }
 
     /// At an offset.
-    pub fn at(self, offset: u64) -> Place {
-        Place { offset: Some(offset), ..self }
+    pub fn at(self, offset: u64) -> FindingLocation {
+        FindingLocation { offset: Some(offset), ..self }
     }
 
     /// The offset, if it has one.
@@ -99,8 +99,8 @@ impl Place {
 }
 
 /// An offset without an inode.
-pub(crate) fn at(offset: u64) -> Place {
-    Place::default().at(offset)
+pub(crate) fn at(offset: u64) -> FindingLocation {
+    FindingLocation::default().at(offset)
 }
 
 /// A check in progress.
@@ -131,10 +131,10 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.claim_fixed();
         self.check_segments();
         self.check_journal();
-        self.inodes = vec![InodeState::default(); self.image.segments.places()];
+        self.inodes = vec![InodeState::default(); self.image.segments.inodes()];
         self.check_inodes();
         self.check_directories();
-        self.forget_ended();
+        self.forget_freed();
         self.check_bodies();
         self.check_tree();
         if self.clean {
@@ -145,32 +145,38 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     /// Discards the state of free inodes to which no name refers.
-    fn forget_ended(&mut self) {
+    fn forget_freed(&mut self) {
         for state in self.inodes.iter_mut().filter(|state| state.flags & ENDED != 0 && state.names == 0) {
             *state = InodeState::default();
         }
     }
 
     /// Reports a finding.
-    pub fn found(&mut self, kind: FindingKind, place: Place, repair: Repair, sentence: fmt::Arguments<'_>) {
+    pub fn report(
+        &mut self,
+        kind: FindingKind,
+        location: FindingLocation,
+        repair: Repair,
+        sentence: fmt::Arguments<'_>,
+    ) {
         if self.quiet {
             return;
         }
         let kept = self.report.findings.len() < self.options.findings_max;
         let sentence = if kept { sentence.to_string() } else { String::new() };
-        let Place { inode, offset } = place;
+        let FindingLocation { inode, offset } = location;
         let finding =
             Finding { kind, severity: kind.severity(self.clean), inode, path: None, offset, sentence, repair };
         self.report.add(finding, self.options.findings_max);
     }
 
     /// Reports reserved words that are not zero.
-    pub fn check_reserved(&mut self, place: Place, offset: u64, words: u64, what: &str) {
+    pub fn check_reserved(&mut self, location: FindingLocation, offset: u64, words: u64, what: &str) {
         if (0..words).any(|word| self.image.word(offset + word * 8) != 0) {
             let repair = Repair::Zero { offset, length: words * 8 };
-            self.found(
+            self.report(
                 FindingKind::ReservedNotZero,
-                place.at(offset),
+                location.at(offset),
                 repair,
                 format_args!("reserved bytes of {what} are not zero"),
             );
@@ -178,15 +184,15 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     /// Claims a block for an inode; returns whether the claim is allowed.
-    pub fn claim(&mut self, number: u64, block: u64, wanted: Use, repair: Repair) -> bool {
+    pub fn claim(&mut self, number: u64, block: u64, wanted: BlockUse, repair: Repair) -> bool {
         if self.quiet {
             return true;
         }
         let Err(present) = self.usage.claim(block, wanted) else { return true };
-        let place = Place::inode(number).at(block * BLOCK_BYTES);
-        self.found(
+        let location = FindingLocation::inode(number).at(block * BLOCK_BYTES);
+        self.report(
             FindingKind::BlockTwice,
-            place,
+            location,
             repair,
             format_args!("block {block}, used here for {}, is already used for {}", wanted.name(), present.name()),
         );
@@ -195,8 +201,8 @@ impl<'c, M: Memory> Checker<'c, M> {
 
     /// The state of an inode number, if the image has this inode.
     pub fn state(&mut self, number: u64) -> Option<&mut InodeState> {
-        let place = self.image.segments.place(number)?;
-        self.inodes.get_mut(place)
+        let location = self.image.segments.index_of(number)?;
+        self.inodes.get_mut(location)
     }
 
     /// Reports the progress of the check.
@@ -207,7 +213,7 @@ impl<'c, M: Memory> Checker<'c, M> {
     fn claim_fixed(&mut self) {
         let geometry = self.image.geometry;
         for block in (0..geometry.data_block).chain([geometry.copy_block()]) {
-            let _ = self.usage.claim(block, Use::Fixed);
+            let _ = self.usage.claim(block, BlockUse::Fixed);
         }
     }
 
@@ -244,7 +250,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         let mut at = number;
         let mut name = Name::default();
         while at != ROOT_INODE && names.len() < PATH_NAMES_MAX {
-            let state = self.inodes.get(self.image.segments.place(at)?)?;
+            let state = self.inodes.get(self.image.segments.index_of(at)?)?;
             let (_, facts) = self.image.verified(state.dentry, &mut name)?;
             names.push(shown(name.bytes()));
             at = facts.parent;

@@ -1,10 +1,10 @@
 //! Checks of directory logs and of the dentries in them.
 
-use crate::check::{Checker, DAMAGED, ENDED, InodeState, Place, REACHED};
+use crate::check::{Checker, DAMAGED, ENDED, FindingLocation, InodeState, REACHED};
 use crate::finding::{FindingKind, Repair};
 use crate::image::{Name, shown};
 use crate::report::Phase;
-use crate::usage::{Use, line_mask};
+use crate::usage::{BlockUse, line_mask};
 use engine::format::{
     Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines,
     short_generation, slot_address, slot_tag,
@@ -68,10 +68,10 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
         // After a crash, these will be freed with all their content, so their claims do not matter.
         self.quiet = !self.clean;
-        for place in 0..self.inodes.len() {
-            let state = self.inodes[place];
+        for location in 0..self.inodes.len() {
+            let state = self.inodes[location];
             if state.is_directory() && state.flags & (REACHED | ENDED) == 0 {
-                self.walk(self.image.segments.number(place), &hasher);
+                self.walk(self.image.segments.number(location), &hasher);
             }
         }
         self.quiet = false;
@@ -105,7 +105,12 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
         if let (Some((offset, LogPageKind::Compacted)), 0) = (last, page_offset) {
             let sentence = format_args!("its log ends with a compacted page");
-            self.found(FindingKind::LogEnd, Place::inode(number).at(offset), Repair::AppendPage { number }, sentence);
+            self.report(
+                FindingKind::LogEnd,
+                FindingLocation::inode(number).at(offset),
+                Repair::AppendPage { number },
+                sentence,
+            );
         }
         self.check_twice(&mut walk);
         walk.below
@@ -114,40 +119,40 @@ impl<'c, M: Memory> Checker<'c, M> {
     /// The page at an offset, if it belongs to this directory and was not found before.
     fn enter_page(&mut self, walk: &mut Walk, link: u64, offset: u64) -> Option<(&'c LogPage, LogPageKind)> {
         let (number, region) = (walk.number, self.image.region);
-        let on = Place::inode(number).at(offset);
+        let on = FindingLocation::inode(number).at(offset);
         let repair = Repair::CutLog { offset: link };
         if !self.image.is_data_offset(offset) {
             let repair = self.flipped_link(walk, link, offset).unwrap_or(repair);
             let sentence = format_args!("its log links to offset {offset:#x}, where no page can be");
-            self.found(FindingKind::LogOffset, Place::inode(number).at(link), repair, sentence);
+            self.report(FindingKind::LogOffset, FindingLocation::inode(number).at(link), repair, sentence);
             return None;
         }
         let page = region.get(Pm::<LogPage>::new(offset)).ok()?;
         let Some(kind) = page.kind(number) else {
-            let mended = self.mended_page(page, offset, walk);
+            let mended = self.repaired_page(page, offset, walk);
             let repair = mended.or_else(|| self.flipped_link(walk, link, offset)).unwrap_or(repair);
             let sentence = format_args!("its log links to a block that is not one of its pages");
-            self.found(FindingKind::LogPage, on, repair, sentence);
+            self.report(FindingKind::LogPage, on, repair, sentence);
             return None;
         };
         let seen = if self.quiet {
             !walk.pages.insert(offset)
         } else {
             // Only this directory has pages with its number in their headers.
-            self.usage.of(offset / BLOCK_BYTES) == Use::LogPage
+            self.usage.of(offset / BLOCK_BYTES) == BlockUse::LogPage
         };
         if seen {
             let repair = self.flipped_link(walk, link, offset).unwrap_or(repair);
             let sentence = format_args!("its log links to the same page twice");
-            self.found(FindingKind::LogLoop, on, repair, sentence);
+            self.report(FindingKind::LogLoop, on, repair, sentence);
             return None;
         }
-        self.claim(number, offset / BLOCK_BYTES, Use::LogPage, repair).then_some((page, kind))
+        self.claim(number, offset / BLOCK_BYTES, BlockUse::LogPage, repair).then_some((page, kind))
     }
 
     fn check_page(&mut self, walk: &mut Walk, page: &LogPage, offset: u64, kind: LogPageKind, hasher: &RandomState) {
         let number = walk.number;
-        let on = Place::inode(number).at(offset);
+        let on = FindingLocation::inode(number).at(offset);
         self.check_reserved(on, offset + std::mem::offset_of!(LogPage, reserved) as u64, 4, "a log page");
         let first_cookie = page.first_cookie.load();
         if first_cookie < walk.next_cookie {
@@ -156,7 +161,7 @@ impl<'c, M: Memory> Checker<'c, M> {
                 "a page of its log begins with cookie {first_cookie}, but the earlier pages reach {least}"
             );
             let repair = self.page_by_its_names(page, offset, walk).unwrap_or(Repair::None);
-            self.found(FindingKind::LogCookies, on, repair, sentence);
+            self.report(FindingKind::LogCookies, on, repair, sentence);
         }
         walk.next_cookie = walk.next_cookie.max(first_cookie);
         for (index, slot) in page.slots.iter().enumerate() {
@@ -173,19 +178,19 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     fn check_slot(&mut self, walk: &mut Walk, slot: Slot, hasher: &RandomState) {
-        let on = Place::inode(walk.number).at(slot.offset);
+        let on = FindingLocation::inode(walk.number).at(slot.offset);
         let repair = Repair::ClearWord { offset: slot.offset };
         if slot_tag(slot.word).is_none() {
             let repair = self.flipped_slot(walk, slot).unwrap_or(repair);
             let sentence = format_args!("a slot of its log has the unknown tag {}", slot.word & 63);
-            return self.found(FindingKind::SlotTag, on, repair, sentence);
+            return self.report(FindingKind::SlotTag, on, repair, sentence);
         }
         let dentry_offset = slot_address(slot.word);
         if self.image.dentry(dentry_offset).is_none() {
             let repair = self.flipped_slot(walk, slot).unwrap_or(repair);
             let sentence =
                 format_args!("a slot of its log refers to offset {dentry_offset:#x}, where no dentry can be");
-            return self.found(FindingKind::SlotOffset, on, repair, sentence);
+            return self.report(FindingKind::SlotOffset, on, repair, sentence);
         }
         let mut name = Name::default();
         let Some((dentry, facts)) = self.image.verified(dentry_offset, &mut name) else {
@@ -194,13 +199,13 @@ impl<'c, M: Memory> Checker<'c, M> {
         if !self.clean && !dentry_counts(dentry) && !belongs(walk, slot, &facts) {
             let sentence =
                 format_args!("a slot of its log refers to offset {dentry_offset:#x}, which holds a removed name");
-            return self.found(FindingKind::SlotHalfMade, on, Repair::Recover, sentence);
+            return self.report(FindingKind::SlotHalfMade, on, Repair::Recover, sentence);
         }
-        let on = Place::inode(walk.number).at(dentry_offset);
+        let on = FindingLocation::inode(walk.number).at(dentry_offset);
         if facts.parent != walk.number {
             let (name, parent) = (name.shown(), facts.parent);
             let sentence = format_args!("the name \"{name}\" in it belongs to directory {parent}");
-            return self.found(FindingKind::DentryParent, on, repair, sentence);
+            return self.report(FindingKind::DentryParent, on, repair, sentence);
         }
         self.check_cookie(walk, slot, &facts, &name, on);
         if !self.claim_dentry(walk.number, dentry_offset, &facts, &name, slot.offset) {
@@ -214,13 +219,13 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
     }
 
-    fn check_cookie(&mut self, walk: &mut Walk, slot: Slot, facts: &DentryFacts, name: &Name, on: Place) {
+    fn check_cookie(&mut self, walk: &mut Walk, slot: Slot, facts: &DentryFacts, name: &Name, on: FindingLocation) {
         if !fits_slot(facts, slot, walk) {
             let (name, cookie) = (name.shown(), facts.cookie);
             let sentence =
                 format_args!("the name \"{name}\" in it has cookie {cookie}, which does not belong to its slot");
             let dentry = on.offset().unwrap_or(0);
-            self.found(FindingKind::DentryCookie, on, Repair::Rename { dentry }, sentence);
+            self.report(FindingKind::DentryCookie, on, Repair::Rename { dentry }, sentence);
             return;
         }
         walk.next_cookie = facts.cookie.saturating_add(1);
@@ -228,26 +233,26 @@ impl<'c, M: Memory> Checker<'c, M> {
 
     fn claim_dentry(&mut self, number: u64, offset: u64, facts: &DentryFacts, name: &Name, slot: u64) -> bool {
         let repair = Repair::ClearWord { offset: slot };
-        if !self.claim(number, offset / BLOCK_BYTES, Use::Dentries, repair) {
+        if !self.claim(number, offset / BLOCK_BYTES, BlockUse::Dentries, repair) {
             return false;
         }
         let fresh = self.quiet || self.usage.claim_lines(offset, dentry_lines(facts.name_length as usize));
         if !fresh {
             let name = name.shown();
             let sentence = format_args!("the name \"{name}\" in it overlaps another name's cache lines");
-            self.found(FindingKind::DentryOverlap, Place::inode(number).at(offset), repair, sentence);
+            self.report(FindingKind::DentryOverlap, FindingLocation::inode(number).at(offset), repair, sentence);
         }
         fresh
     }
 
     /// Whether a dentry is valid, or will be after the journal's replay.
-    fn is_valid(&mut self, dentry: &Dentry, facts: &DentryFacts, offset: u64, on: Place) -> bool {
+    fn is_valid(&mut self, dentry: &Dentry, facts: &DentryFacts, offset: u64, on: FindingLocation) -> bool {
         let mut word = dentry.valid.load();
-        if dentry.standing(facts).is_none() {
-            let mended = Valid { turn: facts.turn, ..Valid::from_word(word) }.word();
+        if dentry.valid_word(facts).is_none() {
+            let mended = Valid { reuse_generation: facts.reuse_generation, ..Valid::from_word(word) }.word();
             let repair = if self.clean { Repair::SetWord { offset, word: mended } } else { Repair::Recover };
             let sentence = format_args!("a dentry's valid word and seal have different reuse generations");
-            self.found(FindingKind::DentryTurn, on, repair, sentence);
+            self.report(FindingKind::DentryTurn, on, repair, sentence);
             return false;
         }
         if !self.overlay.valid.is_empty() {
@@ -256,31 +261,31 @@ impl<'c, M: Memory> Checker<'c, M> {
         Valid::from_word(word).valid
     }
 
-    fn check_name(&mut self, facts: &DentryFacts, name: &Name, on: Place) {
+    fn check_name(&mut self, facts: &DentryFacts, name: &Name, on: FindingLocation) {
         let bytes = name.bytes();
         if bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
             let (name, target) = (name.shown(), facts.inode);
             let sentence = format_args!("the name \"{name}\" (of inode {target}) in it is not a valid name");
             let dentry = on.offset().unwrap_or(0);
-            self.found(FindingKind::NameInvalid, on, Repair::Rename { dentry }, sentence);
+            self.report(FindingKind::NameInvalid, on, Repair::Rename { dentry }, sentence);
         }
     }
 
     /// Counts a name for its inode; returns whether that inode is intact.
     fn check_target(&mut self, walk: &mut Walk, dentry: u64, facts: &DentryFacts, name: &Name) -> bool {
-        let on = Place::inode(walk.number).at(dentry);
+        let on = FindingLocation::inode(walk.number).at(dentry);
         let (shown_name, number) = (name, facts.inode);
         let repair = Repair::Invalidate { dentry };
         let Some(state) = self.state(number).map(|state| *state).filter(|_| number != 0) else {
             let name = shown_name.shown();
             let sentence =
                 format_args!("the name \"{name}\" in it refers to inode {number}, which the image does not have");
-            self.found(FindingKind::DentryTarget, on, repair, sentence);
+            self.report(FindingKind::DentryTarget, on, repair, sentence);
             return false;
         };
         if number == ROOT_INODE {
             let name = shown_name.shown();
-            self.found(
+            self.report(
                 FindingKind::RootNamed,
                 on,
                 repair,
@@ -293,7 +298,7 @@ impl<'c, M: Memory> Checker<'c, M> {
                 let name = shown_name.shown();
                 let repair = if self.clean { repair } else { Repair::Recover };
                 let sentence = format_args!("the name \"{name}\" in it refers to inode {number}, which is free");
-                self.found(FindingKind::DentryDangling, on, repair, sentence);
+                self.report(FindingKind::DentryDangling, on, repair, sentence);
             }
             return false;
         }
@@ -301,7 +306,7 @@ impl<'c, M: Memory> Checker<'c, M> {
             let name = shown_name.shown();
             let repair = if self.clean { repair } else { Repair::Recover };
             let sentence = format_args!("the name \"{name}\" in it refers to another generation of inode {number}");
-            self.found(FindingKind::DentryDangling, on, repair, sentence);
+            self.report(FindingKind::DentryDangling, on, repair, sentence);
             return false;
         }
         if state.kind != facts.kind as u8 {
@@ -310,7 +315,7 @@ impl<'c, M: Memory> Checker<'c, M> {
             let kind = FileKind::from_bits(state.kind as u32).unwrap_or(facts.kind);
             let word = DentryFacts { kind, ..*facts }.seal(shown_name.bytes());
             let offset = dentry + std::mem::offset_of!(Dentry, seal) as u64;
-            self.found(FindingKind::DentryKind, on, Repair::SetWord { offset, word }, sentence);
+            self.report(FindingKind::DentryKind, on, Repair::SetWord { offset, word }, sentence);
         }
         self.count_name(walk, dentry, number, &state, name);
         true
@@ -331,11 +336,11 @@ impl<'c, M: Memory> Checker<'c, M> {
             parent.subdirectories = parent.subdirectories.saturating_add(1);
         }
         walk.below.push(number);
-        let on = Place::inode(number).at(dentry);
+        let on = FindingLocation::inode(number).at(dentry);
         if state.names > 0 {
             let (name, parent) = (name.shown(), walk.number);
             let sentence = format_args!("the directory has a second name, \"{name}\" in directory {parent}");
-            self.found(FindingKind::DirectoryNames, on, Repair::Invalidate { dentry }, sentence);
+            self.report(FindingKind::DirectoryNames, on, Repair::Invalidate { dentry }, sentence);
             return;
         }
         let Some((inode, offset)) = self.image.inode(number) else { return };
@@ -343,7 +348,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         if parent != walk.number {
             let repair = Repair::SetParent { number, parent: walk.number };
             let sentence = format_args!("its `..` is inode {parent}, but its name is in directory {}", walk.number);
-            self.found(FindingKind::DirectoryParent, on, repair, sentence);
+            self.report(FindingKind::DirectoryParent, on, repair, sentence);
         }
     }
 
@@ -361,8 +366,8 @@ impl<'c, M: Memory> Checker<'c, M> {
                 let dentry = pair[1].1;
                 let name = shown(one.bytes());
                 let sentence = format_args!("the name \"{name}\" occurs in it twice");
-                let on = Place::inode(walk.number).at(dentry);
-                self.found(FindingKind::NameTwice, on, Repair::Rename { dentry }, sentence);
+                let on = FindingLocation::inode(walk.number).at(dentry);
+                self.report(FindingKind::NameTwice, on, Repair::Rename { dentry }, sentence);
             }
         }
     }
@@ -370,7 +375,7 @@ impl<'c, M: Memory> Checker<'c, M> {
     /// Reports a slot whose dentry does not verify: an incomplete creation interrupted by a crash,
     /// or later damage.
     fn report_half_made(&mut self, walk: &Walk, slot: Slot, offset: u64) {
-        let on = Place::inode(walk.number).at(slot.offset);
+        let on = FindingLocation::inode(walk.number).at(slot.offset);
         let flip = self.image.dentry(offset).and_then(|dentry| dentry.flip(self.image.region));
         let repair = self.set_flipped(offset, flip).or_else(|| self.flipped_slot(walk, slot));
         let repair = repair.unwrap_or(Repair::ClearWord { offset: slot.offset });
@@ -379,9 +384,9 @@ impl<'c, M: Memory> Checker<'c, M> {
         // not an incomplete creation.
         let compacted = slot.page.0 == LogPageKind::Compacted;
         match (self.clean, compacted) {
-            (_, true) => self.found(FindingKind::DentryDamaged, on, repair, sentence),
-            (true, _) => self.found(FindingKind::SlotHalfMade, on, repair, sentence),
-            (false, _) => self.found(FindingKind::SlotHalfMade, on, Repair::Recover, sentence),
+            (_, true) => self.report(FindingKind::DentryDamaged, on, repair, sentence),
+            (true, _) => self.report(FindingKind::SlotHalfMade, on, repair, sentence),
+            (false, _) => self.report(FindingKind::SlotHalfMade, on, Repair::Recover, sentence),
         }
     }
 
@@ -391,7 +396,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         let fits = |offset: u64| {
             let page = self.image.region.get(Pm::<LogPage>::new(offset)).ok();
             self.image.is_data_offset(offset)
-                && self.usage.of(offset / BLOCK_BYTES) == Use::Free
+                && self.usage.of(offset / BLOCK_BYTES) == BlockUse::Free
                 && page.is_some_and(|page| page.belongs_to(walk.number) && page.first_cookie.load() >= walk.next_cookie)
         };
         let word = only((0..64).map(|bit| offset ^ 1 << bit).filter(|offset| fits(*offset)))?;
@@ -416,8 +421,8 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     /// The repair that makes the header of a page valid.
-    fn mended_page(&self, page: &LogPage, offset: u64, walk: &Walk) -> Option<Repair> {
-        let is_free = self.usage.of(offset / BLOCK_BYTES) == Use::Free;
+    fn repaired_page(&self, page: &LogPage, offset: u64, walk: &Walk) -> Option<Repair> {
+        let is_free = self.usage.of(offset / BLOCK_BYTES) == BlockUse::Free;
         let is_others = page.belongs_to(page.owner.load());
         if !is_free || is_others {
             return None;
@@ -440,7 +445,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         let first_cookie = if appended { first? } else { least };
         let ascend = names.is_sorted_by(|(one, _), (other, _)| one < other);
         let fits = first_cookie >= walk.next_cookie && (appended || ascend);
-        fits.then_some(Repair::MendPage { page: offset, directory: walk.number, first_cookie, compacted: !appended })
+        fits.then_some(Repair::RepairPage { page: offset, directory: walk.number, first_cookie, compacted: !appended })
     }
 }
 

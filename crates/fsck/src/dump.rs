@@ -7,7 +7,7 @@ use engine::format::{
     LOG_SLOTS, LogPage, PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Segment, SegmentEntry, SegmentList,
     Snapshot, State, Superblock, Valid, dentry_lines, slot_address, slot_tag,
 };
-use engine::row_of_root;
+use engine::inline_extent_of_root;
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm, Region};
 use std::fmt::{self, Write};
 
@@ -113,7 +113,7 @@ struct Dumper<'d, 'r, M: Memory> {
 }
 
 /// A timestamp in seconds since 1970 with nine decimals.
-fn moment(ns: i64) -> String {
+fn format_time(ns: i64) -> String {
     format!("{}.{:09} s", ns.div_euclid(1_000_000_000), ns.rem_euclid(1_000_000_000))
 }
 
@@ -188,7 +188,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let (compat, ro) = (superblock.features_compat.load(), superblock.features_ro_compat.load());
         let incompat = superblock.features_incompat.load();
         self.line("features", format_args!("compat {compat:#x}, ro-compat {ro:#x}, incompat {incompat:#x}"))?;
-        self.line("created", format_args!("{}", moment(superblock.created_ns.load() as i64)))?;
+        self.line("created", format_args!("{}", format_time(superblock.created_ns.load() as i64)))?;
         self.line("length", format_args!("{} bytes", superblock.length.load()))?;
         let checks = superblock.checksum.load() == superblock.description_checksum();
         self.line("checksum", format_args!("{:#010x}, {}", superblock.checksum.load(), whole(checks)))?;
@@ -252,8 +252,8 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
             for dentry in record.invalidated.iter().filter(|dentry| **dentry != 0) {
                 self.line("invalid", format_args!("will be the dentry at {dentry:#x}"))?;
             }
-            self.line("moment", format_args!("{}", moment(record.moment_ns as i64)))?;
-            self.line("turn", format_args!("{}", record.turn))?;
+            self.line("moment", format_args!("{}", format_time(record.timestamp_ns as i64)))?;
+            self.line("turn", format_args!("{}", record.sequence))?;
         }
         self.words(offset, JOURNAL_SLOT_BYTES)
     }
@@ -314,7 +314,11 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         let counts = if valid.valid { "valid since" } else { "invalid since" };
         self.line(
             "valid",
-            format_args!("{counts} {}, reuse generation {}", moment(valid.moment_ns as i64), valid.turn),
+            format_args!(
+                "{counts} {}, reuse generation {}",
+                format_time(valid.timestamp_ns as i64),
+                valid.reuse_generation
+            ),
         )?;
         self.line("seal", format_args!("{:#018x}, {}", dentry.seal.load(), whole(verified.is_some())))?;
         self.line("inode", format_args!("{}, generation {}", dentry.number(), dentry.inode.load() >> 40))?;
@@ -343,7 +347,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         self.line("number", format_args!("{}", inode.number.load()))?;
         self.line("kind", format_args!("{} ({})", inode.kind.load(), kind_name(kind)))?;
         self.line("device", format_args!("{:#x}", inode.device.load()))?;
-        self.line("born", format_args!("{}", moment(inode.born_ns.load() as i64)))?;
+        self.line("born", format_args!("{}", format_time(inode.born_ns.load() as i64)))?;
         self.line("parent", format_args!("{}", inode.parent.load()))?;
         self.line("log", format_args!("{:#x}", inode.log.load()))?;
         self.line("xattrs", format_args!("{:#x}", inode.xattrs.load()))?;
@@ -351,7 +355,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         self.line("nv pointer", format_args!("cachelet {} of epoch {}", pointer as u32, pointer >> 32))?;
         match inode.accessed_ns.load() {
             0 => self.line("accessed", format_args!("never: the birth time"))?,
-            ns => self.line("accessed", format_args!("{}", moment(ns as i64)))?,
+            ns => self.line("accessed", format_args!("{}", format_time(ns as i64)))?,
         }
         let newest = generation.and_then(|generation| inode.property(number, generation));
         for (index, entry) in inode.properties.iter().enumerate() {
@@ -401,8 +405,8 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         self.line("  links", format_args!("{}", property.links))?;
         self.line("  owner", format_args!("{}:{}", property.uid, property.gid))?;
         self.line("  size", format_args!("{} bytes in {} blocks", property.size_bytes, property.blocks))?;
-        self.line("  modified", format_args!("{}", moment(property.modified_ns)))?;
-        self.line("  changed", format_args!("{}", moment(property.changed_ns)))?;
+        self.line("  modified", format_args!("{}", format_time(property.modified_ns)))?;
+        self.line("  changed", format_args!("{}", format_time(property.changed_ns)))?;
         self.line("  root", format_args!("{:#x}", property.root))
     }
 
@@ -466,7 +470,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         if root == 0 {
             return Ok(());
         }
-        if let Some((first, count)) = row_of_root(root) {
+        if let Some((first, count)) = inline_extent_of_root(root) {
             writeln!(self.out, "{what}, root {root:#x}, inline extent of {count} blocks")?;
             return self.end_run(&mut Outline { run: Some(Run { index: 0, word: first, count }), lines: 0, nodes: 0 });
         }

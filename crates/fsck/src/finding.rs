@@ -32,7 +32,7 @@ impl fmt::Display for Severity {
 
 /// How a kind's severity depends on whether the image was cleanly detached.
 #[derive(Clone, Copy)]
-enum Weight {
+enum SeverityRule {
     Always(Severity),
     /// A crash may leave it: a note then, an error on a clean image.
     ErrorIfClean,
@@ -63,9 +63,9 @@ macro_rules! kinds {
                 match self { $(FindingKind::$kind => concat!($($doc),+).trim_ascii(),)+ }
             }
 
-            const fn weight(self) -> Weight {
+            const fn weight(self) -> SeverityRule {
                 use Severity::*;
-                use Weight::*;
+                use SeverityRule::*;
                 match self { $(FindingKind::$kind => $weight,)+ }
             }
         }
@@ -245,10 +245,10 @@ impl FindingKind {
     /// The severity on an image that was cleanly detached, or was not.
     pub const fn severity(self, clean: bool) -> Severity {
         match self.weight() {
-            Weight::Always(severity) => severity,
-            Weight::ErrorIfClean if clean => Severity::Error,
-            Weight::WarningIfClean if clean => Severity::Warning,
-            Weight::ErrorIfClean | Weight::WarningIfClean => Severity::Note,
+            SeverityRule::Always(severity) => severity,
+            SeverityRule::ErrorIfClean if clean => Severity::Error,
+            SeverityRule::WarningIfClean if clean => Severity::Warning,
+            SeverityRule::ErrorIfClean | SeverityRule::WarningIfClean => Severity::Note,
         }
     }
 }
@@ -311,7 +311,7 @@ pub enum Repair {
         segment: u64,
     },
     /// Rebuild identity or attributes from the other.
-    MendInode {
+    RepairInode {
         /// Its number.
         number: u64,
     },
@@ -332,7 +332,7 @@ pub enum Repair {
         dentry: u64,
     },
     /// Rebuild the header of a page from the names in it.
-    MendPage {
+    RepairPage {
         /// Its offset.
         page: u64,
         /// Inode number of the directory.
@@ -379,7 +379,7 @@ pub enum Repair {
         blocks: u64,
     },
     /// Write a property entry whose size, flags or root fit the kind.
-    MendProperty {
+    RepairProperty {
         /// Inode number.
         number: u64,
     },
@@ -409,18 +409,18 @@ impl Repair {
             Repair::SetWord { .. } => "correct the word".into(),
             Repair::CompleteRename { .. } => "complete the rename".into(),
             Repair::FindSegment { segment } => format!("search for the inodes of segment {segment}"),
-            Repair::MendInode { .. } => "rebuild its damaged half from the other".into(),
+            Repair::RepairInode { .. } => "rebuild its damaged half from the other".into(),
             Repair::FreeInode { .. } => "free it".into(),
             Repair::Invalidate { .. } => "remove the name".into(),
             Repair::Rename { .. } => "rename the file".into(),
-            Repair::MendPage { .. } => "rebuild the header of the page".into(),
+            Repair::RepairPage { .. } => "rebuild the header of the page".into(),
             Repair::CutLog { .. } => "cut the directory there and move its files to /lost+found".into(),
             Repair::AppendPage { .. } => "append an empty page".into(),
             Repair::Reconnect { .. } => "give it a name in /lost+found".into(),
             Repair::SetParent { parent, .. } => format!("set its `..` to inode {parent}"),
             Repair::SetLinks { links, .. } => format!("set its link count to {links}"),
             Repair::SetBlocks { blocks, .. } => format!("set its block count to {blocks}"),
-            Repair::MendProperty { .. } => "correct its attributes".into(),
+            Repair::RepairProperty { .. } => "correct its attributes".into(),
             Repair::CopyBody { .. } => "give it a separate body with its readable contents".into(),
             Repair::DropXattrs { .. } => "remove its extended attributes".into(),
         })
@@ -444,14 +444,14 @@ impl Repair {
             | Repair::ClearWord { .. }
             | Repair::CompleteRename { .. }
             | Repair::FindSegment { .. }
-            | Repair::MendInode { .. }
+            | Repair::RepairInode { .. }
             | Repair::FreeInode { .. }
             | Repair::Invalidate { .. }
             | Repair::Rename { .. }
-            | Repair::MendPage { .. }
+            | Repair::RepairPage { .. }
             | Repair::CutLog { .. }
             | Repair::Reconnect { .. }
-            | Repair::MendProperty { .. }
+            | Repair::RepairProperty { .. }
             | Repair::CopyBody { .. }
             | Repair::DropXattrs { .. } => false,
         }

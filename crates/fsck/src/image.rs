@@ -18,7 +18,7 @@ pub(crate) struct Image<'r, M: Memory> {
 #[derive(Default)]
 pub(crate) struct Segments {
     /// For each entry of the table up to the last used one: its place in `used` plus one, or zero.
-    places: Vec<u32>,
+    inodes: Vec<u32>,
     /// First inode number and location of each segment, by ascending number.
     pub used: Vec<(u64, Segment)>,
 }
@@ -27,24 +27,24 @@ impl Segments {
     /// Adds a segment; segments are added in ascending order.
     pub fn add(&mut self, segment: u64, found: Segment) {
         self.used.push((segment * INODES_PER_SEGMENT, found));
-        self.places.resize(segment as usize, 0);
-        self.places.push(self.used.len() as u32);
+        self.inodes.resize(segment as usize, 0);
+        self.inodes.push(self.used.len() as u32);
     }
 
     /// The index of an inode among all inodes of usable segments, without gaps.
-    pub fn place(&self, number: u64) -> Option<usize> {
-        let place = *self.places.get((number / INODES_PER_SEGMENT) as usize)?;
-        let segment = place.checked_sub(1)?;
+    pub fn index_of(&self, number: u64) -> Option<usize> {
+        let index = *self.inodes.get((number / INODES_PER_SEGMENT) as usize)?;
+        let segment = index.checked_sub(1)?;
         Some((segment as u64 * INODES_PER_SEGMENT + number % INODES_PER_SEGMENT) as usize)
     }
 
     /// The inode number at an index.
-    pub fn number(&self, place: usize) -> u64 {
-        self.used[place / INODES_PER_SEGMENT as usize].0 + place as u64 % INODES_PER_SEGMENT
+    pub fn number(&self, index: usize) -> u64 {
+        self.used[index / INODES_PER_SEGMENT as usize].0 + index as u64 % INODES_PER_SEGMENT
     }
 
     /// The number of indices.
-    pub fn places(&self) -> usize {
+    pub fn inodes(&self) -> usize {
         self.used.len() * INODES_PER_SEGMENT as usize
     }
 }
@@ -76,15 +76,15 @@ impl<'r, M: Memory> Image<'r, M> {
     }
 
     /// The inode at an index, and its offset.
-    pub fn inode_at(&self, place: usize) -> (&'r Inode, u64) {
-        let (_, segment) = &self.segments.used[place / INODES_PER_SEGMENT as usize];
-        let offset = segment.inode_offset(place as u64 % INODES_PER_SEGMENT);
+    pub fn inode_at(&self, index: usize) -> (&'r Inode, u64) {
+        let (_, segment) = &self.segments.used[index / INODES_PER_SEGMENT as usize];
+        let offset = segment.inode_offset(index as u64 % INODES_PER_SEGMENT);
         (self.region.get(Pm::<Inode>::new(offset)).expect("a usable segment is inside the region"), offset)
     }
 
     /// The inode of a number, and its offset.
     pub fn inode(&self, number: u64) -> Option<(&'r Inode, u64)> {
-        self.segments.place(number).map(|place| self.inode_at(place))
+        self.segments.index_of(number).map(|index| self.inode_at(index))
     }
 
     /// The dentry at an offset, if one can be there: at a line of a block in the data area.

@@ -1,10 +1,10 @@
 //! Checks of the segment table and of single inodes: identity, property entries, and the fields
 //! that must be zero in a free inode.
 
-use crate::check::{Checker, DAMAGED, ENDED, INLINE, InodeState, Place, at};
+use crate::check::{Checker, DAMAGED, ENDED, FindingLocation, INLINE, InodeState, at};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
-use crate::usage::Use;
+use crate::usage::BlockUse;
 use engine::format::{
     FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property,
     PropertyEntry, ROOT_INODE, Segment, SegmentFault,
@@ -29,51 +29,51 @@ impl<M: Memory> Checker<'_, M> {
             if std::mem::take(&mut gap) {
                 let sentence = format_args!("segment {segment} of the inode table follows an empty entry");
                 let repair = Repair::FindSegment { segment: segment - 1 };
-                self.found(FindingKind::SegmentGap, at(entry), repair, sentence);
+                self.report(FindingKind::SegmentGap, at(entry), repair, sentence);
             }
             match self.image.segment(segment, offset) {
                 Ok(found) if self.claim_segment(&found) => self.image.segments.add(segment, found),
                 Ok(_) => {
                     let sentence = format_args!("segment {segment} of the inode table overlaps another one");
-                    self.found(FindingKind::SegmentOverlap, at(entry), repair, sentence);
+                    self.report(FindingKind::SegmentOverlap, at(entry), repair, sentence);
                 }
                 Err(SegmentFault::Offset) => {
                     let sentence = format_args!(
                         "segment {segment} of the inode table is at offset {offset:#x}, where no segment can be"
                     );
-                    self.found(FindingKind::SegmentOffset, at(entry), repair, sentence);
+                    self.report(FindingKind::SegmentOffset, at(entry), repair, sentence);
                 }
                 Err(SegmentFault::List) => {
                     let sentence = format_args!("the list of the blocks of segment {segment} does not verify");
-                    self.found(FindingKind::SegmentList, at(offset / BLOCK_BYTES * BLOCK_BYTES), repair, sentence);
+                    self.report(FindingKind::SegmentList, at(offset / BLOCK_BYTES * BLOCK_BYTES), repair, sentence);
                 }
             }
         }
     }
 
     fn claim_segment(&mut self, segment: &Segment) -> bool {
-        if segment.blocks().any(|block| self.usage.of(block) != Use::Free) {
+        if segment.blocks().any(|block| self.usage.of(block) != BlockUse::Free) {
             return false;
         }
-        segment.blocks().all(|block| self.usage.claim(block, Use::Segment).is_ok())
+        segment.blocks().all(|block| self.usage.claim(block, BlockUse::Segment).is_ok())
     }
 
     /// Checks every inode of every segment.
     pub fn check_inodes(&mut self) {
-        let places = self.image.segments.places();
-        for place in 0..places {
-            if place % INODES_PER_SEGMENT as usize == 0 {
-                self.step(Phase::Inodes, place as u64, places as u64);
+        let count = self.image.segments.inodes();
+        for index in 0..count {
+            if index % INODES_PER_SEGMENT as usize == 0 {
+                self.step(Phase::Inodes, index as u64, count as u64);
             }
-            self.inodes[place] = self.check_inode(place);
+            self.inodes[index] = self.check_inode(index);
         }
-        self.step(Phase::Inodes, places as u64, places as u64);
+        self.step(Phase::Inodes, count as u64, count as u64);
     }
 
     fn check_inode(&mut self, place: usize) -> InodeState {
         let (inode, offset) = self.image.inode_at(place);
         let number = self.image.segments.number(place);
-        let on = Place::inode(number).at(offset);
+        let on = FindingLocation::inode(number).at(offset);
         if inode.birth.load() >> 32 == 0 {
             self.check_free_inode(inode, on, offset);
             return InodeState::default();
@@ -85,23 +85,23 @@ impl<M: Memory> Checker<'_, M> {
         };
         if number == 0 {
             let repair = Repair::FreeInode { number };
-            self.found(FindingKind::InodeZero, on, repair, format_args!("inode number zero is in use"));
+            self.report(FindingKind::InodeZero, on, repair, format_args!("inode number zero is in use"));
             return damaged;
         }
-        let repair = Repair::MendInode { number };
+        let repair = Repair::RepairInode { number };
         let Some(kind) = FileKind::from_bits(inode.kind.load()) else {
             let sentence = format_args!("its kind {} is unknown", inode.kind.load());
-            self.found(FindingKind::InodeKind, on, repair, sentence);
+            self.report(FindingKind::InodeKind, on, repair, sentence);
             return damaged;
         };
         if generation == 0 {
-            self.found(FindingKind::InodeGeneration, on, repair, format_args!("it is in use with generation zero"));
+            self.report(FindingKind::InodeGeneration, on, repair, format_args!("it is in use with generation zero"));
         }
         let Some((property, _)) = inode.property(number, generation) else {
             let flipped =
                 (0..2).find_map(|index| self.set_flipped(offset, inode.flip_in_property(index, number, generation)));
             let repair = if self.clean { flipped.unwrap_or(repair) } else { Repair::Recover };
-            self.found(FindingKind::NoProperty, on, repair, format_args!("none of its two property entries verifies"));
+            self.report(FindingKind::NoProperty, on, repair, format_args!("none of its two property entries verifies"));
             return damaged;
         };
         self.check_identity(inode, number, kind, on);
@@ -122,43 +122,43 @@ impl<M: Memory> Checker<'_, M> {
         self.image.word(word) >> (number % 64) & 1 == 0
     }
 
-    fn check_free_inode(&mut self, inode: &Inode, on: Place, offset: u64) {
+    fn check_free_inode(&mut self, inode: &Inode, on: FindingLocation, offset: u64) {
         let accessed = inode.accessed_ns.load() != 0;
         if accessed || inode.inline.iter().any(|word| word.load() != 0) {
             let first = offset + std::mem::offset_of!(Inode, accessed_ns) as u64;
             let what = if accessed { "an access time" } else { "an inline body" };
             let repair = Repair::Zero { offset: first, length: 64 };
-            self.found(FindingKind::FreeInodeNotZero, on, repair, format_args!("it is free but has {what}"));
+            self.report(FindingKind::FreeInodeNotZero, on, repair, format_args!("it is free but has {what}"));
         }
         if inode.log.load() != 0 || inode.xattrs.load() != 0 {
             let first = offset + std::mem::offset_of!(Inode, log) as u64;
             let repair = Repair::Zero { offset: first, length: 16 };
             let sentence = format_args!("it is free but has a log or extended attributes");
-            self.found(FindingKind::FreeInodeNotZero, on, repair, sentence);
+            self.report(FindingKind::FreeInodeNotZero, on, repair, sentence);
         }
     }
 
     /// Reports an identity that does not verify: another inode's, or damaged.
-    fn report_identity(&mut self, inode: &Inode, number: u64, on: Place, offset: u64) {
+    fn report_identity(&mut self, inode: &Inode, number: u64, on: FindingLocation, offset: u64) {
         let property = inode.property(number, inode.birth.load() as u32);
         let mendable = property.is_some() || number == ROOT_INODE;
-        let repair = if mendable { Repair::MendInode { number } } else { Repair::FreeInode { number } };
+        let repair = if mendable { Repair::RepairInode { number } } else { Repair::FreeInode { number } };
         let repair = self.set_flipped(offset, inode.flip_in_identity(number)).unwrap_or(repair);
         let other = inode.number.load();
         if other != number && inode.generation(other).is_some() {
             let sentence = format_args!("it has the number of inode {other}");
-            return self.found(FindingKind::InodeNumber, on, repair, sentence);
+            return self.report(FindingKind::InodeNumber, on, repair, sentence);
         }
         let sentence = format_args!("its identity does not match its checksum");
         match property {
             // A generation's first entry is written with its identity, the second by a later
             // change.
             Some((_, sequence)) if sequence > 0 && !self.clean => {
-                self.found(FindingKind::InodeDamaged, on, repair, sentence)
+                self.report(FindingKind::InodeDamaged, on, repair, sentence)
             }
             _ => {
                 let repair = if self.clean { repair } else { Repair::Recover };
-                self.found(FindingKind::InodeChecksum, on, repair, sentence);
+                self.report(FindingKind::InodeChecksum, on, repair, sentence);
             }
         }
     }
@@ -171,7 +171,7 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     /// Fields that belong to the identity but are not covered by its checksum.
-    fn check_identity(&mut self, inode: &Inode, number: u64, kind: FileKind, on: Place) {
+    fn check_identity(&mut self, inode: &Inode, number: u64, kind: FileKind, on: FindingLocation) {
         let pointer = inode.nv_pointer.load();
         let epoch =
             self.image.region.first::<engine::format::Superblock>().map_or(0, |superblock| superblock.state().epoch);
@@ -180,33 +180,33 @@ impl<M: Memory> Checker<'_, M> {
             let offset = self.image.region.offset_of(&inode.nv_pointer);
             let sentence =
                 format_args!("its pointer into memory has epoch {}, but the image is at {epoch}", pointer >> 32);
-            self.found(FindingKind::PointerEpoch, on, Repair::Zero { offset, length: 8 }, sentence);
+            self.report(FindingKind::PointerEpoch, on, Repair::Zero { offset, length: 8 }, sentence);
         }
         let device = inode.device.load();
         if device != 0 && !matches!(kind, FileKind::Character | FileKind::Block) {
-            self.found(
+            self.report(
                 FindingKind::InodeDevice,
                 on,
-                Repair::MendInode { number },
+                Repair::RepairInode { number },
                 format_args!("it is not a device but has device number {device:#x}"),
             );
         }
         if kind != FileKind::Directory && (inode.parent.load() != 0 || inode.log.load() != 0) {
             let offset = self.image.region.offset_of(&inode.parent);
             let sentence = format_args!("it is not a directory but has a parent or a log");
-            self.found(FindingKind::DirectoryFields, on, Repair::Zero { offset, length: 16 }, sentence);
+            self.report(FindingKind::DirectoryFields, on, Repair::Zero { offset, length: 16 }, sentence);
         }
         if number == ROOT_INODE && kind == FileKind::Directory && inode.parent.load() != ROOT_INODE {
             let repair = Repair::SetParent { number, parent: ROOT_INODE };
             let sentence = format_args!("the root's `..` is inode {}, not itself", inode.parent.load());
-            self.found(FindingKind::DirectoryParent, on, repair, sentence);
+            self.report(FindingKind::DirectoryParent, on, repair, sentence);
         }
         let offset = self.image.region.offset_of(&inode.reserved);
         self.check_reserved(on, offset, 1, "the inode");
     }
 
     /// The two entries of one generation are one change apart: each change goes to the older one.
-    fn check_sequences(&mut self, inode: &Inode, number: u64, generation: u32, on: Place) {
+    fn check_sequences(&mut self, inode: &Inode, number: u64, generation: u32, on: FindingLocation) {
         let [even, odd] = &inode.properties;
         let (even, odd) = (sequence(even, 0, number, generation), sequence(odd, 1, number, generation));
         let (Some(even), Some(odd)) = (even, odd) else {
@@ -214,27 +214,27 @@ impl<M: Memory> Checker<'_, M> {
             // belong to an earlier generation. The first entry never does.
             if even != Some(0) {
                 let sentence = format_args!("one of its property entries is torn; the other one is used");
-                self.found(FindingKind::PropertyTorn, on, Repair::None, sentence);
+                self.report(FindingKind::PropertyTorn, on, Repair::None, sentence);
             }
             return;
         };
         if !matches!(even.wrapping_sub(odd) as i32, 1 | -1) {
             let sentence = format_args!("its property entries have sequences {even} and {odd}, which are not adjacent");
-            self.found(FindingKind::PropertySequence, on, Repair::MendProperty { number }, sentence);
+            self.report(FindingKind::PropertySequence, on, Repair::RepairProperty { number }, sentence);
         }
     }
 
-    fn check_property(&mut self, property: &Property, kind: FileKind, number: u64, on: Place) {
-        let repair = Repair::MendProperty { number };
+    fn check_property(&mut self, property: &Property, kind: FileKind, number: u64, on: FindingLocation) {
+        let repair = Repair::RepairProperty { number };
         if property.kind() != Some(kind) {
             let sentence = format_args!("its mode is {:#o}, but its kind is {kind:?}", property.mode);
-            return self.found(FindingKind::PropertyKind, on, repair, sentence);
+            return self.report(FindingKind::PropertyKind, on, repair, sentence);
         }
         let inline = property.flags & PROPERTY_INLINE != 0;
         let possible = if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
         if property.flags & !possible != 0 {
             let sentence = format_args!("its property flags {:#x} are invalid for a {kind:?}", property.flags);
-            return self.found(FindingKind::PropertyFlags, on, repair, sentence);
+            return self.report(FindingKind::PropertyFlags, on, repair, sentence);
         }
         let size = property.size_bytes;
         let fits = match kind {
@@ -244,13 +244,13 @@ impl<M: Memory> Checker<'_, M> {
             _ => size == 0,
         };
         if !fits {
-            self.found(FindingKind::PropertySize, on, repair, format_args!("a {kind:?} cannot have {size} bytes"));
+            self.report(FindingKind::PropertySize, on, repair, format_args!("a {kind:?} cannot have {size} bytes"));
         }
         let has_body = matches!(kind, FileKind::Regular | FileKind::Symlink) && !inline;
         if !has_body && (property.root != 0 || property.blocks != 0) {
             let sentence =
                 format_args!("a {kind:?} {}has a body of blocks", if inline { "with an inline body " } else { "" });
-            self.found(FindingKind::PropertyRoot, on, repair, sentence);
+            self.report(FindingKind::PropertyRoot, on, repair, sentence);
         }
     }
 }

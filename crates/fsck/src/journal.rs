@@ -1,7 +1,7 @@
 //! Checks of journal slots: records that are incomplete, that the next attach replays, or that are
 //! obsolete.
 
-use crate::check::{Checker, Place, at};
+use crate::check::{Checker, FindingLocation, at};
 use crate::finding::{FindingKind, Repair};
 use crate::image::Name;
 use engine::format::{
@@ -12,7 +12,7 @@ use pmem::{BLOCK_BYTES, Memory, Pm};
 
 /// The effect that a record's replay would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum RecordState {
     /// It changes something.
     Pending,
     /// It changes nothing: the rename is complete, or the new name's slot belongs to a later rename
@@ -33,7 +33,7 @@ impl<M: Memory> Checker<'_, M> {
         for index in 0..JOURNAL_SLOTS {
             let offset = self.image.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES;
             let Ok(slot) = self.image.region.get(Pm::<JournalSlot>::new(offset)) else { return };
-            self.check_reserved(Place::default(), offset + 104, 3, "a journal slot");
+            self.check_reserved(FindingLocation::default(), offset + 104, 3, "a journal slot");
             if slot.seal.load() != 0 {
                 repeated.extend(self.check_journal_slot(index, offset, slot.record()));
             }
@@ -41,54 +41,56 @@ impl<M: Memory> Checker<'_, M> {
         // Successive renames of the same name take effect in their order within these rounds, as in
         // recovery.
         for _ in 0..=repeated.len() {
-            repeated.iter().for_each(|record| self.lay_over(record));
+            repeated.iter().for_each(|record| self.apply_to_overlay(record));
         }
     }
 
     /// Checks a record; returns it if the next attach will replay it.
     fn check_journal_slot(&mut self, index: u64, offset: u64, record: Option<JournalRecord>) -> Option<JournalRecord> {
-        let standing = record.as_ref().map(|record| self.standing(record));
+        let standing = record.as_ref().map(|record| self.record_state(record));
         let repair = match standing {
-            Some(Standing::Pending) if self.clean => Repair::CompleteRename { slot: offset },
-            Some(Standing::Pending) => Repair::Recover,
+            Some(RecordState::Pending) if self.clean => Repair::CompleteRename { slot: offset },
+            Some(RecordState::Pending) => Repair::Recover,
             _ => Repair::ClearWord { offset },
         };
         let (kind, what) = match standing {
             None => (FindingKind::JournalTorn, "an incomplete record"),
-            Some(Standing::Pending) => (FindingKind::JournalPending, "an incomplete rename"),
-            Some(Standing::Done | Standing::Stale) => (FindingKind::JournalStale, "a finished or superseded rename"),
-            Some(Standing::Impossible) => (FindingKind::JournalRecord, "a rename of structures that cannot exist"),
+            Some(RecordState::Pending) => (FindingKind::JournalPending, "an incomplete rename"),
+            Some(RecordState::Done | RecordState::Stale) => {
+                (FindingKind::JournalStale, "a finished or superseded rename")
+            }
+            Some(RecordState::Impossible) => (FindingKind::JournalRecord, "a rename of structures that cannot exist"),
         };
-        self.found(kind, at(offset), repair, format_args!("journal slot {index} has {what}"));
-        record.filter(|_| !self.clean && matches!(standing, Some(Standing::Pending | Standing::Done)))
+        self.report(kind, at(offset), repair, format_args!("journal slot {index} has {what}"));
+        record.filter(|_| !self.clean && matches!(standing, Some(RecordState::Pending | RecordState::Done)))
     }
 
-    fn standing(&self, record: &JournalRecord) -> Standing {
+    fn record_state(&self, record: &JournalRecord) -> RecordState {
         let mut pending = false;
         for step in record.moves.iter().filter(|step| step.slot != 0) {
-            match self.move_standing(step, record) {
-                Standing::Pending => pending = true,
-                Standing::Done => {}
+            match self.move_state(step, record) {
+                RecordState::Pending => pending = true,
+                RecordState::Done => {}
                 other => return other,
             }
             // The seal does not cover the valid word. With another reuse generation in it, the
             // rename was stopped before its first step.
             let arrived = self.image.verified(step.dentry, &mut Name::default());
-            if arrived.is_none_or(|(dentry, facts)| dentry.standing(&facts).is_none()) {
-                return Standing::Stale;
+            if arrived.is_none_or(|(dentry, facts)| dentry.valid_word(&facts).is_none()) {
+                return RecordState::Stale;
             }
         }
         for dentry in record.invalidated.into_iter().filter(|dentry| *dentry != 0) {
             match self.image.dentry(dentry) {
-                None => return Standing::Impossible,
-                Some(_) if self.image.verified(dentry, &mut Name::default()).is_none() => return Standing::Stale,
+                None => return RecordState::Impossible,
+                Some(_) if self.image.verified(dentry, &mut Name::default()).is_none() => return RecordState::Stale,
                 Some(_) => pending |= self.counts(dentry),
             }
         }
-        if pending { Standing::Pending } else { Standing::Done }
+        if pending { RecordState::Pending } else { RecordState::Done }
     }
 
-    fn move_standing(&self, step: &Move, record: &JournalRecord) -> Standing {
+    fn move_state(&self, step: &Move, record: &JournalRecord) -> RecordState {
         let page_offset = step.slot & !(BLOCK_BYTES - 1);
         let in_page = step.slot & (BLOCK_BYTES - 1);
         let is_slot = step.slot.is_multiple_of(8)
@@ -97,12 +99,14 @@ impl<M: Memory> Checker<'_, M> {
         let is_inode = step.directory == 0
             || (step.directory.is_multiple_of(INODE_BYTES) && self.image.is_data(step.directory / BLOCK_BYTES));
         if !is_slot || !is_inode || self.image.dentry(step.dentry).is_none() {
-            return Standing::Impossible;
+            return RecordState::Impossible;
         }
-        let Some((_, facts)) = self.image.verified(step.dentry, &mut Name::default()) else { return Standing::Stale };
+        let Some((_, facts)) = self.image.verified(step.dentry, &mut Name::default()) else {
+            return RecordState::Stale;
+        };
         let page = self.image.region.get(Pm::<LogPage>::new(page_offset));
         if !page.is_ok_and(|page| page.belongs_to(facts.parent)) {
-            return Standing::Stale;
+            return RecordState::Stale;
         }
         let word = self.image.word(step.slot);
         let named = word == slot_word(step.dentry, SlotTag::Dentry);
@@ -110,11 +114,11 @@ impl<M: Memory> Checker<'_, M> {
         let same_place = |other: DentryFacts| other.parent == facts.parent && other.cookie == facts.cookie;
         let other = self.image.verified(before, &mut Name::default()).map(|(_, facts)| facts);
         if word != 0 && !named && !other.is_some_and(same_place) {
-            return Standing::Stale;
+            return RecordState::Stale;
         }
         let moved = step.directory == 0 || self.image.word(step.directory + PARENT_OFFSET) == step.parent;
         let overtaken = !is_due(word, record) && !named;
-        if overtaken || (named && moved) { Standing::Done } else { Standing::Pending }
+        if overtaken || (named && moved) { RecordState::Done } else { RecordState::Pending }
     }
 
     /// Whether a dentry verifies and is valid.
@@ -123,7 +127,7 @@ impl<M: Memory> Checker<'_, M> {
         dentry.is_some_and(|(dentry, _)| Valid::from_word(dentry.valid.load()).valid)
     }
 
-    fn lay_over(&mut self, record: &JournalRecord) {
+    fn apply_to_overlay(&mut self, record: &JournalRecord) {
         for step in record.moves.iter().filter(|step| step.slot != 0) {
             let now = self.overlay.slots.get(&step.slot).copied().unwrap_or_else(|| self.image.word(step.slot));
             if is_due(now, record) {
@@ -136,7 +140,7 @@ impl<M: Memory> Checker<'_, M> {
         }
         for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
             if let Some(dentry) = self.image.dentry(offset) {
-                self.overlay.valid.insert(offset, dentry.gone(record.moment_ns));
+                self.overlay.valid.insert(offset, dentry.invalid_word(record.timestamp_ns));
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Checks of the free-space maps that a clean detach saved: they must be complete and match the
 //! findings of the walk.
 
-use crate::check::{Checker, Place, at};
+use crate::check::{Checker, FindingLocation, at};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
-use crate::usage::Use;
+use crate::usage::BlockUse;
 use engine::format::{LIST_PAGE_ENTRIES, ListPage, Snapshot, Superblock};
 use pmem::{BLOCK_BYTES, Memory, Pm, crc32c};
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ impl<M: Memory> Checker<'_, M> {
             let sentence = format_args!(
                 "there are no free-space maps (a repair discarded them, or the list of shared blocks had no room): the next use rebuilds them"
             );
-            return self.found(FindingKind::SnapshotDropped, on, Repair::None, sentence);
+            return self.report(FindingKind::SnapshotDropped, on, Repair::None, sentence);
         }
         let mut crc = 0;
         let mut maps = Maps {
@@ -62,13 +62,13 @@ impl<M: Memory> Checker<'_, M> {
         };
         if let Err(what) = self.read_list(&figures, &mut maps, &mut crc) {
             let sentence = format_args!("the list of free lines and shared blocks is broken: {what}");
-            return self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
+            return self.report(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
         }
         if figures.checksum(crc, superblock.state().epoch) != figures.checksum {
             let sentence = format_args!(
                 "the image is marked as left cleanly, but its free-space maps do not match their checksum"
             );
-            return self.found(FindingKind::SnapshotChecksum, on, Repair::DropSnapshot, sentence);
+            return self.report(FindingKind::SnapshotChecksum, on, Repair::DropSnapshot, sentence);
         }
         self.compare_figures(&figures, &maps, on);
         self.compare_blocks(&maps);
@@ -99,7 +99,7 @@ impl<M: Memory> Checker<'_, M> {
             if !self.image.is_data_offset(offset) {
                 return Err("it links to an offset where no page can be");
             }
-            if self.usage.of(offset / BLOCK_BYTES) != Use::Free {
+            if self.usage.of(offset / BLOCK_BYTES) != BlockUse::Free {
                 return Err("one of its pages has another use");
             }
             let page = self.image.region.get(Pm::<ListPage>::new(offset)).map_err(|_| "it links outside the image")?;
@@ -124,7 +124,7 @@ impl<M: Memory> Checker<'_, M> {
         if offset == 0 { Ok(()) } else { Err("it is longer than its saved length") }
     }
 
-    fn compare_figures(&mut self, figures: &Snapshot, maps: &Maps, on: Place) {
+    fn compare_figures(&mut self, figures: &Snapshot, maps: &Maps, on: FindingLocation) {
         let geometry = self.image.geometry;
         let blocks_free =
             (geometry.data_block..geometry.copy_block()).filter(|block| maps.code(*block) == 0).count() as u64;
@@ -138,12 +138,12 @@ impl<M: Memory> Checker<'_, M> {
         for (what, said, found) in pairs {
             if said != found {
                 let sentence = format_args!("the saved number of {what} is {said}, but there are {found}");
-                self.found(FindingKind::SnapshotFigure, on, Repair::DropSnapshot, sentence);
+                self.report(FindingKind::SnapshotFigure, on, Repair::DropSnapshot, sentence);
             }
         }
         if figures.reserved != [0; 2] {
             let sentence = format_args!("reserved bytes of the snapshot's figures are not zero");
-            self.found(FindingKind::ReservedNotZero, on, Repair::DropSnapshot, sentence);
+            self.report(FindingKind::ReservedNotZero, on, Repair::DropSnapshot, sentence);
         }
     }
 
@@ -156,20 +156,20 @@ impl<M: Memory> Checker<'_, M> {
             let (said, found) = (maps.shares.get(&block).copied(), self.usage.shares(block));
             if (code == CODE_LINES) != listed || (code == CODE_SHARED) != said.is_some() {
                 let sentence = format_args!("block {block} has code {code}, which contradicts the list");
-                self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
-            } else if said.unwrap_or(0) != found && present == Use::Shared {
+                self.report(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
+            } else if said.unwrap_or(0) != found && present == BlockUse::Shared {
                 let said = said.unwrap_or(0) + 1;
                 let sentence = format_args!("block {block} has {} pointers, but {said} were saved", found + 1);
-                self.found(FindingKind::SnapshotShares, on, Repair::DropSnapshot, sentence);
-            } else if code == CODE_SHARED && present != Use::Free && present != Use::Shared {
+                self.report(FindingKind::SnapshotShares, on, Repair::DropSnapshot, sentence);
+            } else if code == CODE_SHARED && present != BlockUse::Free && present != BlockUse::Shared {
                 let sentence = format_args!("block {block} is marked as shared but used for {}", present.name());
-                self.found(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
-            } else if code == 0 && present != Use::Free {
+                self.report(FindingKind::SnapshotSlabs, on, Repair::DropSnapshot, sentence);
+            } else if code == 0 && present != BlockUse::Free {
                 let sentence = format_args!("block {block} is marked free but used for {}", present.name());
-                self.found(FindingKind::BlockNotMarked, on, Repair::DropSnapshot, sentence);
-            } else if code != 0 && present == Use::Free && !listed {
+                self.report(FindingKind::BlockNotMarked, on, Repair::DropSnapshot, sentence);
+            } else if code != 0 && present == BlockUse::Free && !listed {
                 let sentence = format_args!("block {block} is marked as used but unused");
-                self.found(FindingKind::BlockLeaked, on, Repair::DropSnapshot, sentence);
+                self.report(FindingKind::BlockLeaked, on, Repair::DropSnapshot, sentence);
             }
         }
     }
@@ -177,7 +177,7 @@ impl<M: Memory> Checker<'_, M> {
     fn compare_inodes(&mut self, maps: &Maps) {
         for index in 0..maps.inodes.len() as u64 {
             // Numbers on neither side: nearly all of a large table.
-            if maps.inodes[index as usize] == 0 && self.image.segments.place(index * 64).is_none() {
+            if maps.inodes[index as usize] == 0 && self.image.segments.index_of(index * 64).is_none() {
                 continue;
             }
             for number in index * 64..(index + 1) * 64 {
@@ -194,7 +194,7 @@ impl<M: Memory> Checker<'_, M> {
         }
         let kind = if used { FindingKind::InodeNotMarked } else { FindingKind::InodeLeaked };
         let what = if used { "in use but marked free" } else { "free but marked as in use" };
-        self.found(kind, Place::inode(number), Repair::DropSnapshot, format_args!("it is {what}"));
+        self.report(kind, FindingLocation::inode(number), Repair::DropSnapshot, format_args!("it is {what}"));
     }
 
     fn compare_lines(&mut self, figures: &Snapshot, maps: &Maps) {
@@ -211,12 +211,12 @@ impl<M: Memory> Checker<'_, M> {
             let neither = !used & !free;
             if both != 0 {
                 let sentence = format_args!("lines {both:#x} of block {block} hold names but are listed as free");
-                self.found(FindingKind::LineNotMarked, on, Repair::DropSnapshot, sentence);
+                self.report(FindingKind::LineNotMarked, on, Repair::DropSnapshot, sentence);
             }
             if neither != 0 && listed {
                 let sentence =
                     format_args!("lines {neither:#x} of block {block} hold no names but are not listed as free");
-                self.found(FindingKind::LineLeaked, on, Repair::DropSnapshot, sentence);
+                self.report(FindingKind::LineLeaked, on, Repair::DropSnapshot, sentence);
             }
         }
     }

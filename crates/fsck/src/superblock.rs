@@ -1,6 +1,6 @@
 //! Checks of the superblock and its copy; refusal of files that are not images.
 
-use crate::check::{Checker, Place, at};
+use crate::check::{Checker, FindingLocation, at};
 use crate::finding::{Finding, FindingKind, Repair, Severity};
 use crate::image::{Image, Segments, geometry_of, whole_copy};
 use engine::format::{FEATURES_INCOMPAT, FORMAT_VERSION, Geometry, Superblock, SuperblockError};
@@ -85,13 +85,13 @@ impl<M: Memory> Checker<'_, M> {
             (pm.offset_of(&superblock.reserved_end), 432),
         ];
         for (offset, words) in reserved {
-            self.check_reserved(Place::default(), offset, words, "the superblock");
+            self.check_reserved(FindingLocation::default(), offset, words, "the superblock");
         }
         if superblock.state.load() >> 33 != 0 {
             let offset = pm.offset_of(&superblock.state);
             let sentence = format_args!("reserved bits of the state word are not zero");
             let word = superblock.state().word();
-            self.found(FindingKind::ReservedNotZero, at(offset), Repair::SetWord { offset, word }, sentence);
+            self.report(FindingKind::ReservedNotZero, at(offset), Repair::SetWord { offset, word }, sentence);
         }
         if is_whole {
             self.check_copy(superblock);
@@ -110,7 +110,7 @@ impl<M: Memory> Checker<'_, M> {
             words(copy) == words(superblock)
         });
         if !same {
-            self.found(
+            self.report(
                 FindingKind::SuperblockCopy,
                 at(block * BLOCK_BYTES),
                 Repair::RewriteCopy { copy: block },

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 /// The use of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Use {
+pub(crate) enum BlockUse {
     /// No use was found.
     Free = 0,
     /// Superblock, journal, tables, maps, the superblock's copy.
@@ -25,27 +25,35 @@ pub(crate) enum Use {
     Shared = 7,
 }
 
-impl Use {
-    const ALL: [Use; 8] =
-        [Use::Free, Use::Fixed, Use::Segment, Use::LogPage, Use::Dentries, Use::Node, Use::Data, Use::Shared];
+impl BlockUse {
+    const ALL: [BlockUse; 8] = [
+        BlockUse::Free,
+        BlockUse::Fixed,
+        BlockUse::Segment,
+        BlockUse::LogPage,
+        BlockUse::Dentries,
+        BlockUse::Node,
+        BlockUse::Data,
+        BlockUse::Shared,
+    ];
 
     /// For display.
     pub fn name(self) -> &'static str {
         match self {
-            Use::Free => "nothing",
-            Use::Fixed => "a fixed area",
-            Use::Segment => "a segment of inodes",
-            Use::LogPage => "a page of a directory's log",
-            Use::Dentries => "dentries",
-            Use::Node => "a node of a block map",
-            Use::Data => "a file's contents",
-            Use::Shared => "contents shared by files",
+            BlockUse::Free => "nothing",
+            BlockUse::Fixed => "a fixed area",
+            BlockUse::Segment => "a segment of inodes",
+            BlockUse::LogPage => "a page of a directory's log",
+            BlockUse::Dentries => "dentries",
+            BlockUse::Node => "a node of a block map",
+            BlockUse::Data => "a file's contents",
+            BlockUse::Shared => "contents shared by files",
         }
     }
 
     /// Whether a block of this use may have several owners.
     fn allows_another(self) -> bool {
-        matches!(self, Use::Dentries | Use::Shared | Use::Fixed)
+        matches!(self, BlockUse::Dentries | BlockUse::Shared | BlockUse::Fixed)
     }
 }
 
@@ -75,19 +83,19 @@ impl Usage {
         }
     }
 
-    pub fn of(&self, block: u64) -> Use {
-        self.uses.get(block as usize).map_or(Use::Free, |code| Use::ALL[*code as usize & 7])
+    pub fn of(&self, block: u64) -> BlockUse {
+        self.uses.get(block as usize).map_or(BlockUse::Free, |code| BlockUse::ALL[*code as usize & 7])
     }
 
     /// Claims a block. If its present use excludes this one, the error is the present use.
-    pub fn claim(&mut self, block: u64, wanted: Use) -> Result<(), Use> {
-        let Some(code) = self.uses.get_mut(block as usize) else { return Err(Use::Fixed) };
-        let present = Use::ALL[*code as usize & 7];
-        if present != Use::Free && !(present == wanted && wanted.allows_another()) {
+    pub fn claim(&mut self, block: u64, wanted: BlockUse) -> Result<(), BlockUse> {
+        let Some(code) = self.uses.get_mut(block as usize) else { return Err(BlockUse::Fixed) };
+        let present = BlockUse::ALL[*code as usize & 7];
+        if present != BlockUse::Free && !(present == wanted && wanted.allows_another()) {
             self.contested.insert(block);
             return Err(present);
         }
-        if present == Use::Shared {
+        if present == BlockUse::Shared {
             *self.shares.entry(block).or_default() += 1;
         }
         *code = wanted as u8;

@@ -155,7 +155,7 @@ fn restore(bytes: &[u8], image: &Image) {
 }
 
 /// The failure of a state, if it has one.
-fn judge(image: &Image) -> Option<String> {
+fn check_state(image: &Image) -> Option<String> {
     let before = look(image);
     if !before.is_sound() {
         return Some(format!("before recovery\n{before}"));
@@ -208,7 +208,7 @@ fn explore(grain: Grain, sample: u64) -> (usize, Vec<String>) {
                 state.apply(&mut bytes);
                 restore(&bytes, &scratch);
                 state.undo(&mut bytes);
-                if let Some(failure) = judge(&scratch) {
+                if let Some(failure) = check_state(&scratch) {
                     failures.push(format!("{name}, state {:?}: {failure}", state.id()));
                     break 'fences;
                 }

@@ -6,13 +6,13 @@ use fsck::dump::{Target, dump};
 use fsck::{Options, check};
 use pmem::BLOCK_BYTES;
 use support::engine_support::{Image, Random};
-use support::{Plant, sample};
+use support::{DamagedImage, sample};
 
 /// Checks with and without the clean flag, and dumps something.
-fn look(plant: &Plant, random: &mut Random) {
+fn look(damaged: &DamagedImage, random: &mut Random) {
     for clean in [None, Some(true), Some(false)] {
         let options = Options { findings_max: 100, clean };
-        let report = check(&plant.region, &options, &mut |_| {});
+        let report = check(&damaged.region, &options, &mut |_| {});
         assert!(report.to_string().len() > 10);
     }
     let mut text = String::new();
@@ -22,17 +22,17 @@ fn look(plant: &Plant, random: &mut Random) {
         2 => Target::Offset { offset: random.below(1 << 22) },
         _ => Target::Superblock,
     };
-    let _ = dump(&plant.region, &target, true, &mut text);
+    let _ = dump(&damaged.region, &target, true, &mut text);
 }
 
 /// A block of the sample that does not hold contents.
-fn interesting(plant: &Plant, random: &mut Random) -> u64 {
-    let data = plant.geometry.data_block;
+fn interesting(damaged: &DamagedImage, random: &mut Random) -> u64 {
+    let data = damaged.geometry.data_block;
     let block = match random.below(8) {
         0 => 0,
-        1 => plant.geometry.journal_block + random.below(2),
-        2 => plant.geometry.segment_table_block,
-        3 => plant.geometry.block_map_block + random.below(2),
+        1 => damaged.geometry.journal_block + random.below(2),
+        2 => damaged.geometry.segment_table_block,
+        3 => damaged.geometry.block_map_block + random.below(2),
         _ => data + random.below(50),
     };
     block * BLOCK_BYTES + random.below(BLOCK_BYTES / 8) * 8
@@ -41,19 +41,19 @@ fn interesting(plant: &Plant, random: &mut Random) -> u64 {
 #[test]
 fn flipped_bits_never_stop_the_check() {
     let image = sample();
-    let plant = Plant::new(&image);
+    let damaged = DamagedImage::new(&image);
     let mut random = Random(0x1234_5678_9abc_def1);
     let mut undo = Vec::new();
     for round in 0..3000 {
         for _ in 0..=random.below(4) {
-            let at = interesting(&plant, &mut random);
-            undo.push((at, plant.get(at)));
-            plant.flip(at, 1 << random.below(64));
+            let at = interesting(&damaged, &mut random);
+            undo.push((at, damaged.get(at)));
+            damaged.flip(at, 1 << random.below(64));
         }
-        look(&plant, &mut random);
+        look(&damaged, &mut random);
         // Damage accumulates for a while, then the image is restored.
         if round % 10 == 9 {
-            undo.drain(..).rev().for_each(|(at, word)| plant.set(at, word));
+            undo.drain(..).rev().for_each(|(at, word)| damaged.set(at, word));
         }
     }
 }
@@ -61,24 +61,24 @@ fn flipped_bits_never_stop_the_check() {
 #[test]
 fn words_that_lead_anywhere_never_stop_the_check() {
     let image = sample();
-    let plant = Plant::new(&image);
+    let damaged = DamagedImage::new(&image);
     let mut random = Random(0xfeed_beef_0bad_cafe);
     let mut undo = Vec::new();
     for round in 0..3000 {
-        let at = interesting(&plant, &mut random);
-        undo.push((at, plant.get(at)));
-        let from = interesting(&plant, &mut random);
+        let at = interesting(&damaged, &mut random);
+        undo.push((at, damaged.get(at)));
+        let from = interesting(&damaged, &mut random);
         let word = match random.below(5) {
             0 => u64::MAX,
             1 => from,
             2 => from & !(BLOCK_BYTES - 1) | random.below(8),
-            3 => plant.get(from),
+            3 => damaged.get(from),
             _ => random.below(u64::MAX),
         };
-        plant.set(at, word);
-        look(&plant, &mut random);
+        damaged.set(at, word);
+        look(&damaged, &mut random);
         if round % 20 == 19 {
-            undo.drain(..).rev().for_each(|(at, word)| plant.set(at, word));
+            undo.drain(..).rev().for_each(|(at, word)| damaged.set(at, word));
         }
     }
 }
@@ -86,10 +86,10 @@ fn words_that_lead_anywhere_never_stop_the_check() {
 #[test]
 fn noise_behind_a_whole_superblock_never_stops_the_check() {
     let image = Image::new(1 << 20);
-    let plant = Plant::new(&image);
+    let damaged = DamagedImage::new(&image);
     let mut random = Random(77);
-    for at in (BLOCK_BYTES..plant.geometry.copy_block() * BLOCK_BYTES).step_by(8) {
-        plant.set(at, random.below(u64::MAX));
+    for at in (BLOCK_BYTES..damaged.geometry.copy_block() * BLOCK_BYTES).step_by(8) {
+        damaged.set(at, random.below(u64::MAX));
     }
-    look(&plant, &mut random);
+    look(&damaged, &mut random);
 }

@@ -9,9 +9,9 @@ use fsck::{EXIT_CORRECTED, Finding, FindingKind, Options, Repair, Repaired, Seve
 use pmem::{BLOCK_BYTES, CrashImage, Direct, Grain, Memory, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use support::corruptions::{CORRUPTIONS, Corruption};
 use support::engine_support::{Attached, Image, new_file};
-use support::stories::{STORIES, Story};
-use support::{IMAGE_BYTES, LOG, Plant, SLOTS, expect_kinds, sample, scattered};
+use support::{DamagedImage, IMAGE_BYTES, LOG, SLOTS, expect_kinds, sample, scattered};
 
 const NOW_NS: i64 = 1_700_000_100_000_000_000;
 
@@ -75,19 +75,19 @@ fn files(attached: &Attached) -> Files {
     files
 }
 
-fn mend(plant: &Plant) -> Repaired {
-    mend_with(plant, &mut |_| true)
+fn repair_all(damaged: &DamagedImage) -> Repaired {
+    repair_with(damaged, &mut |_| true)
 }
 
-fn mend_with(plant: &Plant, decide: &mut dyn FnMut(&Finding) -> bool) -> Repaired {
-    repair(&plant.region, &Options::default(), NOW_NS, decide, &mut |_| {})
+fn repair_with(damaged: &DamagedImage, decide: &mut dyn FnMut(&Finding) -> bool) -> Repaired {
+    repair(&damaged.region, &Options::default(), NOW_NS, decide, &mut |_| {})
 }
 
 /// The files of the sample, and the numbers of those whose contents a corruption destroys.
-fn expected(story: &Story) -> (Files, Vec<u64>) {
+fn expected(corruption: &Corruption) -> (Files, Vec<u64>) {
     let image = sample();
-    let plant = Plant::new(&image);
-    let destroyed = story.destroys.iter().map(|path| plant.find(path).number).collect();
+    let damaged = DamagedImage::new(&image);
+    let destroyed = corruption.destroys.iter().map(|path| damaged.find(path).number).collect();
     let attached = image.attach();
     let files = files(&attached);
     attached.detach();
@@ -106,26 +106,33 @@ fn losses(image: &Image, expected: &Files, destroyed: &[u64]) -> Vec<String> {
 }
 
 #[test]
-fn every_corruption_is_mended_and_loses_nothing_that_could_be_reached() {
+fn every_corruption_is_repaired_and_loses_nothing_that_could_be_reached() {
     let mut failures = Vec::new();
-    for story in STORIES {
-        let (before, destroyed) = expected(story);
+    for corruption in CORRUPTIONS {
+        let (before, destroyed) = expected(corruption);
         let image = sample();
-        let plant = Plant::new(&image);
-        (story.plant)(&plant);
-        let harmless = plant.check().is_sound();
-        let repaired = mend(&plant);
-        let after = plant.check();
+        let damaged = DamagedImage::new(&image);
+        (corruption.damage)(&damaged);
+        let harmless = damaged.check().is_sound();
+        let repaired = repair_all(&damaged);
+        let after = damaged.check();
         if !after.is_sound() || !repaired.failed.is_empty() {
-            failures
-                .push(format!("{}: remaining\n{after}{:?}\nof {:?}", story.title, repaired.failed, repaired.mended));
+            failures.push(format!(
+                "{}: remaining\n{after}{:?}\nof {:?}",
+                corruption.title, repaired.failed, repaired.repaired
+            ));
             continue;
         }
-        assert_eq!(repaired.exit_code(), if harmless { 0 } else { EXIT_CORRECTED }, "{}", story.title);
+        assert_eq!(repaired.exit_code(), if harmless { 0 } else { EXIT_CORRECTED }, "{}", corruption.title);
         let lost = losses(&image, &before, &destroyed);
-        let left = plant.check();
+        let left = damaged.check();
         if !lost.is_empty() || !left.is_sound() {
-            failures.push(format!("{}: lost\n{}\nof {:?}\n{left}", story.title, lost.join("\n"), repaired.mended));
+            failures.push(format!(
+                "{}: lost\n{}\nof {:?}\n{left}",
+                corruption.title,
+                lost.join("\n"),
+                repaired.repaired
+            ));
         }
     }
     assert!(failures.is_empty(), "{} corruptions\n{}", failures.len(), failures.join("\n"));
@@ -134,46 +141,46 @@ fn every_corruption_is_mended_and_loses_nothing_that_could_be_reached() {
 #[test]
 fn a_sound_image_is_not_touched() {
     let image = sample();
-    let plant = Plant::new(&image);
+    let damaged = DamagedImage::new(&image);
     let bytes = || {
         let mut bytes = vec![0; IMAGE_BYTES as usize];
-        plant.region.read_bytes(0, &mut bytes).unwrap();
+        damaged.region.read_bytes(0, &mut bytes).unwrap();
         bytes
     };
     let before = bytes();
-    let repaired = mend(&plant);
-    assert_eq!((repaired.exit_code(), repaired.mended.len()), (0, 0));
+    let repaired = repair_all(&damaged);
+    assert_eq!((repaired.exit_code(), repaired.repaired.len()), (0, 0));
     assert!(before == bytes());
 }
 
 #[test]
 fn what_is_refused_is_not_touched() {
-    for story in STORIES {
+    for corruption in CORRUPTIONS {
         let image = sample();
-        let plant = Plant::new(&image);
-        (story.plant)(&plant);
+        let damaged = DamagedImage::new(&image);
+        (corruption.damage)(&damaged);
         let mut before = vec![0; IMAGE_BYTES as usize];
-        plant.region.read_bytes(0, &mut before).unwrap();
-        let repaired = mend_with(&plant, &mut |_| false);
+        damaged.region.read_bytes(0, &mut before).unwrap();
+        let repaired = repair_with(&damaged, &mut |_| false);
         let mut after = vec![0; IMAGE_BYTES as usize];
-        plant.region.read_bytes(0, &mut after).unwrap();
-        assert!(before == after && repaired.mended.is_empty(), "{}", story.title);
-        assert_eq!(repaired.exit_code(), plant.check().exit_code());
+        damaged.region.read_bytes(0, &mut after).unwrap();
+        assert!(before == after && repaired.repaired.is_empty(), "{}", corruption.title);
+        assert_eq!(repaired.exit_code(), damaged.check().exit_code());
     }
 }
 
 #[test]
 fn preening_takes_no_name_away() {
-    for story in STORIES {
-        let (before, destroyed) = expected(story);
+    for corruption in CORRUPTIONS {
+        let (before, destroyed) = expected(corruption);
         let image = sample();
-        let plant = Plant::new(&image);
-        (story.plant)(&plant);
-        let repaired = mend_with(&plant, &mut Finding::is_safe_to_repair);
+        let damaged = DamagedImage::new(&image);
+        (corruption.damage)(&damaged);
+        let repaired = repair_with(&damaged, &mut Finding::is_safe_to_repair);
         if repaired.after.is_sound() {
-            assert_eq!(losses(&image, &before, &destroyed), Vec::<String>::new(), "{}", story.title);
+            assert_eq!(losses(&image, &before, &destroyed), Vec::<String>::new(), "{}", corruption.title);
         }
-        assert!(!repaired.mended.iter().any(|finding| matches!(
+        assert!(!repaired.repaired.iter().any(|finding| matches!(
             finding.repair,
             Repair::Invalidate { .. } | Repair::CutLog { .. } | Repair::FreeInode { .. } | Repair::DropXattrs { .. }
         )));
@@ -181,27 +188,29 @@ fn preening_takes_no_name_away() {
 }
 
 #[test]
-fn a_damaged_image_that_was_not_left_cleanly_keeps_every_file_that_a_name_still_says() {
+fn a_damaged_unclean_image_keeps_every_file_that_has_a_name() {
     // A file without a name looks like a removed one, whose inode stays until it is reused.
     let named_otherwise = [FindingKind::DentryTarget, FindingKind::RootNamed, FindingKind::DirectoryNames];
     let mut failures = Vec::new();
-    for story in STORIES.iter().filter(|story| !story.kinds.iter().any(|kind| named_otherwise.contains(kind))) {
-        let (before, destroyed) = expected(story);
+    for corruption in
+        CORRUPTIONS.iter().filter(|corruption| !corruption.kinds.iter().any(|kind| named_otherwise.contains(kind)))
+    {
+        let (before, destroyed) = expected(corruption);
         let image = sample();
-        let plant = Plant::new(&image);
-        (story.plant)(&plant);
-        plant.unclean();
-        let errors = plant.check().errors;
-        let repaired = mend(&plant);
+        let damaged = DamagedImage::new(&image);
+        (corruption.damage)(&damaged);
+        damaged.unclean();
+        let errors = damaged.check().errors;
+        let repaired = repair_all(&damaged);
         // A mere trace of a crash is left to recovery.
-        assert_eq!(repaired.needs_recovery, errors == 0, "{}", story.title);
+        assert_eq!(repaired.needs_recovery, errors == 0, "{}", corruption.title);
         if errors == 0 {
             continue;
         }
-        let after = plant.check();
+        let after = damaged.check();
         let lost = if after.is_sound() { losses(&image, &before, &destroyed) } else { vec![after.to_string()] };
         if !lost.is_empty() {
-            failures.push(format!("{}: {}\nof {:?}", story.title, lost.join("\n"), repaired.mended));
+            failures.push(format!("{}: {}\nof {:?}", corruption.title, lost.join("\n"), repaired.repaired));
         }
     }
     assert!(failures.is_empty(), "{} corruptions\n{}", failures.len(), failures.join("\n"));
@@ -211,13 +220,13 @@ fn a_damaged_image_that_was_not_left_cleanly_keeps_every_file_that_a_name_still_
 fn a_repair_that_was_interrupted_anywhere_is_finished_by_the_next_one() {
     let mut failures = Vec::new();
     let mut states = 0;
-    for story in STORIES {
-        let (before, destroyed) = expected(story);
+    for corruption in CORRUPTIONS {
+        let (before, destroyed) = expected(corruption);
         let image = sample();
-        let plant = Plant::new(&image);
-        (story.plant)(&plant);
+        let damaged = DamagedImage::new(&image);
+        (corruption.damage)(&damaged);
         let mut initial = vec![0; IMAGE_BYTES as usize];
-        plant.region.read_bytes(0, &mut initial).unwrap();
+        damaged.region.read_bytes(0, &mut initial).unwrap();
         let recorder = Arc::new(Recorder::new());
         recorder.start();
         let watched = image.region(recorder.clone());
@@ -233,8 +242,8 @@ fn a_repair_that_was_interrupted_anywhere_is_finished_by_the_next_one() {
                 state.apply(&mut bytes);
                 let _ = scratch.region(Direct).write_bytes(0, &bytes).unwrap();
                 state.undo(&mut bytes);
-                let again = Plant::new_unchecked(&scratch, plant.geometry);
-                let repaired = mend(&again);
+                let again = DamagedImage::new_unchecked(&scratch, damaged.geometry);
+                let repaired = repair_all(&again);
                 let after = again.check();
                 let lost =
                     if after.is_sound() { losses(&scratch, &before, &destroyed) } else { vec![after.to_string()] };
@@ -242,9 +251,9 @@ fn a_repair_that_was_interrupted_anywhere_is_finished_by_the_next_one() {
                     let lost = lost.join("\n");
                     failures.push(format!(
                         "{}, fence {fence}, {:?}: {lost}\n{:?}",
-                        story.title,
+                        corruption.title,
                         state.id(),
-                        repaired.mended
+                        repaired.repaired
                     ));
                     break 'fences;
                 }
@@ -256,7 +265,7 @@ fn a_repair_that_was_interrupted_anywhere_is_finished_by_the_next_one() {
         }
     }
     println!("{states} states");
-    assert!(failures.is_empty(), "{} of {} corruptions\n{}", failures.len(), STORIES.len(), failures.join("\n"));
+    assert!(failures.is_empty(), "{} of {} corruptions\n{}", failures.len(), CORRUPTIONS.len(), failures.join("\n"));
 }
 
 /// The image as a region for a single use.
@@ -286,12 +295,12 @@ fn a_damaged_superblock_is_restored_wherever_its_copy_is() {
 #[test]
 fn a_root_that_is_gone_comes_back_with_its_names() {
     for words in [&[0][..], &[0, 2, 3], &[8], &[16], &[0, 8, 9, 16, 17]] {
-        let (before, _) = expected(&STORIES[0]);
+        let (before, _) = expected(&CORRUPTIONS[0]);
         let image = sample();
-        let plant = Plant::new(&image);
-        let root = plant.inode_offset(ROOT_INODE);
-        words.iter().for_each(|word| plant.set(root + word * 8, 0x1234_5678_9abc_def0));
-        let repaired = mend(&plant);
+        let damaged = DamagedImage::new(&image);
+        let root = damaged.inode_offset(ROOT_INODE);
+        words.iter().for_each(|word| damaged.set(root + word * 8, 0x1234_5678_9abc_def0));
+        let repaired = repair_all(&damaged);
         assert!(repaired.after.is_sound(), "{words:?}\n{}{:?}", repaired.after, repaired.failed);
         assert_eq!(losses(&image, &before, &[]), Vec::<String>::new(), "{words:?}");
     }
@@ -299,11 +308,11 @@ fn a_root_that_is_gone_comes_back_with_its_names() {
 
 #[test]
 fn a_segment_whose_place_was_forgotten_is_found_again() {
-    let (before, _) = expected(&STORIES[0]);
+    let (before, _) = expected(&CORRUPTIONS[0]);
     let image = sample();
-    let plant = Plant::new(&image);
-    plant.set(plant.geometry.segment_table_block * BLOCK_BYTES, 0x7777_0000);
-    let repaired = mend(&plant);
+    let damaged = DamagedImage::new(&image);
+    damaged.set(damaged.geometry.segment_table_block * BLOCK_BYTES, 0x7777_0000);
+    let repaired = repair_all(&damaged);
     assert!(repaired.after.is_sound(), "{}", repaired.after);
     assert_eq!(losses(&image, &before, &[]), Vec::<String>::new());
 }
@@ -311,11 +320,11 @@ fn a_segment_whose_place_was_forgotten_is_found_again() {
 #[test]
 fn a_segment_whose_blocks_lie_apart_is_found_again() {
     /// Damages an image, given the offsets of the segment's entry and of its list.
-    type Damage = fn(&Plant, u64, u64);
+    type Damage = fn(&DamagedImage, u64, u64);
     let damages: [(&str, Damage); 3] = [
-        ("place", |plant, entry, _| plant.set(entry, 0x7777_0001)),
-        ("seal", |plant, _, list| plant.flip(list, 1 << 40)),
-        ("block", |plant, _, list| plant.set(list + 64 + 3 * 8, 0)),
+        ("place", |damaged, entry, _| damaged.set(entry, 0x7777_0001)),
+        ("seal", |damaged, _, list| damaged.flip(list, 1 << 40)),
+        ("block", |damaged, _, list| damaged.set(list + 64 + 3 * 8, 0)),
     ];
     for (title, damage) in damages {
         let image = scattered();
@@ -325,13 +334,15 @@ fn a_segment_whose_blocks_lie_apart_is_found_again() {
             attached.detach();
             before
         };
-        let plant = Plant::new(&image);
-        let entry = plant.geometry.segment_table_block * BLOCK_BYTES + 8;
-        let Some(SegmentEntry::List(list)) = SegmentEntry::from_word(plant.get(entry)) else { panic!("it is listed") };
-        damage(&plant, entry, list);
-        let found = plant.check();
+        let damaged = DamagedImage::new(&image);
+        let entry = damaged.geometry.segment_table_block * BLOCK_BYTES + 8;
+        let Some(SegmentEntry::List(list)) = SegmentEntry::from_word(damaged.get(entry)) else {
+            panic!("it is listed")
+        };
+        damage(&damaged, entry, list);
+        let found = damaged.check();
         assert!(!found.is_sound(), "{title}");
-        let repaired = mend(&plant);
+        let repaired = repair_all(&damaged);
         assert!(repaired.after.is_sound(), "{title}\n{found}{}{:?}", repaired.after, repaired.failed);
         let attached = image.attach();
         assert!(files(&attached) == before, "{title}");
@@ -340,7 +351,7 @@ fn a_segment_whose_blocks_lie_apart_is_found_again() {
 }
 
 #[test]
-fn a_row_of_blocks_is_checked_and_mended() {
+fn an_inline_extent_is_checked_and_repaired() {
     type Damage = fn(&mut Property);
     let damages: [(Damage, &[FindingKind], usize); 4] = [
         (|property| property.size_bytes = 5000, &[FindingKind::BeyondEnd], 5000),
@@ -360,13 +371,13 @@ fn a_row_of_blocks_is_checked_and_mended() {
             thread.release(node, 1);
         }
         attached.detach();
-        let plant = Plant::new(&image);
-        let number = plant.find("row").number;
-        assert_eq!(engine::row_of_root(plant.property(number).1.root).map(|(_, count)| count), Some(3));
-        plant.change_property(number, damage);
-        let found = plant.check();
+        let damaged = DamagedImage::new(&image);
+        let number = damaged.find("row").number;
+        assert_eq!(engine::inline_extent_of_root(damaged.property(number).1.root).map(|(_, count)| count), Some(3));
+        damaged.change_property(number, damage);
+        let found = damaged.check();
         expect_kinds(&found, kinds);
-        let repaired = mend(&plant);
+        let repaired = repair_all(&damaged);
         assert!(repaired.after.is_sound(), "{found}{}{:?}", repaired.after, repaired.failed);
         let attached = image.attach();
         {
@@ -386,9 +397,9 @@ fn a_row_of_blocks_is_checked_and_mended() {
 #[test]
 fn flipped_bits_are_undone_without_asking_and_names_stay_where_they_are() {
     let image = sample();
-    let plant = Plant::new(&image);
-    let (file, long) = (plant.find("docs/file-01"), plant.find("docs/filled/moved"));
-    let page = plant.get(plant.find("docs/deep").inode + LOG);
+    let damaged = DamagedImage::new(&image);
+    let (file, long) = (damaged.find("docs/file-01"), damaged.find("docs/filled/moved"));
+    let page = damaged.get(damaged.find("docs/deep").inode + LOG);
     let places = [
         (file.dentry + 8, 5),
         (file.dentry + 8, 9),
@@ -408,35 +419,35 @@ fn flipped_bits_are_undone_without_asking_and_names_stay_where_they_are() {
         (page, 33),
         (page + 8, 2),
         (page + 16, 4),
-        (plant.find("docs/deep").inode + LOG, 14),
+        (damaged.find("docs/deep").inode + LOG, 14),
     ];
-    let before = plant.check().counts;
+    let before = damaged.check().counts;
     for (offset, bit) in places {
-        let whole = plant.get(offset);
-        plant.flip(offset, 1 << bit);
-        assert!(!plant.check().is_sound(), "{offset:#x} {bit}");
-        let repaired = mend_with(&plant, &mut Finding::is_safe_to_repair);
+        let whole = damaged.get(offset);
+        damaged.flip(offset, 1 << bit);
+        assert!(!damaged.check().is_sound(), "{offset:#x} {bit}");
+        let repaired = repair_with(&damaged, &mut Finding::is_safe_to_repair);
         assert!(repaired.after.is_sound(), "{offset:#x}, bit {bit}\n{}", repaired.after);
-        assert_eq!(plant.get(offset), whole);
+        assert_eq!(damaged.get(offset), whole);
         assert_eq!(repaired.after.counts.names, before.names);
     }
-    plant.find("docs/file-01");
+    damaged.find("docs/file-01");
 }
 
 #[test]
 fn a_repair_leaves_an_image_whose_maps_are_built_anew() {
     let image = sample();
-    let plant = Plant::new(&image);
-    plant.set(plant.find("docs/file-01").dentry + SLOTS, 0);
-    plant.change_property(plant.find("docs").number, |property| property.links = 9);
-    let repaired = mend(&plant);
+    let damaged = DamagedImage::new(&image);
+    damaged.set(damaged.find("docs/file-01").dentry + SLOTS, 0);
+    damaged.change_property(damaged.find("docs").number, |property| property.links = 9);
+    let repaired = repair_all(&damaged);
     assert!(repaired.after.is_sound(), "{}", repaired.after);
     assert!(repaired.after.findings.iter().all(|finding| finding.severity == Severity::Note));
-    assert!(State::from_word(plant.get(512)).clean);
+    assert!(State::from_word(damaged.get(512)).clean);
     let attached = image.attach();
     assert!(attached.report.scanned);
     attached.detach();
-    assert!(plant.check().findings.is_empty());
+    assert!(damaged.check().findings.is_empty());
 }
 
 #[test]
@@ -444,12 +455,12 @@ fn what_a_repair_has_not_come_to_survives_a_mount_between() {
     // The files with damaged names and maps survive for the next repair, although the image was
     // attached and written meanwhile.
     let mut failures = Vec::new();
-    for story in STORIES {
-        let (before, destroyed) = expected(story);
+    for corruption in CORRUPTIONS {
+        let (before, destroyed) = expected(corruption);
         let image = sample();
-        let plant = Plant::new(&image);
-        (story.plant)(&plant);
-        (0..8).for_each(|word| plant.set(support::SNAPSHOT + word * 8, 0));
+        let damaged = DamagedImage::new(&image);
+        (corruption.damage)(&damaged);
+        (0..8).for_each(|word| damaged.set(support::SNAPSHOT + word * 8, 0));
         let attached = image.attach();
         {
             let thread = attached.enter();
@@ -465,14 +476,14 @@ fn what_a_repair_has_not_come_to_survives_a_mount_between() {
             thread.release(root, 1);
         }
         attached.detach();
-        let repaired = mend(&plant);
+        let repaired = repair_all(&damaged);
         let lost = if repaired.after.is_sound() {
             losses(&image, &before, &destroyed)
         } else {
             vec![repaired.after.to_string()]
         };
         if !lost.is_empty() {
-            failures.push(format!("{}: {}\nof {:?}", story.title, lost.join("\n"), repaired.mended));
+            failures.push(format!("{}: {}\nof {:?}", corruption.title, lost.join("\n"), repaired.repaired));
         }
     }
     assert!(failures.is_empty(), "{} corruptions\n{}", failures.len(), failures.join("\n"));

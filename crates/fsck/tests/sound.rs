@@ -6,12 +6,12 @@ use engine::RenameFlags;
 use engine::format::FileKind;
 use fsck::{EXIT_CLEAN, EXIT_OPERATIONAL, FindingKind, Options, Phase, Severity, check};
 use support::engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
-use support::{Plant, expect_kinds, sample, scattered};
+use support::{DamagedImage, expect_kinds, sample, scattered};
 
 #[test]
 fn an_empty_image_is_sound() {
     let image = Image::new(4 << 20);
-    let report = Plant::new(&image).check();
+    let report = DamagedImage::new(&image).check();
     expect_kinds(&report, &[]);
     assert_eq!((report.counts.directories, report.counts.inodes, report.counts.names), (1, 1, 0));
     assert!(report.clean);
@@ -21,7 +21,7 @@ fn an_empty_image_is_sound() {
 #[test]
 fn a_tree_with_everything_that_was_left_cleanly_is_sound() {
     let image = sample();
-    let report = Plant::new(&image).check();
+    let report = DamagedImage::new(&image).check();
     expect_kinds(&report, &[]);
     assert_eq!(report.counts.directories, 4);
     assert_eq!(report.counts.symlinks, 2);
@@ -33,13 +33,13 @@ fn a_tree_with_everything_that_was_left_cleanly_is_sound() {
 #[test]
 fn inodes_that_lie_apart_are_sound() {
     let image = scattered();
-    let report = Plant::new(&image).check();
+    let report = DamagedImage::new(&image).check();
     expect_kinds(&report, &[]);
     assert_eq!(report.counts.files, 300 + 1);
 }
 
 #[test]
-fn every_phase_is_told() {
+fn every_phase_is_reported() {
     let image = sample();
     let mut phases = Vec::new();
     check(&image.region(pmem::Direct), &Options::default(), &mut |progress| {
@@ -64,21 +64,21 @@ fn an_image_in_use_has_notes_at_most_and_is_sound_after_recovery() {
         thread.unlink(docs, b"file-05", permit).unwrap();
         thread.rename((docs, b"file-06"), (root, b"elsewhere"), RenameFlags::default(), permit_rename).unwrap();
         thread.rename((docs, b"deep"), (root, b"not-so-deep"), RenameFlags::default(), permit_rename).unwrap();
-        let report = Plant::new(&image).check();
+        let report = DamagedImage::new(&image).check();
         assert!(report.is_sound() && !report.clean, "{report}");
         assert!(!report.kinds().contains(&FindingKind::Orphan), "a file without a name is normal here: {report}");
         thread.truncate(open, 10).unwrap();
     }
     // A crash: the DRAM region is lost.
     drop(attached);
-    let report = Plant::new(&image).check();
+    let report = DamagedImage::new(&image).check();
     assert!(report.findings.iter().all(|finding| finding.severity == Severity::Note), "{report}");
     let attached = image.attach();
     assert!(attached.report.scanned);
-    let report = Plant::new(&image).check();
+    let report = DamagedImage::new(&image).check();
     expect_kinds(&report, &[]);
     attached.detach();
-    expect_kinds(&Plant::new(&image).check(), &[]);
+    expect_kinds(&DamagedImage::new(&image).check(), &[]);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn compacted_logs_and_many_pages_are_sound() {
         thread.release(root, 1);
     }
     attached.detach();
-    let report = Plant::new(&image).check();
+    let report = DamagedImage::new(&image).check();
     expect_kinds(&report, &[]);
     assert_eq!(report.counts.names, 701);
 }
@@ -150,7 +150,7 @@ fn many_names(count: u64, length: u64) -> (u64, f64) {
         thread.release(root, 1);
     }
     attached.detach();
-    let report = Plant::new(&image).check();
+    let report = DamagedImage::new(&image).check();
     expect_kinds(&report, &[]);
     assert_eq!(FileKind::from_bits(8), Some(FileKind::Regular));
     (report.counts.names, report.duration.as_secs_f64())

@@ -1,6 +1,6 @@
 //! Translation between the `fuser` crate and [`Files`]. Only this module uses the protocol's types.
 
-use crate::files::{Asker, Files, Making, Setting};
+use crate::files::{Files, NewKind, Requester, Setting};
 use crate::options::Cache;
 use engine::Attributes;
 use engine::format::FileKind;
@@ -11,7 +11,7 @@ use fuser::{
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
     WriteFlags,
 };
-use posix::{Errno, Moment, Result};
+use posix::{Errno, Result, TimeToSet};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io;
@@ -61,7 +61,7 @@ impl Adapter {
     }
 
     fn open_flags(&self) -> FopenFlags {
-        match (self.cache.is_alone(), self.direct) {
+        match (self.cache.is_exclusive(), self.direct) {
             (true, _) => FopenFlags::FOPEN_KEEP_CACHE,
             (false, true) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
             (false, false) => FopenFlags::empty(),
@@ -89,8 +89,8 @@ impl Adapter {
     }
 }
 
-fn asker(request: &Request) -> Asker {
-    Asker { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+fn requester(request: &Request) -> Requester {
+    Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
 }
 
 fn errno(error: Errno) -> fuser::Errno {
@@ -123,9 +123,9 @@ fn system_time(ns: i64) -> SystemTime {
 
 /// The crate represents times before 1970 with their nanoseconds in the wrong direction: -1.5 s
 /// arrives as -(2 + 0.5) s. This corrects them.
-fn moment(time: TimeOrNow) -> Result<Moment> {
+fn time_to_set(time: TimeOrNow) -> Result<TimeToSet> {
     let (seconds, nanoseconds) = match time {
-        TimeOrNow::Now => return Ok(Moment::Now),
+        TimeOrNow::Now => return Ok(TimeToSet::Now),
         TimeOrNow::SpecificTime(time) => match time.duration_since(UNIX_EPOCH) {
             Ok(after) => (i64::try_from(after.as_secs()), after.subsec_nanos()),
             Err(before) => {
@@ -134,7 +134,7 @@ fn moment(time: TimeOrNow) -> Result<Moment> {
             }
         },
     };
-    Moment::from_timespec(seconds.map_err(|_| Errno::EINVAL)?, nanoseconds.into())
+    TimeToSet::from_timespec(seconds.map_err(|_| Errno::EINVAL)?, nanoseconds.into())
 }
 
 fn attr(attributes: &Attributes) -> FileAttr {
@@ -201,7 +201,7 @@ impl Filesystem for Adapter {
         for flag in always {
             let _ = config.add_capabilities(flag);
         }
-        if self.cache.is_alone() {
+        if self.cache.is_exclusive() {
             let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         } else {
             let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
@@ -214,8 +214,8 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.files.lookup(asker(request), parent.0, name.as_bytes()) {
-            Err(Errno::ENOENT) if self.cache.is_alone() => reply.entry(&self.validity(), &nothing(), Generation(0)),
+        match self.files.lookup(requester(request), parent.0, name.as_bytes()) {
+            Err(Errno::ENOENT) if self.cache.is_exclusive() => reply.entry(&self.validity(), &nothing(), Generation(0)),
             result => self.reply_entry(result, reply),
         }
     }
@@ -225,7 +225,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.reply_attr(self.files.stat(asker(request), ino.0), reply);
+        self.reply_attr(self.files.stat(requester(request), ino.0), reply);
     }
 
     fn setattr(
@@ -247,17 +247,17 @@ impl Filesystem for Adapter {
         reply: ReplyAttr,
     ) {
         let times = atime
-            .map_or(Ok(Moment::Omit), moment)
-            .and_then(|accessed| Ok((accessed, mtime.map_or(Ok(Moment::Omit), moment)?)));
+            .map_or(Ok(TimeToSet::Omit), time_to_set)
+            .and_then(|accessed| Ok((accessed, mtime.map_or(Ok(TimeToSet::Omit), time_to_set)?)));
         let result = times.and_then(|(accessed, modified)| {
             let setting = Setting { size_bytes: size, mode, uid, gid, accessed, modified };
-            self.files.set(asker(request), ino.0, &setting)
+            self.files.set(requester(request), ino.0, &setting)
         });
         self.reply_attr(result, reply);
     }
 
     fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.files.readlink(asker(request), ino.0) {
+        match self.files.readlink(requester(request), ino.0) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(error)),
         }
@@ -273,26 +273,26 @@ impl Filesystem for Adapter {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let made = self.files.make(asker(request), parent.0, name.as_bytes(), (mode, umask), Making::Node(rdev));
+        let made = self.files.make(requester(request), parent.0, name.as_bytes(), (mode, umask), NewKind::Node(rdev));
         self.reply_entry(made, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let made = self.files.make(asker(request), parent.0, name.as_bytes(), (mode, umask), Making::Directory);
+        let made = self.files.make(requester(request), parent.0, name.as_bytes(), (mode, umask), NewKind::Directory);
         self.reply_entry(made, reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let making = Making::Symlink(target.as_os_str().as_bytes());
-        self.reply_entry(self.files.make(asker(request), parent.0, name.as_bytes(), (0o777, 0), making), reply);
+        let kind = NewKind::Symlink(target.as_os_str().as_bytes());
+        self.reply_entry(self.files.make(requester(request), parent.0, name.as_bytes(), (0o777, 0), kind), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.files.remove(asker(request), parent.0, name.as_bytes(), false), reply);
+        reply_empty(self.files.remove(requester(request), parent.0, name.as_bytes(), false), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.files.remove(asker(request), parent.0, name.as_bytes(), true), reply);
+        reply_empty(self.files.remove(requester(request), parent.0, name.as_bytes(), true), reply);
     }
 
     fn rename(
@@ -307,15 +307,15 @@ impl Filesystem for Adapter {
     ) {
         let from = (parent.0, name.as_bytes());
         let to = (newparent.0, newname.as_bytes());
-        reply_empty(self.files.rename(asker(request), from, to, flags.bits()), reply);
+        reply_empty(self.files.rename(requester(request), from, to, flags.bits()), reply);
     }
 
     fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(self.files.link(asker(request), ino.0, newparent.0, newname.as_bytes()), reply);
+        self.reply_entry(self.files.link(requester(request), ino.0, newparent.0, newname.as_bytes()), reply);
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.files.open(asker(request), ino.0, flags.0) {
+        match self.files.open(requester(request), ino.0, flags.0) {
             Ok(handle) => reply.opened(FileHandle(handle), self.open_flags()),
             Err(error) => reply.error(errno(error)),
         }
@@ -331,7 +331,7 @@ impl Filesystem for Adapter {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.files.create(asker(request), parent.0, name.as_bytes(), (mode, umask), flags) {
+        match self.files.create(requester(request), parent.0, name.as_bytes(), (mode, umask), flags) {
             Ok((attributes, handle)) => reply.created(
                 &self.validity(),
                 &attr(&attributes),
@@ -354,8 +354,8 @@ impl Filesystem for Adapter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.files.note_flags(handle.0, flags.0);
-        with_buffer(size as usize, |buffer| match self.files.read(asker(request), handle.0, offset, buffer) {
+        self.files.record_flags(handle.0, flags.0);
+        with_buffer(size as usize, |buffer| match self.files.read(requester(request), handle.0, offset, buffer) {
             Ok(count) => reply.data(&buffer[..count]),
             Err(error) => reply.error(errno(error)),
         });
@@ -375,9 +375,9 @@ impl Filesystem for Adapter {
     ) {
         let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         if !mapped {
-            self.files.note_flags(handle.0, flags.0);
+            self.files.record_flags(handle.0, flags.0);
         }
-        match self.files.write(asker(request), handle.0, offset, data, mapped) {
+        match self.files.write(requester(request), handle.0, offset, data, mapped) {
             Ok(count) => reply.written(count as u32),
             Err(error) => reply.error(errno(error)),
         }
@@ -414,14 +414,14 @@ impl Filesystem for Adapter {
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.files.open(asker(request), ino.0, flags.0) {
+        match self.files.open(requester(request), ino.0, flags.0) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(error) => reply.error(errno(error)),
         }
     }
 
     fn readdir(&self, request: &Request, _ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = match self.files.list(asker(request), handle.0, offset, ENTRY_BYTES) {
+        let listed = match self.files.list(requester(request), handle.0, offset, ENTRY_BYTES) {
             Ok(listed) => listed,
             Err(error) => return reply.error(errno(error)),
         };
@@ -442,12 +442,12 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = match self.files.list(asker(request), handle.0, offset, ENTRY_PLUS_BYTES) {
+        let listed = match self.files.list(requester(request), handle.0, offset, ENTRY_PLUS_BYTES) {
             Ok(listed) => listed,
             Err(error) => return reply.error(errno(error)),
         };
         let validity = self.validity();
-        let result = self.files.offer(asker(request), handle.0, &listed, |entry, found| {
+        let result = self.files.offer(requester(request), handle.0, &listed, |entry, found| {
             let (attributes, generation) = match found {
                 Some(found) => (attr(found), found.generation),
                 // Of `.` and `..` the kernel uses only number and type, and does not count a
@@ -473,7 +473,7 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        match self.files.statfs(asker(request)) {
+        match self.files.statfs(requester(request)) {
             Ok(status) => reply.statfs(
                 status.blocks,
                 status.blocks_free,
@@ -498,21 +498,21 @@ impl Filesystem for Adapter {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.files.set_attribute(asker(request), ino.0, name.as_bytes(), value, flags), reply);
+        reply_empty(self.files.set_attribute(requester(request), ino.0, name.as_bytes(), value, flags), reply);
     }
 
     fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let call = |value: &mut [u8]| self.files.attribute(asker(request), ino.0, name.as_bytes(), value);
+        let call = |value: &mut [u8]| self.files.attribute(requester(request), ino.0, name.as_bytes(), value);
         reply_xattr(size, posix::VALUE_BYTES_MAX, call, reply);
     }
 
     fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let call = |names: &mut [u8]| self.files.list_attributes(asker(request), ino.0, names);
+        let call = |names: &mut [u8]| self.files.list_attributes(requester(request), ino.0, names);
         reply_xattr(size, LIST_BYTES_MAX, call, reply);
     }
 
     fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.files.remove_attribute(asker(request), ino.0, name.as_bytes()), reply);
+        reply_empty(self.files.remove_attribute(requester(request), ino.0, name.as_bytes()), reply);
     }
 
     fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
@@ -530,11 +530,11 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.files.allocate(asker(request), handle.0, mode, offset, length), reply);
+        reply_empty(self.files.allocate(requester(request), handle.0, mode, offset, length), reply);
     }
 
     fn lseek(&self, request: &Request, _ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.files.seek(asker(request), handle.0, offset, whence) {
+        match self.files.seek(requester(request), handle.0, offset, whence) {
             Ok(position) => reply.offset(position as i64),
             Err(error) => reply.error(errno(error)),
         }
@@ -556,7 +556,7 @@ impl Filesystem for Adapter {
         let (from, to) = ((handle_in.0, offset_in), (handle_out.0, offset_out));
         let length = length.min(COPY_BYTES_MAX);
         let copied = with_buffer(COPY_STEP_BYTES.min(length as usize), |buffer| {
-            self.files.copy(asker(request), from, to, length, buffer)
+            self.files.copy(requester(request), from, to, length, buffer)
         });
         match copied {
             Ok(count) => reply.written(count as u32),

@@ -9,7 +9,7 @@ use engine::format::FileKind;
 use engine::{Attributes, Node, SeekWhat};
 use pmem::{Direct, Persistence};
 use posix::image::Image;
-use posix::{Append, Caller, Credentials, Errno, FileSystemStatus, Held, Moment, OpenFile, Result};
+use posix::{Append, Caller, Credentials, Errno, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -19,7 +19,7 @@ const LIST_BYTES: usize = 32 << 10;
 
 /// The requester. The kernel has already checked its permissions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub uid: u32,
     pub gid: u32,
     /// The process.
@@ -33,12 +33,12 @@ pub(crate) struct Setting {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
-    pub accessed: Moment,
-    pub modified: Moment,
+    pub accessed: TimeToSet,
+    pub modified: TimeToSet,
 }
 
 /// The kind of file to create.
-pub(crate) enum Making<'a> {
+pub(crate) enum NewKind<'a> {
     Directory,
     Symlink(&'a [u8]),
     /// A special or regular file: type in the mode, and this device number.
@@ -75,7 +75,7 @@ pub(crate) struct Files {
     /// The descriptors that the mount's first program inherited.
     inherited: Option<Inherited>,
     /// Whether the truncation of the image was reported.
-    has_told_loss: AtomicBool,
+    has_reported_loss: AtomicBool,
 }
 
 impl Files {
@@ -89,10 +89,10 @@ impl Files {
             uid: options.uid,
             gid: options.gid,
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
-            append: if options.cache.is_alone() { Append::Never } else { Append::AsOpened },
+            append: if options.cache.is_exclusive() { Append::Never } else { Append::AsOpened },
             outdated: OnceLock::new(),
             inherited: None,
-            has_told_loss: AtomicBool::new(false),
+            has_reported_loss: AtomicBool::new(false),
         })
     }
 
@@ -102,9 +102,9 @@ impl Files {
     }
 
     /// Sets the function that invalidates the kernel's cached attributes of a file.
-    pub(crate) fn tell_outdated_by(&self, tell: impl Fn(u64) + Send + Sync + 'static) {
+    pub(crate) fn report_outdated_by(&self, report: impl Fn(u64) + Send + Sync + 'static) {
         // Set once, when the session begins; a second call has no effect.
-        let _ = self.outdated.set(Box::new(tell));
+        let _ = self.outdated.set(Box::new(report));
     }
 
     /// Releases all references that the kernel still had; returns the image.
@@ -122,10 +122,10 @@ impl Files {
     /// Makes a call. The thread is entered only for the duration of the call. That costs a
     /// hundredth of a request (two system calls, 0.2 of 20 µs). A worker that kept its slot between
     /// requests would withhold its recyclable items from threads that run out of space.
-    fn call<T>(&self, asker: Asker, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
+    fn call<T>(&self, requester: Requester, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
         self.check_whole()?;
         let thread = self.image.fs().enter()?;
-        let result = call(Caller::new(&thread, Credentials::kernel_checked(asker.uid, asker.gid)));
+        let result = call(Caller::new(&thread, Credentials::kernel_checked(requester.uid, requester.gid)));
         // A reply computed from lost pages is not valid.
         self.check_whole().and(result)
     }
@@ -136,9 +136,9 @@ impl Files {
         if !has_lost {
             return Ok(());
         }
-        if !self.has_told_loss.swap(true, Relaxed) {
+        if !self.has_reported_loss.swap(true, Relaxed) {
             let image = self.image.path().display();
-            self.image.fs().abandon();
+            self.image.fs().mark_unclean();
             eprintln!(
                 "directfs: {image} was truncated or its disk is full: every access now returns EIO; unmount it and restore the image or free space"
             );
@@ -148,9 +148,16 @@ impl Files {
 
     /// Makes a call that changes content. Unless the requester is root, this clears set-id bits,
     /// and no reply reports that to the kernel.
-    fn call_changing<T>(&self, asker: Asker, node: Node, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
-        let Some(outdated) = self.outdated.get().filter(|_| asker.uid != 0) else { return self.call(asker, call) };
-        self.call(asker, |caller| {
+    fn call_changing<T>(
+        &self,
+        requester: Requester,
+        node: Node,
+        call: impl FnOnce(Calling<'_, '_>) -> Result<T>,
+    ) -> Result<T> {
+        let Some(outdated) = self.outdated.get().filter(|_| requester.uid != 0) else {
+            return self.call(requester, call);
+        };
+        self.call(requester, |caller| {
             let has_bits = caller.stat(node)?.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
             let result = call(caller);
             if has_bits {
@@ -176,35 +183,35 @@ impl Files {
     }
 
     /// The attributes of a file for the kernel; also counts the lookup.
-    fn tell(&self, caller: Calling<'_, '_>, found: Held<'_, '_>) -> Result<Attributes> {
+    fn report_to_kernel(&self, caller: Calling<'_, '_>, found: NodeRef<'_, '_>) -> Result<Attributes> {
         let attributes = caller.stat(found.node())?;
-        self.nodes.tell(caller.thread, found.into_node()?);
+        self.nodes.record_lookup(caller.thread, found.into_node()?);
         Ok(self.shown(attributes))
     }
 
-    pub(crate) fn lookup(&self, asker: Asker, parent: u64, name: &[u8]) -> Result<Attributes> {
+    pub(crate) fn lookup(&self, requester: Requester, parent: u64, name: &[u8]) -> Result<Attributes> {
         if name == b"." {
             // The kernel resolves a file handle (of open_by_handle_at, of NFS). It may never have
             // looked the file up on this mount, and compares the generation itself. A number
             // without a file is ESTALE for the owner of the handle.
-            return self.call(asker, |caller| {
-                let found = Held::owned(caller.thread, caller.thread.node(parent, None)?);
-                self.tell(caller, found)
+            return self.call(requester, |caller| {
+                let found = NodeRef::owned(caller.thread, caller.thread.node(parent, None)?);
+                self.report_to_kernel(caller, found)
             });
         }
         let directory = self.node(parent)?;
-        self.call(asker, |caller| {
+        self.call(requester, |caller| {
             let found = match name {
-                b".." => Held::owned(caller.thread, caller.thread.node(caller.thread.parent(directory)?, None)?),
+                b".." => NodeRef::owned(caller.thread, caller.thread.node(caller.thread.parent(directory)?, None)?),
                 name => match self.inherited.as_ref().filter(|_| directory == self.root) {
-                    Some(inherited) if let Some(node) = inherited.look_up(asker.pid, name) => {
+                    Some(inherited) if let Some(node) = inherited.look_up(requester.pid, name) => {
                         caller.thread.retain(node)?;
-                        Held::owned(caller.thread, node)
+                        NodeRef::owned(caller.thread, node)
                     }
                     _ => caller.lookup(directory, name)?,
                 },
             };
-            self.tell(caller, found)
+            self.report_to_kernel(caller, found)
         })
     }
 
@@ -217,14 +224,14 @@ impl Files {
         }
     }
 
-    pub(crate) fn stat(&self, asker: Asker, number: u64) -> Result<Attributes> {
+    pub(crate) fn stat(&self, requester: Requester, number: u64) -> Result<Attributes> {
         let node = self.node(number)?;
-        self.call(asker, |caller| Ok(self.shown(caller.stat(node)?)))
+        self.call(requester, |caller| Ok(self.shown(caller.stat(node)?)))
     }
 
-    pub(crate) fn set(&self, asker: Asker, number: u64, setting: &Setting) -> Result<Attributes> {
+    pub(crate) fn set(&self, requester: Requester, number: u64, setting: &Setting) -> Result<Attributes> {
         let node = self.node(number)?;
-        self.call(asker, |caller| {
+        self.call(requester, |caller| {
             if let Some(size_bytes) = setting.size_bytes {
                 caller.truncate(node, i64::try_from(size_bytes).map_err(|_| Errno::EFBIG)?)?;
             }
@@ -238,10 +245,10 @@ impl Files {
         })
     }
 
-    pub(crate) fn readlink(&self, asker: Asker, number: u64) -> Result<Vec<u8>> {
+    pub(crate) fn readlink(&self, requester: Requester, number: u64) -> Result<Vec<u8>> {
         let node = self.node(number)?;
         let mut target = vec![0; posix::path::PATH_BYTES_MAX];
-        let length = self.call(asker, |caller| match self.quiet & libc::MS_NOATIME {
+        let length = self.call(requester, |caller| match self.quiet & libc::MS_NOATIME {
             0 => caller.readlink(node, &mut target),
             _ => Ok(caller.thread.read_link(node, &mut target)?),
         })?;
@@ -251,56 +258,56 @@ impl Files {
 
     pub(crate) fn make(
         &self,
-        asker: Asker,
+        requester: Requester,
         parent: u64,
         name: &[u8],
         (mode, umask): (u32, u32),
-        making: Making<'_>,
+        kind: NewKind<'_>,
     ) -> Result<Attributes> {
         let directory = self.node(parent)?;
-        self.call(asker, |caller| {
-            let made = match making {
-                Making::Directory => caller.mkdir(directory, name, mode, umask)?,
-                Making::Symlink(target) => caller.symlink(target, directory, name)?,
-                Making::Node(device) => caller.mknod(directory, name, mode, umask, device)?,
+        self.call(requester, |caller| {
+            let made = match kind {
+                NewKind::Directory => caller.mkdir(directory, name, mode, umask)?,
+                NewKind::Symlink(target) => caller.symlink(target, directory, name)?,
+                NewKind::Node(device) => caller.mknod(directory, name, mode, umask, device)?,
             };
-            self.tell(caller, made)
+            self.report_to_kernel(caller, made)
         })
     }
 
-    pub(crate) fn remove(&self, asker: Asker, parent: u64, name: &[u8], is_directory: bool) -> Result<()> {
+    pub(crate) fn remove(&self, requester: Requester, parent: u64, name: &[u8], is_directory: bool) -> Result<()> {
         let directory = self.node(parent)?;
-        self.call(asker, |caller| match is_directory {
+        self.call(requester, |caller| match is_directory {
             true => caller.rmdir(directory, name),
             false => caller.unlink(directory, name),
         })
     }
 
-    pub(crate) fn rename(&self, asker: Asker, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<()> {
+    pub(crate) fn rename(&self, requester: Requester, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Result<()> {
         let old = (self.node(from.0)?, from.1);
         let new = (self.node(to.0)?, to.1);
-        self.call(asker, |caller| caller.rename(old, new, flags))
+        self.call(requester, |caller| caller.rename(old, new, flags))
     }
 
-    pub(crate) fn link(&self, asker: Asker, number: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
+    pub(crate) fn link(&self, requester: Requester, number: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
         let node = self.node(number)?;
         let directory = self.node(parent)?;
-        self.call(asker, |caller| {
+        self.call(requester, |caller| {
             // The kernel decides whether an unnamed file may get a name.
             caller.link(node, directory, name, true)?;
             caller.thread.retain(node)?;
-            self.tell(caller, Held::owned(caller.thread, node))
+            self.report_to_kernel(caller, NodeRef::owned(caller.thread, node))
         })
     }
 
-    pub(crate) fn open(&self, asker: Asker, number: u64, flags: i32) -> Result<u64> {
+    pub(crate) fn open(&self, requester: Requester, number: u64, flags: i32) -> Result<u64> {
         let node = self.node(number)?;
         // The kernel has already handled these flags, or sends separate requests for them.
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC);
-        let file = self.call(asker, |caller| caller.open_node(node, flags).inspect(|file| caller.keep(file)))?;
+        let file = self.call(requester, |caller| caller.open_node(node, flags).inspect(|file| caller.keep(file)))?;
         let handle = self.keep(file);
         if let Some(inherited) = &self.inherited {
-            inherited.opened(asker.pid, node, handle);
+            inherited.opened(requester.pid, node, handle);
         }
         Ok(handle)
     }
@@ -322,7 +329,7 @@ impl Files {
 
     /// Applies the flags of a request: fcntl F_SETFL may have changed them since the open, without
     /// a request of its own.
-    pub(crate) fn note_flags(&self, handle: u64, flags: i32) {
+    pub(crate) fn record_flags(&self, handle: u64, flags: i32) {
         const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
         let changed = |file: &OpenFile| (file.flags() ^ flags) & CHANGING != 0;
         if let Ok(file) = self.handle(handle)
@@ -335,21 +342,21 @@ impl Files {
     /// Creates a file and opens it; returns attributes and handle.
     pub(crate) fn create(
         &self,
-        asker: Asker,
+        requester: Requester,
         parent: u64,
         name: &[u8],
         (mode, umask): (u32, u32),
         flags: i32,
     ) -> Result<(Attributes, u64)> {
         let directory = self.node(parent)?;
-        self.call(asker, |caller| {
+        self.call(requester, |caller| {
             let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, umask)?;
-            let told = caller
+            let result = caller
                 .thread
                 .retain(opened.file.node())
                 .map_err(Errno::from)
-                .and_then(|()| self.tell(caller, Held::owned(caller.thread, opened.file.node())));
-            match told {
+                .and_then(|()| self.report_to_kernel(caller, NodeRef::owned(caller.thread, opened.file.node())));
+            match result {
                 Ok(attributes) => {
                     caller.keep(&opened.file);
                     Ok((attributes, self.keep(opened.file)))
@@ -373,37 +380,44 @@ impl Files {
         }
     }
 
-    pub(crate) fn read(&self, asker: Asker, handle: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+    pub(crate) fn read(&self, requester: Requester, handle: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         let file = self.handle(handle)?;
         let node = file.node();
         let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        let count = self.call(asker, |caller| match caller.read_at(&file, offset, into) {
+        let count = self.call(requester, |caller| match caller.read_at(&file, offset, into) {
             // To fill a partially written page, the kernel reads through a handle that is open for
             // writing only.
             Err(Errno::EBADF) => Ok(caller.thread.read(node, offset as u64, into)?),
             other => other,
         })?;
         if let Some(inherited) = &self.inherited {
-            inherited.moved(handle, offset as u64 + count as u64);
+            inherited.position_changed(handle, offset as u64 + count as u64);
         }
         Ok(count)
     }
 
     /// `mapped`: the kernel writes back changes of a shared mapping.
-    pub(crate) fn write(&self, asker: Asker, handle: u64, offset: u64, from: &[u8], mapped: bool) -> Result<usize> {
+    pub(crate) fn write(
+        &self,
+        requester: Requester,
+        handle: u64,
+        offset: u64,
+        from: &[u8],
+        mapped: bool,
+    ) -> Result<usize> {
         let file = self.handle(handle)?;
         let start = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         if mapped {
-            return self.call(asker, |caller| caller.write_back(file.node(), offset, from));
+            return self.call(requester, |caller| caller.write_back(file.node(), offset, from));
         }
         let count =
-            self.call_changing(asker, file.node(), |caller| caller.write_at_as(&file, start, from, self.append))?;
+            self.call_changing(requester, file.node(), |caller| caller.write_at_as(&file, start, from, self.append))?;
         if let Some(inherited) = &self.inherited {
             let end = match appends(&file) {
-                true => self.call(asker, |caller| caller.stat(file.node()))?.size_bytes,
+                true => self.call(requester, |caller| caller.stat(file.node()))?.size_bytes,
                 false => offset + count as u64,
             };
-            inherited.moved(handle, end);
+            inherited.position_changed(handle, end);
         }
         Ok(count)
     }
@@ -425,17 +439,23 @@ impl Files {
 
     /// The names after a cookie, about as many as a reply holds if each takes `head_bytes` plus its
     /// length.
-    pub(crate) fn list(&self, asker: Asker, handle: u64, cookie: u64, head_bytes: usize) -> Result<Vec<Listed>> {
+    pub(crate) fn list(
+        &self,
+        requester: Requester,
+        handle: u64,
+        cookie: u64,
+        head_bytes: usize,
+    ) -> Result<Vec<Listed>> {
         let file = self.handle(handle)?;
         let mut listed = Vec::new();
         let mut used = 0;
-        self.call(asker, |caller| {
+        self.call(requester, |caller| {
             caller.read_directory_at(&file, cookie, &mut |entry| {
                 used += head_bytes + entry.name.len().next_multiple_of(8);
                 // At least one name is returned: an empty reply means the end.
                 let fits = used <= LIST_BYTES || listed.is_empty();
                 if fits {
-                    let posix::Entry { cookie, number, kind, name } = entry;
+                    let posix::ListedName { cookie, number, kind, name } = entry;
                     listed.push(Listed { cookie, number, kind, name: name.to_vec() });
                 }
                 fits
@@ -448,13 +468,13 @@ impl Files {
     /// room. Counts a lookup for each name that was taken.
     pub(crate) fn offer(
         &self,
-        asker: Asker,
+        requester: Requester,
         handle: u64,
         listed: &[Listed],
         mut take: impl FnMut(&Listed, Option<&Attributes>) -> bool,
     ) -> Result<()> {
         let directory = self.handle(handle)?.node();
-        self.call(asker, |caller| {
+        self.call(requester, |caller| {
             for entry in listed {
                 let taken = if matches!(entry.name.as_slice(), b"." | b"..") {
                     take(entry, None)
@@ -466,7 +486,7 @@ impl Files {
                     };
                     let taken = take(entry, Some(&self.shown(caller.stat(found.node())?)));
                     if taken {
-                        self.nodes.tell(caller.thread, found.into_node()?);
+                        self.nodes.record_lookup(caller.thread, found.into_node()?);
                     }
                     taken
                 };
@@ -478,39 +498,53 @@ impl Files {
         })
     }
 
-    pub(crate) fn statfs(&self, asker: Asker) -> Result<FileSystemStatus> {
-        self.call(asker, |caller| caller.statfs())
+    pub(crate) fn statfs(&self, requester: Requester) -> Result<FileSystemStatus> {
+        self.call(requester, |caller| caller.statfs())
     }
 
-    pub(crate) fn set_attribute(&self, asker: Asker, number: u64, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+    pub(crate) fn set_attribute(
+        &self,
+        requester: Requester,
+        number: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Result<()> {
         let node = self.node(number)?;
-        self.call(asker, |caller| caller.set_attribute(node, name, value, flags))
+        self.call(requester, |caller| caller.set_attribute(node, name, value, flags))
     }
 
     /// The value, or its length if there is no room.
-    pub(crate) fn attribute(&self, asker: Asker, number: u64, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    pub(crate) fn attribute(&self, requester: Requester, number: u64, name: &[u8], value: &mut [u8]) -> Result<usize> {
         let node = self.node(number)?;
-        self.call(asker, |caller| caller.get_attribute(node, name, value))
+        self.call(requester, |caller| caller.get_attribute(node, name, value))
     }
 
-    pub(crate) fn list_attributes(&self, asker: Asker, number: u64, names: &mut [u8]) -> Result<usize> {
+    pub(crate) fn list_attributes(&self, requester: Requester, number: u64, names: &mut [u8]) -> Result<usize> {
         let node = self.node(number)?;
-        self.call(asker, |caller| caller.list_attributes(node, names))
+        self.call(requester, |caller| caller.list_attributes(node, names))
     }
 
-    pub(crate) fn remove_attribute(&self, asker: Asker, number: u64, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_attribute(&self, requester: Requester, number: u64, name: &[u8]) -> Result<()> {
         let node = self.node(number)?;
-        self.call(asker, |caller| caller.remove_attribute(node, name))
+        self.call(requester, |caller| caller.remove_attribute(node, name))
     }
 
-    pub(crate) fn allocate(&self, asker: Asker, handle: u64, mode: i32, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn allocate(
+        &self,
+        requester: Requester,
+        handle: u64,
+        mode: i32,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
         let file = self.handle(handle)?;
         let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         let length = i64::try_from(length).map_err(|_| Errno::EFBIG)?;
-        self.call_changing(asker, file.node(), |caller| caller.allocate(&file, mode, offset, length))
+        self.call_changing(requester, file.node(), |caller| caller.allocate(&file, mode, offset, length))
     }
 
-    pub(crate) fn seek(&self, asker: Asker, handle: u64, offset: i64, whence: i32) -> Result<u64> {
+    pub(crate) fn seek(&self, requester: Requester, handle: u64, offset: i64, whence: i32) -> Result<u64> {
         let file = self.handle(handle)?;
         let what = match whence {
             libc::SEEK_DATA => SeekWhat::Data,
@@ -518,12 +552,12 @@ impl Files {
             // The kernel handles the other values: it has the position.
             _ => return Err(Errno::EINVAL),
         };
-        self.call(asker, |caller| caller.seek_extent(&file, offset, what))
+        self.call(requester, |caller| caller.seek_extent(&file, offset, what))
     }
 
     pub(crate) fn copy(
         &self,
-        asker: Asker,
+        requester: Requester,
         from: (u64, u64),
         to: (u64, u64),
         length: u64,
@@ -533,10 +567,10 @@ impl Files {
         let target = self.handle(to.0)?;
         let ends = ((&*source, from.1), (&*target, to.1));
         let copy = |caller: Calling<'_, '_>| caller.copy_range(ends.0, ends.1, length, buffer);
-        let count = self.call_changing(asker, target.node(), copy)?;
+        let count = self.call_changing(requester, target.node(), copy)?;
         if let Some(inherited) = &self.inherited {
-            inherited.moved(from.0, from.1 + count);
-            inherited.moved(to.0, to.1 + count);
+            inherited.position_changed(from.0, from.1 + count);
+            inherited.position_changed(to.0, to.1 + count);
         }
         Ok(count)
     }

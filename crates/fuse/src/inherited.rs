@@ -20,7 +20,7 @@ pub type Moved = Box<dyn Fn(u32, u64) + Send + Sync>;
 /// the lifetime of the mount.
 pub struct Inherited {
     files: HashMap<u32, Node>,
-    moved: Moved,
+    position_changed: Moved,
     /// By process: the descriptor that it has looked up and will open next.
     opening: Mutex<HashMap<u32, u32>>,
     /// Descriptors by handle.
@@ -28,9 +28,14 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Inherits these descriptors; `moved` reports their positions.
+    /// Inherits these descriptors; `position_changed` reports their positions.
     pub fn new(files: impl IntoIterator<Item = (u32, Node)>, moved: Moved) -> Inherited {
-        Inherited { files: files.into_iter().collect(), moved, opening: Mutex::default(), open: RwLock::default() }
+        Inherited {
+            files: files.into_iter().collect(),
+            position_changed: moved,
+            opening: Mutex::default(),
+            open: RwLock::default(),
+        }
     }
 
     /// The file of a name in the root, if it is an inherited descriptor. The next open of this file
@@ -52,9 +57,9 @@ impl Inherited {
     }
 
     /// Reports a new position after a read or write through a handle.
-    pub(crate) fn moved(&self, handle: u64, position: u64) {
+    pub(crate) fn position_changed(&self, handle: u64, position: u64) {
         if let Some(&descriptor) = self.open.read().unwrap_or_else(PoisonError::into_inner).get(&handle) {
-            (self.moved)(descriptor, position);
+            (self.position_changed)(descriptor, position);
         }
     }
 

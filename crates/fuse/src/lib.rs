@@ -3,8 +3,8 @@
 //! - Only the server maps the image, and the kernel separates users: mounts always have
 //!   `default_permissions`, and this crate sets ownership.
 //! - The kernel's writeback cache is never enabled: a completed `write` is on the image.
-//! - If the server is alone on the image ([`Cache::Alone`]), the kernel may cache names, attributes
-//!   and content for a while, which makes a repeated stat 25 times faster. Otherwise
+//! - If the server is alone on the image ([`Cache::Exclusive`]), the kernel may cache names,
+//!   attributes and content for a while, which makes a repeated stat 25 times faster. Otherwise
 //!   ([`Cache::None`]) it sends every request, so that changes by other processes are visible
 //!   immediately.
 //!

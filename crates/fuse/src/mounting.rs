@@ -59,11 +59,11 @@ pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &Mou
     let refused = |source| MountError::Refused { path: target.to_owned(), source };
     let invalid = |_| refused(io::ErrorKind::InvalidInput.into());
     let source = CString::new(source).map_err(invalid)?;
-    let place = CString::new(target.as_os_str().as_bytes()).map_err(invalid)?;
+    let path = CString::new(target.as_os_str().as_bytes()).map_err(invalid)?;
     let data = CString::new(data).map_err(invalid)?;
     // SAFETY: four strings that end in zero and outlive the call, which only reads them.
     let result = unsafe {
-        libc::mount(source.as_ptr(), place.as_ptr(), TYPE.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
+        libc::mount(source.as_ptr(), path.as_ptr(), TYPE.as_ptr(), flags, data.as_ptr().cast::<libc::c_void>())
     };
     if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
@@ -103,10 +103,10 @@ pub(crate) enum Unmounted {
 /// Unmounts. A mount in use is hidden immediately and ends with its last user.
 pub(crate) fn unmount(target: &Path) -> Result<Unmounted, MountError> {
     let error = |source| MountError::Unmount { path: target.to_owned(), source };
-    let place = CString::new(target.as_os_str().as_bytes()).map_err(|_| error(io::ErrorKind::InvalidInput.into()))?;
+    let path = CString::new(target.as_os_str().as_bytes()).map_err(|_| error(io::ErrorKind::InvalidInput.into()))?;
     for (flags, result) in [(0, Unmounted::Idle), (libc::MNT_DETACH, Unmounted::WhenIdle)] {
         // SAFETY: a string that ends in zero.
-        if unsafe { libc::umount2(place.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
+        if unsafe { libc::umount2(path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
             return Ok(result);
         }
         let cause = io::Error::last_os_error();

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const SHARDS: usize = 64;
 
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownNode {
     node: Node,
     lookups: u64,
 }
@@ -22,7 +22,7 @@ struct Known {
 /// The files that the kernel knows, by inode number.
 pub(crate) struct Nodes {
     root: Node,
-    shards: [Mutex<HashMap<u64, Known>>; SHARDS],
+    shards: [Mutex<HashMap<u64, KnownNode>>; SHARDS],
 }
 
 impl Nodes {
@@ -32,7 +32,7 @@ impl Nodes {
         Nodes { root, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
-    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Known>> {
+    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, KnownNode>> {
         // A panic elsewhere leaves the map consistent: no operation on it stops halfway.
         self.shards[number as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -46,7 +46,7 @@ impl Nodes {
     }
 
     /// Counts a lookup of a file. Takes over the reference of `node`.
-    pub(crate) fn tell(&self, thread: &Thread<'_, Direct>, node: Node) {
+    pub(crate) fn record_lookup(&self, thread: &Thread<'_, Direct>, node: Node) {
         let spare = node.number == self.root.number || {
             match self.shard(node.number).entry(node.number) {
                 Entry::Occupied(mut known) => {
@@ -54,7 +54,7 @@ impl Nodes {
                     true
                 }
                 Entry::Vacant(place) => {
-                    place.insert(Known { node, lookups: 1 });
+                    place.insert(KnownNode { node, lookups: 1 });
                     false
                 }
             }

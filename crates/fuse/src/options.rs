@@ -9,7 +9,7 @@ pub enum Cache {
     /// Not at all: other processes may change the image at any time.
     None,
     /// For this duration. The server uses the image exclusively.
-    Alone(Duration),
+    Exclusive(Duration),
 }
 
 impl Cache {
@@ -17,13 +17,13 @@ impl Cache {
     pub fn validity(self) -> Duration {
         match self {
             Cache::None => Duration::ZERO,
-            Cache::Alone(validity) => validity,
+            Cache::Exclusive(validity) => validity,
         }
     }
 
     /// Whether the server uses the image exclusively.
-    pub fn is_alone(self) -> bool {
-        matches!(self, Cache::Alone(_))
+    pub fn is_exclusive(self) -> bool {
+        matches!(self, Cache::Exclusive(_))
     }
 }
 
@@ -60,7 +60,7 @@ impl Default for MountOptions {
             allow_other: None,
             uid: None,
             gid: None,
-            cache: Cache::Alone(Duration::from_secs(1)),
+            cache: Cache::Exclusive(Duration::from_secs(1)),
             threads: 0,
             source: None,
             cached_files_max: 0,
@@ -180,7 +180,7 @@ fn cache(name: &str, value: &str) -> Result<Cache, OptionError> {
     let seconds: f64 = number(name, value, wanted)?;
     match Duration::try_from_secs_f64(seconds) {
         Ok(validity) if validity.is_zero() => Ok(Cache::None),
-        Ok(validity) => Ok(Cache::Alone(validity)),
+        Ok(validity) => Ok(Cache::Exclusive(validity)),
         Err(_) => Err(bad_value(name, value, wanted)),
     }
 }
@@ -216,15 +216,15 @@ mod tests {
 
     #[test]
     fn the_cache_is_seconds() {
-        assert_eq!(MountOptions::parse("").unwrap().cache, Cache::Alone(Duration::from_secs(1)));
+        assert_eq!(MountOptions::parse("").unwrap().cache, Cache::Exclusive(Duration::from_secs(1)));
         assert_eq!(MountOptions::parse("cache=0").unwrap().cache, Cache::None);
-        assert_eq!(MountOptions::parse("cache=0.25").unwrap().cache, Cache::Alone(Duration::from_millis(250)));
+        assert_eq!(MountOptions::parse("cache=0.25").unwrap().cache, Cache::Exclusive(Duration::from_millis(250)));
         assert!(matches!(MountOptions::parse("cache=-1"), Err(OptionError::Value { .. })));
         assert!(matches!(MountOptions::parse("cache=NaN"), Err(OptionError::Value { .. })));
     }
 
     #[test]
-    fn what_nobody_knows_is_an_error() {
+    fn unknown_options_are_errors() {
         for unknown in ["nosuit", "uid", "blksize=512", "ro=1", "allow_root"] {
             let error = MountOptions::parse(unknown).unwrap_err();
             assert_eq!(error, OptionError::Unknown { name: unknown.to_owned() });

@@ -39,7 +39,7 @@ enum Mount {
     /// exists.
     Direct { path: PathBuf, device: OwnedFd },
     /// Mounted by fusermount3 for a user.
-    Helped { path: PathBuf, unmounter: Mutex<SessionUnmounter> },
+    ByHelper { path: PathBuf, unmounter: Mutex<SessionUnmounter> },
 }
 
 /// The events that a server waits for.
@@ -58,7 +58,7 @@ pub enum Ended {
     Cleanly(Closed),
     /// Interrupted by a second signal while programs still used the mount: the next attach recovers
     /// the image.
-    Abandoned,
+    Unclean,
 }
 
 impl Stopper {
@@ -73,7 +73,7 @@ impl Stopper {
                 }
                 Ok(())
             }
-            Mount::Helped { path, unmounter } => {
+            Mount::ByHelper { path, unmounter } => {
                 let mut unmounter = unmounter.lock().unwrap_or_else(PoisonError::into_inner);
                 unmounter.unmount().map_err(|source| MountError::Unmount { path: path.clone(), source })
             }
@@ -89,22 +89,22 @@ impl Server {
         let files = Arc::new(Files::new(image, options)?);
         let adapter = Adapter::new(Arc::clone(&files), options.cache);
         let (session, mount) = open_session(adapter, &source, &path, options)?;
-        if options.cache.is_alone() {
+        if options.cache.is_exclusive() {
             let notifier = session.notifier();
             // The invalidation happens within the request, not in a separate thread: once its write
             // has returned, the program must not see set-id bits. It cannot block. A negative
             // offset leaves the content alone, so no page is waited for; and the request holds the
             // file, so the kernel is not evicting it.
-            files.tell_outdated_by(move |number| {
+            files.report_outdated_by(move |number| {
                 let _ = notifier.inval_inode(INodeNo(number), -1, 0);
             });
         }
         let (sender, events) = channel();
-        let tell = sender.clone();
+        let report = sender.clone();
         let run = move || {
             let result = serve_to_end(session);
             // There is no receiver if the server gave up after a second signal.
-            let _ = tell.send(Event::Ended);
+            let _ = report.send(Event::Ended);
             result
         };
         let session = std::thread::Builder::new()
@@ -177,7 +177,7 @@ fn open_session<F: Filesystem>(
         _ => refused(source),
     })?;
     let unmounter = Mutex::new(session.unmount_callable());
-    Ok((session, Mount::Helped { path: path.to_owned(), unmounter }))
+    Ok((session, Mount::ByHelper { path: path.to_owned(), unmounter }))
 }
 
 /// Serves requests until the mount has ended.
@@ -239,7 +239,7 @@ pub fn serve(
     mounting::check_mount_point(mount_point)?;
     let open = OpenImage {
         read_only: options.read_only,
-        alone: options.cache.is_alone(),
+        exclusive: options.cache.is_exclusive(),
         cached_files_max: options.cached_files_max,
         ..OpenImage::default()
     };
@@ -252,7 +252,7 @@ pub fn serve(
     while let Ok(Event::Signal) = server.events.recv() {
         if stopping {
             warn!("stopped by a second signal without closing the image: the next use recovers it");
-            return Ok(Ended::Abandoned);
+            return Ok(Ended::Unclean);
         }
         stopping = true;
         if let Err(error) = server.stopper.stop() {
@@ -280,10 +280,10 @@ pub fn serve_other<F: Filesystem + Send + 'static>(
     let (session, mount) = open_session(filesystem, source, &path, options)?;
     let stopper = Stopper { mount: Arc::new(mount) };
     let (sender, events) = channel();
-    let tell = sender.clone();
+    let report = sender.clone();
     let session = std::thread::Builder::new().name("directfs-mount".to_owned()).spawn(move || {
         let result = serve_to_end(session);
-        let _ = tell.send(Event::Ended);
+        let _ = report.send(Event::Ended);
         result
     });
     let session = session.map_err(broken)?;

@@ -256,14 +256,14 @@ fn locks_behave_as_on_tmpfs() {
         log.did("flock again", flock(&two, FlockOperation::NonBlockingLockShared));
         log.did("unlock", flock(&one, FlockOperation::Unlock));
         log.did("flock at last", flock(&two, FlockOperation::NonBlockingLockShared));
-        for (who, file, kind) in [("one", &one, libc::F_WRLCK), ("two", &two, libc::F_RDLCK)] {
+        for (credentials, file, kind) in [("one", &one, libc::F_WRLCK), ("two", &two, libc::F_RDLCK)] {
             // SAFETY: all zeros is a lock description: the first byte of the file.
             let mut lock: libc::flock = unsafe { std::mem::zeroed() };
             (lock.l_type, lock.l_len) = (kind as libc::c_short, 1);
             // SAFETY: an open descriptor and a description that the call only reads.
             let result = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
             let error = std::io::Error::last_os_error().raw_os_error().filter(|_| result != 0);
-            log.saw(format!("byte lock of {who}"), error);
+            log.saw(format!("byte lock of {credentials}"), error);
         }
         drop(one);
         log.did("flock alone", flock(&two, FlockOperation::NonBlockingLockExclusive));
@@ -384,10 +384,10 @@ fn access_lists_decide_as_on_tmpfs() {
             "umask 077; mkdir d/made; echo >d/new; mkfifo d/pipe; stat -c %a d/made d/new d/pipe",
         ] {
             let quoted = script.replace('\'', "'\\''");
-            for who in
+            for credentials in
                 ["setpriv --reuid=1000 --regid=1000 --groups=1000", "setpriv --reuid=1001 --regid=50 --groups=50"]
             {
-                log.saw((who, script), shell(at, &format!("{who} sh -c '{quoted}'")));
+                log.saw((credentials, script), shell(at, &format!("{credentials} sh -c '{quoted}'")));
             }
             log.saw(script, shell(at, script));
         }
@@ -510,7 +510,7 @@ fn a_shared_image_is_coherent() {
 }
 
 #[test]
-fn many_at_once_do_not_disturb_each_other() {
+fn concurrent_programs_do_not_disturb_each_other() {
     if !can_mount("many_at_once_do_not_disturb_each_other") {
         return;
     }
@@ -579,7 +579,7 @@ fn a_mount_can_be_made_read_only_and_writable_again() {
 }
 
 #[test]
-fn access_times_move_as_the_mount_was_told() {
+fn access_times_follow_the_mount_options() {
     if !can_mount("access_times_move_as_the_mount_was_told") {
         return;
     }
@@ -603,7 +603,7 @@ fn access_times_move_as_the_mount_was_told() {
 }
 
 #[test]
-fn a_read_only_mount_beside_a_writing_one_shows_what_is_written() {
+fn a_read_only_mount_shows_what_a_writing_mount_writes() {
     if !can_mount("a_read_only_mount_beside_a_writing_one_shows_what_is_written") {
         return;
     }

@@ -1,6 +1,6 @@
 //! The directory with the preload library and the tables of call sites.
 //!
-//! Programs keep there what they find out about themselves, too (`hook::strays`).
+//! Programs keep there what they find out about themselves, too (`hook::inline_syscalls`).
 //!
 //! Every program of a run maps the library executable and patches code by the tables. So the cache
 //! lies only in a [`TrustedDirectory`]: only root and the effective user can change anything on its
@@ -124,7 +124,7 @@ impl Cache {
         let words: Vec<u64> =
             bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
         let header = *table::open(&words, build_id).ok()?.0;
-        (header.library_bytes == library_bytes as u64 && header.writer == writer()).then_some(header)
+        (header.library_bytes == library_bytes as u64 && header.writer_id == writer_id()).then_some(header)
     }
 }
 
@@ -181,7 +181,7 @@ fn put_library(directory: &TrustedDirectory, name: &str) -> io::Result<()> {
     if !read(directory, name).is_ok_and(|present| present == PRELOAD) {
         directory.write_file(name, PRELOAD)?;
     }
-    check_runs(&directory.open_file(name)?)
+    check_executable(&directory.open_file(name)?)
 }
 
 fn read(directory: &TrustedDirectory, name: &str) -> io::Result<Vec<u8>> {
@@ -202,14 +202,14 @@ fn header(build_id: &[u8], library_bytes: usize, left_alone: u32) -> Header {
         left_alone,
         build_id: [0; table::BUILD_ID_BYTES_MAX],
         reserved: [0; 4],
-        writer: writer(),
+        writer_id: writer_id(),
     };
     header.build_id[..build_id.len()].copy_from_slice(build_id);
     header
 }
 
 /// Which analysis, for which library: another one has tables of its own making.
-fn writer() -> u64 {
+fn writer_id() -> u64 {
     let sources = [&include_bytes!("analysis.rs")[..], include_bytes!("elf.rs"), PRELOAD];
     sources.iter().fold(0, |sum: u64, source| sum.rotate_left(1) ^ fingerprint(source))
 }
@@ -228,7 +228,7 @@ fn is_reached_by_all(place: &Path) -> bool {
 }
 
 /// Checks that the system lets code from there run: mounts with `noexec` do not.
-fn check_runs(file: &File) -> io::Result<()> {
+fn check_executable(file: &File) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     const PAGE_BYTES: usize = 4096;
     let wanted = libc::PROT_READ | libc::PROT_EXEC;

@@ -277,7 +277,7 @@ impl Augmentation {
         loop {
             match reader.byte()? {
                 0 => break,
-                letter => letters.push(letter),
+                token_file => letters.push(token_file),
             }
         }
         if letters.first() != Some(&b'z') {
@@ -288,8 +288,8 @@ impl Augmentation {
         reader.uleb()?; // return address column
         reader.uleb()?; // length
         let mut has_handlers = false;
-        for letter in &letters[1..] {
-            match letter {
+        for token_file in &letters[1..] {
+            match token_file {
                 b'R' if reader.byte()? != RELATIVE_4 => return Err(BadElf),
                 b'R' | b'S' | b'B' => {}
                 b'L' => {

@@ -3,10 +3,10 @@
 //! Invariant: a program that the library cannot get into is refused here, with the reason, and not started.
 
 use crate::cache::{Cache, Refused};
-use crate::contract::{self, Contract};
 use crate::elf::{BadElf, Elf};
+use crate::handoff::{self, HandoffRecord};
 use crate::hook::programs::HEAD_BYTES;
-use crate::hook::{early, needs};
+use crate::hook::{early, elf_dependencies};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -62,7 +62,7 @@ const INTERPRETERS_MAX: usize = 5;
 #[derive(Debug)]
 pub struct Serving<'a> {
     /// Descriptors and lengths.
-    pub contract: Contract,
+    pub handoff: HandoffRecord,
     /// The mount directory.
     pub mount: &'a Path,
     /// The working directory, as a path below the mount that begins with a slash; none if it is not in the mount.
@@ -74,8 +74,8 @@ pub struct Serving<'a> {
 impl Serving<'_> {
     /// Sets the entries of the environment. The descriptors must be inheritable when the command starts.
     pub fn apply(&self, command: &mut Command) {
-        let mut text = [0; contract::TEXT_BYTES_MAX];
-        let length = self.contract.write(&mut text);
+        let mut text = [0; handoff::TEXT_BYTES_MAX];
+        let length = self.handoff.write(&mut text);
         command.env("DIRECTFS_IMAGE", OsStr::from_bytes(&text[..length]));
         command.env("DIRECTFS_MOUNT", self.mount);
         command.env_remove("DIRECTFS_PROCESS");
@@ -105,7 +105,7 @@ impl Serving<'_> {
     /// Whether the loader needs the mount before the program begins; and whether paths to libraries are built into that.
     fn is_needed_early(&self, command: &Command) -> (bool, bool) {
         let mount = self.mount.as_os_str().as_bytes();
-        let inside = early::Inside { program: false, directory: self.start.is_some() };
+        let inside = early::ProgramInside { program: false, directory: self.start.is_some() };
         let by_environment = ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"].into_iter().any(|name| {
             // What the user has there; the command itself has the library there by now.
             std::env::var_os(name).is_some_and(|value| {
@@ -118,7 +118,7 @@ impl Serving<'_> {
             let mut read = |offset: u64, into: &mut [u8]| file.read_at(into, offset).unwrap_or(0);
             let mut head = [0; HEAD_BYTES];
             let bytes = read(0, &mut head);
-            Some(needs::any_path(&head[..bytes], &mut read, &mut |path| {
+            Some(elf_dependencies::any_path(&head[..bytes], &mut read, &mut |path| {
                 has_paths = true;
                 early::leads_in(path, mount, inside)
             }))
@@ -169,7 +169,7 @@ pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
     }
     /// Descriptors that all this needs, with some to spare.
     const NEEDED: u64 = 16;
-    let lowest = limit.rlim_cur.saturating_sub(NEEDED).min(contract::DESCRIPTORS_FROM as u64);
+    let lowest = limit.rlim_cur.saturating_sub(NEEDED).min(handoff::DESCRIPTORS_FROM as u64);
     // SAFETY: an open descriptor; the new one is ours alone.
     unsafe {
         let copy = libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest as libc::c_int);
@@ -179,7 +179,7 @@ pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
 
 /// A command that runs with the library in it; the caller adds arguments, directory and environment.
 ///
-/// `counts`: a file of [`crate::hook::counts::BYTES`] in which the calls that reach the dispatcher are counted; everything with a route
+/// `counts`: a file of [`crate::hook::call_counts::BYTES`] in which the calls that reach the dispatcher are counted; everything with a route
 /// then does.
 pub fn command(program: &OsStr, counts: Option<&Path>) -> Result<Command, LaunchError> {
     let path = find(program)?;

@@ -20,9 +20,9 @@
 pub mod analysis;
 #[cfg(feature = "launcher")]
 pub mod cache;
-pub mod contract;
 #[cfg(feature = "launcher")]
 pub mod elf;
+pub mod handoff;
 pub mod hook;
 #[cfg(feature = "launcher")]
 pub mod launch;

@@ -36,7 +36,7 @@ pub enum Route {
     Always = 12,
     /// A set of signals in the second argument: the dispatcher wants to know of those that faults raise.
     Mask = 13,
-    /// close: a descriptor in the first argument, or one that is known to be the kernel's (see `hook::numbers`).
+    /// close: a descriptor in the first argument, or one that is known to be the kernel's (see `hook::fd_numbers`).
     Close = 14,
     /// As `Fd`, and it may make a descriptor of the kernel's, or tell which there are.
     FdNumbers = 15,

@@ -52,7 +52,7 @@ pub struct Header {
     /// Zero.
     pub reserved: [u8; 4],
     /// Which analysis.
-    pub writer: u64,
+    pub writer_id: u64,
 }
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
 
@@ -180,7 +180,7 @@ mod tests {
             left_alone: 1,
             build_id: *b"abcd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             reserved: [0; 4],
-            writer: 5,
+            writer_id: 5,
         };
         let site = Site {
             window: 0x1000,

@@ -30,7 +30,7 @@ fn is_there(program: &str) -> bool {
 
 fn counts_file(name: &str) -> PathBuf {
     let path = scratch().join(format!("counts-{name}"));
-    std::fs::write(&path, vec![0u8; intercept::hook::counts::BYTES]).unwrap();
+    std::fs::write(&path, vec![0u8; intercept::hook::call_counts::BYTES]).unwrap();
     path
 }
 

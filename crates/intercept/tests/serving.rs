@@ -1,8 +1,8 @@
 //! Programs with a file system inside them see what they would see in any other.
 
-use intercept::contract::Contract;
+use intercept::handoff::HandoffRecord;
 use intercept::launch::{self, Serving};
-use posix::image::{Image, Lent, MakeOptions, OpenImage};
+use posix::image::{Handoff, Image, MakeOptions, OpenImage};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -15,7 +15,7 @@ struct FileSystem {
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
     meeting: OwnedFd,
-    _lent: Lent,
+    _handoff: Handoff,
     /// Left when nobody has it any more.
     _image: Image,
 }
@@ -24,16 +24,16 @@ impl FileSystem {
     fn new() -> FileSystem {
         let make = MakeOptions { length: 64 << 20, ..MakeOptions::default() };
         let image = Image::in_memory(&make, &OpenImage::default()).unwrap();
-        let lent = image.lend().unwrap();
+        let handoff = image.hand_off().unwrap();
         let handed = |(fd, bytes)| (launch::inheritable(&fd).unwrap(), bytes);
-        let (image_fd, region) = (handed(lent.image()), handed(lent.region()));
+        let (image_fd, region) = (handed(handoff.image()), handed(handoff.region()));
         let placeholder = launch::placeholder().unwrap();
-        let meeting = launch::inheritable(&lent.meeting()).unwrap();
-        FileSystem { _image: image, _lent: lent, image: image_fd, region, placeholder, meeting }
+        let meeting = launch::inheritable(&handoff.meeting()).unwrap();
+        FileSystem { _image: image, _handoff: handoff, image: image_fd, region, placeholder, meeting }
     }
 
     fn command(&self, program: &Path) -> Command {
-        let contract = Contract {
+        let handoff = HandoffRecord {
             image: self.image.0.as_raw_fd(),
             image_bytes: self.image.1,
             region: self.region.0.as_raw_fd(),
@@ -47,7 +47,7 @@ impl FileSystem {
         };
         let mut command = launch::command(program.as_os_str(), None).unwrap();
         let start = Some(Path::new("/"));
-        Serving { contract, mount: Path::new(MOUNT), start, binary: None }.apply(&mut command);
+        Serving { handoff, mount: Path::new(MOUNT), start, binary: None }.apply(&mut command);
         command
     }
 }
@@ -75,28 +75,28 @@ fn output(command: &mut Command) -> Output {
 }
 
 /// What a program said, if it ended well.
-fn told(output: Output) -> String {
+fn expect_output(output: Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{:?}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
 /// What a program says in a directory of the system, and what in the mount. It is told the directory, and its own file. None without a C compiler.
-fn told_in_both(name: &str) -> Option<(String, String)> {
+fn output_in_both(name: &str) -> Option<(String, String)> {
     let scratch = tempfile::tempdir().unwrap();
     let program = program(scratch.path(), name)?;
     let there = scratch.path().join("there");
     std::fs::create_dir(&there).unwrap();
-    let expected = told(output(Command::new(&program).arg(&there).arg(&program)));
+    let expected = expect_output(output(Command::new(&program).arg(&there).arg(&program)));
     let system = FileSystem::new();
-    let served = told(output(system.command(&program).arg(MOUNT).arg(&program)));
+    let served = expect_output(output(system.command(&program).arg(MOUNT).arg(&program)));
     Some((expected, served))
 }
 
 /// Every call of tests/programs/files.c gives the same result as in a directory of the system: names, descriptors, mappings, children, sockets.
 #[test]
 fn calls_give_what_they_give_elsewhere() {
-    let Some((expected, served)) = told_in_both("files") else { return };
+    let Some((expected, served)) = output_in_both("files") else { return };
     for (expected, served) in expected.lines().zip(served.lines()) {
         // Numbers of inodes and bytes of directories are each file system's own; nothing else is.
         assert_eq!(expected, served);
@@ -107,7 +107,7 @@ fn calls_give_what_they_give_elsewhere() {
 /// Every descriptor gets the number that it would get elsewhere, whoever serves its neighbours; and a number that is free is nobody's.
 #[test]
 fn numbers_of_descriptors_are_the_lowest_that_are_free() {
-    let Some((expected, served)) = told_in_both("numbers") else { return };
+    let Some((expected, served)) = output_in_both("fd_numbers") else { return };
     for (line, (expected, served)) in expected.lines().zip(served.lines()).enumerate() {
         assert_eq!(expected, served, "line {line}");
     }
@@ -118,7 +118,7 @@ fn numbers_of_descriptors_are_the_lowest_that_are_free() {
 /// calls, so that one would end it.
 #[test]
 fn numbers_of_the_kernel_are_known_after_one_question() {
-    let Some((expected, served)) = told_in_both("beside") else { return };
+    let Some((expected, served)) = output_in_both("concurrent_calls") else { return };
     assert_eq!(served, expected);
     assert!(expected.contains("known: 3 6"), "{expected}");
 }
@@ -127,18 +127,18 @@ fn numbers_of_the_kernel_are_known_after_one_question() {
 /// killed is noticed by those who come later.
 #[test]
 fn what_is_stored_into_a_mapping_changes_the_times() {
-    let Some((expected, served)) = told_in_both("stored") else { return };
+    let Some((expected, served)) = output_in_both("stored") else { return };
     assert_eq!(served, expected);
 }
 
 /// Threads keep the directory that they used last. None keeps one that it has removed, and children answer for what they keep themselves.
 #[test]
-fn whoever_uses_directories_and_removes_them_leaves_none_behind() {
+fn removed_directories_that_a_thread_cached_are_released() {
     let scratch = tempfile::tempdir().unwrap();
-    let Some(kept) = program(scratch.path(), "kept") else { return };
+    let Some(kept) = program(scratch.path(), "cached_directories") else { return };
     let system = FileSystem::new();
-    let told = told(output(system.command(&kept).arg(MOUNT)));
-    assert_eq!(told.matches("nothing kept").count(), 6, "{told}");
+    let result = expect_output(output(system.command(&kept).arg(MOUNT)));
+    assert_eq!(result.matches("nothing kept").count(), 6, "{result}");
 }
 
 /// Handlers that make calls of their own, on the same names, thousands of times; that leave by a jump; and that end a wait.
@@ -146,9 +146,9 @@ fn whoever_uses_directories_and_removes_them_leaves_none_behind() {
 fn handlers_of_signals_may_make_any_call() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(signals) = program(scratch.path(), "signals") else { return };
-    let expected = told(output(Command::new(&signals).current_dir(scratch.path())));
+    let expected = expect_output(output(Command::new(&signals).current_dir(scratch.path())));
     let system = FileSystem::new();
-    assert_eq!(told(output(&mut system.command(&signals))), expected);
+    assert_eq!(expect_output(output(&mut system.command(&signals))), expected);
 }
 
 /// What a handler has on an alternate stack is its own, also while it makes calls and further signals come to that stack.
@@ -156,21 +156,21 @@ fn handlers_of_signals_may_make_any_call() {
 fn handlers_on_a_stack_of_their_own_keep_it() {
     let scratch = tempfile::tempdir().unwrap();
     let Some(alternate) = program(scratch.path(), "alternate") else { return };
-    let expected = told(output(Command::new(&alternate).current_dir(scratch.path())));
+    let expected = expect_output(output(Command::new(&alternate).current_dir(scratch.path())));
     let system = FileSystem::new();
-    assert_eq!(told(output(&mut system.command(&alternate))), expected);
+    assert_eq!(expect_output(output(&mut system.command(&alternate))), expected);
 }
 
 /// Calls that a program makes by instructions of its own, wherever it makes them.
 #[test]
 fn calls_that_bypass_the_c_library_are_served() {
     let scratch = tempfile::tempdir().unwrap();
-    let Some(strays) = program(scratch.path(), "strays") else { return };
+    let Some(strays) = program(scratch.path(), "inline_syscalls") else { return };
     let whole = |output: Output| {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let (told, said) = (text(&output.stdout), text(&output.stderr));
-        assert_eq!(output.status.code(), Some(7), "{:?} {told}{said}", output.status);
-        told
+        let (result, said) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(7), "{:?} {result}{said}", output.status);
+        result
     };
     let expected = whole(output(Command::new(&strays).current_dir(scratch.path())));
     let system = FileSystem::new();
@@ -190,10 +190,10 @@ fn paths_lead_into_the_mount_and_out() {
         env -i /bin/cat $M/file; env -i /bin/sh -c "cat $M/file; /bin/pwd"
         exec 7< $M/file; test "$(readlink /proc/self/fd/7)" = $M/file; readlink /proc/self/cwd; cat <&7; cat /proc/self/fd/7 </dev/null
     "#;
-    let told = told(output(system.command(Path::new("sh")).args(["-c", script])));
-    let inside = told.lines().filter(|line| *line == "inside").count();
-    assert_eq!(inside, 15, "{told}");
-    assert!(told.contains(&format!("{MOUNT}/a/b\n")) && told.contains("/etc"), "{told}");
+    let result = expect_output(output(system.command(Path::new("sh")).args(["-c", script])));
+    let inside = result.lines().filter(|line| *line == "inside").count();
+    assert_eq!(inside, 15, "{result}");
+    assert!(result.contains(&format!("{MOUNT}/a/b\n")) && result.contains("/etc"), "{result}");
     assert!(!Path::new("/mnt/directfs-test").exists(), "nothing is made on the machine itself");
 }
 
@@ -217,13 +217,13 @@ fn descriptors_of_the_library_stay() {
         eprintln!("SKIPPED: python3 is not on this machine");
         return;
     }
-    let told = told(output(system.command(Path::new("/usr/bin/python3")).args(["-c", &script])));
-    assert_eq!(told, "kept\nb'kept' kept\n");
+    let result = expect_output(output(system.command(Path::new("/usr/bin/python3")).args(["-c", &script])));
+    assert_eq!(result, "kept\nb'kept' kept\n");
 }
 
 /// A program into which nothing can be loaded, and which is given something in the mount, is not started.
 #[test]
-fn who_would_not_see_the_mount_is_not_started() {
+fn a_program_that_would_not_see_the_mount_is_not_started() {
     let scratch = tempfile::tempdir().unwrap();
     let source = scratch.path().join("s.c");
     std::fs::write(&source, "int main(void) { return 3; }").unwrap();
@@ -236,7 +236,7 @@ fn who_would_not_see_the_mount_is_not_started() {
     let system = FileSystem::new();
     let script = format!("cd /; {0}; echo $?; {0} {MOUNT}/x; echo $?; cd {MOUNT}; {0}; echo $?", binary.display());
     let output = output(system.command(Path::new("sh")).args(["-c", &script]));
-    let (told, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert_eq!(told, "3\n126\n126\n", "{said}");
+    let (result, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(result, "3\n126\n126\n", "{said}");
     assert!(said.contains("a static program, which would not see"), "{said}");
 }

@@ -14,8 +14,8 @@
 //! 5. (sampled) a crash during its recovery leads to states that pass, too.
 
 use crate::calls::Calls;
-use crate::front::{Conventional, FrontOptions};
 use crate::physical::{MkfsOptions, PhysicalFs};
+use crate::vfs::{Conventional, VfsOptions};
 use engine::format::FileKind;
 use pmem::{CrashImage, CrashState, Grain, Mapping, Recorded, Recorder};
 use std::collections::{BTreeMap, HashSet};
@@ -55,7 +55,7 @@ pub type Tree = BTreeMap<String, Seen>;
 pub struct Workload {
     /// Name in reports.
     pub name: &'static str,
-    /// Creates files in addition to those of [`furnish`].
+    /// Creates files in addition to those of [`set_up`].
     pub setup: fn(&dyn Calls) -> posix::Result<()>,
     /// The operations, each atomic by itself.
     pub operations: &'static [fn(&dyn Calls) -> posix::Result<()>],
@@ -162,7 +162,7 @@ fn read_all(calls: &dyn Calls, path: &str, size_bytes: u64) -> Result<Vec<u8>, S
 
 impl Promise {
     /// Whether a crash between two trees may leave this one.
-    fn judge(&self, found: &Tree, before: &Tree, after: &Tree) -> Result<(), String> {
+    fn check(&self, found: &Tree, before: &Tree, after: &Tree) -> Result<(), String> {
         let Err(first) = self.compare(found, before, after) else { return Ok(()) };
         let Err(second) = self.compare(found, after, before) else { return Ok(()) };
         Err(format!("the tree matches neither the one before ({first}) nor the one after ({second})"))
@@ -207,7 +207,7 @@ fn difference(found: &Seen, wanted: &Seen) -> String {
 }
 
 /// Creates the files that workloads use.
-pub fn furnish(calls: &dyn Calls) -> posix::Result<()> {
+pub fn set_up(calls: &dyn Calls) -> posix::Result<()> {
     for directory in ["/d", "/d/sub", "/e", "/empty", "/d/void"] {
         calls.mkdir(directory.as_bytes(), 0o755)?;
     }
@@ -310,8 +310,8 @@ pub const WORKLOADS: &[Workload] = workloads! {
     "truncate-to-nothing" nothing: |c| truncate(c, "/e/x", 0), |c| write(c, "/d/b", 0, 9000, 4);
 };
 
-fn options() -> FrontOptions {
-    FrontOptions { files_max: 2048, names_max: 2048, ..FrontOptions::default() }
+fn options() -> VfsOptions {
+    VfsOptions { files_max: 2048, names_max: 2048, ..VfsOptions::default() }
 }
 
 struct Explorer<'w> {
@@ -349,35 +349,35 @@ impl Explorer<'_> {
 
     fn record<P: PhysicalFs<Memory = Watched>>(&self) -> Result<Recording, String> {
         P::mkfs(&self.region()?, &MkfsOptions::default()).map_err(failed("mkfs"))?;
-        let front = Conventional::<P>::mount(self.region()?, options()).map_err(failed("the first mount"))?;
-        furnish(&front).and_then(|()| (self.workload.setup)(&front)).map_err(failed("the setup"))?;
-        front.unmount().map_err(failed("unmounting"))?;
-        let front = Conventional::<P>::mount(self.region()?, options()).map_err(failed("mounting"))?;
-        let mut trees = vec![dump(&front)?];
+        let vfs = Conventional::<P>::mount(self.region()?, options()).map_err(failed("the first mount"))?;
+        set_up(&vfs).and_then(|()| (self.workload.setup)(&vfs)).map_err(failed("the setup"))?;
+        vfs.unmount().map_err(failed("unmounting"))?;
+        let vfs = Conventional::<P>::mount(self.region()?, options()).map_err(failed("mounting"))?;
+        let mut trees = vec![dump(&vfs)?];
         let initial = self.bytes()?;
         self.recorder.take();
         self.recorder.start();
         for (index, operation) in self.workload.operations.iter().enumerate() {
             self.recorder.mark(2 * index as u64);
-            operation(&front).map_err(failed(format!("operation {index}")))?;
+            operation(&vfs).map_err(failed(format!("operation {index}")))?;
             if !self.promise.durable_on_return {
-                Calls::sync(&front).map_err(failed("sync"))?;
+                Calls::sync(&vfs).map_err(failed("sync"))?;
             }
             self.recorder.mark(2 * index as u64 + 1);
-            trees.push(dump(&front)?);
+            trees.push(dump(&vfs)?);
         }
         self.recorder.stop();
         let log = self.recorder.take();
-        front.unmount().map_err(failed("unmounting"))?;
+        vfs.unmount().map_err(failed("unmounting"))?;
         Ok(Recording { initial, log, trees })
     }
 
-    fn survey<P: PhysicalFs<Memory = Watched>>(
+    fn explore_crashes<P: PhysicalFs<Memory = Watched>>(
         &mut self,
         id: &str,
         initial: Vec<u8>,
         log: &[Recorded],
-        judge: &dyn Fn(&Tree, usize, bool) -> Result<(), String>,
+        check_tree: &dyn Fn(&Tree, usize, bool) -> Result<(), String>,
         depth: usize,
     ) -> Result<(), Violation> {
         let mut crash = CrashImage::new(initial, log);
@@ -388,11 +388,11 @@ impl Explorer<'_> {
             let mut seen = HashSet::new();
             let Effort { lines_max, sample, seed, .. } = self.effort;
             let lines_max = if depth == 0 { lines_max } else { 2 };
-            for grain in [Grain::Line, Grain::Moment, Grain::Word] {
+            for grain in [Grain::Line, Grain::Instant, Grain::Word] {
                 for state in crash.states(grain, lines_max, sample, seed) {
                     let changes: Vec<_> = state.changes().iter().map(|change| (change.offset, change.after)).collect();
                     if seen.insert(changes) {
-                        self.look::<P>(id, &crash, &state, &|tree| judge(tree, returned, begun), depth)?;
+                        self.look::<P>(id, &crash, &state, &|tree| check_tree(tree, returned, begun), depth)?;
                     }
                 }
             }
@@ -407,7 +407,7 @@ impl Explorer<'_> {
         id: &str,
         crash: &CrashImage<'_>,
         state: &CrashState,
-        judge: &dyn Fn(&Tree) -> Result<(), String>,
+        check_tree: &dyn Fn(&Tree) -> Result<(), String>,
         depth: usize,
     ) -> Result<(), Violation> {
         let id = format!("{id}@{}", state.id());
@@ -419,10 +419,10 @@ impl Explorer<'_> {
         let mut image = crash.durable().to_vec();
         state.apply(&mut image);
         self.load(&image).map_err(violation)?;
-        let log = self.check::<P>(again, judge).map_err(violation)?;
+        let log = self.check::<P>(again, check_tree).map_err(violation)?;
         if again {
-            let judge = |tree: &Tree, _, _| judge(tree);
-            self.survey::<P>(&id, image, &log, &judge, depth + 1)?;
+            let check_tree = |tree: &Tree, _, _| check_tree(tree);
+            self.explore_crashes::<P>(&id, image, &log, &check_tree, depth + 1)?;
         }
         Ok(())
     }
@@ -431,24 +431,24 @@ impl Explorer<'_> {
     fn check<P: PhysicalFs<Memory = Watched>>(
         &self,
         record: bool,
-        judge: &dyn Fn(&Tree) -> Result<(), String>,
+        check_tree: &dyn Fn(&Tree) -> Result<(), String>,
     ) -> Result<Vec<Recorded>, String> {
         if record {
             self.recorder.take();
             self.recorder.start();
         }
-        let front = Conventional::<P>::mount(self.region()?, options()).map_err(failed("mounting after the crash"))?;
+        let vfs = Conventional::<P>::mount(self.region()?, options()).map_err(failed("mounting after the crash"))?;
         self.recorder.stop();
         let log = self.recorder.take();
-        let tree = dump(&front)?;
-        judge(&tree)?;
-        exercise(&front, &tree)?;
-        let used = dump(&front)?;
+        let tree = dump(&vfs)?;
+        check_tree(&tree)?;
+        exercise(&vfs, &tree)?;
+        let used = dump(&vfs)?;
         same_but_directory_times(&used, &tree)?;
-        front.unmount().map_err(failed("unmounting after the crash"))?;
-        let front = Conventional::<P>::mount(self.region()?, options()).map_err(failed("mounting again"))?;
-        same_but_directory_times(&dump(&front)?, &tree)?;
-        front.unmount().map_err(failed("unmounting again"))?;
+        vfs.unmount().map_err(failed("unmounting after the crash"))?;
+        let vfs = Conventional::<P>::mount(self.region()?, options()).map_err(failed("mounting again"))?;
+        same_but_directory_times(&dump(&vfs)?, &tree)?;
+        vfs.unmount().map_err(failed("unmounting again"))?;
         Ok(log)
     }
 }
@@ -499,12 +499,12 @@ pub fn explore<P: PhysicalFs<Memory = Watched>>(
     let counts = Counts::default();
     let mut explorer = Explorer { workload, promise, effort, mapping: Arc::new(mapping), recorder, counts };
     let Recording { initial, log, trees } = explorer.record::<P>().map_err(violation)?;
-    let judge = |tree: &Tree, returned: usize, begun: bool| {
+    let check_tree = |tree: &Tree, returned: usize, begun: bool| {
         let before = &trees[returned];
         let after = if begun { &trees[returned + 1] } else { before };
-        promise.judge(tree, before, after)
+        promise.check(tree, before, after)
     };
     let id = format!("{}:{}", P::NAME, workload.name);
-    explorer.survey::<P>(&id, initial, &log, &judge, 0)?;
+    explorer.explore_crashes::<P>(&id, initial, &log, &check_tree, 0)?;
     Ok(explorer.counts)
 }

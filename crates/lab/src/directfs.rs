@@ -5,8 +5,8 @@ use crate::calls::{Calls, Handle, System};
 use engine::format::FileKind;
 use engine::{Attributes, DirectoryHint, Fs, Node, Thread};
 use pmem::{Direct, Memory};
-use posix::path::{LastLink, Outcome, PathBuffer, Place};
-use posix::{Caller, Credentials, Errno, Kept, OpenFile, Result, Want};
+use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
+use posix::{CachedReference, Caller, Credentials, Errno, OpenFile, Result, Want};
 use std::cell::RefCell;
 
 const ROOT: Credentials<'static> = Credentials::user(0, 0, &[]);
@@ -20,7 +20,7 @@ pub struct DirectFs<'f, M: Memory = Direct>(pub &'f Fs<M>);
 pub struct Session<'f, M: Memory = Direct> {
     thread: Thread<'f, M>,
     root: Node,
-    parent: Kept,
+    parent: CachedReference,
     buffer: RefCell<Box<PathBuffer>>,
     files: RefCell<Files>,
 }
@@ -40,7 +40,13 @@ impl<M: Memory> System for DirectFs<'_, M> {
     fn session(&self) -> Result<Session<'_, M>> {
         let thread = self.0.enter()?;
         let root = thread.root()?;
-        Ok(Session { thread, root, parent: Kept::new(), buffer: RefCell::default(), files: RefCell::default() })
+        Ok(Session {
+            thread,
+            root,
+            parent: CachedReference::new(),
+            buffer: RefCell::default(),
+            files: RefCell::default(),
+        })
     }
 }
 
@@ -49,7 +55,7 @@ impl<M: Memory> Drop for Session<'_, M> {
         for file in self.files.borrow_mut().open.drain(..).flatten() {
             Caller::new(&self.thread, ROOT).close(&file);
         }
-        self.parent.give_back(&self.thread);
+        self.parent.release(&self.thread);
         self.thread.release(self.root, 1);
     }
 }
@@ -67,13 +73,13 @@ impl<'f, M: Memory> Session<'f, M> {
         Caller::new(&self.thread, ROOT).with_parent(&self.parent)
     }
 
-    fn place(&self) -> Place {
-        Place { root: self.root, start: self.root, can_leave: false }
+    fn walk_start(&self) -> WalkStart {
+        WalkStart { root: self.root, start: self.root, can_leave: false }
     }
 
     fn at<T>(&self, path: &[u8], last: LastLink, call: impl FnOnce(Node) -> Result<T>) -> Result<T> {
         let buffer = &mut self.buffer.borrow_mut();
-        self.caller().at_path(&self.place(), path, last, buffer, call).and_then(inside)
+        self.caller().at_path(&self.walk_start(), path, last, buffer, call).and_then(inside)
     }
 
     fn with<T>(&self, handle: Handle, call: impl FnOnce(&OpenFile) -> Result<T>) -> Result<T> {
@@ -99,7 +105,7 @@ impl<'f, M: Memory> Session<'f, M> {
 impl<M: Memory> Calls for Session<'_, M> {
     fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<Handle> {
         let buffer = &mut self.buffer.borrow_mut();
-        let opened = self.caller().open_path(&self.place(), path, flags, (mode, 0), buffer).and_then(inside)?;
+        let opened = self.caller().open_path(&self.walk_start(), path, flags, (mode, 0), buffer).and_then(inside)?;
         let files = &mut *self.files.borrow_mut();
         let handle = files.free.pop().unwrap_or_else(|| {
             files.open.push(None);
@@ -147,47 +153,47 @@ impl<M: Memory> Calls for Session<'_, M> {
     #[inline]
     fn stat(&self, path: &[u8]) -> Result<Attributes> {
         let buffer = &mut self.buffer.borrow_mut();
-        self.caller().stat_path(&self.place(), path, LastLink::Follow, buffer).and_then(inside)
+        self.caller().stat_path(&self.walk_start(), path, LastLink::Follow, buffer).and_then(inside)
     }
 
     fn stat_link(&self, path: &[u8]) -> Result<Attributes> {
         let buffer = &mut self.buffer.borrow_mut();
-        self.caller().stat_path(&self.place(), path, LastLink::Stay, buffer).and_then(inside)
+        self.caller().stat_path(&self.walk_start(), path, LastLink::Stay, buffer).and_then(inside)
     }
 
     fn access(&self, path: &[u8], mode: u32) -> Result<()> {
         let buffer = &mut self.buffer.borrow_mut();
-        self.caller().access_path(&self.place(), path, LastLink::Follow, Want(mode & 7), buffer).and_then(inside)
+        self.caller().access_path(&self.walk_start(), path, LastLink::Follow, Want(mode & 7), buffer).and_then(inside)
     }
 
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
         let buffer = &mut self.buffer.borrow_mut();
-        self.caller().mkdir_path(&self.place(), path, mode, 0, buffer).and_then(inside)
+        self.caller().mkdir_path(&self.walk_start(), path, mode, 0, buffer).and_then(inside)
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.caller().unlink_path(&self.place(), path, &mut self.buffer.borrow_mut()).and_then(inside)
+        self.caller().unlink_path(&self.walk_start(), path, &mut self.buffer.borrow_mut()).and_then(inside)
     }
 
     fn rmdir(&self, path: &[u8]) -> Result<()> {
-        self.caller().rmdir_path(&self.place(), path, &mut self.buffer.borrow_mut()).and_then(inside)
+        self.caller().rmdir_path(&self.walk_start(), path, &mut self.buffer.borrow_mut()).and_then(inside)
     }
 
     fn rename(&self, from: &[u8], to: &[u8], flags: u32) -> Result<()> {
-        let place = self.place();
+        let place = self.walk_start();
         let buffer = &mut self.buffer.borrow_mut();
         self.caller().rename_path((&place, from), (&place, to), flags, buffer).and_then(inside)
     }
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let buffer = &mut self.buffer.borrow_mut();
-        let file = self.caller().resolve(&self.place(), from, LastLink::Stay, buffer).and_then(inside)?;
-        self.caller().link_path(file.node(), false, &self.place(), to, buffer).and_then(inside)
+        let file = self.caller().resolve(&self.walk_start(), from, LastLink::Stay, buffer).and_then(inside)?;
+        self.caller().link_path(file.node(), false, &self.walk_start(), to, buffer).and_then(inside)
     }
 
     fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
         let buffer = &mut self.buffer.borrow_mut();
-        self.caller().symlink_path(target, &self.place(), path, buffer).and_then(inside)
+        self.caller().symlink_path(target, &self.walk_start(), path, buffer).and_then(inside)
     }
 
     fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {

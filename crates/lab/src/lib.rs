@@ -1,6 +1,6 @@
 //! The lab: working implementations of the file systems that DirectFS is compared with.
 //!
-//! A system is a [`front`] (the VFS layer) over a [`physical`] file system, like a kernel's VFS
+//! A system is a [`vfs`] (the VFS layer) over a [`physical`] file system, like a kernel's VFS
 //! over a file system:
 //!
 //! ```text
@@ -25,7 +25,6 @@ pub mod crash;
 pub mod directfs;
 pub mod error;
 pub mod experiments;
-pub mod front;
 pub mod inode;
 mod locks;
 pub mod mount;
@@ -35,5 +34,6 @@ pub mod physical;
 pub mod pmfs;
 pub mod soupfs;
 pub mod substrate;
+pub mod vfs;
 
 pub use error::{Error, Result};

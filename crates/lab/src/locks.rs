@@ -11,10 +11,10 @@ use std::sync::{
 };
 
 /// Attempts before sleeping: about ten microseconds, longer than a call holds a lock.
-const LOOKS: u32 = 300;
+const SPINS: u32 = 300;
 
-fn patiently<G>(take: impl Fn() -> TryLockResult<G>, sleep: impl FnOnce() -> G) -> G {
-    for _ in 0..LOOKS {
+fn spin_then_sleep<G>(take: impl Fn() -> TryLockResult<G>, sleep: impl FnOnce() -> G) -> G {
+    for _ in 0..SPINS {
         match take() {
             Ok(guard) => return guard,
             Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
@@ -27,17 +27,17 @@ fn patiently<G>(take: impl Fn() -> TryLockResult<G>, sleep: impl FnOnce() -> G) 
 /// Locks a mutex.
 #[inline]
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    patiently(|| mutex.try_lock(), || mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    spin_then_sleep(|| mutex.try_lock(), || mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Takes a read lock.
 #[inline]
 pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    patiently(|| lock.try_read(), || lock.read().unwrap_or_else(PoisonError::into_inner))
+    spin_then_sleep(|| lock.try_read(), || lock.read().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Takes a write lock.
 #[inline]
 pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    patiently(|| lock.try_write(), || lock.write().unwrap_or_else(PoisonError::into_inner))
+    spin_then_sleep(|| lock.try_write(), || lock.write().unwrap_or_else(PoisonError::into_inner))
 }

@@ -5,12 +5,12 @@
 //! access lists, O_TMPFILE, fallocate, holes in lseek.
 
 use crate::error::{Error, Result};
-use crate::front::{ByVfs, Cachelet, Conventional, Front, FrontOptions, Held, Kept, Names, Wish};
 use crate::nova::Nova;
 use crate::physical::{MkfsOptions, MountOptions as PhysicalOptions, PhysicalFs};
 use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
 use crate::substrate::{self, System};
+use crate::vfs::{ByVfs, Cachelet, Conventional, CreateArguments, FileRef, Names, OwnedFileRef, Vfs, VfsOptions};
 use engine::format::FileKind;
 use engine::{Attributes, Changes, RenameFlags};
 use fuser::{
@@ -31,7 +31,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The VFS layer of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FrontKind {
+pub enum VfsKind {
     /// Dentry and inode cache.
     Conventional,
     /// No dentry cache.
@@ -40,55 +40,55 @@ pub enum FrontKind {
     Cachelet,
 }
 
-impl FrontKind {
+impl VfsKind {
     /// All.
-    pub const ALL: [FrontKind; 3] = [FrontKind::Conventional, FrontKind::ByVfs, FrontKind::Cachelet];
+    pub const ALL: [VfsKind; 3] = [VfsKind::Conventional, VfsKind::ByVfs, VfsKind::Cachelet];
 
     /// The name on the command line and in reports.
     pub const fn name(self) -> &'static str {
         match self {
-            FrontKind::Conventional => "conventional",
-            FrontKind::ByVfs => "byvfs",
-            FrontKind::Cachelet => "cachelet",
+            VfsKind::Conventional => "conventional",
+            VfsKind::ByVfs => "byvfs",
+            VfsKind::Cachelet => "cachelet",
         }
     }
 
     /// By its name.
-    pub fn parse(name: &str) -> Option<FrontKind> {
-        FrontKind::ALL.into_iter().find(|front| front.name() == name)
+    pub fn parse(name: &str) -> Option<VfsKind> {
+        VfsKind::ALL.into_iter().find(|vfs| vfs.name() == name)
     }
 
     /// The value recorded in an image.
-    const fn noted(self) -> u64 {
+    const fn recorded(self) -> u64 {
         self as u64
     }
 
     /// Decodes the value recorded in an image; unknown values mean the default.
-    fn from_noted(noted: u64) -> FrontKind {
-        FrontKind::ALL.into_iter().find(|front| front.noted() == noted).unwrap_or(FrontKind::Conventional)
+    fn from_recorded(noted: u64) -> VfsKind {
+        VfsKind::ALL.into_iter().find(|vfs| vfs.recorded() == noted).unwrap_or(VfsKind::Conventional)
     }
 }
 
 /// A file system of the lab: the image format, and the default VFS layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind {
+pub struct SystemKind {
     /// The format.
     pub system: System,
     /// The VFS layer.
-    pub front: FrontKind,
+    pub vfs: VfsKind,
 }
 
-impl Kind {
+impl SystemKind {
     /// The names that [`parse`](Self::parse) accepts.
     pub const NAMES: [&str; 6] = ["nova", "pmfs", "soupfs", "conventional", "byvfs", "cachelet"];
 
     /// Parses a name: a format under the conventional layer, or a layer over the NOVA-like format,
     /// as in the papers.
-    pub fn parse(name: &str) -> Option<Kind> {
+    pub fn parse(name: &str) -> Option<SystemKind> {
         if let Some(system) = System::ALL.into_iter().find(|system| system.name() == name) {
-            return Some(Kind { system, front: FrontKind::Conventional });
+            return Some(SystemKind { system, vfs: VfsKind::Conventional });
         }
-        FrontKind::parse(name).map(|front| Kind { system: System::Nova, front })
+        VfsKind::parse(name).map(|vfs| SystemKind { system: System::Nova, vfs })
     }
 }
 
@@ -118,18 +118,18 @@ pub enum ImageError {
 }
 
 /// The kind of an image, if it is one of the lab's.
-pub fn kind_of(image: &Path) -> Option<Kind> {
+pub fn kind_of(image: &Path) -> Option<SystemKind> {
     let mut first = [0; substrate::IDENTITY_BYTES];
     File::open(image).ok()?.read_exact(&mut first).ok()?;
     let system = substrate::identify(&first)?;
-    Some(Kind { system, front: FrontKind::from_noted(substrate::front_noted(&first)) })
+    Some(SystemKind { system, vfs: VfsKind::from_recorded(substrate::recorded_vfs(&first)) })
 }
 
 /// Creates an image of a system. An existing file that `force` allows to overwrite keeps its inode
 /// and mode.
 pub fn make(
     image: &Path,
-    kind: Kind,
+    kind: SystemKind,
     length: u64,
     options: &MkfsOptions,
     force: bool,
@@ -152,7 +152,7 @@ pub fn make(
         System::Pmfs => Pmfs::mkfs(&region, options),
         System::SoupFs => SoupFs::mkfs(&region, options),
     };
-    let made = made.and_then(|()| substrate::note_front(&region, kind.front.noted()));
+    let made = made.and_then(|()| substrate::record_vfs(&region, kind.vfs.recorded()));
     if made.is_err() && !exists {
         let _ = std::fs::remove_file(image);
     }
@@ -163,34 +163,34 @@ pub fn make(
 /// Serves an image until it is unmounted or a signal arrives, then unmounts it cleanly.
 pub fn serve(
     image: &Path,
-    Kind { system, front }: Kind,
+    SystemKind { system, vfs }: SystemKind,
     mount_point: &Path,
     options: &fuse::MountOptions,
     ready: impl FnOnce(&Path),
 ) -> std::result::Result<(), ImageError> {
     match system {
-        System::Nova => serve_system::<Nova<Direct>>(image, front, mount_point, options, ready),
-        System::Pmfs => serve_system::<Pmfs<Direct>>(image, front, mount_point, options, ready),
-        System::SoupFs => serve_system::<SoupFs<Direct>>(image, front, mount_point, options, ready),
+        System::Nova => serve_system::<Nova<Direct>>(image, vfs, mount_point, options, ready),
+        System::Pmfs => serve_system::<Pmfs<Direct>>(image, vfs, mount_point, options, ready),
+        System::SoupFs => serve_system::<SoupFs<Direct>>(image, vfs, mount_point, options, ready),
     }
 }
 
 fn serve_system<P: PhysicalFs<Memory = Direct>>(
     image: &Path,
-    front: FrontKind,
+    vfs: VfsKind,
     mount_point: &Path,
     options: &fuse::MountOptions,
     ready: impl FnOnce(&Path),
 ) -> std::result::Result<(), ImageError> {
-    match front {
-        FrontKind::Conventional => serve_front(Conventional::<P>::mount, image, mount_point, options, ready),
-        FrontKind::ByVfs => serve_front(ByVfs::<P>::mount, image, mount_point, options, ready),
-        FrontKind::Cachelet => serve_front(Cachelet::<P>::mount, image, mount_point, options, ready),
+    match vfs {
+        VfsKind::Conventional => serve_vfs(Conventional::<P>::mount, image, mount_point, options, ready),
+        VfsKind::ByVfs => serve_vfs(ByVfs::<P>::mount, image, mount_point, options, ready),
+        VfsKind::Cachelet => serve_vfs(Cachelet::<P>::mount, image, mount_point, options, ready),
     }
 }
 
-fn serve_front<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
-    mount: impl FnOnce(pmem::MappedRegion<Direct>, FrontOptions) -> Result<Front<P, N>>,
+fn serve_vfs<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
+    mount: impl FnOnce(pmem::MappedRegion<Direct>, VfsOptions) -> Result<Vfs<P, N>>,
     image: &Path,
     mount_point: &Path,
     options: &fuse::MountOptions,
@@ -204,15 +204,14 @@ fn serve_front<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
     {
         return Err(file_system(Errno::EBUSY.into()));
     }
-    let front =
-        mount(mapping.region(Direct)?, FrontOptions { mount: PhysicalOptions::default(), ..Default::default() });
-    let front = Arc::new(front.map_err(file_system)?);
-    let server = Server { front: Arc::clone(&front), nodes: Mutex::default() };
+    let vfs = mount(mapping.region(Direct)?, VfsOptions { mount: PhysicalOptions::default(), ..Default::default() });
+    let vfs = Arc::new(vfs.map_err(file_system)?);
+    let server = Server { vfs: Arc::clone(&vfs), nodes: Mutex::default() };
     let source = image.display().to_string();
     let served = fuse::serve_other(server, &source, mount_point, options, ready);
     // The session has ended and dropped the other reference.
-    if let Some(front) = Arc::into_inner(front) {
-        front.unmount().map_err(file_system)?;
+    if let Some(vfs) = Arc::into_inner(vfs) {
+        vfs.unmount().map_err(file_system)?;
     }
     let _ = mapping.sync(0..mapping.length());
     Ok(served?)
@@ -225,28 +224,28 @@ const ROOT_NODE: u64 = 1;
 const DOTS: i64 = 2;
 
 struct Node {
-    kept: Kept,
+    file: OwnedFileRef,
     lookups: u64,
 }
 
 struct Server<P: PhysicalFs, N: Names<P>> {
-    front: Arc<Front<P, N>>,
+    vfs: Arc<Vfs<P, N>>,
     nodes: Mutex<HashMap<u64, Node>>,
 }
 
 impl<P: PhysicalFs, N: Names<P>> Drop for Server<P, N> {
     fn drop(&mut self) {
         for (_, node) in self.nodes().drain() {
-            drop(self.front.take_back(node.kept));
+            drop(self.vfs.take_back(node.file));
         }
     }
 }
 
-fn who(request: &Request) -> Credentials<'static> {
+fn credentials_of(request: &Request) -> Credentials<'static> {
     Credentials::kernel_checked(request.uid(), request.gid())
 }
 
-fn moment(time: TimeOrNow) -> i64 {
+fn nanoseconds(time: TimeOrNow) -> i64 {
     match time {
         TimeOrNow::Now => posix::host::now_ns(),
         TimeOrNow::SpecificTime(time) => match time.duration_since(UNIX_EPOCH) {
@@ -278,25 +277,25 @@ impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
     }
 
     fn node_of(&self, number: u64) -> u64 {
-        if number == self.front.physical().root() { ROOT_NODE } else { number + 1 }
+        if number == self.vfs.physical().root() { ROOT_NODE } else { number + 1 }
     }
 
-    fn held(&self, node: INodeNo) -> Result<Held<'_, P, N>> {
+    fn held(&self, node: INodeNo) -> Result<FileRef<'_, P, N>> {
         if node.0 == ROOT_NODE {
-            return Ok(self.front.root());
+            return Ok(self.vfs.root());
         }
-        Ok(self.front.hold(&self.nodes().get(&node.0).ok_or(Errno::ENOENT)?.kept))
+        Ok(self.vfs.hold(&self.nodes().get(&node.0).ok_or(Errno::ENOENT)?.file))
     }
 
     /// Records that the kernel has a reference to a file. Returns its attributes.
-    fn introduce(&self, file: Held<'_, P, N>) -> FileAttr {
-        let attributes = self.front.stat_held(&file);
+    fn introduce(&self, file: FileRef<'_, P, N>) -> FileAttr {
+        let attributes = self.vfs.stat_held(&file);
         let number = self.node_of(attributes.number);
         if number != ROOT_NODE {
             let mut nodes = self.nodes();
             let known = nodes.get_mut(&number).map(|node| node.lookups += 1).is_some();
             if !known {
-                nodes.insert(number, Node { kept: file.keep(), lookups: 1 });
+                nodes.insert(number, Node { file: file.into_owned(), lookups: 1 });
             }
         }
         self.attr(&attributes)
@@ -326,22 +325,28 @@ impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
         }
     }
 
-    fn reply_entry(&self, found: Result<Held<'_, P, N>>, reply: ReplyEntry) {
+    fn reply_entry(&self, found: Result<FileRef<'_, P, N>>, reply: ReplyEntry) {
         match found {
             Ok(file) => {
-                let generation = self.front.stat_held(&file).generation;
+                let generation = self.vfs.stat_held(&file).generation;
                 reply.entry(&Duration::ZERO, &self.introduce(file), Generation(generation.into()));
             }
             Err(error) => reply.error(errno(error)),
         }
     }
 
-    fn make(&self, request: &Request, parent: INodeNo, name: &OsStr, wish: &Wish<'_>) -> Result<Held<'_, P, N>> {
-        self.front.make(&who(request), &self.held(parent)?, name.as_bytes(), wish)
+    fn make(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        arguments: &CreateArguments<'_>,
+    ) -> Result<FileRef<'_, P, N>> {
+        self.vfs.make(&credentials_of(request), &self.held(parent)?, name.as_bytes(), arguments)
     }
 
     fn open_node(&self, request: &Request, node: INodeNo, flags: i32) -> Result<u32> {
-        self.front.open_held(&who(request), self.held(node)?, flags & !(libc::O_CREAT | libc::O_EXCL))
+        self.vfs.open_held(&credentials_of(request), self.held(node)?, flags & !(libc::O_CREAT | libc::O_EXCL))
     }
 
     fn list(&self, node: INodeNo, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
@@ -356,7 +361,7 @@ impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
             }
         }
         let cookie = (offset - DOTS) as u64;
-        self.front.read_directory_held(&directory, cookie, &mut |entry| {
+        self.vfs.read_directory_held(&directory, cookie, &mut |entry| {
             let number = INodeNo(self.node_of(entry.number));
             !reply.add(number, entry.cookie + DOTS as u64, file_type(entry.kind), OsStr::from_bytes(entry.name))
         })
@@ -365,13 +370,13 @@ impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
     fn set(&self, request: &Request, node: INodeNo, size_bytes: Option<u64>, changes: &Changes) -> Result<Attributes> {
         let file = self.held(node)?;
         if let Some(length) = size_bytes {
-            self.front.truncate_held(&file, length)?;
+            self.vfs.truncate_held(&file, length)?;
         }
         if *changes == Changes::default() {
-            return Ok(self.front.stat_held(&file));
+            return Ok(self.vfs.stat_held(&file));
         }
-        let who = who(request);
-        self.front.change(&file, |attributes| {
+        let credentials = credentials_of(request);
+        self.vfs.change(&file, |attributes| {
             let changes_owner = changes.uid.is_some() || changes.gid.is_some();
             let kept = if changes_owner && attributes.kind == FileKind::Regular {
                 attributes.mode & 0o7777 & !(libc::S_ISUID | libc::S_ISGID)
@@ -380,7 +385,7 @@ impl<P: PhysicalFs, N: Names<P>> Server<P, N> {
             };
             let permissions = changes.permissions.or(changes_owner.then_some(kept));
             // The kernel has checked the permission.
-            debug_assert!(who.checked);
+            debug_assert!(credentials.checked);
             Ok(Changes { permissions, ..*changes })
         })
     }
@@ -396,7 +401,8 @@ fn reply_empty(result: Result<()>, reply: ReplyEmpty) {
 #[allow(clippy::too_many_arguments)]
 impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self.held(parent).and_then(|parent| self.front.lookup(&who(request), &parent, name.as_bytes()));
+        let found =
+            self.held(parent).and_then(|parent| self.vfs.lookup(&credentials_of(request), &parent, name.as_bytes()));
         self.reply_entry(found, reply);
     }
 
@@ -408,13 +414,13 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
             && let Some(gone) = nodes.remove(&node.0)
         {
             drop(nodes);
-            drop(self.front.take_back(gone.kept));
+            drop(self.vfs.take_back(gone.file));
         }
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.held(node) {
-            Ok(file) => reply.attr(&Duration::ZERO, &self.attr(&self.front.stat_held(&file))),
+            Ok(file) => reply.attr(&Duration::ZERO, &self.attr(&self.vfs.stat_held(&file))),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -441,8 +447,8 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
             permissions: mode.map(|mode| mode & 0o7777),
             uid,
             gid,
-            accessed_ns: accessed.map(moment),
-            modified_ns: modified.map(moment),
+            accessed_ns: accessed.map(nanoseconds),
+            modified_ns: modified.map(nanoseconds),
             ..Changes::default()
         };
         match self.set(request, node, size, &changes) {
@@ -452,7 +458,7 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        match self.held(node).and_then(|link| self.front.read_link_held(&link)) {
+        match self.held(node).and_then(|link| self.vfs.read_link_held(&link)) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(errno(error)),
         }
@@ -469,15 +475,15 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
         reply: ReplyEntry,
     ) {
         let made = FileKind::from_mode(mode).ok_or(Error::Errno(Errno::EINVAL)).and_then(|kind| {
-            let wish = Wish { kind, permissions: mode & 0o7777 & !umask, device, target: b"" };
-            self.make(request, parent, name, &wish)
+            let arguments = CreateArguments { kind, permissions: mode & 0o7777 & !umask, device, target: b"" };
+            self.make(request, parent, name, &arguments)
         });
         self.reply_entry(made, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let wish = Wish::of(FileKind::Directory, mode & 0o1777 & !umask);
-        self.reply_entry(self.make(request, parent, name, &wish), reply);
+        let arguments = CreateArguments::of(FileKind::Directory, mode & 0o1777 & !umask);
+        self.reply_entry(self.make(request, parent, name, &arguments), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -486,17 +492,19 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
             let wrong = if target.is_empty() { Errno::ENOENT } else { Errno::ENAMETOOLONG };
             return reply.error(errno(wrong.into()));
         }
-        let wish = Wish { kind: FileKind::Symlink, permissions: 0o777, device: 0, target };
-        self.reply_entry(self.make(request, parent, name, &wish), reply);
+        let arguments = CreateArguments { kind: FileKind::Symlink, permissions: 0o777, device: 0, target };
+        self.reply_entry(self.make(request, parent, name, &arguments), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let remove = |parent: Held<'_, P, N>| self.front.remove(&who(request), &parent, name.as_bytes(), false);
+        let remove =
+            |parent: FileRef<'_, P, N>| self.vfs.remove(&credentials_of(request), &parent, name.as_bytes(), false);
         reply_empty(self.held(parent).and_then(remove), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let remove = |parent: Held<'_, P, N>| self.front.remove(&who(request), &parent, name.as_bytes(), true);
+        let remove =
+            |parent: FileRef<'_, P, N>| self.vfs.remove(&credentials_of(request), &parent, name.as_bytes(), true);
         reply_empty(self.held(parent).and_then(remove), reply);
     }
 
@@ -521,14 +529,14 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
         };
         let renamed = self.held(parent).and_then(|from| {
             let to = self.held(new_parent)?;
-            self.front.rename_held(&who(request), (&from, name.as_bytes()), (&to, new_name.as_bytes()), flags)
+            self.vfs.rename_held(&credentials_of(request), (&from, name.as_bytes()), (&to, new_name.as_bytes()), flags)
         });
         reply_empty(renamed, reply);
     }
 
     fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
         let linked = self.held(node).and_then(|file| {
-            self.front.link_held(&who(request), &file, &self.held(new_parent)?, new_name.as_bytes())?;
+            self.vfs.link_held(&credentials_of(request), &file, &self.held(new_parent)?, new_name.as_bytes())?;
             Ok(file)
         });
         self.reply_entry(linked, reply);
@@ -551,20 +559,20 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let wish = Wish::of(FileKind::Regular, mode & 0o7777 & !umask);
-        let made = self.make(request, parent, name, &wish).or_else(|error| match error {
+        let arguments = CreateArguments::of(FileKind::Regular, mode & 0o7777 & !umask);
+        let made = self.make(request, parent, name, &arguments).or_else(|error| match error {
             Error::Errno(Errno::EEXIST) if flags & libc::O_EXCL == 0 => {
-                self.front.lookup(&who(request), &self.held(parent)?, name.as_bytes())
+                self.vfs.lookup(&credentials_of(request), &self.held(parent)?, name.as_bytes())
             }
             other => Err(other),
         });
         let opened = made.and_then(|file| {
             let flags = flags & !(libc::O_CREAT | libc::O_EXCL);
-            Ok((self.front.open_held(&who(request), file.clone(), flags)?, file))
+            Ok((self.vfs.open_held(&credentials_of(request), file.clone(), flags)?, file))
         });
         match opened {
             Ok((handle, file)) => {
-                let generation = Generation(self.front.stat_held(&file).generation.into());
+                let generation = Generation(self.vfs.stat_held(&file).generation.into());
                 let attr = self.introduce(file);
                 reply.created(&Duration::ZERO, &attr, generation, FileHandle(handle.into()), FopenFlags::empty());
             }
@@ -584,7 +592,7 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
         reply: ReplyData,
     ) {
         let mut buffer = vec![0; size as usize];
-        match self.front.read_at(handle.0 as u32, offset, &mut buffer) {
+        match self.vfs.read_at(handle.0 as u32, offset, &mut buffer) {
             Ok(count) => reply.data(&buffer[..count]),
             Err(error) => reply.error(errno(error)),
         }
@@ -602,7 +610,7 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.front.write_at(handle.0 as u32, Some(offset), data) {
+        match self.vfs.write_at(handle.0 as u32, Some(offset), data) {
             Ok(count) => reply.written(count as u32),
             Err(error) => reply.error(errno(error)),
         }
@@ -618,15 +626,15 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        reply_empty(self.front.close_open(handle.0 as u32), reply);
+        reply_empty(self.vfs.close_open(handle.0 as u32), reply);
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(self.front.sync_open(handle.0 as u32), reply);
+        reply_empty(self.vfs.sync_open(handle.0 as u32), reply);
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(self.front.physical().sync(), reply);
+        reply_empty(self.vfs.physical().sync(), reply);
     }
 
     fn readdir(&self, _: &Request, node: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {
@@ -637,7 +645,7 @@ impl<P: PhysicalFs, N: Names<P>> Filesystem for Server<P, N> {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.front.physical().space() {
+        match self.vfs.physical().space() {
             Ok(space) => reply.statfs(
                 space.blocks,
                 space.blocks_free,

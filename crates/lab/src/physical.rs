@@ -38,12 +38,12 @@
 //!
 //! Operations report the image offsets of a name ([`Found::entry`]) and an inode
 //! ([`Loaded::inode`]). A VFS layer with its own index passes the entry back ([`Name::entry`]), so
-//! that the name is not searched for twice. When mounted for such a layer ([`Index::Front`]), a
+//! that the name is not searched for twice. When mounted for such a layer ([`Index::Vfs`]), a
 //! physical file system builds no index of names. The inode's offset leads to its [`NvPointer`].
 
 use crate::error::Result;
 use crate::inode::AttributeCell;
-use crate::multicore::places::Place;
+use crate::multicore::named_memory::NamedMemory;
 use crate::substrate::NvPointer;
 use engine::format::FileKind;
 use engine::{Attributes, Changes};
@@ -92,7 +92,7 @@ pub struct Name<'n> {
     /// 1 to 255 bytes.
     pub bytes: &'n [u8],
     /// Image offset of its entry, if the VFS layer knows it. Always set when the name exists and
-    /// the mount uses [`Index::Front`].
+    /// the mount uses [`Index::Vfs`].
     pub entry: Option<u64>,
 }
 
@@ -233,7 +233,7 @@ pub enum Index {
     Own,
     /// The VFS layer, for all names of a directory in use. `lookup` is never called, and every
     /// existing name comes with its offset.
-    Front,
+    Vfs,
 }
 
 /// Options of a mount.
@@ -387,7 +387,7 @@ pub trait PhysicalFs: Send + Sync + Sized + 'static {
     fn sync(&self) -> Result<()>;
 
     /// The memory areas of this file system, for reports of where threads contend.
-    fn places(&self) -> Vec<Place> {
+    fn named_memory(&self) -> Vec<NamedMemory> {
         Vec::new()
     }
     /// Total and free space.

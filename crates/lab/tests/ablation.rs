@@ -258,7 +258,7 @@ thread_local! {
 }
 
 #[test]
-fn who_writes_a_log_holds_it_alone_and_gives_it_back() {
+fn a_log_is_locked_by_its_writer_and_released() {
     let mut ablation = Variant::LockedLog.ablation(MANY);
     let logs = ablation.logs.unwrap();
     let counted = CountedLogs { logs, taken: 0.into(), held: 0.into(), most: 0.into() };

@@ -33,7 +33,7 @@ fn every_experiment_measures_all_that_its_table_shows() {
 }
 
 #[test]
-fn names_are_told_apart_and_tell_their_paper() {
+fn names_are_unique_and_name_their_paper() {
     let names: BTreeSet<&str> = CATALOGUE.iter().map(|experiment| experiment.name).collect();
     assert_eq!(names.len(), CATALOGUE.len());
     for experiment in CATALOGUE {
@@ -81,7 +81,7 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
 }
 
 #[test]
-fn an_experiment_for_which_there_is_too_little_memory_says_how_much_it_needs_and_does_nothing() {
+fn an_experiment_without_enough_memory_reports_its_needs_and_does_nothing() {
     let experiment = Experiment {
         name: "huge",
         question: "Is there so much?",
@@ -96,7 +96,7 @@ fn an_experiment_for_which_there_is_too_little_memory_says_how_much_it_needs_and
 }
 
 #[test]
-fn an_experiment_ends_when_somebody_wants_that() {
+fn an_experiment_ends_when_stopped() {
     let asked = Cell::new(0);
     let stop = || {
         asked.set(asked.get() + 1);

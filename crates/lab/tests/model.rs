@@ -4,10 +4,10 @@
 mod common;
 
 use common::{compare_with_model, small_options};
-use lab::front::{ByVfsNames, DentryCache, FrontOptions, Mindex};
 use lab::nova::Nova;
 use lab::pmfs::Pmfs;
 use lab::soupfs::SoupFs;
+use lab::vfs::{ByVfsNames, DentryCache, Mindex, VfsOptions};
 use pmem::Direct;
 
 const IMAGE_BYTES: u64 = 32 << 20;
@@ -34,7 +34,7 @@ macro_rules! systems {
             #[test]
             fn cachelet_does_what_the_model_does_with_and_without_the_quick_path() {
                 for seed in 20..26 {
-                    let options = FrontOptions { inode_quick_path: seed % 2 == 0, ..small_options() };
+                    let options = VfsOptions { inode_quick_path: seed % 2 == 0, ..small_options() };
                     compare_with_model::<$physical, _, Mindex>(seed, || Direct, IMAGE_BYTES, options);
                 }
             }
@@ -42,7 +42,7 @@ macro_rules! systems {
             #[test]
             fn caches_that_are_too_small_lose_nothing() {
                 for seed in 30..33 {
-                    let options = FrontOptions { files_max: 100, names_max: 100, ..small_options() };
+                    let options = VfsOptions { files_max: 100, names_max: 100, ..small_options() };
                     compare_with_model::<$physical, _, DentryCache>(seed, || Direct, IMAGE_BYTES, options);
                 }
             }

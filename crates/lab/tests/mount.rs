@@ -1,6 +1,6 @@
 //! Programs use a lab system through the kernel like any file system.
 
-use lab::mount::{FrontKind, ImageError, Kind, kind_of, make, serve};
+use lab::mount::{ImageError, SystemKind, VfsKind, kind_of, make, serve};
 use lab::physical::MkfsOptions;
 use lab::substrate::System;
 use std::fs;
@@ -39,7 +39,7 @@ fn look_again(root: &Path) {
     assert_eq!(fs::metadata(root.join("hard")).unwrap().nlink(), 1);
 }
 
-fn mounted(image: &Path, kind: Kind, run: fn(&Path)) -> Result<(), ImageError> {
+fn mounted(image: &Path, kind: SystemKind, run: fn(&Path)) -> Result<(), ImageError> {
     let directory = tempfile::tempdir().unwrap();
     let (ready, wait) = channel();
     std::thread::scope(|scope| {
@@ -65,11 +65,11 @@ fn a_mount_is_a_file_system_and_keeps_its_files() {
         return;
     }
     for system in System::ALL {
-        for front in FrontKind::ALL {
-            println!("{} {front:?}", system.name());
+        for vfs in VfsKind::ALL {
+            println!("{} {vfs:?}", system.name());
             let directory = tempfile::tempdir().unwrap();
             let image = directory.path().join("image");
-            let kind = Kind { system, front };
+            let kind = SystemKind { system, vfs };
             make(&image, kind, LENGTH, &MkfsOptions::default(), false).unwrap();
             assert_eq!(kind_of(&image), Some(kind), "the image records its default VFS layer");
             let again = make(&image, kind, LENGTH, &MkfsOptions::default(), false);
@@ -83,10 +83,10 @@ fn a_mount_is_a_file_system_and_keeps_its_files() {
 
 #[test]
 fn the_papers_names_mean_what_the_papers_compare() {
-    let kind = |system, front| Some(Kind { system, front });
-    assert_eq!(Kind::parse("byvfs"), kind(System::Nova, FrontKind::ByVfs));
-    assert_eq!(Kind::parse("conventional"), kind(System::Nova, FrontKind::Conventional));
-    assert_eq!(Kind::parse("soupfs"), kind(System::SoupFs, FrontKind::Conventional));
-    assert!(Kind::NAMES.into_iter().all(|name| Kind::parse(name).is_some()));
-    assert_eq!(Kind::parse("ext4"), None);
+    let kind = |system, vfs| Some(SystemKind { system, vfs });
+    assert_eq!(SystemKind::parse("byvfs"), kind(System::Nova, VfsKind::ByVfs));
+    assert_eq!(SystemKind::parse("conventional"), kind(System::Nova, VfsKind::Conventional));
+    assert_eq!(SystemKind::parse("soupfs"), kind(System::SoupFs, VfsKind::Conventional));
+    assert!(SystemKind::NAMES.into_iter().all(|name| SystemKind::parse(name).is_some()));
+    assert_eq!(SystemKind::parse("ext4"), None);
 }

@@ -9,13 +9,13 @@ use common::{Image, mkfs, small_options};
 use engine::{AttachOptions, Fs};
 use lab::calls::{Calls, System};
 use lab::directfs::DirectFs;
-use lab::front::{DentryCache, Front};
-use lab::multicore::events::{Code, Event, Kind, LINE_BYTES, events};
+use lab::multicore::events::{Code, Event, EventKind, LINE_BYTES, events};
 use lab::multicore::record::record;
 use lab::nova::Nova;
 use lab::physical::PhysicalFs;
 use lab::pmfs::Pmfs;
 use lab::soupfs::SoupFs;
+use lab::vfs::{DentryCache, Vfs};
 use pmem::{Direct, Mapping, Memory, Region};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ const IMAGE_BYTES: u64 = 32 << 20;
 struct Noted;
 
 thread_local! {
-    static SAID: RefCell<Vec<Range<u64>>> = const { RefCell::new(Vec::new()) };
+    static REPORTED: RefCell<Vec<Range<u64>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Memory for Noted {
@@ -43,13 +43,13 @@ impl Memory for Noted {
     fn fenced(&self) {}
     fn read(&self, offset: u64, length: u64) {
         if length > 0 {
-            SAID.with_borrow_mut(|said| said.push(offset / LINE_BYTES..(offset + length).div_ceil(LINE_BYTES)));
+            REPORTED.with_borrow_mut(|said| said.push(offset / LINE_BYTES..(offset + length).div_ceil(LINE_BYTES)));
         }
     }
 }
 
-fn take_said() -> BTreeSet<u64> {
-    SAID.take().into_iter().flatten().collect()
+fn take_reported() -> BTreeSet<u64> {
+    REPORTED.take().into_iter().flatten().collect()
 }
 
 /// The accesses of all calls of a kind.
@@ -81,20 +81,20 @@ impl Watcher {
     }
 
     fn call(&mut self, name: &'static str, call: impl FnOnce() -> posix::Result<()>) {
-        take_said();
+        take_reported();
         let (steps, done) = record(STEPS_MAX, call).unwrap();
         let steps = steps.expect("the buffer holds all steps");
         done.unwrap();
-        let said = take_said();
+        let said = take_reported();
         let sum = self.sums.entry(name).or_default();
         let mut touched = BTreeSet::new();
         for Event { kind, address, .. } in events(&steps, &mut self.code).unwrap() {
-            if matches!(kind, Kind::Work | Kind::Fence | Kind::Flush) || !self.image.contains(&address) {
+            if matches!(kind, EventKind::Work | EventKind::Fence | EventKind::Flush) || !self.image.contains(&address) {
                 continue;
             }
             let line = (address - self.image.start) / LINE_BYTES;
             touched.insert(line);
-            if self.known.insert(line) && kind == Kind::Load {
+            if self.known.insert(line) && kind == EventKind::Load {
                 sum.read += 1;
                 sum.unsaid += u64::from(!said.contains(&line));
             }
@@ -123,21 +123,21 @@ fn make(calls: &dyn Calls) {
     calls.sync().unwrap();
 }
 
-fn front_says<P: PhysicalFs<Memory = Noted>>() -> Sums {
+fn vfs_reads<P: PhysicalFs<Memory = Noted>>() -> Sums {
     let image = Image::new(IMAGE_BYTES);
     mkfs::<P, _>(&image, Noted);
-    let mount = || Front::<P, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
-    let front = mount();
-    make(&front);
-    front.unmount().unwrap();
-    let front = mount();
+    let mount = || Vfs::<P, DentryCache>::mount(image.region(Noted), small_options()).unwrap();
+    let vfs = mount();
+    make(&vfs);
+    vfs.unmount().unwrap();
+    let vfs = mount();
     let mut watcher = Watcher::new(&image.0);
-    watch(&mut watcher, &front);
-    front.unmount().unwrap();
+    watch(&mut watcher, &vfs);
+    vfs.unmount().unwrap();
     watcher.sums
 }
 
-fn directfs_says() -> Sums {
+fn directfs_reads() -> Sums {
     let image = Mapping::anonymous(IMAGE_BYTES).unwrap();
     // SAFETY: the mapping lives until the end of this function, as does every region over it.
     let region = || unsafe { Region::new(image.address(), image.length(), Noted) };
@@ -173,7 +173,7 @@ fn directfs_says() -> Sums {
     watcher.sums
 }
 
-fn assert_said(system: &str, sums: &Sums) {
+fn assert_reported(system: &str, sums: &Sums) {
     for call in ["stat", "unlink"] {
         let sum = &sums[call];
         assert!(sum.read >= CALLS as u64, "{system}, {call}: nothing was read, so nothing was tested: {sum:?}");
@@ -185,21 +185,21 @@ fn assert_said(system: &str, sums: &Sums) {
 }
 
 #[test]
-fn directfs_says_what_it_reads() {
-    assert_said("DirectFS", &directfs_says());
+fn directfs_reports_what_it_reads() {
+    assert_reported("DirectFS", &directfs_reads());
 }
 
 #[test]
-fn nova_says_what_it_reads() {
-    assert_said("NOVA", &front_says::<Nova<Noted>>());
+fn nova_reports_what_it_reads() {
+    assert_reported("NOVA", &vfs_reads::<Nova<Noted>>());
 }
 
 #[test]
-fn pmfs_says_what_it_reads() {
-    assert_said("PMFS", &front_says::<Pmfs<Noted>>());
+fn pmfs_reports_what_it_reads() {
+    assert_reported("PMFS", &vfs_reads::<Pmfs<Noted>>());
 }
 
 #[test]
-fn soupfs_says_what_it_reads() {
-    assert_said("SoupFS", &front_says::<SoupFs<Noted>>());
+fn soupfs_reports_what_it_reads() {
+    assert_reported("SoupFS", &vfs_reads::<SoupFs<Noted>>());
 }

@@ -50,7 +50,7 @@ fn median(arena: &mut [u8], stride: usize, mut run: impl FnMut(*mut u8)) -> u128
 }
 
 fn kinds() -> impl Iterator<Item = StreamKind> {
-    [StreamKind::Sse2, StreamKind::Avx512, StreamKind::Movdir64b].into_iter().filter(|kind| kind.is_here())
+    [StreamKind::Sse2, StreamKind::Avx512, StreamKind::Movdir64b].into_iter().filter(|kind| kind.is_supported())
 }
 
 fn durable_copies(arena: &mut [u8], source: &[u8]) {

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_file_systems_are_told_from_those_with_a_disk() {
+    fn memory_file_systems_are_distinguished_from_disks() {
         assert_eq!(Backing::of_magic(0x0102_1994), Backing::Tmpfs);
         assert_eq!(Backing::of_magic(0x8584_58f6), Backing::Tmpfs);
         assert_eq!(Backing::of_magic(0xef53), Backing::File { file_system: "ext4" });
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn only_dax_is_said_to_survive_a_power_failure() {
+    fn only_dax_survives_a_power_failure() {
         for backing in [
             Backing::Tmpfs,
             Backing::File { file_system: "ext4" },

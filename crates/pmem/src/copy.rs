@@ -67,8 +67,8 @@ pub(crate) enum StreamKind {
 }
 
 /// Features of the processor; zero means not yet detected.
-static FOUND: AtomicU8 = AtomicU8::new(0);
-const ASKED: u8 = 1;
+static DETECTED_FEATURES: AtomicU8 = AtomicU8::new(0);
+const DETECTED: u8 = 1;
 #[cfg(feature = "std")]
 const HAS_AVX512: u8 = 2;
 const HAS_MOVDIR64B: u8 = 4;
@@ -76,8 +76,8 @@ const HAS_FAST_STRINGS: u8 = 8;
 const IS_INTEL: u8 = 16;
 
 #[inline(always)]
-fn found() -> u8 {
-    match FOUND.load(Ordering::Relaxed) {
+fn detected_features() -> u8 {
+    match DETECTED_FEATURES.load(Ordering::Relaxed) {
         0 => detect(),
         found => found,
     }
@@ -85,7 +85,7 @@ fn found() -> u8 {
 
 #[cold]
 fn detect() -> u8 {
-    let mut found = ASKED;
+    let mut found = DETECTED;
     let first = if cfg!(miri) { None } else { Some(__cpuid(0)) };
     if let Some(first) = first.filter(|first| first.eax >= 7) {
         if [first.ebx, first.edx, first.ecx].map(u32::to_le_bytes) == [*b"Genu", *b"ineI", *b"ntel"] {
@@ -103,7 +103,7 @@ fn detect() -> u8 {
             found |= HAS_FAST_STRINGS;
         }
     }
-    FOUND.store(found, Ordering::Relaxed);
+    DETECTED_FEATURES.store(found, Ordering::Relaxed);
     found
 }
 
@@ -127,13 +127,13 @@ impl StreamKind {
     /// The best kind of this processor, detected once per process.
     #[inline(always)]
     pub(crate) fn best() -> StreamKind {
-        if StreamKind::Movdir64b.is_here() { StreamKind::Movdir64b } else { StreamKind::widest() }
+        if StreamKind::Movdir64b.is_supported() { StreamKind::Movdir64b } else { StreamKind::widest() }
     }
 
     #[cfg(feature = "std")]
     #[inline(always)]
     fn widest() -> StreamKind {
-        if StreamKind::Avx512.is_here() { StreamKind::Avx512 } else { StreamKind::Sse2 }
+        if StreamKind::Avx512.is_supported() { StreamKind::Avx512 } else { StreamKind::Sse2 }
     }
 
     #[cfg(not(feature = "std"))]
@@ -144,12 +144,12 @@ impl StreamKind {
 
     /// Whether the processor has this instruction.
     #[inline(always)]
-    pub(crate) fn is_here(self) -> bool {
+    pub(crate) fn is_supported(self) -> bool {
         match self {
             StreamKind::Sse2 => true,
             #[cfg(feature = "std")]
-            StreamKind::Avx512 => found() & HAS_AVX512 != 0,
-            StreamKind::Movdir64b => found() & HAS_MOVDIR64B != 0,
+            StreamKind::Avx512 => detected_features() & HAS_AVX512 != 0,
+            StreamKind::Movdir64b => detected_features() & HAS_MOVDIR64B != 0,
         }
     }
 }
@@ -332,14 +332,14 @@ unsafe extern "C" {
 fn best_as_string(to: *const u8, from: *const u8, length: usize) -> bool {
     let distance = (to as usize).wrapping_sub(from as usize) % PAGE_BYTES;
     length >= STRING_BYTES_MIN
-        && found() & HAS_FAST_STRINGS != 0
-        && (found() & IS_INTEL != 0 || !STRING_STALLS.contains(&distance))
+        && detected_features() & HAS_FAST_STRINGS != 0
+        && (detected_features() & IS_INTEL != 0 || !STRING_STALLS.contains(&distance))
 }
 
 /// Whether this length is faster without strings: see [`INTEL_BYTES_MIN`].
 #[inline]
 fn is_long_on_intel(length: usize) -> bool {
-    length >= INTEL_BYTES_MIN && found() & IS_INTEL != 0
+    length >= INTEL_BYTES_MIN && detected_features() & IS_INTEL != 0
 }
 
 /// # Safety

@@ -19,7 +19,7 @@ fn source() -> Vec<u8> {
 
 /// Runs `copy(to, from, length)` for every alignment of the destination and every length, and
 /// checks every byte.
-fn at_every_place(copy: impl Fn(*mut u8, *const u8, usize)) {
+fn at_every_alignment(copy: impl Fn(*mut u8, *const u8, usize)) {
     let source = source();
     for shift in 0..64 {
         for length in 0..=LENGTH_MAX {
@@ -41,23 +41,23 @@ fn at_every_place(copy: impl Fn(*mut u8, *const u8, usize)) {
 
 #[test]
 fn every_way_to_stream_copies_exactly_its_range() {
-    for kind in KINDS.into_iter().filter(|kind| kind.is_here()) {
-        // SAFETY: `at_every_place` gives ranges inside its arena and source; the processor has the
-        // kind.
-        at_every_place(|to, from, length| unsafe { stream_by(kind, to, from, length) });
+    for kind in KINDS.into_iter().filter(|kind| kind.is_supported()) {
+        // SAFETY: `at_every_alignment` gives ranges inside its arena and source; the processor has
+        // the kind.
+        at_every_alignment(|to, from, length| unsafe { stream_by(kind, to, from, length) });
     }
 }
 
 #[test]
 fn a_stream_copies_exactly_its_range_whichever_way_it_chooses() {
     // SAFETY: as above.
-    at_every_place(|to, from, length| unsafe { stream(to, from, length) });
+    at_every_alignment(|to, from, length| unsafe { stream(to, from, length) });
 }
 
 /// Runs `copy` everywhere and checks that it flushed every line. With `may_stream`, whole lines may
 /// go unflushed.
 fn nothing_stays_in_the_cache(may_stream: bool, copy: impl Fn(*mut u8, *const u8, usize)) {
-    at_every_place(|to, from, length| {
+    at_every_alignment(|to, from, length| {
         flush::FLUSHED_LINES.take();
         copy(to, from, length);
         let flushed = flush::FLUSHED_LINES.take();
@@ -71,7 +71,7 @@ fn nothing_stays_in_the_cache(may_stream: bool, copy: impl Fn(*mut u8, *const u8
 
 #[test]
 fn the_edges_of_a_stream_are_flushed() {
-    for kind in KINDS.into_iter().filter(|kind| kind.is_here()) {
+    for kind in KINDS.into_iter().filter(|kind| kind.is_supported()) {
         // SAFETY: as above.
         nothing_stays_in_the_cache(true, |to, from, length| unsafe { stream_by(kind, to, from, length) });
     }
@@ -88,14 +88,14 @@ fn every_line_of_a_store_is_flushed() {
 #[test]
 fn stores_copy_exactly_their_range() {
     // SAFETY: as above.
-    at_every_place(|to, from, length| unsafe { store_and_flush(to, from, length) });
+    at_every_alignment(|to, from, length| unsafe { store_and_flush(to, from, length) });
     // SAFETY: as above.
-    at_every_place(|to, from, length| unsafe { store_past_cache(to, from, length) });
+    at_every_alignment(|to, from, length| unsafe { store_past_cache(to, from, length) });
 }
 
 #[test]
 fn loads_copy_exactly_their_range() {
-    at_every_place(|to, from, length| {
+    at_every_alignment(|to, from, length| {
         // SAFETY: as above; the destination is a part of the arena without other references now.
         unsafe { load_bytes(from, core::slice::from_raw_parts_mut(to, length)) }
     });

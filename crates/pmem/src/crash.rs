@@ -101,7 +101,7 @@ pub enum Grain {
     /// Each line is as it was when durable, or as it is now.
     Line,
     /// Each line is as it was when durable, or as after any of its stores since: an early eviction.
-    Moment,
+    Instant,
     /// Each word has its durable value or any later one: lines tear. Includes the states of every
     /// other grain.
     Word,
@@ -132,7 +132,7 @@ impl<'log> CrashImage<'log> {
     /// already at the end.
     pub fn advance(&mut self) -> bool {
         let Some(recorded) = self.log.get(self.position) else { return false };
-        self.settle(recorded.thread);
+        self.complete_fence(recorded.thread);
         self.position += 1;
         self.fences += 1;
         self.run_to_fence();
@@ -225,14 +225,14 @@ impl<'log> CrashImage<'log> {
                 Event::Stream { offset, bytes } => {
                     self.store(*offset, bytes);
                     let (word, end) = (offset / WORD_BYTES, (offset + bytes.len() as u64).div_ceil(WORD_BYTES));
-                    self.note_flushed(recorded.thread, word, end);
+                    self.record_flushed(recorded.thread, word, end);
                 }
                 Event::Flush { offset, length } => {
                     let line_bytes = LINE_WORDS * WORD_BYTES;
                     let (line, end) = (offset / line_bytes, (offset + length).div_ceil(line_bytes));
                     // A range without lines in flight needs no fence.
                     if self.lines.range(line..end.max(line)).next().is_some() {
-                        self.note_flushed(recorded.thread, line * LINE_WORDS, end * LINE_WORDS);
+                        self.record_flushed(recorded.thread, line * LINE_WORDS, end * LINE_WORDS);
                     }
                 }
                 Event::Mark(_) => {}
@@ -256,13 +256,13 @@ impl<'log> CrashImage<'log> {
         }
     }
 
-    fn note_flushed(&mut self, thread: u32, word: u64, end: u64) {
+    fn record_flushed(&mut self, thread: u32, word: u64, end: u64) {
         let words = end.saturating_sub(word);
         self.flushed.entry(thread).or_default().push(Flushed { word, words, tick: self.tick });
     }
 
     /// Applies a thread's fence: what it flushed is durable with the values it had at the flush.
-    fn settle(&mut self, thread: u32) {
+    fn complete_fence(&mut self, thread: u32) {
         for flushed in self.flushed.remove(&thread).unwrap_or_default() {
             for word in flushed.word..flushed.word + flushed.words {
                 let Some(line) = self.lines.get_mut(&(word / LINE_WORDS)) else { continue };
@@ -295,8 +295,8 @@ impl<'log> CrashImage<'log> {
         for (number, line) in &self.lines {
             match grain {
                 Grain::Line => units.push(Unit { line: *number, word: None, forms: 2 }),
-                Grain::Moment => {
-                    units.push(Unit { line: *number, word: None, forms: line.moments().len() as u64 + 1 });
+                Grain::Instant => {
+                    units.push(Unit { line: *number, word: None, forms: line.change_ticks().len() as u64 + 1 });
                 }
                 Grain::Word => {
                     for (index, values) in line.words.iter().enumerate().filter(|(_, values)| !values.is_empty()) {
@@ -333,7 +333,7 @@ impl<'log> CrashImage<'log> {
             push(index, line.words[index].get(form as usize - 1));
             return;
         }
-        let until = if grain == Grain::Moment { line.moments()[form as usize - 1] } else { u64::MAX };
+        let until = if grain == Grain::Instant { line.change_ticks()[form as usize - 1] } else { u64::MAX };
         for (index, values) in line.words.iter().enumerate() {
             push(index, values[..values.partition_point(|value| value.tick <= until)].last());
         }
@@ -342,7 +342,7 @@ impl<'log> CrashImage<'log> {
 
 impl Line {
     /// The ticks at which the line changed, in order.
-    fn moments(&self) -> Vec<u64> {
+    fn change_ticks(&self) -> Vec<u64> {
         let mut ticks: Vec<u64> = self.words.iter().flatten().map(|value| value.tick).collect();
         ticks.sort_unstable();
         ticks
@@ -525,7 +525,7 @@ impl fmt::Display for StateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let grain = match self.grain {
             Grain::Line => 'l',
-            Grain::Moment => 'm',
+            Grain::Instant => 'm',
             Grain::Word => 'w',
         };
         write!(f, "f{}:{grain}", self.fence)?;
@@ -555,7 +555,7 @@ fn parse(text: &str) -> Option<StateId> {
     let mut rest = state.chars();
     let grain = match rest.next()? {
         'l' => Grain::Line,
-        'm' => Grain::Moment,
+        'm' => Grain::Instant,
         'w' => Grain::Word,
         _ => return None,
     };

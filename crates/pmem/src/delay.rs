@@ -99,10 +99,10 @@ fn calibrate() -> u64 {
 
 /// Memory with delays.
 ///
-/// - A read that the engine reports ([`Region::note_read`](crate::Region::note_read), and copies
-///   out of the region) waits `read_ns` for each touched line, immediately: a load cannot continue
-///   without its data. The lines of one read are charged one after the other. A long copy, which
-///   real memory would overlap, is therefore too slow rather than too fast.
+/// - A read that the engine reports ([`Region::report_read`](crate::Region::report_read), and
+///   copies out of the region) waits `read_ns` for each touched line, immediately: a load cannot
+///   continue without its data. The lines of one read are charged one after the other. A long copy,
+///   which real memory would overlap, is therefore too slow rather than too fast.
 /// - A flush or a streaming store waits `write_ns` for each line, **at the next fence** of the
 ///   thread. On real hardware a flush returns immediately and the fence waits until the lines have
 ///   left. Emulators of persistent memory charge writes this way. It rewards few lines and few

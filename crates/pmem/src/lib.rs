@@ -63,13 +63,13 @@ mod backing;
 #[cfg(feature = "std")]
 mod crash;
 #[cfg(feature = "std")]
-mod cut;
-#[cfg(feature = "std")]
 mod delay;
 #[cfg(feature = "std")]
 mod map;
 #[cfg(feature = "std")]
 mod recorder;
+#[cfg(feature = "std")]
+mod truncation;
 
 #[cfg(feature = "std")]
 pub use backing::{Backing, Persistence};
@@ -79,8 +79,6 @@ pub use copy::load_code;
 #[cfg(feature = "std")]
 pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
 #[cfg(feature = "std")]
-pub use cut::{has_any_been_cut, survive_cuts};
-#[cfg(feature = "std")]
 pub use delay::{Delayed, Delays, Spin, Wait};
 pub use flush::FlushKind;
 #[cfg(feature = "std")]
@@ -88,8 +86,10 @@ pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
 #[cfg(feature = "std")]
 pub use recorder::{Bytes, Event, Recorded, Recorder};
-pub use region::{BadOffset, Region, prefetch_to_change};
+pub use region::{BadOffset, Region, prefetch_for_write};
 pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
+#[cfg(feature = "std")]
+pub use truncation::{any_truncated, survive_truncations};
 
 /// Bytes of a cache line: the unit of flushes, and the alignment of every structure in an image.
 pub const LINE_BYTES: u64 = 64;

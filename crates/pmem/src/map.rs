@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
 use crate::backing::Backing;
-use crate::cut::Place;
 use crate::memory::Memory;
 use crate::region::Region;
+use crate::truncation::GuardSlot;
 
 /// The unit of mapping.
 const PAGE_BYTES: u64 = 4096;
@@ -36,7 +36,7 @@ pub enum Access {
 }
 
 impl Access {
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Access::ReadOnly => "reading",
             Access::ReadWrite => "reading and writing",
@@ -64,7 +64,7 @@ pub enum MapError {
     #[error(
         "no permission to open {} for {}: ask its owner for permission (chmod, chown), use a writable file system, or open it \
          read-only",
-        path.display(), access.words()
+        path.display(), access.description()
     )]
     Permission {
         /// The requested path.
@@ -73,7 +73,7 @@ pub enum MapError {
         access: Access,
     },
     /// Opening failed for another reason.
-    #[error("cannot open {} for {}: {source}; fix the cause and try again", path.display(), access.words())]
+    #[error("cannot open {} for {}: {source}; fix the cause and try again", path.display(), access.description())]
     Open {
         /// The requested path.
         path: PathBuf,
@@ -180,8 +180,8 @@ fn name(path: &Option<PathBuf>) -> String {
 /// does not follow when the file grows. The file stays open so that locks can be taken on it.
 ///
 /// Truncating a mapped file removes its pages: the next access raises SIGBUS. A program that called
-/// [`survive_cuts`](crate::survive_cuts) reads zeros there instead, and [`is_cut`](Mapping::is_cut)
-/// reports it.
+/// [`survive_truncations`](crate::survive_truncations) reads zeros there instead, and
+/// [`is_truncated`](Mapping::is_truncated) reports it.
 #[derive(Debug)]
 pub struct Mapping {
     address: NonNull<u8>,
@@ -189,7 +189,7 @@ pub struct Mapping {
     access: Access,
     backing: Backing,
     file: Option<File>,
-    guarded: Option<Place>,
+    guarded: Option<GuardSlot>,
 }
 
 // SAFETY: the mapping is not tied to a thread; its bytes are accessible only by raw address or
@@ -224,7 +224,7 @@ impl Mapping {
             return Mapping::of_dax_device(file, path, access, Path::new(&attributes));
         }
         if !kind.is_file() {
-            return Err(MapError::NotMappable { path: path.to_owned(), kind: kind_words(kind) });
+            return Err(MapError::NotMappable { path: path.to_owned(), kind: file_type_name(kind) });
         }
         Mapping::of_regular_file(file, path, access, metadata.len())
     }
@@ -299,7 +299,7 @@ impl Mapping {
 
     fn new(address: *mut c_void, length: u64, access: Access, backing: Backing, file: Option<File>) -> Mapping {
         let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address zero without MAP_FIXED");
-        let guarded = file.is_some().then(|| Place::take(address.as_ptr() as usize, length as usize));
+        let guarded = file.is_some().then(|| GuardSlot::claim(address.as_ptr() as usize, length as usize));
         Mapping { address, length, access, backing, file, guarded }
     }
 
@@ -330,8 +330,8 @@ impl Mapping {
 
     /// Whether the file is shorter than its mapping: loads may return zeros that were never stored,
     /// and stores may be lost. Detected by a failed access (in a program that called
-    /// [`survive_cuts`](crate::survive_cuts)) or by the file's length.
-    pub fn is_cut(&self) -> bool {
+    /// [`survive_truncations`](crate::survive_truncations)) or by the file's length.
+    pub fn is_truncated(&self) -> bool {
         let is_shorter = |file: &File| {
             self.backing != Backing::DaxDevice
                 && file.metadata().is_ok_and(|metadata| metadata.len() / PAGE_BYTES * PAGE_BYTES < self.length)
@@ -339,9 +339,9 @@ impl Mapping {
         self.has_lost_pages() || self.file.as_ref().is_some_and(is_shorter)
     }
 
-    /// As [`is_cut`](Mapping::is_cut), without reading the file's length: one load.
+    /// As [`is_truncated`](Mapping::is_truncated), without reading the file's length: one load.
     pub fn has_lost_pages(&self) -> bool {
-        self.guarded.as_ref().is_some_and(Place::is_cut)
+        self.guarded.as_ref().is_some_and(GuardSlot::is_truncated)
     }
 
     /// A region over the whole mapping, which it keeps mapped.
@@ -373,7 +373,7 @@ impl Mapping {
         if !self.backing.needs_sync() || self.access == Access::ReadOnly || pages.is_empty() {
             return Ok(());
         }
-        let (address, length) = self.place(&pages);
+        let (address, length) = self.page_address(&pages);
         // SAFETY: whole pages of this mapping; msync changes no bytes.
         Ok(unsafe { rustix::mm::msync(address, length, MsyncFlags::SYNC) }?)
     }
@@ -383,7 +383,7 @@ impl Mapping {
     /// false, without other effects. Untouched pages are filled.
     pub fn collapse_huge(&self, range: Range<u64>) -> bool {
         let Ok(pages) = self.pages_around(range) else { return false };
-        let (address, length) = self.place(&pages);
+        let (address, length) = self.page_address(&pages);
         // SAFETY: whole pages of this mapping; collapsing moves bytes to other memory at the same
         // addresses, under the kernel's locks.
         unsafe { libc::madvise(address, length, libc::MADV_COLLAPSE) == 0 }
@@ -408,7 +408,7 @@ impl Mapping {
     /// would fault there), or a kernel before 5.14.
     pub fn populate_write(&self, range: Range<u64>) -> io::Result<()> {
         let pages = self.pages_around(range)?;
-        let (address, length) = self.place(&pages);
+        let (address, length) = self.page_address(&pages);
         // SAFETY: whole pages of this mapping; populating changes no bytes.
         Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxPopulateWrite) }?)
     }
@@ -420,7 +420,7 @@ impl Mapping {
             return Err(Errno::INVAL.into());
         }
         let pages = self.pages_around(range)?;
-        let (address, length) = self.place(&pages);
+        let (address, length) = self.page_address(&pages);
         // SAFETY: whole pages of this mapping. The zeroing is equivalent to a store by another
         // process, which regions allow.
         Ok(unsafe { rustix::mm::madvise(address, length, Advice::LinuxRemove) }?)
@@ -434,7 +434,7 @@ impl Mapping {
         Ok(range.start / PAGE_BYTES * PAGE_BYTES..range.end.next_multiple_of(PAGE_BYTES))
     }
 
-    fn place(&self, pages: &Range<u64>) -> (*mut c_void, usize) {
+    fn page_address(&self, pages: &Range<u64>) -> (*mut c_void, usize) {
         (self.address().wrapping_add(pages.start as usize).cast(), (pages.end - pages.start) as usize)
     }
 }
@@ -442,7 +442,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Some(guarded) = &self.guarded {
-            guarded.give_back();
+            guarded.release();
         }
         // SAFETY: regions over the mapping hold an `Arc` of it, so none is left; the range is
         // exactly the mapped one. After a failure the memory stays mapped, which is harmless.
@@ -492,7 +492,7 @@ fn mmap_error(path: &Path, access: Access, length: u64, errno: Errno) -> MapErro
     }
 }
 
-fn kind_words(kind: std::fs::FileType) -> &'static str {
+fn file_type_name(kind: std::fs::FileType) -> &'static str {
     if kind.is_dir() {
         "a directory"
     } else if kind.is_block_device() {

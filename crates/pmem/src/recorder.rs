@@ -51,10 +51,10 @@ pub struct Recorded {
 
 /// The bytes of a store. Nearly all stores are one word, so up to eight bytes need no allocation.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Bytes(Holder);
+pub struct Bytes(ByteStorage);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Holder {
+enum ByteStorage {
     // Bytes beyond the length are zero, so that the derived comparison is correct.
     Word { length: u8, bytes: [u8; 8] },
     Block(Box<[u8]>),
@@ -63,11 +63,11 @@ enum Holder {
 impl From<&[u8]> for Bytes {
     fn from(from: &[u8]) -> Bytes {
         if from.len() > 8 {
-            return Bytes(Holder::Block(from.into()));
+            return Bytes(ByteStorage::Block(from.into()));
         }
         let mut bytes = [0; 8];
         bytes[..from.len()].copy_from_slice(from);
-        Bytes(Holder::Word { length: from.len() as u8, bytes })
+        Bytes(ByteStorage::Word { length: from.len() as u8, bytes })
     }
 }
 
@@ -76,8 +76,8 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Holder::Word { length, bytes } => &bytes[..*length as usize],
-            Holder::Block(bytes) => bytes,
+            ByteStorage::Word { length, bytes } => &bytes[..*length as usize],
+            ByteStorage::Block(bytes) => bytes,
         }
     }
 }

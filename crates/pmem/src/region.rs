@@ -37,14 +37,14 @@ unsafe impl<M: Memory> Sync for Region<M> {}
 /// other processor keeps it. A line that is loaded for reading and then changed is transferred from
 /// another processor twice. No effect on the value read.
 #[inline(always)]
-pub fn prefetch_to_change<T>(place: &T) {
-    ask_for_line(core::ptr::from_ref(place).cast());
+pub fn prefetch_for_write<T>(place: &T) {
+    prefetch_line(core::ptr::from_ref(place).cast());
 }
 
 /// Assembly, because for the compiler this is a target feature, without which it emits the prefetch
 /// for reading. (Processors without the instruction execute it as no operation.)
 #[inline(always)]
-fn ask_for_line(address: *const u8) {
+fn prefetch_line(address: *const u8) {
     if !cfg!(miri) {
         // SAFETY: a prefetch of any address is harmless.
         unsafe { core::arch::asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
@@ -145,7 +145,7 @@ impl<M: Memory> Region<M> {
     pub fn set64(&self, cell: &Cell64, value: u64) -> Dirty {
         let offset = self.offset_of(cell);
         cell.0.store(value, Ordering::Relaxed);
-        self.note_stored(offset, &value.to_le_bytes());
+        self.report_stored(offset, &value.to_le_bytes());
         Dirty { start: offset, end: offset + 8 }
     }
 
@@ -164,7 +164,7 @@ impl<M: Memory> Region<M> {
     pub fn set32(&self, cell: &Cell32, value: u32) -> Dirty {
         let offset = self.offset_of(cell);
         cell.0.store(value, Ordering::Relaxed);
-        self.note_stored(offset, &value.to_le_bytes());
+        self.report_stored(offset, &value.to_le_bytes());
         Dirty { start: offset, end: offset + 4 }
     }
 
@@ -175,7 +175,7 @@ impl<M: Memory> Region<M> {
         let offset = self.offset_of(cell);
         let done = cell.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if done {
-            self.note_stored(offset, &new.to_le_bytes());
+            self.report_stored(offset, &new.to_le_bytes());
         }
         done
     }
@@ -186,7 +186,7 @@ impl<M: Memory> Region<M> {
     pub fn commit(&self, cell: &Commit64, value: u64, _proof: impl Proof) -> Dirty {
         let offset = self.offset_of(cell);
         cell.0.store(value, Ordering::Release);
-        self.note_stored(offset, &value.to_le_bytes());
+        self.report_stored(offset, &value.to_le_bytes());
         Dirty { start: offset, end: offset + 8 }
     }
 
@@ -196,7 +196,7 @@ impl<M: Memory> Region<M> {
     pub fn retract(&self, cell: &Commit64, nothing: u64) -> Dirty {
         let offset = self.offset_of(cell);
         cell.0.store(nothing, Ordering::Release);
-        self.note_stored(offset, &nothing.to_le_bytes());
+        self.report_stored(offset, &nothing.to_le_bytes());
         Dirty { start: offset, end: offset + 8 }
     }
 
@@ -206,7 +206,7 @@ impl<M: Memory> Region<M> {
     pub fn retract_if(&self, cell: &Commit64, old: u64, nothing: u64) -> Option<Dirty> {
         let offset = self.offset_of(cell);
         cell.0.compare_exchange(old, nothing, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        self.note_stored(offset, &nothing.to_le_bytes());
+        self.report_stored(offset, &nothing.to_le_bytes());
         Some(Dirty { start: offset, end: offset + 8 })
     }
 
@@ -274,7 +274,7 @@ impl<M: Memory> Region<M> {
         // SAFETY: the destination is in bounds, the source is a slice, and they do not overlap (by
         // the contract of `new` a caller's slice is not in a region).
         unsafe { copy::store_bytes(self.base.add(offset as usize), bytes.as_ptr(), bytes.len()) };
-        self.note_stored(offset, bytes);
+        self.report_stored(offset, bytes);
         Ok(Dirty { start: offset, end: offset + length })
     }
 
@@ -364,7 +364,7 @@ impl<M: Memory> Region<M> {
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length });
         }
-        self.note_read(offset, length);
+        self.report_read(offset, length);
         // SAFETY: the source is in bounds, the destination is a slice outside of any region. The
         // copy allows races.
         unsafe { copy::load_bytes(self.base.add(offset as usize), into) };
@@ -390,10 +390,10 @@ impl<M: Memory> Region<M> {
         });
     }
 
-    /// The same for a line that is about to be changed, see [`prefetch_to_change`].
+    /// The same for a line that is about to be changed, see [`prefetch_for_write`].
     #[inline(always)]
-    pub fn prefetch_to_change(&self, offset: u64) {
-        self.prefetch_by(offset, ask_for_line);
+    pub fn prefetch_for_write(&self, offset: u64) {
+        self.prefetch_by(offset, prefetch_line);
     }
 
     #[inline(always)]
@@ -410,7 +410,7 @@ impl<M: Memory> Region<M> {
     /// Reports to the memory that `length` bytes at `offset` are read from the medium; waits if
     /// reads are slow.
     #[inline(always)]
-    pub fn note_read(&self, offset: u64, length: u64) {
+    pub fn report_read(&self, offset: u64, length: u64) {
         if M::WATCHED {
             self.memory.read(offset, length);
         }
@@ -426,7 +426,7 @@ impl<M: Memory> Region<M> {
     }
 
     #[inline(always)]
-    fn note_stored(&self, offset: u64, bytes: &[u8]) {
+    fn report_stored(&self, offset: u64, bytes: &[u8]) {
         if M::WATCHED {
             self.memory.stored(offset, bytes);
         }

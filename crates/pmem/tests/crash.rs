@@ -149,7 +149,7 @@ fn a_line_tears_between_words_at_the_grain_of_words_only() {
     store(&region, 8, 2);
     let log = region.memory().take();
     assert_eq!(outcomes(&log, Grain::Line, [0, 8]), set([[0, 0], [1, 2]]));
-    assert_eq!(outcomes(&log, Grain::Moment, [0, 8]), set([[0, 0], [1, 0], [1, 2]]), "in the order of the stores");
+    assert_eq!(outcomes(&log, Grain::Instant, [0, 8]), set([[0, 0], [1, 0], [1, 2]]), "in the order of the stores");
     assert_eq!(outcomes(&log, Grain::Word, [0, 8]), set([[0, 0], [1, 0], [0, 2], [1, 2]]));
 }
 
@@ -243,7 +243,7 @@ fn a_state_comes_back_by_its_id() {
         fence(&region);
     }
     let log = region.memory().take();
-    for grain in [Grain::Line, Grain::Moment, Grain::Word] {
+    for grain in [Grain::Line, Grain::Instant, Grain::Word] {
         let mut crash = CrashImage::new(vec![0; LENGTH], &log);
         assert!(crash.advance_to(2));
         let states: Vec<_> = crash.states(grain, 4, 200, 42).collect();
@@ -311,7 +311,7 @@ fn nothing_is_recorded_before_start_and_after_stop() {
 }
 
 #[test]
-fn the_recorder_may_be_kept_beside_the_region() {
+fn the_recorder_may_outlive_the_region() {
     let recorder = Arc::new(Recorder::new());
     let region = Arc::new(Mapping::anonymous(4096).unwrap()).region(Arc::clone(&recorder)).unwrap();
     recorder.start();

@@ -52,10 +52,10 @@ fn streamed_lines_cost_like_flushed_ones() {
 #[test]
 fn reads_are_paid_for_at_once_by_the_touched_line() {
     let (region, waits) = slow(300, 0);
-    region.note_read(64, 64);
-    region.note_read(64, 65);
-    region.note_read(63, 2);
-    region.note_read(64, 0);
+    region.report_read(64, 64);
+    region.report_read(64, 65);
+    region.report_read(63, 2);
+    region.report_read(64, 0);
     region.read_bytes(0, &mut [0; 256]).unwrap();
     assert_eq!(waits.take(), [300, 600, 600, 1200]);
 }

@@ -238,8 +238,8 @@ fn a_file_opened_for_reading_cannot_be_mapped_for_writing() {
 }
 
 #[test]
-fn a_file_that_becomes_shorter_reads_as_zeros_and_says_so() {
-    pmem::survive_cuts();
+fn a_truncated_file_reads_as_zeros_and_is_reported() {
+    pmem::survive_truncations();
     let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
     let made = |name: &str| {
         let mapping = Arc::new(Mapping::create(scratch.path().join(name), 4 * 4096, 0o600).unwrap());
@@ -252,15 +252,15 @@ fn a_file_that_becomes_shorter_reads_as_zeros_and_says_so() {
         mapping.region(Direct).unwrap().read_bytes(3 * 4096, &mut bytes).unwrap();
         bytes
     };
-    assert_eq!((&read(&cut), cut.is_cut(), cut.has_lost_pages()), (b"text", false, false));
+    assert_eq!((&read(&cut), cut.is_truncated(), cut.has_lost_pages()), (b"text", false, false));
     std::fs::File::options().write(true).open(scratch.path().join("cut")).unwrap().set_len(4096).unwrap();
-    assert!(cut.is_cut() && !cut.has_lost_pages(), "by its length alone");
+    assert!(cut.is_truncated() && !cut.has_lost_pages(), "by its length alone");
     assert_eq!((read(&cut), cut.has_lost_pages()), ([0; 4], true));
     // Stores there are lost with the mapping, and do not end the process.
     let _ = cut.region(Direct).unwrap().write_bytes(2 * 4096, b"more").unwrap();
-    assert_eq!((&read(&whole), whole.is_cut()), (b"text", false));
-    assert!(pmem::has_any_been_cut());
+    assert_eq!((&read(&whole), whole.is_truncated()), (b"text", false));
+    assert!(pmem::any_truncated());
     // A new mapping in the same slot of the table starts without the mark.
     drop(cut);
-    assert!(!made("next").is_cut());
+    assert!(!made("next").is_truncated());
 }

@@ -81,7 +81,7 @@ fn measure(image: &Image) {
     }
     let forked = median(|| {
         let child = process.prepare_fork(&thread, Fork::default()).expect("prepares");
-        process.abandon(&thread, child);
+        process.cancel_fork(&thread, child);
     });
     show("a child with 18 descriptors, made and taken apart", forked);
     process.set_threads();

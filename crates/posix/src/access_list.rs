@@ -6,7 +6,7 @@
 //! - An access list that says no more than a mode is not kept.
 //! - A file whose attributes hold a list has [`Attributes::access_list`] set, durably before the list is there. It may stay set without one.
 
-use crate::caller::{Caller, Held};
+use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
 use engine::format::FileKind;
@@ -27,7 +27,7 @@ const ENTRY_BYTES: usize = 8;
 /// The longest list: 511 entries. A longer one finds no space, as on other file systems.
 const LIST_BYTES_MAX: usize = HEADER_BYTES + 511 * ENTRY_BYTES;
 /// Where an entry has no id.
-const NOBODY: u32 = u32::MAX;
+const NO_ID: u32 = u32::MAX;
 /// The permission bits of a mode.
 const MODE_BITS: u32 = 0o777;
 
@@ -62,7 +62,7 @@ impl Tag {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct AccessListEntry {
     tag: Tag,
     permissions: u32,
     id: u32,
@@ -97,7 +97,7 @@ impl AccessList {
             let (tag, _) = list.raw(index).ok_or(Errno::EINVAL)?;
             let tag = Tag::from_raw(tag).ok_or(Errno::EINVAL)?;
             if !matches!(tag, Tag::User | Tag::Group) {
-                list.set_id(index, NOBODY);
+                list.set_id(index, NO_ID);
             }
         }
         Ok(Some(list))
@@ -112,12 +112,12 @@ impl AccessList {
     }
 
     /// None for an entry that makes no sense.
-    fn entry(&self, index: usize) -> Option<Entry> {
+    fn entry(&self, index: usize) -> Option<AccessListEntry> {
         let (tag, rest) = self.raw(index)?;
         let [permissions0, permissions1, id @ ..] = rest;
         let permissions = u16::from_le_bytes([permissions0, permissions1]) as u32;
         let tag = Tag::from_raw(tag)?;
-        (permissions <= 7).then_some(Entry { tag, permissions, id: u32::from_le_bytes(id) })
+        (permissions <= 7).then_some(AccessListEntry { tag, permissions, id: u32::from_le_bytes(id) })
     }
 
     /// The tag of an entry and what comes behind it.
@@ -127,7 +127,7 @@ impl AccessList {
         Some((u16::from_le_bytes([tag0, tag1]), rest))
     }
 
-    fn entries(&self) -> impl Iterator<Item = Entry> {
+    fn entries(&self) -> impl Iterator<Item = AccessListEntry> {
         (0..self.count()).filter_map(|index| self.entry(index))
     }
 
@@ -149,7 +149,7 @@ impl AccessList {
         for index in 0..self.count() {
             let entry = self.entry(index).ok_or(Errno::EINVAL)?;
             let named = matches!(entry.tag, Tag::User | Tag::Group);
-            if !allowed.contains(&entry.tag) || (named && entry.id == NOBODY) || (entry.tag == Tag::Others && !masked) {
+            if !allowed.contains(&entry.tag) || (named && entry.id == NO_ID) || (entry.tag == Tag::Others && !masked) {
                 return Err(Errno::EINVAL);
             }
             masked = (masked && !named) || entry.tag == Tag::Mask;
@@ -225,7 +225,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     #[inline(never)]
     fn permit_by_list(&self, file: &Protection, want: Want) -> Result<()> {
         // A reference of its own; the file is in use, so it is at hand.
-        let node = Held::owned(self.thread, self.thread.node(file.number, Some(file.generation))?);
+        let node = NodeRef::owned(self.thread, self.thread.node(file.number, Some(file.generation))?);
         let Some(list) = self.list(node.node(), ACCESS_LIST)? else { return self.credentials.check(file, want) };
         let granted = list.grants(&self.credentials, file, want) || self.credentials.overrides(file, want);
         if granted { Ok(()) } else { Err(Errno::EACCES) }
@@ -386,7 +386,7 @@ mod tests {
             &[OWNER, OWNER, GROUP, OTHERS],
             &[OWNER, (2, 7, 5), GROUP, OTHERS],
             &[OWNER, GROUP, (8, 7, 5), OTHERS],
-            &[OWNER, (2, 7, NOBODY), GROUP, MASK, OTHERS],
+            &[OWNER, (2, 7, NO_ID), GROUP, MASK, OTHERS],
             &[OWNER, GROUP, MASK, MASK, OTHERS],
             &[OWNER, GROUP, OTHERS, OTHERS],
             &[OWNER, GROUP, (32, 8, 0)],
@@ -408,6 +408,6 @@ mod tests {
         let mut list = list.unwrap();
         assert_eq!((list.mode(), list.is_mode()), (0o754, false));
         list.follow_mode(0o610);
-        assert_eq!(list.value(), value(&[(1, 6, NOBODY), (2, 7, 5), (4, 5, NOBODY), (16, 1, NOBODY), (32, 0, NOBODY)]));
+        assert_eq!(list.value(), value(&[(1, 6, NO_ID), (2, 7, 5), (4, 5, NO_ID), (16, 1, NO_ID), (32, 0, NO_ID)]));
     }
 }

@@ -4,7 +4,7 @@ use crate::caller::Caller;
 use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
-use crate::path::{LastLink, Outcome, PathBuffer, Place, inside};
+use crate::path::{LastLink, Outcome, PathBuffer, WalkStart, inside};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Attributes, Changes, Error, Node, Protection};
 use pmem::{BLOCK_BYTES, Memory};
@@ -18,7 +18,7 @@ const ACCESS_TIME_LAG_NS: i64 = 24 * 3600 * 1_000_000_000;
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum TimeToSet {
     /// Leave it.
     Omit,
     /// The present.
@@ -27,16 +27,16 @@ pub enum Moment {
     At(i64),
 }
 
-impl Moment {
+impl TimeToSet {
     /// From a `timespec` as utimensat takes it. EINVAL for ns out of range and for years that 64 bits of ns do not hold
     /// (before 1678, after 2262): refused, never wrapped.
-    pub fn from_timespec(seconds: i64, nanoseconds: i64) -> Result<Moment> {
+    pub fn from_timespec(seconds: i64, nanoseconds: i64) -> Result<TimeToSet> {
         match nanoseconds {
-            libc::UTIME_NOW => Ok(Moment::Now),
-            libc::UTIME_OMIT => Ok(Moment::Omit),
+            libc::UTIME_NOW => Ok(TimeToSet::Now),
+            libc::UTIME_OMIT => Ok(TimeToSet::Omit),
             0..=999_999_999 => {
                 let at = seconds.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(nanoseconds));
-                at.map(Moment::At).ok_or(Errno::EINVAL)
+                at.map(TimeToSet::At).ok_or(Errno::EINVAL)
             }
             _ => Err(Errno::EINVAL),
         }
@@ -44,9 +44,9 @@ impl Moment {
 
     fn resolve(self, now_ns: i64) -> Option<i64> {
         match self {
-            Moment::Omit => None,
-            Moment::Now => Some(now_ns),
-            Moment::At(at_ns) => Some(at_ns),
+            TimeToSet::Omit => None,
+            TimeToSet::Now => Some(now_ns),
+            TimeToSet::At(at_ns) => Some(at_ns),
         }
     }
 }
@@ -70,7 +70,7 @@ pub struct FileSystemStatus {
 
 /// The set-id bits that fall when somebody without FSETID changes a file: set-user-id always; set-group-id where it means what it says
 /// (group execution), or where the changer is not in the group.
-fn fallen_bits(credentials: &Credentials<'_>, file: &Attributes) -> u32 {
+fn dropped_set_id_bits(credentials: &Credentials<'_>, file: &Attributes) -> u32 {
     let mut fallen = file.mode & libc::S_ISUID;
     let group_executes = file.mode & libc::S_IXGRP != 0;
     if file.mode & libc::S_ISGID != 0 && (group_executes || !credentials.keeps_set_gid(file.gid)) {
@@ -85,21 +85,21 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.stat(node)?)
     }
 
-    /// stat by path: what `tell` makes of the attributes. It must not call the engine.
+    /// stat by path: what `report` makes of the attributes. It must not call the engine.
     #[inline]
-    pub fn tell_path<T>(
+    pub fn query_path<T>(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
         buffer: &mut PathBuffer,
-        mut tell: impl FnMut(&Attributes) -> Result<T>,
+        mut report: impl FnMut(&Attributes) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        if let Some(told) = self.tell_short(place, path, last_link, |_, attributes| tell(attributes)) {
-            return told;
+        if let Some(result) = self.query_fast(walk_start, path, last_link, |_, attributes| report(attributes)) {
+            return result;
         }
-        Ok(match self.stat_winding(place, path, last_link, buffer)? {
-            Outcome::Inside(attributes) => Outcome::Inside(tell(&attributes)?),
+        Ok(match self.stat_slow(walk_start, path, last_link, buffer)? {
+            Outcome::Inside(attributes) => Outcome::Inside(report(&attributes)?),
             Outcome::Left(exit) => Outcome::Left(exit),
         })
     }
@@ -108,24 +108,24 @@ impl<M: Memory> Caller<'_, '_, M> {
     #[inline]
     pub fn stat_path(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Attributes>> {
-        self.tell_path(place, path, last_link, buffer, |attributes| Ok(*attributes))
+        self.query_path(walk_start, path, last_link, buffer, |attributes| Ok(*attributes))
     }
 
     /// stat by any path. Takes no reference on the file where the last component is not followed further.
     #[cold]
-    fn stat_winding(
+    fn stat_slow(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Attributes>> {
-        let found = inside!(self.at_last(place, path, buffer, |directory, name, slash| {
+        let found = inside!(self.at_last(walk_start, path, buffer, |directory, name, slash| {
             if slash || matches!(name, b"" | b"." | b"..") {
                 return Ok(None);
             }
@@ -136,7 +136,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if let Some(attributes) = found {
             return Ok(Outcome::Inside(attributes));
         }
-        self.at_path(place, path, last_link, buffer, |node| self.stat(node))
+        self.at_path(walk_start, path, last_link, buffer, |node| self.stat(node))
     }
 
     /// stat by name, without taking a reference. Symbolic links are not followed.
@@ -157,7 +157,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// access(2) for a file of which it is known who may use it.
-    pub fn access_known(&self, file: &Protection, want: Want) -> Result<()> {
+    pub fn access_of(&self, file: &Protection, want: Want) -> Result<()> {
         if want.0 & !7 != 0 {
             return Err(Errno::EINVAL);
         }
@@ -167,24 +167,24 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// The same for a file that is only seen on the way. None: a list decides, and the file must be read.
     #[inline]
     pub fn access_by_mode(&self, file: &Protection, want: Want) -> Result<Option<()>> {
-        if file.access_list { Ok(None) } else { self.access_known(file, want).map(Some) }
+        if file.access_list { Ok(None) } else { self.access_of(file, want).map(Some) }
     }
 
     /// access(2) by path.
     #[inline]
     pub fn access_path(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
         want: Want,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         let by_mode = |_, file: &Protection| self.access_by_mode(file, want);
-        match self.tell_short(place, path, last_link, by_mode) {
+        match self.query_fast(walk_start, path, last_link, by_mode) {
             Some(Ok(Outcome::Inside(Some(())))) => Ok(Outcome::Inside(())),
             Some(Err(refused)) => Err(refused),
-            _ => self.at_path(place, path, last_link, buffer, |node| self.access(node, want)),
+            _ => self.at_path(walk_start, path, last_link, buffer, |node| self.access(node, want)),
         }
     }
 
@@ -216,7 +216,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             if !Self::may_chown(&credentials, file, uid, gid) {
                 return Err(Errno::EPERM.refusal());
             }
-            let fallen = if file.kind == FileKind::Directory { 0 } else { fallen_bits(&credentials, file) };
+            let fallen = if file.kind == FileKind::Directory { 0 } else { dropped_set_id_bits(&credentials, file) };
             let permissions = (fallen != 0).then_some(file.mode & PERMISSIONS & !fallen);
             Ok(Changes { permissions, uid, gid, ..Changes::default() })
         })?;
@@ -234,13 +234,13 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// utimensat. With both omitted the kernel does not even look at the path, so fronts return before they resolve one.
-    pub fn set_times(&self, node: Node, accessed: Moment, modified: Moment) -> Result<Attributes> {
-        if (accessed, modified) == (Moment::Omit, Moment::Omit) {
+    pub fn set_times(&self, node: Node, accessed: TimeToSet, modified: TimeToSet) -> Result<Attributes> {
+        if (accessed, modified) == (TimeToSet::Omit, TimeToSet::Omit) {
             return self.stat(node);
         }
         self.check_writable()?;
         let now_ns = crate::host::now_ns();
-        let touch = (accessed, modified) == (Moment::Now, Moment::Now);
+        let touch = (accessed, modified) == (TimeToSet::Now, TimeToSet::Now);
         let changed = self.thread.change(node, |file| {
             if !self.credentials.owns(file.uid) {
                 let refused = if touch { self.permit(&file.protection(), Want::WRITE) } else { Err(Errno::EPERM) };
@@ -275,9 +275,9 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Ok(());
         }
         let credentials = self.credentials;
-        if !credentials.capabilities.has(Capabilities::FSETID) && fallen_bits(&credentials, &file) != 0 {
+        if !credentials.capabilities.has(Capabilities::FSETID) && dropped_set_id_bits(&credentials, &file) != 0 {
             self.thread.change(node, |file| {
-                let kept = file.mode & PERMISSIONS & !fallen_bits(&credentials, file);
+                let kept = file.mode & PERMISSIONS & !dropped_set_id_bits(&credentials, file);
                 Ok(Changes { permissions: Some(kept), ..Changes::default() })
             })?;
         }
@@ -297,12 +297,12 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// Notes a read through a description, unless O_NOATIME keeps it quiet.
-    pub(crate) fn note_read(&self, file: &OpenFile) -> Result<()> {
-        if file.flags() & libc::O_NOATIME != 0 { Ok(()) } else { self.note_access(file.node()) }
+    pub(crate) fn record_read(&self, file: &OpenFile) -> Result<()> {
+        if file.flags() & libc::O_NOATIME != 0 { Ok(()) } else { self.record_access(file.node()) }
     }
 
     /// Notes a read in the access time, as seldom as programs can tell (relatime).
-    pub(crate) fn note_access(&self, node: Node) -> Result<()> {
+    pub(crate) fn record_access(&self, node: Node) -> Result<()> {
         if self.thread.fs().is_read_only() {
             return Ok(());
         }

@@ -1,9 +1,9 @@
 //! A thread inside the engine that acts for somebody, and references that give themselves back.
 
+use crate::cached_reference::CachedReference;
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
-use crate::kept::Kept;
-use crate::trails::Trails;
+use crate::path_cache::PathCache;
 use core::mem::ManuallyDrop;
 use engine::format::FileKind;
 use engine::{Attributes, Node, Protection, Thread};
@@ -18,9 +18,9 @@ pub struct Caller<'t, 'f, M: Memory = Direct> {
     /// On whose behalf.
     pub credentials: Credentials<'t>,
     /// Ways that this thread has gone before, if somebody keeps them.
-    pub trails: Option<&'t Trails>,
+    pub path_cache: Option<&'t PathCache>,
     /// The directory in which this thread last used a name by a path that leads there, if somebody keeps it.
-    pub parent: Option<&'t Kept>,
+    pub parent: Option<&'t CachedReference>,
 }
 
 impl<M: Memory> Clone for Caller<'_, '_, M> {
@@ -31,23 +31,23 @@ impl<M: Memory> Clone for Caller<'_, '_, M> {
 impl<M: Memory> Copy for Caller<'_, '_, M> {}
 
 /// A node with a reference that is given back on drop; or one that somebody else keeps alive meanwhile.
-pub struct Held<'t, 'f, M: Memory = Direct> {
+pub struct NodeRef<'t, 'f, M: Memory = Direct> {
     thread: &'t Thread<'f, M>,
     node: Node,
     owned: bool,
 }
 
-impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
+impl<'t, 'f, M: Memory> NodeRef<'t, 'f, M> {
     /// Takes charge of a reference.
     pub fn owned(thread: &'t Thread<'f, M>, node: Node) -> Self {
         // If this thread dies in the middle of the call, whoever puts its work in order gives the reference back.
-        thread.note(node);
-        Held { thread, node, owned: true }
+        thread.record_reference(node);
+        NodeRef { thread, node, owned: true }
     }
 
     /// A node that the caller keeps alive for as long as this lives.
     pub fn borrowed(thread: &'t Thread<'f, M>, node: Node) -> Self {
-        Held { thread, node, owned: false }
+        NodeRef { thread, node, owned: false }
     }
 
     /// Whether this has a reference of its own.
@@ -63,28 +63,29 @@ impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
     /// The node with a reference that the caller must give back.
     pub fn into_node(self) -> Result<Node> {
         match self.owned {
-            true => self.thread.forget(self.node),
+            true => self.thread.unrecord_reference(self.node),
             false => self.thread.retain(self.node)?,
         }
         Ok(ManuallyDrop::new(self).node)
     }
 }
 
-impl<'t, 'f, M: Memory> Held<'t, 'f, M> {
-    /// The node with a reference that the caller must give back, noted still: see [`Thread::note`].
-    pub(crate) fn into_noted(self) -> Result<Node> {
+impl<'t, 'f, M: Memory> NodeRef<'t, 'f, M> {
+    /// The node with a reference that the caller must give back, noted still: see
+    /// [`Thread::record_reference`].
+    pub(crate) fn into_recorded(self) -> Result<Node> {
         if !self.owned {
             self.thread.retain(self.node)?;
-            self.thread.note(self.node);
+            self.thread.record_reference(self.node);
         }
         Ok(ManuallyDrop::new(self).node)
     }
 }
 
-impl<M: Memory> Drop for Held<'_, '_, M> {
+impl<M: Memory> Drop for NodeRef<'_, '_, M> {
     fn drop(&mut self) {
         if self.owned {
-            self.thread.give_back(self.node);
+            self.thread.release_recorded(self.node);
         }
     }
 }
@@ -92,18 +93,18 @@ impl<M: Memory> Drop for Held<'_, '_, M> {
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// A thread acting for somebody.
     pub fn new(thread: &'t Thread<'f, M>, credentials: Credentials<'t>) -> Self {
-        Caller { thread, credentials, trails: None, parent: None }
+        Caller { thread, credentials, path_cache: None, parent: None }
     }
 
     /// The same, with the thread's trails.
     #[inline]
-    pub fn with_trails(self, trails: &'t Trails) -> Self {
-        Caller { trails: Some(trails), ..self }
+    pub fn with_path_cache(self, path_cache: &'t PathCache) -> Self {
+        Caller { path_cache: Some(path_cache), ..self }
     }
 
     /// The same, with the directory that the thread keeps.
     #[inline]
-    pub fn with_parent(self, parent: &'t Kept) -> Self {
+    pub fn with_parent(self, parent: &'t CachedReference) -> Self {
         Caller { parent: Some(parent), ..self }
     }
 
@@ -142,10 +143,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// The file of a name, with a reference, after the search check.
-    pub fn lookup(&self, directory: Node, name: &[u8]) -> Result<Held<'t, 'f, M>> {
+    pub fn lookup(&self, directory: Node, name: &[u8]) -> Result<NodeRef<'t, 'f, M>> {
         if !self.credentials.checked {
             self.check_search(directory)?;
         }
-        Ok(Held::owned(self.thread, self.thread.lookup(directory, name)?))
+        Ok(NodeRef::owned(self.thread, self.thread.lookup(directory, name)?))
     }
 }

@@ -102,7 +102,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Ok(0);
         }
         let count = self.thread.read(file.node(), offset, into)?;
-        self.note_read(file)?;
+        self.record_read(file)?;
         Ok(count)
     }
 

@@ -15,7 +15,7 @@ const _: () = assert!(COOKIE_DOT_DOT < FIRST_COOKIE);
 
 /// A name of a directory, or `.` or `..`.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct ListedName<'a> {
     /// Where to go on after this one.
     pub cookie: u64,
     /// Inode number.
@@ -35,7 +35,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         &self,
         file: &OpenFile,
         cookie: u64,
-        entry: &mut (impl FnMut(Entry<'_>) -> bool + ?Sized),
+        entry: &mut (impl FnMut(ListedName<'_>) -> bool + ?Sized),
     ) -> Result<()> {
         if !file.reads() {
             return Err(Errno::EBADF);
@@ -52,13 +52,13 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         let mut hint = file.hint();
         let mut each = |found: DirectoryEntry<'_>| {
-            entry(Entry { cookie: found.cookie, number: found.number, kind: found.kind, name: found.name })
+            entry(ListedName { cookie: found.cookie, number: found.number, kind: found.kind, name: found.name })
         };
         // The engine counts its own cookies only.
         let after = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie };
         self.thread.read_directory(directory, after, &mut hint, &mut each)?;
         file.set_hint(hint);
-        self.note_read(file)
+        self.record_read(file)
     }
 
     /// `.` and `..`, as far as they come after `cookie`. Whether there is room for more.
@@ -66,23 +66,28 @@ impl<M: Memory> Caller<'_, '_, M> {
         &self,
         directory: Node,
         cookie: u64,
-        entry: &mut (impl FnMut(Entry<'_>) -> bool + ?Sized),
+        entry: &mut (impl FnMut(ListedName<'_>) -> bool + ?Sized),
     ) -> Result<bool> {
         let kind = FileKind::Directory;
-        if cookie < COOKIE_DOT && !entry(Entry { cookie: COOKIE_DOT, number: directory.number, kind, name: b"." }) {
+        if cookie < COOKIE_DOT && !entry(ListedName { cookie: COOKIE_DOT, number: directory.number, kind, name: b"." })
+        {
             return Ok(false);
         }
         if cookie < COOKIE_DOT_DOT {
             let number = self.thread.parent(directory)?;
-            return Ok(entry(Entry { cookie: COOKIE_DOT_DOT, number, kind, name: b".." }));
+            return Ok(entry(ListedName { cookie: COOKIE_DOT_DOT, number, kind, name: b".." }));
         }
         Ok(true)
     }
 
     /// As [`Caller::read_directory_at`], from the position, which moves behind the last name given.
-    pub fn read_directory(&self, file: &OpenFile, entry: &mut (impl FnMut(Entry<'_>) -> bool + ?Sized)) -> Result<()> {
+    pub fn read_directory(
+        &self,
+        file: &OpenFile,
+        entry: &mut (impl FnMut(ListedName<'_>) -> bool + ?Sized),
+    ) -> Result<()> {
         let mut last = file.position();
-        let mut each = |found: Entry<'_>| {
+        let mut each = |found: ListedName<'_>| {
             let cookie = found.cookie;
             let taken = entry(found);
             if taken {

@@ -8,34 +8,34 @@
 
 mod access_list;
 mod attributes;
+mod cached_reference;
 mod caller;
 mod credentials;
 mod data;
 mod directory;
 mod errno;
+mod fast_path;
 pub mod host;
 #[cfg(feature = "std")]
 pub mod image;
-mod kept;
 mod names;
 mod open;
 mod open_file;
 pub mod path;
+mod path_cache;
 pub mod process;
-mod short;
-mod trails;
 mod xattr;
 
-pub use attributes::{FileSystemStatus, Moment};
-pub use caller::{Caller, Held};
+pub use attributes::{FileSystemStatus, TimeToSet};
+pub use cached_reference::CachedReference;
+pub use caller::{Caller, NodeRef};
 pub use credentials::{Capabilities, Credentials, Want};
 pub use data::{Append, Whence};
-pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, Entry};
+pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, ListedName};
 pub use errno::{Errno, Result};
-pub use kept::Kept;
+pub use fast_path::FileQuery;
 pub use names::LINKS_MAX;
 pub use open::{Opened, open_flags_valid};
 pub use open_file::OpenFile;
-pub use short::Aspect;
-pub use trails::Trails;
+pub use path_cache::PathCache;
 pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

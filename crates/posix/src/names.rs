@@ -2,12 +2,12 @@
 //!
 //! The engine decides races. This layer checks what may be done before it and, only where that fails, looks again for what Linux reports first.
 
-use crate::caller::{Caller, Held};
+use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
-use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
+use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
 use engine::format::FileKind;
-use engine::{Attributes, Error, NamePlace, NewNode, Node, Protection, RenameFlags};
+use engine::{Attributes, Error, NameLocation, NewNode, Node, Protection, RenameFlags};
 use pmem::Memory;
 
 /// Names that one file may have.
@@ -15,7 +15,7 @@ pub const LINKS_MAX: u32 = 65_000;
 
 /// What is to be made at a name.
 #[derive(Clone, Copy)]
-pub(crate) struct Making<'a> {
+pub(crate) struct CreateArguments<'a> {
     pub kind: FileKind,
     /// Permission bits before the umask.
     pub mode: u32,
@@ -28,11 +28,11 @@ pub(crate) struct Making<'a> {
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Owner, group and permissions of a new file before the umask: in a set-group-id directory the group is the directory's, and directories
     /// pass the bit on.
-    fn new_node<'a>(&self, directory: &Protection, making: &Making<'a>) -> NewNode<'a> {
+    fn new_node<'a>(&self, directory: &Protection, arguments: &CreateArguments<'a>) -> NewNode<'a> {
         let inherits = directory.mode & libc::S_ISGID != 0;
         let gid = if inherits { directory.gid } else { self.credentials.gid };
-        let mut permissions = making.mode & 0o7777;
-        if making.kind == FileKind::Directory {
+        let mut permissions = arguments.mode & 0o7777;
+        if arguments.kind == FileKind::Directory {
             permissions &= 0o1777;
             if inherits {
                 permissions |= libc::S_ISGID;
@@ -40,14 +40,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         } else if inherits && !self.credentials.checked {
             // Nobody plants a program that runs with a group which he is not in.
             let runs_as_group = libc::S_ISGID | libc::S_IXGRP;
-            if making.mode & runs_as_group == runs_as_group && !self.credentials.keeps_set_gid(gid) {
+            if arguments.mode & runs_as_group == runs_as_group && !self.credentials.keeps_set_gid(gid) {
                 permissions &= !libc::S_ISGID;
             }
         }
-        if making.kind == FileKind::Symlink {
+        if arguments.kind == FileKind::Symlink {
             permissions = 0o777;
         }
-        let Making { kind, device, target, .. } = *making;
+        let CreateArguments { kind, device, target, .. } = *arguments;
         let uid = self.credentials.uid;
         NewNode { kind, permissions, uid, gid, device, target, extended: &[], access_list: false }
     }
@@ -57,39 +57,44 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         &self,
         directory: Node,
         here: &Protection,
-        making: &Making<'_>,
+        arguments: &CreateArguments<'_>,
         create: impl FnOnce(&NewNode<'_>) -> Result<R>,
     ) -> Result<R> {
-        let mut new = self.new_node(here, making);
-        if here.access_list && making.kind != FileKind::Symlink {
-            return self.make_inheriting(directory, new, making.umask, create);
+        let mut new = self.new_node(here, arguments);
+        if here.access_list && arguments.kind != FileKind::Symlink {
+            return self.make_inheriting(directory, new, arguments.umask, create);
         }
-        new.permissions &= !making.umask;
+        new.permissions &= !arguments.umask;
         create(&new)
     }
 
     /// Makes a file of any kind at a name.
-    pub(crate) fn make(&self, directory: Node, name: &[u8], making: &Making<'_>) -> Result<Held<'t, 'f, M>> {
-        let place = self.thread.place_of(directory, name);
-        self.thread.ask_for_name(&place);
-        self.make_at(&place, false, making)
+    pub(crate) fn make(
+        &self,
+        directory: Node,
+        name: &[u8],
+        arguments: &CreateArguments<'_>,
+    ) -> Result<NodeRef<'t, 'f, M>> {
+        let walk_start = self.thread.name_location(directory, name);
+        self.thread.prefetch_name(&walk_start);
+        self.make_at(&walk_start, false, arguments)
     }
 
     /// The same for who has asked for the place already, or looked there; `seems_absent` as for [`Thread::create_at`](engine::Thread::create_at).
     pub(crate) fn make_at(
         &self,
-        place: &NamePlace<'_>,
+        walk_start: &NameLocation<'_>,
         seems_absent: bool,
-        making: &Making<'_>,
-    ) -> Result<Held<'t, 'f, M>> {
-        let directory = place.directory();
+        arguments: &CreateArguments<'_>,
+    ) -> Result<NodeRef<'t, 'f, M>> {
+        let directory = walk_start.directory();
         let here = self.check_search(directory)?;
         if let Err(refused) = self.check_protection(&here, Want::CHANGE_NAMES) {
-            return Err(self.unless_exists(directory, place.name(), refused));
+            return Err(self.unless_exists(directory, walk_start.name(), refused));
         }
-        let create = |new: &NewNode<'_>| Ok(self.thread.create_at(place, seems_absent, new)?);
-        let node = self.make_by(directory, &here, making, create)?;
-        Ok(Held::owned(self.thread, node))
+        let create = |new: &NewNode<'_>| Ok(self.thread.create_at(walk_start, seems_absent, new)?);
+        let node = self.make_by(directory, &here, arguments, create)?;
+        Ok(NodeRef::owned(self.thread, node))
     }
 
     /// What Linux reports where a name cannot be made: that it exists, or is too long, comes before the refusal.
@@ -102,16 +107,24 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// mkdir.
-    pub fn mkdir(&self, directory: Node, name: &[u8], mode: u32, umask: u32) -> Result<Held<'t, 'f, M>> {
+    pub fn mkdir(&self, directory: Node, name: &[u8], mode: u32, umask: u32) -> Result<NodeRef<'t, 'f, M>> {
         // Set-id bits of a mkdir do not count; the sticky bit does.
-        let making = Making { kind: FileKind::Directory, mode: mode & 0o1777, umask, device: 0, target: b"" };
-        self.make(directory, name, &making)
+        let arguments =
+            CreateArguments { kind: FileKind::Directory, mode: mode & 0o1777, umask, device: 0, target: b"" };
+        self.make(directory, name, &arguments)
     }
 
     /// mknod: regular files, pipes, sockets, and with the capability devices. `mode` with the type.
-    pub fn mknod(&self, directory: Node, name: &[u8], mode: u32, umask: u32, device: u32) -> Result<Held<'t, 'f, M>> {
+    pub fn mknod(
+        &self,
+        directory: Node,
+        name: &[u8],
+        mode: u32,
+        umask: u32,
+        device: u32,
+    ) -> Result<NodeRef<'t, 'f, M>> {
         let (kind, device) = self.node_kind(mode, device)?;
-        let making = Making { kind, mode, umask, device, target: b"" };
+        let arguments = CreateArguments { kind, mode, umask, device, target: b"" };
         if matches!(kind, FileKind::Character | FileKind::Block) && !self.may_make_device(kind, device) {
             // The name's own errors come before the lack of a capability.
             self.check_search(directory)?;
@@ -119,7 +132,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             let refused = self.check(directory, Want::CHANGE_NAMES).err().unwrap_or(Errno::EPERM);
             return Err(self.unless_exists(directory, name, refused));
         }
-        self.make(directory, name, &making)
+        self.make(directory, name, &arguments)
     }
 
     /// The kind that mknod's mode asks for; no type means a regular file.
@@ -141,15 +154,15 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// symlink.
-    pub fn symlink(&self, target: &[u8], directory: Node, name: &[u8]) -> Result<Held<'t, 'f, M>> {
+    pub fn symlink(&self, target: &[u8], directory: Node, name: &[u8]) -> Result<NodeRef<'t, 'f, M>> {
         if target.is_empty() {
             return Err(Errno::ENOENT);
         }
         if target.len() >= crate::path::PATH_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let making = Making { kind: FileKind::Symlink, mode: 0o777, umask: 0, device: 0, target };
-        self.make(directory, name, &making)
+        let arguments = CreateArguments { kind: FileKind::Symlink, mode: 0o777, umask: 0, device: 0, target };
+        self.make(directory, name, &arguments)
     }
 
     /// readlink; how many bytes of the target fit.
@@ -158,7 +171,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return Err(Errno::EINVAL);
         }
         let length = self.thread.read_link(node, target)?;
-        self.note_access(node)?;
+        self.record_access(node)?;
         Ok(length)
     }
 
@@ -215,7 +228,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             }
             other => {
                 if is_directory {
-                    self.let_removed_go();
+                    self.release_removed_parent();
                 }
                 Ok(other?)
             }
@@ -223,9 +236,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// What the thread keeps may just have been removed.
-    fn let_removed_go(&self) {
+    fn release_removed_parent(&self) {
         if let Some(parent) = self.parent {
-            parent.give_back_removed(self.thread);
+            parent.release_removed(self.thread);
         }
     }
 
@@ -259,7 +272,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 Err(kind.into())
             }
             other => {
-                self.let_removed_go();
+                self.release_removed_parent();
                 Ok(other?)
             }
         }
@@ -316,12 +329,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Parent and name for a call that makes a name, which only a directory may have a slash behind.
     fn resolve_new<'b>(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         directory_wanted: bool,
         buffer: &'b mut PathBuffer,
     ) -> Result<Outcome<Parent<'t, 'f, M>>> {
-        let parent = inside!(self.resolve_parent(place, path, buffer)?);
+        let parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
         let Last::Name(name) = &parent.last else { return Err(Errno::EEXIST) };
         if parent.slash && !directory_wanted {
             return Err(self.unless_exists(parent.directory.node(), name.bytes(), Errno::ENOENT));
@@ -332,16 +345,16 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// mkdir by path.
     pub fn mkdir_path(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         mode: u32,
         umask: u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.short_parent(place, path) {
+        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
             return self.mkdir(directory.node(), name, mode, umask).map(drop).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_new(place, path, true, buffer)?);
+        let parent = inside!(self.resolve_new(walk_start, path, true, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.mkdir(directory, name, mode, umask).map(drop)).map(Outcome::Inside)
     }
@@ -349,17 +362,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// mknod by path.
     pub fn mknod_path(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         (mode, umask): (u32, u32),
         device: u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         self.node_kind(mode, device)?;
-        if let Some((directory, name)) = self.short_parent(place, path) {
+        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
             return self.mknod(directory.node(), name, mode, umask, device).map(drop).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_new(place, path, false, buffer)?);
+        let parent = inside!(self.resolve_new(walk_start, path, false, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.mknod(directory, name, mode, umask, device).map(drop)).map(Outcome::Inside)
     }
@@ -368,17 +381,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     pub fn symlink_path(
         &self,
         target: &[u8],
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         if target.is_empty() {
             return Err(Errno::ENOENT);
         }
-        if let Some((directory, name)) = self.short_parent(place, path) {
+        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
             return self.symlink(target, directory.node(), name).map(drop).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_new(place, path, false, buffer)?);
+        let parent = inside!(self.resolve_new(walk_start, path, false, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.symlink(target, directory, name).map(drop)).map(Outcome::Inside)
     }
@@ -388,40 +401,40 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         &self,
         node: Node,
         unnamed: bool,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.short_parent(place, path) {
+        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
             return self.link(node, directory.node(), name, unnamed).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_new(place, path, false, buffer)?);
+        let parent = inside!(self.resolve_new(walk_start, path, false, buffer)?);
         let directory = parent.directory.node();
         with_name(&parent.last, |name| self.link(node, directory, name, unnamed)).map(Outcome::Inside)
     }
 
     /// link by paths that are short ways both, of a file that is not looked for behind a symbolic link; none if they are not.
     #[inline]
-    pub fn link_short(
+    pub fn link_fast(
         &self,
-        (from_place, from): (&Place, &[u8]),
-        (to_place, to): (&Place, &[u8]),
+        (from_start, from): (&WalkStart, &[u8]),
+        (to_start, to): (&WalkStart, &[u8]),
     ) -> Option<Result<()>> {
-        let (directory, name) = self.short_parent(to_place, to)?;
+        let (directory, name) = self.fast_parent(to_start, to)?;
         // The line that the new name needs comes from memory while the old one is looked up.
-        self.thread.ask_for_name(&self.thread.place_of(directory.node(), name));
-        match self.take_short(from_place, from, LastLink::Stay, |file| self.thread.fs().ask_for_attributes(file))? {
+        self.thread.prefetch_name(&self.thread.name_location(directory.node(), name));
+        match self.take_fast(from_start, from, LastLink::Stay, |file| self.thread.fs().prefetch_attributes(file))? {
             Ok((file, ..)) => Some(self.link(file.node(), directory.node(), name, false)),
             Err(error) => Some(Err(error)),
         }
     }
 
     /// unlink by path.
-    pub fn unlink_path(&self, place: &Place, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.short_parent(place, path) {
+    pub fn unlink_path(&self, walk_start: &WalkStart, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
+        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
             return self.unlink(directory.node(), name).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_parent(place, path, buffer)?);
+        let parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
         let Last::Name(name) = &parent.last else { return Err(Errno::EISDIR) };
         let directory = parent.directory.node();
         if parent.slash {
@@ -433,11 +446,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// rmdir by path.
-    pub fn rmdir_path(&self, place: &Place, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.short_parent(place, path) {
+    pub fn rmdir_path(&self, walk_start: &WalkStart, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
+        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
             return self.rmdir(directory.node(), name).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_parent(place, path, buffer)?);
+        let parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
         match &parent.last {
             Last::Name(name) => self.rmdir(parent.directory.node(), name.bytes()).map(Outcome::Inside),
             Last::Dot => Err(Errno::EINVAL),
@@ -449,30 +462,30 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// renameat2 by paths. Where one of them leaves the mount the front decides (mostly: EXDEV); `from` is walked first.
     pub fn rename_path(
         &self,
-        (from_place, from): (&Place, &[u8]),
-        (to_place, to): (&Place, &[u8]),
+        (from_start, from): (&WalkStart, &[u8]),
+        (to_start, to): (&WalkStart, &[u8]),
         flags: u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         rename_flags(flags)?;
-        if let Some(renamed) = self.rename_short((from_place, from), (to_place, to), flags) {
+        if let Some(renamed) = self.rename_fast((from_start, from), (to_start, to), flags) {
             return renamed.map(Outcome::Inside);
         }
-        let old = inside!(self.resolve_parent(from_place, from, buffer)?);
-        let new = inside!(self.resolve_parent(to_place, to, buffer)?);
+        let old = inside!(self.resolve_parent(from_start, from, buffer)?);
+        let new = inside!(self.resolve_parent(to_start, to, buffer)?);
         self.rename_resolved(&old, &new, flags).map(Outcome::Inside)
     }
 
     /// renameat2 by paths that are short ways both; none if they are not.
     #[inline]
-    pub fn rename_short(
+    pub fn rename_fast(
         &self,
-        (from_place, from): (&Place, &[u8]),
-        (to_place, to): (&Place, &[u8]),
+        (from_start, from): (&WalkStart, &[u8]),
+        (to_start, to): (&WalkStart, &[u8]),
         flags: u32,
     ) -> Option<Result<()>> {
-        let (old, old_name) = self.short_parent(from_place, from)?;
-        let (new, new_name) = self.short_parent_beside(to_place, to)?;
+        let (old, old_name) = self.fast_parent(from_start, from)?;
+        let (new, new_name) = self.fast_second_parent(to_start, to)?;
         Some(self.rename((old.node(), old_name), (new.node(), new_name), flags))
     }
 
@@ -518,13 +531,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// The file of a path, for calls that go on by node (stat, chmod, truncate, xattrs ...).
     pub fn at_path<T>(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
         buffer: &mut PathBuffer,
         call: impl FnOnce(Node) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        let found = inside!(self.resolve(place, path, last_link, buffer)?);
+        let found = inside!(self.resolve(walk_start, path, last_link, buffer)?);
         call(found.node()).map(Outcome::Inside)
     }
 }

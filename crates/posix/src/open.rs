@@ -1,14 +1,14 @@
 //! open, with all its flags, in the order of errors that Linux has.
 
-use crate::caller::{Caller, Held};
+use crate::caller::{Caller, NodeRef};
 use crate::credentials::Want;
 use crate::errno::{Errno, Result};
-use crate::names::Making;
+use crate::names::CreateArguments;
 use crate::open_file::OpenFile;
-use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, Place, inside};
-use crate::process::{Processes, Program, ask_for_record};
+use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
+use crate::process::{Processes, Program, prefetch_record};
 use engine::format::FileKind;
-use engine::{NamePlace, NewNode, Node, Protection};
+use engine::{NameLocation, NewNode, Node, Protection};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -59,29 +59,29 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     pub fn open_node(&self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
         self.thread.retain(node)?;
-        self.open_held(Held::owned(self.thread, node), flags)
+        self.open_held(NodeRef::owned(self.thread, node), flags)
     }
 
-    fn open_held(&self, file: Held<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
+    fn open_held(&self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
         let protection = self.thread.protection(file.node())?;
         self.open_seen(file, &protection, flags)
     }
 
     /// As `open_held`, for a file of which it is known who may use it.
     #[inline(always)]
-    fn open_seen(&self, file: Held<'t, 'f, M>, protection: &Protection, flags: i32) -> Result<OpenFile> {
+    fn open_seen(&self, file: NodeRef<'t, 'f, M>, protection: &Protection, flags: i32) -> Result<OpenFile> {
         let kind = protection.require_kind()?;
         if flags & O_DIRECTORY != 0 && kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
         if flags & O_PATH != 0 {
-            return Ok(OpenFile::new(file.into_noted()?, kind, flags));
+            return Ok(OpenFile::new(file.into_recorded()?, kind, flags));
         }
         self.check_open(protection, flags)?;
         if kind == FileKind::Regular && flags & O_TRUNC != 0 {
             self.truncate_opened(file.node())?;
         }
-        Ok(OpenFile::new(file.into_noted()?, kind, flags))
+        Ok(OpenFile::new(file.into_recorded()?, kind, flags))
     }
 
     fn truncate_opened(&self, node: Node) -> Result<()> {
@@ -118,19 +118,19 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Opens a name, making the file if O_CREAT asks for it. A symbolic link is not followed: ELOOP.
     pub fn open_name(&self, directory: Node, name: &[u8], flags: i32, mode: u32, umask: u32) -> Result<Opened> {
         let flags = open_flags_valid(flags)?;
-        match self.open_or_make(&self.thread.place_of(directory, name), flags, mode, umask)? {
-            Found::File(opened) => Ok(opened),
-            Found::Link(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => Err(Errno::EEXIST),
-            Found::Link(link) if flags & O_PATH != 0 => {
+        match self.open_or_make(&self.thread.name_location(directory, name), flags, mode, umask)? {
+            OpenTarget::File(opened) => Ok(opened),
+            OpenTarget::Link(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => Err(Errno::EEXIST),
+            OpenTarget::Link(link) if flags & O_PATH != 0 => {
                 Ok(Opened { file: self.open_held(link, flags)?, created: false })
             }
-            Found::Link(_) if flags & O_DIRECTORY != 0 => Err(Errno::ENOTDIR),
-            Found::Link(_) => Err(Errno::ELOOP),
+            OpenTarget::Link(_) if flags & O_DIRECTORY != 0 => Err(Errno::ENOTDIR),
+            OpenTarget::Link(_) => Err(Errno::ELOOP),
         }
     }
 
-    fn open_or_make(&self, at: &NamePlace<'_>, flags: i32, mode: u32, umask: u32) -> Result<Found<'t, 'f, M>> {
-        let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
+    fn open_or_make(&self, at: &NameLocation<'_>, flags: i32, mode: u32, umask: u32) -> Result<OpenTarget<'t, 'f, M>> {
+        let arguments = CreateArguments { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
         // Most names that files are made at are new. Whether the directory may be searched is looked at when the file is made, too.
         let mut seems_absent = flags & O_CREAT != 0 && self.thread.seems_absent(at);
@@ -139,7 +139,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 match self.lookup(at.directory(), at.name()) {
                     Ok(file) => {
                         let found = self.open_existing(file, flags)?;
-                        if let Found::File(opened) = &found {
+                        if let OpenTarget::File(opened) = &found {
                             opened.file.set_found_in(at.directory().number);
                         }
                         return Ok(found);
@@ -148,12 +148,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                     Err(other) => return Err(other),
                 }
             }
-            match self.make_at(at, seems_absent, &making) {
+            match self.make_at(at, seems_absent, &arguments) {
                 // Whoever makes a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
-                    let file = OpenFile::new(made.into_noted()?, FileKind::Regular, flags);
+                    let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags);
                     file.set_found_in(at.directory().number);
-                    return Ok(Found::File(Opened { file, created: true }));
+                    return Ok(OpenTarget::File(Opened { file, created: true }));
                 }
                 // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
                 Err(Errno::EEXIST) if !exclusive => seems_absent = false,
@@ -162,14 +162,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    fn open_existing(&self, file: Held<'t, 'f, M>, flags: i32) -> Result<Found<'t, 'f, M>> {
+    fn open_existing(&self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenTarget<'t, 'f, M>> {
         let protection = self.thread.protection(file.node())?;
         match protection.kind() {
-            Some(FileKind::Symlink) => return Ok(Found::Link(file)),
+            Some(FileKind::Symlink) => return Ok(OpenTarget::Link(file)),
             Some(FileKind::Directory) if flags & O_CREAT != 0 => return Err(Errno::EISDIR),
             _ => {}
         }
-        Ok(Found::File(Opened { file: self.open_seen(file, &protection, flags)?, created: false }))
+        Ok(OpenTarget::File(Opened { file: self.open_seen(file, &protection, flags)?, created: false }))
     }
 
     /// A file without a name in the file system of a directory (O_TMPFILE).
@@ -179,17 +179,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return Err(Errno::ENOTDIR);
         }
         self.check_protection(&here, Want::CHANGE_NAMES)?;
-        let making = Making { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
+        let arguments = CreateArguments { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let create = |new: &NewNode<'_>| Ok(self.thread.create_unnamed(directory, new)?);
-        let node = self.make_by(directory, &here, &making, create)?;
-        self.thread.note(node);
+        let node = self.make_by(directory, &here, &arguments, create)?;
+        self.thread.record_reference(node);
         Ok(OpenFile::new(node, FileKind::Regular, flags))
     }
 
     /// open by path.
     pub fn open_path(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         flags: i32,
         (mode, umask): (u32, u32),
@@ -197,19 +197,19 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     ) -> Result<Outcome<Opened>> {
         let flags = open_flags_valid(flags)?;
         if flags & O_CREAT != 0 {
-            return self.create_path(place, path, flags, (mode, umask), buffer);
+            return self.create_path(walk_start, path, flags, (mode, umask), buffer);
         }
         let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
         if flags & O_TMPFILE != O_TMPFILE
             && let Some(found) =
-                self.take_short(place, path, last_link, |cachelet| ask_for_record(self.thread.fs(), cachelet))
+                self.take_fast(walk_start, path, last_link, |cachelet| prefetch_record(self.thread.fs(), cachelet))
         {
             let (found, protection, directory) = found?;
             let file = self.open_seen(found, &protection, flags)?;
             file.set_found_in(directory);
             return Ok(Outcome::Inside(Opened { file, created: false }));
         }
-        let (found, directory) = inside!(self.resolve_in(place, path, last_link, buffer)?);
+        let (found, directory) = inside!(self.resolve_in(walk_start, path, last_link, buffer)?);
         let file = if flags & O_TMPFILE == O_TMPFILE {
             self.open_unnamed(found.node(), flags, mode, umask)?
         } else {
@@ -222,22 +222,26 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// The directory and name of a path at which a file may be about to be made, if the path is a short way. What that needs is asked for: it comes from memory
     /// while the caller does something else.
     #[inline]
-    pub fn name_ahead<'p>(&self, place: &Place, path: &'p [u8]) -> Option<NameAhead<'p, 't, 'f, M>> {
-        let (directory, name) = self.short_parent(place, path)?;
-        let at = self.thread.place_of(directory.node(), name);
-        self.thread.ask_for_name(&at);
-        if let Some(cachelet) = self.thread.cachelet_ahead() {
-            ask_for_record(self.thread.fs(), cachelet);
+    pub fn prefetch_name_of<'p>(
+        &self,
+        walk_start: &WalkStart,
+        path: &'p [u8],
+    ) -> Option<PrefetchedName<'p, 't, 'f, M>> {
+        let (directory, name) = self.fast_parent(walk_start, path)?;
+        let at = self.thread.name_location(directory.node(), name);
+        self.thread.prefetch_name(&at);
+        if let Some(cachelet) = self.thread.next_cachelet() {
+            prefetch_record(self.thread.fs(), cachelet);
         }
-        Some(NameAhead { at, _directory: directory })
+        Some(PrefetchedName { location: at, _directory: directory })
     }
 
-    /// Opens a name that was asked for by [`Caller::name_ahead`], with O_CREAT. None: it is a symbolic link, or the flags in force do not make
+    /// Opens a name that was asked for by [`Caller::prefetch_name_of`], with O_CREAT. None: it is a symbolic link, or the flags in force do not make
     /// files, so [`Caller::open_path`] is to be asked, and nothing was done.
     #[inline]
-    pub fn open_name_ahead(
+    pub fn open_prefetched(
         &self,
-        ahead: &NameAhead<'_, 't, 'f, M>,
+        prefetched: &PrefetchedName<'_, 't, 'f, M>,
         flags: i32,
         (mode, umask): (u32, u32),
     ) -> Result<Option<Opened>> {
@@ -245,40 +249,40 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if flags & O_CREAT == 0 {
             return Ok(None);
         }
-        match self.open_or_make(&ahead.at, flags, mode, umask)? {
-            Found::File(opened) => Ok(Some(opened)),
-            Found::Link(_) => Ok(None),
+        match self.open_or_make(&prefetched.location, flags, mode, umask)? {
+            OpenTarget::File(opened) => Ok(Some(opened)),
+            OpenTarget::Link(_) => Ok(None),
         }
     }
 
     /// With O_CREAT a last symbolic link is followed to where it points, and the file is made there.
     fn create_path(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         flags: i32,
         (mode, umask): (u32, u32),
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Opened>> {
-        if let Some(ahead) = self.name_ahead(place, path)
-            && let Some(opened) = self.open_name_ahead(&ahead, flags, (mode, umask))?
+        if let Some(prefetched) = self.prefetch_name_of(walk_start, path)
+            && let Some(opened) = self.open_prefetched(&prefetched, flags, (mode, umask))?
         {
             return Ok(Outcome::Inside(opened));
         }
-        let mut parent = inside!(self.resolve_parent(place, path, buffer)?);
+        let mut parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
         let mut followed = 0;
         loop {
             let Last::Name(name) = &parent.last else { return self.open_dots(&parent, flags).map(Outcome::Inside) };
             if parent.slash {
                 return Err(Errno::EISDIR);
             }
-            let at = self.thread.place_of(parent.directory.node(), name.bytes());
+            let at = self.thread.name_location(parent.directory.node(), name.bytes());
             let link = match self.open_or_make(&at, flags, mode, umask)? {
-                Found::File(opened) => return Ok(Outcome::Inside(opened)),
-                Found::Link(_) if flags & O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
-                Found::Link(link) => link,
+                OpenTarget::File(opened) => return Ok(Outcome::Inside(opened)),
+                OpenTarget::Link(_) if flags & O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
+                OpenTarget::Link(link) => link,
             };
-            parent = inside!(self.resolve_link(place, parent, &link, &mut followed, buffer)?);
+            parent = inside!(self.resolve_link(walk_start, parent, &link, &mut followed, buffer)?);
         }
     }
 
@@ -289,25 +293,25 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Gives back the reference of a description. Nobody uses it afterwards.
     pub fn close(&self, file: &OpenFile) {
-        self.thread.give_back(file.node());
+        self.thread.release_recorded(file.node());
     }
 
     /// Keeps a description beyond the call that opened it, where the death of this thread alone does not end it.
     pub fn keep(&self, file: &OpenFile) {
-        self.thread.forget(file.node());
+        self.thread.unrecord_reference(file.node());
     }
 }
 
 /// A name at which a file may be about to be made, and its directory, kept for that time.
-pub struct NameAhead<'p, 't, 'f, M: Memory> {
-    at: NamePlace<'p>,
-    _directory: Held<'t, 'f, M>,
+pub struct PrefetchedName<'p, 't, 'f, M: Memory> {
+    location: NameLocation<'p>,
+    _directory: NodeRef<'t, 'f, M>,
 }
 
 /// What a name led to.
 // An open file is moved once, to the caller's table; there is no heap to put it on.
 #[allow(clippy::large_enum_variant)]
-enum Found<'t, 'f, M: Memory> {
+enum OpenTarget<'t, 'f, M: Memory> {
     File(Opened),
-    Link(Held<'t, 'f, M>),
+    Link(NodeRef<'t, 'f, M>),
 }

@@ -38,17 +38,17 @@ pub struct OpenFile {
     pub(crate) claimed: AtomicU32,
     /// Zero.
     reserved: AtomicU32,
-    /// There: [`Company`].
-    company: AtomicU64,
+    /// There: [`DescriptionUsers`].
+    sharing: AtomicU64,
 }
 const _: () = assert!(size_of::<OpenFile>() == 64);
 
 /// Which threads a description may be in use by: the one that opened it, or any. By that its closing knows where to look for uses, see
 /// [`crate::process`]. Each life of a description has a word of its own, so that who finds the word unchanged has seen one life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Company(u64);
+pub(crate) struct DescriptionUsers(u64);
 
-impl Company {
+impl DescriptionUsers {
     /// Below: the thread that opened it.
     const ANY: u64 = 1 << 32;
     const ONE_LIFE: u64 = 1 << 33;
@@ -84,7 +84,7 @@ impl OpenFile {
             lock: AtomicU32::new(0),
             claimed: AtomicU32::new(0),
             reserved: AtomicU32::new(0),
-            company: AtomicU64::new(0),
+            sharing: AtomicU64::new(0),
         }
     }
 
@@ -102,19 +102,20 @@ impl OpenFile {
     /// Begins a life of a free entry of the shared table, for the thread that opens it. Before a descriptor leads to it.
     #[inline]
     pub(crate) fn begin_life(&self, thread: u32) {
-        let life = (self.company.load(Relaxed) & !(Company::ONE_LIFE - 1)).wrapping_add(Company::ONE_LIFE);
-        self.company.store(life | u64::from(thread), Release);
+        let life =
+            (self.sharing.load(Relaxed) & !(DescriptionUsers::ONE_LIFE - 1)).wrapping_add(DescriptionUsers::ONE_LIFE);
+        self.sharing.store(life | u64::from(thread), Release);
     }
 
     /// Who may use it now.
     #[inline]
-    pub(crate) fn company(&self) -> Company {
-        Company(self.company.load(SeqCst))
+    pub(crate) fn sharing(&self) -> DescriptionUsers {
+        DescriptionUsers(self.sharing.load(SeqCst))
     }
 
     /// Says that any thread may use it, for the rest of its life.
-    pub(crate) fn admit_any(&self) -> Company {
-        Company(self.company.fetch_or(Company::ANY, SeqCst) | Company::ANY)
+    pub(crate) fn share_with_all(&self) -> DescriptionUsers {
+        DescriptionUsers(self.sharing.fetch_or(DescriptionUsers::ANY, SeqCst) | DescriptionUsers::ANY)
     }
 
     /// The file.

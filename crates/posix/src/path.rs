@@ -3,7 +3,7 @@
 //! A walk can lead out of the mount: by a symbolic link with an absolute target (which means the process's root, not the mount's), or, where
 //! the front asks for it, by `..` at the mount's root. Then the answer is [`Outcome::Left`], and the [`PathBuffer`] holds where to go on.
 
-use crate::caller::{Caller, Held};
+use crate::caller::{Caller, NodeRef};
 use crate::errno::{Errno, Result};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Node, Protection};
@@ -16,7 +16,7 @@ pub const LINKS_FOLLOWED_MAX: u32 = 40;
 
 /// Where a walk begins, and where `..` ends.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct WalkStart {
     /// Root of the mount; the caller keeps it alive.
     pub root: Node,
     /// Where relative paths begin: working directory or directory descriptor; the caller keeps it alive. A path that begins with a
@@ -159,7 +159,7 @@ pub enum Last {
 /// A path up to its last component.
 pub struct Parent<'t, 'f, M: Memory = Direct> {
     /// The directory; searching it is allowed.
-    pub directory: Held<'t, 'f, M>,
+    pub directory: NodeRef<'t, 'f, M>,
     /// What comes last.
     pub last: Last,
     /// A slash came behind it.
@@ -169,17 +169,17 @@ pub struct Parent<'t, 'f, M: Memory = Direct> {
 /// A walk in progress.
 struct Walk<'t, 'f, M: Memory> {
     caller: Caller<'t, 'f, M>,
-    place: Place,
-    current: Held<'t, 'f, M>,
+    walk_start: WalkStart,
+    current: NodeRef<'t, 'f, M>,
     followed: u32,
 }
 
 /// The end of one run over components.
-enum Stop<'p, 't, 'f, M: Memory> {
+enum WalkStop<'p, 't, 'f, M: Memory> {
     /// All but the last component are walked; `rest` begins with it, empty if there is none.
     Last { rest: &'p [u8] },
     /// A symbolic link, with what follows it.
-    Link { link: Held<'t, 'f, M>, rest: &'p [u8] },
+    Link { link: NodeRef<'t, 'f, M>, rest: &'p [u8] },
     /// Out of the mount.
     Exit { exit: Exit, rest: &'p [u8] },
 }
@@ -197,55 +197,57 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
 
 impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
     /// Walks all components that have another one behind them.
-    fn run<'p>(&mut self, path: &'p [u8]) -> Result<Stop<'p, 't, 'f, M>> {
+    fn run<'p>(&mut self, path: &'p [u8]) -> Result<WalkStop<'p, 't, 'f, M>> {
         let mut rest = skip_slashes(path);
         loop {
             let (component, after) = split(rest);
             let next = skip_slashes(after);
             if next.is_empty() {
-                return Ok(Stop::Last { rest });
+                return Ok(WalkStop::Last { rest });
             }
             match self.step(component)? {
-                Step::At(found) => self.current = found,
-                Step::Link(link) => return Ok(Stop::Link { link, rest: next }),
-                Step::Above => return Ok(Stop::Exit { exit: Exit::AboveRoot, rest: next }),
+                WalkStep::At(found) => self.current = found,
+                WalkStep::Link(link) => return Ok(WalkStop::Link { link, rest: next }),
+                WalkStep::Above => return Ok(WalkStop::Exit { exit: Exit::AboveRoot, rest: next }),
             }
             rest = next;
         }
     }
 
     /// One component from the present directory.
-    fn step(&mut self, component: &[u8]) -> Result<Step<'t, 'f, M>> {
+    fn step(&mut self, component: &[u8]) -> Result<WalkStep<'t, 'f, M>> {
         let here = self.caller.check_search(self.current.node())?;
         match component {
-            b"." => Ok(Step::At(Held::borrowed(self.caller.thread, self.current.node())).keeping(&mut self.current)),
+            b"." => {
+                Ok(WalkStep::At(NodeRef::borrowed(self.caller.thread, self.current.node())).keeping(&mut self.current))
+            }
             b".." => self.step_up(&here),
             name => {
                 if name.len() > NAME_BYTES_MAX {
                     return Err(Errno::ENAMETOOLONG);
                 }
-                let found = Held::owned(self.caller.thread, self.caller.thread.lookup(self.current.node(), name)?);
+                let found = NodeRef::owned(self.caller.thread, self.caller.thread.lookup(self.current.node(), name)?);
                 match self.caller.thread.stat(found.node())?.kind {
-                    FileKind::Symlink => Ok(Step::Link(found)),
-                    _ => Ok(Step::At(found)),
+                    FileKind::Symlink => Ok(WalkStep::Link(found)),
+                    _ => Ok(WalkStep::At(found)),
                 }
             }
         }
     }
 
-    fn step_up(&mut self, here: &Protection) -> Result<Step<'t, 'f, M>> {
-        if here.number == self.place.root.number {
-            if self.place.can_leave {
-                return Ok(Step::Above);
+    fn step_up(&mut self, here: &Protection) -> Result<WalkStep<'t, 'f, M>> {
+        if here.number == self.walk_start.root.number {
+            if self.walk_start.can_leave {
+                return Ok(WalkStep::Above);
             }
-            return Ok(Step::At(Held::borrowed(self.caller.thread, self.place.root)));
+            return Ok(WalkStep::At(NodeRef::borrowed(self.caller.thread, self.walk_start.root)));
         }
         let parent = self.caller.thread.parent(self.current.node())?;
-        Ok(Step::At(Held::owned(self.caller.thread, self.caller.thread.node(parent, None)?)))
+        Ok(WalkStep::At(NodeRef::owned(self.caller.thread, self.caller.thread.node(parent, None)?)))
     }
 
     /// Replaces a link by its target in the buffer. `Some` if the target leads out of the mount.
-    fn expand(&mut self, link: &Held<'t, 'f, M>, buffer: &mut PathBuffer) -> Result<Option<Exit>> {
+    fn expand(&mut self, link: &NodeRef<'t, 'f, M>, buffer: &mut PathBuffer) -> Result<Option<Exit>> {
         self.followed += 1;
         if self.followed > LINKS_FOLLOWED_MAX {
             return Err(Errno::ELOOP);
@@ -273,12 +275,12 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
     /// the answer is `None`, else it is the tail of `path` that the answer gives.
     fn run_all<'p>(&mut self, path: &'p [u8], buffer: &mut PathBuffer) -> Result<Outcome<Option<&'p [u8]>>> {
         match self.run(path)? {
-            Stop::Last { rest } => return Ok(Outcome::Inside(Some(rest))),
-            Stop::Exit { exit, rest } => {
+            WalkStop::Last { rest } => return Ok(Outcome::Inside(Some(rest))),
+            WalkStop::Exit { exit, rest } => {
                 buffer.set(rest)?;
                 return Ok(Outcome::Left(exit));
             }
-            Stop::Link { link, rest } => {
+            WalkStop::Link { link, rest } => {
                 buffer.set(rest)?;
                 if let Some(exit) = self.expand(&link, buffer)? {
                     return Ok(Outcome::Left(exit));
@@ -292,13 +294,13 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
     fn run_buffer<'p>(&mut self, buffer: &mut PathBuffer) -> Result<Outcome<Option<&'p [u8]>>> {
         loop {
             let (link, rest) = match self.run(buffer.rest())? {
-                Stop::Last { rest } => (None, rest.len()),
-                Stop::Exit { exit, rest } => {
+                WalkStop::Last { rest } => (None, rest.len()),
+                WalkStop::Exit { exit, rest } => {
                     let remaining = rest.len();
                     buffer.keep_last(remaining);
                     return Ok(Outcome::Left(exit));
                 }
-                Stop::Link { link, rest } => (Some(link), rest.len()),
+                WalkStop::Link { link, rest } => (Some(link), rest.len()),
             };
             buffer.keep_last(rest);
             let Some(link) = link else { return Ok(Outcome::Inside(None)) };
@@ -309,19 +311,19 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
     }
 }
 
-enum Step<'t, 'f, M: Memory> {
-    At(Held<'t, 'f, M>),
-    Link(Held<'t, 'f, M>),
+enum WalkStep<'t, 'f, M: Memory> {
+    At(NodeRef<'t, 'f, M>),
+    Link(NodeRef<'t, 'f, M>),
     Above,
 }
 
-impl<'t, 'f, M: Memory> Step<'t, 'f, M> {
+impl<'t, 'f, M: Memory> WalkStep<'t, 'f, M> {
     /// For `.`: the reference of the present directory moves on with the walk.
-    fn keeping(self, current: &mut Held<'t, 'f, M>) -> Self {
+    fn keeping(self, current: &mut NodeRef<'t, 'f, M>) -> Self {
         match self {
-            Step::At(mut same) => {
+            WalkStep::At(mut same) => {
                 core::mem::swap(&mut same, current);
-                Step::At(same)
+                WalkStep::At(same)
             }
             other => other,
         }
@@ -329,25 +331,25 @@ impl<'t, 'f, M: Memory> Step<'t, 'f, M> {
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    fn walk(&self, place: &Place, path: &[u8]) -> Result<Walk<'t, 'f, M>> {
+    fn walk(&self, walk_start: &WalkStart, path: &[u8]) -> Result<Walk<'t, 'f, M>> {
         if path.is_empty() {
             return Err(Errno::ENOENT);
         }
         if path.len() >= PATH_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let start = if path[0] == b'/' { place.root } else { place.start };
-        Ok(Walk { caller: *self, place: *place, current: Held::borrowed(self.thread, start), followed: 0 })
+        let start = if path[0] == b'/' { walk_start.root } else { walk_start.start };
+        Ok(Walk { caller: *self, walk_start: *walk_start, current: NodeRef::borrowed(self.thread, start), followed: 0 })
     }
 
     /// The directory and last component of a path: for calls that make, remove or rename a name.
     pub fn resolve_parent(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Parent<'t, 'f, M>>> {
-        let mut walk = self.walk(place, path)?;
+        let mut walk = self.walk(walk_start, path)?;
         let rest = match inside!(walk.run_all(path, buffer)?) {
             Some(rest) => rest,
             None => buffer.rest(),
@@ -359,12 +361,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// [`Caller::resolve_parent`], but nothing is kept.
     pub(crate) fn at_last<T>(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         buffer: &mut PathBuffer,
         call: impl FnOnce(Node, &[u8], bool) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        let mut walk = self.walk(place, path)?;
+        let mut walk = self.walk(walk_start, path)?;
         let rest = match inside!(walk.run_all(path, buffer)?) {
             Some(rest) => rest,
             None => buffer.rest(),
@@ -379,15 +381,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// The file of a path.
     pub fn resolve(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
         buffer: &mut PathBuffer,
-    ) -> Result<Outcome<Held<'t, 'f, M>>> {
-        if let Some(found) = self.take_short(place, path, last_link, |file| self.thread.fs().ask_for_attributes(file)) {
+    ) -> Result<Outcome<NodeRef<'t, 'f, M>>> {
+        if let Some(found) =
+            self.take_fast(walk_start, path, last_link, |file| self.thread.fs().prefetch_attributes(file))
+        {
             return found.map(|(file, ..)| Outcome::Inside(file));
         }
-        self.resolve_in(place, path, last_link, buffer).map(|outcome| match outcome {
+        self.resolve_in(walk_start, path, last_link, buffer).map(|outcome| match outcome {
             Outcome::Inside((found, _)) => Outcome::Inside(found),
             Outcome::Left(exit) => Outcome::Left(exit),
         })
@@ -396,12 +400,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// The file of a path, and the number of the directory in which its name was found.
     pub(crate) fn resolve_in(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
         buffer: &mut PathBuffer,
-    ) -> Result<Outcome<(Held<'t, 'f, M>, u64)>> {
-        let mut walk = self.walk(place, path)?;
+    ) -> Result<Outcome<(NodeRef<'t, 'f, M>, u64)>> {
+        let mut walk = self.walk(walk_start, path)?;
         let mut tail = inside!(walk.run_all(path, buffer)?);
         loop {
             let rest = tail.take().unwrap_or(buffer.rest());
@@ -412,20 +416,20 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 return Ok(Outcome::Inside((walk.current, number)));
             }
             match walk.step(component)? {
-                Step::At(found) => {
+                WalkStep::At(found) => {
                     if slash {
                         self.check_directory(found.node())?;
                     }
                     return Ok(Outcome::Inside((found, walk.current.node().number)));
                 }
-                Step::Above => {
+                WalkStep::Above => {
                     buffer.set(b"")?;
                     return Ok(Outcome::Left(Exit::AboveRoot));
                 }
-                Step::Link(link) if last_link == LastLink::Stay && !slash => {
+                WalkStep::Link(link) if last_link == LastLink::Stay && !slash => {
                     return Ok(Outcome::Inside((link, walk.current.node().number)));
                 }
-                Step::Link(link) => {
+                WalkStep::Link(link) => {
                     // The slash stays behind the target, which must be a directory then.
                     buffer.set(if slash { b"/" } else { b"" })?;
                     if let Some(exit) = walk.expand(&link, buffer)? {
@@ -447,13 +451,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Goes on from a last component that is a symbolic link to its target's directory and last component (open with O_CREAT).
     pub(crate) fn resolve_link(
         &self,
-        place: &Place,
+        walk_start: &WalkStart,
         parent: Parent<'t, 'f, M>,
-        link: &Held<'t, 'f, M>,
+        link: &NodeRef<'t, 'f, M>,
         followed: &mut u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Parent<'t, 'f, M>>> {
-        let mut walk = Walk { caller: *self, place: *place, current: parent.directory, followed: *followed };
+        let mut walk = Walk { caller: *self, walk_start: *walk_start, current: parent.directory, followed: *followed };
         buffer.set(b"")?;
         if let Some(exit) = walk.expand(link, buffer)? {
             return Ok(Outcome::Left(exit));

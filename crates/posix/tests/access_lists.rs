@@ -91,13 +91,13 @@ struct Seen {
 const USERS: [Credentials<'static>; 4] = [ROOT, ALICE, BOB, CAROL];
 
 /// Calls the kernel as somebody: in a thread of his, since only raw calls change the ids of one thread.
-fn as_user(who: Credentials<'static>, call: impl FnOnce() -> libc::c_long + Send) -> Result<i64> {
+fn as_user(credentials: Credentials<'static>, call: impl FnOnce() -> libc::c_long + Send) -> Result<i64> {
     let run = || {
         // SAFETY: the calls change ids of this thread only, which ends here; the pointer is to as many groups as are told.
         unsafe {
-            libc::syscall(libc::SYS_setgroups, who.groups.len(), who.groups.as_ptr());
-            libc::syscall(libc::SYS_setresgid, who.gid, who.gid, who.gid);
-            libc::syscall(libc::SYS_setresuid, who.uid, who.uid, who.uid);
+            libc::syscall(libc::SYS_setgroups, credentials.groups.len(), credentials.groups.as_ptr());
+            libc::syscall(libc::SYS_setresgid, credentials.gid, credentials.gid, credentials.gid);
+            libc::syscall(libc::SYS_setresuid, credentials.uid, credentials.uid, credentials.uid);
         }
         let result = call();
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
@@ -110,7 +110,7 @@ fn c(text: impl AsRef<[u8]>) -> CString {
     CString::new(text.as_ref()).unwrap()
 }
 
-fn kernel_does(at: &Path, who: Credentials<'static>, step: &Step) -> Result<()> {
+fn kernel_does(at: &Path, credentials: Credentials<'static>, step: &Step) -> Result<()> {
     let path = c(at.as_os_str().as_bytes());
     // SAFETY: strings end with zero and live through the call; the value is as long as is told.
     let call = || unsafe {
@@ -131,7 +131,7 @@ fn kernel_does(at: &Path, who: Credentials<'static>, step: &Step) -> Result<()> 
             }
         }
     };
-    as_user(who, call).map(drop)
+    as_user(credentials, call).map(drop)
 }
 
 fn kernel_sees(at: &Path) -> Result<Seen> {
@@ -147,13 +147,13 @@ fn kernel_sees(at: &Path) -> Result<Seen> {
     let lists = [list(ACCESS, &mut buffer), list(DEFAULT, &mut buffer)];
     // SAFETY: as above.
     let length = unsafe { libc::listxattr(path.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
-    let granted = USERS.map(|who| {
+    let granted = USERS.map(|credentials| {
         (1..8u8)
             .filter(|want| {
                 let call =
                 // SAFETY: as above.
                 || unsafe { libc::syscall(libc::SYS_faccessat2, -100, path.as_ptr(), *want as i32, libc::AT_EACCESS) };
-                as_user(who, call).is_ok()
+                as_user(credentials, call).is_ok()
             })
             .fold(0, |granted, want| granted | 1 << want)
     });
@@ -189,8 +189,8 @@ fn we_see(session: &Session<'_, '_>, path: &str) -> Result<Seen> {
     let lists = [list(ACCESS), list(DEFAULT)];
     let length = session.at(path, |node| session.caller.list_attributes(node, &mut buffer))?;
     let names = sorted(&buffer[..length]);
-    let granted = USERS.map(|who| {
-        let session = Session::new(session.caller.thread, session.place.root, who);
+    let granted = USERS.map(|credentials| {
+        let session = Session::new(session.caller.thread, session.walk_start.root, credentials);
         let may = |want: &u8| session.at(path, |node| session.caller.access(node, Want(*want as u32))).is_ok();
         (1..8u8).filter(may).fold(0, |granted, want| granted | 1 << want)
     });
@@ -198,7 +198,7 @@ fn we_see(session: &Session<'_, '_>, path: &str) -> Result<Seen> {
 }
 
 #[test]
-fn lists_decide_as_the_kernel_says() {
+fn access_lists_decide_as_the_kernel_does() {
     let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
     let probe = Step::Set(
         DEFAULT,
@@ -222,7 +222,7 @@ fn lists_decide_as_the_kernel_says() {
         Session::new(thread, root, ROOT).chmod("/", 0o777).unwrap();
         let mut paths = vec!["".to_string()];
         for step in 0..STEPS {
-            let who = random.pick(&[ROOT, ALICE, ALICE, BOB]);
+            let credentials = random.pick(&[ROOT, ALICE, ALICE, BOB]);
             let mut path = random.pick(&paths.iter().map(String::as_str).collect::<Vec<_>>()).to_string();
             let action = match random.below(10) {
                 0..=2 => Step::Set(ACCESS, random.list()),
@@ -237,9 +237,9 @@ fn lists_decide_as_the_kernel_says() {
             };
             let at = scratch.path().join(path.trim_start_matches('/'));
             let absolute = if path.is_empty() { "/" } else { &path };
-            let session = Session::new(thread, root, who);
-            let described = format!("step {step}: user {} does {action:?} at {absolute}", who.uid);
-            let expected = kernel_does(&at, who, &action);
+            let session = Session::new(thread, root, credentials);
+            let described = format!("step {step}: user {} does {action:?} at {absolute}", credentials.uid);
+            let expected = kernel_does(&at, credentials, &action);
             assert_eq!(we_do(&session, absolute, &action), expected, "{described}");
             let everyone = Session::new(thread, root, ROOT);
             if matches!(action, Step::Make(FileKind::Symlink, ..)) {

@@ -41,7 +41,7 @@ struct Operation {
 
 fn opened(thread: &Thread<'_>, node: Node) -> OpenFile {
     thread.retain(node).unwrap();
-    thread.note(node);
+    thread.record_reference(node);
     OpenFile::new(node, FileKind::Regular, libc::O_RDWR)
 }
 
@@ -173,7 +173,7 @@ const OPERATIONS: &[Operation] = &[
         },
         operate: |process, thread, _| {
             let child = process.prepare_fork(thread, Fork::default()).unwrap();
-            process.abandon(thread, child);
+            process.cancel_fork(thread, child);
         },
         own_references: 0,
     },
@@ -183,7 +183,7 @@ const OPERATIONS: &[Operation] = &[
         operate: |process, thread, _| {
             let fork = Fork { shares_files: true, ..Fork::default() };
             let child = process.prepare_fork(thread, fork).unwrap();
-            process.abandon(thread, child);
+            process.cancel_fork(thread, child);
         },
         own_references: 0,
     },
@@ -237,7 +237,7 @@ const OPERATIONS: &[Operation] = &[
             (10..13).for_each(|fd| install(process, thread, fd, scene.files[0]));
             process.add_mapping(thread, &mapping(scene.files[0], 0x10000, 1)).unwrap();
         },
-        operate: |process, thread, _| _ = process.all().resume(thread, Some(process.index())).unwrap().unwrap(),
+        operate: |process, thread, _| _ = process.processes().resume(thread, Some(process.index())).unwrap().unwrap(),
         own_references: 0,
     },
     Operation {
@@ -260,7 +260,7 @@ const OPERATIONS: &[Operation] = &[
             let number = thread.fs().new_process_number().unwrap();
             process.prepare_fork(thread, Fork { number, ..Fork::default() }).unwrap();
         },
-        operate: |process, thread, _| assert_eq!(process.all().reap(thread).unwrap(), 1),
+        operate: |process, thread, _| assert_eq!(process.processes().reap(thread).unwrap(), 1),
         own_references: 0,
     },
 ];
@@ -299,7 +299,7 @@ const RIP: u64 = std::mem::offset_of!(libc::user, regs.rip) as u64;
 
 /// The way of an operation through the program.
 #[derive(PartialEq)]
-struct Way {
+struct InstructionTrace {
     /// The address of each instruction, in the order of execution.
     instructions: Vec<u64>,
     /// How many instructions were done each time the tables had changed.
@@ -312,7 +312,7 @@ struct Halt {
     passes: usize,
 }
 
-impl Way {
+impl InstructionTrace {
     /// Where to halt before stepping on, so that the fewest stops are made until `done` instructions are behind.
     fn halt_before(&self, done: usize) -> Option<Halt> {
         let (mut passes, mut best, mut fewest) = (HashMap::new(), None, done);
@@ -378,7 +378,7 @@ impl Victim {
     }
 
     /// Goes on to the end of the operation, and tells of its way.
-    fn walk(&self, tables: &Tables) -> Way {
+    fn walk(&self, tables: &Tables) -> InstructionTrace {
         let (mut stores, mut seen) = (Vec::new(), tables.fingerprint());
         let mut instructions = vec![self.instruction()];
         while self.step() {
@@ -389,15 +389,15 @@ impl Victim {
             }
             instructions.push(self.instruction());
         }
-        Way { instructions, stores }
+        InstructionTrace { instructions, stores }
     }
 
     /// Goes on until it has just done a store of the way: not if this victim goes another way.
-    fn follow(&self, way: &Way, store: usize, tables: &Tables) -> bool {
-        let done = way.stores[store];
+    fn follow(&self, trace: &InstructionTrace, store: usize, tables: &Tables) -> bool {
+        let done = trace.stores[store];
         let mut steps = done;
-        if let Some(halt) = way.halt_before(done) {
-            if !self.run_to(way.instructions[halt.at], halt.passes) {
+        if let Some(halt) = trace.halt_before(done) {
+            if !self.run_to(trace.instructions[halt.at], halt.passes) {
                 return false;
             }
             steps -= halt.at;
@@ -408,7 +408,7 @@ impl Victim {
                 return false;
             }
         }
-        self.instruction() == way.instructions[done]
+        self.instruction() == trace.instructions[done]
     }
 
     /// Runs until it is about to execute the instruction at an address, after it has done so `passes` times: not if it never comes there.
@@ -562,30 +562,30 @@ impl Stage<'_, '_> {
     }
 
     /// The way of a victim that dies at the end of the operation.
-    fn walk(&mut self) -> Way {
+    fn walk(&mut self) -> InstructionTrace {
         let victim = Victim::new(&self.parent, self.session.caller.thread, self.operation, &self.scene);
-        let way = victim.walk(&self.tables);
+        let trace = victim.walk(&self.tables);
         victim.kill();
-        self.settle("at its end");
-        way
+        self.check_released("at its end");
+        trace
     }
 
     /// Lets a victim die behind a store of the way. If this one went another way, it died somewhere else.
-    fn die(&mut self, way: &Way, store: usize) -> bool {
+    fn die(&mut self, trace: &InstructionTrace, store: usize) -> bool {
         let victim = Victim::new(&self.parent, self.session.caller.thread, self.operation, &self.scene);
-        let followed = victim.follow(way, store, &self.tables);
+        let followed = victim.follow(trace, store, &self.tables);
         victim.kill();
-        self.settle(format_args!("behind store {store} of {}", way.stores.len()));
+        self.check_released(format_args!("behind store {store} of {}", trace.stores.len()));
         followed
     }
 
     /// Everything that the dead one held is given back.
-    fn settle(&mut self, died: impl std::fmt::Display) {
+    fn check_released(&mut self, died: impl std::fmt::Display) {
         let (name, thread) = (self.operation.name, self.session.caller.thread);
         self.all.reap(thread).unwrap_or_else(|error| panic!("{name} killed {died}: {error:?}"));
         self.all.reap(thread).unwrap();
         // A token outlives its sender: nobody can receive this one.
-        self.parent.reap_transit(thread, &mut |_| false).unwrap();
+        self.parent.reap_fd_tokens(thread, &mut |_| false).unwrap();
         assert_eq!(self.all.usage().unwrap(), self.usage, "{name} killed {died}");
         if name.contains("no name") {
             // The name went, and what the scene held of it is all that keeps the file.
@@ -608,20 +608,20 @@ fn die_everywhere(operation: &'static Operation) {
     Stage::with(operation, |stage| {
         // The first victim finds tables that were never used; later ones what others have given back.
         fresh = Some(stage.walk());
-        let (mut way, mut walks, mut store) = (stage.walk(), 2, 0);
-        while store < way.stores.len() {
-            if stage.die(&way, store) {
+        let (mut trace, mut walks, mut store) = (stage.walk(), 2, 0);
+        while store < trace.stores.len() {
+            if stage.die(&trace, store) {
                 store += 1;
             } else {
-                way = stage.walk();
+                trace = stage.walk();
                 walks += 1;
                 assert!(walks < 100, "{}: no two victims go the same way", operation.name);
             }
         }
-        let (length, stores, left) = (way.instructions.len(), way.stores.len(), stage.left);
+        let (length, stores, left) = (trace.instructions.len(), trace.stores.len(), stage.left);
         let name = operation.name;
         println!("{name}: {length} instructions, {stores} stores, {walks} walks; {left} references left to the engine");
-        if fresh.as_ref() == Some(&way) {
+        if fresh.as_ref() == Some(&trace) {
             fresh = None;
         }
     });
@@ -651,7 +651,7 @@ fn stay_on_one_processor() {
 }
 
 #[test]
-fn whoever_dies_in_an_operation_leaves_nothing_behind() {
+fn a_death_in_any_operation_leaves_nothing_behind() {
     stay_on_one_processor();
     let only = std::env::var("DEATHS_IN").unwrap_or_default();
     for operation in OPERATIONS.iter().filter(|operation| operation.name.contains(&only)) {

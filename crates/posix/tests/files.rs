@@ -10,7 +10,7 @@ use posix::path::LastLink;
 use posix::{Errno, Whence};
 
 #[test]
-fn open_tells_what_is_wrong_in_the_order_of_linux() {
+fn open_reports_errors_in_the_order_of_linux() {
     inside(|thread, root| {
         let s = Session::new(thread, root, ROOT);
         s.mkdir("d", 0o755).unwrap();
@@ -55,7 +55,7 @@ fn open_tells_what_is_wrong_in_the_order_of_linux() {
 }
 
 #[test]
-fn who_makes_a_file_may_use_it() {
+fn the_creator_of_a_file_may_use_it() {
     inside(|thread, root| {
         let alice = Session::new(thread, root, ALICE);
         let file = alice.open_mode("f", O_CREAT | O_RDWR, 0o000).unwrap();
@@ -223,8 +223,8 @@ fn reading_is_noted_now_and_then() {
         let file = s.open("f", O_CREAT | O_RDWR).unwrap();
         c.write(&file, b"x").unwrap();
         let modified = c.stat(file.node()).unwrap().modified_ns;
-        let long_ago = posix::Moment::At(modified - 1_000_000_000);
-        c.set_times(file.node(), long_ago, posix::Moment::Omit).unwrap();
+        let long_ago = posix::TimeToSet::At(modified - 1_000_000_000);
+        c.set_times(file.node(), long_ago, posix::TimeToSet::Omit).unwrap();
         let mut byte = [0];
         c.read_at(&file, 0, &mut byte).unwrap();
         assert!(c.stat(file.node()).unwrap().accessed_ns >= modified, "older than the last change: noted");

@@ -54,16 +54,16 @@ fn two_share_one_image_and_the_last_one_cleans_up() {
 }
 
 #[test]
-fn alone_means_alone() {
+fn exclusive_means_exclusive() {
     let scratch = Scratch::new();
-    let alone = OpenImage { alone: true, ..scratch.options.clone() };
-    assert!(matches!(Image::open(&scratch.path, &alone), Err(ImageError::NotAlone { .. })));
+    let alone = OpenImage { exclusive: true, ..scratch.options.clone() };
+    assert!(matches!(Image::open(&scratch.path, &alone), Err(ImageError::NotExclusive { .. })));
     let Scratch { image, path, options, directory: _directory } = scratch;
     image.close().unwrap();
     let image = Image::open(&path, &alone).unwrap();
     assert!(!image.is_shared());
     assert!(matches!(Image::open(&path, &options), Err(ImageError::InUse { .. })));
-    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotAlone { .. })));
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotExclusive { .. })));
     let reader = OpenImage { read_only: true, ..options.clone() };
     assert!(matches!(Image::open(&path, &reader), Err(ImageError::InUse { .. })));
     let force = MakeOptions { length: common::IMAGE_BYTES, force: true, ..MakeOptions::default() };
@@ -73,9 +73,9 @@ fn alone_means_alone() {
 }
 
 #[test]
-fn who_waits_gets_the_image_when_it_is_free() {
+fn a_waiting_open_gets_the_image_when_it_is_free() {
     let Scratch { image, path, options, directory: _directory } = Scratch::new();
-    let patient = OpenImage { alone: true, patience: std::time::Duration::from_secs(30), ..options };
+    let patient = OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(30), ..options };
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| Image::open(&path, &patient).map(drop));
         std::thread::sleep(std::time::Duration::from_millis(100));
@@ -388,14 +388,14 @@ fn an_image_that_is_not_wanted_any_more_while_it_is_made_is_not_there() {
 }
 
 #[test]
-fn a_reader_beside_a_writer_sees_what_is_written() {
+fn a_reader_sees_what_a_concurrent_writer_writes() {
     let Scratch { image, path, options, directory: _directory } = Scratch::new();
     let reading = OpenImage { read_only: true, ..options.clone() };
     touch(&image, "before");
     let reader = Image::open(&path, &reading).unwrap();
     assert!(reader.is_shared() && reader.fs().is_read_only());
-    let alone = OpenImage { alone: true, ..reading.clone() };
-    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotAlone { .. })), "others write it");
+    let alone = OpenImage { exclusive: true, ..reading.clone() };
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotExclusive { .. })), "others write it");
     touch(&image, "after");
     assert!(has(&reader, "before") && has(&reader, "after"));
     {
@@ -419,19 +419,19 @@ fn a_reader_beside_a_writer_sees_what_is_written() {
 }
 
 /// A child that has the lent descriptors and nothing else, and ends when the pipe does.
-fn borrower(lent: &posix::image::Lent, options: &OpenImage) -> (libc::pid_t, fs::File, fs::File) {
+fn receiver(handoff: &posix::image::Handoff, options: &OpenImage) -> (libc::pid_t, fs::File, fs::File) {
     use std::io::Read;
     let copy = |(fd, _): (rustix::fd::BorrowedFd<'_>, u64)| fs::File::from(fd.try_clone_to_owned().unwrap());
     let (until, end) = std::io::pipe().unwrap();
     let (started, start) = std::io::pipe().unwrap();
-    let (image, region) = (copy(lent.image()), copy(lent.region()));
-    let meeting = lent.meeting().try_clone_to_owned().unwrap();
+    let (image, region) = (copy(handoff.image()), copy(handoff.region()));
+    let meeting = handoff.meeting().try_clone_to_owned().unwrap();
     // SAFETY: the child uses what it has in its one thread, and ends without returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         drop((end, started));
-        let image = Image::borrow(image, region, meeting, options);
+        let image = Image::open_handed_off(image, region, meeting, options);
         if let Ok(image) = &image {
             touch(image, "by-the-borrower");
         }
@@ -451,20 +451,20 @@ fn ended_well(child: libc::pid_t) -> bool {
 }
 
 #[test]
-fn an_image_in_memory_is_used_by_whoever_inherits_it() {
+fn an_image_in_memory_is_used_by_processes_that_inherit_it() {
     use std::io::Read;
     let make = MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() };
     let options = OpenImage::default();
     let image = Image::in_memory(&make, &options).unwrap();
-    let lent = image.lend().unwrap();
-    let (child, end, mut started) = borrower(&lent, &options);
-    let meeting = lent.meeting().try_clone_to_owned().unwrap();
-    let loan = lent.hand_over();
+    let handoff = image.hand_off().unwrap();
+    let (child, end, mut started) = receiver(&handoff, &options);
+    let meeting = handoff.meeting().try_clone_to_owned().unwrap();
+    let handoff_id = handoff.into_id();
     started.read_to_end(&mut Vec::new()).unwrap();
     assert!(has(&image, "by-the-borrower"));
-    assert!(!image.is_returned(loan).unwrap());
+    assert!(!image.is_handoff_over(handoff_id).unwrap());
     drop(end);
-    image.wait_until_returned(loan).unwrap();
+    image.wait_for_handoff(handoff_id).unwrap();
     assert!(ended_well(child));
     // What stands behind a FIFO goes with the directory in which it is.
     let meeting = fs::read_link(format!("/proc/self/fd/{}", meeting.as_raw_fd())).unwrap();
@@ -474,15 +474,15 @@ fn an_image_in_memory_is_used_by_whoever_inherits_it() {
 }
 
 #[test]
-fn a_lent_image_stays_in_use_after_its_lender_has_gone() {
+fn a_handed_off_image_stays_in_use_after_its_owner_has_ended() {
     let Scratch { image, path, options, directory } = Scratch::new();
-    let lent = image.lend().unwrap();
-    let (child, end, _) = borrower(&lent, &options);
-    let loan = lent.hand_over();
-    assert!(!image.is_returned(loan).unwrap());
+    let handoff = image.hand_off().unwrap();
+    let (child, end, _) = receiver(&handoff, &options);
+    let handoff_id = handoff.into_id();
+    assert!(!image.is_handoff_over(handoff_id).unwrap());
     assert_eq!(image.close().unwrap(), Closed::OthersRemain);
-    let alone = OpenImage { alone: true, ..options.clone() };
-    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotAlone { .. })));
+    let alone = OpenImage { exclusive: true, ..options.clone() };
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotExclusive { .. })));
     let second = Image::open(&path, &options).unwrap();
     assert!(second.report().is_none(), "it is not recovered under the borrower's feet");
     drop(end);

@@ -35,7 +35,7 @@ fn what_exists_cannot_be_made() {
 }
 
 #[test]
-fn removal_says_what_is_in_the_way() {
+fn removal_reports_what_prevents_it() {
     inside(|thread, root| {
         let s = Session::new(thread, root, ROOT);
         s.mkdir("d", 0o755).unwrap();
@@ -164,7 +164,7 @@ fn directories_list_each_name_once_and_dots_first() {
         let mut seen = Vec::new();
         loop {
             let mut portion = Vec::new();
-            let mut take = |entry: posix::Entry<'_>| {
+            let mut take = |entry: posix::ListedName<'_>| {
                 let room = portion.len() < 7;
                 if room {
                     portion.push(String::from_utf8_lossy(entry.name).into_owned());

@@ -4,7 +4,7 @@ mod common;
 
 use common::{ALICE, BOB, ROOT, Session, assert_errno, inside};
 use engine::format::FileKind;
-use posix::{Capabilities, Credentials, Errno, Moment, Want};
+use posix::{Capabilities, Credentials, Errno, TimeToSet, Want};
 
 const READ: i32 = libc::O_RDONLY;
 const WRITE: i32 = libc::O_WRONLY;
@@ -34,12 +34,12 @@ fn the_first_class_that_fits_decides() {
         s.chown("f", Some(1000), Some(50)).unwrap();
         for (mode, alice, bob, other) in table {
             s.chmod("f", mode).unwrap();
-            for (who, may) in [(ALICE, alice), (BOB, bob), (stranger, other)] {
-                let session = Session::new(thread, root, who);
+            for (credentials, may) in [(ALICE, alice), (BOB, bob), (stranger, other)] {
+                let session = Session::new(thread, root, credentials);
                 let granted = |want| session.at("f", |node| session.caller.access(node, want)).is_ok();
                 let found = [(Want::READ, 'r'), (Want::WRITE, 'w'), (Want::EXECUTE, 'x')]
                     .map(|(want, letter)| if granted(want) { letter } else { '-' });
-                assert_eq!(String::from_iter(found), may, "mode {mode:o}, user {}", who.uid);
+                assert_eq!(String::from_iter(found), may, "mode {mode:o}, user {}", credentials.uid);
                 assert_eq!(session.try_open("f", READ).is_ok(), may.contains('r'), "open to read, {mode:o}");
                 assert_eq!(session.try_open("f", WRITE).is_ok(), may.contains('w'), "open to write, {mode:o}");
                 assert_eq!(session.try_open("f", BOTH).is_ok(), may.starts_with("rw"), "open for both, {mode:o}");
@@ -49,13 +49,13 @@ fn the_first_class_that_fits_decides() {
 }
 
 #[test]
-fn root_executes_only_what_somebody_may() {
+fn root_executes_only_executable_files() {
     inside(|thread, root| {
         let s = Session::new(thread, root, ROOT);
         s.touch("f", 0o000).unwrap();
         s.mkdir("d", 0o000).unwrap();
-        let access = |who, path: &str, want| {
-            let session = Session::new(thread, root, who);
+        let access = |credentials, path: &str, want| {
+            let session = Session::new(thread, root, credentials);
             session.at(path, |node| session.caller.access(node, want))
         };
         access(ROOT, "f", Want(6)).unwrap();
@@ -152,7 +152,7 @@ fn a_set_group_id_directory_passes_its_group_on() {
 }
 
 #[test]
-fn names_are_made_only_where_one_may_write() {
+fn names_are_made_only_in_writable_directories() {
     inside(|thread, root| {
         let s = Session::new(thread, root, ROOT);
         s.mkdir("d", 0o755).unwrap();
@@ -234,21 +234,21 @@ fn times_are_set_by_owners_and_touched_by_writers() {
         let set = |session: &Session<'_, '_>, accessed, modified| {
             session.at("f", |node| session.caller.set_times(node, accessed, modified))
         };
-        let (now, omit) = (Moment::Now, Moment::Omit);
+        let (now, omit) = (TimeToSet::Now, TimeToSet::Omit);
         set(&bob, now, now).unwrap();
         assert_errno(set(&bob, now, omit), Errno::EPERM);
-        assert_errno(set(&bob, Moment::At(0), Moment::At(0)), Errno::EPERM);
+        assert_errno(set(&bob, TimeToSet::At(0), TimeToSet::At(0)), Errno::EPERM);
         set(&bob, omit, omit).unwrap();
         alice.chmod("f", 0o644).unwrap();
         assert_errno(set(&bob, now, now), Errno::EACCES);
         let before = alice.stat("f").unwrap();
-        let after = set(&alice, Moment::At(-1_500_000_000), omit).unwrap();
+        let after = set(&alice, TimeToSet::At(-1_500_000_000), omit).unwrap();
         assert_eq!((after.accessed_ns, after.modified_ns), (-1_500_000_000, before.modified_ns));
         assert!(after.changed_ns >= before.changed_ns);
-        assert_eq!(Moment::from_timespec(1, 1_000_000_000), Err(Errno::EINVAL));
-        assert_eq!(Moment::from_timespec(i64::MAX, 0), Err(Errno::EINVAL));
-        assert_eq!(Moment::from_timespec(-2, 500_000_000), Ok(Moment::At(-1_500_000_000)));
-        assert_eq!(Moment::from_timespec(7, libc::UTIME_OMIT), Ok(Moment::Omit));
+        assert_eq!(TimeToSet::from_timespec(1, 1_000_000_000), Err(Errno::EINVAL));
+        assert_eq!(TimeToSet::from_timespec(i64::MAX, 0), Err(Errno::EINVAL));
+        assert_eq!(TimeToSet::from_timespec(-2, 500_000_000), Ok(TimeToSet::At(-1_500_000_000)));
+        assert_eq!(TimeToSet::from_timespec(7, libc::UTIME_OMIT), Ok(TimeToSet::Omit));
     });
 }
 

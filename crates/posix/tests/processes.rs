@@ -4,14 +4,14 @@ mod common;
 
 use common::{ROOT, Scratch, Session, assert_errno};
 use engine::{Node, Thread};
-use posix::process::{FileMapping, Fork, LockKind, LockRange, Locked, Process, Processes, Token, Usage};
+use posix::process::{FdToken, FileMapping, Fork, LockKind, LockRange, Locked, Process, Processes, Usage};
 use posix::{Errno, OpenFile};
 
 const NOTHING: Usage =
     Usage { processes: 0, files: 0, pages: 0, locks: 0, mappings: 0, tokens: 0, files_held: 0, files_mapped: 0 };
 
 /// A registered process with a session, at a fresh image; afterwards nothing may be left.
-fn alone(test: impl FnOnce(&Thread<'_>, Process<'_>, &Session<'_, '_>)) {
+fn in_fresh_process(test: impl FnOnce(&Thread<'_>, Process<'_>, &Session<'_, '_>)) {
     let scratch = Scratch::new();
     {
         let thread = scratch.image.fs().enter().unwrap();
@@ -80,7 +80,7 @@ fn open(session: &Session<'_, '_>, name: &str) -> OpenFile {
 
 #[test]
 fn descriptors_share_what_they_were_duplicated_from() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         process.duplicate(thread, 3, 700, true).unwrap();
         assert_eq!(process.descriptor(3).unwrap().file, process.descriptor(700).unwrap().file);
@@ -91,13 +91,13 @@ fn descriptors_share_what_they_were_duplicated_from() {
         assert_eq!(process.file(thread, 700).unwrap().position(), 17, "the other one stays");
         assert_errno(process.duplicate(thread, 3, 4, false), Errno::EBADF);
         assert_errno(process.install(thread, 1 << 20, &open(session, "a"), false), Errno::EBADF);
-        assert_eq!(process.all().usage().unwrap().files, 1);
+        assert_eq!(process.processes().usage().unwrap().files, 1);
     });
 }
 
 #[test]
 fn a_file_without_a_name_lives_as_long_as_a_descriptor() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.install(thread, 5, &open(session, "a"), false).unwrap();
         let number = process.file(thread, 5).unwrap().node().number;
         session.unlink("a").unwrap();
@@ -112,13 +112,13 @@ fn a_file_without_a_name_lives_as_long_as_a_descriptor() {
 
 #[test]
 fn an_open_in_place_of_another_closes_that() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         for name in ["a", "b", "c"] {
             process.install(thread, 3, &open(session, name), false).unwrap();
         }
         process.install(thread, 4, &open(session, "d"), false).unwrap();
         process.duplicate(thread, 4, 3, false).unwrap();
-        assert_eq!(process.all().usage().unwrap().files, 1);
+        assert_eq!(process.processes().usage().unwrap().files, 1);
         process.close_range(thread, 0, 3, false).unwrap();
         process.close_range(thread, 0, u32::MAX, true).unwrap();
         let mut seen = Vec::new();
@@ -132,7 +132,7 @@ fn an_open_in_place_of_another_closes_that() {
 
 #[test]
 fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         session.mkdir("home", 0o755).unwrap();
         for fd in [3, 600, 5000] {
             process.install(thread, fd, &open(session, "a"), fd == 600).unwrap();
@@ -163,26 +163,26 @@ fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
         assert_eq!(wait(pid), 0);
         assert_eq!(process.file(thread, 3).unwrap().position(), 9, "shared with the child");
         assert!(process.descriptor(600).is_some());
-        assert_eq!(process.all().reap(thread).unwrap(), 1, "the child left without a word");
-        let usage = process.all().usage().unwrap();
+        assert_eq!(process.processes().reap(thread).unwrap(), 1, "the child left without a word");
+        let usage = process.processes().usage().unwrap();
         assert_eq!((usage.processes, usage.files), (1, 3));
     });
 }
 
 #[test]
 fn a_fork_that_failed_leaves_nothing() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         let child = process.prepare_fork(thread, Fork::default()).unwrap();
-        assert_eq!(process.all().usage().unwrap().processes, 2);
-        process.abandon(thread, child);
-        assert_eq!(process.all().usage().unwrap().processes, 1);
+        assert_eq!(process.processes().usage().unwrap().processes, 2);
+        process.cancel_fork(thread, child);
+        assert_eq!(process.processes().usage().unwrap().processes, 1);
     });
 }
 
 #[test]
 fn a_shared_table_outlives_the_process_that_made_it() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         let fork_of = |process: &Process<'_>, shares_files| {
             let fork = Fork { shares_files, ..Fork::default() };
             process.prepare_fork(thread, fork).unwrap()
@@ -208,15 +208,15 @@ fn a_shared_table_outlives_the_process_that_made_it() {
         });
         assert_eq!(wait(pid), 0);
         // Both are dead: in whichever order they are taken apart, nothing of the table stays.
-        process.all().reap(thread).unwrap();
-        process.all().reap(thread).unwrap();
-        assert_eq!(process.all().usage().unwrap().files, 1);
+        process.processes().reap(thread).unwrap();
+        process.processes().reap(thread).unwrap();
+        assert_eq!(process.processes().usage().unwrap().files, 1);
     });
 }
 
 #[test]
 fn a_call_keeps_its_file_while_another_thread_closes_it() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.set_threads();
         let fs = thread.fs();
         let user = fs.enter().unwrap();
@@ -228,13 +228,13 @@ fn a_call_keeps_its_file_while_another_thread_closes_it() {
             let index = first.index();
             assert!(closer.remove(thread, 3));
             assert!(process.file(thread, 3).is_none());
-            assert_eq!(process.all().usage().unwrap().files, 1, "in use, closed {how}");
+            assert_eq!(process.processes().usage().unwrap().files, 1, "in use, closed {how}");
             process.install(thread, 3, &open(session, "b"), false).unwrap();
             assert_ne!(process.file(thread, 3).unwrap().index(), index);
             drop(first);
-            assert_eq!(process.all().usage().unwrap().files, 2, "still in use by the second, closed {how}");
+            assert_eq!(process.processes().usage().unwrap().files, 2, "still in use by the second, closed {how}");
             drop(second);
-            assert_eq!(process.all().usage().unwrap().files, 1);
+            assert_eq!(process.processes().usage().unwrap().files, 1);
             assert!(process.remove(thread, 3));
         }
         own.end_thread();
@@ -243,7 +243,7 @@ fn a_call_keeps_its_file_while_another_thread_closes_it() {
 
 #[test]
 fn a_call_keeps_its_file_while_the_thread_that_opened_it_closes_it() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.set_threads();
         let user = thread.fs().enter().unwrap();
         let own = process.for_thread().expect("room for a thread");
@@ -252,9 +252,9 @@ fn a_call_keeps_its_file_while_the_thread_that_opened_it_closes_it() {
             drop(closer.file(thread, 3).expect("is open"));
             let used = closer.file(&user, 3).expect("is open");
             assert!(closer.remove(thread, 3));
-            assert_eq!((process.all().usage().unwrap().files, used.position()), (1, 0));
+            assert_eq!((process.processes().usage().unwrap().files, used.position()), (1, 0));
             drop(used);
-            assert_eq!(process.all().usage().unwrap().files, 0);
+            assert_eq!(process.processes().usage().unwrap().files, 0);
         }
         own.end_thread();
     });
@@ -262,7 +262,7 @@ fn a_call_keeps_its_file_while_the_thread_that_opened_it_closes_it() {
 
 #[test]
 fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.set_threads();
         let fs = thread.fs();
         let nodes: Vec<Node> = (0..4).map(|at| open(session, &format!("f{at}")).node()).collect();
@@ -279,7 +279,7 @@ fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
                         let fd = random.below(4) as u32;
                         if seed == 3 && round % 16 == 0 {
                             let child = process.prepare_fork(&thread, Fork::default()).unwrap();
-                            process.abandon(&thread, child);
+                            process.cancel_fork(&thread, child);
                         }
                         match random.below(4) {
                             0 => {
@@ -303,7 +303,7 @@ fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
             }
         });
         process.close_range(thread, 0, 10, false).unwrap();
-        assert_eq!(process.all().usage().unwrap().files, 0);
+        assert_eq!(process.processes().usage().unwrap().files, 0);
         for node in nodes {
             thread.release(node, 1);
         }
@@ -328,7 +328,7 @@ impl Random {
 
 #[test]
 fn tables_behave_like_a_model() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         use std::collections::BTreeMap;
         let mut model: BTreeMap<u32, (u64, bool)> = BTreeMap::new();
         let mut random = Random(7);
@@ -379,24 +379,24 @@ fn tables_behave_like_a_model() {
             let mut files: Vec<_> = model.values().map(|entry| entry.0).collect();
             files.sort();
             files.dedup();
-            assert_eq!(process.all().usage().unwrap().files as usize, files.len());
+            assert_eq!(process.processes().usage().unwrap().files as usize, files.len());
         }
     });
 }
 
 #[test]
 fn a_token_brings_a_file_to_another_process() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         process.file(thread, 3).unwrap().set_position(5);
         let token = process.export(thread, 3).unwrap();
         process.remove(thread, 3);
-        assert_eq!(process.all().usage().unwrap().files, 1, "open while it is on its way");
+        assert_eq!(process.processes().usage().unwrap().files, 1, "open while it is on its way");
         let pid = fork(|| {
             let fs = thread.fs();
             let thread = fs.enter().unwrap();
             let other = Processes::new(fs).unwrap().register(&thread, 0).unwrap();
-            let guess = Token { secret: token.secret ^ 2, ..token };
+            let guess = FdToken { secret: token.secret ^ 2, ..token };
             assert_errno(other.import(&thread, guess, 7, false, true), Errno::EBADF);
             other.import(&thread, token, 7, true, false).unwrap();
             other.import(&thread, token, 8, false, true).unwrap();
@@ -406,27 +406,27 @@ fn a_token_brings_a_file_to_another_process() {
             0
         });
         assert_eq!(wait(pid), 0);
-        process.all().reap(thread).unwrap();
-        assert_eq!(process.all().usage().unwrap().files, 0);
+        process.processes().reap(thread).unwrap();
+        assert_eq!(process.processes().usage().unwrap().files, 0);
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         let kept = process.export(thread, 3).unwrap();
         process.export(thread, 3).unwrap();
-        assert_eq!(process.reap_transit(thread, &mut |index| index == kept.index).unwrap(), 1);
-        assert_eq!(process.reap_transit(thread, &mut |_| false).unwrap(), 1);
+        assert_eq!(process.reap_fd_tokens(thread, &mut |index| index == kept.index).unwrap(), 1);
+        assert_eq!(process.reap_fd_tokens(thread, &mut |_| false).unwrap(), 1);
     });
 }
 
 #[test]
 fn a_full_table_of_tokens_is_an_error() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
-        for _ in 0..posix::process::TOKENS_MAX {
+        for _ in 0..posix::process::FD_TOKENS_MAX {
             process.export(thread, 3).unwrap();
         }
         assert_errno(process.export(thread, 3), Errno::ETOOMANYREFS);
-        process.reap_transit(thread, &mut |_| false).unwrap();
+        process.reap_fd_tokens(thread, &mut |_| false).unwrap();
         process.export(thread, 3).unwrap();
-        process.reap_transit(thread, &mut |_| false).unwrap();
+        process.reap_fd_tokens(thread, &mut |_| false).unwrap();
     });
 }
 
@@ -445,7 +445,7 @@ fn mapping(node: Node, address: u64, length: u64) -> FileMapping {
 
 #[test]
 fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         let caller = &session.caller;
         let file = open(session, "a");
         caller.write(&file, &[7; 40960]).unwrap();
@@ -461,7 +461,7 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
         assert_eq!(after, blocks, "where they were, and written, so that a store into them counts");
         // The middle goes: two mappings stay.
         process.remove_mappings(thread, 0x12000, 0x1000).unwrap();
-        assert_eq!(process.all().usage().unwrap().mappings, 2);
+        assert_eq!(process.processes().usage().unwrap().mappings, 2);
         assert!(process.mapping_at(thread, 0x12000).unwrap().is_none());
         let rest = process.mapping_at(thread, 0x14321).unwrap().unwrap();
         assert_eq!((rest.address, rest.length, rest.offset), (0x13000, 0x7000, 0x3000));
@@ -475,7 +475,7 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
 
 #[test]
 fn a_hole_that_is_mapped_for_writing_gets_blocks() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         let file = open(session, "a");
         session.caller.truncate_open(&file, 3 * 4096 + 100).unwrap();
         let node = file.node();
@@ -498,24 +498,24 @@ fn a_hole_that_is_mapped_for_writing_gets_blocks() {
 
 #[test]
 fn a_child_has_the_mappings_unless_it_shares_the_memory() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         let file = open(session, "a");
         process.add_mapping(thread, &mapping(file.node(), 0x10000, 0x1000)).unwrap();
         session.caller.close(&file);
         let child = process.prepare_fork(thread, Fork { shares_memory: true, ..Fork::default() }).unwrap();
-        assert_eq!(process.all().usage().unwrap().mappings, 1);
-        process.abandon(thread, child);
+        assert_eq!(process.processes().usage().unwrap().mappings, 1);
+        process.cancel_fork(thread, child);
         let child = process.prepare_fork(thread, Fork::default()).unwrap();
-        assert_eq!(process.all().usage().unwrap().mappings, 2);
+        assert_eq!(process.processes().usage().unwrap().mappings, 2);
         process.remove_mappings(thread, 0x10000, 0x1000).unwrap();
-        assert_eq!(process.all().usage().unwrap().files_mapped, 1, "the child's");
-        process.abandon(thread, child);
+        assert_eq!(process.processes().usage().unwrap().files_mapped, 1, "the child's");
+        process.cancel_fork(thread, child);
     });
 }
 
 #[test]
 fn waiters_get_the_lock_of_a_process_that_was_killed() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         let child = process.prepare_fork(thread, Fork::default()).unwrap();
         let mut ready = [0; 2];
@@ -561,9 +561,9 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
 }
 
 #[test]
-fn processes_that_would_wait_for_each_other_in_a_ring_are_told() {
-    alone(|thread, first, session| {
-        let all = first.all();
+fn processes_that_would_deadlock_get_an_error() {
+    in_fresh_process(|thread, first, session| {
+        let all = first.processes();
         let ring = [first, all.register(thread, 0).unwrap(), all.register(thread, 0).unwrap()];
         let (exclusive, names) = (Some(LockKind::Exclusive), ["a", "b", "c"]);
         let range = LockRange::new(0, 5, 5).unwrap();
@@ -590,9 +590,9 @@ fn processes_that_would_wait_for_each_other_in_a_ring_are_told() {
 }
 
 #[test]
-fn of_a_ring_that_several_find_one_is_told() {
-    alone(|thread, first, session| {
-        let all = first.all();
+fn one_process_of_a_deadlock_gets_the_error() {
+    in_fresh_process(|thread, first, session| {
+        let all = first.processes();
         let processes = [first, all.register(thread, 0).unwrap(), all.register(thread, 0).unwrap()];
         let [early, late, reader] = &processes;
         for process in &processes {
@@ -618,19 +618,19 @@ fn of_a_ring_that_several_find_one_is_told() {
 
 #[test]
 fn a_mount_s_locks_and_those_of_processes_see_each_other() {
-    alone(|thread, process, session| {
-        let front = process.all().register(thread, 0).unwrap();
+    in_fresh_process(|thread, process, session| {
+        let mount = process.processes().register(thread, 0).unwrap();
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         let node = process.file(thread, 3).unwrap().node();
         let range = LockRange::new(0, 0, 10).unwrap();
         let exclusive = Some(LockKind::Exclusive);
-        assert_eq!(front.lock_foreign(thread, node, (77, 4711), Some(range), exclusive), Ok(Locked::Done));
-        assert!(matches!(front.lock_foreign(thread, node, (78, 1), Some(range), exclusive), Ok(Locked::Blocked(_))));
+        assert_eq!(mount.lock_foreign(thread, node, (77, 4711), Some(range), exclusive), Ok(Locked::Done));
+        assert!(matches!(mount.lock_foreign(thread, node, (78, 1), Some(range), exclusive), Ok(Locked::Blocked(_))));
         let conflict = process.conflict(thread, 3, range, exclusive, false).unwrap().unwrap();
         assert_eq!(conflict.pid, 4711);
-        assert_eq!(front.lock_foreign(thread, node, (77, 4711), None, exclusive), Ok(Locked::Done));
+        assert_eq!(mount.lock_foreign(thread, node, (77, 4711), None, exclusive), Ok(Locked::Done));
         assert!(matches!(process.flock(thread, 3, exclusive), Ok(Locked::Blocked(_))));
-        front.exit(thread);
+        mount.exit(thread);
         assert_eq!(process.flock(thread, 3, exclusive), Ok(Locked::Done), "the front's locks went with it");
         assert!(process.conflict(thread, 3, range, exclusive, false).unwrap().is_none());
     });
@@ -638,7 +638,7 @@ fn a_mount_s_locks_and_those_of_processes_see_each_other() {
 
 #[test]
 fn a_program_begins_without_what_the_threads_of_the_one_before_were_at() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.set_threads();
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         process.install(thread, 4, &open(session, "b"), true).unwrap();
@@ -648,9 +648,9 @@ fn a_program_begins_without_what_the_threads_of_the_one_before_were_at() {
         process.install(thread, 5, &open(session, "c"), false).unwrap();
         std::mem::forget(process.file(thread, 5).unwrap());
         process.remove(thread, 5);
-        assert_eq!(process.all().usage().unwrap().files, 3);
-        let process = process.all().resume(thread, Some(process.index())).unwrap().unwrap();
-        let usage = process.all().usage().unwrap();
+        assert_eq!(process.processes().usage().unwrap().files, 3);
+        let process = process.processes().resume(thread, Some(process.index())).unwrap().unwrap();
+        let usage = process.processes().usage().unwrap();
         assert_eq!((usage.files, usage.mappings), (1, 0));
         assert!(process.descriptor(3).is_some() && process.descriptor(4).is_none());
     });
@@ -658,7 +658,7 @@ fn a_program_begins_without_what_the_threads_of_the_one_before_were_at() {
 
 #[test]
 fn exec_gives_a_process_that_shared_its_table_one_of_its_own() {
-    alone(|thread, process, session| {
+    in_fresh_process(|thread, process, session| {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         let index = process.prepare_fork(thread, Fork { shares_files: true, ..Fork::default() }).unwrap();
         let pid = fork(|| {
@@ -673,8 +673,8 @@ fn exec_gives_a_process_that_shared_its_table_one_of_its_own() {
         });
         assert_eq!(wait(pid), 0);
         assert!(process.descriptor(3).is_some(), "not the child's any more");
-        process.all().reap(thread).unwrap();
-        assert_eq!(process.all().usage().unwrap().processes, 1);
+        process.processes().reap(thread).unwrap();
+        assert_eq!(process.processes().usage().unwrap().processes, 1);
     });
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use common::{ALICE, ROOT, Scratch, Session, assert_errno, inside};
 use engine::format::FileKind;
-use posix::path::{Exit, LastLink, Outcome, PathBuffer, Place};
+use posix::path::{Exit, LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Errno};
 
 #[test]
@@ -118,7 +118,7 @@ fn long_targets_expand_without_a_heap() {
 }
 
 #[test]
-fn a_path_that_leaves_the_mount_says_where_to() {
+fn a_path_that_leaves_the_mount_reports_its_exit() {
     let scratch = Scratch::new();
     let thread = scratch.image.fs().enter().unwrap();
     let root = thread.root().unwrap();
@@ -129,7 +129,7 @@ fn a_path_that_leaves_the_mount_says_where_to() {
     s.symlink("../../etc", "d/up").unwrap();
     let mut buffer = PathBuffer::new();
     let mut leaves = |path: &str, can_leave| {
-        let place = Place { root, start: root, can_leave };
+        let place = WalkStart { root, start: root, can_leave };
         match s.caller.resolve(&place, path.as_bytes(), LastLink::Follow, &mut buffer).unwrap() {
             Outcome::Inside(_) => panic!("{path} stays inside"),
             Outcome::Left(exit) => (exit, String::from_utf8_lossy(buffer.rest()).into_owned()),
@@ -149,7 +149,7 @@ fn a_path_that_leaves_the_mount_says_where_to() {
 }
 
 #[test]
-fn every_directory_on_the_way_must_let_one_search() {
+fn every_directory_of_a_path_must_be_searchable() {
     inside(|thread, root| {
         let s = Session::new(thread, root, ROOT);
         s.mkdir("closed", 0o700).unwrap();

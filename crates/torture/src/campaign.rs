@@ -1,7 +1,7 @@
 //! Campaigns: exploration by several threads within a given time, and its results.
 
 use crate::explore::{Counts, Effort, Explorer, Violation};
-use crate::planted::DEFECTS;
+use crate::injected::DEFECTS;
 use crate::workload::{Group, Workload};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -31,7 +31,7 @@ pub struct Plan {
 
 /// The results of a group of workloads.
 #[derive(Debug, Clone, Copy, Default, serde::Serialize)]
-pub struct Line {
+pub struct GroupResult {
     /// What was explored.
     pub counts: Counts,
     /// Workloads with a violation.
@@ -44,7 +44,7 @@ pub struct Line {
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// By group.
-    pub lines: BTreeMap<Group, Line>,
+    pub lines: BTreeMap<Group, GroupResult>,
     /// The violations, smallest workloads first.
     pub violations: Vec<Violation>,
     /// Rounds over all workloads; the last one may be incomplete.
@@ -53,8 +53,8 @@ pub struct Outcome {
 
 impl Outcome {
     /// The sum of all lines.
-    pub fn total(&self) -> Line {
-        let mut total = Line::default();
+    pub fn total(&self) -> GroupResult {
+        let mut total = GroupResult::default();
         for line in self.lines.values() {
             total.counts += line.counts;
             total.violations += line.violations;
@@ -121,9 +121,9 @@ pub fn workloads(group: Option<Group>) -> Vec<(Group, Workload)> {
     groups.flat_map(|group| group.workloads().into_iter().map(move |workload| (group, workload))).collect()
 }
 
-/// Explores until the time is up, and calls `tell` a few times a second. `found` is called
+/// Explores until the time is up, and calls `report` a few times a second. `found` is called
 /// immediately for each violation.
-pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violation) + Sync)) -> Outcome {
+pub fn run(plan: &Plan, report: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violation) + Sync)) -> Outcome {
     let begun = Instant::now();
     let mut workloads = workloads(plan.group);
     workloads.rotate_left(plan.first);
@@ -140,7 +140,7 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Progress), found: &(dyn Fn(&Violat
             (0..plan.threads.max(1)).map(|_| scope.spawn(|| work(plan, begun, &shared, found))).collect();
         while !workers.iter().all(|worker| worker.is_finished()) {
             std::thread::sleep(Duration::from_millis(200));
-            tell(&progress(&shared, begun));
+            report(&progress(&shared, begun));
         }
     });
     let mut outcome = shared.outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -186,11 +186,11 @@ fn work(plan: &Plan, begun: Instant, shared: &Shared, found: &(dyn Fn(&Violation
 }
 
 /// Explores every injected defect; returns its name and the violation found, if there is one.
-pub fn planted(effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
+pub fn injected(effort: Effort, seed: u64) -> Vec<(&'static str, Option<Violation>)> {
     let mut explorer = Explorer::new(effort, seed);
-    let mut look = |defect: &'static crate::planted::Defect| {
+    let mut look = |defect: &'static crate::injected::Defect| {
         let workload = defect.workload.parse().expect("a defect's workload exists");
-        (defect.name, explorer.explore_planted(&workload, Some(defect)).err())
+        (defect.name, explorer.explore_injected(&workload, Some(defect)).err())
     };
     DEFECTS.iter().map(&mut look).collect()
 }

@@ -1,14 +1,14 @@
 //! The catalogue of setups, and of operations with every relevant kind of argument.
 
-use crate::hand::{Hand, bytes, new_node};
 use crate::oracle::Slack;
+use crate::test_thread::{TestThread, bytes, new_node};
 use engine::format::{FileKind, INODES_PER_SEGMENT};
 use engine::{AllocateMode, Changes, Error, NewNode, RenameFlags, Result};
 
 const BLOCK: u64 = 4096;
 
 /// An action on a file system.
-pub type Act = fn(&Hand<'_>) -> Result<()>;
+pub type Act = fn(&TestThread<'_>) -> Result<()>;
 
 /// An operation: its name in ids, its action, and the guarantees that it does not give.
 pub struct Operation {
@@ -28,7 +28,7 @@ pub struct Operation {
 pub struct Setup {
     /// Its name.
     pub name: &'static str,
-    /// The action after [`furnish`].
+    /// The action after [`set_up`].
     pub act: Act,
     /// Length of the image in bytes.
     pub image_bytes: u64,
@@ -66,82 +66,82 @@ fn long(length: usize) -> String {
 }
 
 /// Creates the common tree: each kind of file, and names to collide with.
-pub fn furnish(hand: &Hand<'_>) -> Result<()> {
+pub fn set_up(thread: &TestThread<'_>) -> Result<()> {
     for path in ["/a", "/b", "/a/sub", "/empty", "/b/empty"] {
-        hand.mkdir(path)?;
+        thread.mkdir(path)?;
     }
-    hand.create_with("/f", 5 * BLOCK + 100, 1)?;
-    hand.create_with("/g", 100, 2)?;
-    hand.create_with("/a/h", 5000, 3)?;
-    hand.link("/a/h", "/hl")?;
-    hand.create_with("/a/v", 5000, 4)?;
-    hand.create_with("/a/sub/x", 10, 5)?;
-    hand.create("/b/z")?;
-    hand.symlink("/s", b"somewhere")?;
-    hand.symlink("/b/l", &bytes(300, 6))?;
-    hand.set_xattr("/a/v", "user.a", 70)?;
-    hand.create(&long(200))
+    thread.create_with("/f", 5 * BLOCK + 100, 1)?;
+    thread.create_with("/g", 100, 2)?;
+    thread.create_with("/a/h", 5000, 3)?;
+    thread.link("/a/h", "/hl")?;
+    thread.create_with("/a/v", 5000, 4)?;
+    thread.create_with("/a/sub/x", 10, 5)?;
+    thread.create("/b/z")?;
+    thread.symlink("/s", b"somewhere")?;
+    thread.symlink("/b/l", &bytes(300, 6))?;
+    thread.set_xattr("/a/v", "user.a", 70)?;
+    thread.create(&long(200))
 }
 
-fn nothing(_: &Hand<'_>) -> Result<()> {
+fn nothing(_: &TestThread<'_>) -> Result<()> {
     Ok(())
 }
 
-fn fill(hand: &Hand<'_>, count: usize) -> Result<()> {
-    hand.mkdir("/p")?;
-    (0..count).try_for_each(|index| hand.link("/g", &format!("/p/{index}")))
+fn fill(thread: &TestThread<'_>, count: usize) -> Result<()> {
+    thread.mkdir("/p")?;
+    (0..count).try_for_each(|index| thread.link("/g", &format!("/p/{index}")))
 }
 
-fn holes(hand: &Hand<'_>) -> Result<()> {
-    fill(hand, 507)?;
-    (0..499).try_for_each(|index| hand.unlink(&format!("/p/{index}")))
+fn holes(thread: &TestThread<'_>) -> Result<()> {
+    fill(thread, 507)?;
+    (0..499).try_for_each(|index| thread.unlink(&format!("/p/{index}")))
 }
 
 /// Names, inodes, lines and blocks with previous owners.
-fn reused(hand: &Hand<'_>) -> Result<()> {
+fn reused(thread: &TestThread<'_>) -> Result<()> {
     for round in 0..3 {
-        hand.mkdir("/a/old")?;
-        hand.create_with("/a/old/1", 3 * BLOCK, 20 + round)?;
-        hand.symlink("/a/old/2", b"elsewhere")?;
-        hand.set_xattr("/a/old/1", "user.old", 50)?;
-        hand.mkdir("/a/old/3")?;
-        hand.rmdir("/a/old/3")?;
-        hand.unlink("/a/old/1")?;
-        hand.unlink("/a/old/2")?;
-        hand.rmdir("/a/old")?;
-        hand.thread.recycle(usize::MAX)?;
+        thread.mkdir("/a/old")?;
+        thread.create_with("/a/old/1", 3 * BLOCK, 20 + round)?;
+        thread.symlink("/a/old/2", b"elsewhere")?;
+        thread.set_xattr("/a/old/1", "user.old", 50)?;
+        thread.mkdir("/a/old/3")?;
+        thread.rmdir("/a/old/3")?;
+        thread.unlink("/a/old/1")?;
+        thread.unlink("/a/old/2")?;
+        thread.rmdir("/a/old")?;
+        thread.thread.recycle(usize::MAX)?;
     }
     Ok(())
 }
 
 /// Dentry lines that held long names before.
-fn lines(hand: &Hand<'_>) -> Result<()> {
-    hand.mkdir("/a/old")?;
+fn lines(thread: &TestThread<'_>) -> Result<()> {
+    thread.mkdir("/a/old")?;
     let name = |index: usize| format!("/a/old/{}", ["q", "u", "}"][index % 3].repeat(250 - index));
-    (0..12).try_for_each(|index| hand.create(&name(index)))?;
-    (0..12).try_for_each(|index| hand.unlink(&name(index)))?;
-    hand.rmdir("/a/old")?;
-    while hand.thread.recycle(usize::MAX)? > 0 {}
+    (0..12).try_for_each(|index| thread.create(&name(index)))?;
+    (0..12).try_for_each(|index| thread.unlink(&name(index)))?;
+    thread.rmdir("/a/old")?;
+    while thread.thread.recycle(usize::MAX)? > 0 {}
     Ok(())
 }
 
 /// All inode numbers are in use, and no two free blocks are adjacent: the next file needs a segment
 /// with a block list.
-fn scattered(hand: &Hand<'_>) -> Result<()> {
-    hand.mkdir("/q")?;
-    hand.create("/q/whole")?;
+fn scattered(thread: &TestThread<'_>) -> Result<()> {
+    thread.mkdir("/q")?;
+    thread.create("/q/whole")?;
     for index in 0..INODES_PER_SEGMENT {
         let path = format!("/q/{index}");
-        hand.create(&path)?;
-        if hand.with(&path, |node| Ok(node.number))? == INODES_PER_SEGMENT - 1 {
+        thread.create(&path)?;
+        if thread.with(&path, |node| Ok(node.number))? == INODES_PER_SEGMENT - 1 {
             break;
         }
     }
     // Written block by block: from an inline extent no block could be taken when no block is free.
-    hand.write("/q/whole", BLOCK, BLOCK, 1)?;
+    thread.write("/q/whole", BLOCK, BLOCK, 1)?;
     let mut blocks = 2;
     loop {
-        match hand.append("/q/whole", BLOCK, 1) {
+        match thread.append("/q/whole", BLOCK, 1) {
             Ok(()) => blocks += 1,
             Err(Error::NoSpace) => break,
             Err(error) => return Err(error),
@@ -149,26 +149,26 @@ fn scattered(hand: &Hand<'_>) -> Result<()> {
     }
     (1..blocks)
         .step_by(2)
-        .try_for_each(|block| allocate(hand, "/q/whole", AllocateMode::PunchHole, block * BLOCK, BLOCK))
+        .try_for_each(|block| allocate(thread, "/q/whole", AllocateMode::PunchHole, block * BLOCK, BLOCK))
 }
 
 /// Many items that wait to be recycled.
-fn rubbish(hand: &Hand<'_>) -> Result<()> {
-    hand.unlink("/f")?;
-    hand.unlink("/a/v")?;
-    hand.unlink("/b/l")?;
-    hand.unlink("/s")?;
-    hand.rmdir("/empty")?;
-    hand.set_xattr("/b/z", "user.b", 300)?;
-    hand.set_xattr("/b/z", "user.b", 301)?;
-    hand.create_with("/f", 2 * BLOCK, 1)
+fn rubbish(thread: &TestThread<'_>) -> Result<()> {
+    thread.unlink("/f")?;
+    thread.unlink("/a/v")?;
+    thread.unlink("/b/l")?;
+    thread.unlink("/s")?;
+    thread.rmdir("/empty")?;
+    thread.set_xattr("/b/z", "user.b", 300)?;
+    thread.set_xattr("/b/z", "user.b", 301)?;
+    thread.create_with("/f", 2 * BLOCK, 1)
 }
 
 /// A file with two levels of map nodes, holes, and blocks beyond its end.
-fn high(hand: &Hand<'_>) -> Result<()> {
-    hand.write("/f", 3 << 20, 10, 1)?;
-    hand.write("/g", 7 * BLOCK, 2 * BLOCK, 1)?;
-    hand.with("/g", |node| hand.thread.allocate(node, AllocateMode::Allocate { keep_size: true }, 0, 14 * BLOCK))
+fn high(thread: &TestThread<'_>) -> Result<()> {
+    thread.write("/f", 3 << 20, 10, 1)?;
+    thread.write("/g", 7 * BLOCK, 2 * BLOCK, 1)?;
+    thread.with("/g", |node| thread.thread.allocate(node, AllocateMode::Allocate { keep_size: true }, 0, 14 * BLOCK))
 }
 
 const fn setup(name: &'static str, act: Act, cold: bool) -> Setup {
@@ -184,10 +184,10 @@ pub const SETUPS: &[Setup] = &[
     Setup { slack: RESERVED, ..setup("high", high, false) },
     setup("lines", lines, false),
     setup("scattered", scattered, false),
-    setup("page503", |hand| fill(hand, 503), false),
-    setup("page504", |hand| fill(hand, 504), false),
-    setup("page505", |hand| fill(hand, 505), false),
-    setup("coldpage", |hand| fill(hand, 504), true),
+    setup("page503", |thread| fill(thread, 503), false),
+    setup("page504", |thread| fill(thread, 504), false),
+    setup("page505", |thread| fill(thread, 505), false),
+    setup("coldpage", |thread| fill(thread, 504), true),
     setup("holes", holes, false),
 ];
 
@@ -316,16 +316,16 @@ pub const OPERATIONS: &[Operation] = &[
     alone("p-whiteout", CHANGED, |h| h.rename_with("/p/500", "/p/new", WHITEOUT)),
 ];
 
-fn allocate(hand: &Hand<'_>, path: &str, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
-    hand.with(path, |node| hand.thread.allocate(node, mode, offset, length))
+fn allocate(thread: &TestThread<'_>, path: &str, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+    thread.with(path, |node| thread.thread.allocate(node, mode, offset, length))
 }
 
-fn share(hand: &Hand<'_>, from: (&str, u64), to: (&str, u64), length: Option<u64>) -> Result<()> {
-    hand.with(from.0, |source| {
-        hand.with(to.0, |target| hand.thread.share_range((source, from.1), (target, to.1), length).map(drop))
+fn share(thread: &TestThread<'_>, from: (&str, u64), to: (&str, u64), length: Option<u64>) -> Result<()> {
+    thread.with(from.0, |source| {
+        thread.with(to.0, |target| thread.thread.share_range((source, from.1), (target, to.1), length).map(drop))
     })
 }
 
-fn change(hand: &Hand<'_>, path: &str, changes: Changes) -> Result<()> {
-    hand.with(path, |node| hand.thread.change(node, |_| Ok(changes)).map(drop))
+fn change(thread: &TestThread<'_>, path: &str, changes: Changes) -> Result<()> {
+    thread.with(path, |node| thread.thread.change(node, |_| Ok(changes)).map(drop))
 }

@@ -1,6 +1,6 @@
 //! Dumps of a file system: everything that programs can observe, in a comparable form.
 
-use crate::hand::Hand;
+use crate::test_thread::TestThread;
 use engine::format::FileKind;
 use engine::{Attributes, Error, Node, SeekWhat};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const WHOLE_BYTES_MAX: u64 = 1 << 16;
 
 /// A name and its file.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TreeEntry {
     /// Its attributes.
     pub stat: Attributes,
     /// Birth time.
@@ -28,7 +28,7 @@ pub struct Entry {
 
 /// A whole file system: entries by path; the root's path is empty.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Tree(pub BTreeMap<String, Entry>);
+pub struct Tree(pub BTreeMap<String, TreeEntry>);
 
 /// The reason why a tree could not be read, with the path.
 #[derive(Debug, Clone)]
@@ -41,11 +41,11 @@ impl fmt::Display for Unreadable {
 }
 
 /// Reads the whole file system.
-pub fn dump(hand: &Hand<'_>) -> Result<Tree, Unreadable> {
+pub fn dump(thread: &TestThread<'_>) -> Result<Tree, Unreadable> {
     let mut tree = Tree::default();
-    let root = hand.thread.root().map_err(|error| at("/", "root", error))?;
-    let done = visit(hand, root, root.number, String::new(), &mut tree);
-    hand.thread.release(root, 1);
+    let root = thread.thread.root().map_err(|error| at("/", "root", error))?;
+    let done = visit(thread, root, root.number, String::new(), &mut tree);
+    thread.thread.release(root, 1);
     done.map(|()| tree)
 }
 
@@ -53,29 +53,29 @@ fn at(path: &str, what: &str, error: Error) -> Unreadable {
     Unreadable(format!("{path}: {what} fails with {error:?}"))
 }
 
-fn visit(hand: &Hand<'_>, node: Node, parent: u64, path: String, tree: &mut Tree) -> Result<(), Unreadable> {
-    let entry = read(hand, node).map_err(|(what, error)| at(&path, what, error))?;
+fn visit(thread: &TestThread<'_>, node: Node, parent: u64, path: String, tree: &mut Tree) -> Result<(), Unreadable> {
+    let entry = read(thread, node).map_err(|(what, error)| at(&path, what, error))?;
     let is_directory = entry.stat.kind == FileKind::Directory;
     tree.0.insert(path.clone(), entry);
     if !is_directory {
         return Ok(());
     }
-    match hand.thread.parent(node) {
+    match thread.thread.parent(node) {
         Ok(number) if number == parent => {}
         other => return Err(Unreadable(format!("{path}: `..` is {other:?}, expected {parent}"))),
     }
-    for (name, number, kind) in names(hand, node, &path)? {
+    for (name, number, kind) in names(thread, node, &path)? {
         let below = format!("{path}/{}", String::from_utf8_lossy(&name));
-        let child = hand.thread.lookup(node, &name).map_err(|error| at(&below, "lookup", error))?;
+        let child = thread.thread.lookup(node, &name).map_err(|error| at(&below, "lookup", error))?;
         let listed = tree.0.contains_key(&below);
         let done = match () {
             () if listed => Err(Unreadable(format!("{below}: listed twice"))),
             () if child.number != number => {
                 Err(Unreadable(format!("{below}: listed as {number}, but is {}", child.number)))
             }
-            () => visit(hand, child, node.number, below.clone(), tree),
+            () => visit(thread, child, node.number, below.clone(), tree),
         };
-        hand.thread.release(child, 1);
+        thread.thread.release(child, 1);
         done?;
         if tree.0[&below].stat.kind != kind {
             return Err(Unreadable(format!("{below}: listed as {kind:?}")));
@@ -84,9 +84,9 @@ fn visit(hand: &Hand<'_>, node: Node, parent: u64, path: String, tree: &mut Tree
     Ok(())
 }
 
-fn names(hand: &Hand<'_>, node: Node, path: &str) -> Result<Vec<(Vec<u8>, u64, FileKind)>, Unreadable> {
+fn names(thread: &TestThread<'_>, node: Node, path: &str) -> Result<Vec<(Vec<u8>, u64, FileKind)>, Unreadable> {
     let (mut names, mut last, mut ascending) = (Vec::new(), 0, true);
-    let done = hand.thread.read_directory(node, 0, &mut Default::default(), &mut |entry| {
+    let done = thread.thread.read_directory(node, 0, &mut Default::default(), &mut |entry| {
         ascending &= entry.cookie > last;
         last = entry.cookie;
         names.push((entry.name.to_vec(), entry.number, entry.kind));
@@ -98,33 +98,34 @@ fn names(hand: &Hand<'_>, node: Node, path: &str) -> Result<Vec<(Vec<u8>, u64, F
 
 type Failed = (&'static str, Error);
 
-fn read(hand: &Hand<'_>, node: Node) -> Result<Entry, Failed> {
-    let stat = hand.thread.stat(node).map_err(|error| ("stat", error))?;
-    let born_ns = hand.thread.born_ns(node).map_err(|error| ("birth", error))?;
-    let content = if stat.kind == FileKind::Regular { content(hand, node, stat.size_bytes)? } else { BTreeMap::new() };
+fn read(thread: &TestThread<'_>, node: Node) -> Result<TreeEntry, Failed> {
+    let stat = thread.thread.stat(node).map_err(|error| ("stat", error))?;
+    let born_ns = thread.thread.born_ns(node).map_err(|error| ("birth", error))?;
+    let content =
+        if stat.kind == FileKind::Regular { content(thread, node, stat.size_bytes)? } else { BTreeMap::new() };
     let mut target = Vec::new();
     if stat.kind == FileKind::Symlink {
         target.resize(BLOCK_BYTES as usize, 0);
-        let length = hand.thread.read_link(node, &mut target).map_err(|error| ("readlink", error))?;
+        let length = thread.thread.read_link(node, &mut target).map_err(|error| ("readlink", error))?;
         target.truncate(length);
     }
-    Ok(Entry { stat, born_ns, content, target, xattrs: xattrs(hand, node)? })
+    Ok(TreeEntry { stat, born_ns, content, target, xattrs: xattrs(thread, node)? })
 }
 
-fn content(hand: &Hand<'_>, node: Node, size: u64) -> Result<BTreeMap<u64, u32>, Failed> {
+fn content(thread: &TestThread<'_>, node: Node, size: u64) -> Result<BTreeMap<u64, u32>, Failed> {
     let mut content = BTreeMap::new();
     let mut buffer = Vec::new();
     let mut from = 0;
     while from < size {
         let (start, end) = match size <= WHOLE_BYTES_MAX {
             true => (0, size),
-            false => match next_data(hand, node, from)? {
+            false => match next_data(thread, node, from)? {
                 Some(range) => range,
                 None => break,
             },
         };
         buffer.resize((end - start) as usize, 0);
-        let count = hand.thread.read(node, start, &mut buffer).map_err(|error| ("read", error))?;
+        let count = thread.thread.read(node, start, &mut buffer).map_err(|error| ("read", error))?;
         if count != buffer.len() {
             return Err(("read to the end", Error::Invalid));
         }
@@ -139,27 +140,28 @@ fn content(hand: &Hand<'_>, node: Node, size: u64) -> Result<BTreeMap<u64, u32>,
 }
 
 /// The next data range at or after a block's start.
-fn next_data(hand: &Hand<'_>, node: Node, from: u64) -> Result<Option<(u64, u64)>, Failed> {
-    match hand.thread.seek(node, from, SeekWhat::Data) {
+fn next_data(thread: &TestThread<'_>, node: Node, from: u64) -> Result<Option<(u64, u64)>, Failed> {
+    match thread.thread.seek(node, from, SeekWhat::Data) {
         Err(Error::NoSuchExtent) => Ok(None),
         Err(error) => Err(("seek for data", error)),
-        Ok(start) => match hand.thread.seek(node, start, SeekWhat::Hole) {
+        Ok(start) => match thread.thread.seek(node, start, SeekWhat::Hole) {
             Ok(end) => Ok(Some((start, end))),
             Err(error) => Err(("seek for a hole", error)),
         },
     }
 }
 
-fn xattrs(hand: &Hand<'_>, node: Node) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failed> {
+fn xattrs(thread: &TestThread<'_>, node: Node) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failed> {
     let mut names = Vec::new();
-    hand.thread
+    thread
+        .thread
         .xattr_names(node, &mut |name| names.push(name.to_vec()))
         .map_err(|error| ("listing extended attributes", error))?;
     let mut all = BTreeMap::new();
     for name in names {
-        let length = hand.thread.xattr(node, &name, &mut []).map_err(|error| ("extended attribute", error))?;
+        let length = thread.thread.xattr(node, &name, &mut []).map_err(|error| ("extended attribute", error))?;
         let mut value = vec![0; length];
-        hand.thread.xattr(node, &name, &mut value).map_err(|error| ("extended attribute", error))?;
+        thread.thread.xattr(node, &name, &mut value).map_err(|error| ("extended attribute", error))?;
         all.insert(name, value);
     }
     Ok(all)

@@ -14,10 +14,10 @@
 //!    tree.
 
 use crate::dump::{Tree, dump};
-use crate::hand::{Hand, bytes};
+use crate::injected::Defect;
 use crate::machine::{Clock, Machine, Watch, Watched};
-use crate::oracle::{History, Moment, same_but_directory_times};
-use crate::planted::Defect;
+use crate::oracle::{CrashPoint, History, same_but_directory_times};
+use crate::test_thread::{TestThread, bytes};
 use crate::workload::Workload;
 use engine::format::FileKind;
 use engine::{AttachOptions, Error, Fs};
@@ -40,7 +40,7 @@ pub struct Effort {
     /// Beyond that, the number of sampled states.
     pub line_sample: u64,
     /// Sampled states with lines that were evicted early.
-    pub moment_sample: u64,
+    pub instant_sample: u64,
     /// Sampled states with torn lines.
     pub word_sample: u64,
     /// One of this many states is crashed again during its recovery.
@@ -50,17 +50,17 @@ pub struct Effort {
 impl Effort {
     /// For runs of hours.
     pub const FULL: Effort =
-        Effort { lines_max: 10, line_sample: 48, moment_sample: 16, word_sample: 32, again_every: 64 };
+        Effort { lines_max: 10, line_sample: 48, instant_sample: 16, word_sample: 32, again_every: 64 };
     /// For tests.
     pub const QUICK: Effort =
-        Effort { lines_max: 4, line_sample: 8, moment_sample: 4, word_sample: 8, again_every: 40 };
+        Effort { lines_max: 4, line_sample: 8, instant_sample: 4, word_sample: 8, again_every: 40 };
     /// In recoveries.
-    const AGAIN: Effort = Effort { lines_max: 3, line_sample: 6, moment_sample: 2, word_sample: 4, again_every: 16 };
+    const AGAIN: Effort = Effort { lines_max: 3, line_sample: 6, instant_sample: 2, word_sample: 4, again_every: 16 };
 
     fn grains(&self) -> [(Grain, u32, u64); 3] {
         [
             (Grain::Line, self.lines_max, self.line_sample),
-            (Grain::Moment, 4, self.moment_sample),
+            (Grain::Instant, 4, self.instant_sample),
             (Grain::Word, 4, self.word_sample),
         ]
     }
@@ -153,7 +153,7 @@ pub struct Explorer {
     machines: HashMap<u64, Vec<Machine>>,
 }
 
-type Judge<'j> = &'j dyn Fn(&Tree, Moment) -> Result<(), String>;
+type StateCheck<'j> = &'j dyn Fn(&Tree, CrashPoint) -> Result<(), String>;
 
 /// A recording whose crash states are explored.
 struct Scene<'s> {
@@ -164,7 +164,7 @@ struct Scene<'s> {
     id: String,
     depth: usize,
     effort: Effort,
-    judge: Judge<'s>,
+    check: StateCheck<'s>,
 }
 
 impl Explorer {
@@ -195,32 +195,32 @@ impl Explorer {
 
     /// Explores a workload; returns the first state that does not pass.
     pub fn explore(&mut self, workload: &Workload) -> Result<(), Violation> {
-        self.explore_planted(workload, None)
+        self.explore_injected(workload, None)
     }
 
     /// Explores a workload with a defect injected into its log.
-    pub fn explore_planted(&mut self, workload: &Workload, defect: Option<&Defect>) -> Result<(), Violation> {
+    pub fn explore_injected(&mut self, workload: &Workload, defect: Option<&Defect>) -> Result<(), Violation> {
         let id = workload.to_string();
         let mut recording = self.record(workload).map_err(|what| Violation { id: id.clone(), what })?;
         if let Some(defect) = defect {
-            recording.log = defect.plant(&recording).map_err(|what| Violation { id: id.clone(), what })?;
+            recording.log = defect.inject(&recording).map_err(|what| Violation { id: id.clone(), what })?;
         }
         self.counts.workloads += 1;
         let Recording { initial, log, history, .. } = &recording;
         // A crash during the first of two operations leaves the same states as a workload with one.
         let from = if defect.is_some() { 0 } else { history.slacks.len() - 1 };
-        let judge = |tree: &Tree, moment: Moment| history.judge(tree, moment);
+        let check_tree = |tree: &Tree, point: CrashPoint| history.check(tree, point);
         let effort = self.effort;
-        self.survey(Scene { initial: initial.clone(), log, from, id, depth: 0, effort, judge: &judge })
+        self.explore_crashes(Scene { initial: initial.clone(), log, from, id, depth: 0, effort, check: &check_tree })
     }
 
     /// Checks the states of all crash points of a scene.
-    fn survey(&mut self, scene: Scene<'_>) -> Result<(), Violation> {
+    fn explore_crashes(&mut self, scene: Scene<'_>) -> Result<(), Violation> {
         let (length, depth) = (scene.initial.len() as u64, scene.depth);
         let mut crash = CrashImage::new(scene.initial.clone(), scene.log);
         loop {
-            let moment = moment_of(&crash);
-            if moment.returned >= scene.from {
+            let point = crash_point_of(&crash);
+            if point.returned >= scene.from {
                 if depth == 0 {
                     self.counts.fences += 1;
                 }
@@ -229,7 +229,7 @@ impl Explorer {
                 for (grain, lines_max, sample) in scene.effort.grains() {
                     for state in crash.states(grain, lines_max, sample, self.seed) {
                         if seen.insert(hash(&state)) {
-                            self.look(&scene, &crash, &state, moment)?;
+                            self.check_state(&scene, &crash, &state, point)?;
                         }
                     }
                 }
@@ -240,12 +240,12 @@ impl Explorer {
         }
     }
 
-    fn look(
+    fn check_state(
         &mut self,
         scene: &Scene<'_>,
         crash: &CrashImage<'_>,
         state: &CrashState,
-        moment: Moment,
+        point: CrashPoint,
     ) -> Result<(), Violation> {
         let id = format!("{}@{}", scene.id, state.id());
         CURRENT.with_borrow_mut(|current| current.clone_from(&id));
@@ -259,7 +259,7 @@ impl Explorer {
         let machine = self.machine(crash.durable().len() as u64, scene.depth);
         machine.apply(state);
         let initial = if again { machine.bytes() } else { Vec::new() };
-        let (checked, log) = check(machine, again, draw, &|tree| (scene.judge)(tree, moment));
+        let (checked, log) = check(machine, again, draw, &|tree| (scene.check)(tree, point));
         machine.restore(crash.durable());
         checked.map_err(|what| Violation { id: id.clone(), what })?;
         if !again {
@@ -268,13 +268,26 @@ impl Explorer {
         // The result of the first recovery was not observed, so a second one may decide differently
         // about the operation in flight: words that recovery writes over a torn property entry can
         // complete it.
-        let judge = |found: &Tree, _: Moment| (scene.judge)(found, moment);
+        let check_tree = |found: &Tree, _: CrashPoint| (scene.check)(found, point);
         let depth = scene.depth + 1;
-        self.survey(Scene { initial, log: &log, from: 0, id, depth, effort: Effort::AGAIN, judge: &judge })
+        self.explore_crashes(Scene {
+            initial,
+            log: &log,
+            from: 0,
+            id,
+            depth,
+            effort: Effort::AGAIN,
+            check: &check_tree,
+        })
     }
 
-    /// Checks a state again by its id; `tell` receives the steps.
-    pub fn replay(&mut self, id: &str, defect: Option<&Defect>, tell: &mut dyn FnMut(String)) -> Result<(), NotPassed> {
+    /// Checks a state again by its id; `report` receives the steps.
+    pub fn replay(
+        &mut self,
+        id: &str,
+        defect: Option<&Defect>,
+        report: &mut dyn FnMut(String),
+    ) -> Result<(), NotPassed> {
         let mut parts = id.split('@');
         let workload: Workload = parts.next().unwrap_or_default().parse().map_err(NotPassed::Unknown)?;
         let states: Vec<StateId> = parts
@@ -283,12 +296,12 @@ impl Explorer {
             .map_err(|error: StateIdError| NotPassed::Unknown(error.to_string()))?;
         let mut recording = self.record(&workload).map_err(NotPassed::Violation)?;
         if let Some(defect) = defect {
-            recording.log = defect.plant(&recording).map_err(NotPassed::Unknown)?;
+            recording.log = defect.inject(&recording).map_err(NotPassed::Unknown)?;
         }
         for (operation, result) in workload.operations.iter().zip(&recording.results) {
             match result {
-                Ok(()) => tell(format!("{} succeeds", operation.name)),
-                Err(error) => tell(format!("{} fails with {error:?}", operation.name)),
+                Ok(()) => report(format!("{} succeeds", operation.name)),
+                Err(error) => report(format!("{} fails with {error:?}", operation.name)),
             }
         }
         let (mut initial, mut log) = (recording.initial.clone(), recording.log.clone());
@@ -299,23 +312,23 @@ impl Explorer {
             if !crash.advance_to(state.fence()) {
                 return Err(missing());
             }
-            let moment = moment_of(&crash);
+            let point = crash_point_of(&crash);
             let state = crash.state(*state).ok_or_else(missing)?;
-            let when = if depth == 0 { moment.told() } else { "in its recovery".to_owned() };
+            let when = if depth == 0 { point.describe() } else { "in its recovery".to_owned() };
             let count = state.changes().len();
-            tell(format!("crash {}, {when}: {count} words in flight have persisted", depth + 1));
+            report(format!("crash {}, {when}: {count} words in flight have persisted", depth + 1));
             for change in state.changes().iter().take(64) {
                 let [before, after] = [change.before, change.after].map(u64::from_le_bytes);
-                tell(format!("  {:#8x}: {before:#018x} -> {after:#018x}", change.offset));
+                report(format!("  {:#8x}: {before:#018x} -> {after:#018x}", change.offset));
             }
             let machine = self.machine(crash.durable().len() as u64, 0);
             machine.load(crash.durable());
             machine.apply(&state);
-            tell(format!("fsck reports:\n{}", machine.check(None)));
+            report(format!("fsck reports:\n{}", machine.check(None)));
             let next = machine.bytes();
             let history = &recording.history;
-            let first = *first.get_or_insert(moment);
-            let (checked, recovery) = check(machine, true, 0, &|tree| history.judge(tree, first));
+            let first = *first.get_or_insert(point);
+            let (checked, recovery) = check(machine, true, 0, &|tree| history.check(tree, first));
             checked.map_err(NotPassed::Violation)?;
             (initial, log) = (next, recovery);
         }
@@ -344,10 +357,10 @@ fn splitmix(value: u64) -> u64 {
 }
 
 /// Marks are twice the index of the operation, plus one when it has returned.
-fn moment_of(crash: &CrashImage<'_>) -> Moment {
+fn crash_point_of(crash: &CrashImage<'_>) -> CrashPoint {
     match crash.marks().last() {
-        None => Moment { returned: 0, begun: false },
-        Some((_, mark)) => Moment { returned: mark.div_ceil(2) as usize, begun: mark % 2 == 0 },
+        None => CrashPoint { returned: 0, begun: false },
+        Some((_, mark)) => CrashPoint { returned: mark.div_ceil(2) as usize, begun: mark % 2 == 0 },
     }
 }
 
@@ -359,10 +372,10 @@ fn failed(what: &str) -> impl Fn(Error) -> String + '_ {
 fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
     let (mut fs, _) = machine.attach().map_err(failed("the first attach"))?;
     let mut first = {
-        let hand = Hand::new(&fs).map_err(failed("entering"))?;
-        let done = crate::catalogue::furnish(&hand).and_then(|()| (workload.setup.act)(&hand));
+        let thread = TestThread::new(&fs).map_err(failed("entering"))?;
+        let done = crate::catalogue::set_up(&thread).and_then(|()| (workload.setup.act)(&thread));
         done.map_err(failed("the setup"))?;
-        dump(&hand).map_err(|error| error.to_string())?
+        dump(&thread).map_err(|error| error.to_string())?
     };
     if workload.setup.cold {
         fs.detach_last().map_err(failed("the clean detach"))?;
@@ -372,7 +385,7 @@ fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
     let watch = &machine.watch;
     let mut results = Vec::new();
     let mut trees = Vec::new();
-    let hand = Hand::new(&fs).map_err(failed("entering"))?;
+    let thread = TestThread::new(&fs).map_err(failed("entering"))?;
     let mut leaves = None;
     for (index, operation) in workload.operations.iter().enumerate() {
         let Some(act) = operation.act else {
@@ -380,27 +393,27 @@ fn run(machine: &Machine, workload: &Workload) -> Result<Recording, String> {
             break;
         };
         let result = match workload.other_thread && index == 1 {
-            false => watched(watch, index as u64, || act(&hand)),
+            false => watched(watch, index as u64, || act(&thread)),
             true => elsewhere(&fs, watch, index as u64, act)?,
         };
         if let Err(error @ Error::Corrupt(_)) = result {
             return Err(format!("{} fails with {error:?}", operation.name));
         }
         results.push(result);
-        trees.push(dump(&hand).map_err(|error| error.to_string())?);
+        trees.push(dump(&thread).map_err(|error| error.to_string())?);
     }
     if let Some(index) = leaves {
         watch.recorder.start();
         watch.recorder.mark(2 * index);
-        drop(hand);
+        drop(thread);
         let left = fs.detach_last();
         watch.recorder.mark(2 * index + 1);
         watch.recorder.stop();
         left.map_err(failed("the clean detach"))?;
         results.push(Ok(()));
         let fs = machine.attach().map_err(failed("the second attach"))?.0;
-        let hand = Hand::new(&fs).map_err(failed("entering"))?;
-        trees.push(dump(&hand).map_err(|error| error.to_string())?);
+        let thread = TestThread::new(&fs).map_err(failed("entering"))?;
+        trees.push(dump(&thread).map_err(|error| error.to_string())?);
     }
     trees.insert(0, std::mem::take(&mut first));
     let mut given = workload.setup.slack;
@@ -432,8 +445,8 @@ fn elsewhere(
 ) -> Result<engine::Result<()>, String> {
     std::thread::scope(|scope| {
         let done = scope.spawn(|| {
-            let hand = Hand::new(fs).map_err(failed("entering"))?;
-            Ok(watched(watch, index, || act(&hand)))
+            let thread = TestThread::new(fs).map_err(failed("entering"))?;
+            Ok(watched(watch, index, || act(&thread)))
         });
         done.join().unwrap_or_else(|_| Err("the other thread panicked".to_owned()))
     })
@@ -445,7 +458,7 @@ fn check(
     machine: &Machine,
     record: bool,
     draw: u64,
-    judge: &dyn Fn(&Tree) -> Result<(), String>,
+    check_tree: &dyn Fn(&Tree) -> Result<(), String>,
 ) -> (Result<Tree, String>, Vec<Recorded>) {
     if (draw >> 32).is_multiple_of(8) {
         let report = machine.check(None);
@@ -462,7 +475,7 @@ fn check(
     let checked = match attached {
         Err(error) => Err(format!("recovery fails with {error:?}")),
         Ok((_, report)) if report.damaged != 0 => Err(format!("recovery finds damage: {report:?}")),
-        Ok((fs, _)) => inspect(machine, fs, draw, judge),
+        Ok((fs, _)) => inspect(machine, fs, draw, check_tree),
     };
     (checked, log)
 }
@@ -476,13 +489,13 @@ fn inspect(
     machine: &Machine,
     fs: Fs<Watched>,
     draw: u64,
-    judge: &dyn Fn(&Tree) -> Result<(), String>,
+    check_tree: &dyn Fn(&Tree) -> Result<(), String>,
 ) -> Result<Tree, String> {
     let tree = {
-        let hand = Hand::new(&fs).map_err(failed("entering"))?;
-        let tree = dump(&hand).map_err(|error| error.to_string())?;
-        judge(&tree)?;
-        exercise(&hand, &tree)?;
+        let thread = TestThread::new(&fs).map_err(failed("entering"))?;
+        let tree = dump(&thread).map_err(|error| error.to_string())?;
+        check_tree(&tree)?;
+        exercise(&thread, &tree)?;
         tree
     };
     fs.detach_last().map_err(failed("the clean detach"))?;
@@ -495,37 +508,37 @@ fn inspect(
         if report.scanned {
             return Err("a cleanly detached image is scanned".to_owned());
         }
-        let hand = Hand::new(&fs).map_err(failed("entering"))?;
-        let found = dump(&hand).map_err(|error| error.to_string())?;
+        let thread = TestThread::new(&fs).map_err(failed("entering"))?;
+        let found = dump(&thread).map_err(|error| error.to_string())?;
         same_but_directory_times(&found, &tree).map_err(|what| format!("after a detach and an attach: {what}"))?;
     }
     Ok(tree)
 }
 
 /// Uses every directory, and checks that nothing else changes.
-fn exercise(hand: &Hand<'_>, tree: &Tree) -> Result<(), String> {
-    let is_directory = |entry: &&crate::dump::Entry| entry.stat.kind == FileKind::Directory;
+fn exercise(thread: &TestThread<'_>, tree: &Tree) -> Result<(), String> {
+    let is_directory = |entry: &&crate::dump::TreeEntry| entry.stat.kind == FileKind::Directory;
     let directories = || tree.0.iter().filter(|(_, entry)| is_directory(entry)).map(|(path, _)| path);
     for (seed, path) in directories().enumerate() {
-        hand.create_with(&format!("{path}/~new"), USE_BYTES, seed as u64).map_err(failed("creating a file"))?;
-        hand.rename(&format!("{path}/~new"), &format!("{path}/~used")).map_err(failed("renaming a file"))?;
+        thread.create_with(&format!("{path}/~new"), USE_BYTES, seed as u64).map_err(failed("creating a file"))?;
+        thread.rename(&format!("{path}/~new"), &format!("{path}/~used")).map_err(failed("renaming a file"))?;
     }
     for (seed, path) in directories().enumerate() {
         let used = format!("{path}/~used");
         let mut content = vec![0; USE_BYTES as usize + 1];
-        let count = hand.with(&used, |node| hand.thread.read(node, 0, &mut content)).map_err(failed("reading"))?;
+        let count = thread.with(&used, |node| thread.thread.read(node, 0, &mut content)).map_err(failed("reading"))?;
         if content[..count] != bytes(USE_BYTES, seed as u64) {
             return Err(format!("{used}: content written after recovery is read differently"));
         }
     }
-    let mut found = dump(hand).map_err(|error| format!("in use: {error}"))?;
+    let mut found = dump(thread).map_err(|error| format!("in use: {error}"))?;
     found.0.retain(|path, _| !path.ends_with("/~used"));
     same_but_directory_times(&found, tree).map_err(|what| format!("use changes other files: {what}"))?;
     for path in directories() {
-        hand.unlink(&format!("{path}/~used")).map_err(failed("removing a file"))?;
-        hand.mkdir(&format!("{path}/~new")).map_err(failed("creating a directory"))?;
-        hand.rmdir(&format!("{path}/~new")).map_err(failed("removing a directory"))?;
+        thread.unlink(&format!("{path}/~used")).map_err(failed("removing a file"))?;
+        thread.mkdir(&format!("{path}/~new")).map_err(failed("creating a directory"))?;
+        thread.rmdir(&format!("{path}/~new")).map_err(failed("removing a directory"))?;
     }
-    hand.thread.recycle(usize::MAX).map_err(failed("recycling"))?;
+    thread.thread.recycle(usize::MAX).map_err(failed("recycling"))?;
     Ok(())
 }

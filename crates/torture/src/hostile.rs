@@ -7,10 +7,10 @@
 //!
 //! A case is a string of bytes, drawn from a seed or provided by a fuzzer.
 
-use crate::catalogue::{OPERATIONS, SETUPS, furnish};
+use crate::catalogue::{OPERATIONS, SETUPS, set_up};
 use crate::dump;
-use crate::hand::Hand;
 use crate::machine::{Clock, Machine, Watched};
+use crate::test_thread::TestThread;
 use engine::AttachOptions;
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES,
@@ -85,8 +85,8 @@ impl Default for Arena {
                 machine.load(&empty);
                 let (fs, _) = machine.attach().expect("a fresh image");
                 {
-                    let hand = Hand::new(&fs).expect("a thread slot");
-                    furnish(&hand).and_then(|()| (setup.act)(&hand)).expect("a prepared image");
+                    let thread = TestThread::new(&fs).expect("a thread slot");
+                    set_up(&thread).and_then(|()| (setup.act)(&thread)).expect("a prepared image");
                 }
                 if clean {
                     fs.detach_last().expect("a clean detach");
@@ -123,16 +123,16 @@ impl Arena {
         let _ = self.machine.check(None);
         let Ok((fs, _)) = self.machine.attach() else { return };
         self.counts.attached += 1;
-        if let Ok(hand) = Hand::new(&fs) {
+        if let Ok(thread) = TestThread::new(&fs) {
             for act in OPERATIONS.iter().filter_map(|operation| operation.act) {
-                match act(&hand) {
+                match act(&thread) {
                     Ok(()) => self.counts.worked += 1,
                     Err(_) => self.counts.refused += 1,
                 }
             }
-            let _ = hand.thread.recycle(1000);
-            let _ = dump::dump(&hand);
-            let _ = hand.thread.sync_all();
+            let _ = thread.thread.recycle(1000);
+            let _ = dump::dump(&thread);
+            let _ = thread.thread.sync_all();
         }
         let _ = fs.detach_last();
     }
@@ -146,13 +146,13 @@ impl Arena {
         if repaired.after.is_sound() {
             self.counts.mended += 1;
             let again = fsck::repair(&region, &options, 1, &mut |_| true, &mut |_| {});
-            assert!(again.mended.is_empty(), "a sound image is repaired once more: {:?}", again.mended);
+            assert!(again.repaired.is_empty(), "a sound image is repaired once more: {:?}", again.repaired);
         } else {
             self.counts.unmended += 1;
         }
         if let Ok((fs, _)) = self.machine.attach() {
-            if let Ok(hand) = Hand::new(&fs) {
-                let read = dump::dump(&hand);
+            if let Ok(thread) = TestThread::new(&fs) {
+                let read = dump::dump(&thread);
                 let sound = repaired.after.is_sound() && !repaired.needs_recovery;
                 assert!(
                     read.is_ok() || !sound,
@@ -183,7 +183,7 @@ impl Mutant {
         read(&self.region, offset)
     }
 
-    fn set(&self, offset: u64, word: u64) {
+    fn set_word(&self, offset: u64, word: u64) {
         if let Ok(dirty) = self.region.write_bytes(offset, &word.to_le_bytes()) {
             let _ = self.region.flush(dirty);
         }
@@ -218,7 +218,7 @@ impl Mutant {
                 let entry = 33 * BLOCK_BYTES + segment * 8;
                 match SegmentEntry::from_word(self.get(entry)) {
                     Some(SegmentEntry::List(list)) if choices.below(3) != 0 => self.mutate_list(choices, segment, list),
-                    _ => self.set(entry, self.word(choices, self.get(entry))),
+                    _ => self.set_word(entry, self.word(choices, self.get(entry))),
                 }
             }
             3 | 4 => self.mutate_identity(choices, inode),
@@ -226,14 +226,14 @@ impl Mutant {
             8 => {
                 let field = [32, 40, 48, 56, 192, 200, 208][choices.below(7) as usize];
                 let offset = self.segment + inode * INODE_BYTES + field;
-                self.set(offset, self.word(choices, self.get(offset)));
+                self.set_word(offset, self.word(choices, self.get(offset)));
             }
             9 | 10 => self.mutate_log(choices, inode),
             11..14 => self.mutate_dentry(choices, inode),
             14 => self.mutate_body(choices, inode),
             _ => {
                 let offset = choices.below(self.blocks) * BLOCK_BYTES + choices.below(512) * 8;
-                self.set(offset, self.word(choices, self.get(offset)));
+                self.set_word(offset, self.word(choices, self.get(offset)));
             }
         }
     }
@@ -251,7 +251,7 @@ impl Mutant {
 
     fn change(&self, choices: &mut Choices<'_>, offsets: &[u64]) {
         let offset = offsets[choices.below(offsets.len() as u64) as usize];
-        self.set(offset, self.word(choices, self.get(offset)));
+        self.set_word(offset, self.word(choices, self.get(offset)));
     }
 
     fn mutate_journal(&self, choices: &mut Choices<'_>) {
@@ -261,19 +261,19 @@ impl Mutant {
             let index = choices.below(12) as usize;
             words[index] = self.word(choices, words[index]);
         }
-        words.iter().enumerate().for_each(|(index, word)| self.set(offset + 8 + index as u64 * 8, *word));
-        self.set(offset, JournalRecord::seal(&words));
+        words.iter().enumerate().for_each(|(index, word)| self.set_word(offset + 8 + index as u64 * 8, *word));
+        self.set_word(offset, JournalRecord::seal(&words));
     }
 
     fn mutate_identity(&self, choices: &mut Choices<'_>, number: u64) {
         let offset = self.segment + number * INODE_BYTES;
         let field = [0, 8, 16, 24][choices.below(4) as usize];
-        self.set(offset + field, self.word(choices, self.get(offset + field)));
+        self.set_word(offset + field, self.word(choices, self.get(offset + field)));
         let kinds = self.get(offset + 16);
         let kind = if choices.below(3) == 0 { choices.below(16) } else { kinds & 0xf };
-        self.set(offset + 16, kind);
+        self.set_word(offset + 16, kind);
         let (said, born, generation) = (self.get(offset + 8), self.get(offset + 24), self.get(offset) as u32);
-        self.set(offset, Inode::birth_word(said, kind as u32, 0, born, generation));
+        self.set_word(offset, Inode::birth_word(said, kind as u32, 0, born, generation));
     }
 
     fn mutate_property(&self, choices: &mut Choices<'_>, number: u64) {
@@ -290,8 +290,8 @@ impl Mutant {
             let count = if low & 8 != 0 { choices.below(600) << 52 } else { 0 };
             words[6] = words[6] & 0x000f_ffff_ffff_f000 | low | count;
         }
-        words.iter().enumerate().for_each(|(index, word)| self.set(offset + 8 + index as u64 * 8, *word));
-        self.set(offset, Property::seal(&words, sequence, number, generation));
+        words.iter().enumerate().for_each(|(index, word)| self.set_word(offset + 8 + index as u64 * 8, *word));
+        self.set_word(offset, Property::seal(&words, sequence, number, generation));
     }
 
     fn log_page(&self, choices: &mut Choices<'_>, number: u64) -> Option<u64> {
@@ -308,14 +308,14 @@ impl Mutant {
         match choices.below(3) {
             0 => {
                 let slot = page + 64 + choices.below(20) * 8;
-                self.set(slot, self.word(choices, self.get(slot)));
+                self.set_word(slot, self.word(choices, self.get(slot)));
             }
-            1 => self.set(page + 24, self.word(choices, self.get(page + 24))),
+            1 => self.set_word(page + 24, self.word(choices, self.get(page + 24))),
             _ => {
                 let field = 8 + choices.below(2) * 8;
-                self.set(page + field, self.word(choices, self.get(page + field)));
+                self.set_word(page + field, self.word(choices, self.get(page + field)));
                 let kind = if choices.below(2) == 0 { LogPageKind::Append } else { LogPageKind::Compacted };
-                self.set(page, LogPage::seal_word(self.get(page + 8), self.get(page + 16), kind));
+                self.set_word(page, LogPage::seal_word(self.get(page + 8), self.get(page + 16), kind));
             }
         }
     }
@@ -333,14 +333,17 @@ impl Mutant {
             3 => facts.cookie = self.word(choices, facts.cookie),
             4 => facts.kind = FileKind::from_bits(choices.below(16) as u32).unwrap_or(facts.kind),
             5 => facts.name_length = choices.below(256) as u8,
-            _ => self.set(offset + DENTRY_HEADER_BYTES, choices.word()),
+            _ => self.set_word(offset + DENTRY_HEADER_BYTES, choices.word()),
         }
         let name = &mut name[..facts.name_length as usize];
         let fits = offset % BLOCK_BYTES + dentry_lines(name.len()) * LINE_BYTES <= BLOCK_BYTES;
         if fits && self.region.read_bytes(offset + DENTRY_HEADER_BYTES, name).is_ok() {
             let DentryFacts { inode, parent, cookie, .. } = facts;
-            [inode, parent, cookie].into_iter().zip([16, 24, 32]).for_each(|(word, at)| self.set(offset + at, word));
-            self.set(offset + 8, facts.seal(name));
+            [inode, parent, cookie]
+                .into_iter()
+                .zip([16, 24, 32])
+                .for_each(|(word, at)| self.set_word(offset + at, word));
+            self.set_word(offset + 8, facts.seal(name));
         }
     }
 
@@ -353,17 +356,17 @@ impl Mutant {
         if choices.below(2) == 0 && attributes & 0xf == 0 && attributes != 0 {
             let block = attributes & !0xfff;
             let offset = block + choices.below(20) * 8;
-            self.set(offset, self.word(choices, self.get(offset)));
+            self.set_word(offset, self.word(choices, self.get(offset)));
             let length = self.get(block + 8).clamp(64, BLOCK_BYTES);
             let mut bytes = vec![0; (length - 64) as usize];
             if self.region.read_bytes(block + 64, &mut bytes).is_ok() {
-                self.set(block, crc32c(0, &bytes) as u64);
+                self.set_word(block, crc32c(0, &bytes) as u64);
             }
         } else if let Some((property, _)) = property
             && property.root & 0xf != 0
         {
             let offset = (property.root & !0xfff) + choices.below(512) * 8;
-            self.set(offset, self.word(choices, self.get(offset)));
+            self.set_word(offset, self.word(choices, self.get(offset)));
         }
     }
 
@@ -371,8 +374,8 @@ impl Mutant {
     fn finish(&self, clean: bool) {
         let Ok(superblock) = self.region.first::<Superblock>() else { return };
         let state = State { clean, ..superblock.state() };
-        self.set(offset_of!(Superblock, state) as u64, state.word());
-        self.set(offset_of!(Superblock, checksum) as u64, superblock.description_checksum());
+        self.set_word(offset_of!(Superblock, state) as u64, state.word());
+        self.set_word(offset_of!(Superblock, checksum) as u64, superblock.description_checksum());
         let Ok(geometry) = Superblock::check(&self.region, true) else { return };
         let mut figures = Snapshot::from_words(&std::array::from_fn(|index| superblock.snapshot[index].load()));
         let mut crc = 0;
@@ -389,7 +392,7 @@ impl Mutant {
             page = self.get(page);
         }
         figures.checksum = figures.checksum(crc, state.epoch);
-        self.set(offset_of!(Superblock, snapshot) as u64, figures.checksum);
+        self.set_word(offset_of!(Superblock, snapshot) as u64, figures.checksum);
     }
 }
 

@@ -9,7 +9,7 @@
 //! recoveries.
 //!
 //! An explorer without findings proves something only if it can find defects: the injected defects
-//! ([`planted`]) show that it does.
+//! ([`injected`]) show that it does.
 //!
 //! Every failure has an id that reproduces it: the workload and, after each `@`, the state that a
 //! crash left.
@@ -18,13 +18,13 @@ pub mod campaign;
 pub mod catalogue;
 pub mod dump;
 pub mod explore;
-pub mod hand;
 pub mod hostile;
+pub mod injected;
+pub mod line_kinds;
 pub mod machine;
 pub mod model;
 pub mod oracle;
-pub mod places;
-pub mod planted;
 pub mod races;
 pub mod storm;
+pub mod test_thread;
 pub mod workload;

@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Shows the progress of a run.
 pub struct Live {
     begun: Instant,
-    told: Option<Instant>,
+    printed_at: Option<Instant>,
     planned: Duration,
     on_terminal: bool,
 }
@@ -18,16 +18,16 @@ pub struct Live {
 impl Live {
     /// For a run of this planned duration.
     pub fn new(planned: Duration) -> Live {
-        Live { begun: Instant::now(), told: None, planned, on_terminal: std::io::stderr().is_terminal() }
+        Live { begun: Instant::now(), printed_at: None, planned, on_terminal: std::io::stderr().is_terminal() }
     }
 
     /// Shows the state of a part, at most once per interval.
-    pub fn say(&mut self, part: &str, what: &str) {
+    pub fn print(&mut self, part: &str, what: &str) {
         let pause = if self.on_terminal { PAUSE } else { PAUSE_KEPT };
-        if self.told.is_some_and(|told| told.elapsed() < pause) {
+        if self.printed_at.is_some_and(|result| result.elapsed() < pause) {
             return;
         }
-        self.told = Some(Instant::now());
+        self.printed_at = Some(Instant::now());
         let (now, planned) = (clock(self.begun.elapsed()), clock(self.planned));
         let (begin, end) = if self.on_terminal { ("\r\x1b[K", "") } else { ("", "\n") };
         eprint!("{begin}{now} of {planned}  {part}: {what}{end}");

@@ -85,7 +85,7 @@ impl Watch {
         Watch { recorder: Recorder::new(), pages: (0..words).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    fn note(&self, offset: u64, length: u64) {
+    fn record(&self, offset: u64, length: u64) {
         for page in offset / PAGE_BYTES..(offset + length).div_ceil(PAGE_BYTES) {
             let (word, bit) = (&self.pages[page as usize / 64], 1 << (page % 64));
             if word.load(Relaxed) & bit == 0 {
@@ -98,11 +98,11 @@ impl Watch {
 impl Memory for Watch {
     const WATCHED: bool = true;
     fn stored(&self, offset: u64, bytes: &[u8]) {
-        self.note(offset, bytes.len() as u64);
+        self.record(offset, bytes.len() as u64);
         self.recorder.stored(offset, bytes);
     }
     fn streamed(&self, offset: u64, bytes: &[u8]) {
-        self.note(offset, bytes.len() as u64);
+        self.record(offset, bytes.len() as u64);
         self.recorder.streamed(offset, bytes);
     }
     fn flushed(&self, offset: u64, length: u64) {
@@ -252,19 +252,19 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hand::Hand;
+    use crate::test_thread::TestThread;
 
     #[test]
     fn a_dram_region_that_was_used_is_all_zero_when_it_is_cleared() {
         let machine = Machine::new(1 << 20, AttachOptions::default(), Clock::leaked());
         let (fs, _) = machine.attach().expect("attaches");
         {
-            let hand = Hand::new(&fs).expect("enters");
-            crate::catalogue::furnish(&hand).expect("furnished");
-            let others: Vec<_> = (0..3).map(|_| Hand::new(&fs).expect("enters")).collect();
+            let thread = TestThread::new(&fs).expect("enters");
+            crate::catalogue::set_up(&thread).expect("furnished");
+            let others: Vec<_> = (0..3).map(|_| TestThread::new(&fs).expect("enters")).collect();
             // Enough names for overflow buckets.
             (0..2000).for_each(|index| others[index % 3].link("/g", &format!("/a/{index}")).expect("links"));
-            hand.unlink("/f").expect("unlinks");
+            thread.unlink("/f").expect("unlinks");
         }
         fs.detach_last().expect("leaves");
         machine.clear_dram();

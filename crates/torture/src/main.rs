@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use torture::campaign;
 use torture::explore::{self, Effort, Explorer, NotPassed, Violation};
-use torture::planted::DEFECTS;
+use torture::injected::DEFECTS;
 use torture::storm;
 use torture::workload::Group;
 
@@ -96,17 +96,17 @@ fn main() -> ExitCode {
         eprintln!("\nVIOLATION panic at {}", explore::current());
         standard(panic);
     }));
-    obey(&arguments).unwrap_or_else(|error| {
+    execute(&arguments).unwrap_or_else(|error| {
         eprintln!("torture: {error:#}");
         ExitCode::from(2)
     })
 }
 
-fn obey(arguments: &Arguments) -> Result<ExitCode> {
+fn execute(arguments: &Arguments) -> Result<ExitCode> {
     match &arguments.command {
         None => run(&arguments.run),
         Some(Command::Races { minutes: count, seed, threads }) => race(minutes(*count)?, *seed, *threads),
-        Some(Command::Planted) => Ok(look_for_planted()),
+        Some(Command::Planted) => Ok(find_injected()),
         Some(Command::Replay { id, defect }) => replay(id, defect.as_deref()),
         Some(Command::List) => {
             Group::ALL.iter().flat_map(|group| group.workloads()).for_each(|workload| println!("{workload}"));
@@ -122,10 +122,10 @@ fn minutes(count: f64) -> Result<Duration> {
 
 fn race(duration: Duration, seed: u64, threads: usize) -> Result<ExitCode> {
     let mut live = Live::new(duration);
-    let told = parts::race(duration, seed, threads, &mut |what| live.say(Part::Races.name(), what))?;
+    let result = parts::race(duration, seed, threads, &mut |what| live.print(Part::Races.name(), what))?;
     live.clear();
-    print!("{}", told.text);
-    Ok(code(told.violations))
+    print!("{}", result.text);
+    Ok(code(result.violations))
 }
 
 fn code(violations: usize) -> ExitCode {
@@ -153,8 +153,8 @@ fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
     }
 }
 
-fn look_for_planted() -> ExitCode {
-    let found = campaign::planted(Effort::FULL, 1);
+fn find_injected() -> ExitCode {
+    let found = campaign::injected(Effort::FULL, 1);
     for (name, violation) in &found {
         match violation {
             Some(Violation { id, .. }) => println!("found   {name:<60} {id:.60}"),
@@ -186,13 +186,13 @@ fn run(run: &Run) -> Result<ExitCode> {
     whole.insert("minutes".to_owned(), run.minutes.into());
     let mut violations = 0;
     for (part, duration) in planned {
-        let told = part.run(run, duration, &mut live)?;
+        let result = part.run(run, duration, &mut live)?;
         live.clear();
         if !run.json {
-            print!("{}:\n{}\n", part.name(), told.text);
+            print!("{}:\n{}\n", part.name(), result.text);
         }
-        violations += told.violations;
-        whole.insert(part.name().to_owned(), told.json);
+        violations += result.violations;
+        whole.insert(part.name().to_owned(), result.json);
     }
     if run.json {
         whole.insert("violations".to_owned(), violations.into());

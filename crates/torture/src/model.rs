@@ -43,26 +43,26 @@ impl At {
 /// A call or an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Op {
-    Create { who: u8, at: At, mode: u32 },
-    Mkdir { who: u8, at: At, mode: u32 },
-    Fifo { who: u8, at: At },
-    Symlink { who: u8, at: At, length: u16 },
-    Link { who: u8, from: At, to: At },
-    Unlink { who: u8, at: At },
-    Rmdir { who: u8, at: At },
-    Rename { who: u8, from: At, to: At, flags: u32 },
-    Chmod { who: u8, at: At, mode: u32 },
+pub enum ModelCall {
+    Create { user: u8, at: At, mode: u32 },
+    Mkdir { user: u8, at: At, mode: u32 },
+    Fifo { user: u8, at: At },
+    Symlink { user: u8, at: At, length: u16 },
+    Link { user: u8, from: At, to: At },
+    Unlink { user: u8, at: At },
+    Rmdir { user: u8, at: At },
+    Rename { user: u8, from: At, to: At, flags: u32 },
+    Chmod { user: u8, at: At, mode: u32 },
     Chown { at: At, uid: u32, gid: u32 },
-    Open { who: u8, at: At, slot: u8 },
+    Open { user: u8, at: At, slot: u8 },
     Close { slot: u8 },
     Write { slot: u8, offset: u32, length: u16, byte: u8 },
     Append { slot: u8, length: u16, byte: u8 },
     Truncate { slot: u8, length: u32 },
     Allocate { slot: u8, mode: i32, offset: u32, length: u32 },
     Read { slot: u8, offset: u32, length: u16 },
-    SetAttribute { who: u8, at: At, key: u8, length: u16, flags: i32 },
-    RemoveAttribute { who: u8, at: At, key: u8 },
+    SetAttribute { user: u8, at: At, key: u8, length: u16, flags: i32 },
+    RemoveAttribute { user: u8, at: At, key: u8 },
     Stat { at: At },
     List { directory: u8 },
     Detach,
@@ -85,7 +85,7 @@ impl Random {
 }
 
 /// A sequence of `count` calls.
-pub fn sequence(seed: u64, count: usize) -> Vec<Op> {
+pub fn sequence(seed: u64, count: usize) -> Vec<ModelCall> {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
         random.below(2);
@@ -95,7 +95,7 @@ pub fn sequence(seed: u64, count: usize) -> Vec<Op> {
 
 /// The sequence encoded in bytes. Two bytes draw a call, so that a small change of the bytes is a
 /// small change of the sequence.
-pub fn decode(data: &[u8]) -> Vec<Op> {
+pub fn decode(data: &[u8]) -> Vec<ModelCall> {
     let calls = data.as_chunks::<2>().0.iter().take(2000);
     let draw_from = |bytes: &[u8; 2]| {
         let mut random = Random((u16::from_le_bytes(*bytes) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -105,10 +105,10 @@ pub fn decode(data: &[u8]) -> Vec<Op> {
     calls.map(draw_from).collect()
 }
 
-fn draw(random: &mut Random) -> Op {
+fn draw(random: &mut Random) -> ModelCall {
     let at =
         |random: &mut Random| At { directory: random.below(64) as u8, name: random.below(NAMES.len() as u64) as u8 };
-    let who = if random.below(10) < 6 { 0 } else { 1 + random.below(2) as u8 };
+    let user = if random.below(10) < 6 { 0 } else { 1 + random.below(2) as u8 };
     let slot = random.below(SLOTS as u64) as u8;
     let mode = [0o777, 0o755, 0o700, 0o070, 0o750, 0o1777, 0o555, 0o000][random.below(8) as usize];
     // Most files are small; edges of blocks and of nodes are frequent.
@@ -128,50 +128,53 @@ fn draw(random: &mut Random) -> Op {
     };
     let byte = random.below(255) as u8 + 1;
     match random.below(1000) {
-        0..110 => Op::Create { who, at: at(random), mode: mode & 0o777 },
-        110..170 => Op::Mkdir { who, at: at(random), mode },
-        170..190 => Op::Fifo { who, at: at(random) },
-        190..220 => Op::Symlink { who, at: at(random), length: [1, 20, 48, 49, 700][random.below(5) as usize] },
-        220..270 => Op::Link { who, from: at(random), to: at(random) },
-        270..340 => Op::Unlink { who, at: at(random) },
-        340..390 => Op::Rmdir { who, at: at(random) },
-        390..510 => {
-            Op::Rename { who, from: at(random), to: at(random), flags: [0, 0, 0, 1, 2][random.below(5) as usize] }
-        }
-        510..560 => Op::Chmod { who, at: at(random), mode },
+        0..110 => ModelCall::Create { user, at: at(random), mode: mode & 0o777 },
+        110..170 => ModelCall::Mkdir { user, at: at(random), mode },
+        170..190 => ModelCall::Fifo { user, at: at(random) },
+        190..220 => ModelCall::Symlink { user, at: at(random), length: [1, 20, 48, 49, 700][random.below(5) as usize] },
+        220..270 => ModelCall::Link { user, from: at(random), to: at(random) },
+        270..340 => ModelCall::Unlink { user, at: at(random) },
+        340..390 => ModelCall::Rmdir { user, at: at(random) },
+        390..510 => ModelCall::Rename {
+            user,
+            from: at(random),
+            to: at(random),
+            flags: [0, 0, 0, 1, 2][random.below(5) as usize],
+        },
+        510..560 => ModelCall::Chmod { user, at: at(random), mode },
         560..575 => {
             let (uid, gid, _) = USERS[random.below(3) as usize];
-            Op::Chown { at: at(random), uid, gid }
+            ModelCall::Chown { at: at(random), uid, gid }
         }
-        575..650 => Op::Open { who, at: at(random), slot },
-        650..670 => Op::Close { slot },
-        670..750 => Op::Write { slot, offset: place(random), length: length(random), byte },
-        750..780 => Op::Append { slot, length: length(random), byte },
-        780..820 => Op::Truncate { slot, length: place(random) },
+        575..650 => ModelCall::Open { user, at: at(random), slot },
+        650..670 => ModelCall::Close { slot },
+        670..750 => ModelCall::Write { slot, offset: place(random), length: length(random), byte },
+        750..780 => ModelCall::Append { slot, length: length(random), byte },
+        780..820 => ModelCall::Truncate { slot, length: place(random) },
         820..860 => {
             let mode = [0, 1, 3, 0x10, 0x11, 8, 0x20][random.below(7) as usize];
             let whole = mode == 8 || mode == 0x20;
             let align = |value: u32| if whole { value / 4096 * 4096 } else { value };
             let (offset, length) = (align(place(random)), align(place(random) % 100_000).max(4096));
-            Op::Allocate { slot, mode, offset, length }
+            ModelCall::Allocate { slot, mode, offset, length }
         }
-        860..910 => Op::Read { slot, offset: place(random), length: length(random) },
+        860..910 => ModelCall::Read { slot, offset: place(random), length: length(random) },
         910..935 => {
             let flags = random.below(3) as i32;
-            Op::SetAttribute { who, at: at(random), key: byte, length: random.below(3000) as u16, flags }
+            ModelCall::SetAttribute { user, at: at(random), key: byte, length: random.below(3000) as u16, flags }
         }
-        935..945 => Op::RemoveAttribute { who, at: at(random), key: byte },
-        945..980 => Op::Stat { at: at(random) },
-        980..996 => Op::List { directory: random.below(64) as u8 },
-        996..998 => Op::Detach,
-        _ => Op::Crash,
+        935..945 => ModelCall::RemoveAttribute { user, at: at(random), key: byte },
+        945..980 => ModelCall::Stat { at: at(random) },
+        980..996 => ModelCall::List { directory: random.below(64) as u8 },
+        996..998 => ModelCall::Detach,
+        _ => ModelCall::Crash,
     }
 }
 
 /// The kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Kind {
+pub enum FileType {
     Directory,
     File,
     Symlink,
@@ -281,7 +284,7 @@ impl Content {
 #[derive(Debug, Clone)]
 pub struct File {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: FileType,
     /// Permission bits.
     pub mode: u32,
     /// Owner.
@@ -315,7 +318,7 @@ type Outcome = Result<(), i32>;
 impl Default for Model {
     fn default() -> Model {
         let root = File {
-            kind: Kind::Directory,
+            kind: FileType::Directory,
             mode: 0o755,
             uid: 0,
             gid: 0,
@@ -335,7 +338,7 @@ impl Model {
         let reachable: Vec<usize> = self
             .files
             .iter()
-            .filter(|(number, file)| file.kind == Kind::Directory && self.is_below_root(**number))
+            .filter(|(number, file)| file.kind == FileType::Directory && self.is_below_root(**number))
             .map(|(number, _)| *number)
             .collect();
         reachable[rank as usize % reachable.len()]
@@ -363,8 +366,8 @@ impl Model {
         self.files[&self.directory(at.directory)].entries.get(at.name()).copied()
     }
 
-    fn grants(&self, who: u8, number: usize, want: u32) -> bool {
-        let (uid, gid, groups) = USERS[who as usize];
+    fn grants(&self, user: u8, number: usize, want: u32) -> bool {
+        let (uid, gid, groups) = USERS[user as usize];
         let file = &self.files[&number];
         let shift = match () {
             () if uid == file.uid => 6,
@@ -374,48 +377,48 @@ impl Model {
         uid == 0 || (file.mode >> shift) & want == want
     }
 
-    fn sticky(&self, who: u8, directory: usize, file: usize) -> Outcome {
-        let uid = USERS[who as usize].0;
+    fn sticky(&self, user: u8, directory: usize, file: usize) -> Outcome {
+        let uid = USERS[user as usize].0;
         let (directory, file) = (&self.files[&directory], &self.files[&file]);
         let free = directory.mode & 0o1000 == 0 || uid == 0 || uid == directory.uid || uid == file.uid;
         if free { Ok(()) } else { Err(EPERM) }
     }
 
     /// The directory, if this user may search it.
-    fn search(&self, who: u8, at: At) -> Result<usize, i32> {
+    fn search(&self, user: u8, at: At) -> Result<usize, i32> {
         let directory = self.directory(at.directory);
-        if self.grants(who, directory, 1) { Ok(directory) } else { Err(EACCES) }
+        if self.grants(user, directory, 1) { Ok(directory) } else { Err(EACCES) }
     }
 
-    fn may_make(&self, who: u8, at: At) -> Result<usize, i32> {
-        let directory = self.search(who, at)?;
+    fn may_make(&self, user: u8, at: At) -> Result<usize, i32> {
+        let directory = self.search(user, at)?;
         match () {
             () if self.files[&directory].entries.contains_key(at.name()) => Err(EEXIST),
-            () if !self.grants(who, directory, 3) => Err(EACCES),
+            () if !self.grants(user, directory, 3) => Err(EACCES),
             () => Ok(directory),
         }
     }
 
-    fn may_remove(&self, who: u8, at: At) -> Result<(usize, usize), i32> {
-        let directory = self.search(who, at)?;
+    fn may_remove(&self, user: u8, at: At) -> Result<(usize, usize), i32> {
+        let directory = self.search(user, at)?;
         let number = *self.files[&directory].entries.get(at.name()).ok_or(ENOENT)?;
-        if !self.grants(who, directory, 3) {
+        if !self.grants(user, directory, 3) {
             return Err(EACCES);
         }
-        self.sticky(who, directory, number)?;
+        self.sticky(user, directory, number)?;
         Ok((directory, number))
     }
 
-    fn make(&mut self, who: u8, at: At, kind: Kind, mode: u32, size: u64) -> Outcome {
-        let directory = self.may_make(who, at)?;
-        let (uid, gid, _) = USERS[who as usize];
+    fn make(&mut self, user: u8, at: At, kind: FileType, mode: u32, size: u64) -> Outcome {
+        let directory = self.may_make(user, at)?;
+        let (uid, gid, _) = USERS[user as usize];
         let number = self.next;
         self.next += 1;
         let mut content = Content::default();
-        if kind == Kind::Symlink {
+        if kind == FileType::Symlink {
             content.write(0, size, b'x');
         }
-        let links = if kind == Kind::Directory { 2 } else { 1 };
+        let links = if kind == FileType::Directory { 2 } else { 1 };
         let (entries, attributes) = (BTreeMap::new(), BTreeMap::new());
         let file = File { kind, mode, uid, gid, links, content, entries, parent: directory, attributes };
         self.files.insert(number, file);
@@ -425,7 +428,7 @@ impl Model {
 
     fn add_name(&mut self, directory: usize, name: &'static str, number: usize) {
         self.at(directory).entries.insert(name, number);
-        if self.files[&number].kind == Kind::Directory {
+        if self.files[&number].kind == FileType::Directory {
             self.at(directory).links += 1;
             self.at(number).parent = directory;
         }
@@ -437,7 +440,7 @@ impl Model {
 
     fn take_name(&mut self, directory: usize, name: &'static str) -> usize {
         let number = self.at(directory).entries.remove(name).expect("a name");
-        if self.files[&number].kind == Kind::Directory {
+        if self.files[&number].kind == FileType::Directory {
             self.at(directory).links -= 1;
         }
         number
@@ -446,7 +449,7 @@ impl Model {
     /// Removes a link; a file without names and users is deleted.
     fn drop_name(&mut self, number: usize) {
         let file = self.at(number);
-        file.links = if file.kind == Kind::Directory { 0 } else { file.links - 1 };
+        file.links = if file.kind == FileType::Directory { 0 } else { file.links - 1 };
         self.collect(number);
     }
 
@@ -469,12 +472,12 @@ impl Model {
     }
 
     fn is_directory(&self, number: usize) -> bool {
-        self.files[&number].kind == Kind::Directory
+        self.files[&number].kind == FileType::Directory
     }
 
-    fn rename(&mut self, who: u8, from: At, to: At, flags: u32) -> Outcome {
-        let here = self.search(who, from)?;
-        let there = self.search(who, to)?;
+    fn rename(&mut self, user: u8, from: At, to: At, flags: u32) -> Outcome {
+        let here = self.search(user, from)?;
+        let there = self.search(user, to)?;
         let old = *self.files[&here].entries.get(from.name()).ok_or(ENOENT)?;
         let new = self.files[&there].entries.get(to.name()).copied();
         let exchange = flags == 2;
@@ -492,7 +495,7 @@ impl Model {
         if new == Some(old) {
             return Ok(());
         }
-        self.may_rename(who, (here, old), (there, new), exchange)?;
+        self.may_rename(user, (here, old), (there, new), exchange)?;
         self.take_name(here, from.name());
         if let Some(new) = new {
             self.take_name(there, to.name());
@@ -508,17 +511,17 @@ impl Model {
 
     fn may_rename(
         &self,
-        who: u8,
+        user: u8,
         (here, old): (usize, usize),
         (there, new): (usize, Option<usize>),
         exchange: bool,
     ) -> Outcome {
-        if !self.grants(who, here, 3) || !self.grants(who, there, 3) {
+        if !self.grants(user, here, 3) || !self.grants(user, there, 3) {
             return Err(EACCES);
         }
-        self.sticky(who, here, old)?;
+        self.sticky(user, here, old)?;
         if let Some(new) = new {
-            self.sticky(who, there, new)?;
+            self.sticky(user, there, new)?;
             match (self.is_directory(old), self.is_directory(new)) {
                 _ if exchange => {}
                 (true, false) => return Err(ENOTDIR),
@@ -527,11 +530,11 @@ impl Model {
             }
         }
         let moves = here != there;
-        if moves && self.is_directory(old) && !self.grants(who, old, 2) {
+        if moves && self.is_directory(old) && !self.grants(user, old, 2) {
             return Err(EACCES);
         }
         if let Some(new) = new {
-            if moves && exchange && self.is_directory(new) && !self.grants(who, new, 2) {
+            if moves && exchange && self.is_directory(new) && !self.grants(user, new, 2) {
                 return Err(EACCES);
             }
             if !exchange && !self.files[&new].entries.is_empty() {
@@ -541,17 +544,17 @@ impl Model {
         Ok(())
     }
 
-    fn may_set_attribute(&self, who: u8, at: At) -> Result<usize, i32> {
+    fn may_set_attribute(&self, user: u8, at: At) -> Result<usize, i32> {
         let number = self.find(at).ok_or(ENOENT)?;
         let file = &self.files[&number];
-        if !matches!(file.kind, Kind::File | Kind::Directory) {
+        if !matches!(file.kind, FileType::File | FileType::Directory) {
             return Err(EPERM);
         }
-        let uid = USERS[who as usize].0;
-        if file.kind == Kind::Directory && file.mode & 0o1000 != 0 && uid != 0 && uid != file.uid {
+        let uid = USERS[user as usize].0;
+        if file.kind == FileType::Directory && file.mode & 0o1000 != 0 && uid != 0 && uid != file.uid {
             return Err(EPERM);
         }
-        if self.grants(who, number, 2) { Ok(number) } else { Err(EACCES) }
+        if self.grants(user, number, 2) { Ok(number) } else { Err(EACCES) }
     }
 
     fn open_file(&mut self, slot: u8) -> Option<&mut File> {
@@ -560,17 +563,21 @@ impl Model {
     }
 
     /// Applies a call. `None`: it has no object and is skipped.
-    pub fn apply(&mut self, op: &Op) -> Option<Outcome> {
+    pub fn apply(&mut self, op: &ModelCall) -> Option<Outcome> {
         let full = self.files.len() >= NODES_MAX;
         Some(match *op {
-            Op::Create { .. } | Op::Mkdir { .. } | Op::Fifo { .. } | Op::Symlink { .. } if full => return None,
-            Op::Create { who, at, mode } => self.make(who, at, Kind::File, mode, 0),
-            Op::Mkdir { at, .. } if self.path(self.directory(at.directory)).len() > 5 => return None,
-            Op::Mkdir { who, at, mode } => self.make(who, at, Kind::Directory, mode, 0),
-            Op::Fifo { who, at } => self.make(who, at, Kind::Fifo, 0o644, 0),
-            Op::Symlink { who, at, length } => self.make(who, at, Kind::Symlink, 0o777, length as u64),
-            Op::Link { who, from, to } => self.link(who, from, to)?,
-            Op::Unlink { who, at } => self.may_remove(who, at).and_then(|(directory, number)| {
+            ModelCall::Create { .. } | ModelCall::Mkdir { .. } | ModelCall::Fifo { .. } | ModelCall::Symlink { .. }
+                if full =>
+            {
+                return None;
+            }
+            ModelCall::Create { user, at, mode } => self.make(user, at, FileType::File, mode, 0),
+            ModelCall::Mkdir { at, .. } if self.path(self.directory(at.directory)).len() > 5 => return None,
+            ModelCall::Mkdir { user, at, mode } => self.make(user, at, FileType::Directory, mode, 0),
+            ModelCall::Fifo { user, at } => self.make(user, at, FileType::Fifo, 0o644, 0),
+            ModelCall::Symlink { user, at, length } => self.make(user, at, FileType::Symlink, 0o777, length as u64),
+            ModelCall::Link { user, from, to } => self.link(user, from, to)?,
+            ModelCall::Unlink { user, at } => self.may_remove(user, at).and_then(|(directory, number)| {
                 if self.is_directory(number) {
                     return Err(EISDIR);
                 }
@@ -578,7 +585,7 @@ impl Model {
                 self.drop_name(number);
                 Ok(())
             }),
-            Op::Rmdir { who, at } => self.may_remove(who, at).and_then(|(directory, number)| {
+            ModelCall::Rmdir { user, at } => self.may_remove(user, at).and_then(|(directory, number)| {
                 match () {
                     () if !self.is_directory(number) => return Err(ENOTDIR),
                     () if !self.files[&number].entries.is_empty() => return Err(ENOTEMPTY),
@@ -588,14 +595,14 @@ impl Model {
                 self.drop_name(number);
                 Ok(())
             }),
-            Op::Rename { who, from, to, flags } => self.rename(who, from, to, flags),
-            Op::Chmod { who, at, mode } => {
+            ModelCall::Rename { user, from, to, flags } => self.rename(user, from, to, flags),
+            ModelCall::Chmod { user, at, mode } => {
                 let number = self.find(at)?;
-                let uid = USERS[who as usize].0;
+                let uid = USERS[user as usize].0;
                 let file = self.at(number);
-                let bits = if file.kind == Kind::Directory { 0o1777 } else { 0o777 };
+                let bits = if file.kind == FileType::Directory { 0o1777 } else { 0o777 };
                 match () {
-                    () if file.kind == Kind::Symlink => Err(EOPNOTSUPP),
+                    () if file.kind == FileType::Symlink => Err(EOPNOTSUPP),
                     () if uid != 0 && uid != file.uid => Err(EPERM),
                     () => {
                         file.mode = mode & bits;
@@ -603,41 +610,41 @@ impl Model {
                     }
                 }
             }
-            Op::Chown { at, uid, gid } => {
+            ModelCall::Chown { at, uid, gid } => {
                 let number = self.find(at)?;
                 (self.at(number).uid, self.at(number).gid) = (uid, gid);
                 Ok(())
             }
-            Op::Open { who, at, slot } => self.open(who, at, slot),
-            Op::Close { slot } => {
+            ModelCall::Open { user, at, slot } => self.open(user, at, slot),
+            ModelCall::Close { slot } => {
                 let number = self.slots[slot as usize].take()?;
                 self.collect(number);
                 Ok(())
             }
-            Op::Write { slot, offset, length, byte } => {
+            ModelCall::Write { slot, offset, length, byte } => {
                 self.open_file(slot)?.content.write(offset as u64, length as u64, byte);
                 Ok(())
             }
-            Op::Append { slot, length, byte } => {
+            ModelCall::Append { slot, length, byte } => {
                 let file = self.open_file(slot)?;
                 file.content.write(file.content.size, length as u64, byte);
                 Ok(())
             }
-            Op::Truncate { slot, length } => {
+            ModelCall::Truncate { slot, length } => {
                 self.open_file(slot)?.content.truncate(length as u64);
                 Ok(())
             }
-            Op::Allocate { slot, mode, offset, length } => {
+            ModelCall::Allocate { slot, mode, offset, length } => {
                 self.open_file(slot)?.content.allocate(mode, offset as u64, length as u64)
             }
-            Op::Read { slot, .. } => {
+            ModelCall::Read { slot, .. } => {
                 self.open_file(slot)?;
                 Ok(())
             }
-            Op::SetAttribute { who, at, key, length, flags } => {
+            ModelCall::SetAttribute { user, at, key, length, flags } => {
                 self.find(at)?;
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
-                self.may_set_attribute(who, at).and_then(|number| {
+                self.may_set_attribute(user, at).and_then(|number| {
                     let attributes = &mut self.at(number).attributes;
                     match (flags, attributes.contains_key(name)) {
                         (1, true) => return Err(EEXIST),
@@ -648,15 +655,15 @@ impl Model {
                     Ok(())
                 })
             }
-            Op::RemoveAttribute { who, at, key } => {
+            ModelCall::RemoveAttribute { user, at, key } => {
                 self.find(at)?;
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
-                self.may_set_attribute(who, at)
+                self.may_set_attribute(user, at)
                     .and_then(|number| self.at(number).attributes.remove(name).map(drop).ok_or(ENODATA))
             }
-            Op::Stat { at } => self.find(at).map(drop).ok_or(ENOENT),
-            Op::List { .. } => Ok(()),
-            Op::Detach | Op::Crash => {
+            ModelCall::Stat { at } => self.find(at).map(drop).ok_or(ENOENT),
+            ModelCall::List { .. } => Ok(()),
+            ModelCall::Detach | ModelCall::Crash => {
                 // Both ways of ending a process close its open files.
                 for slot in 0..SLOTS {
                     if let Some(number) = self.slots[slot].take() {
@@ -668,9 +675,9 @@ impl Model {
         })
     }
 
-    fn link(&mut self, who: u8, from: At, to: At) -> Option<Outcome> {
+    fn link(&mut self, user: u8, from: At, to: At) -> Option<Outcome> {
         let number = self.find(from)?;
-        Some(match self.may_make(who, to) {
+        Some(match self.may_make(user, to) {
             // The error for a directory as source comes after the target directory's own errors.
             Ok(_) if self.is_directory(number) => Err(EPERM),
             Ok(directory) => {
@@ -682,16 +689,16 @@ impl Model {
         })
     }
 
-    fn open(&mut self, who: u8, at: At, slot: u8) -> Outcome {
-        let directory = self.search(who, at)?;
+    fn open(&mut self, user: u8, at: At, slot: u8) -> Outcome {
+        let directory = self.search(user, at)?;
         let number = *self.files[&directory].entries.get(at.name()).ok_or(ENOENT)?;
         match self.files[&number].kind {
-            Kind::Symlink => return Err(ELOOP),
-            Kind::Directory => return Err(EISDIR),
-            _ if !self.grants(who, number, 6) => return Err(EACCES),
+            FileType::Symlink => return Err(ELOOP),
+            FileType::Directory => return Err(EISDIR),
+            _ if !self.grants(user, number, 6) => return Err(EACCES),
             // An open pipe is the kernel's.
-            Kind::Fifo => return Ok(()),
-            Kind::File => {}
+            FileType::Fifo => return Ok(()),
+            FileType::File => {}
         }
         if let Some(before) = self.slots[slot as usize].replace(number) {
             self.collect(before);
@@ -706,7 +713,7 @@ pub struct Failure {
     /// The seed of the whole sequence.
     pub seed: u64,
     /// The remaining calls.
-    pub ops: Vec<Op>,
+    pub ops: Vec<ModelCall>,
     /// The failure of the last call.
     pub what: String,
 }
@@ -759,7 +766,7 @@ pub fn run(world: &mut World, seed: u64, count: usize) -> Result<Counts, Failure
 }
 
 /// Removes calls for as long as the rest still fails.
-fn shrink(world: &mut World, ops: &mut Vec<Op>, what: &mut String) {
+fn shrink(world: &mut World, ops: &mut Vec<ModelCall>, what: &mut String) {
     let mut budget = 3000;
     let mut part = ops.len() / 2;
     while part > 0 && budget > 0 {

@@ -1,7 +1,7 @@
 //! The oracle: a crash may leave the tree before the operation in flight or the one after it, and
 //! nothing between, except for the few deviations of [`Slack`].
 
-use crate::dump::{Entry, Tree};
+use crate::dump::{Tree, TreeEntry};
 use engine::format::FileKind;
 
 /// The parts of an operation that are not atomic with the rest of it.
@@ -49,16 +49,16 @@ pub struct History {
 
 /// The point in a history at which a crash came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct CrashPoint {
     /// Operations that had returned.
     pub returned: usize,
     /// Whether the next one had begun.
     pub begun: bool,
 }
 
-impl Moment {
+impl CrashPoint {
     /// For display.
-    pub fn told(self) -> String {
+    pub fn describe(self) -> String {
         let which = |index: usize| ["the first", "the second", "another"][index.min(2)];
         match (self.begun, self.returned) {
             (true, returned) => format!("in {} operation", which(returned)),
@@ -70,14 +70,14 @@ impl Moment {
 
 impl History {
     /// Whether a crash at a point may leave this tree; the error is the difference.
-    pub fn judge(&self, found: &Tree, moment: Moment) -> Result<(), String> {
-        let before = &self.trees[moment.returned];
-        let lazy = self.slacks[..self.slacks.len().min(moment.returned + 1)].iter().any(|slack| slack.lazy);
-        if !moment.begun {
+    pub fn check(&self, found: &Tree, point: CrashPoint) -> Result<(), String> {
+        let before = &self.trees[point.returned];
+        let lazy = self.slacks[..self.slacks.len().min(point.returned + 1)].iter().any(|slack| slack.lazy);
+        if !point.begun {
             return self.compare(found, before, None, Slack { lazy, ..Slack::default() });
         }
-        let after = &self.trees[moment.returned + 1];
-        let slack = Slack { lazy, ..self.slacks[moment.returned] };
+        let after = &self.trees[point.returned + 1];
+        let slack = Slack { lazy, ..self.slacks[point.returned] };
         let Err(first) = self.compare(found, before, Some(after), slack) else { return Ok(()) };
         let Err(second) = self.compare(found, after, Some(before), slack) else { return Ok(()) };
         Err(format!("the tree is neither the one before ({first}) nor the one after ({second})"))
@@ -101,7 +101,7 @@ impl History {
     }
 
     /// The entry with every permitted difference replaced by the expected value.
-    fn excuse(&self, entry: &Entry, wanted: &Entry, other: Option<&Tree>, slack: Slack) -> Entry {
+    fn excuse(&self, entry: &TreeEntry, wanted: &TreeEntry, other: Option<&Tree>, slack: Slack) -> TreeEntry {
         let mut excused = entry.clone();
         let stat = &mut excused.stat;
         let number = stat.number;
@@ -147,7 +147,7 @@ impl History {
 }
 
 /// The first difference between two entries.
-fn difference(found: &Entry, wanted: &Entry) -> Result<(), String> {
+fn difference(found: &TreeEntry, wanted: &TreeEntry) -> Result<(), String> {
     let (one, two) = (&found.stat, &wanted.stat);
     let numbers = [
         ("inode", one.number, two.number),
@@ -175,7 +175,7 @@ fn difference(found: &Entry, wanted: &Entry) -> Result<(), String> {
         return Err("the target differs".to_owned());
     }
     if found.xattrs != wanted.xattrs {
-        let lengths = |entry: &Entry| entry.xattrs.values().map(Vec::len).collect::<Vec<_>>();
+        let lengths = |entry: &TreeEntry| entry.xattrs.values().map(Vec::len).collect::<Vec<_>>();
         return Err(format!("extended attributes have {:?} bytes, expected {:?}", lengths(found), lengths(wanted)));
     }
     Ok(())

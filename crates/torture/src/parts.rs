@@ -15,7 +15,7 @@ use torture::explore::{self, Effort};
 use torture::hostile::{self, Arena};
 use torture::model::{self, World};
 use torture::races::{Races, races};
-use torture::storm::{self, Front};
+use torture::storm::{self, AccessMethod};
 use torture::workload::Group;
 
 /// Calls drawn for a sequence that is compared with the model; calls without an object are skipped.
@@ -71,20 +71,20 @@ impl Part {
     }
 
     /// Runs the part.
-    pub fn run(self, run: &Run, duration: Duration, live: &mut Live) -> Result<Told> {
-        let mut say = |what: &str| live.say(self.name(), what);
+    pub fn run(self, run: &Run, duration: Duration, live: &mut Live) -> Result<PartReport> {
+        let mut report = |what: &str| live.print(self.name(), what);
         match self {
-            Part::Crashes(group) => crashes(run, group, duration, &mut say),
-            Part::Kills => kills(run, duration, &mut say),
-            Part::Races => race(duration, run.seed, RACERS, &mut say),
-            Part::Model => compare_with_model(run.seed, duration, &mut say),
-            Part::Hostile => hostile_images(run.seed, duration, &mut say),
+            Part::Crashes(group) => crashes(run, group, duration, &mut report),
+            Part::Kills => kills(run, duration, &mut report),
+            Part::Races => race(duration, run.seed, RACERS, &mut report),
+            Part::Model => compare_with_model(run.seed, duration, &mut report),
+            Part::Hostile => hostile_images(run.seed, duration, &mut report),
         }
     }
 }
 
 /// The results of a part.
-pub struct Told {
+pub struct PartReport {
     /// For programs.
     pub json: Value,
     /// For display: a table or a line.
@@ -93,13 +93,13 @@ pub struct Told {
     pub violations: usize,
 }
 
-type Say<'s> = &'s mut dyn FnMut(&str);
+type Report<'s> = &'s mut dyn FnMut(&str);
 
 fn violation(what: &dyn std::fmt::Display) {
     eprintln!("\nVIOLATION {what}");
 }
 
-fn crashes(run: &Run, group: Option<Group>, duration: Duration, say: Say<'_>) -> Result<Told> {
+fn crashes(run: &Run, group: Option<Group>, duration: Duration, report: Report<'_>) -> Result<PartReport> {
     let first = match &run.from {
         None => 0,
         Some(name) => match campaign::workloads(group).iter().position(|(_, workload)| workload.to_string() == *name) {
@@ -109,7 +109,7 @@ fn crashes(run: &Run, group: Option<Group>, duration: Duration, say: Say<'_>) ->
     };
     let threads = run.threads.unwrap_or(1);
     let plan = Plan { duration, seed: run.seed, threads, effort: Effort::FULL, group, first };
-    let outcome = campaign::run(&plan, &mut |progress| say(&how_far(progress)), &|what| violation(what));
+    let outcome = campaign::run(&plan, &mut |progress| report(&how_far(progress)), &|what| violation(what));
     let lines = outcome.lines.iter().map(|(group, line)| Ok((group.name().to_owned(), to_value(line)?)));
     let groups: Map<_, _> = lines.collect::<Result<_>>()?;
     let violations: Vec<_> =
@@ -117,7 +117,7 @@ fn crashes(run: &Run, group: Option<Group>, duration: Duration, say: Say<'_>) ->
     let json = json!({
         "threads": threads, "rounds": outcome.rounds, "groups": groups, "total": outcome.total(), "violations": violations,
     });
-    Ok(Told { json, text: outcome.table(), violations: outcome.violations.len() })
+    Ok(PartReport { json, text: outcome.table(), violations: outcome.violations.len() })
 }
 
 fn how_far(progress: &Progress) -> String {
@@ -126,8 +126,8 @@ fn how_far(progress: &Progress) -> String {
     format!("round {round}  workload {at}/{all}  {states} states ({rate:.0}/s)  {violations} violations  {name:.40}")
 }
 
-fn kills(run: &Run, duration: Duration, say: Say<'_>) -> Result<Told> {
-    let (fronts, directfs) = fronts(run)?;
+fn kills(run: &Run, duration: Duration, report: Report<'_>) -> Result<PartReport> {
+    let (access_methods, directfs) = access_methods(run)?;
     let (seed, workers) = (run.seed, WORKERS);
     let plan = storm::Plan {
         duration,
@@ -135,26 +135,26 @@ fn kills(run: &Run, duration: Duration, say: Say<'_>) -> Result<Told> {
         kills: KILLS,
         seed,
         workers,
-        fronts,
+        access_methods,
         directfs,
         arguments: String::new(),
     };
     let mut tell = |outcome: &storm::Outcome| {
         let storm::Counts { rounds, kills, servers, calls, violations, .. } = outcome.total();
-        say(&format!(
+        report(&format!(
             "{rounds} rounds  {kills} workers and {servers} servers killed  {calls} calls  {violations} violations"
         ));
     };
     let outcome = storm::run(&plan, &mut tell, &|what| violation(&what))?;
-    let lines = outcome.lines.iter().map(|(front, line)| Ok((front.name().to_owned(), to_value(line)?)));
-    let fronts: Map<_, _> = lines.collect::<Result<_>>()?;
-    let json = json!({ "fronts": fronts, "total": outcome.total(), "violations": outcome.violations });
-    Ok(Told { json, text: outcome.table(), violations: outcome.violations.len() })
+    let lines = outcome.lines.iter().map(|(access, line)| Ok((access.name().to_owned(), to_value(line)?)));
+    let access_methods: Map<_, _> = lines.collect::<Result<_>>()?;
+    let json = json!({ "fronts": access_methods, "total": outcome.total(), "violations": outcome.violations });
+    Ok(PartReport { json, text: outcome.table(), violations: outcome.violations.len() })
 }
 
 /// The fronts that can be tested on this machine, and the program that they need. Missing ones are
 /// reported.
-fn fronts(run: &Run) -> Result<(Vec<Front>, Option<PathBuf>)> {
+fn access_methods(run: &Run) -> Result<(Vec<AccessMethod>, Option<PathBuf>)> {
     if let Some(program) = &run.directfs {
         ensure!(program.is_file(), "--directfs {}: the file does not exist", program.display());
     }
@@ -164,20 +164,20 @@ fn fronts(run: &Run) -> Result<(Vec<Front>, Option<PathBuf>)> {
         eprintln!(
             "There is no directfs next to this program: only the library is tested. Build it (`cargo build --release -p directfs`) or specify it with --directfs."
         );
-        return Ok((vec![Front::Library], None));
+        return Ok((vec![AccessMethod::Library], None));
     }
     if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
         eprintln!("/dev/fuse cannot be opened: mounts are not tested. Load the module (modprobe fuse).");
-        return Ok((vec![Front::Library, Front::Run], directfs));
+        return Ok((vec![AccessMethod::Library, AccessMethod::Run], directfs));
     }
-    Ok((Front::ALL.to_vec(), directfs))
+    Ok((AccessMethod::ALL.to_vec(), directfs))
 }
 
 /// Races threads.
-pub fn race(duration: Duration, seed: u64, threads: usize, say: Say<'_>) -> Result<Told> {
+pub fn race(duration: Duration, seed: u64, threads: usize, report: Report<'_>) -> Result<PartReport> {
     let plan = Races { duration, histories_max: 0, seed, threads };
     let outcome = races(&plan, &mut |outcome| {
-        say(&format!("{} histories  {} violations", outcome.histories, outcome.violations.len()))
+        report(&format!("{} histories  {} violations", outcome.histories, outcome.violations.len()))
     })?;
     outcome.violations.iter().for_each(|what| violation(what));
     let torture::races::Outcome { histories, overlapping, calls, images, violations } = &outcome;
@@ -188,15 +188,15 @@ pub fn race(duration: Duration, seed: u64, threads: usize, say: Say<'_>) -> Resu
     let json = json!({
         "threads": threads, "histories": histories, "overlapping": overlapping, "calls": calls, "images": images, "violations": violations,
     });
-    Ok(Told { json, text, violations: count })
+    Ok(PartReport { json, text, violations: count })
 }
 
-fn compare_with_model(seed: u64, duration: Duration, say: Say<'_>) -> Result<Told> {
+fn compare_with_model(seed: u64, duration: Duration, report: Report<'_>) -> Result<PartReport> {
     let begun = Instant::now();
     let mut world = World::default();
     let (mut total, mut sequences, mut violations) = (model::Counts::default(), 0, Vec::new());
     while (begun.elapsed() < duration || sequences == 0) && violations.is_empty() {
-        say(&format!("{sequences} sequences, {} calls passed", total.calls));
+        report(&format!("{sequences} sequences, {} calls passed", total.calls));
         match model::run(&mut world, seed + sequences, DRAWN) {
             Ok(counts) => total += counts,
             Err(failure) => {
@@ -212,11 +212,11 @@ fn compare_with_model(seed: u64, duration: Duration, say: Say<'_>) -> Result<Tol
         violations.len()
     );
     let json = json!({ "sequences": sequences, "total": total, "violations": violations });
-    Ok(Told { json, text, violations: violations.len() })
+    Ok(PartReport { json, text, violations: violations.len() })
 }
 
 /// Here a panic ends the process, and so does a hang; the case is reported.
-fn hostile_images(seed: u64, duration: Duration, say: Say<'_>) -> Result<Told> {
+fn hostile_images(seed: u64, duration: Duration, report: Report<'_>) -> Result<PartReport> {
     let begun = Instant::now();
     let mut arena = Arena::default();
     let done = Arc::new(AtomicU64::new(0));
@@ -226,13 +226,13 @@ fn hostile_images(seed: u64, duration: Duration, say: Say<'_>) -> Result<Told> {
         explore::set_current(&format!("hostile case {index} of seed {seed}"));
         arena.run(&hostile::case(seed, index));
         done.store(index + 1, Relaxed);
-        say(&format!("{} images", arena.counts.cases));
+        report(&format!("{} images", arena.counts.cases));
     }
     let hostile::Counts { cases, attached, worked, refused, mended, unmended } = arena.counts;
     let text = format!(
         "{cases} images, {attached} of them attached; {worked} operations worked, {refused} were refused; {mended} images repaired, {unmended} not; 0 violations\n"
     );
-    Ok(Told { json: json!({ "total": arena.counts, "violations": [] }), text, violations: 0 })
+    Ok(PartReport { json: json!({ "total": arena.counts, "violations": [] }), text, violations: 0 })
 }
 
 /// Ends the process if a case hangs. The thread ends when the counter is dropped.

@@ -53,7 +53,7 @@ fn hostile_images_that_fuzzing_found_end_in_errors() {
 }
 
 #[test]
-fn calls_that_fuzzing_found_do_what_the_model_says() {
+fn calls_found_by_fuzzing_agree_with_the_model() {
     let mut world = World::default();
     run("calls", |data| {
         let ops = decode(data);

@@ -3,7 +3,7 @@
 use torture::campaign;
 use torture::catalogue::{OPERATIONS, SETUPS};
 use torture::explore::{Effort, Explorer, NotPassed};
-use torture::planted::DEFECTS;
+use torture::injected::DEFECTS;
 use torture::workload::{Group, Workload};
 
 const SEED: u64 = 7;
@@ -40,8 +40,8 @@ fn crashes_during_second_operations() {
 }
 
 #[test]
-fn every_planted_defect_is_found() {
-    let missed: Vec<_> = campaign::planted(Effort::FULL, SEED)
+fn every_injected_defect_is_found() {
+    let missed: Vec<_> = campaign::injected(Effort::FULL, SEED)
         .into_iter()
         .filter_map(|(name, violation)| if violation.is_none() { Some(name) } else { None })
         .collect();
@@ -54,7 +54,7 @@ fn a_violation_comes_back_by_its_id() {
     let defect = &DEFECTS[0];
     let workload = defect.workload.parse().expect("a workload");
     let mut explorer = Explorer::new(Effort::QUICK, SEED);
-    let violation = explorer.explore_planted(&workload, Some(defect)).expect_err("a violation");
+    let violation = explorer.explore_injected(&workload, Some(defect)).expect_err("a violation");
     let mut other = Explorer::new(Effort::FULL, 0);
     let again = other.replay(&violation.id, Some(defect), &mut |_| {});
     assert_eq!(again, Err(NotPassed::Violation(violation.what)));
@@ -62,7 +62,7 @@ fn a_violation_comes_back_by_its_id() {
 }
 
 #[test]
-fn operations_do_what_their_names_say() {
+fn operations_do_what_their_names_mean() {
     let mut explorer = Explorer::new(Effort::QUICK, SEED);
     for workload in Group::Singles.workloads() {
         let results = explorer.record(&workload).expect("runs").results;

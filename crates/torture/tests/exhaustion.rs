@@ -4,10 +4,10 @@
 
 use engine::format::FileKind;
 use engine::{AttachOptions, Error, Fs, Node};
-use torture::catalogue::{OPERATIONS, Operation, SETUPS, furnish};
+use torture::catalogue::{OPERATIONS, Operation, SETUPS, set_up};
 use torture::dump::{Tree, dump};
-use torture::hand::{Hand, new_node};
 use torture::machine::{Clock, Machine, Watched};
+use torture::test_thread::{TestThread, new_node};
 
 /// An exhausted resource.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ struct Shortage {
     inodes_max: u64,
     cached_files_max: u64,
     /// Uses up the resource except for the given amount.
-    fill: fn(&Hand<'_>, u64) -> Hoard,
+    fill: fn(&TestThread<'_>, u64) -> Hoard,
     /// The errors that operations may return.
     says: &'static [Error],
     /// No operation needs more than this amount.
@@ -32,98 +32,98 @@ struct Hoard {
 }
 
 impl Hoard {
-    fn give_back(self, hand: &Hand<'_>) {
-        self.names.iter().for_each(|name| hand.unlink(name).expect("removals need nothing"));
-        self.nodes.iter().for_each(|node| hand.thread.release(*node, 1));
-        drain(hand);
+    fn give_back(self, thread: &TestThread<'_>) {
+        self.names.iter().for_each(|name| thread.unlink(name).expect("removals need nothing"));
+        self.nodes.iter().for_each(|node| thread.thread.release(*node, 1));
+        drain(thread);
     }
 }
 
 const BLOCK: u64 = 4096;
 const NAMES_AT_ONCE: usize = 100;
 
-fn drain(hand: &Hand<'_>) {
-    while hand.thread.recycle(usize::MAX).expect("recycles") > 0 {}
+fn drain(thread: &TestThread<'_>) {
+    while thread.thread.recycle(usize::MAX).expect("recycles") > 0 {}
 }
 
 /// Uses up blocks, and the free lines of existing dentry blocks.
-fn fill_blocks(hand: &Hand<'_>, left: u64) -> Hoard {
-    let mut hoard = fill_all(hand, 0);
-    hand.truncate("/filler", (1 << 30) - left * BLOCK).expect("shorter");
-    drain(hand);
+fn fill_blocks(thread: &TestThread<'_>, left: u64) -> Hoard {
+    let mut hoard = fill_all(thread, 0);
+    thread.truncate("/filler", (1 << 30) - left * BLOCK).expect("shorter");
+    drain(thread);
     hoard.names.push("/filler".to_owned());
     hoard
 }
 
 /// Uses up the room for names; a few blocks are free once there is room for some names.
-fn fill_lines(hand: &Hand<'_>, left: u64) -> Hoard {
-    let mut hoard = fill_all(hand, left);
-    hand.truncate("/filler", (1 << 30) - left / 8 * BLOCK).expect("shorter");
-    drain(hand);
+fn fill_lines(thread: &TestThread<'_>, left: u64) -> Hoard {
+    let mut hoard = fill_all(thread, left);
+    thread.truncate("/filler", (1 << 30) - left / 8 * BLOCK).expect("shorter");
+    drain(thread);
     hoard.names.push("/filler".to_owned());
     hoard
 }
 
 /// Uses up all blocks, and the room for names except for the given amount.
-fn fill_all(hand: &Hand<'_>, left: u64) -> Hoard {
-    hand.mkdir("/fill").expect("a directory");
-    hand.create("/filler").expect("a file");
-    hand.create("/fill/0").expect("a file");
+fn fill_all(thread: &TestThread<'_>, left: u64) -> Hoard {
+    thread.mkdir("/fill").expect("a directory");
+    thread.create("/filler").expect("a file");
+    thread.create("/fill/0").expect("a file");
     // Several at once: the blocks may run out at the end of a dentry block.
     let mut names: Vec<String> = (0..NAMES_AT_ONCE).map(|index| format!("/fill/{index}")).collect();
-    names[1..].iter().for_each(|name| hand.link("/fill/0", name).expect("a name"));
+    names[1..].iter().for_each(|name| thread.link("/fill/0", name).expect("a name"));
     // From the end down, so that later truncations free data blocks and no nodes.
     let mut at = 1 << 30;
-    hand.truncate("/filler", at).expect("a hole");
-    while hand.write("/filler", at - BLOCK, BLOCK, 1).is_ok() {
+    thread.truncate("/filler", at).expect("a hole");
+    while thread.write("/filler", at - BLOCK, BLOCK, 1).is_ok() {
         at -= BLOCK;
     }
     loop {
         let name = format!("/fill/{}", names.len());
-        match hand.link("/fill/0", &name) {
+        match thread.link("/fill/0", &name) {
             Ok(()) => names.push(name),
             Err(error) => break assert_eq!(error, Error::NoSpace),
         }
     }
     for _ in 0..left {
-        hand.unlink(&names.pop().expect("more names than that")).expect("removals need nothing");
+        thread.unlink(&names.pop().expect("more names than that")).expect("removals need nothing");
     }
-    drain(hand);
+    drain(thread);
     Hoard { names, nodes: Vec::new() }
 }
 
-fn fill_inodes(hand: &Hand<'_>, left: u64) -> Hoard {
-    hand.mkdir("/fill").expect("a directory");
+fn fill_inodes(thread: &TestThread<'_>, left: u64) -> Hoard {
+    thread.mkdir("/fill").expect("a directory");
     let mut names = Vec::new();
     loop {
         let name = format!("/fill/{}", names.len());
-        match hand.create(&name) {
+        match thread.create(&name) {
             Ok(()) => names.push(name),
             Err(error) => break assert_eq!(error, Error::NoInodes),
         }
     }
     for _ in 0..left {
-        hand.unlink(&names.pop().expect("more names than that")).expect("removals need nothing");
+        thread.unlink(&names.pop().expect("more names than that")).expect("removals need nothing");
     }
-    drain(hand);
+    drain(thread);
     Hoard { names, nodes: Vec::new() }
 }
 
 /// Opens files without names until no more can be opened.
-fn fill_cachelets(hand: &Hand<'_>, left: u64) -> Hoard {
-    let root = hand.thread.root().expect("a root");
+fn fill_cachelets(thread: &TestThread<'_>, left: u64) -> Hoard {
+    let root = thread.thread.root().expect("a root");
     let mut nodes = Vec::new();
     loop {
-        match hand.thread.create_unnamed(root, &new_node(FileKind::Regular)) {
+        match thread.thread.create_unnamed(root, &new_node(FileKind::Regular)) {
             Ok(node) => nodes.push(node),
             Err(error) => break assert_eq!(error, Error::NoMemory),
         }
     }
     for _ in 0..left {
-        hand.thread.release(nodes.pop().expect("more files than that"), 1);
+        thread.thread.release(nodes.pop().expect("more files than that"), 1);
     }
-    hand.thread.release(root, 1);
-    drain(hand);
+    thread.thread.release(root, 1);
+    drain(thread);
     Hoard { names: Vec::new(), nodes }
 }
 
@@ -168,25 +168,25 @@ fn setup(operation: &Operation) -> &'static str {
     if operation.name.starts_with("p-") { "page504" } else { "base" }
 }
 
-fn furnished(fs: &Fs<Watched>, setup: &str) -> engine::Result<()> {
-    let hand = Hand::new(fs)?;
-    furnish(&hand)?;
+fn set_up_image(fs: &Fs<Watched>, setup: &str) -> engine::Result<()> {
+    let thread = TestThread::new(fs)?;
+    set_up(&thread)?;
     let setup = SETUPS.iter().find(|each| each.name == setup).expect("a setup");
-    (setup.act)(&hand)
+    (setup.act)(&thread)
 }
 
 /// Whether an operation is refused on a file system with free resources.
 fn refused_anyway(machine: &Machine, empty: &[u8], operation: &Operation) -> bool {
     machine.load(empty);
     let (fs, _) = machine.attach().expect("a fresh image");
-    furnished(&fs, setup(operation)).expect("a prepared image");
-    let hand = Hand::new(&fs).expect("a slot");
-    operation.act.expect("an operation")(&hand).is_err()
+    set_up_image(&fs, setup(operation)).expect("a prepared image");
+    let thread = TestThread::new(&fs).expect("a slot");
+    operation.act.expect("an operation")(&thread).is_err()
 }
 
-fn space(hand: &Hand<'_>) -> (u64, u64) {
-    drain(hand);
-    let report = hand.thread.space().expect("a report");
+fn space(thread: &TestThread<'_>) -> (u64, u64) {
+    drain(thread);
+    let report = thread.thread.space().expect("a report");
     (report.blocks_free, report.inodes_free)
 }
 
@@ -209,28 +209,28 @@ fn try_with(
     let act = operation.act.expect("an operation");
     machine.load(empty);
     let (fs, _) = machine.attach().expect("a fresh image");
-    furnished(&fs, setup(operation)).expect("a prepared image");
-    let hand = Hand::new(&fs).expect("a slot");
-    let before = tree(&hand)?;
-    let hoard = (shortage.fill)(&hand, left);
-    let result = act(&hand);
+    set_up_image(&fs, setup(operation)).expect("a prepared image");
+    let thread = TestThread::new(&fs).expect("a slot");
+    let before = tree(&thread)?;
+    let hoard = (shortage.fill)(&thread, left);
+    let result = act(&thread);
     if let Err(error) = result {
         if !shortage.says.contains(&error) {
             return Err(format!("is refused with {error:?}"));
         }
         // The first refusal may have turned a block into room for names.
-        let room = space(&hand);
-        if (0..3).any(|_| act(&hand) != Err(error)) {
+        let room = space(&thread);
+        if (0..3).any(|_| act(&thread) != Err(error)) {
             return Err("a retry is refused with another error".to_owned());
         }
-        if space(&hand) != room && !operation.slack.parts {
-            return Err(format!("uses space although it is refused: {room:?}, then {:?}", space(&hand)));
+        if space(&thread) != room && !operation.slack.parts {
+            return Err(format!("uses space although it is refused: {room:?}, then {:?}", space(&thread)));
         }
-        hoard.give_back(&hand);
-        same(operation, &before, &tree(&hand)?)?;
-        act(&hand).map_err(|error| format!("is refused with {error:?} although space was freed"))?;
+        hoard.give_back(&thread);
+        same(operation, &before, &tree(&thread)?)?;
+        act(&thread).map_err(|error| format!("is refused with {error:?} although space was freed"))?;
     }
-    drop(hand);
+    drop(thread);
     fs.detach_last().map_err(|error| format!("the detach fails with {error:?}"))?;
     let report = machine.check(Some(true));
     match report.findings.first() {
@@ -240,8 +240,8 @@ fn try_with(
 }
 
 /// The tree without the files that use up the space, and without the root, whose times they change.
-fn tree(hand: &Hand<'_>) -> Result<Tree, String> {
-    let mut tree = dump(hand).map_err(|error| error.0)?;
+fn tree(thread: &TestThread<'_>) -> Result<Tree, String> {
+    let mut tree = dump(thread).map_err(|error| error.0)?;
     tree.0.retain(|path, _| !path.is_empty() && path != "/fill");
     Ok(tree)
 }

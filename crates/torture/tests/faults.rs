@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use torture::catalogue::{OPERATIONS, Operation, furnish};
+use torture::catalogue::{OPERATIONS, Operation, set_up};
 use torture::dump::dump;
-use torture::hand::Hand;
 use torture::machine::{Clock, Machine};
+use torture::test_thread::TestThread;
 
 const IMAGE_BYTES: u64 = 1 << 20;
 
@@ -21,9 +21,9 @@ fn machine(clock: &'static Clock) -> Machine {
 }
 
 /// A prepared image, cleanly detached.
-fn furnished(machine: &Machine) -> Vec<u8> {
+fn set_up_image(machine: &Machine) -> Vec<u8> {
     let (fs, _) = machine.attach().expect("a fresh image");
-    furnish(&Hand::new(&fs).expect("a slot")).expect("prepared");
+    set_up(&TestThread::new(&fs).expect("a slot")).expect("prepared");
     fs.detach_last().expect("left");
     machine.bytes()
 }
@@ -59,10 +59,10 @@ fn as_nobody(work: impl FnOnce() -> bool) -> bool {
 fn an_image_that_may_only_be_read_serves_every_read_and_refuses_every_change() {
     use std::os::unix::fs::PermissionsExt;
     let machine = machine(Clock::leaked());
-    let bytes = furnished(&machine);
+    let bytes = set_up_image(&machine);
     let expected = {
         let (fs, _) = machine.attach().expect("attaches");
-        dump(&Hand::new(&fs).expect("a slot")).expect("readable")
+        dump(&TestThread::new(&fs).expect("a slot")).expect("readable")
     };
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).expect("permissions");
@@ -76,9 +76,9 @@ fn an_image_that_may_only_be_read_serves_every_read_and_refuses_every_change() {
         let reading = OpenImage { read_only: true, recovery_threads: 1, ..options };
         let image = Image::open_with(&path, &reading, || Arc::clone(&machine.watch)).expect("attaches to read");
         {
-            let hand = Hand::new(image.fs()).expect("a slot");
+            let thread = TestThread::new(image.fs()).expect("a slot");
             for operation in operations() {
-                match operation.act.expect("an operation")(&hand) {
+                match operation.act.expect("an operation")(&thread) {
                     Err(Error::ReadOnly) => {}
                     // Operations that change nothing, or that are refused anyway.
                     other => assert!(
@@ -87,7 +87,7 @@ fn an_image_that_may_only_be_read_serves_every_read_and_refuses_every_change() {
                         operation.name
                     ),
                 }
-                let found = dump(&hand).expect("readable");
+                let found = dump(&thread).expect("readable");
                 assert!(found == expected, "after {}", operation.name);
             }
         }
@@ -101,7 +101,7 @@ fn an_image_that_may_only_be_read_serves_every_read_and_refuses_every_change() {
 fn a_clock_that_goes_backwards_or_is_far_off_loses_nothing() {
     let clock = Clock::leaked();
     let machine = machine(clock);
-    let bytes = furnished(&machine);
+    let bytes = set_up_image(&machine);
     let day_ns = 86_400_000_000_000;
     let clocks = [
         ("backwards", 1_700_000_000_000_000_000, -1000),
@@ -119,24 +119,24 @@ fn a_clock_that_goes_backwards_or_is_far_off_loses_nothing() {
             machine.load(&bytes);
             clock.set(now_ns, tick_ns);
             let (fs, _) = machine.attach().expect("attaches");
-            let hand = Hand::new(&fs).expect("a slot");
-            let told = act(&hand);
+            let thread = TestThread::new(&fs).expect("a slot");
+            let result = act(&thread);
             clock.rewind();
             // A crash would lose lazily persisted changes.
-            hand.thread.sync_all().expect("written back");
-            let before = dump(&hand).expect("readable");
-            drop(hand);
+            thread.thread.sync_all().expect("written back");
+            let before = dump(&thread).expect("readable");
+            drop(thread);
             drop(fs);
             // A crash loses the DRAM region. The clock jumps at the same time.
             let (fs, report) = machine.attach().expect("recovers");
             assert_eq!(report.damaged, 0, "{name}, {}", operation.name);
-            let after = dump(&Hand::new(&fs).expect("a slot")).expect("readable");
+            let after = dump(&TestThread::new(&fs).expect("a slot")).expect("readable");
             let differs = |path: &&String| before.0.get(*path) != after.0.get(*path);
             let differing: Vec<_> = before.0.keys().chain(after.0.keys()).filter(differs).collect();
             assert!(differing.is_empty(), "{name}, {}: {differing:?} differ after a crash", operation.name);
             clock.set(now_ns, tick_ns);
-            let again = act(&Hand::new(&fs).expect("a slot"));
-            assert!(told.is_ok() || again == told, "{name}, {}: {told:?}, then {again:?}", operation.name);
+            let again = act(&TestThread::new(&fs).expect("a slot"));
+            assert!(result.is_ok() || again == result, "{name}, {}: {result:?}, then {again:?}", operation.name);
             fs.detach_last().expect("left");
             let report = machine.check(Some(true));
             let finding = report.findings.first();
@@ -165,7 +165,7 @@ fn mix(seed: u64) -> u64 {
 
 fn options(path: &Path) -> OpenImage {
     let dram_directory = path.parent().expect("a directory").to_owned();
-    OpenImage { dram_directory, recovery_threads: 1, patience: Duration::from_secs(60), ..OpenImage::default() }
+    OpenImage { dram_directory, recovery_threads: 1, timeout: Duration::from_secs(60), ..OpenImage::default() }
 }
 
 /// A visitor: attaches, creates files and reports them, removes some, and detaches or exits without
@@ -173,31 +173,31 @@ fn options(path: &Path) -> OpenImage {
 #[test]
 #[ignore = "run by the visitors of another test"]
 fn visitor() {
-    let Ok(told) = std::env::var(VISIT) else { return };
-    let (path, seed) = told.rsplit_once(' ').expect("path and seed");
+    let Ok(result) = std::env::var(VISIT) else { return };
+    let (path, seed) = result.rsplit_once(' ').expect("path and seed");
     let seed: u64 = seed.parse().expect("a seed");
     let path = Path::new(path);
     let machine = Machine::new(VISITED_BYTES, AttachOptions::default(), Clock::leaked());
     let image = Image::open_with(path, &options(path), || Arc::clone(&machine.watch)).expect("attaches");
-    let say = |what: &str, name: &str| {
+    let report = |what: &str, name: &str| {
         let mut out = std::io::stdout().lock();
         writeln!(out, "\n{what} {name}").and_then(|()| out.flush()).expect("the output is read");
     };
     {
-        let hand = Hand::new(image.fs()).expect("a slot");
+        let thread = TestThread::new(image.fs()).expect("a slot");
         for index in 0..mix(seed) % FILES {
             let name = format!("/{seed}-{index}");
-            hand.create_with(&name, 3000, seed).expect("creates");
-            say("made", &name);
+            thread.create_with(&name, 3000, seed).expect("creates");
+            report("made", &name);
             match mix(seed + index) % 3 {
                 0 => {
-                    say("removes", &name);
-                    hand.unlink(&name).expect("removes");
+                    report("removes", &name);
+                    thread.unlink(&name).expect("removes");
                 }
                 1 => {
-                    say("removes", &name);
+                    report("removes", &name);
                     // A name that all visitors rename to.
-                    hand.rename(&name, "/wanted").expect("renames");
+                    thread.rename(&name, "/wanted").expect("renames");
                 }
                 _ => {}
             }
@@ -221,7 +221,7 @@ fn come(path: &Path, seed: u64) -> Child {
 
 /// Reads a visitor's output, and kills it after `patience` lines. Returns the files that it created
 /// and did not begin to remove, and whether it was killed.
-fn attend(mut visitor: Child, patience: u64) -> (BTreeSet<String>, bool) {
+fn attend(mut visitor: Child, limit: u64) -> (BTreeSet<String>, bool) {
     let mut made = BTreeSet::new();
     let mut killed = false;
     let out = visitor.stdout.take().expect("a pipe");
@@ -231,7 +231,7 @@ fn attend(mut visitor: Child, patience: u64) -> (BTreeSet<String>, bool) {
             Some(("removes", name)) => drop(made.remove(name)),
             _ => {}
         }
-        if count as u64 == patience && !killed {
+        if count as u64 == limit && !killed {
             killed = true;
             visitor.kill().expect("is ours to kill");
         }
@@ -269,13 +269,13 @@ fn processes_that_come_and_go_and_are_killed_at_once_leave_a_clean_image() {
     let machine = Machine::new(VISITED_BYTES, AttachOptions::default(), Clock::leaked());
     let image = Image::open_with(&path, &options(&path), || Arc::clone(&machine.watch)).expect("attaches");
     {
-        let hand = Hand::new(image.fs()).expect("a slot");
-        let tree = dump(&hand).expect("readable");
+        let thread = TestThread::new(image.fs()).expect("a slot");
+        let tree = dump(&thread).expect("readable");
         let lost: Vec<_> = made.iter().filter(|name| !tree.0.contains_key(*name)).collect();
         assert!(lost.is_empty() && !made.is_empty(), "of {} files {lost:?} are lost", made.len());
     }
     assert_eq!(image.close().expect("detaches"), Closed::Last);
-    let alone = posix::image::Alone::open(&path).expect("exclusive use");
+    let alone = posix::image::ExclusiveImage::open(&path).expect("exclusive use");
     let mapping = alone.mapping();
     // SAFETY: the mapping outlives the region, and nothing else uses it.
     let region = unsafe { pmem::Region::new(mapping.address(), mapping.length(), pmem::Direct) };

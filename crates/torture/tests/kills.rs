@@ -2,7 +2,7 @@
 //! `directfs run`, for any duration.)
 
 use std::time::Duration;
-use torture::storm::{Front, Plan, run, take_part};
+use torture::storm::{AccessMethod, Plan, run, take_part};
 
 /// Run by the storm's crew and workers, which are this program again.
 #[test]
@@ -12,14 +12,14 @@ fn inside() {
 }
 
 #[test]
-fn of_processes_that_are_killed_in_the_middle_of_calls_nothing_that_had_returned_is_lost() {
+fn completed_calls_of_killed_processes_are_kept() {
     let plan = Plan {
         duration: Duration::ZERO,
         rounds_min: 2,
         kills: 60,
         seed: 1,
         workers: 4,
-        fronts: vec![Front::Library],
+        access_methods: vec![AccessMethod::Library],
         directfs: None,
         arguments: "--exact inside --ignored --nocapture".to_owned(),
     };

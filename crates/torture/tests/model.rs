@@ -9,7 +9,7 @@ const CALLS: u64 = 100_000;
 const DRAWN: usize = 25_000;
 
 #[test]
-fn random_calls_do_what_the_model_says() {
+fn random_calls_agree_with_the_model() {
     let mut world = World::default();
     let mut total = Counts::default();
     for seed in 1.. {

@@ -5,7 +5,7 @@ use torture::races::{Races, races};
 
 /// A single test, because the racing threads need the processors for themselves.
 #[test]
-fn what_racing_threads_are_told_has_an_order() {
+fn results_of_racing_threads_are_linearizable() {
     for (threads, seed) in [(2, 1), (4, 1_000_000)] {
         let plan = Races { duration: Duration::from_secs(60), histories_max: 6000, seed, threads };
         let outcome = races(&plan, &mut |_| {}).unwrap();

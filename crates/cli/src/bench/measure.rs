@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_is_not_told_from_too_few_calls() {
+    fn a_quantile_needs_enough_calls() {
         let mut latencies = Latencies::default();
         (0..100).for_each(|_| latencies.add(200));
         assert!(latencies.quantile(0.5).is_some() && latencies.quantile(0.999).is_none());

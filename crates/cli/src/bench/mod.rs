@@ -21,7 +21,6 @@
 //! - However the benchmark ends, its files are removed: by this process, or by the workers if this
 //!   one was killed.
 
-mod crew;
 mod engine;
 mod measure;
 mod plan;
@@ -33,6 +32,7 @@ mod subject;
 mod task;
 mod threads;
 mod worker;
+mod workers;
 mod workloads;
 
 pub use worker::run as work;
@@ -79,7 +79,7 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
         subject.prepare(&needs)?;
     }
     let machine = Machine::look();
-    let floor = engine::floor::measure()?;
+    let floor = engine::persist_cost::measure()?;
     let members = plan.members_max().min(machine.processors);
     let scaling = if members > 1 { threads::measure(members) } else { None };
     let timer_ns = measure::timer_ns();
@@ -164,9 +164,9 @@ fn measure_task(
     for repeat in 0..section.repeats + u32::from(section.warm_up) {
         let warms_up = section.warm_up && repeat == 0;
         for (subject, measured) in subjects.iter_mut().zip(&mut measured) {
-            let too_long = |subject: &Subject| subject.expected(task).filter(|&expected| expected > section.patience);
+            let too_long = |subject: &Subject| subject.expected(task).filter(|&expected| expected > section.timeout);
             if let Some(expected) = too_long(subject) {
-                measured.leave_out(too_slow(expected, section.patience));
+                measured.leave_out(too_slow(expected, section.timeout));
             } else {
                 let outcomes = subject.perform(task, &mut || meter.tick());
                 let outcomes = outcomes.with_context(|| format!("{}, on {}", section.title, subject.name))?;
@@ -181,14 +181,14 @@ fn measure_task(
     Ok(measured)
 }
 
-fn too_slow(expected: Duration, patience: Duration) -> String {
-    let told = |time: Duration| crate::units::duration(time.as_nanos() as f64);
-    format!("a round takes about {}; rounds above {} are not repeated", told(expected), told(patience))
+fn too_slow(expected: Duration, timeout: Duration) -> String {
+    let result = |time: Duration| crate::units::duration(time.as_nanos() as f64);
+    format!("a round takes about {}; rounds above {} are not repeated", result(expected), result(timeout))
 }
 
 /// Processor, memory and kernel, as context for figures.
 pub fn machine() -> String {
-    Machine::look().words()
+    Machine::look().description()
 }
 
 /// The progress of the measurements.

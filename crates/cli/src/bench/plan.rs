@@ -2,8 +2,8 @@
 //! and repeats, and the room that they need.
 
 use super::engine;
-use super::scratch::Room;
-use super::task::{Crew, CrewKind, Task, What, Work};
+use super::scratch::SpaceNeeded;
+use super::task::{PhaseName, Task, Work, WorkerKind, Workers};
 use super::workloads::filebench::SERVED_BYTES;
 use super::workloads::postmark::BYTES_MAX;
 use super::workloads::tree;
@@ -17,12 +17,12 @@ use std::time::Duration;
 const LARGE_FILES: u64 = 100_000;
 const REPEATS_MAX_LARGE: u32 = 3;
 /// Default number of files for workloads with several members.
-const CREW_FILES: u64 = 10_000;
+const WORKERS_FILES: u64 = 10_000;
 /// Minimum number of files per member.
 const MEMBER_FILES: u64 = 16;
 const DEPTH_MAX: u32 = 8;
-const PATIENCE: Duration = Duration::from_secs(300);
-const PATIENCE_QUICK: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(300);
+const TIMEOUT_QUICK: Duration = Duration::from_secs(3);
 /// Default trees to copy: for a full run and for a quick one.
 const TREES: [&str; 2] = ["/usr/include", "/usr/include/linux"];
 /// Bytes per name: on a disk at most (a directory takes a block), in memory, in an image (including
@@ -54,7 +54,7 @@ pub struct Section {
     pub warm_up: bool,
     /// Longest round in a directory that is repeated, where the duration is known: some disks take
     /// milliseconds per call.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// Everything that is measured.
@@ -68,7 +68,7 @@ pub struct Plan {
 
 /// The room that a plan needs.
 #[derive(Debug, Clone, Default)]
-pub struct Needs {
+pub struct SpaceNeeds {
     /// Names and bytes of data of each task. Tasks run one after the other, so the maximum counts.
     tasks: Vec<(u64, u64)>,
     engine_bytes: u64,
@@ -121,7 +121,7 @@ impl Plan {
     /// Makes the plan of a request. Impossible requests are refused here, before anything is
     /// measured.
     pub fn make(arguments: &Bench) -> Result<Plan> {
-        let mut maker = Maker::new(arguments);
+        let mut maker = PlanBuilder::new(arguments);
         let is_wanted = |group: Group| arguments.only.is_empty() || arguments.only.contains(&group);
         ensure!(
             arguments.directories.is_empty()
@@ -132,7 +132,7 @@ impl Plan {
         for group in Group::ALL.into_iter().filter(|&group| is_wanted(group)) {
             maker.add(group)?;
         }
-        let Maker { plan, .. } = maker;
+        let PlanBuilder { plan, .. } = maker;
         Ok(plan)
     }
 
@@ -142,12 +142,12 @@ impl Plan {
     }
 
     /// The room for the whole plan.
-    pub fn needs(&self) -> Result<Needs> {
+    pub fn needs(&self) -> Result<SpaceNeeds> {
         let largest = self.engine_sizes.last().copied();
         let engine_bytes = largest.map_or(0, |files| engine::image_bytes(files) + files * NAME_REGION_BYTES);
         let tasks = self.sections.iter().flat_map(|section| &section.tasks);
         let tasks = tasks.map(|task| task.work.size()).collect::<Result<_>>()?;
-        Ok(Needs { tasks, engine_bytes })
+        Ok(SpaceNeeds { tasks, engine_bytes })
     }
 
     /// Steps of the progress bar: each task on each subject, for each repeat.
@@ -162,7 +162,7 @@ fn repeats_over(repeats: u32, files: u64) -> u32 {
     if files > LARGE_FILES { repeats.min(REPEATS_MAX_LARGE) } else { repeats }
 }
 
-struct Maker<'a> {
+struct PlanBuilder<'a> {
     arguments: &'a Bench,
     scale: Scale,
     sizes: Vec<u64>,
@@ -170,8 +170,8 @@ struct Maker<'a> {
     plan: Plan,
 }
 
-impl Maker<'_> {
-    fn new(arguments: &Bench) -> Maker<'_> {
+impl PlanBuilder<'_> {
+    fn new(arguments: &Bench) -> PlanBuilder<'_> {
         let quick = arguments.quick;
         let sizes: &[u64] = if quick { &[10_000] } else { &[10_000, 100_000, 1_000_000] };
         let sizes = sorted(if arguments.sizes.is_empty() { sizes.to_vec() } else { arguments.sizes.clone() });
@@ -181,7 +181,7 @@ impl Maker<'_> {
         let repeats = arguments.repeat.unwrap_or(if quick { 2 } else { 5 });
         let plan = Plan { sections: Vec::new(), engine_sizes: Vec::new(), repeats };
         let scale = if quick { QUICK } else { FULL };
-        let mut maker = Maker { arguments, scale, sizes, members, plan };
+        let mut maker = PlanBuilder { arguments, scale, sizes, members, plan };
         maker.bound();
         maker
     }
@@ -209,8 +209,8 @@ impl Maker<'_> {
     fn add(&mut self, group: Group) -> Result<()> {
         match group {
             Group::Calls => self.sizes.clone().into_iter().for_each(|files| self.add_calls(files)),
-            Group::Threads => self.add_crews(group, CrewKind::Threads)?,
-            Group::Processes => self.add_crews(group, CrewKind::Processes)?,
+            Group::Threads => self.add_workers(group, WorkerKind::Threads)?,
+            Group::Processes => self.add_workers(group, WorkerKind::Processes)?,
             Group::Depth => self.add_depth(),
             Group::Small => self.add_small(),
             Group::Cold => self.add_cold(),
@@ -224,9 +224,9 @@ impl Maker<'_> {
 
     fn section(&mut self, group: Group, title: String, tasks: Vec<Task>) -> &mut Section {
         let repeats = self.plan.repeats;
-        let patience = if self.arguments.quick { PATIENCE_QUICK } else { PATIENCE };
+        let timeout = if self.arguments.quick { TIMEOUT_QUICK } else { TIMEOUT };
         let (note, files) = (None, None);
-        let section = Section { group, title, note, files, scaling: false, tasks, repeats, warm_up: true, patience };
+        let section = Section { group, title, note, files, scaling: false, tasks, repeats, warm_up: true, timeout };
         self.plan.sections.push(section);
         self.plan.sections.last_mut().expect("just pushed")
     }
@@ -234,27 +234,27 @@ impl Maker<'_> {
     fn add_calls(&mut self, files: u64) {
         let title = format!("{} files in one directory, 1 thread", count(files));
         let repeats = self.plan.repeats(files);
-        let section = self.section(Group::Calls, title, vec![Task { work: Work::Calls { files }, crew: Crew::ONE }]);
+        let section = self.section(Group::Calls, title, vec![Task { work: Work::Calls { files }, crew: Workers::ONE }]);
         section.files = Some(files);
         section.repeats = repeats;
     }
 
-    fn add_crews(&mut self, group: Group, kind: CrewKind) -> Result<()> {
-        let files = self.sizes.first().copied().unwrap_or(CREW_FILES);
+    fn add_workers(&mut self, group: Group, kind: WorkerKind) -> Result<()> {
+        let files = self.sizes.first().copied().unwrap_or(WORKERS_FILES);
         let repeats = self.plan.repeats(files);
-        let who = if kind == CrewKind::Threads { "threads" } else { "processes" };
+        let user = if kind == WorkerKind::Threads { "threads" } else { "processes" };
         let fewest = self.fewest_files();
         ensure!(
             files >= fewest,
-            "{files} files are too few for so many {who}, which need {MEMBER_FILES} each: use {fewest} files (--sizes) or fewer {who} (--threads)"
+            "{files} files are too few for so many {user}, which need {MEMBER_FILES} each: use {fewest} files (--sizes) or fewer {user} (--threads)"
         );
         for private in [false, true] {
             let wheres = if private { "each in its own directory" } else { "in one shared directory" };
-            let title = format!("{who} {wheres}, {} files in all", count(files));
+            let title = format!("{user} {wheres}, {} files in all", count(files));
             // One member is measured here, too, so that scaling is relative to the same table.
             let members = [1].into_iter().chain(self.members.iter().copied().filter(|&members| members > 1));
-            let crew = |members| Crew { members, kind, private };
-            let tasks = members.map(|members| Task { work: Work::Calls { files }, crew: crew(members) }).collect();
+            let workers = |members| Workers { members, kind, private };
+            let tasks = members.map(|members| Task { work: Work::Calls { files }, crew: workers(members) }).collect();
             let section = self.section(group, title, tasks);
             section.files = Some(files);
             section.scaling = true;
@@ -272,7 +272,7 @@ impl Maker<'_> {
         let files = self.scale.depth_files;
         let work = Work::Depth { depth: DEPTH_MAX, files };
         let title = format!("stat by path depth, {} files", count(files));
-        let section = self.section(Group::Depth, title, vec![Task { work, crew: Crew::ONE }]);
+        let section = self.section(Group::Depth, title, vec![Task { work, crew: Workers::ONE }]);
         section.note = Some(
             "depth 1 is a name in the current directory; the cost of a further level is computed from medians of single calls"
                 .into(),
@@ -284,7 +284,7 @@ impl Maker<'_> {
         let members: Vec<u32> = self.members.iter().copied().filter(|&members| members <= 2).collect();
         let tasks = members.iter().flat_map(|&members| {
             let work = |kib: u64| Work::SmallFiles { bytes: kib << 10, files };
-            [1, 8, 32].map(|kib| Task { work: work(kib), crew: Crew::threads(members) })
+            [1, 8, 32].map(|kib| Task { work: work(kib), crew: Workers::threads(members) })
         });
         let tasks = tasks.collect();
         let title = format!("small files: create, write, close, open, read, close; {} of them", count(files));
@@ -295,7 +295,7 @@ impl Maker<'_> {
         let files = self.scale.cold_files;
         let title = format!("cold: a program's first calls on {} files of 4 KiB", count(files));
         let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
-        let section = self.section(Group::Cold, title, vec![Task { work: Work::Cold { files }, crew: Crew::ONE }]);
+        let section = self.section(Group::Cold, title, vec![Task { work: Work::Cold { files }, crew: Workers::ONE }]);
         section.repeats = repeats;
         section.warm_up = false;
     }
@@ -328,7 +328,7 @@ impl Maker<'_> {
                 "create or remove, and read or append, in pieces of 512 bytes",
             ),
         };
-        let tasks = self.members.iter().map(|&members| Task { work: work.clone(), crew: Crew::threads(members) });
+        let tasks = self.members.iter().map(|&members| Task { work: work.clone(), crew: Workers::threads(members) });
         let tasks = tasks.collect();
         let repeats =
             if group == Group::Mdtest { repeats_over(self.plan.repeats, mdtest_files) } else { self.plan.repeats };
@@ -347,7 +347,7 @@ impl Maker<'_> {
         let title =
             format!("programs on a real tree: {shown}, {}, {}", counted(names, "file"), crate::units::size(bytes));
         let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
-        let section = self.section(Group::Tree, title, vec![Task { work: Work::Tree { source }, crew: Crew::ONE }]);
+        let section = self.section(Group::Tree, title, vec![Task { work: Work::Tree { source }, crew: Workers::ONE }]);
         section.note = Some(
             "whole programs, started each time; \"beyond own\": without the program's own time (its time outside the kernel on tmpfs)".into(),
         );
@@ -374,7 +374,7 @@ impl Maker<'_> {
     fn add_data(&mut self) {
         let bytes = self.scale.data_bytes;
         let title = format!("data: one file of {}, compared with memcpy", crate::units::size(bytes));
-        let section = self.section(Group::Data, title, vec![Task { work: Work::Data { bytes }, crew: Crew::ONE }]);
+        let section = self.section(Group::Data, title, vec![Task { work: Work::Data { bytes }, crew: Workers::ONE }]);
         section.note = Some("the goal is 90 % of memcpy for 1 MiB; there is none for random access".into());
         section.warm_up = false;
     }
@@ -421,17 +421,17 @@ impl Work {
     }
 }
 
-impl Needs {
+impl SpaceNeeds {
     /// In a directory of the kernel's file systems.
-    pub fn kernel(&self, in_memory: bool) -> Room {
+    pub fn kernel(&self, in_memory: bool) -> SpaceNeeded {
         let name_bytes = if in_memory { NAME_MEMORY_BYTES } else { NAME_DISK_BYTES };
-        Room { bytes: self.most(|names, data| data + names * name_bytes), files: self.most(|names, _| names) }
+        SpaceNeeded { bytes: self.most(|names, data| data + names * name_bytes), files: self.most(|names, _| names) }
     }
 
     /// In the image.
-    pub fn image(&self) -> Room {
+    pub fn image(&self) -> SpaceNeeded {
         let bytes = self.most(|names, data| data * 5 / 4 + names * NAME_IMAGE_BYTES);
-        Room { bytes: bytes + BESIDE_BYTES, files: self.most(|names, _| names) * 3 + 4096 }
+        SpaceNeeded { bytes: bytes + BESIDE_BYTES, files: self.most(|names, _| names) * 3 + 4096 }
     }
 
     /// In memory outside file systems: for the engine in this process and for the workers, and for
@@ -447,10 +447,12 @@ impl Needs {
 }
 
 /// The project's goal: how many times faster than tmpfs.
-pub fn times_wanted(group: Group, what: &What, crew: Crew) -> Option<f64> {
-    let several = crew.members > 1;
+pub fn times_wanted(group: Group, what: &PhaseName, workers: Workers) -> Option<f64> {
+    let several = workers.members > 1;
     match (group, what) {
-        (_, What::Call(call)) if !crew.private && crew.members <= 2 => Some(call.times_wanted(crew.members)),
+        (_, PhaseName::Call(call)) if !workers.private && workers.members <= 2 => {
+            Some(call.times_wanted(workers.members))
+        }
         (Group::Small, _) => Some(if several { 5.0 } else { 3.0 }),
         (Group::Varmail | Group::Fileserver, _) => Some(4.0),
         (Group::Postmark, _) => Some(3.0),
@@ -503,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn scaling_is_told_beside_one_member() {
+    fn scaling_is_reported_relative_to_one_worker() {
         let plan = plan("--only threads --threads 2,3 --sizes 100");
         for section in &plan.sections {
             let members: Vec<_> = section.tasks.iter().map(|task| task.crew.members).collect();

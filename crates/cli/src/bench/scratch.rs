@@ -64,17 +64,17 @@ impl Drop for Scratch {
 
 /// The room that a workload needs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Room {
+pub struct SpaceNeeded {
     /// Bytes.
     pub bytes: u64,
     /// Files and directories.
     pub files: u64,
 }
 
-impl Room {
+impl SpaceNeeded {
     /// The room for both at a time.
-    pub fn and(self, other: Room) -> Room {
-        Room { bytes: self.bytes + other.bytes, files: self.files + other.files }
+    pub fn and(self, other: SpaceNeeded) -> SpaceNeeded {
+        SpaceNeeded { bytes: self.bytes + other.bytes, files: self.files + other.files }
     }
 
     /// An error unless a directory's file system has the room.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_before() {
-        let error = Room { bytes: 1 << 62, files: 0 }.require(Path::new("/")).unwrap_err().to_string();
+        let error = SpaceNeeded { bytes: 1 << 62, files: 0 }.require(Path::new("/")).unwrap_err().to_string();
         assert!(error.contains("free") && error.contains("make room"), "{error}");
         let error = require_memory(1 << 60).unwrap_err().to_string();
         assert!(error.contains("of memory"), "{error}");

@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// Interval for showing progress and checking for interrupts while a worker runs.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Maximum time for a worker to exit cleanly: closing an image with many files takes time.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIMEOUT: Duration = Duration::from_secs(600);
 /// Maximum time to stop and clean up after an interrupt or an error, before the worker is killed.
-const PATIENCE_STOPPED: Duration = Duration::from_secs(20);
+const TIMEOUT_STOPPED: Duration = Duration::from_secs(20);
 
 /// A running worker.
 pub struct Session {
@@ -74,7 +74,7 @@ impl Session {
     pub fn end(mut self) -> Result<()> {
         self.ask(&Request::End)?;
         self.requests = None;
-        let status = self.wait_for_end(PATIENCE, interrupt::check)?;
+        let status = self.wait_for_end(TIMEOUT, interrupt::check)?;
         ensure!(status.success(), "the measured program failed ({status})");
         Ok(())
     }
@@ -112,7 +112,7 @@ impl Session {
     /// Reports how the worker ended.
     fn died(&mut self) -> Result<()> {
         self.requests = None;
-        let status = self.wait_for_end(PATIENCE_STOPPED, || Ok(()))?;
+        let status = self.wait_for_end(TIMEOUT_STOPPED, || Ok(()))?;
         match status.signal() {
             Some(signal) => bail!(
                 "the measured program was killed by signal {signal}; unless a user did that, memory may be exhausted: measure fewer files (--sizes)"
@@ -122,9 +122,9 @@ impl Session {
     }
 
     /// Waits until every process that holds the pipe has exited; kills them after a timeout.
-    fn wait_for_end(&mut self, patience: Duration, check: fn() -> Result<()>) -> Result<ExitStatus> {
+    fn wait_for_end(&mut self, timeout: Duration, check: fn() -> Result<()>) -> Result<ExitStatus> {
         let started = Instant::now();
-        while started.elapsed() < patience {
+        while started.elapsed() < timeout {
             check()?;
             if self.is_readable(&TICK)? {
                 let left = self.replies.fill_buf().map_or(0, <[u8]>::len);
@@ -159,7 +159,7 @@ impl Drop for Session {
             self.requests = None;
         }
         if !self.ended {
-            let _ = self.wait_for_end(PATIENCE_STOPPED, || Ok(()));
+            let _ = self.wait_for_end(TIMEOUT_STOPPED, || Ok(()));
         }
     }
 }

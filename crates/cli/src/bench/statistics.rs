@@ -1,7 +1,7 @@
 //! Statistics of repeats.
 
 use super::measure::Latencies;
-use super::task::{Outcome, What};
+use super::task::{Outcome, PhaseName};
 use serde::Serialize;
 
 /// One figure for each repeat.
@@ -48,7 +48,7 @@ pub fn spread(values: &[f64]) -> Option<[f64; 3]> {
 #[derive(Debug, Clone)]
 pub struct Repeats {
     /// The phase.
-    pub what: What,
+    pub what: PhaseName,
     rounds: Rounds,
     latencies: Latencies,
     batch: u64,
@@ -123,7 +123,7 @@ pub struct Latency {
 
 impl Repeats {
     /// No repeats of this phase yet.
-    pub fn new(what: What) -> Repeats {
+    pub fn new(what: PhaseName) -> Repeats {
         let (rounds, latencies, user) = (Rounds::default(), Latencies::default(), Rounds::default());
         Repeats { what, rounds, latencies, batch: 1, members: 1, user, refused: None }
     }
@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn time_is_as_a_member_sees_it_and_the_rate_is_that_of_all() {
-        let mut repeats = Repeats::new(What::Each("x".into()));
+        let mut repeats = Repeats::new(PhaseName::Each("x".into()));
         repeats.add(&Outcome {
-            what: What::Each("x".into()),
+            what: PhaseName::Each("x".into()),
             calls: 2000,
             elapsed_ns: 1e6,
             members: 2,

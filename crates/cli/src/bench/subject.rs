@@ -1,10 +1,10 @@
 //! The measured systems: DirectFS under `directfs run`, and directories of the machine's file
 //! systems. Each has a worker; all workers run the same workloads, in turn.
 
-use super::plan::Needs;
-use super::scratch::{Room, Scratch, require_memory};
+use super::plan::SpaceNeeds;
+use super::scratch::{Scratch, SpaceNeeded, require_memory};
 use super::session::Session;
-use super::task::{Crew, Outcome, Task, Work};
+use super::task::{Outcome, Task, Work, Workers};
 use crate::commands::mkfs::make_shown;
 use anyhow::{Context, Result, ensure};
 use posix::image::{Image, MakeOptions, OpenImage};
@@ -30,7 +30,7 @@ pub struct Subject {
     pub place: String,
     /// The state that the first calls of a program find there.
     pub cold: &'static str,
-    front: Front,
+    access: AccessMethod,
     session: Option<Session>,
     timer_ns: u64,
     /// Time per file in a round of calls, from the last round.
@@ -40,7 +40,7 @@ pub struct Subject {
 }
 
 /// How the worker accesses it.
-enum Front {
+enum AccessMethod {
     /// With an image inside the worker.
     Run { image: PathBuf, always_flush: bool },
     /// Through the kernel.
@@ -60,7 +60,7 @@ impl Subject {
             name: "directfs".into(),
             place: format!("directfs run, with its image on {kind} in {}", at.display()),
             cold: "the image is attached again: nothing is indexed or cached in DRAM",
-            front: Front::Run { image: scratch.path().join("image"), always_flush },
+            access: AccessMethod::Run { image: scratch.path().join("image"), always_flush },
             session: None,
             timer_ns: 0,
             round_per_file: None,
@@ -107,7 +107,7 @@ impl Subject {
             name: name.into(),
             place,
             cold,
-            front: Front::Kernel { in_memory },
+            access: AccessMethod::Kernel { in_memory },
             session: None,
             timer_ns: 0,
             round_per_file: None,
@@ -117,29 +117,29 @@ impl Subject {
 
     /// Whether it is DirectFS under `run`.
     pub fn is_directfs(&self) -> bool {
-        matches!(self.front, Front::Run { .. })
+        matches!(self.access, AccessMethod::Run { .. })
     }
 
     fn is_in_memory(&self) -> bool {
-        match self.front {
-            Front::Run { .. } => MEMORY_KINDS.contains(&kind_of(self.scratch.path()).as_str()),
-            Front::Kernel { in_memory } => in_memory,
+        match self.access {
+            AccessMethod::Run { .. } => MEMORY_KINDS.contains(&kind_of(self.scratch.path()).as_str()),
+            AccessMethod::Kernel { in_memory } => in_memory,
         }
     }
 
     /// The room that it needs on its file system.
-    fn room(&self, needs: &Needs) -> Room {
-        match self.front {
-            Front::Run { .. } => Room { bytes: needs.image().bytes, files: 1 },
-            Front::Kernel { in_memory } => needs.kernel(in_memory),
+    fn room(&self, needs: &SpaceNeeds) -> SpaceNeeded {
+        match self.access {
+            AccessMethod::Run { .. } => SpaceNeeded { bytes: needs.image().bytes, files: 1 },
+            AccessMethod::Kernel { in_memory } => needs.kernel(in_memory),
         }
     }
 
     /// Creates the image, if it has one, with all blocks allocated as mkfs does it and as on
     /// persistent memory. Adds to the description whether changes are flushed.
-    pub fn prepare(&mut self, needs: &Needs) -> Result<()> {
-        if let Front::Run { image, always_flush } = &self.front {
-            let Room { bytes, files } = needs.image();
+    pub fn prepare(&mut self, needs: &SpaceNeeds) -> Result<()> {
+        if let AccessMethod::Run { image, always_flush } = &self.access {
+            let SpaceNeeded { bytes, files } = needs.image();
             let options = MakeOptions {
                 length: bytes.next_multiple_of(2 << 20),
                 label: "benchmark".into(),
@@ -162,7 +162,7 @@ impl Subject {
     pub fn perform(&mut self, task: &Task, tick: &mut dyn FnMut()) -> Result<Vec<Outcome>> {
         if let Work::Cold { files } = task.work {
             // One process creates the files, the next one finds them.
-            let prepare = Task { work: Work::Prepare { files }, crew: Crew::ONE };
+            let prepare = Task { work: Work::Prepare { files }, crew: Workers::ONE };
             self.in_session(&prepare, tick)?;
             self.end()?;
         }
@@ -182,7 +182,7 @@ impl Subject {
     fn in_session(&mut self, task: &Task, tick: &mut dyn FnMut()) -> Result<Vec<Outcome>> {
         let session = match &mut self.session {
             Some(session) => session,
-            none => none.insert(Session::start(self.front.command(self.scratch.path())?, tick)?),
+            none => none.insert(Session::start(self.access.command(self.scratch.path())?, tick)?),
         };
         self.timer_ns = session.timer_ns;
         let started = Instant::now();
@@ -206,7 +206,7 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
-        if let (Some(session), Front::Run { image, .. }) = (self.session.take(), &self.front) {
+        if let (Some(session), AccessMethod::Run { image, .. }) = (self.session.take(), &self.access) {
             drop(session);
             // If the launcher was killed with its programs, their shared memory is still there. The
             // last close removes it.
@@ -217,13 +217,13 @@ impl Drop for Subject {
     }
 }
 
-impl Front {
+impl AccessMethod {
     /// The command that starts a worker.
     fn command(&self, scratch: &Path) -> Result<Command> {
         let own = std::env::current_exe().context("cannot find this program's file; is /proc mounted?")?;
         let mut command = Command::new(&own);
         let place = match self {
-            Front::Run { image, always_flush } => {
+            AccessMethod::Run { image, always_flush } => {
                 command
                     .arg("run")
                     .args(always_flush.then_some("--always-flush"))
@@ -233,7 +233,7 @@ impl Front {
                     .arg(&own);
                 Path::new(MOUNT)
             }
-            Front::Kernel { .. } => scratch,
+            AccessMethod::Kernel { .. } => scratch,
         };
         let words: [&OsStr; 5] =
             ["bench-worker".as_ref(), "--owned".as_ref(), scratch.as_os_str(), "--".as_ref(), place.as_os_str()];
@@ -243,15 +243,15 @@ impl Front {
 }
 
 /// An error unless there is room for all of them; checked before measuring.
-pub fn require_room(subjects: &[Subject], needs: &Needs) -> Result<()> {
-    let mut by_device: BTreeMap<u64, (PathBuf, Room)> = BTreeMap::new();
+pub fn require_room(subjects: &[Subject], needs: &SpaceNeeds) -> Result<()> {
+    let mut by_device: BTreeMap<u64, (PathBuf, SpaceNeeded)> = BTreeMap::new();
     let mut memory = needs.memory(subjects.iter().any(Subject::is_directfs));
     for subject in subjects {
         let path = subject.scratch.path();
         let room = subject.room(needs);
         let device = std::fs::metadata(path).with_context(|| format!("cannot examine {}", path.display()))?.dev();
         let parent = path.parent().unwrap_or(path).to_owned();
-        let sum = by_device.entry(device).or_insert((parent, Room::default()));
+        let sum = by_device.entry(device).or_insert((parent, SpaceNeeded::default()));
         sum.1 = sum.1.and(room);
         if subject.is_in_memory() {
             memory += room.bytes;

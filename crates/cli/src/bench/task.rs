@@ -11,7 +11,7 @@ pub struct Task {
     /// The work.
     pub work: Work,
     /// The members that do it.
-    pub crew: Crew,
+    pub crew: Workers,
 }
 
 /// A workload.
@@ -43,11 +43,11 @@ pub enum Work {
 
 /// The members: threads or processes, in one directory or each in its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Crew {
+pub struct Workers {
     /// Their number.
     pub members: u32,
     /// Their kind.
-    pub kind: CrewKind,
+    pub kind: WorkerKind,
     /// Each in its own directory.
     pub private: bool,
 }
@@ -55,20 +55,20 @@ pub struct Crew {
 /// The kind of members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CrewKind {
+pub enum WorkerKind {
     /// Threads of one process.
     Threads,
     /// Processes.
     Processes,
 }
 
-impl Crew {
+impl Workers {
     /// A single thread.
-    pub const ONE: Crew = Crew { members: 1, kind: CrewKind::Threads, private: false };
+    pub const ONE: Workers = Workers { members: 1, kind: WorkerKind::Threads, private: false };
 
     /// Threads in one directory.
-    pub fn threads(members: u32) -> Crew {
-        Crew { members, ..Crew::ONE }
+    pub fn threads(members: u32) -> Workers {
+        Workers { members, ..Workers::ONE }
     }
 }
 
@@ -76,7 +76,7 @@ impl Crew {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
     /// The phase.
-    pub what: What,
+    pub what: PhaseName,
     /// Calls of all members.
     pub calls: u64,
     /// From the first member's start to the last one's end.
@@ -95,7 +95,7 @@ pub struct Outcome {
 
 /// A phase's name, and the unit of its result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum PhaseName {
     /// A call: time per call.
     Call(Call),
     /// Something like a call: time for each.
@@ -108,12 +108,14 @@ pub enum What {
     Bandwidth(String),
 }
 
-impl What {
+impl PhaseName {
     /// For display.
-    pub fn words(&self) -> &str {
+    pub fn label(&self) -> &str {
         match self {
-            What::Call(call) => call.words(),
-            What::Each(words) | What::Once(words) | What::Rate(words) | What::Bandwidth(words) => words,
+            PhaseName::Call(call) => call.label(),
+            PhaseName::Each(words) | PhaseName::Once(words) | PhaseName::Rate(words) | PhaseName::Bandwidth(words) => {
+                words
+            }
         }
     }
 }

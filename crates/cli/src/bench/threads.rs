@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_leads_through_all_words() {
+    fn the_chain_visits_all_words() {
         let words = chain();
         let (mut at, mut seen) = (0, vec![false; WORDS]);
         while !std::mem::replace(&mut seen[at], true) {

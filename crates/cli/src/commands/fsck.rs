@@ -6,7 +6,7 @@ use crate::{processes, units};
 use anyhow::{Context, Result, bail};
 use fsck::{Finding, Options, Repair, Repaired, Report};
 use pmem::{Access, Direct, Mapping};
-use posix::image::{Alone, Image, OpenImage};
+use posix::image::{ExclusiveImage, Image, OpenImage};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -69,17 +69,17 @@ fn suggest(report: &Report) {
 }
 
 /// Opens an image for exclusive use. The error names the processes that use it.
-fn alone(image: &Path) -> Result<Alone> {
+fn open_exclusive(image: &Path) -> Result<ExclusiveImage> {
     // The error of this check names the processes.
     drop(map_idle(image)?);
-    Ok(Alone::open(image)?)
+    Ok(ExclusiveImage::open(image)?)
 }
 
 /// Repairs. An attach recovers the traces of a crash, and rebuilds the free-space maps after a
 /// repair.
 fn repair(image: &Path, mode: Mode) -> Result<Repaired> {
-    let mut asker = Asker { mode, stopped: false };
-    let mut repaired = repair_once(image, &mut asker)?;
+    let mut prompt = RepairPrompt { mode, stopped: false };
+    let mut repaired = repair_once(image, &mut prompt)?;
     if repaired.needs_recovery {
         let allowed =
             mode != Mode::Ask || ask("the image was not left cleanly", "recover it, as a mount does") == Answer::Yes;
@@ -87,22 +87,22 @@ fn repair(image: &Path, mode: Mode) -> Result<Repaired> {
             return Ok(repaired);
         }
         attach(image)?;
-        repaired = repair_once(image, &mut asker)?;
+        repaired = repair_once(image, &mut prompt)?;
     }
-    if !repaired.mended.is_empty() && repaired.after.is_sound() {
+    if !repaired.repaired.is_empty() && repaired.after.is_sound() {
         attach(image)?;
         repaired.after = check(&map_idle(image)?);
     }
     Ok(repaired)
 }
 
-fn repair_once(image: &Path, asker: &mut Asker) -> Result<Repaired> {
-    let alone = alone(image)?;
+fn repair_once(image: &Path, prompt: &mut RepairPrompt) -> Result<Repaired> {
+    let alone = open_exclusive(image)?;
     let region = alone.mapping().region(Direct)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
     let mut phases = Phases::default();
     let repaired =
-        fsck::repair(&region, &Options::default(), now, &mut |finding| asker.decide(finding), &mut |at| phases.at(at));
+        fsck::repair(&region, &Options::default(), now, &mut |finding| prompt.decide(finding), &mut |at| phases.at(at));
     let whole = 0..alone.mapping().length();
     alone.mapping().sync(whole).with_context(|| format!("cannot write {} back to its medium", image.display()))?;
     Ok(repaired)
@@ -110,13 +110,13 @@ fn repair_once(image: &Path, asker: &mut Asker) -> Result<Repaired> {
 
 /// Attaches and detaches: recovers, and rebuilds the free-space maps.
 fn attach(image: &Path) -> Result<()> {
-    let options = OpenImage { alone: true, ..OpenImage::default() };
+    let options = OpenImage { exclusive: true, ..OpenImage::default() };
     Image::open(image, &options)?.close()?;
     Ok(())
 }
 
 /// Decides by the mode, or asks the user.
-struct Asker {
+struct RepairPrompt {
     mode: Mode,
     /// The user wants no more changes.
     stopped: bool,
@@ -130,7 +130,7 @@ enum Answer {
     Quit,
 }
 
-impl Asker {
+impl RepairPrompt {
     fn decide(&mut self, finding: &Finding) -> bool {
         let Some(question) = finding.repair.question() else { return false };
         match self.mode {
@@ -176,7 +176,7 @@ fn ask(what: &str, question: &str) -> Answer {
 }
 
 fn print_repaired(repaired: &Repaired, mode: Mode) {
-    for finding in &repaired.mended {
+    for finding in &repaired.repaired {
         println!("repaired: {finding}");
         if let Some(question) = finding.repair.question() {
             println!("    repair: {question}");
@@ -186,7 +186,7 @@ fn print_repaired(repaired: &Repaired, mode: Mode) {
         println!("not repaired: {finding}\n    cause: {why}");
     }
     print!("{}", repaired.after);
-    println!("{} repairs made, {} failed", repaired.mended.len(), repaired.failed.len());
+    println!("{} repairs made, {} failed", repaired.repaired.len(), repaired.failed.len());
     if repaired.needs_recovery {
         println!("the image was not left cleanly: the next use recovers it");
     } else if !repaired.after.is_sound() {
@@ -247,7 +247,7 @@ impl Phases {
 
 fn repaired_as_json(image: &Path, repaired: &Repaired) -> serde_json::Value {
     let mut value = as_json(image, &repaired.after);
-    value["mended"] = repaired.mended.iter().map(finding_as_json).collect();
+    value["mended"] = repaired.repaired.iter().map(finding_as_json).collect();
     let failed =
         repaired.failed.iter().map(|(finding, why)| json!({ "finding": finding_as_json(finding), "why": why }));
     value["failed"] = failed.collect();

@@ -166,8 +166,8 @@ fn footprint() -> Footprint {
 
 fn mounted_on(path: &Path) -> Vec<PathBuf> {
     let Ok(image) = path.canonicalize() else { return Vec::new() };
-    let ours = mounts::all().into_iter().filter(|mount| mount.kind == "fuse.directfs" && mount.source == image);
-    ours.map(|mount| mount.point).collect()
+    let directfs = mounts::all().into_iter().filter(|mount| mount.kind == "fuse.directfs" && mount.source == image);
+    directfs.map(|mount| mount.point).collect()
 }
 
 /// Usage of the image as reported by the server that has it mounted.
@@ -195,7 +195,7 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
     if users.none() && !clean {
         return Live::default();
     }
-    let options = OpenImage { read_only: true, patience: Duration::ZERO, ..OpenImage::default() };
+    let options = OpenImage { read_only: true, timeout: Duration::ZERO, ..OpenImage::default() };
     // If another process uses the image exclusively, these figures are unknown; this is not an
     // error.
     let Ok(image) = Image::open(path, &options) else { return Live::default() };

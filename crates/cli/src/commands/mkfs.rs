@@ -80,7 +80,7 @@ pub fn make_shown(path: &Path, options: &MakeOptions) -> Result<Made> {
 }
 
 /// Creates an image of a system of the lab.
-fn make_other(arguments: &Mkfs, kind: lab::mount::Kind) -> Result<()> {
+fn make_other(arguments: &Mkfs, kind: lab::mount::SystemKind) -> Result<()> {
     let path = &arguments.image;
     let there = std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 });
     let length = arguments.size.unwrap_or(there);
@@ -92,7 +92,7 @@ fn make_other(arguments: &Mkfs, kind: lab::mount::Kind) -> Result<()> {
     lab::mount::make(path, kind, length, &options, arguments.force)?;
     anstream::println!("{} {}", bold("created"), path.display());
     print_fact("system", kind.system.name());
-    print_fact("front", format_args!("{} (option front= of a mount changes it)", kind.front.name()));
+    print_fact("front", format_args!("{} (option front= of a mount changes it)", kind.vfs.name()));
     print_fact("size", units::size(length));
     print_fact("next", format_args!("directfs mount {} DIR", path.display()));
     Ok(())

@@ -7,7 +7,7 @@
 use crate::arguments::{Mount, MountHelper};
 use anyhow::{Context, Result, bail, ensure};
 use fuse::{Ended, MountOptions};
-use lab::mount::{FrontKind, Kind};
+use lab::mount::{SystemKind, VfsKind};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::fs::File;
@@ -26,7 +26,7 @@ pub fn run(arguments: &Mount) -> Result<()> {
     let mut kind = lab::mount::kind_of(&arguments.image);
     for list in &arguments.options {
         let rest = match &mut kind {
-            Some(kind) => take_front(list, &mut kind.front)?,
+            Some(kind) => take_vfs_option(list, &mut kind.vfs)?,
             None => list.clone(),
         };
         options.apply(&rest)?;
@@ -50,13 +50,13 @@ pub fn run(arguments: &Mount) -> Result<()> {
 }
 
 /// Removes `front=` from a list of options.
-fn take_front(list: &str, front: &mut FrontKind) -> Result<String> {
+fn take_vfs_option(list: &str, access: &mut VfsKind) -> Result<String> {
     let mut rest = Vec::new();
     for option in list.split(',') {
         match option.strip_prefix("front=") {
             None => rest.push(option),
             Some(name) => {
-                *front = FrontKind::parse(name)
+                *access = VfsKind::parse(name)
                     .with_context(|| format!("unknown front {name}: expected conventional, byvfs or cachelet"))?;
             }
         }
@@ -67,7 +67,7 @@ fn take_front(list: &str, front: &mut FrontKind) -> Result<String> {
 /// Serves a system of the lab until the mount ends.
 fn serve_other(
     image: &Path,
-    kind: Kind,
+    kind: SystemKind,
     directory: &Path,
     options: &MountOptions,
     ready_fd: Option<i32>,
@@ -143,8 +143,8 @@ fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Optio
     };
     match fuse::serve(image, directory, options, announce)? {
         Ended::Cleanly(_) => Ok(()),
-        Ended::Abandoned if is_background => Ok(()),
-        Ended::Abandoned => bail!("stopped while programs used the mount; the next use recovers the image"),
+        Ended::Unclean if is_background => Ok(()),
+        Ended::Unclean => bail!("stopped while programs used the mount; the next use recovers the image"),
     }
 }
 
@@ -209,11 +209,11 @@ impl Start {
 
     /// Starts the server as a child and waits until the mount answers.
     pub fn start(mut self) -> Result<Child> {
-        let (mut ready, theirs) = std::io::pipe().context("cannot create a pipe")?;
-        rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).context("cannot pass a pipe to the server")?;
-        self.command.arg("--ready-fd").arg(theirs.as_raw_fd().to_string());
+        let (mut ready, child_end) = std::io::pipe().context("cannot create a pipe")?;
+        rustix::io::fcntl_setfd(&child_end, FdFlags::empty()).context("cannot pass a pipe to the server")?;
+        self.command.arg("--ready-fd").arg(child_end.as_raw_fd().to_string());
         let mut server = self.command.spawn().context("cannot start the server; is /proc mounted?")?;
-        drop(theirs);
+        drop(child_end);
         let mut byte = [0];
         if matches!(ready.read(&mut byte), Ok(1)) && byte[0] == READY {
             return Ok(server);

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Maximum time to wait for a server: writing a large cache back to a disk takes time.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Unmounts.
 pub fn run(arguments: &Umount) -> Result<()> {
@@ -79,7 +79,7 @@ fn unmount_by_helper(point: &Path, lazy: bool) -> Result<()> {
 /// several servers it was, so as many may remain as the image has other mounts.
 fn wait(mut servers: Vec<ImageUser>, mount: &Mount) -> Result<()> {
     let mut progress = Progress::start(&format!("waiting until {} is closed cleanly", mount.source.display()), 0);
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let left =
         mounts::all().into_iter().filter(|other| other.kind == mount.kind && other.source == mount.source).count();
     loop {

@@ -4,22 +4,21 @@
 //! Then kill a copy in the middle, recover, and check that every file whose copy had returned is
 //! intact. Finally use the image again, close it cleanly, and check all its invariants.
 
-mod place;
 mod report;
 mod scratch;
 mod session;
 mod tree;
+mod tree_access;
 
 use crate::arguments::{CopyTree, Demo};
 use crate::commands::fsck;
 use crate::interrupt;
 use crate::terminal::Progress;
 use anyhow::{Context, Result, ensure};
-use place::{Directory, Place};
 use posix::image::{MakeOptions, make};
 use report::{Check, Crash, Report, Step};
 use scratch::Scratch;
-use session::{Front, Session, Victim, Visitor, open_alone, visit_image};
+use session::{AccessMethod, Session, Victim, Visitor, open_exclusive, visit_image};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
@@ -27,6 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use tree::{Chunks, Tree};
+use tree_access::{Directory, TreeAccess};
 
 /// Runs the demonstration.
 pub fn run(arguments: &Demo) -> Result<()> {
@@ -49,11 +49,11 @@ fn demonstrate(arguments: &Demo, tree: &Tree, scratch: &Scratch) -> Result<Repor
     let length = Scratch::image_bytes(tree);
     let inodes_max = tree.entries.len() as u64 * 2 + 4096;
     make(&image, &MakeOptions { length, inodes_max, sparse: true, ..MakeOptions::default() })?;
-    let front = Front::choose(arguments.through, &image, &point)?;
+    let access = AccessMethod::choose(arguments.through, &image, &point)?;
 
-    let steps = daily_work(front, tree, scratch)?;
-    let crash = crash(front, tree, &arguments.tree, scratch)?;
-    let session = Session::begin(front, &image, &point)?;
+    let steps = daily_work(access, tree, scratch)?;
+    let crash = crash(access, tree, &arguments.tree, scratch)?;
+    let session = Session::begin(access, &image, &point)?;
     session.visit(&mut UseAgain { tree })?;
     session.end()?;
     let check = check(&image)?;
@@ -62,7 +62,7 @@ fn demonstrate(arguments: &Demo, tree: &Tree, scratch: &Scratch) -> Result<Repor
         entries: tree.entries.len() as u64,
         size_bytes: tree.size_bytes(),
         skipped: tree.skipped,
-        front,
+        front: access,
         peer: crate::mounts::covering(&scratch.peer()).map_or_else(|| "unknown".into(), |mount| mount.kind),
         backing: check.backing.clone(),
         persistence: check.persistence,
@@ -73,20 +73,20 @@ fn demonstrate(arguments: &Demo, tree: &Tree, scratch: &Scratch) -> Result<Repor
 }
 
 /// Runs the steps on the image and on its peer, and pairs the times.
-fn daily_work(front: Front, tree: &Tree, scratch: &Scratch) -> Result<Vec<Step>> {
-    let session = Session::begin(front, &scratch.image(), &scratch.mount_point())?;
-    let mut ours = DailyWork::new(tree, "DirectFS");
-    session.visit(&mut ours)?;
+fn daily_work(access: AccessMethod, tree: &Tree, scratch: &Scratch) -> Result<Vec<Step>> {
+    let session = Session::begin(access, &scratch.image(), &scratch.mount_point())?;
+    let mut directfs = DailyWork::new(tree, "DirectFS");
+    session.visit(&mut directfs)?;
     session.end()?;
-    let mut theirs = DailyWork::new(tree, "the peer");
-    theirs.visit(&Directory::new(scratch.peer()))?;
+    let mut peer = DailyWork::new(tree, "the peer");
+    peer.visit(&Directory::new(scratch.peer()))?;
     ensure!(
-        ours.headers == theirs.headers,
+        directfs.headers == peer.headers,
         "find returned {} headers on DirectFS and {} on the peer",
-        ours.headers,
-        theirs.headers
+        directfs.headers,
+        peer.headers
     );
-    let pairs = ours.times.into_iter().zip(theirs.times);
+    let pairs = directfs.times.into_iter().zip(peer.times);
     Ok(pairs.map(|((name, directfs_ns), (_, peer_ns))| Step { name, directfs_ns, peer_ns }).collect())
 }
 
@@ -112,12 +112,12 @@ impl<'a> DailyWork<'a> {
 }
 
 impl Visitor for DailyWork<'_> {
-    fn visit(&mut self, place: &impl Place) -> Result<()> {
+    fn visit(&mut self, tree_access: &impl TreeAccess) -> Result<()> {
         let tree = self.tree;
         let mut progress = Progress::start(&format!("copying to {}", self.whose), tree.entries.len() as u64);
         let mut done = 0;
         self.step("copy the tree in", || {
-            tree.copy_to(place, |_| {
+            tree.copy_to(tree_access, |_| {
                 done += 1;
                 progress.at(done);
                 Ok(())
@@ -125,22 +125,22 @@ impl Visitor for DailyWork<'_> {
         })?;
         drop(progress);
         let _progress = Progress::start(&format!("comparing, searching and removing on {}", self.whose), 0);
-        self.step("read it back and compare every byte", || tree.compare(place))?;
-        self.step("du -s", || tree::sum_up(place))?;
-        self.headers = self.step("find -name '*.h'", || tree::find_headers(place))?;
-        self.step("rm -rf", || tree::remove(place))
+        self.step("read it back and compare every byte", || tree.compare(tree_access))?;
+        self.step("du -s", || tree::sum_up(tree_access))?;
+        self.headers = self.step("find -name '*.h'", || tree::find_headers(tree_access))?;
+        self.step("rm -rf", || tree::remove(tree_access))
     }
 }
 
 /// Kills a copy in the middle, recovers, and compares the files that had been copied.
-fn crash(front: Front, tree: &Tree, root: &Path, scratch: &Scratch) -> Result<Crash> {
+fn crash(access: AccessMethod, tree: &Tree, root: &Path, scratch: &Scratch) -> Result<Crash> {
     let (image, point) = (scratch.image(), scratch.mount_point());
     let _progress = Progress::start("killing a copy in the middle", 0);
-    let completed = killed_copy(Victim::begin(front, root, &image, &point)?, tree.entries.len())?;
+    let completed = killed_copy(Victim::begin(access, root, &image, &point)?, tree.entries.len())?;
     interrupt::check()?;
 
     let started = Instant::now();
-    let session = Session::begin(front, &image, &point)
+    let session = Session::begin(access, &image, &point)
         .context("the image could not be recovered: this is a defect of DirectFS")?;
     let recovery_ns = started.elapsed().as_nanos() as u64;
     let recovered = match &session {
@@ -151,7 +151,7 @@ fn crash(front: Front, tree: &Tree, root: &Path, scratch: &Scratch) -> Result<Cr
     session.visit(&mut verify).context("after the crash")?;
     session.end()?;
     Ok(Crash {
-        killed: if front == Front::Mount { "the mount's server" } else { "the copying process" },
+        killed: if access == AccessMethod::Mount { "the mount's server" } else { "the copying process" },
         completed: completed.len() as u64,
         entries: tree.entries.len() as u64,
         names_recovered: recovered,
@@ -191,11 +191,11 @@ struct VerifyCompleted<'a> {
 }
 
 impl Visitor for VerifyCompleted<'_> {
-    fn visit(&mut self, place: &impl Place) -> Result<()> {
+    fn visit(&mut self, tree_access: &impl TreeAccess) -> Result<()> {
         let mut chunks = Chunks::default();
         for entry in self.tree.entries.iter().filter(|entry| self.completed.contains(&entry.path)) {
             interrupt::check()?;
-            self.tree.compare_entry(place, entry, &mut chunks)?;
+            self.tree.compare_entry(tree_access, entry, &mut chunks)?;
         }
         Ok(())
     }
@@ -207,10 +207,10 @@ struct UseAgain<'a> {
 }
 
 impl Visitor for UseAgain<'_> {
-    fn visit(&mut self, place: &impl Place) -> Result<()> {
-        tree::remove(place).context("removing the files after the crash")?;
-        self.tree.copy_to(place, |_| Ok(())).context("copying again after the crash")?;
-        self.tree.compare(place).context("comparing again after the crash")
+    fn visit(&mut self, tree_access: &impl TreeAccess) -> Result<()> {
+        tree::remove(tree_access).context("removing the files after the crash")?;
+        self.tree.copy_to(tree_access, |_| Ok(())).context("copying again after the crash")?;
+        self.tree.compare(tree_access).context("comparing again after the crash")
     }
 }
 
@@ -240,7 +240,7 @@ pub fn copy_tree(arguments: &CopyTree) -> Result<()> {
     match (&arguments.directory, &arguments.image) {
         (Some(directory), _) => copy.visit(&Directory::new(directory)),
         (None, Some(image)) => {
-            let image = open_alone(image)?;
+            let image = open_exclusive(image)?;
             visit_image(&image, &mut copy)?;
             Ok(image.close().map(drop)?)
         }
@@ -253,11 +253,11 @@ struct Copy<'a> {
 }
 
 impl Visitor for Copy<'_> {
-    fn visit(&mut self, place: &impl Place) -> Result<()> {
+    fn visit(&mut self, tree_access: &impl TreeAccess) -> Result<()> {
         // Unbuffered: the buffer of the standard library's output would be lost with a killed
         // process.
         let mut output = std::fs::File::options().write(true).open("/proc/self/fd/1")?;
-        self.tree.copy_to(place, |path| {
+        self.tree.copy_to(tree_access, |path| {
             let mut line = path.as_os_str().as_bytes().to_vec();
             line.push(0);
             Ok(output.write_all(&line)?)

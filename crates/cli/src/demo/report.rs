@@ -1,6 +1,6 @@
 //! The results of the demonstration.
 
-use super::session::Front;
+use super::session::AccessMethod;
 use crate::terminal::{Table, bold, print_fact};
 use crate::units::{count, counted, duration, size};
 use serde::Serialize;
@@ -18,7 +18,7 @@ pub struct Report {
     /// Entries left out: special and unreadable files.
     pub skipped: u64,
     /// How calls reach the image.
-    pub front: Front,
+    pub front: AccessMethod,
     /// The file system that it was compared with.
     pub peer: String,
     /// The backing of the image.
@@ -86,15 +86,20 @@ impl Report {
         } else {
             String::new()
         };
-        anstream::println!("{}  {}", bold(format!("DirectFS, {}", self.front.words())), self.tree.display());
+        anstream::println!("{}  {}", bold(format!("DirectFS, {}", self.front.description())), self.tree.display());
         print_fact("tree", format_args!("{}, {}{skipped}", counted(self.entries, "entry"), size(self.size_bytes)));
         print_fact("image", &self.backing);
         print_fact("persistence", self.persistence);
         anstream::println!();
         let mut table = Table::new(&["", "DirectFS", &self.peer, "ratio"]);
         for Step { name, directfs_ns, peer_ns } in &self.steps {
-            let (ours, theirs) = (*directfs_ns as f64, *peer_ns as f64);
-            table.row(vec![(*name).to_owned(), duration(ours), duration(theirs), format!("{:.2} x", ours / theirs)]);
+            let (directfs, peer) = (*directfs_ns as f64, *peer_ns as f64);
+            table.row(vec![
+                (*name).to_owned(),
+                duration(directfs),
+                duration(peer),
+                format!("{:.2} x", directfs / peer),
+            ]);
         }
         table.print();
         self.crash.print();

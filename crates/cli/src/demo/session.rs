@@ -1,6 +1,6 @@
 //! An image in use: mounted by a server process, or attached by this process.
 
-use super::place::{Attached, Directory, Place};
+use super::tree_access::{Attached, Directory, TreeAccess};
 use crate::arguments::Through;
 use crate::commands::mount::Start;
 use crate::commands::umount::unmount;
@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 /// How calls reach the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Front {
+pub enum AccessMethod {
     /// Through the kernel and a server.
     Mount,
     /// Into this process.
@@ -23,7 +23,7 @@ pub enum Front {
 /// An operation on a place of either type.
 pub trait Visitor {
     /// Performs the operation.
-    fn visit(&mut self, place: &impl Place) -> Result<()>;
+    fn visit(&mut self, tree_access: &impl TreeAccess) -> Result<()>;
 }
 
 /// An image in use.
@@ -40,41 +40,41 @@ pub struct Mounted {
     point: PathBuf,
 }
 
-impl Front {
+impl AccessMethod {
     /// The requested front, or the first that works with this image: an accessible device does not
     /// imply permission to mount.
-    pub fn choose(through: Through, image: &Path, point: &Path) -> Result<Front> {
+    pub fn choose(through: Through, image: &Path, point: &Path) -> Result<AccessMethod> {
         let device = || std::fs::File::options().read(true).write(true).open("/dev/fuse");
         match through {
-            Through::Library => return Ok(Front::Library),
-            Through::Mount => return Ok(Front::Mount),
-            Through::Auto if device().is_err() => return Ok(Front::Library),
+            Through::Library => return Ok(AccessMethod::Library),
+            Through::Mount => return Ok(AccessMethod::Mount),
+            Through::Auto if device().is_err() => return Ok(AccessMethod::Library),
             Through::Auto => {}
         }
         match Mounted::begin(image, point) {
-            Ok(mounted) => mounted.end().map(|()| Front::Mount),
+            Ok(mounted) => mounted.end().map(|()| AccessMethod::Mount),
             Err(error) => {
                 eprintln!("{error}; using the library instead");
-                Ok(Front::Library)
+                Ok(AccessMethod::Library)
             }
         }
     }
 
     /// For display.
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
-            Front::Mount => "on a mount",
-            Front::Library => "with the library, in this process",
+            AccessMethod::Mount => "on a mount",
+            AccessMethod::Library => "with the library, in this process",
         }
     }
 }
 
 impl Session {
     /// Begins to use an image.
-    pub fn begin(front: Front, image: &Path, point: &Path) -> Result<Session> {
-        Ok(match front {
-            Front::Mount => Session::Mount(Mounted::begin(image, point)?),
-            Front::Library => Session::Library(Box::new(open_alone(image)?)),
+    pub fn begin(access: AccessMethod, image: &Path, point: &Path) -> Result<Session> {
+        Ok(match access {
+            AccessMethod::Mount => Session::Mount(Mounted::begin(image, point)?),
+            AccessMethod::Library => Session::Library(Box::new(open_exclusive(image)?)),
         })
     }
 
@@ -97,8 +97,8 @@ impl Session {
 
 /// Attaches an image exclusively: no other process will attach it, so nothing need be shared
 /// through /dev/shm.
-pub fn open_alone(image: &Path) -> Result<Image> {
-    Ok(Image::open(image, &OpenImage { alone: true, ..OpenImage::default() })?)
+pub fn open_exclusive(image: &Path) -> Result<Image> {
+    Ok(Image::open(image, &OpenImage { exclusive: true, ..OpenImage::default() })?)
 }
 
 /// Performs an operation on an image that this process has attached.
@@ -149,17 +149,17 @@ pub struct Victim {
 
 impl Victim {
     /// Begins to copy a tree into an image that is not in use.
-    pub fn begin(front: Front, tree: &Path, image: &Path, point: &Path) -> Result<Victim> {
+    pub fn begin(access: AccessMethod, tree: &Path, image: &Path, point: &Path) -> Result<Victim> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("copy-tree").arg(tree).stdin(Stdio::null()).stdout(Stdio::piped());
-        let server = match front {
-            Front::Mount => {
+        let server = match access {
+            AccessMethod::Mount => {
                 command.arg("--directory").arg(point);
                 // The copier's errors about the lost mount are expected.
                 command.stderr(Stdio::null());
                 Some(Mounted::begin(image, point)?)
             }
-            Front::Library => {
+            AccessMethod::Library => {
                 command.arg("--image").arg(image);
                 None
             }

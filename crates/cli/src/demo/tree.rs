@@ -1,6 +1,6 @@
 //! A tree of files, and typical work on it: copying, comparing, summing up, searching, removing.
 
-use super::place::{Kind, Place};
+use super::tree_access::{EntryKind, TreeAccess};
 use crate::interrupt;
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
@@ -13,11 +13,11 @@ const CHUNK_BYTES: usize = 1 << 20;
 
 /// An entry of the tree.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct TreeEntry {
     /// Its path relative to the tree.
     pub path: PathBuf,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Permission bits.
     pub permissions: u32,
     /// Bytes, for a file.
@@ -28,7 +28,7 @@ pub struct Entry {
 pub struct Tree {
     root: PathBuf,
     /// All entries except the root.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<TreeEntry>,
     /// Entries left out: special and unreadable files.
     pub skipped: u64,
 }
@@ -54,17 +54,17 @@ impl Tree {
             let path = directory.join(name.file_name());
             let Ok(metadata) = name.metadata() else { continue };
             let kind = match metadata.file_type() {
-                kind if kind.is_dir() => Kind::Directory,
-                kind if kind.is_symlink() => Kind::Symlink,
-                kind if kind.is_file() && File::open(name.path()).is_ok() => Kind::File,
+                kind if kind.is_dir() => EntryKind::Directory,
+                kind if kind.is_symlink() => EntryKind::Symlink,
+                kind if kind.is_file() && File::open(name.path()).is_ok() => EntryKind::File,
                 _ => {
                     self.skipped += 1;
                     continue;
                 }
             };
             let permissions = metadata.permissions().mode() & 0o777;
-            self.entries.push(Entry { path: path.clone(), kind, permissions, size_bytes: metadata.size() });
-            if kind == Kind::Directory && self.add(&path).is_err() {
+            self.entries.push(TreeEntry { path: path.clone(), kind, permissions, size_bytes: metadata.size() });
+            if kind == EntryKind::Directory && self.add(&path).is_err() {
                 interrupt::check()?;
                 self.skipped += 1;
             }
@@ -83,16 +83,16 @@ impl Tree {
     }
 
     /// The regular files.
-    pub fn files(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(|entry| entry.kind == Kind::File)
+    pub fn files(&self) -> impl Iterator<Item = &TreeEntry> {
+        self.entries.iter().filter(|entry| entry.kind == EntryKind::File)
     }
 
     /// Copies the tree, and calls `done` for each finished entry.
-    pub fn copy_to(&self, place: &impl Place, mut done: impl FnMut(&Path) -> Result<()>) -> Result<()> {
+    pub fn copy_to(&self, tree_access: &impl TreeAccess, mut done: impl FnMut(&Path) -> Result<()>) -> Result<()> {
         let mut chunk = vec![0; CHUNK_BYTES];
         for entry in &self.entries {
             interrupt::check()?;
-            self.copy_entry(place, entry, &mut chunk)
+            self.copy_entry(tree_access, entry, &mut chunk)
                 .with_context(|| format!("cannot copy {}", self.root.join(&entry.path).display()))
                 .map_err(with_remedy)?;
             done(&entry.path)?;
@@ -100,43 +100,43 @@ impl Tree {
         Ok(())
     }
 
-    fn copy_entry(&self, place: &impl Place, entry: &Entry, chunk: &mut [u8]) -> Result<()> {
+    fn copy_entry(&self, tree_access: &impl TreeAccess, entry: &TreeEntry, chunk: &mut [u8]) -> Result<()> {
         let source = self.root.join(&entry.path);
         match entry.kind {
             // Directories are always writable for the owner, so that they can be filled and
             // removed.
-            Kind::Directory => place.mkdir(&entry.path, entry.permissions | 0o700),
-            Kind::Symlink => place.symlink(fs::read_link(source)?.as_os_str(), &entry.path),
-            Kind::File | Kind::Special => {
+            EntryKind::Directory => tree_access.mkdir(&entry.path, entry.permissions | 0o700),
+            EntryKind::Symlink => tree_access.symlink(fs::read_link(source)?.as_os_str(), &entry.path),
+            EntryKind::File | EntryKind::Special => {
                 let mut from = File::open(source)?;
-                let mut to = place.create(&entry.path, entry.permissions)?;
+                let mut to = tree_access.create(&entry.path, entry.permissions)?;
                 loop {
                     let length = from.read(chunk)?;
                     if length == 0 {
-                        return place.close(to);
+                        return tree_access.close(to);
                     }
-                    place.write(&mut to, &chunk[..length])?;
+                    tree_access.write(&mut to, &chunk[..length])?;
                 }
             }
         }
     }
 
     /// Compares an entry byte for byte.
-    pub fn compare_entry(&self, place: &impl Place, entry: &Entry, chunks: &mut Chunks) -> Result<()> {
+    pub fn compare_entry(&self, tree_access: &impl TreeAccess, entry: &TreeEntry, chunks: &mut Chunks) -> Result<()> {
         let source = self.root.join(&entry.path);
         let shown = entry.path.display();
         match entry.kind {
-            Kind::Directory => place.names(&entry.path).map(drop),
-            Kind::Symlink => {
-                let same = place.read_link(&entry.path)? == fs::read_link(source)?.as_os_str();
+            EntryKind::Directory => tree_access.names(&entry.path).map(drop),
+            EntryKind::Symlink => {
+                let same = tree_access.read_link(&entry.path)? == fs::read_link(source)?.as_os_str();
                 ensure!(same, "{shown}: the link's target differs");
                 Ok(())
             }
-            Kind::File | Kind::Special => {
+            EntryKind::File | EntryKind::Special => {
                 let mut from = File::open(source)?;
-                let mut to = place.open(&entry.path)?;
-                let same = same_bytes(&mut from, |into| place.read(&mut to, into), chunks);
-                place.close(to)?;
+                let mut to = tree_access.open(&entry.path)?;
+                let same = same_bytes(&mut from, |into| tree_access.read(&mut to, into), chunks);
+                tree_access.close(to)?;
                 ensure!(same?, "{shown}: the bytes differ");
                 Ok(())
             }
@@ -145,13 +145,13 @@ impl Tree {
     }
 
     /// Compares the whole tree: each entry has the same bytes, and there are no other entries.
-    pub fn compare(&self, place: &impl Place) -> Result<()> {
+    pub fn compare(&self, tree_access: &impl TreeAccess) -> Result<()> {
         let mut chunks = Chunks::default();
         for entry in &self.entries {
             interrupt::check()?;
-            self.compare_entry(place, entry, &mut chunks)?;
+            self.compare_entry(tree_access, entry, &mut chunks)?;
         }
-        let found = count(place)?;
+        let found = count(tree_access)?;
         ensure!(found == self.entries.len() as u64, "{} names were copied but {found} exist", self.entries.len());
         Ok(())
     }
@@ -210,21 +210,27 @@ fn fill(buffer: &mut [u8], mut read: impl FnMut(&mut [u8]) -> Result<usize>) -> 
 }
 
 /// Calls `each` for everything below the root of a place, directories after their content.
-fn walk<P: Place>(place: &P, directory: &Path, each: &mut impl FnMut(&Path, Kind) -> Result<()>) -> Result<()> {
+fn walk<P: TreeAccess>(
+    tree_access: &P,
+    directory: &Path,
+    each: &mut impl FnMut(&Path, EntryKind) -> Result<()>,
+) -> Result<()> {
     interrupt::check()?;
-    for (name, kind) in place.names(directory).with_context(|| format!("while reading directory {:?}", directory))? {
+    for (name, kind) in
+        tree_access.names(directory).with_context(|| format!("while reading directory {:?}", directory))?
+    {
         let path = directory.join(name);
-        if kind == Kind::Directory {
-            walk(place, &path, each)?;
+        if kind == EntryKind::Directory {
+            walk(tree_access, &path, each)?;
         }
         each(&path, kind).with_context(|| format!("at {}", path.display()))?;
     }
     Ok(())
 }
 
-fn count(place: &impl Place) -> Result<u64> {
+fn count(tree_access: &impl TreeAccess) -> Result<u64> {
     let mut count = 0;
-    walk(place, Path::new(""), &mut |_, _| {
+    walk(tree_access, Path::new(""), &mut |_, _| {
         count += 1;
         Ok(())
     })?;
@@ -232,19 +238,19 @@ fn count(place: &impl Place) -> Result<u64> {
 }
 
 /// The work of du: stat of everything; returns the used bytes.
-pub fn sum_up(place: &impl Place) -> Result<u64> {
+pub fn sum_up(tree_access: &impl TreeAccess) -> Result<u64> {
     let mut used_bytes = 0;
-    walk(place, Path::new(""), &mut |path, _| {
-        used_bytes += place.stat(path)?.used_bytes;
+    walk(tree_access, Path::new(""), &mut |path, _| {
+        used_bytes += tree_access.stat(path)?.used_bytes;
         Ok(())
     })?;
     Ok(used_bytes)
 }
 
 /// The work of find -name '*.h'; returns the number of matches.
-pub fn find_headers(place: &impl Place) -> Result<u64> {
+pub fn find_headers(tree_access: &impl TreeAccess) -> Result<u64> {
     let mut found = 0;
-    walk(place, Path::new(""), &mut |path, _| {
+    walk(tree_access, Path::new(""), &mut |path, _| {
         found += path.extension().is_some_and(|extension| extension == "h") as u64;
         Ok(())
     })?;
@@ -252,9 +258,9 @@ pub fn find_headers(place: &impl Place) -> Result<u64> {
 }
 
 /// The work of rm -rf on the whole place.
-pub fn remove(place: &impl Place) -> Result<()> {
-    walk(place, Path::new(""), &mut |path, kind| match kind {
-        Kind::Directory => place.rmdir(path),
-        _ => place.unlink(path),
+pub fn remove(tree_access: &impl TreeAccess) -> Result<()> {
+    walk(tree_access, Path::new(""), &mut |path, kind| match kind {
+        EntryKind::Directory => tree_access.rmdir(path),
+        _ => tree_access.unlink(path),
     })
 }

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::ptr;
 
 /// What the launcher takes instead of dying or stopping of it.
-const TAKEN: [libc::c_int; 11] = [
+const HANDLED_SIGNALS: [libc::c_int; 11] = [
     libc::SIGCHLD,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -26,8 +26,8 @@ const TAKEN: [libc::c_int; 11] = [
 
 /// The signals of this process, blocked; and how they were before, which is how the program gets them.
 pub struct Signals {
-    taken: libc::sigset_t,
-    before: libc::sigset_t,
+    handled: libc::sigset_t,
+    previous: libc::sigset_t,
     child_before: libc::sigaction,
 }
 
@@ -39,11 +39,11 @@ impl Signals {
         // SAFETY: sets and actions of this function's own. The default action for SIGCHLD is to leave the child to be waited for, whatever our
         // starter had.
         unsafe {
-            libc::sigemptyset(&raw mut signals.taken);
-            for signal in TAKEN {
-                libc::sigaddset(&raw mut signals.taken, signal);
+            libc::sigemptyset(&raw mut signals.handled);
+            for signal in HANDLED_SIGNALS {
+                libc::sigaddset(&raw mut signals.handled, signal);
             }
-            libc::sigprocmask(libc::SIG_BLOCK, &raw const signals.taken, &raw mut signals.before);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const signals.handled, &raw mut signals.previous);
             let mut default: libc::sigaction = MaybeUninit::zeroed().assume_init();
             default.sa_sigaction = libc::SIG_DFL;
             libc::sigaction(libc::SIGCHLD, &raw const default, &raw mut signals.child_before);
@@ -57,7 +57,7 @@ impl Signals {
             // SAFETY: plain data, filled by the call.
             let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
             // SAFETY: a set and a place for the answer.
-            let signal = unsafe { libc::sigwaitinfo(&raw const self.taken, &raw mut info) };
+            let signal = unsafe { libc::sigwaitinfo(&raw const self.handled, &raw mut info) };
             if signal > 0 {
                 return (signal, matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL));
             }
@@ -82,7 +82,7 @@ pub struct Child {
 impl Child {
     /// Starts it, with signals as this process had them.
     pub fn start(mut command: Command, signals: &Signals) -> io::Result<Child> {
-        let (before, child_before) = (signals.before, signals.child_before);
+        let (before, child_before) = (signals.previous, signals.child_before);
         let parent = std::process::id();
         // SAFETY: only plain system calls on values of the closure's own, between fork and exec.
         unsafe {
@@ -167,7 +167,7 @@ impl Ended {
                 unsafe {
                     libc::prctl(libc::PR_SET_DUMPABLE, 0);
                     libc::signal(signal, libc::SIG_DFL);
-                    let mut one = signals.before;
+                    let mut one = signals.previous;
                     libc::sigemptyset(&raw mut one);
                     libc::sigaddset(&raw mut one, signal);
                     libc::kill(libc::getpid(), signal);

@@ -6,7 +6,7 @@ use crate::units;
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
 use posix::image::{Image, MakeOptions, OpenImage};
-use posix::path::{LastLink, Outcome, PathBuffer, Place};
+use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -64,8 +64,8 @@ pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Re
     let thread = image.fs().enter().with_context(refused)?;
     let caller = Caller::new(&thread, credentials);
     let root = thread.root().with_context(refused)?;
-    let place = Place { root, start: root, can_leave: false };
-    let found = caller.resolve(&place, path.as_os_str().as_bytes(), LastLink::Follow, &mut PathBuffer::default());
+    let walk_start = WalkStart { root, start: root, can_leave: false };
+    let found = caller.resolve(&walk_start, path.as_os_str().as_bytes(), LastLink::Follow, &mut PathBuffer::default());
     let result = match found {
         Ok(Outcome::Inside(found)) => caller.check_enter(found.node()).with_context(refused),
         Ok(Outcome::Left(_)) => Err(anyhow::anyhow!("{}: a symbolic link leads out of the mount", refused())),

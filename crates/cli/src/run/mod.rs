@@ -18,20 +18,20 @@
 //! - To whoever started it this command behaves as the program itself would: exit status, death by a signal, stopping and going on.
 
 mod child;
+mod detach_helper;
 mod directory;
+mod fuse_program;
 mod image;
-mod keeper;
 mod namespace;
-mod outsider;
 
-pub use outsider::run as run_static;
+pub use fuse_program::run as run_static;
 
 use crate::arguments::Run;
 use anyhow::{Context, Result};
 use directory::MountDirectory;
-use intercept::contract::Contract;
+use intercept::handoff::HandoffRecord;
 use intercept::launch::{self, LaunchError, Serving};
-use posix::image::Lent;
+use posix::image::Handoff;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -80,7 +80,7 @@ impl From<LaunchError> for Failure {
 
 /// Runs a program to its end, and ends as it did.
 pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
-    let foreign = keeper::open_descriptors();
+    let foreign = detach_helper::open_descriptors();
     image::refuse_nesting()?;
     let signals = child::Signals::block();
     let mount = MountDirectory::parse(&arguments.at)?;
@@ -90,8 +90,8 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     if let Some(inside) = start.inside() {
         image::check_directory(&image, inside, &mount)?;
     }
-    let lent = image.lend().context("cannot hand the image to programs")?;
-    let serving = Descriptors::of(&lent).context("cannot hand the image to programs")?;
+    let handoff = image.hand_off().context("cannot hand the image to programs")?;
+    let serving = Descriptors::of(&handoff).context("cannot hand the image to programs")?;
     let mut command = program.command()?;
     start.apply(&mut command);
     serving.apply(&mut command, mount.path(), start.inside());
@@ -100,12 +100,12 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     }
     let started = child::Child::start(command, &signals);
     drop(serving);
-    let loan = lent.hand_over();
+    let handoff_id = handoff.into_id();
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
     // What is thrown away needs no order.
     if !is_memory {
-        keeper::leave(image, loan, &foreign)?;
-    } else if image.is_returned(loan).unwrap_or(false) {
+        detach_helper::leave(image, handoff_id, &foreign)?;
+    } else if image.is_handoff_over(handoff_id).unwrap_or(false) {
         drop(image);
     }
     ended?.repeat(&signals)
@@ -187,7 +187,7 @@ impl Program {
     fn command(&self) -> Result<Command, Failure> {
         if !self.is_inside {
             let mut command = match launch::command(&self.name, None) {
-                Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_)) => self.outsider()?,
+                Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_)) => self.fuse_command()?,
                 command => command?,
             };
             command.args(&self.arguments);
@@ -201,7 +201,7 @@ impl Program {
     }
 
     /// The command for a program into which nothing can be loaded.
-    fn outsider(&self) -> Result<Command, Failure> {
+    fn fuse_command(&self) -> Result<Command, Failure> {
         let mut command = Command::new(own_file()?);
         command.arg0("directfs").args(["run-static", "--"]).arg(launch::find(&self.name)?).arg(&self.name);
         Ok(command)
@@ -242,20 +242,20 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    fn of(lent: &Lent) -> std::io::Result<Descriptors> {
-        let (image, image_bytes) = lent.image();
-        let (region, region_bytes) = lent.region();
+    fn of(handoff: &Handoff) -> std::io::Result<Descriptors> {
+        let (image, image_bytes) = handoff.image();
+        let (region, region_bytes) = handoff.region();
         Ok(Descriptors {
             image: (launch::inheritable(&image)?, image_bytes),
             region: (launch::inheritable(&region)?, region_bytes),
             placeholder: launch::placeholder()?,
-            meeting: launch::inheritable(&lent.meeting())?,
-            flushes: lent.flushes(),
+            meeting: launch::inheritable(&handoff.meeting())?,
+            flushes: handoff.flushes(),
         })
     }
 
     fn apply(&self, command: &mut Command, mount: &Path, start: Option<&Path>) {
-        let contract = Contract {
+        let handoff = HandoffRecord {
             image: self.image.0.as_raw_fd(),
             image_bytes: self.image.1,
             region: self.region.0.as_raw_fd(),
@@ -267,6 +267,6 @@ impl Descriptors {
             image_read_only: false,
             flushes: self.flushes,
         };
-        Serving { contract, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
+        Serving { handoff, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
     }
 }

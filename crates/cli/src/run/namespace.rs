@@ -13,7 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Who may not mount gets a user namespace, in which he may: he is himself there, and nobody else is anybody.
-pub fn own_users() -> Result<()> {
+pub fn enter_user_namespace() -> Result<()> {
     if may_mount() {
         return Ok(());
     }
@@ -38,7 +38,7 @@ fn may_mount() -> bool {
 }
 
 /// A mount namespace of this process's own.
-pub fn own_mounts() -> Result<()> {
+pub fn enter_mount_namespace() -> Result<()> {
     // SAFETY: this process has one thread.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.context("a mount namespace is refused")?;
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -69,7 +69,7 @@ pub fn make_mount_point(mount: &Path) -> Result<Vec<u8>> {
         }
         return Ok(made);
     }
-    cover(parent)
+    mount_tmpfs_over(parent)
         .with_context(|| format!("cannot make {} seem to have the mount directory in it", parent.display()))?;
     fs::create_dir_all(mount)?;
     let flags = MountFlags::BIND | MountFlags::RDONLY;
@@ -86,7 +86,7 @@ pub fn remove_made(made: &[u8]) {
 }
 
 /// Puts a directory in memory over one, with all that is in that one.
-fn cover(directory: &Path) -> Result<()> {
+fn mount_tmpfs_over(directory: &Path) -> Result<()> {
     const ENTRIES_MAX: usize = 1000;
     let old = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(directory)?;
     let metadata = old.metadata()?;

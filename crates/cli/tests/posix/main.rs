@@ -172,7 +172,8 @@ impl Scene {
 
 /// The expected answer of a system: its own where the line lists one, else the common one.
 fn wanted<'a>(line: &Line<'a>, system: &str, common: &'a str) -> &'a str {
-    let own = line.differences.iter().find(|(who, _)| *who == system || system.strip_suffix(['0', '1']) == Some(who));
+    let own =
+        line.differences.iter().find(|(user, _)| *user == system || system.strip_suffix(['0', '1']) == Some(user));
     own.map_or(common, |(_, answer)| answer)
 }
 

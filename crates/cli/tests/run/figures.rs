@@ -9,7 +9,7 @@ const ROUNDS: &str = "9";
 
 #[test]
 #[ignore = "a measurement: run it with --ignored --nocapture on a quiet machine, with a release build"]
-fn calls_beside_tmpfs() {
+fn calls_compared_with_tmpfs() {
     let directory = scratch();
     let binary = directory.path().join("calls");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/calls.c");

@@ -93,7 +93,7 @@ fn signals_sent_to_the_launcher_reach_the_command() {
 }
 
 #[test]
-fn who_kills_the_launcher_kills_the_command_and_the_image_recovers() {
+fn killing_the_launcher_kills_the_command_and_the_image_recovers() {
     let directory = scratch();
     let image = image_in(directory.path());
     let image_name = image.to_str().unwrap();
@@ -109,7 +109,7 @@ fn who_kills_the_launcher_kills_the_command_and_the_image_recovers() {
 }
 
 #[test]
-fn who_is_left_behind_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() {
+fn a_background_child_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() {
     let directory = scratch();
     let image = image_in(directory.path());
     let image_name = image.to_str().unwrap();
@@ -125,7 +125,7 @@ fn who_is_left_behind_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() 
     drop(release);
     // Who opens it alone waits for the others to go, which they do now.
     let patient =
-        posix::image::OpenImage { alone: true, patience: std::time::Duration::from_secs(60), ..Default::default() };
+        posix::image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(60), ..Default::default() };
     let opened = posix::image::Image::open(&image, &patient).unwrap();
     assert!(!opened.report().unwrap().scanned, "it was left clean");
     drop(opened);
@@ -279,10 +279,10 @@ fn what_cannot_be_run_is_refused_with_the_codes_of_env() {
 }
 
 #[test]
-fn an_image_that_somebody_has_alone_is_refused() {
+fn an_image_in_exclusive_use_is_refused() {
     let directory = scratch();
     let image = image_in(directory.path());
-    let alone = posix::image::OpenImage { alone: true, ..Default::default() };
+    let alone = posix::image::OpenImage { exclusive: true, ..Default::default() };
     let _kept = posix::image::Image::open(&image, &alone).unwrap();
     let output = run(&["--image", image.to_str().unwrap(), "--", "true"]);
     assert_eq!(output.status.code(), Some(125));
@@ -363,14 +363,14 @@ fn a_mount_and_programs_with_the_image_inside_them_see_each_others_changes_at_on
     let (mut orders, mut answers) = (inside.stdin.take().unwrap(), inside.stdout.take().unwrap());
     let mut tell = |order: &str| -> Vec<String> {
         writeln!(orders, "{order}").unwrap();
-        let mut told = Vec::new();
+        let mut result = Vec::new();
         loop {
             let answer = line(&mut answers);
             if answer.starts_with("done ") {
-                told.push(answer);
-                return told;
+                result.push(answer);
+                return result;
             }
-            told.push(answer);
+            result.push(answer);
         }
     };
     let path = |name: &str| mount.join(name);
@@ -429,8 +429,9 @@ fn a_run_inside_a_run_is_refused() {
 #[test]
 fn programs_inherit_the_image_and_nothing_else_of_the_launcher() {
     let output = run(&["--", "sh", "-c", "for fd in /proc/self/fd/*; do readlink $fd; done"]);
-    let ours: Vec<String> = stdout(&output).lines().filter(|name| name.contains("memfd:")).map(str::to_owned).collect();
-    assert_eq!(ours.iter().filter(|name| name.contains("directfs-image")).count(), 1, "{ours:?}");
+    let directfs: Vec<String> =
+        stdout(&output).lines().filter(|name| name.contains("memfd:")).map(str::to_owned).collect();
+    assert_eq!(directfs.iter().filter(|name| name.contains("directfs-image")).count(), 1, "{directfs:?}");
     let none = File::open("/dev/null").unwrap();
     assert!(none.as_raw_fd() < 1000, "numbers that programs use stay theirs");
 }

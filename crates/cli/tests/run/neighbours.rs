@@ -35,14 +35,14 @@ impl Shell {
     fn tell(&mut self, commands: &str) -> String {
         let orders = self.orders.as_mut().unwrap();
         writeln!(orders, "{{ {commands}\n}} 2>&1; echo; echo END").unwrap();
-        let mut told = String::new();
+        let mut result = String::new();
         loop {
             let mut line = String::new();
-            assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "the shell ended after {told}");
+            assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "the shell ended after {result}");
             if line == "END\n" {
-                return told.trim().to_owned();
+                return result.trim().to_owned();
             }
-            told.push_str(&line);
+            result.push_str(&line);
         }
     }
 
@@ -195,8 +195,8 @@ fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     for commands in
         ["rm -rf ./precious", "(: >made-by-mistake)", "(read line <&5)", "(cd precious)", "(: >$DIRECTFS_MOUNT/x)"]
     {
-        let told = shell.tell(&format!("{commands}; echo $?"));
-        assert_ne!(told.lines().last(), Some("0"), "{commands}: {told}");
+        let result = shell.tell(&format!("{commands}; echo $?"));
+        assert_ne!(result.lines().last(), Some("0"), "{commands}: {result}");
     }
     assert_eq!(fs::read_to_string(host.join("precious/file")).unwrap(), "precious");
     assert_eq!(fs::read_dir(&host).unwrap().count(), 1, "nothing was made outside");

@@ -41,7 +41,7 @@ fn a_reflinked_copy_takes_no_room_and_keeps_its_content() {
 }
 
 #[test]
-fn what_cannot_share_says_so_as_linux_does() {
+fn refusals_to_share_blocks_match_linux() {
     let directory = scratch();
     std::fs::write(directory.path().join("theirs"), "theirs").unwrap();
     let image = image_in(directory.path());
@@ -138,9 +138,9 @@ os.lseek(source, 0, os.SEEK_SET)
 count = os.copy_file_range(source, os.open("full", RW), 1 << 20)
 print("without room some", 0 < count < 1 << 20, os.lseek(source, 0, os.SEEK_CUR) == count)
 "#;
-    let theirs = directory.path().join("theirs");
+    let host = directory.path().join("theirs");
     let run = ["run", "--image", image.to_str().unwrap(), "-C", "/mnt/directfs", "--", "python3", "-c", calls];
-    let said = directfs(&[&run[..], &[theirs.to_str().unwrap()]].concat());
+    let said = directfs(&[&run[..], &[host.to_str().unwrap()]].concat());
     let expected = [
         "in 1280000",
         "at its end 0",

@@ -57,7 +57,7 @@ fn assert_sound(image: &str) {
 
 /// After deaths in the middle of operations the next one to open the image recovers it.
 #[test]
-fn killed_processes_leave_the_others_and_the_image_in_order() {
+fn killed_processes_damage_neither_the_others_nor_the_image() {
     storm(40, 1, false);
 }
 

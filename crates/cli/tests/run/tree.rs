@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// A file, as far as two file systems must agree on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct FileSummary {
     /// Type and permission bits.
     pub mode: u32,
     /// Names.
@@ -28,7 +28,7 @@ pub struct Entry {
 }
 
 /// Files by path.
-pub type Tree = BTreeMap<String, Entry>;
+pub type Tree = BTreeMap<String, FileSummary>;
 
 fn name_of(parent: &str, name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
@@ -56,7 +56,7 @@ fn add_directory(tree: &mut Tree, path: &Path, name: &str, now_ns: i64) {
             Vec::new()
         };
         let modified_ns = metadata.mtime() * 1_000_000_000 + metadata.mtime_nsec();
-        let entry = Entry {
+        let entry = FileSummary {
             mode: metadata.mode(),
             links: metadata.nlink(),
             uid: metadata.uid(),
@@ -88,7 +88,7 @@ pub fn of_image(image: &Path, now_ns: i64) -> Tree {
 fn add_node(tree: &mut Tree, caller: &Caller<'_, '_>, directory: Node, path: &str, now_ns: i64) {
     let file = caller.open_node(directory, libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
     let mut names = Vec::new();
-    let mut each = |entry: posix::Entry<'_>| {
+    let mut each = |entry: posix::ListedName<'_>| {
         names.push(entry.name.to_vec());
         true
     };
@@ -102,7 +102,7 @@ fn add_node(tree: &mut Tree, caller: &Caller<'_, '_>, directory: Node, path: &st
             FileKind::Symlink => target(caller, found.node()),
             _ => Vec::new(),
         };
-        let entry = Entry {
+        let entry = FileSummary {
             mode: attributes.mode,
             links: attributes.links.into(),
             uid: attributes.uid,
@@ -158,8 +158,8 @@ pub fn differences(one: &Tree, other: &Tree, is_free: impl Fn(&str) -> bool) -> 
     found
 }
 
-fn difference(wanted: &Entry, found: &Entry) -> Option<String> {
-    let plain = |entry: &Entry| Entry { content: Vec::new(), ..entry.clone() };
+fn difference(wanted: &FileSummary, found: &FileSummary) -> Option<String> {
+    let plain = |entry: &FileSummary| FileSummary { content: Vec::new(), ..entry.clone() };
     if plain(wanted) != plain(found) {
         return Some(format!("{:?}, should be {:?}", plain(found), plain(wanted)));
     }

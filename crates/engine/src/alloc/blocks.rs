@@ -30,7 +30,7 @@ use pmem::{BLOCK_BYTES, BadOffset, Memory};
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 /// A shorter run is refused while the caller wants more and one of the next groups may have it, to
 /// limit fragmentation of files.
-const SHRED_BLOCKS: u64 = 16;
+const SHORT_RUN_BLOCKS: u64 = 16;
 /// After this many groups half the run length is enough: where all free blocks are scattered, about
 /// twenty groups are tried instead of all.
 const GROUPS_TRIED: u64 = 4;
@@ -38,12 +38,12 @@ const GROUPS_TRIED: u64 = 4;
 /// A group with this many free blocks again is the next to be claimed: its pages are already
 /// allocated, unlike those of unused groups. A higher value wastes memory of an image in memory; a
 /// lower one gives shorter runs to files that want long ones.
-const WORTH_BLOCKS: u32 = GROUP_BLOCKS as u32 / 2;
+const REVISIT_FREE_BLOCKS: u32 = GROUP_BLOCKS as u32 / 2;
 
 /// Owner word of blocks of dentries and inodes.
-pub(crate) const OWNED_FOR_GOOD: u64 = 1 << 61;
+pub(crate) const OWNED_PERMANENTLY: u64 = 1 << 61;
 /// Owner word of blocks that several pointers name.
-const OWNED_BY_MANY: u64 = OWNED_FOR_GOOD | 1;
+const OWNED_BY_MANY: u64 = OWNED_PERMANENTLY | 1;
 /// In an owner word: a thread slot + 1, not an inode.
 const OWNED_BY_SLOT: u64 = 1 << 63;
 /// In an owner word while a reaper is at work: something leads to the block.
@@ -269,7 +269,7 @@ impl<M: Memory> Thread<'_, M> {
         let groups = self.fs.dram.layout.groups_count;
         // Groups with room for a run of useful length first, each tried at most once.
         for tried in 0..groups {
-            let least = (wanted.min(SHRED_BLOCKS) >> (tried / GROUPS_TRIED).min(63)).max(1);
+            let least = (wanted.min(SHORT_RUN_BLOCKS) >> (tried / GROUPS_TRIED).min(63)).max(1);
             if let Some(run) = self.allocate_in_own(wanted, least)? {
                 return Ok(run);
             }
@@ -355,7 +355,7 @@ impl<M: Memory> Thread<'_, M> {
         group.free.store(before + freed, Relaxed);
         let index = run.first / GROUP_BLOCKS;
         let cursor = &self.fs.header()?.group_cursor;
-        if (before..before + freed).contains(&WORTH_BLOCKS) && index < cursor.load(Relaxed) {
+        if (before..before + freed).contains(&REVISIT_FREE_BLOCKS) && index < cursor.load(Relaxed) {
             cursor.store(index, Relaxed);
         }
         // A damaged image may name a block in several files.

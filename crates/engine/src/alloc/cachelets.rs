@@ -13,7 +13,7 @@
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::fs::Thread;
-use crate::redo::Change;
+use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::Memory;
@@ -42,7 +42,7 @@ impl<M: Memory> Thread<'_, M> {
     /// The cachelet that the next file made by this thread gets, if nothing intervenes; lets
     /// callers prefetch what belongs to it. `None`: not known yet.
     #[inline]
-    pub fn cachelet_ahead(&self) -> Option<u32> {
+    pub fn next_cachelet(&self) -> Option<u32> {
         match self.slot.cachelet_list.load(Relaxed) {
             0 => {
                 let next = self.slot.cachelet_next.load(Relaxed);
@@ -55,8 +55,8 @@ impl<M: Memory> Thread<'_, M> {
     /// Frees a cachelet at once.
     pub(crate) fn free_cachelet(&self, index: u32) -> Result<()> {
         self.list_cachelet(index)?;
-        if self.slot.hand.cachelet.load(Relaxed) == index {
-            self.slot.hand.cachelet.store(0, Release);
+        if self.slot.in_flight.cachelet.load(Relaxed) == index {
+            self.slot.in_flight.cachelet.store(0, Release);
         }
         self.trim_cachelets()
     }
@@ -82,7 +82,7 @@ impl<M: Memory> Thread<'_, M> {
         let first = self.slot.cachelet_list.load(Relaxed);
         if first != 0 {
             let rest = self.fs.dram.cachelet(first)?.next.load(Relaxed);
-            self.slot.hand.cachelet.store(first, Relaxed);
+            self.slot.in_flight.cachelet.store(first, Relaxed);
             step();
             self.slot.cachelet_list.store(rest, Release);
             step();
@@ -93,7 +93,7 @@ impl<M: Memory> Thread<'_, M> {
         }
         let next = self.slot.cachelet_next.load(Relaxed);
         if next < self.slot.cachelet_end.load(Relaxed) {
-            self.slot.hand.cachelet.store(next, Relaxed);
+            self.slot.in_flight.cachelet.store(next, Relaxed);
             step();
             self.slot.cachelet_next.store(next + 1, Release);
             step();
@@ -143,12 +143,12 @@ impl<M: Memory> Thread<'_, M> {
         let others = header.cachelets_free.load(Relaxed) as u32;
         let left = self.slot.cachelets_count.load(Relaxed) - count;
         self.change_together([
-            Change::Narrow(&head.device, count),
-            Change::Narrow(&head.mapped, others),
-            Change::Narrow(&self.slot.cachelet_list, rest),
-            Change::Narrow(&self.slot.cachelets_count, left),
-            Change::Narrow(&last.next, 0),
-            Change::Wide(&header.cachelets_free, first as u64),
+            WordChange::Narrow(&head.device, count),
+            WordChange::Narrow(&head.mapped, others),
+            WordChange::Narrow(&self.slot.cachelet_list, rest),
+            WordChange::Narrow(&self.slot.cachelets_count, left),
+            WordChange::Narrow(&last.next, 0),
+            WordChange::Wide(&header.cachelets_free, first as u64),
         ]);
         Ok(())
     }
@@ -166,9 +166,9 @@ impl<M: Memory> Thread<'_, M> {
         }
         let head = self.fs.dram.cachelet(first)?;
         self.change_together([
-            Change::Wide(&header.cachelets_free, head.mapped.load(Relaxed) as u64),
-            Change::Narrow(&self.slot.cachelet_list, first),
-            Change::Narrow(&self.slot.cachelets_count, head.device.load(Relaxed)),
+            WordChange::Wide(&header.cachelets_free, head.mapped.load(Relaxed) as u64),
+            WordChange::Narrow(&self.slot.cachelet_list, first),
+            WordChange::Narrow(&self.slot.cachelets_count, head.device.load(Relaxed)),
         ]);
         Ok(true)
     }
@@ -187,9 +187,9 @@ impl<M: Memory> Thread<'_, M> {
         let bytes = size_of::<Cachelet>() as u64;
         self.fs.enter_area(layout.cachelets, first * bytes..end * bytes, max * bytes);
         self.change_together([
-            Change::Wide(&header.cachelets_next, end),
-            Change::Narrow(&self.slot.cachelet_next, first as u32),
-            Change::Narrow(&self.slot.cachelet_end, end as u32),
+            WordChange::Wide(&header.cachelets_next, end),
+            WordChange::Narrow(&self.slot.cachelet_next, first as u32),
+            WordChange::Narrow(&self.slot.cachelet_end, end as u32),
         ]);
         Ok(true)
     }
@@ -217,7 +217,7 @@ impl<M: Memory> Thread<'_, M> {
         if next >= self.slot.cachelet_end.load(Relaxed) {
             return Ok(None);
         }
-        self.slot.hand.cachelet.store(next, Relaxed);
+        self.slot.in_flight.cachelet.store(next, Relaxed);
         step();
         self.slot.cachelet_next.store(next + 1, Release);
         Ok(Some(next))

@@ -14,13 +14,13 @@
 //!   generations. The identities of numbers in a magazine are erased.
 //! - Number 0 is never used: its bit is set from the beginning, and it is not counted.
 
-use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
+use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
 use crate::dram::{DramHeader, MAGAZINE_INODES};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{INODES_PER_SEGMENT, Inode, SEGMENT_BLOCKS, Segment, SegmentEntry};
 use crate::fs::{Fs, Thread};
-use crate::lock::Held;
-use crate::redo::Change;
+use crate::lock::LockGuard;
+use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
@@ -54,18 +54,22 @@ impl<M: Memory> Fs<M> {
 pub(crate) struct InodeMap<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     header: &'f DramHeader,
-    _held: Held<'f>,
+    _held: LockGuard<'f>,
 }
 
 impl<M: Memory> InodeMap<'_, '_, M> {
     /// Gives back the numbers of the bits in word `index`, together with another change that
     /// records it.
-    pub(crate) fn free(&self, index: u64, bits: u64, with: Change<'_>) -> Result<()> {
+    pub(crate) fn free(&self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
         let InodeMap { thread, header, .. } = self;
         let word = thread.fs.dram.inode_word(index)?;
         let was = word.load(Relaxed);
         let used = header.inodes_used.load(Relaxed) - (was & bits).count_ones() as u64;
-        thread.change_together([Change::Wide(word, was & !bits), Change::Wide(&header.inodes_used, used), with]);
+        thread.change_together([
+            WordChange::Wide(word, was & !bits),
+            WordChange::Wide(&header.inodes_used, used),
+            with,
+        ]);
         // A damaged image may have a name for an inode that it calls free.
         if was & bits == bits { Ok(()) } else { Err(Corruption::Inode(index * 64).into()) }
     }
@@ -89,7 +93,7 @@ impl<M: Memory> Thread<'_, M> {
         }
         let next = self.slot.inodes_next.load(Relaxed);
         let number = self.slot.inodes.get(next as usize).ok_or(Error::NoInodes)?.load(Relaxed);
-        self.slot.hand.number.store(number, Relaxed);
+        self.slot.in_flight.number.store(number, Relaxed);
         step();
         self.slot.inodes_next.store(next + 1, Release);
         step();
@@ -111,10 +115,10 @@ impl<M: Memory> Thread<'_, M> {
         let last = next.checked_sub(1).filter(|last| self.slot.inodes[*last as usize].load(Relaxed) == number);
         match last {
             Some(last) => self.slot.inodes_next.store(last, Release),
-            None => self.free_inode(number, Change::Wide(&self.slot.hand.number, 0))?,
+            None => self.free_inode(number, WordChange::Wide(&self.slot.in_flight.number, 0))?,
         }
         step();
-        self.slot.hand.number.store(0, Release);
+        self.slot.in_flight.number.store(0, Release);
         Ok(())
     }
 
@@ -145,22 +149,22 @@ impl<M: Memory> Thread<'_, M> {
                 let number = index * 64 + rest.trailing_zeros() as u64;
                 // Before it is taken: this lock keeps other threads from taking it, and the
                 // identity of a free number has no effect.
-                self.forget_life(self.fs.inode_at(self.fs.inode_offset_in(segment_word, number)?)?);
+                self.clear_birth(self.fs.inode_at(self.fs.inode_offset_in(segment_word, number)?)?);
                 slot.store(number, Relaxed);
                 rest &= rest - 1;
             }
             let used = header.inodes_used.load(Relaxed) + taken.count_ones() as u64;
             self.change_together([
-                Change::Wide(word, seen | taken),
-                Change::Wide(&header.inodes_used, used),
-                Change::Narrow(&self.slot.inodes_count, count as u32 + taken.count_ones()),
+                WordChange::Wide(word, seen | taken),
+                WordChange::Wide(&header.inodes_used, used),
+                WordChange::Narrow(&self.slot.inodes_count, count as u32 + taken.count_ones()),
             ]);
         }
         Ok(())
     }
 
     /// Gives one number back, together with another change that records it.
-    fn free_inode(&self, number: u64, with: Change<'_>) -> Result<()> {
+    fn free_inode(&self, number: u64, with: WordChange<'_>) -> Result<()> {
         self.hold_inode_map()?.free(number / 64, 1 << (number % 64), with)
     }
 
@@ -176,7 +180,7 @@ impl<M: Memory> Thread<'_, M> {
         let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
         for index in next..end.min(MAGAZINE_INODES as u32) {
             let number = self.slot.inodes[index as usize].load(Relaxed);
-            let taken = Change::Narrow(&self.slot.inodes_next, index + 1);
+            let taken = WordChange::Narrow(&self.slot.inodes_next, index + 1);
             self.free_inode(number, taken)?;
         }
         Ok(())
@@ -208,7 +212,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Erases the birth of a number's last life when it is about to get another one, so that no
     /// lookup by number finds it meanwhile. Not flushed, because nothing depends on it after a
     /// crash; and the next owner finds the line in its cache.
-    fn forget_life(&self, inode: &Inode) {
+    fn clear_birth(&self, inode: &Inode) {
         let free = inode.free_word();
         if inode.birth.load() != free {
             self.fs.pm.retract(&inode.birth, free).unflushed();
@@ -264,7 +268,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Blocks for a segment: contiguous if possible, else scattered, plus one for their list.
     fn allocate_segment(&self) -> Result<Segment> {
         match self.allocate_contiguous(SEGMENT_BLOCKS) {
-            Ok(run) => return Ok(Segment::in_a_row(run.first * BLOCK_BYTES)),
+            Ok(run) => return Ok(Segment::contiguous(run.first * BLOCK_BYTES)),
             Err(Error::NoSpace) => {}
             Err(error) => return Err(error),
         }
@@ -289,7 +293,7 @@ impl<M: Memory> Thread<'_, M> {
     fn finish_segment(&self, segment: u64) -> Result<()> {
         let added = self.fs.segment(segment).ok_or(Corruption::Inode(segment * INODES_PER_SEGMENT))?;
         for block in added.blocks() {
-            self.fs.mark_owner(BlockRun { first: block, count: 1 }, OWNED_FOR_GOOD)?;
+            self.fs.mark_owner(BlockRun { first: block, count: 1 }, OWNED_PERMANENTLY)?;
         }
         step();
         self.fs.header()?.segments.store(segment + 1, Release);

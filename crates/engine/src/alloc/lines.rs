@@ -13,11 +13,11 @@
 //! - A slab with free lines in state 1 (on no list) is listed again with the next line that is
 //!   freed in it.
 
-use super::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
+use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
 use crate::dram::SlabState;
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
-use crate::redo::Change;
+use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, BadOffset, LINE_BYTES, Memory};
@@ -38,10 +38,10 @@ const LINES_MAX: u64 = 5;
 const TRIES: usize = 4;
 /// A shard with more slabs than this on its list turns wholly free ones back into free blocks. It
 /// keeps fewer, because a newly taken block must be zeroed first.
-const KEPT_SLABS: u32 = 256;
+const LISTED_SLABS_MAX: u32 = 256;
 /// A slab with fewer free lines than this, in pieces that did not fit, is not tried again until
 /// more of it is freed.
-const WORTH_LINES: u32 = 8;
+const REVISIT_FREE_LINES: u32 = 8;
 
 /// The mask of `lines` lines from line `first` on.
 pub(crate) fn line_mask(first: u64, lines: u64) -> u64 {
@@ -119,10 +119,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         let free = slab.free_lines.load(Relaxed);
         let Some(line) = find_run(free, lines) else { return Ok(None) };
         let offset = block * BLOCK_BYTES + line * LINE_BYTES;
-        let hand = self.slot.hand.dentries.iter().find(|word| word.load(Relaxed) == 0);
+        let in_flight = self.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == 0);
         self.change_together([
-            Change::Wide(&slab.free_lines, free & !line_mask(line, lines)),
-            hand.map_or(Change::Nothing, |word| Change::Wide(word, offset | lines)),
+            WordChange::Wide(&slab.free_lines, free & !line_mask(line, lines)),
+            in_flight.map_or(WordChange::Nothing, |word| WordChange::Wide(word, offset | lines)),
         ]);
         Ok(Some(offset))
     }
@@ -132,30 +132,30 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !self.fs.lines_fit(offset, lines) {
             return Err(BadOffset { offset, length: lines * LINE_BYTES }.into());
         }
-        let hand = self.slot.hand.dentries.iter().find(|word| word.load(Relaxed) == offset | lines);
-        let with = hand.map_or(Change::Nothing, |word| Change::Wide(word, 0));
+        let in_flight = self.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == offset | lines);
+        let with = in_flight.map_or(WordChange::Nothing, |word| WordChange::Wide(word, 0));
         self.free_line_mask(offset / BLOCK_BYTES, line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines), with)
     }
 
     /// Gives back the lines of a mask in one block, which were checked to be lines of dentries,
     /// together with another change that records it.
-    pub(crate) fn free_line_mask(&self, block: u64, mask: u64, with: Change<'_>) -> Result<()> {
+    pub(crate) fn free_line_mask(&self, block: u64, mask: u64, with: WordChange<'_>) -> Result<()> {
         if self.slot.slab.load(Relaxed) == block {
             let own = self.slot.slab_lines.load(Relaxed);
-            self.change_together([Change::Wide(&self.slot.slab_lines, own | mask), with]);
+            self.change_together([WordChange::Wide(&self.slot.slab_lines, own | mask), with]);
             return freed_once(block, own & mask);
         }
         let slab = self.fs.dram.slab(block)?;
         let _held = self.lock(&slab.lock, &slab.waiters)?;
         let others = slab.free_lines.load(Relaxed);
-        let free = Change::Wide(&slab.free_lines, others | mask);
+        let free = WordChange::Wide(&slab.free_lines, others | mask);
         let state = slab.state.load(Relaxed);
         if state != SLAB_FULL && state != SLAB_NONE {
             self.change_together([free, with]);
             return freed_once(block, others & mask);
         }
         let [a, b, c, d] = self.list_changes(block, slab)?;
-        self.change_together([free, Change::Narrow(&slab.state, SLAB_LISTED), a, b, c, d, with]);
+        self.change_together([free, WordChange::Narrow(&slab.state, SLAB_LISTED), a, b, c, d, with]);
         freed_once(block, others & mask)
     }
 
@@ -178,8 +178,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let rest = free & !line_mask(line, lines);
         let slab = self.slot.slab.load(Relaxed) * BLOCK_BYTES;
         let offset = slab + line * LINE_BYTES;
-        if let Some(hand) = self.slot.hand.dentries.iter().find(|word| word.load(Relaxed) == 0) {
-            hand.store(offset | lines, Relaxed);
+        if let Some(in_flight) = self.slot.in_flight.dentries.iter().find(|word| word.load(Relaxed) == 0) {
+            in_flight.store(offset | lines, Relaxed);
         }
         step();
         self.slot.slab_lines.store(rest, Release);
@@ -211,7 +211,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 break;
             }
             let free = self.slot.slab_lines.load(Relaxed);
-            if free == u64::MAX && self.slot.slab_count.load(Relaxed) > KEPT_SLABS {
+            if free == u64::MAX && self.slot.slab_count.load(Relaxed) > LISTED_SLABS_MAX {
                 self.free_slab()?;
                 continue;
             }
@@ -228,7 +228,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let slab = self.fs.dram.slab(self.slot.slab.load(Relaxed))?;
         let _held = self.lock(&slab.lock, &slab.waiters)?;
         let free = self.slot.slab_lines.load(Relaxed) | slab.free_lines.load(Relaxed);
-        self.change_together([Change::Wide(&slab.free_lines, 0), Change::Wide(&self.slot.slab_lines, free)]);
+        self.change_together([WordChange::Wide(&slab.free_lines, 0), WordChange::Wide(&self.slot.slab_lines, free)]);
         Ok(())
     }
 
@@ -240,11 +240,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         pm.fence(pm.stream_zeros(block * BLOCK_BYTES, BLOCK_BYTES)?);
         let slab = self.fs.dram.slab(block)?;
         self.change_together([
-            Change::Wide(&slab.free_lines, 0),
-            Change::Narrow(&slab.state, SLAB_OWNED),
-            Change::Wide(self.fs.dram.block_owner(block)?, OWNED_FOR_GOOD),
-            Change::Wide(&self.slot.slab_lines, u64::MAX),
-            Change::Wide(&self.slot.slab, block),
+            WordChange::Wide(&slab.free_lines, 0),
+            WordChange::Narrow(&slab.state, SLAB_OWNED),
+            WordChange::Wide(self.fs.dram.block_owner(block)?, OWNED_PERMANENTLY),
+            WordChange::Wide(&self.slot.slab_lines, u64::MAX),
+            WordChange::Wide(&self.slot.slab, block),
         ]);
         Ok(())
     }
@@ -258,13 +258,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let slab = self.fs.dram.slab(block)?;
         let _held = self.lock(&slab.lock, &slab.waiters)?;
         let free = slab.free_lines.load(Relaxed) | self.slot.slab_lines.load(Relaxed);
-        let worth = free.count_ones() >= WORTH_LINES;
-        let [a, b, c, d] = if worth { self.list_changes(block, slab)? } else { [Change::Nothing; 4] };
+        let worth = free.count_ones() >= REVISIT_FREE_LINES;
+        let [a, b, c, d] = if worth { self.list_changes(block, slab)? } else { [WordChange::Nothing; 4] };
         self.change_together([
-            Change::Wide(&slab.free_lines, free),
-            Change::Narrow(&slab.state, if worth { SLAB_LISTED } else { SLAB_FULL }),
-            Change::Wide(&self.slot.slab, 0),
-            Change::Wide(&self.slot.slab_lines, 0),
+            WordChange::Wide(&slab.free_lines, free),
+            WordChange::Narrow(&slab.state, if worth { SLAB_LISTED } else { SLAB_FULL }),
+            WordChange::Wide(&self.slot.slab, 0),
+            WordChange::Wide(&self.slot.slab_lines, 0),
             a,
             b,
             c,
@@ -278,27 +278,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         let block = self.slot.slab.load(Relaxed);
         let slab = self.fs.dram.slab(block)?;
         self.change_together([
-            Change::Narrow(&slab.state, SLAB_NONE),
-            Change::Wide(self.fs.dram.block_owner(block)?, owned_by_slot(self.ticket())),
-            Change::Wide(&self.slot.slab, 0),
-            Change::Wide(&self.slot.slab_lines, 0),
+            WordChange::Narrow(&slab.state, SLAB_NONE),
+            WordChange::Wide(self.fs.dram.block_owner(block)?, owned_by_slot(self.ticket())),
+            WordChange::Wide(&self.slot.slab, 0),
+            WordChange::Wide(&self.slot.slab_lines, 0),
         ]);
         self.free_blocks(BlockRun { first: block, count: 1 })
     }
 
     /// Changes that append a slab to the shard's list. The oldest come first, so that a slab that
     /// does not fit does not block the list.
-    fn list_changes<'c>(&'c self, block: u64, slab: &'c SlabState) -> Result<[Change<'c>; 4]> {
+    fn list_changes<'c>(&'c self, block: u64, slab: &'c SlabState) -> Result<[WordChange<'c>; 4]> {
         let count = self.slot.slab_count.load(Relaxed);
         let before = match count {
             0 => &self.slot.slab_list,
             _ => &self.fs.dram.slab(self.slot.slab_tail.load(Relaxed) as u64)?.next,
         };
         Ok([
-            Change::Narrow(&slab.next, 0),
-            Change::Narrow(before, block as u32),
-            Change::Narrow(&self.slot.slab_tail, block as u32),
-            Change::Narrow(&self.slot.slab_count, count + 1),
+            WordChange::Narrow(&slab.next, 0),
+            WordChange::Narrow(before, block as u32),
+            WordChange::Narrow(&self.slot.slab_tail, block as u32),
+            WordChange::Narrow(&self.slot.slab_count, count + 1),
         ])
     }
 
@@ -319,12 +319,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         let slab = self.fs.dram.slab(block)?;
         let _held = self.lock(&slab.lock, &slab.waiters)?;
         self.change_together([
-            Change::Narrow(&self.slot.slab_list, slab.next.load(Relaxed)),
-            Change::Narrow(&self.slot.slab_count, count - 1),
-            Change::Narrow(&slab.state, SLAB_OWNED),
-            Change::Wide(&self.slot.slab_lines, slab.free_lines.load(Relaxed)),
-            Change::Wide(&slab.free_lines, 0),
-            Change::Wide(&self.slot.slab, block),
+            WordChange::Narrow(&self.slot.slab_list, slab.next.load(Relaxed)),
+            WordChange::Narrow(&self.slot.slab_count, count - 1),
+            WordChange::Narrow(&slab.state, SLAB_OWNED),
+            WordChange::Wide(&self.slot.slab_lines, slab.free_lines.load(Relaxed)),
+            WordChange::Wide(&slab.free_lines, 0),
+            WordChange::Wide(&self.slot.slab, block),
         ]);
         Ok(true)
     }

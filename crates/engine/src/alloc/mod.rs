@@ -14,5 +14,5 @@ pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use blocks::{BlockRun, OWNED_FOR_GOOD, owned_by_slot};
+pub(crate) use blocks::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
 pub(crate) use lines::{SLAB_FULL, SLAB_LISTED, line_mask};

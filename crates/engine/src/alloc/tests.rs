@@ -181,7 +181,7 @@ fn two_threads_never_get_the_same_block_lines_or_inode() {
     }
     assert!(lines.iter().all(|line| !blocks.contains(&(line / 4096))), "blocks of dentries are not given to files");
     assert!(!inodes.contains(&0) && !inodes.contains(&1));
-    fs.enter().expect("enters").reclaim().expect("reclaims");
+    fs.enter().expect("enters").reclaim_space().expect("reclaims");
     let segments = fs.header().expect("a header").segments.load(core::sync::atomic::Ordering::Relaxed);
     let listed: HashSet<u64> = lines.iter().map(|line| line / 4096).collect();
     let used = blocks.len() as u64 + listed.len() as u64 + (segments - 1) * 16;
@@ -226,7 +226,7 @@ fn cachelets_move_from_the_shard_that_closes_to_the_one_that_opens_and_end_at_th
 }
 
 #[test]
-fn retired_things_wait_for_whoever_is_inside_and_come_back_when_space_is_short() {
+fn retired_objects_wait_for_pinned_threads_and_return_when_space_is_short() {
     let image = new_image(4 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let (reader, writer) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
@@ -239,9 +239,9 @@ fn retired_things_wait_for_whoever_is_inside_and_come_back_when_space_is_short()
     assert_eq!(writer.recycle(100), Ok(0), "the reader may be looking at them");
     assert_eq!(writer.allocate_blocks(1), Err(Error::NoSpace));
     drop(pin);
-    assert_eq!(writer.reclaim(), Ok(true));
+    assert_eq!(writer.reclaim_space(), Ok(true));
     assert_eq!(fs.blocks_free(), Ok(100));
-    assert_eq!(writer.reclaim(), Ok(false), "nothing left to recycle");
+    assert_eq!(writer.reclaim_space(), Ok(false), "nothing left to recycle");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn take_line(thread: &crate::fs::Thread<'_>) -> u64 {
 
 /// Clears the record of in-flight allocations.
 fn let_go(thread: &crate::fs::Thread<'_>) {
-    thread.slot.hand.dentries.iter().for_each(|word| word.store(0, core::sync::atomic::Ordering::Relaxed));
+    thread.slot.in_flight.dentries.iter().for_each(|word| word.store(0, core::sync::atomic::Ordering::Relaxed));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn what_an_idle_shard_has_not_recycled_is_found_by_another() {
     leaves.allocate_inode().expect("fills a magazine");
     leaves.retire(RetiredKind::Blocks, run.first, run.count);
     drop(leaves);
-    assert_eq!(stays.reclaim(), Ok(true));
+    assert_eq!(stays.reclaim_space(), Ok(true));
     assert_eq!(fs.blocks_free(), Ok(free));
     assert_eq!(fs.header().expect("a header").inodes_used.load(core::sync::atomic::Ordering::Relaxed), 2);
 }

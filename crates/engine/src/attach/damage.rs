@@ -26,15 +26,15 @@ use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm};
 
 /// The target of a log slot.
 #[derive(Clone, Copy)]
-pub(super) enum Entry {
+pub(super) enum LogEntry {
     /// Nothing.
     Hole,
     /// A create that had not returned; it does not count.
     Unfinished,
-    /// A name that was removed at `moment_ns`.
-    Dead { moment_ns: u64 },
+    /// A name that was removed at `timestamp_ns`.
+    Dead { timestamp_ns: u64 },
     /// A name.
-    Name { facts: DentryFacts, offset: u64, moment_ns: u64 },
+    Name { facts: DentryFacts, offset: u64, timestamp_ns: u64 },
     /// A target that this program cannot read; it is left alone. `number` is the inode that it
     /// names, or zero if unknown.
     Damaged { number: u64 },
@@ -53,7 +53,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Repairs a flipped bit in the structure at `start`, durably before the phase ends.
-    pub(super) fn put_right(&self, start: u64, flip: Flip) -> Result<()> {
+    pub(super) fn repair_flip(&self, start: u64, flip: Flip) -> Result<()> {
         let offset = start + flip.offset;
         let word = self.pm.get(Pm::<Cell64>::new(offset))?.load() ^ flip.mask;
         self.pm.flush(self.pm.write_bytes(offset, &word.to_le_bytes())?).unfenced();
@@ -72,13 +72,13 @@ impl<M: Memory> Fs<M> {
                 let generation = (inode.birth.load() ^ if flip.offset == 0 { flip.mask } else { 0 }) as u32;
                 // Without attributes the identity is not worth repairing.
                 inode.property(number, generation)?;
-                self.put_right(offset, flip).ok()?;
+                self.repair_flip(offset, flip).ok()?;
                 inode.generation(number)?
             }
         };
         if inode.property(number, generation).is_none() {
             let flip = (0..2).find_map(|index| inode.flip_in_property(index, number, generation))?;
-            self.put_right(offset, flip).ok()?;
+            self.repair_flip(offset, flip).ok()?;
         }
         let (property, sequence) = inode.property(number, generation)?;
         Some((generation, property, sequence))
@@ -115,19 +115,19 @@ impl<M: Memory> Fs<M> {
         let page = if is_data { self.pm.get(Pm::<LogPage>::new(offset)).ok()? } else { return None };
         if !page.belongs_to(owner) {
             let flip = page.flip_in_header(owner)?;
-            self.put_right(offset, flip).ok()?;
+            self.repair_flip(offset, flip).ok()?;
         }
         page.belongs_to(owner).then_some(page)
     }
 
     /// The target of a slot of directory `owner`.
-    pub(super) fn entry(&self, word: u64, owner: u64, page: &LogPage) -> Entry {
+    pub(super) fn log_entry(&self, word: u64, owner: u64, page: &LogPage) -> LogEntry {
         if word == 0 {
-            return Entry::Hole;
+            return LogEntry::Hole;
         }
         let half_made = !self.was_left_cleanly() && page.kind(owner) == Some(LogPageKind::Append);
-        let damaged = Entry::Damaged { number: 0 };
-        let not_whole = if half_made { Entry::Unfinished } else { damaged };
+        let damaged = LogEntry::Damaged { number: 0 };
+        let not_whole = if half_made { LogEntry::Unfinished } else { damaged };
         let offset = slot_address(word);
         if slot_tag(word).is_none() || !self.lines_fit(offset, 1) {
             return damaged;
@@ -136,17 +136,17 @@ impl<M: Memory> Fs<M> {
         // This check lets a create flush dentry, inode and slot under one fence: the slot counts
         // only if all of them verify.
         let verified = dentry.verified(&self.pm).or_else(|| {
-            self.put_right(offset, dentry.flip(&self.pm)?).ok()?;
+            self.repair_flip(offset, dentry.flip(&self.pm)?).ok()?;
             dentry.verified(&self.pm)
         });
         let Some(facts) = verified.filter(|facts| facts.parent == owner) else { return not_whole };
-        let Some(valid) = dentry.standing(&facts) else { return not_whole };
+        let Some(valid) = dentry.valid_word(&facts) else { return not_whole };
         if !valid.valid {
-            return Entry::Dead { moment_ns: valid.moment_ns };
+            return LogEntry::Dead { timestamp_ns: valid.timestamp_ns };
         }
         match self.verified_kind(&facts) {
-            Some(kind) if kind == facts.kind => Entry::Name { facts, offset, moment_ns: valid.moment_ns },
-            None if self.is_damaged(&facts) => Entry::Damaged { number: facts.inode },
+            Some(kind) if kind == facts.kind => LogEntry::Name { facts, offset, timestamp_ns: valid.timestamp_ns },
+            None if self.is_damaged(&facts) => LogEntry::Damaged { number: facts.inode },
             _ => not_whole,
         }
     }
@@ -178,7 +178,7 @@ impl<M: Memory> Fs<M> {
             for slot in &page.slots {
                 let word = slot.load();
                 let at = slot_address(word);
-                if matches!(self.entry(word, number, page), Entry::Damaged { .. }) && self.lines_fit(at, 1) {
+                if matches!(self.log_entry(word, number, page), LogEntry::Damaged { .. }) && self.lines_fit(at, 1) {
                     let dentry = self.pm.get(Pm::<Dentry>::new(at))?;
                     let lines = dentry.facts().map_or(1, |facts| dentry_lines(facts.name_length as usize));
                     let lines = lines.min((BLOCK_BYTES - at % BLOCK_BYTES) / LINE_BYTES);

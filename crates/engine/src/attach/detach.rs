@@ -24,10 +24,10 @@ impl<M: Memory> Fs<M> {
         {
             let thread = self.enter()?;
             if self.header()?.reaped.load(Acquire) != 0 {
-                thread.settle_doubtful()?;
+                thread.recount_directories()?;
             }
             thread.write_back_all()?;
-            thread.bury_orphans()?;
+            thread.reclaim_orphans()?;
             // A record that stayed would be repeated after some later crash.
             self.pm.fence(thread.clear_journal()?);
         }
@@ -38,7 +38,7 @@ impl<M: Memory> Fs<M> {
                 shard.give_back_inodes()?;
             }
         }
-        if self.header()?.abandoned.load(Acquire) != 0 {
+        if self.header()?.unclean_marks.load(Acquire) != 0 {
             return Ok(());
         }
         let snapshot = self.pm.fence(snapshot::write(&self)?);
@@ -50,7 +50,7 @@ impl<M: Memory> Fs<M> {
 
 impl<M: Memory> Thread<'_, M> {
     /// Retires the inodes that have no names; no process has them open any more.
-    fn bury_orphans(&self) -> Result<()> {
+    fn reclaim_orphans(&self) -> Result<()> {
         let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
         for index in 1..end as u32 {
             let cachelet = self.fs.dram.cachelet(index)?;

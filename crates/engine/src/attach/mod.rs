@@ -21,10 +21,10 @@ pub use mkfs::mkfs;
 use crate::ablation::Ablation;
 use crate::alloc::snapshot;
 use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramHeader, DramLayout, Phase};
+use crate::epoch::FIRST_EPOCH;
 use crate::error::{Error, Result};
 use crate::format::{State, Superblock};
 use crate::fs::Fs;
-use crate::grace::FIRST_EPOCH;
 use crate::liveness::Liveness;
 use crate::platform::Platform;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -241,7 +241,7 @@ impl<M: Memory> Fs<M> {
         for (cell, word) in header.image.iter().zip(options.image.words()) {
             cell.store(word, Relaxed);
         }
-        header.grace.store(FIRST_EPOCH, Relaxed);
+        header.global_epoch.store(FIRST_EPOCH, Relaxed);
         // Index 0 means "none".
         header.cachelets_next.store(1, Relaxed);
         self.init_mindex()?;

@@ -23,7 +23,7 @@
 //!   region, means "no slab". The last phase inverts it.
 
 use super::RecoveryReport;
-use super::damage::Entry;
+use super::damage::LogEntry;
 use crate::alloc::{BlockRun, SLAB_FULL, SLAB_LISTED, line_mask};
 use crate::cache::write_property;
 use crate::dram::GROUP_BLOCKS;
@@ -100,7 +100,7 @@ impl<M: Memory> Fs<M> {
     pub(super) fn scan(&self) -> Result<()> {
         let segments = self.header()?.segments.load(Acquire);
         self.phase(0, segments, |segment| self.recover_directories(segment))?;
-        self.phase(1, segments, |segment| self.settle_inodes(segment))?;
+        self.phase(1, segments, |segment| self.recover_inodes(segment))?;
         let units = self.dram.layout.groups_count.div_ceil(GROUPS_PER_UNIT);
         self.phase(2, units, |unit| self.sweep_slabs(unit))
     }
@@ -162,13 +162,13 @@ impl<M: Memory> Fs<M> {
 
     /// Calls `each` for the inodes of a segment.
     fn for_inodes(&self, segment: u64, mut each: impl FnMut(u64, &Inode) -> Result<()>) -> Result<()> {
-        let Some(place) = self.segment(segment) else { return Ok(()) };
+        let Some(located) = self.segment(segment) else { return Ok(()) };
         for index in 0..INODES_PER_SEGMENT {
-            let ahead = place.inode_offset((index + 8).min(INODES_PER_SEGMENT - 1));
+            let ahead = located.inode_offset((index + 8).min(INODES_PER_SEGMENT - 1));
             self.pm.prefetch(ahead);
             self.pm.prefetch(ahead + LINE_BYTES);
             let number = segment * INODES_PER_SEGMENT + index;
-            if number != 0 && each(number, self.inode_at(place.inode_offset(index))?).is_err() {
+            if number != 0 && each(number, self.inode_at(located.inode_offset(index))?).is_err() {
                 self.count(DAMAGED, 1);
             }
         }
@@ -242,24 +242,24 @@ impl<M: Memory> Fs<M> {
     }
 
     fn walk_page(&self, page: &LogPage, number: u64, walk: &mut Walk) -> Result<()> {
-        self.pm.note_read(self.pm.offset_of(page), BLOCK_BYTES);
+        self.pm.report_read(self.pm.offset_of(page), BLOCK_BYTES);
         for (index, slot) in page.slots.iter().enumerate() {
-            self.fetch_ahead(page, index);
-            match self.entry(slot.load_acquire(), number, page) {
-                Entry::Hole => {}
-                Entry::Unfinished => walk.garbage = true,
-                Entry::Damaged { number } => {
+            self.prefetch_ahead(page, index);
+            match self.log_entry(slot.load_acquire(), number, page) {
+                LogEntry::Hole => {}
+                LogEntry::Unfinished => walk.garbage = true,
+                LogEntry::Damaged { number } => {
                     self.count(DAMAGED, 1);
                     if number != 0 {
                         self.dram.inode_links(number)?.fetch_add(1, AcqRel);
                     }
                 }
-                Entry::Dead { moment_ns } => {
-                    walk.newest_ns = walk.newest_ns.max(moment_ns);
+                LogEntry::Dead { timestamp_ns } => {
+                    walk.newest_ns = walk.newest_ns.max(timestamp_ns);
                     walk.garbage = true;
                 }
-                Entry::Name { facts, offset, moment_ns } => {
-                    walk.newest_ns = walk.newest_ns.max(moment_ns);
+                LogEntry::Name { facts, offset, timestamp_ns } => {
+                    walk.newest_ns = walk.newest_ns.max(timestamp_ns);
                     self.count_name(slot, &facts, offset, walk)?;
                 }
             }
@@ -269,7 +269,7 @@ impl<M: Memory> Fs<M> {
 
     /// Prefetches the dentries and inodes that the walk reaches soon.
     #[inline]
-    fn fetch_ahead(&self, page: &LogPage, index: usize) {
+    fn prefetch_ahead(&self, page: &LogPage, index: usize) {
         if let Some(slot) = page.slots.get(index + AHEAD_DENTRIES) {
             self.pm.prefetch(slot_address(slot.load()));
         }
@@ -304,14 +304,14 @@ impl<M: Memory> Fs<M> {
         walk.names += 1;
         if facts.kind == FileKind::Directory {
             walk.subdirectories += 1;
-            self.settle_parent(facts)?;
+            self.recover_parent(facts)?;
         }
         Ok(())
     }
 
     /// Sets a directory's `..` to the directory of its name. A torn mkdir may have left it out,
     /// since the birth word does not certify it.
-    fn settle_parent(&self, facts: &DentryFacts) -> Result<()> {
+    fn recover_parent(&self, facts: &DentryFacts) -> Result<()> {
         let inode = self.inode(facts.inode)?;
         if inode.parent.load() != facts.parent {
             let dirty = self.pm.commit(&inode.parent, facts.parent, pmem::Flushed::nothing().sealed());
@@ -327,7 +327,7 @@ impl<M: Memory> Fs<M> {
         for _ in 0..pages {
             let Some(page) = self.log_page_of(offset, number) else { break };
             for slot in &page.slots {
-                if matches!(self.entry(slot.load(), number, page), Entry::Unfinished | Entry::Dead { .. }) {
+                if matches!(self.log_entry(slot.load(), number, page), LogEntry::Unfinished | LogEntry::Dead { .. }) {
                     self.pm.flush(self.pm.retract(slot, 0)).unfenced();
                 }
             }
@@ -339,11 +339,11 @@ impl<M: Memory> Fs<M> {
 
 // Inodes.
 impl<M: Memory> Fs<M> {
-    fn settle_inodes(&self, segment: u64) -> Result<()> {
+    fn recover_inodes(&self, segment: u64) -> Result<()> {
         self.for_inodes(segment, |number, inode| {
             match self.whole_inode(inode, number) {
                 Some((generation, property, sequence)) => {
-                    self.settle_inode(inode, number, generation, property, sequence)
+                    self.recover_inode(inode, number, generation, property, sequence)
                 }
                 // Recovery must not discard a root that does not verify.
                 None if number == ROOT_INODE => {
@@ -385,7 +385,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    fn settle_inode(
+    fn recover_inode(
         &self,
         inode: &Inode,
         number: u64,
@@ -461,7 +461,8 @@ impl<M: Memory> Fs<M> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {
             let Some(page) = self.log_page_of(offset, number) else { break };
-            if page.slots.iter().any(|slot| matches!(self.entry(slot.load(), number, page), Entry::Name { .. })) {
+            if page.slots.iter().any(|slot| matches!(self.log_entry(slot.load(), number, page), LogEntry::Name { .. }))
+            {
                 return true;
             }
             offset = page.next.load_acquire();

@@ -64,7 +64,7 @@ fn populate(thread: &Thread<'_>) {
 }
 
 #[test]
-fn a_scan_finds_exactly_what_a_clean_detach_would_have_said() {
+fn a_scan_finds_exactly_what_a_clean_detach_records() {
     let image = new_image(16 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     populate(&fs.enter().expect("enters"));
@@ -252,7 +252,9 @@ fn interrupted_rename() -> Memory {
 fn make_valid(image: &Memory, offset: u64) {
     let region = image.region();
     let dentry = region.get(Pm::<Dentry>::new(offset)).expect("a dentry");
-    let valid = Valid { valid: true, moment_ns: 6, turn: dentry.facts().expect("whole").turn }.word();
+    let valid =
+        Valid { valid: true, timestamp_ns: 6, reuse_generation: dentry.facts().expect("whole").reuse_generation }
+            .word();
     let _ = region.commit(&dentry.valid, valid, region.fence(Flushed::nothing()));
 }
 

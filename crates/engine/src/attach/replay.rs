@@ -83,7 +83,7 @@ impl<M: Memory> Fs<M> {
         for offset in record.invalidated.into_iter().filter(|offset| *offset != 0) {
             let dentry = pm.get(Pm::<Dentry>::new(offset))?;
             if Valid::from_word(dentry.valid.load()).valid {
-                pm.flush(pm.retract(&dentry.valid, dentry.gone(record.moment_ns))).unfenced();
+                pm.flush(pm.retract(&dentry.valid, dentry.invalid_word(record.timestamp_ns))).unfenced();
                 changed = true;
             }
         }
@@ -96,7 +96,7 @@ impl<M: Memory> Fs<M> {
     /// due all the same.
     fn arrived(&self, step: &Move) -> Result<bool> {
         let facts = self.verified_dentry(step.dentry)?;
-        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.standing(&facts).is_some())
+        Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid_word(&facts).is_some())
     }
 
     fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {

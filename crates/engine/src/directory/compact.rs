@@ -53,7 +53,7 @@ struct NewChain {
 }
 
 impl NewChain {
-    fn note(&mut self, flushed: Flushed) {
+    fn add_flushed(&mut self, flushed: Flushed) {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
 }
@@ -104,12 +104,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             let first_cookie = self.fs.log_page(tail.page(), number)?.0.first_cookie.load() + LOG_SLOTS;
             self.open_page(directory, tail, first_cookie)?
         };
-        self.wait_for_grace()?;
+        self.wait_for_grace_period()?;
         let old_head = inode.log.load_acquire();
         let copied = self.copy_names(number, old_head, boundary);
         // A name that was not copied carries the timestamp of its removal. Its remover stays pinned
         // until the directory's times, which remain, have that timestamp too.
-        let copied = copied.and_then(|chain| match self.wait_for_grace() {
+        let copied = copied.and_then(|chain| match self.wait_for_grace_period() {
             Ok(()) => Ok(chain),
             Err(error) => Err((chain, error)),
         });
@@ -149,7 +149,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn copy_page(&self, owner: u64, offset: u64, chain: &mut NewChain) -> Result<u64> {
         let (page, _) = self.fs.log_page(offset, owner)?;
         for (index, slot) in page.slots.iter().enumerate() {
-            self.fetch_ahead(page, index);
+            self.prefetch_ahead(page, index);
             let word = slot.load_acquire();
             if word == 0 {
                 continue;
@@ -167,7 +167,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Prefetches a dentry that a walk over the slots reaches soon.
     #[inline]
-    fn fetch_ahead(&self, page: &LogPage, index: usize) {
+    fn prefetch_ahead(&self, page: &LogPage, index: usize) {
         if let Some(slot) = page.slots.get(index + AHEAD) {
             self.fs.pm.prefetch(slot_address(slot.load()));
         }
@@ -201,7 +201,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
             page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
             pm.commit(&page.next, next, Flushed::nothing().sealed()).unflushed();
-            chain.note(pm.flush_all(page));
+            chain.add_flushed(pm.flush_all(page));
         }
         Ok(())
     }
@@ -221,8 +221,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let number = directory.number.load(Relaxed);
         self.own_pages(number, chain.first, boundary, number)?;
         self.own_pages(number, old_head, boundary, owned_by_slot(self.ticket()))?;
-        for (noted, page) in self.slot.intent.old.iter().zip([old_head, boundary]) {
-            noted.store(page, Relaxed);
+        for (recorded, page) in self.slot.intent.old.iter().zip([old_head, boundary]) {
+            recorded.store(page, Relaxed);
         }
         step();
         // Before the head changes: the head shows a reaper whether the swap happened.
@@ -254,7 +254,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !self.is_queued(RetiredKind::Log, old_head) {
             self.retire(RetiredKind::Log, old_head, boundary);
         }
-        directory.forget_holes(holes);
+        directory.uncount_holes(holes);
         Ok(())
     }
 

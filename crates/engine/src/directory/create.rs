@@ -7,13 +7,13 @@
 
 use super::compact::is_worth_it;
 use super::log::ClaimedSlot;
-use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NamePlace, NewNode, check_name};
+use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NameLocation, NewNode, check_name};
 use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
     Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, SlotTag,
-    Valid, dentry_lines, next_turn, slot_word,
+    Valid, dentry_lines, next_reuse_generation, slot_word,
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, Target};
@@ -35,16 +35,16 @@ pub(super) struct PreparedName<'f> {
 
 /// The file that a name stands for.
 #[derive(Clone, Copy)]
-pub(super) struct Named {
+pub(super) struct NameTarget {
     number: u64,
     generation: u32,
     kind: FileKind,
 }
 
-impl Named {
+impl NameTarget {
     /// The file of a cachelet.
-    pub(super) fn of(cachelet: &Cachelet, kind: FileKind) -> Named {
-        Named { number: cachelet.number.load(Relaxed), generation: cachelet.generation.load(Relaxed), kind }
+    pub(super) fn of(cachelet: &Cachelet, kind: FileKind) -> NameTarget {
+        NameTarget { number: cachelet.number.load(Relaxed), generation: cachelet.generation.load(Relaxed), kind }
     }
 }
 
@@ -57,16 +57,16 @@ struct PreparedInode<'f> {
     property: Property,
     /// Root of the initial extended attributes; zero: none.
     xattrs: u64,
-    moment_ns: i64,
+    timestamp_ns: i64,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Makes a file, directory, symbolic link or special file and returns it with a reference.
     /// Fails with `Exists` if the name is taken. The name is durable when the call returns.
     pub fn create(&self, directory: Node, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
-        let place = self.place_of(directory, name);
-        self.ask_for_name(&place);
-        self.create_at(&place, false, new)
+        let location = self.name_location(directory, name);
+        self.prefetch_name(&location);
+        self.create_at(&location, false, new)
     }
 
     /// As [`Thread::create`], for callers that have already prefetched or looked up the place.
@@ -74,14 +74,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// `seems_absent` says that a recent lookup did not find the name ([`Thread::seems_absent`]);
     /// then it is looked up again only under its bucket. If it exists after all, a slot of the
     /// directory's log is lost.
-    pub fn create_at(&self, place: &NamePlace<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
+    pub fn create_at(&self, location: &NameLocation<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
         self.fs.writable()?;
-        check_name(place.name)?;
-        let result = self.retry_when_full(|| self.create_once(place, seems_absent, new));
-        self.settle_names()?;
+        check_name(location.name)?;
+        let result = self.retry_when_full(|| self.create_once(location, seems_absent, new));
+        self.flush_name_count()?;
         self.recycle_some();
         if let Ok(node) = result {
-            self.forget(node);
+            self.unrecord_reference(node);
         }
         result
     }
@@ -89,14 +89,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Runs an operation, and once more if it found no space but recycling freed some. Not pinned.
     pub(crate) fn retry_when_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         self.make_room()?;
-        match self.retry_when_crowded(&operation) {
-            Err(Error::NoSpace | Error::NoInodes) if self.reclaim()? => self.retry_when_crowded(&operation),
+        match self.retry_when_dram_full(&operation) {
+            Err(Error::NoSpace | Error::NoInodes) if self.reclaim_space()? => self.retry_when_dram_full(&operation),
             result => result,
         }
     }
 
-    fn create_once(&self, place: &NamePlace<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
-        let NamePlace { directory, name, hash } = *place;
+    fn create_once(&self, location: &NameLocation<'_>, seems_absent: bool, new: &NewNode<'_>) -> Result<Node> {
+        let NameLocation { directory, name, hash } = *location;
         let (_pin, parent) = self.pin_indexed(directory)?;
         if !seems_absent && self.fs.has(directory.number, name, hash)? {
             return Err(Error::Exists);
@@ -105,7 +105,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let result = self.create_intended(parent, directory.number, name, hash, new);
         self.end_intent();
         if let Ok(node) = result {
-            self.note(node);
+            self.record_reference(node);
         }
         result
     }
@@ -123,11 +123,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let is_directory = new.kind == FileKind::Directory;
         if is_directory {
             // Directly after the count of names, which shares the cache line.
-            self.gain_subdirectory(parent);
+            self.count_subdirectory(parent);
         }
         self.create_prepared(&prepared, parent, name, hash, new).map_err(|error| {
             if is_directory {
-                self.lose_subdirectory(parent);
+                self.uncount_subdirectory(parent);
             }
             self.give_up_name(&prepared, error)
         })
@@ -156,7 +156,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Claims what a new name needs.
     #[inline]
     pub(super) fn prepare_name(&self, directory: &'f Cachelet, parent: u64, length: usize) -> Result<PreparedName<'f>> {
-        self.prepare_name_in(directory, parent, length, false, || self.claim_slot(directory))
+        self.prepare_name_with_slot(directory, parent, length, false, || self.claim_slot(directory))
     }
 
     /// As [`Thread::prepare_name`], for a name that takes the place of another name of the same
@@ -167,26 +167,26 @@ impl<'f, M: Memory> Thread<'f, M> {
         parent: u64,
         length: usize,
     ) -> Result<PreparedName<'f>> {
-        self.prepare_name_in(directory, parent, length, true, || self.claim_slot(directory))
+        self.prepare_name_with_slot(directory, parent, length, true, || self.claim_slot(directory))
     }
 
     /// As [`Thread::prepare_name`], for a dentry that replaces the dentry at an offset under the
     /// same name.
-    pub(super) fn prepare_heir(
+    pub(super) fn prepare_replacement(
         &self,
         directory: &'f Cachelet,
         parent: u64,
         length: usize,
-        heir_of: (&Dentry, u64),
+        replaced: (&Dentry, u64),
     ) -> Result<PreparedName<'f>> {
-        self.prepare_name_in(directory, parent, length, false, || self.inherit_slot(directory, heir_of))
+        self.prepare_name_with_slot(directory, parent, length, false, || self.reuse_slot(directory, replaced))
     }
 
     /// Counts the name before a slot is claimed, which keeps the directory from being removed
     /// meanwhile. Both steps change the same cache line of the directory and run back to back, so
     /// that the line moves between processors once.
     #[inline]
-    fn prepare_name_in(
+    fn prepare_name_with_slot(
         &self,
         directory: &'f Cachelet,
         parent: u64,
@@ -198,13 +198,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let dentry_offset = self.allocate_lines(lines)?;
         let is_alive = if moves { self.count_move(directory) } else { directory.add_name() };
         let claimed = match is_alive {
-            true if moves => slot().inspect_err(|_| directory.forget_holes(1)),
-            true => slot().inspect_err(|_| directory.take_name()),
+            true if moves => slot().inspect_err(|_| directory.uncount_holes(1)),
+            true => slot().inspect_err(|_| directory.uncount_name()),
             false => Err(Error::NotFound),
         };
         match claimed {
             Ok(slot) => {
-                self.note_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
+                self.record_log_slot(dentry_offset | lines, self.fs.pm.offset_of(slot.word));
                 Ok(PreparedName { directory, parent, dentry_offset, slot, moves, lines })
             }
             Err(error) => {
@@ -217,7 +217,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn count_move(&self, directory: &Cachelet) -> bool {
         let counts = directory.move_name();
         if counts.is_some_and(is_worth_it) {
-            directory.note_holey();
+            directory.mark_holey();
         }
         counts.is_some()
     }
@@ -225,10 +225,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Gives back what `prepare_name` claimed; a slot that was not inherited stays a hole. Returns
     /// the error that caused the rollback.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
-        if prepared.slot.inherited {
-            prepared.directory.take_name();
+        if prepared.slot.reused {
+            prepared.directory.uncount_name();
         } else if !prepared.moves {
-            prepared.directory.lose_name();
+            prepared.directory.turn_name_into_hole();
         }
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
@@ -261,8 +261,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet_index: u32,
     ) -> Result<PreparedInode<'f>> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
-        let moment_ns = self.moment(parent);
-        let property = self.as_owner(number, || self.first_property(new, moment_ns))?;
+        let timestamp_ns = self.directory_timestamp(parent);
+        let property = self.as_owner(number, || self.first_property(new, timestamp_ns))?;
         if property.flags & PROPERTY_INLINE != 0 {
             let pm = &self.fs.pm;
             // No checksum covers the target, so it is durable before any record that names it. A
@@ -270,7 +270,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?);
         }
         let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, number, inode, &property)? };
-        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, moment_ns })
+        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, timestamp_ns })
     }
 
     /// Writes a new inode's extended attributes and commits their root word to the inode, durably:
@@ -296,7 +296,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The first property entry of a new inode. A long symlink target is durable on return.
-    fn first_property(&self, new: &NewNode<'_>, moment_ns: i64) -> Result<Property> {
+    fn first_property(&self, new: &NewNode<'_>, timestamp_ns: i64) -> Result<Property> {
         let mut property = Property {
             mode: new.kind.mode_bits() | new.permissions & 0o7777,
             flags: if new.access_list { PROPERTY_ACCESS_LIST } else { 0 },
@@ -305,8 +305,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             gid: new.gid,
             size_bytes: 0,
             blocks: 0,
-            modified_ns: moment_ns,
-            changed_ns: moment_ns,
+            modified_ns: timestamp_ns,
+            changed_ns: timestamp_ns,
             root: 0,
         };
         if new.kind == FileKind::Symlink {
@@ -358,8 +358,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = self.write_inode(fresh, new, prepared.parent)?;
         // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
-        let named = Named { number: fresh.number, generation, kind: new.kind };
-        let dentry = self.write_dentry(prepared, named, name, fresh.moment_ns)?;
+        let named = NameTarget { number: fresh.number, generation, kind: new.kind };
+        let dentry = self.write_dentry(prepared, named, name, fresh.timestamp_ns)?;
         self.fill_new_cachelet(fresh);
         // Crash point: any subset of the four lines is durable. Recovery verifies all of them
         // before it follows the slot (attach::recovery).
@@ -368,7 +368,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
-        self.touch_directory(prepared.directory, fresh.moment_ns);
+        self.touch_directory(prepared.directory, fresh.timestamp_ns);
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }
 
@@ -378,7 +378,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = fresh.inode;
         let generation = inode.next_generation();
         let kind = new.kind as u32;
-        let born = fresh.moment_ns as u64;
+        let born = fresh.timestamp_ns as u64;
         let mut dirty = pm
             .set64(&inode.number, fresh.number)
             .and(pm.set32(&inode.kind, kind))
@@ -404,11 +404,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn write_dentry(
         &self,
         prepared: &PreparedName<'f>,
-        named: Named,
+        named: NameTarget,
         name: &[u8],
-        moment_ns: i64,
+        timestamp_ns: i64,
     ) -> Result<Flushed> {
-        let flushed = self.write_dentry_alone(prepared, named, name, moment_ns)?;
+        let flushed = self.write_dentry_alone(prepared, named, name, timestamp_ns)?;
         let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
         let slot = self.fs.pm.commit(prepared.slot.word, word, flushed.sealed());
         Ok(self.fs.pm.flush(slot))
@@ -418,9 +418,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn write_dentry_alone(
         &self,
         prepared: &PreparedName<'f>,
-        named: Named,
+        named: NameTarget,
         name: &[u8],
-        moment_ns: i64,
+        timestamp_ns: i64,
     ) -> Result<Flushed> {
         let pm = &self.fs.pm;
         let offset = prepared.dentry_offset;
@@ -432,9 +432,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             cookie: prepared.slot.cookie,
             kind: named.kind,
             name_length: name.len() as u8,
-            turn: next_turn(dentry.valid.load()),
+            reuse_generation: next_reuse_generation(dentry.valid.load()),
         };
-        let valid = Valid { valid: true, moment_ns: moment_ns.max(0) as u64, turn: facts.turn };
+        let valid =
+            Valid { valid: true, timestamp_ns: timestamp_ns.max(0) as u64, reuse_generation: facts.reuse_generation };
         let dirty = pm
             .set64(&dentry.inode, facts.inode_word())
             .and(pm.set64(&dentry.parent, facts.parent))
@@ -450,7 +451,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let generation = fresh.inode.birth.load() as u32;
         let cachelet = fresh.cachelet;
         self.fill_cachelet(cachelet, fresh.inode, generation, &fresh.property, 0);
-        cachelet.accessed_ns.store(fresh.moment_ns, Relaxed);
+        cachelet.accessed_ns.store(fresh.timestamp_ns, Relaxed);
         if fresh.property.flags & PROPERTY_INLINE == 0 && fresh.xattrs == 0 {
             cachelet.dirty.store(PLAIN, Relaxed);
         }
@@ -504,9 +505,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket_to_change(hash);
+        self.fs.prefetch_bucket_for_write(hash);
         let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
-        self.settle_names()?;
+        self.flush_name_count()?;
         self.recycle_some();
         result
     }
@@ -553,11 +554,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.intent.file.store(node.cachelet, Release);
         step();
         self.add_link(cachelet)?;
-        let moment_ns = self.moment(prepared.directory);
+        let timestamp_ns = self.directory_timestamp(prepared.directory);
         let mut property = self.property_now(cachelet);
-        property.changed_ns = moment_ns;
+        property.changed_ns = timestamp_ns;
         let attributes = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
-        let dentry = self.write_dentry(prepared, Named::of(cachelet, kind), name, moment_ns)?;
+        let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, timestamp_ns)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
         self.fs.pm.fence(attributes.and(dentry));
         self.fs.unlock_logs();
@@ -568,7 +569,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // this name in the mindex when it gets the lock.
         drop(file);
         drop(held);
-        self.touch_directory(prepared.directory, moment_ns);
+        self.touch_directory(prepared.directory, timestamp_ns);
         Ok(())
     }
 

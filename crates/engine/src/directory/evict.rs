@@ -43,16 +43,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         let _evicting = self.lock(&header.evict_lock, &header.rare_waiters)?;
         let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
         let mut evicted = 0;
-        let mut hand = header.evict_head.load(Relaxed);
+        let mut cursor = header.evict_head.load(Relaxed);
         // Two rounds: the first may only clear second chances.
         for _ in 0..2 * end as u64 {
-            hand = if hand + 1 >= end { 1 } else { hand + 1 };
-            evicted += usize::from(self.evict_directory(hand)?);
+            cursor = if cursor + 1 >= end { 1 } else { cursor + 1 };
+            evicted += usize::from(self.evict_directory(cursor)?);
             if evicted == DIRECTORIES_PER_CALL {
                 break;
             }
         }
-        header.evict_head.store(hand, Relaxed);
+        header.evict_head.store(cursor, Relaxed);
         while self.recycle(usize::MAX)? != 0 {}
         Ok(evicted != 0)
     }
@@ -68,7 +68,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         directory.end_maintaining(self.ticket());
         self.end_intent();
-        self.give_back(node);
+        self.release_recorded(node);
         result
     }
 
@@ -85,11 +85,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
             && DirectoryState::of(directory) == DirectoryState::Indexed
             && self.is_unused(directory);
-        if !candidate || directory.forget_used() || !self.reference(directory) {
+        if !candidate || directory.clear_used() || !self.reference(directory) {
             return Ok(None);
         }
         let node = Node { cachelet: index, number };
-        self.note(node);
+        self.record_reference(node);
         Ok(Some(node))
     }
 
@@ -114,15 +114,15 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Takes the names of a directory that a dead thread left in need of a recount out of the
     /// mindex, so that they are indexed and counted anew. Not pinned.
-    pub(super) fn evict_doubtful(&self, directory: Node) -> Result<()> {
+    pub(super) fn evict_for_recount(&self, directory: Node) -> Result<()> {
         let cachelet = self.cachelet(directory)?;
         self.intend_maintenance(directory.cachelet);
         let result = match cachelet.maintain(self.ticket()) {
-            true => self.evict_doubtful_maintained(cachelet),
+            true => self.evict_for_recount_maintained(cachelet),
             false => {
                 self.fs.platform.wait(&cachelet.directory, cachelet.directory.load(Relaxed), EVICTION_WAIT_MS);
                 // The thread that maintains it may have died.
-                self.fs.reap_dead().map(drop)
+                self.fs.reap_dead_threads().map(drop)
             }
         };
         cachelet.end_maintaining(self.ticket());
@@ -130,10 +130,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         result
     }
 
-    fn evict_doubtful_maintained(&self, directory: &'f Cachelet) -> Result<()> {
+    fn evict_for_recount_maintained(&self, directory: &'f Cachelet) -> Result<()> {
         {
             let _held = self.lock(&directory.lock, &directory.waiters)?;
-            if DirectoryState::of(directory) != DirectoryState::Doubtful {
+            if DirectoryState::of(directory) != DirectoryState::NeedsRecount {
                 return Ok(());
             }
             DirectoryState::set(directory, DirectoryState::Evicting);
@@ -148,7 +148,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Threads that saw it indexed leave; later ones wait for the state to change and index
         // again. The lock is not held meanwhile: others may wait for it while pinned, and this
         // waits for them to leave.
-        self.wait_for_grace()?;
+        self.wait_for_grace_period()?;
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written
         // back.
@@ -161,19 +161,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         DirectoryState::set(directory, DirectoryState::Absent);
         self.fs.platform.wake(&directory.directory);
-        self.settle_names()?;
+        self.flush_name_count()?;
         result.map(drop)
     }
 
     /// Recounts directories that dead threads left in need of a recount and that have not been used
     /// since. Called by the last process to leave, before links are written back.
-    pub(crate) fn settle_doubtful(&self) -> Result<()> {
+    pub(crate) fn recount_directories(&self) -> Result<()> {
         let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
         for index in 1..end as u32 {
             let directory = self.fs.dram.cachelet(index)?;
             let number = directory.number.load(Acquire);
-            if number != 0 && DirectoryState::of(directory) == DirectoryState::Doubtful {
-                self.evict_doubtful(Node { cachelet: index, number })?;
+            if number != 0 && DirectoryState::of(directory) == DirectoryState::NeedsRecount {
+                self.evict_for_recount(Node { cachelet: index, number })?;
             }
         }
         Ok(())
@@ -198,7 +198,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 };
                 let valid = Valid::from_word(dentry.valid.load_acquire());
                 found.subdirectories += u32::from(valid.valid && facts.kind == FileKind::Directory);
-                found.changed_ns = found.changed_ns.max(valid.moment_ns as i64);
+                found.changed_ns = found.changed_ns.max(valid.timestamp_ns as i64);
                 let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
                 let hash = self.fs.hash_name(number, name);
                 let target = {
@@ -236,13 +236,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         if state.is_used() || leaving || changed || indexed {
             return Ok(());
         }
-        let references = References::buried_by(self.ticket());
+        let references = References::reclaimed_by(self.ticket());
         let dead = References { references, flags: state.flags | FLAG_DEAD | FLAG_EVICTED, ..state }.word();
         self.slot.intent.victim.store(index, Relaxed);
         step();
         if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
             step();
-            self.forget_pointer(cachelet, index)?;
+            self.clear_pointer(cachelet, index)?;
             step();
             self.retire(RetiredKind::Cachelet, index as u64, 0);
         }

@@ -10,13 +10,13 @@
 use super::log::Tail;
 use super::read::LINE_SLOTS;
 use crate::dram::{Cachelet, DirectoryState};
+use crate::epoch::Pin;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, NAME_BYTES_MAX,
     Valid, slot_address, slot_tag,
 };
 use crate::fs::{Fs, Node, Thread};
-use crate::grace::Pin;
 use crate::mindex::{NameHash, Target};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -38,7 +38,7 @@ struct Pending {
 
 /// Totals of a directory's log.
 #[derive(Default)]
-struct Found {
+struct LogTotals {
     names: u64,
     holes: u64,
     subdirectories: u32,
@@ -51,7 +51,7 @@ impl DirectoryState {
             1 => DirectoryState::Indexing,
             2 => DirectoryState::Indexed,
             3 => DirectoryState::Evicting,
-            _ => DirectoryState::Doubtful,
+            _ => DirectoryState::NeedsRecount,
         }
     }
 
@@ -64,10 +64,10 @@ impl DirectoryState {
 
     /// For a reaper: marks names and counts as unreliable for later operations. The directory then
     /// needs a recount.
-    pub(crate) fn doubt(directory: &Cachelet) {
+    pub(crate) fn mark_needs_recount(directory: &Cachelet) {
         let changed = |word: u32| match word & 0xff {
             0 => None,
-            _ => Some(word & !0xff | DirectoryState::Doubtful as u32),
+            _ => Some(word & !0xff | DirectoryState::NeedsRecount as u32),
         };
         let _ = directory.directory.fetch_update(AcqRel, Relaxed, changed);
     }
@@ -102,7 +102,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         loop {
             let pin = self.pin();
             if DirectoryState::of(directory) == DirectoryState::Indexed {
-                directory.note_used();
+                directory.mark_used();
                 return Ok((pin, directory));
             }
             drop(pin);
@@ -118,11 +118,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             DirectoryState::Evicting => {
                 self.fs.platform.wait(&directory.directory, word, EVICTION_WAIT_MS);
                 if directory.directory.load(Acquire) == word {
-                    self.fs.reap_dead()?;
+                    self.fs.reap_dead_threads()?;
                 }
                 return Ok(());
             }
-            DirectoryState::Doubtful => return self.evict_doubtful(node),
+            DirectoryState::NeedsRecount => return self.evict_for_recount(node),
             _ => {}
         }
         let _held = self.lock(&directory.lock, &directory.waiters)?;
@@ -138,14 +138,14 @@ impl<'f, M: Memory> Thread<'f, M> {
                 DirectoryState::set(directory, DirectoryState::Absent);
             }
         }
-        self.settle_names()?;
+        self.flush_name_count()?;
         result
     }
 
     fn index_log(&self, directory: &'f Cachelet) -> Result<()> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
-        let mut found = Found::default();
+        let mut found = LogTotals::default();
         let mut tail = Tail(0);
         let mut pages = 0;
         let mut pending = [Pending::default(); AHEAD];
@@ -155,7 +155,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Corruption::LogPage(offset).into());
             }
             let (page, kind) = self.fs.log_page(offset, number)?;
-            self.fs.pm.note_read(offset, BLOCK_BYTES);
+            self.fs.pm.report_read(offset, BLOCK_BYTES);
             let end = self.index_page(page, number, &mut pending, &mut found)?;
             // In a page that is no longer the last, the slots behind the last used one are never
             // claimed.
@@ -173,13 +173,19 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Queues the names of a page. Returns the position behind its last used slot.
-    fn index_page(&self, page: &LogPage, owner: u64, pending: &mut [Pending; AHEAD], found: &mut Found) -> Result<u64> {
+    fn index_page(
+        &self,
+        page: &LogPage,
+        owner: u64,
+        pending: &mut [Pending; AHEAD],
+        found: &mut LogTotals,
+    ) -> Result<u64> {
         let mut end = 0;
         // Whether this line and the next one name anything.
-        let mut names_any = [self.ask_for_names(page, 0), self.ask_for_names(page, 1)];
+        let mut names_any = [self.prefetch_names(page, 0), self.prefetch_names(page, 1)];
         for line in 0..page.slots.len() / LINE_SLOTS {
             let is_empty = !names_any[0];
-            names_any = [names_any[1], self.ask_for_names(page, line + 2)];
+            names_any = [names_any[1], self.prefetch_names(page, line + 2)];
             if is_empty {
                 continue;
             }
@@ -243,12 +249,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             };
             self.insert_entry(&held, entry, hash, pending.dentry, target);
         }
-        self.settle_names()
+        self.flush_name_count()
     }
 
-    /// Records that a directory's names changed at `moment_ns`. In DRAM only, since the dentry
+    /// Records that a directory's names changed at `timestamp_ns`. In DRAM only, since the dentry
     /// carries the timestamp.
-    pub(super) fn touch_directory(&self, directory: &Cachelet, moment_ns: i64) {
+    pub(super) fn touch_directory(&self, directory: &Cachelet, timestamp_ns: i64) {
         // Usually another change within the same clock tick has already done this, which an even
         // change time shows. The check is cheaper than an atomic maximum, and its cache line
         // changes rarely.
@@ -257,24 +263,24 @@ impl<'f, M: Memory> Thread<'f, M> {
         // so that a write-back cannot clear it too early. If the thread dies before it sets the
         // mark, the directory is marked as needing a recount.
         let changed_ns = directory.changed_ns.load(Relaxed);
-        if changed_ns >= moment_ns && changed_ns & 1 == 0 {
+        if changed_ns >= timestamp_ns && changed_ns & 1 == 0 {
             return;
         }
-        directory.modified_ns.fetch_max(moment_ns, Relaxed);
-        directory.changed_ns.fetch_max(moment_ns, Release);
+        directory.modified_ns.fetch_max(timestamp_ns, Relaxed);
+        directory.changed_ns.fetch_max(timestamp_ns, Release);
         step();
         self.mark_dirty(directory);
     }
 
     /// Counts a subdirectory that was made in this directory or moved into it.
-    pub(super) fn gain_subdirectory(&self, directory: &Cachelet) {
+    pub(super) fn count_subdirectory(&self, directory: &Cachelet) {
         directory.device.fetch_add(1, AcqRel);
         step();
         self.mark_dirty(directory);
     }
 
     /// Counts a subdirectory that was removed from this directory or moved out of it.
-    pub(super) fn lose_subdirectory(&self, directory: &Cachelet) {
+    pub(super) fn uncount_subdirectory(&self, directory: &Cachelet) {
         directory.device.fetch_sub(1, AcqRel);
         step();
         self.mark_dirty(directory);

@@ -14,8 +14,8 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
 impl<M: Memory> Fs<M> {
-    fn journal_slot(&self, thread_slot: u64, turn: u64) -> Result<&JournalSlot> {
-        let index = (thread_slot * 2 + turn % 2) % JOURNAL_SLOTS;
+    fn journal_slot(&self, thread_slot: u64, sequence: u64) -> Result<&JournalSlot> {
+        let index = (thread_slot * 2 + sequence % 2) % JOURNAL_SLOTS;
         Ok(self.pm.get(Pm::new(self.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES))?)
     }
 
@@ -37,14 +37,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// the same fence makes both durable.
     pub(super) fn write_journal(&self, record: &JournalRecord) -> Result<Flushed> {
         let pm = &self.fs.pm;
-        let turn = self.slot.renames.load(Relaxed);
-        let steps = match turn.checked_sub(1) {
+        let sequence = self.slot.renames.load(Relaxed);
+        let steps = match sequence.checked_sub(1) {
             Some(last) => self.fs.journal_slot(self.index as u64, last)?.record(),
             None => None,
         };
         let steps = steps.map_or(Flushed::nothing(), |record| self.fs.flush_steps(&record));
-        let slot = self.fs.journal_slot(self.index as u64, turn)?;
-        let words = JournalRecord { turn, ..*record }.words();
+        let slot = self.fs.journal_slot(self.index as u64, sequence)?;
+        let words = JournalRecord { sequence, ..*record }.words();
         for (cell, word) in slot.words.iter().zip(words) {
             // Flushed with the whole slot below.
             pm.set64(cell, word).unflushed();
@@ -54,8 +54,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// As the reaper of this slot: counts the rename of a record, unless it has been counted.
-    pub(crate) fn end_journal_of(&self, turn: u64) {
-        if self.slot.renames.load(Relaxed) == turn {
+    pub(crate) fn end_journal_of(&self, sequence: u64) {
+        if self.slot.renames.load(Relaxed) == sequence {
             self.end_journal();
         }
     }
@@ -63,10 +63,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// As the reaper of this slot: the record of the rename that was to make a name of
     /// `dentry_offset`, if the rename got that far.
     pub(crate) fn rename_record(&self, dentry_offset: u64) -> Result<Option<JournalRecord>> {
-        let turn = self.slot.renames.load(Relaxed);
-        for turn in [Some(turn), turn.checked_sub(1)].into_iter().flatten() {
-            let slot = self.fs.journal_slot(self.index as u64, turn)?;
-            let record = slot.record().filter(|record| record.turn == turn && record.moves[0].dentry == dentry_offset);
+        let sequence = self.slot.renames.load(Relaxed);
+        for sequence in [Some(sequence), sequence.checked_sub(1)].into_iter().flatten() {
+            let slot = self.fs.journal_slot(self.index as u64, sequence)?;
+            let record =
+                slot.record().filter(|record| record.sequence == sequence && record.moves[0].dentry == dentry_offset);
             if record.is_some() {
                 self.fs.pm.flush_all(slot).unfenced();
                 return Ok(record);
@@ -120,9 +121,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn each_finished(&self, used: u64, mut visit: impl FnMut(&JournalSlot, JournalRecord)) -> Result<()> {
         for thread_slot in 0..used {
             let renames = self.fs.dram.slot(thread_slot as u32)?.renames.load(Acquire);
-            for turn in renames.saturating_sub(2)..renames {
-                let slot = self.fs.journal_slot(thread_slot, turn)?;
-                if let Some(record) = slot.record().filter(|record| record.turn < renames) {
+            for sequence in renames.saturating_sub(2)..renames {
+                let slot = self.fs.journal_slot(thread_slot, sequence)?;
+                if let Some(record) = slot.record().filter(|record| record.sequence < renames) {
                     visit(slot, record);
                 }
             }

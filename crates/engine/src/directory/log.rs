@@ -29,7 +29,7 @@ pub(super) struct ClaimedSlot<'f> {
     /// The slot's cookie.
     pub cookie: u64,
     /// The slot still names another dentry of the same name, which the new dentry replaces.
-    pub inherited: bool,
+    pub reused: bool,
 }
 
 /// The tail of a log as one word: page number and next slot.
@@ -89,17 +89,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             step();
             let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
             // The neighbouring slots belong to other threads.
-            self.fs.pm.prefetch_to_change(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
+            self.fs.pm.prefetch_for_write(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
             let cookie = page.first_cookie.load() + tail.slot();
-            return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie, inherited: false });
+            return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie, reused: false });
         }
     }
 
     /// Returns the slot that names a dentry, for the new dentry that replaces it; a fresh slot if
     /// the log does not name the dentry as expected. `Busy` while the log is being compacted, since
     /// copied slots must not change. Pinned, so a later compaction waits for this thread to leave.
-    pub(super) fn inherit_slot(&self, directory: &'f Cachelet, heir_of: (&Dentry, u64)) -> Result<ClaimedSlot<'f>> {
-        let (dentry, offset) = heir_of;
+    pub(super) fn reuse_slot(&self, directory: &'f Cachelet, replaced: (&Dentry, u64)) -> Result<ClaimedSlot<'f>> {
+        let (dentry, offset) = replaced;
         if directory.is_maintained() {
             return Err(Error::Busy);
         }
@@ -117,7 +117,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 LogPageKind::Compacted => page.slots.iter().find(|slot| slot.load() == word),
             };
             if let Some(slot) = slot.filter(|slot| slot.load_acquire() == word) {
-                return Ok(ClaimedSlot { word: slot, cookie, inherited: true });
+                return Ok(ClaimedSlot { word: slot, cookie, reused: true });
             }
         }
         self.claim_slot(directory)

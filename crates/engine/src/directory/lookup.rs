@@ -2,15 +2,15 @@
 
 use super::check_name;
 use crate::attributes::{Attributes, Protection};
+use crate::backoff::Backoff;
 use crate::dram::{
     Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, References,
 };
+use crate::epoch::Pin;
 use crate::error::{Error, Result};
 use crate::format::NAME_BYTES_MAX;
 use crate::fs::{Fs, Node, Thread};
-use crate::grace::Pin;
-use crate::mindex::{NameHash, Near};
-use crate::patience::Patience;
+use crate::mindex::{MainBucketLookup, NameHash};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::Memory;
 
@@ -25,22 +25,22 @@ pub struct Visit<'t, 'f, M: Memory> {
 
 /// A file that a visit has reached. It may have lost its name since.
 #[derive(Clone, Copy)]
-pub struct Seen<'f> {
+pub struct VisitedFile<'f> {
     cachelet: &'f Cachelet,
     node: Node,
 }
 
 /// A name in a directory, whether or not it exists; lets several calls share its hash. Made by
-/// [`Thread::place_of`]. The directory must stay referenced meanwhile.
+/// [`Thread::name_location`]. The directory must stay referenced meanwhile.
 #[derive(Clone, Copy)]
-pub struct NamePlace<'n> {
+pub struct NameLocation<'n> {
     pub(super) directory: Node,
     pub(super) name: &'n [u8],
     /// Hash of directory and name.
     pub(super) hash: NameHash,
 }
 
-impl<'n> NamePlace<'n> {
+impl<'n> NameLocation<'n> {
     /// The directory.
     #[inline]
     pub fn directory(&self) -> Node {
@@ -63,32 +63,32 @@ impl<'n> NamePlace<'n> {
 /// directory has no mark, and then has the version and moves of before, it had its name when the
 /// mark was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Footing {
+pub struct ValidationStamp {
     cachelet: u32,
     version: u32,
-    moves: u64,
+    rename_count: u64,
 }
 
-impl Footing {
+impl ValidationStamp {
     /// A stamp that never matches: no cachelet in use has version zero. All bytes are zero.
-    pub const NONE: Footing = Footing { cachelet: 0, version: 0, moves: 0 };
+    pub const NONE: ValidationStamp = ValidationStamp { cachelet: 0, version: 0, rename_count: 0 };
 
     /// Whether the stamp is of this directory, or of an earlier one in the same cachelet.
     #[inline]
-    pub fn is_on(&self, directory: Node) -> bool {
+    pub fn is_for(&self, directory: Node) -> bool {
         self.cachelet == directory.cachelet
     }
 
     /// The stamp of a directory in its present state; `index` is its cachelet's. `None` while its
     /// name is being removed or moved, or its permissions change.
     #[inline]
-    fn of(directory: &Cachelet, index: u32) -> Option<Footing> {
+    fn of(directory: &Cachelet, index: u32) -> Option<ValidationStamp> {
         let leaving = References::flag(FLAG_RENAMING | FLAG_DELETED | FLAG_DEAD | FLAG_EVICTED);
         if directory.references.load(Acquire) & leaving != 0 {
             return None;
         }
         let version = directory.version.load(Acquire);
-        (version & 1 == 0).then(|| Footing { cachelet: index, version, moves: directory.moves() })
+        (version & 1 == 0).then(|| ValidationStamp { cachelet: index, version, rename_count: directory.rename_count() })
     }
 }
 
@@ -96,53 +96,58 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
     /// The present stamp of a directory. Facts read about it and its name afterwards hold for as
     /// long as the stamp matches.
     #[inline]
-    pub fn footing(&self, directory: Seen<'f>) -> Option<Footing> {
-        Footing::of(directory.cachelet, directory.node.cachelet)
+    pub fn validation_stamp(&self, directory: VisitedFile<'f>) -> Option<ValidationStamp> {
+        ValidationStamp::of(directory.cachelet, directory.node.cachelet)
     }
 
     /// The last directory of a path, if the stamps of all its directories still match.
     #[inline]
-    pub fn stand_at(&self, way: &[Footing]) -> Option<Seen<'f>> {
+    pub fn validated_end(&self, way: &[ValidationStamp]) -> Option<VisitedFile<'f>> {
         let mut last = None;
-        for footing in way {
-            let cachelet = self.thread.fs.dram.cachelet(footing.cachelet).ok()?;
-            if Footing::of(cachelet, footing.cachelet)? != *footing {
+        for stamp in way {
+            let cachelet = self.thread.fs.dram.cachelet(stamp.cachelet).ok()?;
+            if ValidationStamp::of(cachelet, stamp.cachelet)? != *stamp {
                 return None;
             }
-            last = Some((cachelet, footing.cachelet));
+            last = Some((cachelet, stamp.cachelet));
         }
         // The marks tell whether it is removed; the counts are not read, because every create in it
         // writes their line.
         let (cachelet, index) = last?;
-        Some(Seen { cachelet, node: Node { cachelet: index, number: cachelet.number.load(Relaxed) } })
+        Some(VisitedFile { cachelet, node: Node { cachelet: index, number: cachelet.number.load(Relaxed) } })
     }
 
     /// A file that the caller has a reference to.
     #[inline]
-    pub fn begin_at(&self, node: Node) -> Result<Seen<'f>> {
-        Ok(Seen { cachelet: self.thread.cachelet(node)?, node })
+    pub fn begin_at(&self, node: Node) -> Result<VisitedFile<'f>> {
+        Ok(VisitedFile { cachelet: self.thread.cachelet(node)?, node })
     }
 
     /// The file of a name. `None` if the walk cannot decide: the parent is not an indexed
     /// directory, the name is too long, or the cachelet is unavailable.
     #[inline]
-    pub fn find(&self, directory: Seen<'f>, name: &[u8]) -> Result<Option<Seen<'f>>> {
-        self.find_asking(directory, name, |_| {})
+    pub fn find(&self, directory: VisitedFile<'f>, name: &[u8]) -> Result<Option<VisitedFile<'f>>> {
+        self.find_prefetching(directory, name, |_| {})
     }
 
-    /// As [`Visit::find`]. `ask` receives the index of a cachelet that the name probably leads to
-    /// while that cachelet is still being loaded from memory. The layer above can then prefetch its
-    /// own record of the file at the same time.
+    /// As [`Visit::find`]. `prefetch` receives the index of a cachelet that the name probably leads
+    /// to while that cachelet is still being loaded from memory. The layer above can then prefetch
+    /// its own record of the file at the same time.
     #[inline]
-    pub fn find_asking(&self, directory: Seen<'f>, name: &[u8], ask: impl Fn(u32)) -> Result<Option<Seen<'f>>> {
-        let Seen { cachelet, node } = directory;
+    pub fn find_prefetching(
+        &self,
+        directory: VisitedFile<'f>,
+        name: &[u8],
+        prefetch: impl Fn(u32),
+    ) -> Result<Option<VisitedFile<'f>>> {
+        let VisitedFile { cachelet, node } = directory;
         if DirectoryState::of(cachelet) != DirectoryState::Indexed || name.len() > NAME_BYTES_MAX {
             return Ok(None);
         }
-        cachelet.note_used();
+        cachelet.mark_used();
         let hash = self.thread.fs.hash_name(node.number, name);
-        match self.thread.find_cachelet(node.number, name, hash, ask) {
-            Ok((index, cachelet, number)) => Ok(Some(Seen { cachelet, node: Node { cachelet: index, number } })),
+        match self.thread.find_cachelet(node.number, name, hash, prefetch) {
+            Ok((index, cachelet, number)) => Ok(Some(VisitedFile { cachelet, node: Node { cachelet: index, number } })),
             // There is no room for its cachelet, or another thread is working on it. A visit cannot
             // wait.
             Err(Error::NoMemory | Error::Busy) => Ok(None),
@@ -152,19 +157,19 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
 
     /// What decides the access to a file: owner and permissions.
     #[inline]
-    pub fn protection(&self, file: Seen<'f>) -> Result<Protection> {
+    pub fn protection(&self, file: VisitedFile<'f>) -> Result<Protection> {
         self.thread.protection_of(file.cachelet)
     }
 
     /// The attributes of a file.
     #[inline]
-    pub fn stat(&self, file: Seen<'f>) -> Result<Attributes> {
+    pub fn stat(&self, file: VisitedFile<'f>) -> Result<Attributes> {
         self.thread.attributes(file.cachelet)
     }
 
     /// Takes a reference to a file; `None` if the file is already gone.
     #[inline]
-    pub fn take(&self, file: Seen<'f>) -> Option<Node> {
+    pub fn take(&self, file: VisitedFile<'f>) -> Option<Node> {
         self.thread.reference(file.cachelet).then_some(file.node)
     }
 
@@ -181,7 +186,7 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
     }
 }
 
-impl Seen<'_> {
+impl VisitedFile<'_> {
     /// Its number and cachelet.
     #[inline]
     pub fn node(&self) -> Node {
@@ -192,9 +197,9 @@ impl Seen<'_> {
 impl<M: Memory> Fs<M> {
     /// Prefetches the part of a cachelet that [`Visit::stat`] and changes of a file need beyond
     /// what a lookup loads. For callers that learn the cachelet during a lookup; see
-    /// [`Visit::find_asking`].
+    /// [`Visit::find_prefetching`].
     #[inline]
-    pub fn ask_for_attributes(&self, cachelet: u32) {
+    pub fn prefetch_attributes(&self, cachelet: u32) {
         self.dram.prefetch_cachelet_rest(cachelet);
     }
 }
@@ -208,27 +213,27 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The place of a name in a directory, whether or not the name exists.
     #[inline]
-    pub fn place_of<'n>(&self, directory: Node, name: &'n [u8]) -> NamePlace<'n> {
-        NamePlace { directory, name, hash: self.fs.hash_name(directory.number, name) }
+    pub fn name_location<'n>(&self, directory: Node, name: &'n [u8]) -> NameLocation<'n> {
+        NameLocation { directory, name, hash: self.fs.hash_name(directory.number, name) }
     }
 
     /// Prefetches the line that decides about a name that is soon to be made, removed or replaced.
     /// Pays off when the caller has other work to do first.
     #[inline]
-    pub fn ask_for_name(&self, place: &NamePlace<'_>) {
-        self.fs.prefetch_bucket_to_change(place.hash);
+    pub fn prefetch_name(&self, location: &NameLocation<'_>) {
+        self.fs.prefetch_bucket_for_write(location.hash);
     }
 
     /// Whether a name seems to be absent from a directory. Only a hint, so it costs no pin, and
     /// false where the answer is not immediate. [`Thread::create_at`] decides. No permission is
     /// checked.
     #[inline]
-    pub fn seems_absent(&self, place: &NamePlace<'_>) -> bool {
-        let Ok(directory) = self.cachelet(place.directory) else { return false };
+    pub fn seems_absent(&self, location: &NameLocation<'_>) -> bool {
+        let Ok(directory) = self.cachelet(location.directory) else { return false };
         DirectoryState::of(directory) == DirectoryState::Indexed
             // A tree may be walked only while pinned.
             && self.fs.tree().is_none()
-            && self.fs.is_absent(place.hash)
+            && self.fs.is_absent(location.hash)
     }
 
     /// The file of a name, with a reference.
@@ -236,15 +241,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        self.retry_when_held_up(|| {
+        self.retry_when_busy(|| {
             let (_pin, _) = self.pin_indexed(directory)?;
-            let mut patience = Patience::new();
+            let mut backoff = Backoff::new();
             loop {
                 let (index, cachelet, number) = self.find_cachelet(directory.number, name, hash, |_| {})?;
                 if self.reference(cachelet) {
                     return Ok(Node { cachelet: index, number });
                 }
-                patience.lose_inside()?;
+                backoff.pause_pinned()?;
             }
         })
     }
@@ -254,10 +259,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        self.retry_when_held_up(|| {
+        self.retry_when_busy(|| {
             let (_pin, _) = self.pin_indexed(directory)?;
-            let ask = |cachelet| self.fs.ask_for_attributes(cachelet);
-            let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash, ask)?;
+            let prefetch = |cachelet| self.fs.prefetch_attributes(cachelet);
+            let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash, prefetch)?;
             self.attributes(cachelet)
         })
     }
@@ -266,11 +271,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// eviction if the DRAM region was full. Not pinned: what a dead thread left behind may be
     /// removable only by evicting all names of the directory, and eviction waits until all pinned
     /// threads have left.
-    fn retry_when_held_up<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
-        let mut patience = Patience::worn();
+    fn retry_when_busy<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        let mut backoff = Backoff::after_spinning();
         loop {
-            match self.retry_when_crowded(&operation) {
-                Err(Error::Busy) => patience.lose(self.fs)?,
+            match self.retry_when_dram_full(&operation) {
+                Err(Error::Busy) => backoff.pause(self.fs)?,
                 result => return result,
             }
         }
@@ -284,18 +289,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         parent: u64,
         name: &[u8],
         hash: NameHash,
-        ask: impl Fn(u32),
+        prefetch: impl Fn(u32),
     ) -> Result<(u32, &'f Cachelet, u64)> {
-        match self.fs.find_near(parent, name, hash, ask) {
-            Near::Found(index, cachelet, number) => Ok((index, cachelet, number)),
-            Near::Absent => Err(Error::NotFound),
-            Near::Unclear => self.find_cachelet_anywhere(parent, name, hash),
+        match self.fs.find_in_main_bucket(parent, name, hash, prefetch) {
+            MainBucketLookup::Found(index, cachelet, number) => Ok((index, cachelet, number)),
+            MainBucketLookup::Absent => Err(Error::NotFound),
+            MainBucketLookup::Unclear => self.find_cachelet_anywhere(parent, name, hash),
         }
     }
 
     #[inline(never)]
     fn find_cachelet_anywhere(&self, parent: u64, name: &[u8], hash: NameHash) -> Result<(u32, &'f Cachelet, u64)> {
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
             let Some(hit) = self.fs.find(parent, name, hash)? else { return Err(Error::NotFound) };
             let number = hit.dentry.number();
@@ -304,7 +309,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 // If the name was removed after its entry was read, the next lookup does not find
                 // it.
                 Err(error) => {
-                    if self.still_there(parent, name, hash, hit.dentry_offset)? {
+                    if self.is_still_named(parent, name, hash, hit.dentry_offset)? {
                         return Err(error);
                     }
                     continue;
@@ -314,14 +319,14 @@ impl<'f, M: Memory> Thread<'f, M> {
             // The mover or reclaimer of the file is working on its name.
             let busy = References::flag(FLAG_RENAMING) | References::flag(FLAG_DEAD);
             if cachelet.references.load(Acquire) & busy != 0 {
-                patience.lose_inside()?;
+                backoff.pause_pinned()?;
                 continue;
             }
             return Ok((index, cachelet, number));
         }
     }
 
-    fn still_there(&self, parent: u64, name: &[u8], hash: NameHash, dentry_offset: u64) -> Result<bool> {
+    fn is_still_named(&self, parent: u64, name: &[u8], hash: NameHash, dentry_offset: u64) -> Result<bool> {
         Ok(self.fs.find(parent, name, hash)?.is_some_and(|hit| hit.dentry_offset == dentry_offset))
     }
 }

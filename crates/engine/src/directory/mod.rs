@@ -21,9 +21,9 @@ mod remove;
 mod rename;
 #[cfg(test)]
 mod tests;
-mod young;
+mod undurable;
 
-pub use lookup::{Footing, NamePlace, Seen, Visit};
+pub use lookup::{NameLocation, ValidationStamp, Visit, VisitedFile};
 
 use crate::error::{Error, Result};
 use crate::format::{FileKind, NAME_BYTES_MAX};

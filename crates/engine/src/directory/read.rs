@@ -4,7 +4,7 @@
 //! Cookies ascend along the log, and compaction keeps both properties. So "after cookie c" means
 //! the same at any time, and a name that exists throughout a scan is met exactly once.
 
-use super::young::YoungNames;
+use super::undurable::UndurableNames;
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
@@ -26,7 +26,7 @@ struct Scan {
     /// Cookie of the last name that it returned.
     cookie: u64,
     /// Its knowledge of names that may not be durable yet.
-    young: YoungNames,
+    undurable: UndurableNames,
     /// Buffer in which names are assembled.
     name: [u8; NAME_BYTES_MAX + 1],
 }
@@ -112,7 +112,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut scan = Scan {
             log_version: log_version(cachelet),
             cookie,
-            young: YoungNames::at(self.fs.now_ns()),
+            undurable: UndurableNames::at(self.fs.now_ns()),
             name: [0; NAME_BYTES_MAX + 1],
         };
         let mut offset = self.first_page(cachelet, cookie, hint, scan.log_version)?;
@@ -184,10 +184,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(None);
         }
         let used_bytes = core::mem::offset_of!(LogPage, slots) + end * size_of::<Commit64>();
-        self.fs.pm.note_read(self.fs.pm.offset_of(page), used_bytes as u64);
-        let mut names_any = self.ask_for_names(page, first / LINE_SLOTS);
+        self.fs.pm.report_read(self.fs.pm.offset_of(page), used_bytes as u64);
+        let mut names_any = self.prefetch_names(page, first / LINE_SLOTS);
         for line in first / LINE_SLOTS..end.div_ceil(LINE_SLOTS) {
-            let is_empty = !core::mem::replace(&mut names_any, self.ask_for_names(page, line + 1));
+            let is_empty = !core::mem::replace(&mut names_any, self.prefetch_names(page, line + 1));
             if is_empty {
                 continue;
             }
@@ -203,7 +203,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Prefetches the dentries that a line of a page's slots names. Returns whether it names any.
     #[inline]
-    pub(super) fn ask_for_names(&self, page: &LogPage, line: usize) -> bool {
+    pub(super) fn prefetch_names(&self, page: &LogPage, line: usize) -> bool {
         let slots = page.slots.get(line * LINE_SLOTS..).unwrap_or_default();
         let slots = slots.get(..LINE_SLOTS).unwrap_or(slots);
         // Most lines of a small directory's page name nothing, so that is checked first.
@@ -261,7 +261,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             true => &scan.name[..facts.name_length as usize],
             false => crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?,
         };
-        if !self.is_settled((node, directory), &mut scan.young, valid, name)? {
+        if !self.is_durable((node, directory), &mut scan.undurable, valid, name)? {
             return Ok(None);
         }
         scan.cookie = facts.cookie;

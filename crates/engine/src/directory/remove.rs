@@ -7,12 +7,12 @@
 use super::compact::is_worth_it;
 use super::{DIRECTORY_LINKS_MAX, check_name};
 use crate::attributes::Attributes;
+use crate::backoff::Backoff;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind};
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
 use crate::mindex::NameHash;
-use crate::patience::Patience;
 use crate::step::step;
 use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -28,7 +28,7 @@ const TRIES_MAX: u32 = 200;
 pub(super) struct CountWaits(u32);
 
 /// Number of links of a file.
-pub(super) fn links_of(cachelet: &Cachelet) -> u32 {
+pub(super) fn link_count(cachelet: &Cachelet) -> u32 {
     References::from_word(cachelet.references.load(Acquire)).links
 }
 
@@ -44,18 +44,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket_to_change(hash);
+        self.fs.prefetch_bucket_for_write(hash);
         self.make_room()?;
-        let mut patience = Patience::new();
+        let mut backoff = Backoff::new();
         loop {
-            let result = self.retry_when_crowded(|| {
+            let result = self.retry_when_dram_full(|| {
                 let (_pin, parent) = self.pin_indexed(directory)?;
                 self.unlink_pinned(parent, directory, name, hash, &permit)
             });
             match result {
                 // The cachelet was evicted meanwhile.
                 Err(Error::Busy) => {
-                    patience.lose(self.fs)?;
+                    backoff.pause(self.fs)?;
                     continue;
                 }
                 result => result?,
@@ -81,15 +81,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::IsADirectory);
         }
         permit(&attributes)?;
-        let moment_ns = self.moment(parent);
+        let timestamp_ns = self.directory_timestamp(parent);
         // One of several links is dropped under the file's lock. The lock also keeps the cachelet
         // from being evicted with another name.
-        let several = links_of(cachelet) > 1;
+        let several = link_count(cachelet) > 1;
         let file = if several { Some(self.lock(&cachelet.lock, &cachelet.waiters)?) } else { None };
         if file.is_some() && cachelet.references.load(Acquire) & References::flag(FLAG_DEAD) != 0 {
             return Err(Error::Busy);
         }
-        let others = file.is_some() && links_of(cachelet) > 1;
+        let others = file.is_some() && link_count(cachelet) > 1;
         self.intend_removal(IntentKind::Unlink, (directory, hash), hit.dentry_offset, index, cachelet);
         let dropped = if others { Ok(false) } else { self.drop_last_link(cachelet) };
         if dropped.is_err() {
@@ -97,8 +97,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let dead = dropped?;
         // From here to the fence: plain stores and flushes only.
-        let attributes = self.stamp_unlinked(cachelet, others, moment_ns)?;
-        let flushed = self.invalidate(hit.dentry, moment_ns);
+        let attributes = self.stamp_unlinked(cachelet, others, timestamp_ns)?;
+        let flushed = self.invalidate(hit.dentry, timestamp_ns);
         // Crash point before this fence: the word in the dentry's line decides whether the name
         // exists.
         self.fs.pm.fence(flushed.and(attributes));
@@ -111,9 +111,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(file);
         drop(held);
         if dead {
-            self.bury(cachelet, index);
+            self.reclaim_file(cachelet, index);
         }
-        self.count_removal(parent, true, moment_ns);
+        self.count_removal(parent, true, timestamp_ns);
         self.end_intent();
         Ok(())
     }
@@ -159,20 +159,20 @@ impl<'f, M: Memory> Thread<'f, M> {
         state.flags |= FLAG_DELETED;
         if !state.is_used() {
             state.flags |= FLAG_DEAD;
-            state.references = References::buried_by(self.ticket());
+            state.references = References::reclaimed_by(self.ticket());
         }
     }
 
     /// Writes the new number of links and the timestamp of a file with other names to the image,
     /// under the same fence as the name. Flushed. The file's lock is held if it has others; the
     /// count in DRAM follows later.
-    pub(super) fn stamp_unlinked(&self, cachelet: &Cachelet, others: bool, moment_ns: i64) -> Result<Flushed> {
+    pub(super) fn stamp_unlinked(&self, cachelet: &Cachelet, others: bool, timestamp_ns: i64) -> Result<Flushed> {
         if !others {
-            cachelet.changed_ns.store(moment_ns, Relaxed);
+            cachelet.changed_ns.store(timestamp_ns, Relaxed);
             return Ok(Flushed::nothing());
         }
         let mut property = self.property_now(cachelet);
-        property.changed_ns = moment_ns;
+        property.changed_ns = timestamp_ns;
         property.links = property.links.saturating_sub(1);
         let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         self.publish_property(cachelet, &property);
@@ -181,29 +181,29 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Retires a file that lost its last link while it was unused. Otherwise the release of the
     /// last reference does.
-    pub(super) fn bury(&self, cachelet: &Cachelet, index: u32) {
+    pub(super) fn reclaim_file(&self, cachelet: &Cachelet, index: u32) {
         self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
     }
 
-    /// Makes a dentry invalid from `moment_ns` on: one store, one line.
-    pub(super) fn invalidate(&self, dentry: &Dentry, moment_ns: i64) -> Flushed {
-        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.gone(moment_ns.max(0) as u64)))
+    /// Makes a dentry invalid from `timestamp_ns` on: one store, one line.
+    pub(super) fn invalidate(&self, dentry: &Dentry, timestamp_ns: i64) -> Flushed {
+        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.invalid_word(timestamp_ns.max(0) as u64)))
     }
 
     /// Counts a removed name, and a hole in the log unless another name has taken the slot.
-    pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, moment_ns: i64) {
+    pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, timestamp_ns: i64) {
         match leaves_hole {
-            true if is_worth_it(directory.lose_name()) => directory.note_holey(),
+            true if is_worth_it(directory.turn_name_into_hole()) => directory.mark_holey(),
             true => {}
-            false => directory.take_name(),
+            false => directory.uncount_name(),
         }
         step();
-        self.touch_directory(directory, moment_ns);
+        self.touch_directory(directory, timestamp_ns);
     }
 
     /// Work after a removal, not pinned: compaction and recycling.
     pub(super) fn after_removal(&self, directory: Node) -> Result<()> {
-        self.settle_names()?;
+        self.flush_name_count()?;
         self.compact_if_worth_it(directory)?;
         self.recycle_some();
         Ok(())
@@ -219,16 +219,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
-        self.fs.prefetch_bucket_to_change(hash);
+        self.fs.prefetch_bucket_for_write(hash);
         self.make_room()?;
         let mut waits = CountWaits::default();
-        let mut patience = Patience::worn();
+        let mut backoff = Backoff::after_spinning();
         loop {
             let (pin, parent) = self.pin_indexed(directory)?;
             let (index, victim, number) = match self.find_cachelet(directory.number, name, hash, |_| {}) {
                 Err(Error::Busy) => {
                     drop(pin);
-                    patience.lose(self.fs)?;
+                    backoff.pause(self.fs)?;
                     continue;
                 }
                 found => found?,
@@ -255,10 +255,10 @@ impl<'f, M: Memory> Thread<'f, M> {
                 continue;
             }
             let node = Node { cachelet: index, number };
-            self.note(node);
+            self.record_reference(node);
             drop(pin);
             let indexed = self.pin_indexed(node).map(|_| ());
-            self.give_back(node);
+            self.release_recorded(node);
             indexed?;
         }
         self.after_removal(directory)
@@ -271,7 +271,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         waits.0 += 1;
         match waits.0 {
             ..SPINS => spin_loop(),
-            SPINS => drop(self.fs.reap_dead()?),
+            SPINS => drop(self.fs.reap_dead_threads()?),
             waits if waits < TRIES_MAX => self.fs.platform.wait(&AtomicU32::new(0), 0, 1),
             _ => return Err(Error::NotEmpty),
         }
@@ -296,22 +296,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit(&self.attributes(victim)?)?;
         self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
         // From here on no name can be made in it.
-        if !victim.end_names() {
+        if !victim.forbid_names() {
             self.end_intent();
             return Err(Error::NotEmpty);
         }
         step();
-        let moment_ns = self.moment(parent);
-        let flushed = self.invalidate(hit.dentry, moment_ns);
+        let timestamp_ns = self.directory_timestamp(parent);
+        let flushed = self.invalidate(hit.dentry, timestamp_ns);
         // Crash point before this fence: the name exists or does not.
         self.fs.pm.fence(flushed);
         self.mark_removed(victim);
         self.remove_entry(&held, hash, hit.dentry_offset)?;
         self.take_effect();
         drop(held);
-        self.bury_directory(victim, index);
-        self.lose_subdirectory(parent);
-        self.count_removal(parent, true, moment_ns);
+        self.reclaim_directory(victim, index);
+        self.uncount_subdirectory(parent);
+        self.count_removal(parent, true, timestamp_ns);
         self.end_intent();
         Ok(())
     }
@@ -327,7 +327,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Drops the links of a removed directory. The release of its last reference frees its inode. A
     /// reaper may repeat it.
-    pub(crate) fn bury_directory(&self, victim: &Cachelet, index: u32) {
+    pub(crate) fn reclaim_directory(&self, victim: &Cachelet, index: u32) {
         loop {
             let word = victim.references.load(Acquire);
             let mut state = References::from_word(word);

@@ -12,25 +12,25 @@
 //! In DRAM the renaming flag is set on the moved files only while the mindex has both names or
 //! neither; lookups wait until it is cleared.
 
-use super::create::{Named, PreparedName};
-use super::remove::{CountWaits, check_directory_links, links_of};
+use super::create::{NameTarget, PreparedName};
+use super::remove::{CountWaits, check_directory_links, link_count};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
+use crate::backoff::Backoff;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
+use crate::epoch::Pin;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Dentry, FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, dentry_lines, slot_word};
 use crate::fs::{Node, Thread};
-use crate::grace::Pin;
-use crate::lock::Held;
+use crate::lock::LockGuard;
 use crate::mindex::{HeldBucket, Hit, NameHash, Target};
-use crate::patience::Patience;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory, Pm};
 
 /// One side of a rename: a name in an indexed directory.
 #[derive(Clone, Copy)]
-struct Side<'f, 'n> {
+struct RenameSide<'f, 'n> {
     directory: &'f Cachelet,
     index: u32,
     number: u64,
@@ -40,7 +40,7 @@ struct Side<'f, 'n> {
 
 /// The file of a side's name. No reference is taken: eviction spares files that are being renamed.
 #[derive(Clone, Copy)]
-struct Found<'f> {
+struct SideTarget<'f> {
     dentry_offset: u64,
     hit: Hit<'f>,
     inode: u64,
@@ -49,14 +49,14 @@ struct Found<'f> {
     kind: FileKind,
 }
 
-impl Found<'_> {
-    fn named(&self) -> Named {
-        Named::of(self.cachelet, self.kind)
+impl SideTarget<'_> {
+    fn named(&self) -> NameTarget {
+        NameTarget::of(self.cachelet, self.kind)
     }
 }
 
 /// What happens to the old name.
-enum OldPlace<'f> {
+enum OldName<'f> {
     /// It is removed.
     Vacated,
     /// The other file gets it.
@@ -66,16 +66,16 @@ enum OldPlace<'f> {
 }
 
 /// All that a rename changes, once nothing can fail any more.
-struct Change<'c, 'f> {
-    source: &'c Found<'f>,
+struct RenameChange<'c, 'f> {
+    source: &'c SideTarget<'f>,
     /// The previous holder of the new name.
-    victim: Option<&'c Found<'f>>,
+    victim: Option<&'c SideTarget<'f>>,
     /// Of a replaced file: whether it has other names.
     others: Option<bool>,
     /// The new name.
     arrival: &'c PreparedName<'f>,
-    place: &'c OldPlace<'f>,
-    moment_ns: i64,
+    old_name: &'c OldName<'f>,
+    timestamp_ns: i64,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -95,14 +95,14 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
-        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket_to_change(hash));
+        hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket_for_write(hash));
         self.retry_when_full(|| {
-            let mut patience = Patience::new();
+            let mut backoff = Backoff::new();
             let mut waits = CountWaits::default();
             loop {
                 match self.rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were read without their buckets.
-                    Err(Error::Busy) => patience.lose(self.fs)?,
+                    Err(Error::Busy) => backoff.pause(self.fs)?,
                     Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut waits)?,
                     result => return result,
                 }
@@ -116,7 +116,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
         let (_pin, cachelet) = self.pin_indexed(directory)?;
         let hash = self.fs.hash_name(directory.number, name);
-        match self.found(&Side {
+        match self.find_side(&RenameSide {
             directory: cachelet,
             index: directory.cachelet,
             number: directory.number,
@@ -146,17 +146,22 @@ impl<'f, M: Memory> Thread<'f, M> {
             drop(pin);
             return self.pin_indexed(to.0).and(Err(Error::Busy));
         }
-        let old = Side {
+        let old = RenameSide {
             directory: old_directory,
             index: from.0.cachelet,
             number: from.0.number,
             name: from.1,
             hash: hashes[0],
         };
-        let new =
-            Side { directory: new_directory, index: to.0.cachelet, number: to.0.number, name: to.1, hash: hashes[1] };
-        let source = self.found(&old)?.ok_or(Error::NotFound)?;
-        let victim = self.found(&new)?;
+        let new = RenameSide {
+            directory: new_directory,
+            index: to.0.cachelet,
+            number: to.0.number,
+            name: to.1,
+            hash: hashes[1],
+        };
+        let source = self.find_side(&old)?.ok_or(Error::NotFound)?;
+        let victim = self.find_side(&new)?;
         self.rename_found(pin, &old, &new, source, victim, flags, permit)
     }
 
@@ -164,10 +169,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn rename_found(
         &self,
         pin: Pin<'_, 'f, M>,
-        old: &Side<'f, '_>,
-        new: &Side<'f, '_>,
-        source: Found<'f>,
-        victim: Option<Found<'f>>,
+        old: &RenameSide<'f, '_>,
+        new: &RenameSide<'f, '_>,
+        source: SideTarget<'f>,
+        victim: Option<SideTarget<'f>>,
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
@@ -214,43 +219,46 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// missing, the time is when it was missing: the old name existed before and still exists.
     fn check_at_once(
         &self,
-        (old, source): (&Side<'f, '_>, &Found<'f>),
-        (new, victim): (&Side<'f, '_>, Option<&Found<'f>>),
+        (old, source): (&RenameSide<'f, '_>, &SideTarget<'f>),
+        (new, victim): (&RenameSide<'f, '_>, Option<&SideTarget<'f>>),
     ) -> Result<()> {
         let moving =
             self.is_renaming(source.cachelet) || victim.is_some_and(|victim| self.is_renaming(victim.cachelet));
-        if !moving && self.stays(old, source)? && victim.map_or(Ok(true), |victim| self.stays(new, victim))? {
+        if !moving
+            && self.is_unchanged(old, source)?
+            && victim.map_or(Ok(true), |victim| self.is_unchanged(new, victim))?
+        {
             Ok(())
         } else {
             Err(Error::Busy)
         }
     }
 
-    fn stays(&self, side: &Side<'f, '_>, found: &Found<'f>) -> Result<bool> {
+    fn is_unchanged(&self, side: &RenameSide<'f, '_>, found: &SideTarget<'f>) -> Result<bool> {
         let again = self.fs.find(side.number, side.name, side.hash)?;
         Ok(again.is_some_and(|hit| hit.dentry_offset == found.dentry_offset))
     }
 
-    fn found(&self, side: &Side<'f, '_>) -> Result<Option<Found<'f>>> {
+    fn find_side(&self, side: &RenameSide<'f, '_>) -> Result<Option<SideTarget<'f>>> {
         match self.fs.find(side.number, side.name, side.hash)? {
             None => Ok(None),
             Some(hit) => self.resolve(hit).map(Some),
         }
     }
 
-    fn resolve(&self, hit: Hit<'f>) -> Result<Found<'f>> {
+    fn resolve(&self, hit: Hit<'f>) -> Result<SideTarget<'f>> {
         let inode = hit.dentry.number();
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
         self.prefetch_property(cachelet);
-        Ok(Found { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
+        Ok(SideTarget { dentry_offset: hit.dentry_offset, hit, inode, index, cachelet, kind: self.fs.kind(cachelet)? })
     }
 
     /// The order of errors is Linux's: ancestry is checked before kinds.
     fn check_kinds(
         &self,
-        source: &Found<'f>,
-        victim: Option<&Found<'f>>,
+        source: &SideTarget<'f>,
+        victim: Option<&SideTarget<'f>>,
         flags: RenameFlags,
         (old, new): (u64, u64),
     ) -> Result<()> {
@@ -272,13 +280,13 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Indexes a directory that is about to be replaced, which shows whether it is empty. Then the
     /// rename starts again.
-    fn index_victim(&self, pin: Pin<'_, 'f, M>, victim: Found<'f>) -> Result<()> {
+    fn index_victim(&self, pin: Pin<'_, 'f, M>, victim: SideTarget<'f>) -> Result<()> {
         if self.reference(victim.cachelet) {
             let node = Node { cachelet: victim.index, number: victim.inode };
-            self.note(node);
+            self.record_reference(node);
             drop(pin);
             let indexed = self.pin_indexed(node).map(|_| ());
-            self.give_back(node);
+            self.release_recorded(node);
             indexed?;
         }
         Err(Error::Busy)
@@ -288,12 +296,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// lock admits one such move at a time, which keeps the answer true.
     fn guard_tree(
         &self,
-        old: &Side<'f, '_>,
-        new: &Side<'f, '_>,
-        source: &Found<'f>,
-        victim: Option<&Found<'f>>,
+        old: &RenameSide<'f, '_>,
+        new: &RenameSide<'f, '_>,
+        source: &SideTarget<'f>,
+        victim: Option<&SideTarget<'f>>,
         flags: RenameFlags,
-    ) -> Result<Option<Held<'f>>> {
+    ) -> Result<Option<LockGuard<'f>>> {
         let moves_back = flags.exchange && victim.is_some_and(|victim| victim.kind == FileKind::Directory);
         if old.number == new.number || !(source.kind == FileKind::Directory || moves_back) {
             return Ok(None);
@@ -336,10 +344,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Claims what the new names need, then renames.
     fn rename_prepared(
         &self,
-        old: &Side<'f, '_>,
-        new: &Side<'f, '_>,
-        source: Found<'f>,
-        victim: Option<Found<'f>>,
+        old: &RenameSide<'f, '_>,
+        new: &RenameSide<'f, '_>,
+        source: SideTarget<'f>,
+        victim: Option<SideTarget<'f>>,
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
@@ -353,17 +361,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             _ => self.prepare_new_name(new, victim.as_ref())?,
         };
-        let place = match self.prepare_old_place(old, &source, flags) {
-            Ok(place) => place,
+        let old_name = match self.prepare_old_name(old, &source, flags) {
+            Ok(old_name) => old_name,
             Err(error) => return Err(self.give_up_name(&arrival, error)),
         };
-        let result = self.rename_held(old, new, source, victim, &arrival, &place, permit);
+        let result = self.rename_held(old, new, source, victim, &arrival, &old_name, permit);
         if let Err(error) = result {
             let error = self.give_up_name(&arrival, error);
-            return Err(match &place {
-                OldPlace::Vacated => error,
-                OldPlace::Exchanged(name) => self.give_up_name(name, error),
-                OldPlace::Whiteout(name, node) => {
+            return Err(match &old_name {
+                OldName::Vacated => error,
+                OldName::Exchanged(name) => self.give_up_name(name, error),
+                OldName::Whiteout(name, node) => {
                     let error = self.give_up_name(name, error);
                     // Last: it clears the slot's record of in-flight allocations.
                     self.discard_unnamed(*node);
@@ -375,23 +383,28 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Claims what a side's name needs, in the place of its present holder.
-    fn prepare_new_name(&self, side: &Side<'f, '_>, now: Option<&Found<'f>>) -> Result<PreparedName<'f>> {
+    fn prepare_new_name(&self, side: &RenameSide<'f, '_>, now: Option<&SideTarget<'f>>) -> Result<PreparedName<'f>> {
         match now {
             None => self.prepare_name(side.directory, side.number, side.name.len()),
             Some(now) => {
                 let heir_of = (now.hit.dentry, now.dentry_offset);
-                self.prepare_heir(side.directory, side.number, side.name.len(), heir_of)
+                self.prepare_replacement(side.directory, side.number, side.name.len(), heir_of)
             }
         }
     }
 
-    fn prepare_old_place(&self, old: &Side<'f, '_>, source: &Found<'f>, flags: RenameFlags) -> Result<OldPlace<'f>> {
+    fn prepare_old_name(
+        &self,
+        old: &RenameSide<'f, '_>,
+        source: &SideTarget<'f>,
+        flags: RenameFlags,
+    ) -> Result<OldName<'f>> {
         if !flags.exchange && !flags.whiteout {
-            return Ok(OldPlace::Vacated);
+            return Ok(OldName::Vacated);
         }
         let name = self.prepare_new_name(old, Some(source))?;
         if flags.exchange {
-            return Ok(OldPlace::Exchanged(name));
+            return Ok(OldName::Exchanged(name));
         }
         let (uid, gid) = (old.directory.uid.load(Relaxed), old.directory.gid.load(Relaxed));
         let new = NewNode {
@@ -405,7 +418,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             access_list: false,
         };
         match self.make_unnamed(old.directory, &new, 1) {
-            Ok(node) => Ok(OldPlace::Whiteout(name, node)),
+            Ok(node) => Ok(OldName::Whiteout(name, node)),
             Err(error) => Err(self.give_up_name(&name, error)),
         }
     }
@@ -413,12 +426,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[allow(clippy::too_many_arguments)]
     fn rename_held(
         &self,
-        old: &Side<'f, '_>,
-        new: &Side<'f, '_>,
-        source: Found<'f>,
-        victim: Option<Found<'f>>,
+        old: &RenameSide<'f, '_>,
+        new: &RenameSide<'f, '_>,
+        source: SideTarget<'f>,
+        victim: Option<SideTarget<'f>>,
         arrival: &PreparedName<'f>,
-        place: &OldPlace<'f>,
+        old_name: &OldName<'f>,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
         let (held_old, held_new) = self.hold_buckets(old.hash, new.hash)?;
@@ -431,7 +444,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             Some(victim) => permit(&source_attributes, Some(&self.attributes(victim.cachelet)?))?,
         }
         let entry = if victim.is_none() { Some(self.reserve_entry(held_new)?) } else { None };
-        let replaced = victim.filter(|_| !matches!(place, OldPlace::Exchanged(_)));
+        let replaced = victim.filter(|_| !matches!(old_name, OldName::Exchanged(_)));
         // Before the flags: of two renames of one file by two of its names, the second waits here.
         let files = self.lock_files(&source, victim.as_ref())?;
         if let Some(victim) = &victim {
@@ -440,10 +453,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.begin_renaming(&source, victim.as_ref(), replaced.as_ref())?;
         step();
         let replaced_file = replaced.filter(|replaced| replaced.kind != FileKind::Directory);
-        let others = replaced_file.map(|replaced| links_of(replaced.cachelet) > 1);
-        let moment_ns = self.moment(old.directory).max(self.moment(new.directory));
+        let others = replaced_file.map(|replaced| link_count(replaced.cachelet) > 1);
+        let timestamp_ns = self.directory_timestamp(old.directory).max(self.directory_timestamp(new.directory));
         // From here to the second fence: plain stores and flushes only.
-        let change = Change { source: &source, victim: victim.as_ref(), others, arrival, place, moment_ns };
+        let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, timestamp_ns };
         let persisted = self.rename_persist(old, new, &change);
         self.fs.unlock_logs();
         let mut dead = false;
@@ -460,9 +473,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
                 (None, None) => {}
             }
-            self.settle_old_place(&held_old, old, &source, victim.as_ref(), place)?;
+            self.complete_old_name(&held_old, old, &source, victim.as_ref(), old_name)?;
             self.take_effect();
-            for (offset, lines) in self.inherited(record)?.into_iter().flatten() {
+            for (offset, lines) in self.reused_slots(record)?.into_iter().flatten() {
                 self.retire(RetiredKind::Dentry, offset, lines);
             }
             // Not earlier: other threads remove the records of finished renames, and a reaper
@@ -480,9 +493,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// so. These are the last steps that can fail.
     fn begin_renaming(
         &self,
-        source: &Found<'f>,
-        victim: Option<&Found<'f>>,
-        replaced: Option<&Found<'f>>,
+        source: &SideTarget<'f>,
+        victim: Option<&SideTarget<'f>>,
+        replaced: Option<&SideTarget<'f>>,
     ) -> Result<()> {
         for (done, found) in [Some(source), victim].into_iter().flatten().enumerate() {
             let before = found.cachelet.references.fetch_or(References::flag(FLAG_RENAMING), AcqRel);
@@ -496,12 +509,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             if found.kind == FileKind::Directory {
                 // From here on no validation stamp of a path through the directory matches.
-                found.cachelet.move_on();
+                found.cachelet.count_rename();
             }
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory
-            && !replaced.cachelet.end_names()
+            && !replaced.cachelet.forbid_names()
         {
             self.end_renaming(source, victim);
             return Err(Error::NotEmpty);
@@ -509,7 +522,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn end_renaming(&self, source: &Found<'f>, victim: Option<&Found<'f>>) {
+    fn end_renaming(&self, source: &SideTarget<'f>, victim: Option<&SideTarget<'f>>) {
         for found in [Some(source), victim].into_iter().flatten() {
             found.cachelet.references.fetch_and(!References::flag(FLAG_RENAMING), AcqRel);
         }
@@ -519,52 +532,66 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Their flags and the links of the replaced file then belong to this thread, and to the reaper
     /// of this thread. (Directories are protected by their names: a directory's lock precedes
     /// buckets, which are held.)
-    fn lock_files(&self, source: &Found<'f>, victim: Option<&Found<'f>>) -> Result<[Option<Held<'f>>; 2]> {
-        let is_file = |found: &&Found<'f>| found.kind != FileKind::Directory;
+    fn lock_files(
+        &self,
+        source: &SideTarget<'f>,
+        victim: Option<&SideTarget<'f>>,
+    ) -> Result<[Option<LockGuard<'f>>; 2]> {
+        let is_file = |found: &&SideTarget<'f>| found.kind != FileKind::Directory;
         let (first, second) = match (Some(source).filter(is_file), victim.filter(is_file)) {
             (Some(a), Some(b)) if b.index < a.index => (Some(b), Some(a)),
             pair => pair,
         };
-        let lock = |found: Option<&Found<'f>>| -> Result<Option<Held<'f>>> {
+        let lock = |found: Option<&SideTarget<'f>>| -> Result<Option<LockGuard<'f>>> {
             found.map(|found| self.lock(&found.cachelet.lock, &found.cachelet.waiters)).transpose()
         };
         Ok([lock(first)?, lock(second)?])
     }
 
-    fn check_unchanged(&self, held: &HeldBucket<'f>, side: &Side<'f, '_>, found: Option<&Found<'f>>) -> Result<()> {
+    fn check_unchanged(
+        &self,
+        held: &HeldBucket<'f>,
+        side: &RenameSide<'f, '_>,
+        found: Option<&SideTarget<'f>>,
+    ) -> Result<()> {
         let now = self.find_held(held, side.number, side.name, side.hash)?.map(|hit| hit.dentry_offset);
         if now == found.map(|found| found.dentry_offset) { Ok(()) } else { Err(Error::Busy) }
     }
 
     /// The persistent part. Only errors of corrupt offsets can occur, before anything is durable.
-    fn rename_persist(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>) -> Result<JournalRecord> {
+    fn rename_persist(
+        &self,
+        old: &RenameSide<'f, '_>,
+        new: &RenameSide<'f, '_>,
+        change: &RenameChange<'_, 'f>,
+    ) -> Result<JournalRecord> {
         let pm = &self.fs.pm;
-        let &Change { source, victim, others, arrival, place, moment_ns } = change;
+        let &RenameChange { source, victim, others, arrival, old_name, timestamp_ns } = change;
         let mut record = JournalRecord {
             moves: [self.step(arrival, source, new, old), Move::default()],
             invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
-            moment_ns: moment_ns.max(0) as u64,
-            turn: 0,
+            timestamp_ns: timestamp_ns.max(0) as u64,
+            sequence: 0,
         };
-        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, moment_ns)?;
-        match (place, victim) {
-            (OldPlace::Exchanged(name), Some(victim)) => {
+        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, timestamp_ns)?;
+        match (old_name, victim) {
+            (OldName::Exchanged(name), Some(victim)) => {
                 record.moves[1] = self.step(name, victim, old, new);
-                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, moment_ns)?);
-                flushed = flushed.and(self.stamp_renamed(victim, moment_ns)?);
+                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, timestamp_ns)?);
+                flushed = flushed.and(self.stamp_renamed(victim, timestamp_ns)?);
             }
-            (OldPlace::Whiteout(name, node), _) => {
+            (OldName::Whiteout(name, node), _) => {
                 record.moves[1] =
                     Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
-                let whiteout = Named::of(self.cachelet(*node)?, FileKind::Character);
-                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, moment_ns)?);
+                let whiteout = NameTarget::of(self.cachelet(*node)?, FileKind::Character);
+                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, timestamp_ns)?);
             }
             _ => {}
         }
         if let (Some(victim), Some(others)) = (victim, others) {
-            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, others, moment_ns)?);
+            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, others, timestamp_ns)?);
         }
-        flushed = flushed.and(self.stamp_renamed(source, moment_ns)?);
+        flushed = flushed.and(self.stamp_renamed(source, timestamp_ns)?);
         let recorded = self.write_journal(&record)?;
         // Crash point before this fence: either the record does not verify, or it and the dentries
         // do (recovery checks both). After the fence recovery repeats the steps, whichever of them
@@ -576,7 +603,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The dentries (offset and lines) whose log slots the new dentries of a record have inherited,
     /// as their equal cookies show.
-    pub(crate) fn inherited(&self, record: &JournalRecord) -> Result<[Option<(u64, u64)>; 2]> {
+    pub(crate) fn reused_slots(&self, record: &JournalRecord) -> Result<[Option<(u64, u64)>; 2]> {
         let mut all = [None; 2];
         let [arrival, old_place] = record.moves.map(|step| step.dentry);
         let [source, victim] = record.invalidated;
@@ -596,7 +623,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The journal's words for a name that appears.
-    fn step(&self, name: &PreparedName<'f>, what: &Found<'f>, to: &Side<'f, '_>, from: &Side<'f, '_>) -> Move {
+    fn step(
+        &self,
+        name: &PreparedName<'f>,
+        what: &SideTarget<'f>,
+        to: &RenameSide<'f, '_>,
+        from: &RenameSide<'f, '_>,
+    ) -> Move {
         let moves_directory = what.kind == FileKind::Directory && to.number != from.number;
         Move {
             slot: self.fs.pm.offset_of(name.slot.word),
@@ -608,54 +641,54 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Stores the steps that the journal names. `durable` proves that the record and the dentries
     /// are. The steps need not be flushed: see the journal module.
-    fn rename_steps(&self, change: &Change<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
+    fn rename_steps(&self, change: &RenameChange<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
         let pm = &self.fs.pm;
-        let &Change { source, victim, arrival, place, moment_ns, .. } = change;
-        let gone_ns = moment_ns.max(0) as u64;
+        let &RenameChange { source, victim, arrival, old_name, timestamp_ns, .. } = change;
+        let gone_ns = timestamp_ns.max(0) as u64;
         for step in record.moves.iter().filter(|step| step.directory != 0) {
             pm.commit(&self.fs.inode_at(step.directory)?.parent, step.parent, durable).unflushed();
         }
         pm.commit(arrival.slot.word, slot_word(arrival.dentry_offset, SlotTag::Dentry), durable).unflushed();
-        if let OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) = place {
+        if let OldName::Exchanged(name) | OldName::Whiteout(name, _) = old_name {
             pm.commit(name.slot.word, slot_word(name.dentry_offset, SlotTag::Dentry), durable).unflushed();
         }
         // After the slots: a reader that finds the old dentry invalid finds the new one in its
         // place.
         for dentry in [Some(source), victim].into_iter().flatten().map(|found| found.hit.dentry) {
-            pm.retract(&dentry.valid, dentry.gone(gone_ns)).unflushed();
+            pm.retract(&dentry.valid, dentry.invalid_word(gone_ns)).unflushed();
         }
         Ok(())
     }
 
     /// Sets a renamed file's change time; its lock is held. A directory's change time is kept
     /// lazily, and odd, since its own names did not change.
-    fn stamp_renamed(&self, source: &Found<'f>, moment_ns: i64) -> Result<Flushed> {
+    fn stamp_renamed(&self, source: &SideTarget<'f>, timestamp_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
-            cachelet.changed_ns.fetch_max(moment_ns | 1, Release);
+            cachelet.changed_ns.fetch_max(timestamp_ns | 1, Release);
             step();
             self.mark_dirty(cachelet);
             return Ok(Flushed::nothing());
         }
         let mut property = self.property_now(cachelet);
-        property.changed_ns = moment_ns;
+        property.changed_ns = timestamp_ns;
         let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
         self.publish_property(cachelet, &property);
         Ok(flushed)
     }
 
     /// Updates the mindex at the old name.
-    fn settle_old_place(
+    fn complete_old_name(
         &self,
         held: &HeldBucket<'f>,
-        old: &Side<'f, '_>,
-        source: &Found<'f>,
-        victim: Option<&Found<'f>>,
-        place: &OldPlace<'f>,
+        old: &RenameSide<'f, '_>,
+        source: &SideTarget<'f>,
+        victim: Option<&SideTarget<'f>>,
+        old_name: &OldName<'f>,
     ) -> Result<()> {
-        let (name, target) = match (place, victim) {
-            (OldPlace::Exchanged(name), Some(victim)) => (name, Target::Cachelet(victim.index)),
-            (OldPlace::Whiteout(name, node), _) => (name, Target::Cachelet(node.cachelet)),
+        let (name, target) = match (old_name, victim) {
+            (OldName::Exchanged(name), Some(victim)) => (name, Target::Cachelet(victim.index)),
+            (OldName::Whiteout(name, node), _) => (name, Target::Cachelet(node.cachelet)),
             _ => return self.remove_entry(held, old.hash, source.dentry_offset).map(|_| ()),
         };
         self.replace_entry(held, old.hash, source.dentry_offset, name.dentry_offset, target).map(|_| ())
@@ -663,44 +696,50 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Updates the directories' counts and retires what was replaced. `dead`: this thread reclaims
     /// the replaced file. (New names are counted when they are prepared.)
-    fn count_rename(&self, old: &Side<'f, '_>, new: &Side<'f, '_>, change: &Change<'_, 'f>, dead: bool) {
-        let &Change { source, victim, arrival, place, moment_ns, .. } = change;
+    fn count_rename(
+        &self,
+        old: &RenameSide<'f, '_>,
+        new: &RenameSide<'f, '_>,
+        change: &RenameChange<'_, 'f>,
+        dead: bool,
+    ) {
+        let &RenameChange { source, victim, arrival, old_name, timestamp_ns, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
-                self.lose_subdirectory(from);
-                self.gain_subdirectory(to);
+                self.uncount_subdirectory(from);
+                self.count_subdirectory(to);
             }
         };
         moves_link(source.kind, old.directory, new.directory);
         // The log slot of a replaced name is a hole, unless the new name has inherited it.
-        let own_place = |name: &PreparedName<'_>| !name.slot.inherited;
-        let leaves_hole = match place {
-            OldPlace::Vacated => true,
-            OldPlace::Exchanged(name) | OldPlace::Whiteout(name, _) => own_place(name),
+        let own_place = |name: &PreparedName<'_>| !name.slot.reused;
+        let leaves_hole = match old_name {
+            OldName::Vacated => true,
+            OldName::Exchanged(name) | OldName::Whiteout(name, _) => own_place(name),
         };
         if !arrival.moves {
-            self.count_removal(old.directory, leaves_hole, moment_ns);
+            self.count_removal(old.directory, leaves_hole, timestamp_ns);
         }
-        match (place, victim) {
-            (OldPlace::Exchanged(_), Some(victim)) => {
+        match (old_name, victim) {
+            (OldName::Exchanged(_), Some(victim)) => {
                 moves_link(victim.kind, new.directory, old.directory);
-                self.count_removal(new.directory, own_place(arrival), moment_ns);
+                self.count_removal(new.directory, own_place(arrival), timestamp_ns);
             }
             (_, Some(victim)) => {
-                self.count_removal(new.directory, own_place(arrival), moment_ns);
+                self.count_removal(new.directory, own_place(arrival), timestamp_ns);
                 if victim.kind == FileKind::Directory {
-                    self.lose_subdirectory(new.directory);
-                    self.bury_directory(victim.cachelet, victim.index);
+                    self.uncount_subdirectory(new.directory);
+                    self.reclaim_directory(victim.cachelet, victim.index);
                 } else if dead {
-                    self.bury(victim.cachelet, victim.index);
+                    self.reclaim_file(victim.cachelet, victim.index);
                 }
             }
-            _ => self.touch_directory(new.directory, moment_ns),
+            _ => self.touch_directory(new.directory, timestamp_ns),
         }
-        if let OldPlace::Whiteout(_, node) = place {
+        if let OldName::Whiteout(_, node) = old_name {
             // Its reference is no longer an in-flight allocation.
             step();
-            self.slot.hand.cachelet.store(0, Release);
+            self.slot.in_flight.cachelet.store(0, Release);
             self.release_pinned(*node);
         }
     }

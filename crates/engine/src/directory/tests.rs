@@ -7,7 +7,7 @@ use crate::attributes::Changes;
 use crate::error::Error;
 use crate::format::FileKind;
 use crate::fs::{Node, Thread};
-use crate::mindex::Near;
+use crate::mindex::MainBucketLookup;
 use crate::reap_tests::everlasting;
 use crate::testing::mortality::{at_next_step, at_step};
 use crate::testing::{Attached, Memory, TestPlatform, new_image, new_node};
@@ -77,7 +77,7 @@ fn a_name_that_only_seemed_to_be_absent_is_not_made_again() {
     let attached = Attached::new(&image).expect("attaches");
     let thread = attached.enter().expect("enters");
     let root = thread.root().expect("a root");
-    let place = thread.place_of(root, b"file");
+    let place = thread.name_location(root, b"file");
     assert!(!thread.seems_absent(&place), "nothing is known of an unused directory");
     thread.release(thread.create(root, b"other", &new_node(FileKind::Regular)).expect("makes"), 1);
     assert!(thread.seems_absent(&place));
@@ -197,11 +197,11 @@ fn an_exchange_changes_both_files() {
 fn a_name_counts_whenever_while_it_comes_its_directory_is_changed_otherwise() {
     static STEPS: AtomicU64 = AtomicU64::new(0);
     static CHANGES: AtomicU64 = AtomicU64::new(0);
-    let (world, hand) = everlasting();
-    let root = hand.root().expect("a root");
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
     for step in 0.. {
-        let directory = hand.create(root, b"directory", &new_node(FileKind::Directory)).expect("makes a directory");
-        let began_ns = hand.fs.now_ns();
+        let directory = thread.create(root, b"directory", &new_node(FileKind::Directory)).expect("makes a directory");
+        let began_ns = thread.fs.now_ns();
         at_step(step, move || {
             STEPS.fetch_add(1, SeqCst);
             let other = world.fs().enter().expect("enters");
@@ -211,12 +211,12 @@ fn a_name_counts_whenever_while_it_comes_its_directory_is_changed_otherwise() {
                 CHANGES.fetch_add(1, SeqCst);
             }
         });
-        hand.release(hand.create(directory, b"name", &new_node(FileKind::Regular)).expect("makes"), 1);
+        thread.release(thread.create(directory, b"name", &new_node(FileKind::Regular)).expect("makes"), 1);
         at_next_step(|| {});
-        assert!(hand.stat(directory).expect("stats").modified_ns >= began_ns, "at step {step}");
-        hand.unlink(directory, b"name", |_| Ok(())).expect("removes");
-        hand.release(directory, 1);
-        hand.remove_directory(root, b"directory", |_| Ok(())).expect("removes");
+        assert!(thread.stat(directory).expect("stats").modified_ns >= began_ns, "at step {step}");
+        thread.unlink(directory, b"name", |_| Ok(())).expect("removes");
+        thread.release(directory, 1);
+        thread.remove_directory(root, b"directory", |_| Ok(())).expect("removes");
         if STEPS.load(SeqCst) == step {
             break;
         }
@@ -252,40 +252,42 @@ fn links_that_change_in_the_tick_of_a_sync_are_on_the_image_after_a_clean_end() 
 }
 
 #[test]
-fn no_way_leads_to_a_directory_that_was_seen_to_be_gone() {
+fn no_cached_path_leads_to_a_removed_directory() {
     static STOOD: AtomicU64 = AtomicU64::new(0);
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    let (world, hand) = everlasting();
-    let root = hand.root().expect("a root");
-    let make = |name: &[u8]| hand.create(root, name, &new_node(FileKind::Directory)).expect("makes");
-    let remove = || hand.remove_directory(root, b"directory", |_| Ok(())).expect("removes");
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
+    let make = |name: &[u8]| thread.create(root, name, &new_node(FileKind::Directory)).expect("makes");
+    let remove = || thread.remove_directory(root, b"directory", |_| Ok(())).expect("removes");
     let replace = || {
         let flags = RenameFlags::default();
-        hand.rename((root, b"heir"), (root, b"directory"), flags, |_, _| Ok(())).expect("replaces");
+        thread.rename((root, b"heir"), (root, b"directory"), flags, |_, _| Ok(())).expect("replaces");
     };
     for (replaced, end) in [(false, &remove as &dyn Fn()), (true, &replace)] {
         STEPS.store(0, SeqCst);
         STOOD.store(0, SeqCst);
         for step in 0.. {
             let directory = make(b"directory");
-            let footing = {
-                let visit = hand.visit();
-                visit.footing(visit.begin_at(directory).expect("is there")).expect("no rename or removal is under way")
+            let stamp = {
+                let visit = thread.visit();
+                visit
+                    .validation_stamp(visit.begin_at(directory).expect("is there"))
+                    .expect("no rename or removal is under way")
             };
-            hand.release(directory, 1);
+            thread.release(directory, 1);
             if replaced {
-                hand.release(make(b"heir"), 1);
+                thread.release(make(b"heir"), 1);
             }
             at_step(step, move || {
                 STEPS.fetch_add(1, SeqCst);
                 let other = world.fs().enter().expect("enters");
                 let hash = other.fs.hash_name(root.number, b"directory");
-                let is_gone = match other.fs.find_near(root.number, b"directory", hash, |_| {}) {
-                    Near::Found(_, _, number) => number != directory.number,
-                    Near::Absent => true,
-                    Near::Unclear => false,
+                let is_gone = match other.fs.find_in_main_bucket(root.number, b"directory", hash, |_| {}) {
+                    MainBucketLookup::Found(_, _, number) => number != directory.number,
+                    MainBucketLookup::Absent => true,
+                    MainBucketLookup::Unclear => false,
                 };
-                let stands = other.visit().stand_at(&[footing]).is_some();
+                let stands = other.visit().validated_end(&[stamp]).is_some();
                 assert!(!is_gone || !stands, "at step {step} the name is gone and the stamp matches");
                 STOOD.fetch_add(u64::from(stands), SeqCst);
             });

@@ -81,7 +81,7 @@ pub enum DirectoryState {
     Evicting = 3,
     /// Needs recount: a thread died while it changed the directory. Operations in progress
     /// continue; later ones index it anew, since its counts are unreliable.
-    Doubtful = 4,
+    NeedsRecount = 4,
 }
 
 /// References, links and flags in one word.
@@ -119,13 +119,13 @@ impl References {
     /// The references field of a dead cachelet: the slot that reclaims it. Late lookups add and
     /// subtract one in the low bits.
     #[inline]
-    pub const fn buried_by(ticket: u32) -> u32 {
+    pub const fn reclaimed_by(ticket: u32) -> u32 {
         ticket << 16
     }
 
     /// The slot that reclaims a dead cachelet.
     #[inline]
-    pub const fn burier(self) -> u32 {
+    pub const fn reclaimer(self) -> u32 {
         self.references >> 16
     }
 
@@ -149,14 +149,14 @@ pub struct Cachelet {
     /// Group.
     pub gid: AtomicU32,
     /// Files: length in bytes. Directories: the number of renames of it that began; see
-    /// [`Cachelet::moves`].
+    /// [`Cachelet::rename_count`].
     pub size_bytes: AtomicU64,
     /// Inode number; zero: free.
     pub number: AtomicU64,
     /// [`References`].
     pub references: AtomicU64,
     /// Time of the last change of attributes. Of a directory: odd if that was no change of its
-    /// names; see `Thread::moment`.
+    /// names; see `Thread::directory_timestamp`.
     pub changed_ns: AtomicI64,
     /// Generation of the inode.
     pub generation: AtomicU32,
@@ -232,20 +232,20 @@ impl Cachelet {
 
     /// Directories: records that it was used.
     #[inline]
-    pub fn note_used(&self) {
+    pub fn mark_used(&self) {
         if self.mapped.load(Relaxed) & USED == 0 {
             self.mapped.fetch_or(USED, Relaxed);
         }
     }
 
     /// Directories: clears the record of use and returns whether it was set.
-    pub fn forget_used(&self) -> bool {
+    pub fn clear_used(&self) -> bool {
         self.mapped.fetch_and(!USED, AcqRel) & USED != 0
     }
 
     /// Directories: records that its log seems worth a compaction. The mark is in this line because
     /// the calls that may compact read it anyway and need not load the counts again.
-    pub fn note_holey(&self) {
+    pub fn mark_holey(&self) {
         if !self.is_holey() {
             self.mapped.fetch_or(HOLEY, Relaxed);
         }
@@ -258,14 +258,14 @@ impl Cachelet {
     }
 
     /// Directories: counts a rename of it, which is marked and has not taken effect.
-    pub fn move_on(&self) {
+    pub fn count_rename(&self) {
         self.size_bytes.fetch_add(1, AcqRel);
     }
 
     /// Directories: a number that each rename changes. Meaningful only together with the version,
     /// which differs in every other life of this cachelet.
     #[inline]
-    pub fn moves(&self) -> u64 {
+    pub fn rename_count(&self) -> u64 {
         self.size_bytes.load(Acquire)
     }
 
@@ -316,14 +316,14 @@ impl Cachelet {
     pub fn add_name(&self) -> bool {
         let alive = self.entries.fetch_add(1, AcqRel) & ENTRIES_DEAD == 0;
         if !alive {
-            self.take_name();
+            self.uncount_name();
         }
         alive
     }
 
     /// Directories: uncounts a name that has no slot in the log.
     #[inline]
-    pub fn take_name(&self) {
+    pub fn uncount_name(&self) {
         self.entries.fetch_sub(1, AcqRel);
     }
 
@@ -331,7 +331,7 @@ impl Cachelet {
     /// for both counts: they share a word so that concurrent updates cannot start or repeat a
     /// compaction by missing each other.
     #[inline]
-    pub fn lose_name(&self) -> LogCounts {
+    pub fn turn_name_into_hole(&self) -> LogCounts {
         // Without a load before it, which would transfer the line between processors twice.
         let change = ONE_HOLE - 1;
         let counts = LogCounts::from_word(self.entries.fetch_add(change, AcqRel).wrapping_add(change));
@@ -362,7 +362,7 @@ impl Cachelet {
     }
 
     /// Directories: subtracts the holes that a compaction found.
-    pub fn forget_holes(&self, found: u64) {
+    pub fn uncount_holes(&self, found: u64) {
         let fewer = |word: u64| {
             let holes = (word & !ENTRIES_DEAD) >> HOLES_SHIFT;
             Some(word - (holes.min(found) << HOLES_SHIFT))
@@ -372,12 +372,12 @@ impl Cachelet {
 
     /// Directories: forbids new names, if it has no names and is not removed already. Returns
     /// whether it did.
-    pub fn end_names(&self) -> bool {
+    pub fn forbid_names(&self) -> bool {
         let empty = |word: u64| (word & ((ONE_HOLE - 1) | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD);
         self.entries.fetch_update(AcqRel, Acquire, empty).is_ok()
     }
 
-    /// Directories: undoes [`Cachelet::end_names`].
+    /// Directories: undoes [`Cachelet::forbid_names`].
     pub fn allow_names(&self) {
         self.entries.fetch_and(!ENTRIES_DEAD, AcqRel);
     }
@@ -410,15 +410,15 @@ mod tests {
                     for _ in 0..10_000 {
                         assert!(directory.add_name());
                         assert!(directory.add_name());
-                        directory.lose_name();
+                        directory.turn_name_into_hole();
                     }
                 });
             }
         });
         assert_eq!(directory.log_counts(), log(40_000, 40_000));
-        directory.forget_holes(30_000);
+        directory.uncount_holes(30_000);
         assert_eq!(directory.log_counts(), log(40_000, 10_000));
-        directory.forget_holes(20_000);
+        directory.uncount_holes(20_000);
         assert_eq!(directory.log_counts(), log(40_000, 0), "no fewer than none");
     }
 
@@ -426,9 +426,9 @@ mod tests {
     fn a_directory_is_removed_only_without_names_whatever_its_holes() {
         let directory = empty();
         assert!(directory.add_name());
-        assert!(!directory.end_names());
-        directory.lose_name();
-        assert!(directory.end_names() && !directory.end_names());
+        assert!(!directory.forbid_names());
+        directory.turn_name_into_hole();
+        assert!(directory.forbid_names() && !directory.forbid_names());
         assert!(directory.is_removed() && !directory.add_name());
         assert_eq!(directory.log_counts(), log(0, 1));
         directory.allow_names();
@@ -440,7 +440,7 @@ mod tests {
         let directory = empty();
         directory.set_names(3, u64::MAX);
         let holes = directory.log_counts().holes;
-        directory.lose_name();
+        directory.turn_name_into_hole();
         assert_eq!((directory.log_counts(), directory.is_removed()), (log(2, holes), false));
     }
 }

@@ -50,7 +50,7 @@ pub struct DramHeader {
     pub reserved0: [AtomicU64; 6],
 
     /// The global epoch of deferred freeing (not the image's); a line of its own.
-    pub grace: AtomicU64,
+    pub global_epoch: AtomicU64,
     /// Zero.
     pub reserved1: [AtomicU64; 7],
 
@@ -104,7 +104,7 @@ pub struct DramHeader {
     pub segment_waiters: AtomicU32,
     /// Owners that died inside an operation which could not be decided: what they held is not all accounted for, so the image is not left
     /// clean.
-    pub abandoned: AtomicU64,
+    pub unclean_marks: AtomicU64,
     /// Units of each phase of recovery that workers have claimed.
     pub recovery_claimed: [AtomicU64; 4],
     /// Units of each phase of recovery that are done.
@@ -143,7 +143,7 @@ impl DramHeader {
 }
 const _: () = assert!(size_of::<DramHeader>() == 4096);
 const _: () = assert!(core::mem::offset_of!(DramHeader, buckets) == 64);
-const _: () = assert!(core::mem::offset_of!(DramHeader, grace) == 128);
+const _: () = assert!(core::mem::offset_of!(DramHeader, global_epoch) == 128);
 const _: () = assert!(core::mem::offset_of!(DramHeader, overflow_next) == 192);
 const _: () = assert!(core::mem::offset_of!(DramHeader, names) == 256);
 // SAFETY: repr(C), atomics only, no padding: the fields sum up to the asserted size.

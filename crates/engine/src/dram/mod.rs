@@ -20,8 +20,8 @@ pub use cachelet::{
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
 pub use slot::{
-    HELD_MAX, Hand, Intent, IntentKind, MAGAZINE_INODES, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX, RETIRED_MAX,
-    Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,
+    HELD_MAX, InFlight, Intent, IntentKind, MAGAZINE_INODES, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX,
+    RETIRED_MAX, Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,
 };
 
 use crate::error::Result;
@@ -128,7 +128,7 @@ impl DramLayout {
             limit => limit.clamp(1024, geometry.inodes_max().max(1024)),
         };
         let mut at = 4096u64;
-        let mut place = |bytes: u64, align: u64| {
+        let mut reserve = |bytes: u64, align: u64| {
             let start = at.next_multiple_of(align);
             at = start + bytes.next_multiple_of(4096);
             start
@@ -140,24 +140,24 @@ impl DramLayout {
         let overflow_max = buckets_max;
         let upper_bytes = UPPER_BYTES + UPPER_FILE_BYTES * cachelets_max;
         DramLayout {
-            slots: place(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
-            block_bits: place(groups_count * GROUP_BLOCKS / 8, 4096),
-            groups: place(groups_count * size_of::<Group>() as u64, 4096),
+            slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
+            block_bits: reserve(groups_count * GROUP_BLOCKS / 8, 4096),
+            groups: reserve(groups_count * size_of::<Group>() as u64, 4096),
             groups_count,
-            slabs: place(geometry.blocks * size_of::<SlabState>() as u64, 4096),
-            inode_bits: place(inodes_max / 8, 4096),
-            inode_links: place(inodes_max * 4, 4096),
-            block_shares: place(geometry.blocks * 4, 4096),
+            slabs: reserve(geometry.blocks * size_of::<SlabState>() as u64, 4096),
+            inode_bits: reserve(inodes_max / 8, 4096),
+            inode_links: reserve(inodes_max * 4, 4096),
+            block_shares: reserve(geometry.blocks * 4, 4096),
             // Areas with random access begin at a huge page, so that they can have huge pages of
             // their own.
-            block_owners: place(groups_count * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
-            cachelets: place(cachelets_max * size_of::<Cachelet>() as u64, HUGE_PAGE_BYTES),
+            block_owners: reserve(groups_count * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
+            cachelets: reserve(cachelets_max * size_of::<Cachelet>() as u64, HUGE_PAGE_BYTES),
             cachelets_max,
-            buckets: place(buckets_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
+            buckets: reserve(buckets_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
             buckets_max,
-            overflow: place(overflow_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
+            overflow: reserve(overflow_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
             overflow_max,
-            upper: place(upper_bytes, 4096),
+            upper: reserve(upper_bytes, 4096),
             upper_bytes,
             length: at,
         }

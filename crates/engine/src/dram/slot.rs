@@ -5,7 +5,7 @@
 //! - Only the owner writes a slot, but for `owner`, which the next owner or a reaper claims by CAS. A reaper becomes the owner, and is replaced in
 //!   the same way if it dies.
 //! - Whatever the owner holds is named by its slot, from before it is taken until after it is given back: locks in `held`, what is out of the
-//!   allocators in `hand`, the operation in `intent`, what waits to be free in `retired`.
+//!   allocators in `in_flight`, the operation in `intent`, what waits to be free in `retired`.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
@@ -93,7 +93,7 @@ const _: () = assert!(size_of::<Intent>() == 64);
 
 /// What the owner has taken from the allocators and nothing else names yet. Each is written before it is taken.
 #[repr(C, align(64))]
-pub struct Hand {
+pub struct InFlight {
     /// Dentries: offset, and number of lines in the low bits.
     pub dentries: [AtomicU64; 2],
     /// The log slots (offsets) that are to name them.
@@ -108,8 +108,8 @@ pub struct Hand {
     pub lines: [AtomicU64; 2],
 }
 // SAFETY: repr(C), 64 bytes without padding, atomics only.
-unsafe impl Layout for Hand {}
-const _: () = assert!(size_of::<Hand>() == 64);
+unsafe impl Layout for InFlight {}
+const _: () = assert!(size_of::<InFlight>() == 64);
 
 /// A word of the DRAM region that changes together with others.
 #[repr(C)]
@@ -183,14 +183,14 @@ pub struct ThreadSlot {
     /// Of those, a bit for each inode whose blocks are all marked as its own.
     pub recycling_marked: AtomicU64,
     /// Of those, a bit for each inode whose `recycling_bodies` are written.
-    pub recycling_noted: AtomicU64,
+    pub recycling_recorded: AtomicU64,
 
     /// Locks that the owner waits for or holds: offsets of their words in the region.
     pub held: [AtomicU64; HELD_MAX],
     /// The operation in flight.
     pub intent: Intent,
     /// What it has in hand.
-    pub hand: Hand,
+    pub in_flight: InFlight,
     /// Changes of several words as one: see `redo`.
     pub redo: [Redo; REDO_MAX],
 
@@ -230,7 +230,7 @@ pub struct ThreadSlot {
     /// Inode numbers ready for use.
     pub inodes: [AtomicU64; MAGAZINE_INODES],
     /// The owner word of a dead owner while another one puts his work in order.
-    pub settling: AtomicU64,
+    pub recovering: AtomicU64,
 
     /// Cachelet indexes of references that the owner noted: whoever reaps gives them back.
     pub references: [AtomicU32; REFERENCES_MAX],

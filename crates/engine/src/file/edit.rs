@@ -9,7 +9,7 @@
 //!   whatever it holds.
 
 use super::map::{BLOCK_UNWRITTEN, Map, NODE_WORDS, Tree, height_for, slot_of, slots_of, span};
-use super::release::{Freed, Supply};
+use super::release::{BlockFreer, Supply};
 use crate::alloc::BlockRun;
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Result};
@@ -22,7 +22,7 @@ use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory};
 
 /// What happens to a range of bytes.
 #[derive(Clone, Copy)]
-pub(super) enum Change<'a> {
+pub(super) enum EditKind<'a> {
     /// It holds these bytes.
     Write(&'a [u8]),
     /// It reads as zeros and has blocks.
@@ -47,7 +47,7 @@ pub(super) struct Shared {
 /// A change of the bytes `from..to` of a body of `size_bytes`.
 #[derive(Clone, Copy)]
 pub(super) struct Edit<'a> {
-    pub change: Change<'a>,
+    pub change: EditKind<'a>,
     pub from: u64,
     pub to: u64,
     /// Bytes of the old body that count; later bytes of its last block are taken as zeros.
@@ -84,18 +84,18 @@ struct Builder<'t, 'f, 'a, M: Memory> {
     removed: u64,
     flushed: Flushed,
     /// Whole blocks of the write that were placed and are yet to be copied.
-    placed: Placed,
+    placed: PlacedRun,
 }
 
 /// Contiguous blocks on the image that become the body's blocks from `index` on.
 #[derive(Clone, Copy)]
-struct Placed {
+struct PlacedRun {
     index: u64,
     run: BlockRun,
 }
 
-impl Placed {
-    const NONE: Placed = Placed { index: 0, run: BlockRun { first: 0, count: 0 } };
+impl PlacedRun {
+    const NONE: PlacedRun = PlacedRun { index: 0, run: BlockRun { first: 0, count: 0 } };
 }
 
 impl<M: Memory> Builder<'_, '_, '_, M> {
@@ -109,7 +109,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         Ok(built)
     }
 
-    fn note(&mut self, flushed: Flushed) {
+    fn add_flushed(&mut self, flushed: Flushed) {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
 
@@ -118,7 +118,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     fn build(&mut self, level: u32, base: u64, old: Tree) -> Result<Tree> {
         let blocks = self.edit.blocks();
         let touched = base < blocks.end && blocks.start < base + span(level);
-        if !touched && (old.is_empty() || (old.level == level && !old.is_row())) {
+        if !touched && (old.is_empty() || (old.level == level && !old.is_inline_extent())) {
             return Ok(old);
         }
         match level {
@@ -134,7 +134,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let map = self.map;
         let below = span(level - 1);
         let touched = slots_of(&self.edit.blocks(), level, base);
-        let is_node = !old.is_empty() && old.level == level && !old.is_row();
+        let is_node = !old.is_empty() && old.level == level && !old.is_inline_extent();
         self.removed += is_node as u64;
         let old_node = if is_node { Some(map.node(old)?) } else { None };
         let (flushed, failure) = map.write_node(word, NODE_WORDS as usize, &mut |slot| {
@@ -144,7 +144,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             let child = map.child(old, level, slot)?;
             Ok(self.build(level - 1, base + slot as u64 * below, child)?.word)
         })?;
-        self.note(flushed);
+        self.add_flushed(flushed);
         match failure {
             None => Ok(new),
             Some(error) => {
@@ -156,7 +156,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
 
     /// Frees what was built.
     fn discard(&self, level: u32, base: u64, old: Tree, new: Tree) -> Result<()> {
-        let mut freed = Freed::new(self.thread);
+        let mut freed = BlockFreer::new(self.thread);
         self.map.difference((level, base), &self.edit.blocks(), (new, old), &mut |tree| freed.tree(tree))?;
         freed.finish()
     }
@@ -174,32 +174,32 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let counted = !old.is_empty() && (!old.is_written() || self.edit.visible(index) > 0);
         let whole = within.start == 0 && within.end >= self.edit.visible(index);
         let word = match self.edit.change {
-            Change::Share(from) => {
+            EditKind::Share(from) => {
                 let taken = self.share(from, index, old)?;
                 self.removed += (counted && taken.offset() != old.offset()) as u64;
                 taken.word
             }
-            Change::Allocate if !old.is_empty() => old.word,
-            Change::Zero if !old.is_empty() && !old.is_written() => old.word,
-            Change::Zero if whole && reusable => old.word | BLOCK_UNWRITTEN,
-            Change::Allocate => self.take_block(index)? | BLOCK_UNWRITTEN,
-            Change::Zero if whole || old.is_empty() => {
+            EditKind::Allocate if !old.is_empty() => old.word,
+            EditKind::Zero if !old.is_empty() && !old.is_written() => old.word,
+            EditKind::Zero if whole && reusable => old.word | BLOCK_UNWRITTEN,
+            EditKind::Allocate => self.take_block(index)? | BLOCK_UNWRITTEN,
+            EditKind::Zero if whole || old.is_empty() => {
                 self.removed += counted as u64;
                 self.take_block(index)? | BLOCK_UNWRITTEN
             }
-            Change::Materialise if reusable && old.is_written() => old.word,
-            Change::Materialise if reusable => {
+            EditKind::Materialise if reusable && old.is_written() => old.word,
+            EditKind::Materialise if reusable => {
                 self.keep(index, old, old.offset(), 0..BLOCK_BYTES)?;
                 old.offset()
             }
-            Change::Materialise => {
+            EditKind::Materialise => {
                 let block = self.take_block(index)?;
                 self.removed += counted as u64;
                 self.keep(index, old, block, 0..BLOCK_BYTES)?;
                 block
             }
-            Change::Write(_) if reusable && !old.is_written() => self.fill(index, old, old.offset())?,
-            Change::Write(_) | Change::Zero => {
+            EditKind::Write(_) if reusable && !old.is_written() => self.fill(index, old, old.offset())?,
+            EditKind::Write(_) | EditKind::Zero => {
                 let block = self.take_block(index)?;
                 self.removed += counted as u64;
                 self.fill(index, old, block)?
@@ -227,35 +227,35 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     /// Fills the block at `to` with the new content of block `index`. Returns its word.
     fn fill(&mut self, index: u64, old: Tree, to: u64) -> Result<u64> {
         let within = self.edit.within(index);
-        if let Change::Write(_) = self.edit.change
+        if let EditKind::Write(_) = self.edit.change
             && within.end - within.start == BLOCK_BYTES
         {
-            self.place(index, to / BLOCK_BYTES)?;
+            self.place_block(index, to / BLOCK_BYTES)?;
             return Ok(to);
         }
         self.keep(index, old, to, 0..within.start)?;
         let length = within.end - within.start;
         let flushed = match self.edit.change {
-            Change::Write(bytes) => {
+            EditKind::Write(bytes) => {
                 let start = (index * BLOCK_BYTES + within.start - self.edit.from) as usize;
                 self.map.pm.stream_bytes(to + within.start, &bytes[start..start + length as usize])?
             }
-            Change::Zero | Change::Allocate | Change::Materialise | Change::Share(_) => {
+            EditKind::Zero | EditKind::Allocate | EditKind::Materialise | EditKind::Share(_) => {
                 self.map.pm.stream_zeros(to + within.start, length)?
             }
         };
-        self.note(flushed);
+        self.add_flushed(flushed);
         self.keep(index, old, to, within.end..BLOCK_BYTES)?;
         Ok(to)
     }
 
     /// Batches a block that the write fills entirely with its neighbours, to copy them together:
     /// code after a copy waits for its stores.
-    fn place(&mut self, index: u64, block: u64) -> Result<()> {
+    fn place_block(&mut self, index: u64, block: u64) -> Result<()> {
         let run = self.placed.run;
         if run.count == 0 || block != run.first + run.count {
             self.copy_placed()?;
-            self.placed = Placed { index, run: BlockRun { first: block, count: 0 } };
+            self.placed = PlacedRun { index, run: BlockRun { first: block, count: 0 } };
         }
         // Every whole block of a write comes here, in order.
         debug_assert_eq!(index, self.placed.index + self.placed.run.count);
@@ -264,12 +264,12 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     }
 
     fn copy_placed(&mut self) -> Result<()> {
-        let Placed { index, run } = core::mem::replace(&mut self.placed, Placed::NONE);
-        if let (Change::Write(bytes), true) = (self.edit.change, run.count > 0) {
+        let PlacedRun { index, run } = core::mem::replace(&mut self.placed, PlacedRun::NONE);
+        if let (EditKind::Write(bytes), true) = (self.edit.change, run.count > 0) {
             let start = (index * BLOCK_BYTES - self.edit.from) as usize;
             let bytes = &bytes[start..start + (run.count * BLOCK_BYTES) as usize];
             let flushed = self.map.pm.stream_bytes(run.first * BLOCK_BYTES, bytes)?;
-            self.note(flushed);
+            self.add_flushed(flushed);
         }
         Ok(())
     }
@@ -282,11 +282,11 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         if copied > part.start {
             let from = old.offset() + part.start;
             let flushed = self.map.pm.stream_within(from, to + part.start, copied - part.start)?;
-            self.note(flushed);
+            self.add_flushed(flushed);
         }
         if part.end > copied {
             let flushed = self.map.pm.stream_zeros(to + copied, part.end - copied)?;
-            self.note(flushed);
+            self.add_flushed(flushed);
         }
         Ok(())
     }
@@ -311,7 +311,7 @@ impl<'m, M: Memory> Map<'m, M> {
         if through_root || root.is_empty() || level > root.level {
             return Ok(target);
         }
-        while target.level > 0 && !target.tree.is_empty() && !target.tree.is_row() {
+        while target.level > 0 && !target.tree.is_empty() && !target.tree.is_inline_extent() {
             let slot = slot_of(blocks.start, target.level);
             if slot != slot_of(last, target.level) {
                 break;
@@ -359,7 +359,7 @@ impl<M: Memory> Thread<'_, M> {
         let blocks = edit.blocks();
         let target = map.target(map.root(property.root)?, &blocks, size_after != property.size_bytes)?;
         let (supply, flushed) = (Supply::EMPTY, Flushed::nothing());
-        let placed = Placed::NONE;
+        let placed = PlacedRun::NONE;
         let mut builder = Builder { thread: self, map, edit, supply, added: 0, removed: 0, flushed, placed };
         let built = builder.build_all(&target);
         let Builder { mut supply, added, removed, flushed, edit, .. } = builder;
@@ -374,7 +374,7 @@ impl<M: Memory> Thread<'_, M> {
         self.mark_difference((target.level, target.base), &blocks, target.tree, new)?;
         let mut after = match edit.change {
             // A mapping needs blocks that read as before: no visible change.
-            Change::Materialise => *property,
+            EditKind::Materialise => *property,
             _ => self.changed_now(property),
         };
         after.size_bytes = size_after;

@@ -30,7 +30,7 @@ use crate::fs::{Fs, Thread};
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Layout, Memory, Pm, Region};
 
-use super::release::Freed;
+use super::release::BlockFreer;
 
 /// Words of a node.
 pub(super) const NODE_WORDS: u64 = 512;
@@ -49,15 +49,15 @@ pub const BLOCK_SHARED: u64 = 2;
 /// The bits of a word that are not the offset.
 const LOW_BITS: u64 = BLOCK_BYTES - 1;
 /// The bits of a word that are the offset.
-const OFFSET_BITS: u64 = (1 << ROW_COUNT_SHIFT) - BLOCK_BYTES;
+const OFFSET_BITS: u64 = (1 << EXTENT_COUNT_SHIFT) - BLOCK_BYTES;
 /// Shift of the block's flags in a root of height 0.
 const ROOT_FLAGS_SHIFT: u32 = 4;
 /// Flag of a root: an inline extent instead of a node.
-const ROW: u64 = 8;
+const INLINE_EXTENT: u64 = 8;
 /// Shift of the number of blocks in an inline extent.
-const ROW_COUNT_SHIFT: u32 = 52;
+const EXTENT_COUNT_SHIFT: u32 = 52;
 /// Maximum number of blocks of an inline extent.
-pub(super) const ROW_BLOCKS_MAX: u64 = NODE_WORDS;
+pub(super) const EXTENT_BLOCKS_MAX: u64 = NODE_WORDS;
 
 /// Blocks below a pointer of a level.
 pub(super) const fn span(level: u32) -> u64 {
@@ -107,44 +107,46 @@ impl Tree {
 
     /// The tree of a root word.
     pub fn from_root(root: u64) -> Result<Tree> {
-        let level = (root & (ROW - 1)) as u32;
+        let level = (root & (INLINE_EXTENT - 1)) as u32;
         let flags = (root & LOW_BITS) >> ROOT_FLAGS_SHIFT;
-        let is_row = root & ROW != 0;
+        let is_row = root & INLINE_EXTENT != 0;
         let possible = match is_row {
             true => {
-                level == 1 && flags & !BLOCK_SHARED == 0 && (2..=ROW_BLOCKS_MAX).contains(&(root >> ROW_COUNT_SHIFT))
+                level == 1
+                    && flags & !BLOCK_SHARED == 0
+                    && (2..=EXTENT_BLOCKS_MAX).contains(&(root >> EXTENT_COUNT_SHIFT))
             }
             false => level == 0 || (level <= HEIGHT_MAX && flags == 0),
         };
         if root != 0 && !possible {
             return Err(Corruption::BlockMap(root).into());
         }
-        Ok(Tree { word: root & !LOW_BITS | flags | root & ROW, level })
+        Ok(Tree { word: root & !LOW_BITS | flags | root & INLINE_EXTENT, level })
     }
 
     /// An inline extent of `count` blocks (at least one); `word`, as a data pointer, leads to the
     /// first.
-    pub fn row(word: u64, count: u64) -> Tree {
+    pub fn inline_extent(word: u64, count: u64) -> Tree {
         match count {
             1 => Tree { word, level: 0 },
-            _ => Tree { word: word | ROW | count << ROW_COUNT_SHIFT, level: 1 },
+            _ => Tree { word: word | INLINE_EXTENT | count << EXTENT_COUNT_SHIFT, level: 1 },
         }
     }
 
     /// Whether this is a root that is an inline extent.
     #[inline]
-    pub fn is_row(self) -> bool {
-        self.level == 1 && self.word & ROW != 0
+    pub fn is_inline_extent(self) -> bool {
+        self.level == 1 && self.word & INLINE_EXTENT != 0
     }
 
     /// Blocks of an inline extent.
-    pub fn row_count(self) -> u64 {
-        self.word >> ROW_COUNT_SHIFT
+    pub fn extent_blocks(self) -> u64 {
+        self.word >> EXTENT_COUNT_SHIFT
     }
 
     /// A block of an inline extent; empty behind its end.
-    pub fn row_block(self, index: u64) -> Tree {
-        match index < self.row_count() {
+    pub fn extent_block(self, index: u64) -> Tree {
+        match index < self.extent_blocks() {
             true => Tree { word: (self.offset() | self.word & BLOCK_SHARED) + index * BLOCK_BYTES, level: 0 },
             false => Tree::EMPTY,
         }
@@ -155,7 +157,9 @@ impl Tree {
         match (self.word, self.level) {
             (0, _) => 0,
             (word, 0) => word & !LOW_BITS | (word & LOW_BITS) << ROOT_FLAGS_SHIFT,
-            (word, 1) if self.is_row() => word & !BLOCK_SHARED | (word & BLOCK_SHARED) << ROOT_FLAGS_SHIFT | 1,
+            (word, 1) if self.is_inline_extent() => {
+                word & !BLOCK_SHARED | (word & BLOCK_SHARED) << ROOT_FLAGS_SHIFT | 1
+            }
             (word, level) => word | level as u64,
         }
     }
@@ -264,10 +268,10 @@ impl<'m, M: Memory> Map<'m, M> {
     /// The tree of a root word, checked.
     pub fn root(&self, root: u64) -> Result<Tree> {
         let tree = Tree::from_root(root)?;
-        if tree.is_row() {
+        if tree.is_inline_extent() {
             // The blocks between these two are then inside, too.
-            self.tree(tree.row_block(0).word, 0)?;
-            self.tree(tree.row_block(tree.row_count() - 1).word, 0)?;
+            self.tree(tree.extent_block(0).word, 0)?;
+            self.tree(tree.extent_block(tree.extent_blocks() - 1).word, 0)?;
             return Ok(tree);
         }
         self.tree(tree.word, tree.level)
@@ -276,7 +280,7 @@ impl<'m, M: Memory> Map<'m, M> {
     /// The node of a checked tree of level 1 or more. An inline extent has none.
     #[inline]
     pub fn node(&self, tree: Tree) -> Result<&'m MapNode> {
-        if tree.is_row() {
+        if tree.is_inline_extent() {
             return Err(Corruption::BlockMap(tree.word).into());
         }
         Ok(self.pm.get(Pm::new(tree.offset()))?)
@@ -292,8 +296,8 @@ impl<'m, M: Memory> Map<'m, M> {
         if tree.level < level {
             return Ok(tree);
         }
-        if tree.is_row() {
-            return Ok(tree.row_block(slot as u64));
+        if tree.is_inline_extent() {
+            return Ok(tree.extent_block(slot as u64));
         }
         self.tree(self.node(tree)?.words[slot].load_acquire(), level - 1)
     }
@@ -305,16 +309,16 @@ impl<'m, M: Memory> Map<'m, M> {
         if tree.is_empty() || index >= span(tree.level) {
             return hole(limit);
         }
-        if tree.is_row() {
-            let first = tree.row_block(index);
-            let count = if first.is_empty() { limit } else { (tree.row_count() - index).min(limit) };
+        if tree.is_inline_extent() {
+            let first = tree.extent_block(index);
+            let count = if first.is_empty() { limit } else { (tree.extent_blocks() - index).min(limit) };
             return Ok(Run { first, count });
         }
         let mut tree = tree;
         while tree.level > 0 {
             let node = self.node(tree)?;
             let slot = slot_of(index, tree.level);
-            self.pm.note_read(tree.offset() + slot as u64 * 8, 8);
+            self.pm.report_read(tree.offset() + slot as u64 * 8, 8);
             let word = node.words[slot].load_acquire();
             let below = span(tree.level - 1);
             if word == 0 {
@@ -325,9 +329,9 @@ impl<'m, M: Memory> Map<'m, M> {
             }
             tree = self.tree(word, tree.level - 1)?;
             if tree.level == 0 {
-                let row = node.words[slot..].iter().take(limit.min(NODE_WORDS) as usize).enumerate();
+                let extent = node.words[slot..].iter().take(limit.min(NODE_WORDS) as usize).enumerate();
                 let count =
-                    row.take_while(|(at, other)| other.load_acquire() == word + *at as u64 * BLOCK_BYTES).count();
+                    extent.take_while(|(at, other)| other.load_acquire() == word + *at as u64 * BLOCK_BYTES).count();
                 // The last block of the run decides whether all of it is inside.
                 self.tree(word + (count as u64).saturating_sub(1) * BLOCK_BYTES, 0)?;
                 return Ok(Run { first: tree, count: (count as u64).max(1) });
@@ -387,15 +391,15 @@ impl<'m, M: Memory> Map<'m, M> {
         if tree.is_empty() {
             return Ok(());
         }
-        if tree.is_row() {
-            for index in 0..tree.row_count() {
-                each(Part { tree: tree.row_block(index), index: part.index + index, slot: None })?;
+        if tree.is_inline_extent() {
+            for index in 0..tree.extent_blocks() {
+                each(Part { tree: tree.extent_block(index), index: part.index + index, slot: None })?;
             }
             return Ok(());
         }
         if tree.level > 0 {
             *nodes_left = nodes_left.checked_sub(1).ok_or(Corruption::BlockMap(tree.word))?;
-            self.pm.note_read(tree.offset(), BLOCK_BYTES);
+            self.pm.report_read(tree.offset(), BLOCK_BYTES);
             for (line, words) in self.node(tree)?.words.chunks(WORDS_PER_LINE).enumerate() {
                 // Most nodes are mostly empty.
                 if words.iter().fold(0, |all, word| all | word.load()) == 0 {
@@ -434,7 +438,7 @@ impl<'m, M: Memory> Map<'m, M> {
             let pair = (self.child(one, level, slot)?, self.child(other, level, slot)?);
             self.difference((level - 1, base + slot as u64 * span(level - 1)), range, pair, each)?;
         }
-        if one.level == level && !one.is_row() { each(one) } else { Ok(()) }
+        if one.level == level && !one.is_inline_extent() { each(one) } else { Ok(()) }
     }
 
     /// Writes a whole node to the block at `offset`: `words` words from `word`, then zeros. From
@@ -474,7 +478,7 @@ impl<'m, M: Memory> Map<'m, M> {
 /// Frees all blocks of a body that no reader can reach, at once.
 pub(crate) fn free_body<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
     let map = thread.fs.map();
-    let mut freed = Freed::new(thread);
+    let mut freed = BlockFreer::new(thread);
     map.walk(map.root(root)?, &mut |part| freed.tree(part.tree))?;
     freed.finish()
 }
@@ -488,14 +492,14 @@ pub(crate) struct Blocks {
 }
 
 /// Contiguous blocks, collected one by one for callbacks that take runs.
-struct Row<'r> {
+struct RunCollector<'r> {
     blocks: Blocks,
-    give: &'r mut dyn FnMut(Blocks) -> Result<()>,
+    emit: &'r mut dyn FnMut(Blocks) -> Result<()>,
 }
 
-impl Row<'_> {
-    fn new(give: &mut dyn FnMut(Blocks) -> Result<()>) -> Row<'_> {
-        Row { blocks: Blocks { run: BlockRun { first: 0, count: 0 }, shared: false }, give }
+impl RunCollector<'_> {
+    fn new(give: &mut dyn FnMut(Blocks) -> Result<()>) -> RunCollector<'_> {
+        RunCollector { blocks: Blocks { run: BlockRun { first: 0, count: 0 }, shared: false }, emit: give }
     }
 
     fn add(&mut self, tree: Tree) -> Result<()> {
@@ -513,7 +517,7 @@ impl Row<'_> {
     fn finish(&mut self) -> Result<()> {
         let empty = Blocks { run: BlockRun { first: 0, count: 0 }, shared: false };
         let blocks = core::mem::replace(&mut self.blocks, empty);
-        if blocks.run.count > 0 { (self.give)(blocks) } else { Ok(()) }
+        if blocks.run.count > 0 { (self.emit)(blocks) } else { Ok(()) }
     }
 }
 
@@ -532,7 +536,7 @@ pub(crate) fn recover_body<M: Memory>(
     }
     let map = fs.map();
     let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
-    let mut row = Row::new(mark);
+    let mut extent = RunCollector::new(mark);
     let mut counted = 0;
     let mut cleared = false;
     map.walk(map.root(property.root)?, &mut |part| {
@@ -548,9 +552,9 @@ pub(crate) fn recover_body<M: Memory>(
             return Ok(());
         }
         counted += 1;
-        row.add(part.tree)
+        extent.add(part.tree)
     })?;
-    row.finish()?;
+    extent.finish()?;
     if cleared {
         fs.pm.fence(Flushed::nothing());
     }
@@ -559,9 +563,9 @@ pub(crate) fn recover_body<M: Memory>(
 
 /// The blocks of a root word that is an inline extent: a data pointer to the first (offset and
 /// `BLOCK_*` flags), and their number. `None`: the root leads to a block, to nodes, or to nothing.
-pub fn row_of_root(root: u64) -> Option<(u64, u64)> {
+pub fn inline_extent_of_root(root: u64) -> Option<(u64, u64)> {
     let tree = Tree::from_root(root).ok()?;
-    tree.is_row().then(|| (tree.row_block(0).word, tree.row_count()))
+    tree.is_inline_extent().then(|| (tree.extent_block(0).word, tree.extent_blocks()))
 }
 
 /// Passes every part of a body to `each`, a node after its children. Fails where the map leads
@@ -591,7 +595,7 @@ pub(crate) fn mark_body_of<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Resu
 /// Passes the blocks of a body to `mark`.
 pub(crate) fn mark_body<M: Memory>(fs: &Fs<M>, root: u64, mark: &mut dyn FnMut(Blocks) -> Result<()>) -> Result<()> {
     let map = fs.map();
-    let mut row = Row::new(mark);
-    map.walk(map.root(root)?, &mut |part| row.add(part.tree))?;
-    row.finish()
+    let mut extent = RunCollector::new(mark);
+    map.walk(map.root(root)?, &mut |part| extent.add(part.tree))?;
+    extent.finish()
 }

@@ -11,7 +11,7 @@
 //!   written, as zeros.
 
 use super::Extent;
-use super::edit::{Change, Edit};
+use super::edit::{Edit, EditKind};
 use super::map::Run;
 use super::release::{ClearMode, from_block};
 use crate::dram::{Cachelet, MAPPED, MAPPED_KEPT, MAPPED_TIMES_SET};
@@ -26,7 +26,7 @@ const PIECE_BLOCKS: u64 = 512;
 
 /// Which blocks [`Thread::make_fit`] materialises.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Needs {
+enum MappingNeed {
     /// All blocks that programs could not store into.
     Stores,
     /// Blocks that are shared with other files.
@@ -84,7 +84,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let first = offset / BLOCK_BYTES;
         let end = offset.saturating_add(length).div_ceil(BLOCK_BYTES);
         if !self.fs.is_read_only() {
-            let needs = if allocate { Needs::Stores } else { Needs::Loads };
+            let needs = if allocate { MappingNeed::Stores } else { MappingNeed::Loads };
             self.change_file(node, |cachelet, property| self.make_fit(cachelet, property, first..end, needs))?;
         }
         let cachelet = self.cachelet(node)?;
@@ -137,7 +137,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Records that a program may have stored into a mapped file: sets its times to those of a
     /// content change now, unless its modification time was set explicitly since it was mapped.
-    pub fn note_stores(&self, node: Node) -> Result<()> {
+    pub fn record_stores(&self, node: Node) -> Result<()> {
         self.change_file(node, |cachelet, property| {
             if cachelet.mapped.load(Relaxed) & MAPPED_TIMES_SET != 0 {
                 return Ok(());
@@ -148,7 +148,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Under the lock, after the modification time was set explicitly: earlier stores no longer
     /// count as changes.
-    pub(crate) fn note_times_set(&self, cachelet: &Cachelet) {
+    pub(crate) fn mark_times_set(&self, cachelet: &Cachelet) {
         let kind = FileKind::from_mode(cachelet.mode.load(Relaxed));
         if kind == Some(FileKind::Regular) && is_mapped(cachelet) {
             cachelet.mapped.fetch_or(MAPPED_TIMES_SET, Relaxed);
@@ -162,7 +162,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet: &Cachelet,
         property: &Property,
         range: core::ops::Range<u64>,
-        needs: Needs,
+        needs: MappingNeed,
     ) -> Result<()> {
         if !is_mapped(cachelet) {
             return Err(Error::Invalid);
@@ -173,7 +173,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut index = range.start;
         while index < end {
             let run = map.run(map.root(property.root)?, index, (end - index).min(PIECE_BLOCKS))?;
-            if run.first.is_shared() || needs == Needs::Stores && !run.first.is_written() {
+            if run.first.is_shared() || needs == MappingNeed::Stores && !run.first.is_written() {
                 property = self.materialise(cachelet, &property, index..index + run.count)?;
             }
             index += run.count;
@@ -185,12 +185,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn materialise(&self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<Property> {
         let (from, to) = (range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
         let size_bytes = property.size_bytes;
-        self.replace(cachelet, property, Edit { change: Change::Materialise, from, to, size_bytes }, size_bytes)
+        self.replace(cachelet, property, Edit { change: EditKind::Materialise, from, to, size_bytes }, size_bytes)
     }
 
     /// Under the lock, after a mapped file grew from `size_before`: newly visible unwritten blocks
     /// become written zeros.
-    pub(super) fn settle_growth(&self, cachelet: &Cachelet, size_before: u64) -> Result<()> {
+    pub(super) fn complete_growth(&self, cachelet: &Cachelet, size_before: u64) -> Result<()> {
         let mut property = self.body_property(cachelet)?;
         let map = self.fs.map();
         let end = property.size_bytes.div_ceil(BLOCK_BYTES);
@@ -206,7 +206,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Records that blocks stay behind the end for the sake of mappings.
-    pub(super) fn note_kept(&self, cachelet: &Cachelet) {
+    pub(super) fn mark_blocks_kept(&self, cachelet: &Cachelet) {
         cachelet.mapped.fetch_or(MAPPED_KEPT, Relaxed);
     }
 

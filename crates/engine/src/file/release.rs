@@ -37,14 +37,14 @@ fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool>
 }
 
 /// Frees blocks at once, contiguous ones together.
-pub(super) struct Freed<'t, 'f, M: Memory> {
+pub(super) struct BlockFreer<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     run: BlockRun,
 }
 
-impl<'t, 'f, M: Memory> Freed<'t, 'f, M> {
+impl<'t, 'f, M: Memory> BlockFreer<'t, 'f, M> {
     pub fn new(thread: &'t Thread<'f, M>) -> Self {
-        Freed { thread, run: BlockRun { first: 0, count: 0 } }
+        BlockFreer { thread, run: BlockRun { first: 0, count: 0 } }
     }
 
     /// One data block or node (not what is below it).
@@ -85,7 +85,7 @@ impl<M: Memory> Thread<'_, M> {
     /// error here means a damaged image; the blocks are then lost until the next scan, but the
     /// change stands.
     pub(super) fn free_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
-        let mut freed = Freed::new(self);
+        let mut freed = BlockFreer::new(self);
         self.fs.map().difference(at, range, (old, new), &mut |tree| freed.tree(tree))?;
         freed.finish()
     }
@@ -149,7 +149,7 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
     range: Range<u64>,
     mode: ClearMode,
     /// A node that stays, even if it is empty: something else names it, too.
-    kept: Tree,
+    kept_node: Tree,
     thread: &'t Thread<'f, M>,
     cachelet: &'t Cachelet,
     /// Trees that lost their pointer, subtrees as a whole, and are not freed yet.
@@ -164,12 +164,23 @@ pub(super) struct Clearing<'t, 'f, M: Memory> {
 impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
     pub fn new(thread: &'t Thread<'f, M>, cachelet: &'t Cachelet, range: Range<u64>, mode: ClearMode) -> Self {
         let (map, cut) = (thread.fs.map(), [Tree::EMPTY; PIECES]);
-        Clearing { map, range, mode, kept: Tree::EMPTY, thread, cachelet, cut, cut_count: 0, pending: None, removed: 0 }
+        Clearing {
+            map,
+            range,
+            mode,
+            kept_node: Tree::EMPTY,
+            thread,
+            cachelet,
+            cut,
+            cut_count: 0,
+            pending: None,
+            removed: 0,
+        }
     }
 
     /// The same clearing, except that one node is kept.
     pub fn keeping(self, kept: Tree) -> Self {
-        Clearing { kept, ..self }
+        Clearing { kept_node: kept, ..self }
     }
 
     /// Clears below the node `root`, which itself stays. Returns the number of blocks and nodes
@@ -208,7 +219,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
                         // It names the same block: nothing becomes visible that would have to be
                         // durable.
                         let dirty = pm.commit(cell, leaf.word | BLOCK_UNWRITTEN, zeros.sealed());
-                        self.note(dirty);
+                        self.add_dirty(dirty);
                     }
                 }
                 Ok(())
@@ -216,7 +227,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             _ => {
                 self.thread.mark_tree(leaf)?;
                 let dirty = pm.retract(cell, 0);
-                self.note(dirty);
+                self.add_dirty(dirty);
                 self.removed += 1;
                 self.cut_off(leaf)
             }
@@ -233,15 +244,15 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             })?;
             self.removed += removed;
             let dirty = self.map.pm.retract(cell, 0);
-            self.note(dirty);
+            self.add_dirty(dirty);
             return self.cut_off(child);
         }
         // The words cleared so far are in another node: not neighbours.
         self.flush();
-        if self.node(child, base)? && child != self.kept {
+        if self.node(child, base)? && child != self.kept_node {
             self.thread.mark_tree(child)?;
             let dirty = self.map.pm.retract(cell, 0);
-            self.note(dirty);
+            self.add_dirty(dirty);
             self.removed += 1;
             self.cut_off(child)?;
         }
@@ -261,14 +272,14 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         // A reader that still follows a removed pointer reads again.
         let version = self.cachelet.version.load(Relaxed);
         self.cachelet.version.store(version.wrapping_add(2), Release);
-        let mut freed = Freed::new(self.thread);
+        let mut freed = BlockFreer::new(self.thread);
         for tree in &self.cut[..core::mem::take(&mut self.cut_count)] {
             self.map.walk(*tree, &mut |part| freed.tree(part.tree))?;
         }
         freed.finish()
     }
 
-    fn note(&mut self, dirty: Dirty) {
+    fn add_dirty(&mut self, dirty: Dirty) {
         self.pending = Some(match self.pending.take() {
             None => dirty,
             Some(before) => before.and(dirty),

@@ -4,10 +4,10 @@
 //! crash comes in between. A longer length commits last, once what it will show is durably zero.
 
 use super::AllocateMode;
-use super::edit::{Change, Edit};
+use super::edit::{Edit, EditKind};
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body, mark_body_of};
 use super::mapping::is_mapped;
-use super::release::{ClearMode, Clearing, Freed, from_block};
+use super::release::{BlockFreer, ClearMode, Clearing, from_block};
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
@@ -56,9 +56,9 @@ impl<M: Memory> Thread<'_, M> {
     fn shorten(&self, cachelet: &Cachelet, property: &Property, size_bytes: u64, mapped: bool) -> Result<()> {
         let map = self.fs.map();
         let root = map.root(property.root)?;
-        if root.is_row() && !mapped {
+        if root.is_inline_extent() && !mapped {
             let after = Property { size_bytes, ..self.changed_now(property) };
-            return self.shorten_row(cachelet, &after, root, size_bytes.div_ceil(BLOCK_BYTES));
+            return self.shorten_extent(cachelet, &after, root, size_bytes.div_ceil(BLOCK_BYTES));
         }
         let property = &self.with_nodes(cachelet, property)?;
         let root = map.root(property.root)?;
@@ -74,7 +74,7 @@ impl<M: Memory> Thread<'_, M> {
             self.fs.pm.fence(flushed);
         }
         if mapped {
-            self.note_kept(cachelet);
+            self.mark_blocks_kept(cachelet);
             self.clear_last_block(&after)?;
         }
         let mode = if mapped { ClearMode::Mapped { behind_end: true } } else { ClearMode::All };
@@ -83,14 +83,14 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Makes a property entry durable and visible that names fewer blocks of its inline extent, all
     /// at once; at least one is kept.
-    fn shorten_row(&self, cachelet: &Cachelet, property: &Property, row: Tree, kept: u64) -> Result<()> {
-        let kept = kept.clamp(1, row.row_count());
-        let gone = || (kept..row.row_count()).map(|index| row.row_block(index));
-        let root = Tree::row(row.row_block(0).word, kept).to_root();
-        let blocks = property.blocks.saturating_sub(row.row_count() - kept);
+    fn shorten_extent(&self, cachelet: &Cachelet, property: &Property, extent: Tree, kept: u64) -> Result<()> {
+        let kept = kept.clamp(1, extent.extent_blocks());
+        let gone = || (kept..extent.extent_blocks()).map(|index| extent.extent_block(index));
+        let root = Tree::inline_extent(extent.extent_block(0).word, kept).to_root();
+        let blocks = property.blocks.saturating_sub(extent.extent_blocks() - kept);
         gone().try_for_each(|block| self.mark_tree(block))?;
         self.finish_change(cachelet, &Property { root, blocks, ..*property }, self.nothing_new())?;
-        let mut freed = Freed::new(self);
+        let mut freed = BlockFreer::new(self);
         gone().try_for_each(|block| freed.tree(block))?;
         freed.finish()
     }
@@ -107,12 +107,12 @@ impl<M: Memory> Thread<'_, M> {
         if root.is_empty() || range.is_empty() {
             return Ok(());
         }
-        if root.is_row() && mode == ClearMode::All && range.end >= root.row_count() {
+        if root.is_inline_extent() && mode == ClearMode::All && range.end >= root.extent_blocks() {
             // The end of an inline extent is removed without a node, so that it works when no space
             // is left.
             return match range.start {
                 0 => self.drop_body(cachelet, property),
-                start => self.shorten_row(cachelet, property, root, start),
+                start => self.shorten_extent(cachelet, property, root, start),
             };
         }
         let property = &self.with_nodes(cachelet, property)?;
@@ -134,7 +134,7 @@ impl<M: Memory> Thread<'_, M> {
         }
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if empty {
-            let mut freed = Freed::new(self);
+            let mut freed = BlockFreer::new(self);
             freed.tree(root)?;
             freed.finish()?;
         }
@@ -149,14 +149,14 @@ impl<M: Memory> Thread<'_, M> {
         let end = offset.checked_add(length).filter(|end| *end <= SIZE_BYTES_MAX).ok_or(Error::TooLarge)?;
         self.change_file(node, |cachelet, property| match mode {
             AllocateMode::Allocate { keep_size } => {
-                self.give_blocks(cachelet, property, Change::Allocate, offset..end, keep_size)
+                self.give_blocks(cachelet, property, EditKind::Allocate, offset..end, keep_size)
             }
             AllocateMode::ZeroRange { keep_size } => {
                 let mapped = is_mapped(cachelet);
                 if mapped {
                     self.zero_in_place(property, offset..end.min(property.size_bytes))?;
                 }
-                let change = if mapped { Change::Allocate } else { Change::Zero };
+                let change = if mapped { EditKind::Allocate } else { EditKind::Zero };
                 self.give_blocks(cachelet, property, change, offset..end, keep_size)
             }
             AllocateMode::PunchHole => self.punch(cachelet, property, offset..end),
@@ -169,7 +169,7 @@ impl<M: Memory> Thread<'_, M> {
         &self,
         cachelet: &Cachelet,
         property: &Property,
-        change: Change<'_>,
+        change: EditKind<'_>,
         range: Range<u64>,
         keep_size: bool,
     ) -> Result<()> {
@@ -256,7 +256,7 @@ impl<M: Memory> Thread<'_, M> {
             return Ok(*property);
         }
         let size_bytes = property.size_bytes;
-        let edit = Edit { change: Change::Zero, from: edge.start, to: edge.end, size_bytes };
+        let edit = Edit { change: EditKind::Zero, from: edge.start, to: edge.end, size_bytes };
         self.replace(cachelet, property, edit, size_bytes)
     }
 }

@@ -8,7 +8,7 @@
 //! - A file that programs have mapped shares nothing: stores into its blocks would show in the
 //!   other file.
 
-use super::edit::{Change, Edit, Shared};
+use super::edit::{Edit, EditKind, Shared};
 use super::map::{BLOCK_SHARED, Map, SIZE_BYTES_MAX, Tree, slots_of, span};
 use super::mapping::is_mapped;
 use crate::dram::Cachelet;
@@ -19,7 +19,7 @@ use core::ops::Range;
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 
 /// A range of one file and its position in another.
-struct Copied {
+struct SharedRange {
     from: u64,
     to: u64,
     bytes: u64,
@@ -27,10 +27,10 @@ struct Copied {
     size_after: u64,
 }
 
-impl Copied {
+impl SharedRange {
     /// Checks the positions against each other and against the files' lengths, as FICLONERANGE
     /// does. `None` if there is nothing to do.
-    fn new(from: u64, to: u64, length: Option<u64>, sizes: (u64, u64), same: bool) -> Result<Option<Copied>> {
+    fn new(from: u64, to: u64, length: Option<u64>, sizes: (u64, u64), same: bool) -> Result<Option<SharedRange>> {
         let (source_bytes, target_bytes) = sizes;
         if !(from | to).is_multiple_of(BLOCK_BYTES) || from > source_bytes {
             return Err(Error::Invalid);
@@ -50,7 +50,7 @@ impl Copied {
         if same && from.abs_diff(to) < bytes.next_multiple_of(BLOCK_BYTES) {
             return Err(Error::Invalid);
         }
-        Ok((bytes > 0).then_some(Copied { from, to, bytes, size_after: target_bytes.max(to_end) }))
+        Ok((bytes > 0).then_some(SharedRange { from, to, bytes, size_after: target_bytes.max(to_end) }))
     }
 
     /// The blocks of the source.
@@ -78,7 +78,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let _second = if same { None } else { Some(self.lock(&second.lock, &second.waiters)?) };
             let (body, property) = (self.regular(pair.0)?, self.regular(pair.1)?);
             let sizes = (body.size_bytes, property.size_bytes);
-            let Some(copied) = Copied::new(from, to, length, sizes, same)? else { return Ok(0) };
+            let Some(copied) = SharedRange::new(from, to, length, sizes, same)? else { return Ok(0) };
             if is_mapped(pair.0) || is_mapped(pair.1) {
                 return Err(Error::Busy);
             }
@@ -103,10 +103,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         let root = self.fs.map().root(property.root)?;
         // The marked pointers lead to the same blocks as before.
         let proof = self.fs.pm.fence(Flushed::nothing());
-        if root.level == 0 || root.is_row() {
+        if root.level == 0 || root.is_inline_extent() {
             // An inline extent is marked as a whole, whichever of its blocks are shared, so that it
             // stays one.
-            let count = if root.is_row() { root.row_count() } else { 1 };
+            let count = if root.is_inline_extent() { root.extent_blocks() } else { 1 };
             if root.is_written() && !root.is_shared() && blocks.start < count {
                 let marked = Tree { word: root.word | BLOCK_SHARED, ..root };
                 return self.finish_change(source, &Property { root: marked.to_root(), ..property }, proof);
@@ -136,11 +136,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// With both files locked: the range of the target becomes the source's blocks.
-    fn take_shared(&self, (source, target): (&Cachelet, &Cachelet), copied: &Copied) -> Result<()> {
+    fn take_shared(&self, (source, target): (&Cachelet, &Cachelet), copied: &SharedRange) -> Result<()> {
         let map = self.fs.map();
         let property = self.body_property(target)?;
         let body = map.root(self.body_property(source)?.root)?;
-        let change = Change::Share(Shared { body, first: copied.from / BLOCK_BYTES });
+        let change = EditKind::Share(Shared { body, first: copied.from / BLOCK_BYTES });
         let edit = Edit { change, from: copied.to, to: copied.to + copied.bytes, size_bytes: property.size_bytes };
         self.replace(target, &property, edit, copied.size_after).map(drop)
     }

@@ -26,7 +26,7 @@ fn shares(fs: &Fs, thread: &Thread<'_>, node: Node) -> u64 {
 }
 
 #[test]
-fn a_shared_block_is_copied_by_whoever_writes_and_freed_by_the_last() {
+fn a_shared_block_is_copied_on_write_and_freed_with_the_last_pointer() {
     let image = new_image(8 * MIB, 1024);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");

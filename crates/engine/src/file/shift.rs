@@ -8,7 +8,7 @@
 
 use super::map::{BLOCKS_MAX, Map, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, span};
 use super::mapping::is_mapped;
-use super::release::Freed;
+use super::release::BlockFreer;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
@@ -19,13 +19,13 @@ use pmem::{BLOCK_BYTES, Flushed, Memory};
 /// The new position of each block: up to `cut` as before; from `begin` on those that were at `from`
 /// and after; a hole between them.
 #[derive(Clone, Copy)]
-struct Moves {
+struct BlockShift {
     cut: u64,
     begin: u64,
     from: u64,
 }
 
-impl Moves {
+impl BlockShift {
     /// The previous position of block `index`.
     fn source(&self, index: u64) -> Option<u64> {
         match index {
@@ -46,7 +46,7 @@ struct Builder<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     map: Map<'t, M>,
     old: Tree,
-    moves: Moves,
+    moves: BlockShift,
     added: u64,
 }
 
@@ -54,7 +54,7 @@ impl<M: Memory> Builder<'_, '_, M> {
     /// The new tree of `level` that begins with block `base`. `same`: what the old tree has there.
     fn build(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
         let end = base + span(level);
-        if end <= self.moves.cut && (same.is_empty() || (same.level == level && !same.is_row())) {
+        if end <= self.moves.cut && (same.is_empty() || (same.level == level && !same.is_inline_extent())) {
             return Ok(same);
         }
         if level == 0 {
@@ -113,7 +113,7 @@ impl<M: Memory> Builder<'_, '_, M> {
     /// Frees the new nodes of a tree, bottom up.
     fn discard(&self, tree: Tree, base: u64) -> Result<()> {
         // An inline extent has no nodes that could have been kept.
-        if tree.level == 0 || (base + span(tree.level) <= self.moves.cut && !self.old.is_row()) {
+        if tree.level == 0 || (base + span(tree.level) <= self.moves.cut && !self.old.is_inline_extent()) {
             return Ok(());
         }
         for slot in 0..NODE_WORDS as usize {
@@ -122,7 +122,7 @@ impl<M: Memory> Builder<'_, '_, M> {
                 self.discard(child, base + slot as u64 * span(tree.level - 1))?;
             }
         }
-        let mut freed = Freed::new(self.thread);
+        let mut freed = BlockFreer::new(self.thread);
         freed.tree(tree)?;
         freed.finish()
     }
@@ -135,7 +135,7 @@ impl<M: Memory> Thread<'_, M> {
             return Err(Error::Invalid);
         }
         let (cut, count) = (offset / BLOCK_BYTES, length / BLOCK_BYTES);
-        let moves = Moves { cut, begin: cut, from: cut + count };
+        let moves = BlockShift { cut, begin: cut, from: cut + count };
         self.shift(cachelet, property, moves, property.size_bytes - length, cut..cut + count)
     }
 
@@ -148,7 +148,7 @@ impl<M: Memory> Thread<'_, M> {
             return Err(Error::TooLarge);
         }
         let (cut, count) = (offset / BLOCK_BYTES, length / BLOCK_BYTES);
-        let moves = Moves { cut, begin: cut + count, from: cut };
+        let moves = BlockShift { cut, begin: cut + count, from: cut };
         self.shift(cachelet, property, moves, property.size_bytes + length, 0..0)
     }
 
@@ -158,7 +158,7 @@ impl<M: Memory> Thread<'_, M> {
         &self,
         cachelet: &Cachelet,
         property: &Property,
-        moves: Moves,
+        moves: BlockShift,
         size_after: u64,
         dropped: Range<u64>,
     ) -> Result<()> {
@@ -196,7 +196,7 @@ impl<M: Memory> Thread<'_, M> {
         after.root = new.to_root();
         after.blocks = (property.blocks + added).saturating_sub(removed);
         self.finish_change(cachelet, &after, durable)?;
-        let mut freed = Freed::new(self);
+        let mut freed = BlockFreer::new(self);
         map.walk(old, &mut |part| if gone(part.index, part.tree.level) { freed.tree(part.tree) } else { Ok(()) })?;
         freed.finish()
     }

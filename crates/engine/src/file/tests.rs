@@ -208,11 +208,11 @@ fn tell_story(seed: u64, limit: u64, steps: usize, mapped: bool) {
             false => random_change(&thread, node, &mut model, &mut random, limit),
             true => mapped_change(&thread, node, &mut model, &mut random, limit),
         };
-        let told = std::format!("seed {seed:#x}, step {step}: {what}, before: {before:?}");
+        let result = std::format!("seed {seed:#x}, step {step}: {what}, before: {before:?}");
         let now = content(&thread, node, model.len() as u64);
-        assert_eq!(now.len(), model.len(), "{told}");
+        assert_eq!(now.len(), model.len(), "{result}");
         if let Some(at) = (0..now.len()).find(|at| now[*at] != model[*at]) {
-            panic!("{told}: byte {at} is {} and should be {}", now[at], model[at]);
+            panic!("{result}: byte {at} is {} and should be {}", now[at], model[at]);
         }
         check(&fs, &thread, node);
         check_seek(&thread, node, &model);
@@ -461,7 +461,7 @@ fn a_reader_never_sees_half_of_a_write() {
 }
 
 #[test]
-fn the_death_of_a_writer_while_it_shows_a_change_is_put_in_order() {
+fn the_death_of_a_writer_while_it_publishes_a_change_is_recovered() {
     static MORTAL: crate::testing::TestPlatform = crate::testing::TestPlatform::new();
     let image = new_image(8 * MIB, 1024);
     let fs = Attached::with(&image, &MORTAL, &Default::default(), 1).expect("attaches");

@@ -7,12 +7,12 @@
 //! - A file that programs have mapped shared is written in place where it has blocks, since those
 //!   must stay where they are.
 
-use super::edit::{Change, Edit};
+use super::edit::{Edit, EditKind};
 use super::map::{
-    BLOCK_UNWRITTEN, Map, MapNode, NODE_WORDS, ROW_BLOCKS_MAX, SIZE_BYTES_MAX, Tree, height_for, slot_of,
+    BLOCK_UNWRITTEN, EXTENT_BLOCKS_MAX, Map, MapNode, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, slot_of,
 };
 use super::mapping::is_mapped;
-use super::release::{ClearMode, Clearing, Freed, Supply, from_block};
+use super::release::{BlockFreer, ClearMode, Clearing, Supply, from_block};
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, Property};
@@ -58,7 +58,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.as_owner(node.number, || {
                 let result = change(cachelet, &property)?;
                 if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
-                    self.settle_growth(cachelet, property.size_bytes)?;
+                    self.complete_growth(cachelet, property.size_bytes)?;
                 }
                 Ok(result)
             })
@@ -85,7 +85,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn write_whole(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
         let size_bytes = property.size_bytes;
         let end = offset + from.len() as u64;
-        let edit = Edit { change: Change::Write(from), from: offset, to: end, size_bytes };
+        let edit = Edit { change: EditKind::Write(from), from: offset, to: end, size_bytes };
         if offset < size_bytes {
             return self.replace(cachelet, property, edit, size_bytes.max(end)).map(drop);
         }
@@ -124,7 +124,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if run.first.is_written() && !run.first.is_shared() {
                 self.fs.pm.stream_bytes(run.first.offset() + at % BLOCK_BYTES, piece)?.unfenced();
             } else {
-                let edit = Edit { change: Change::Write(piece), from: at, to, size_bytes };
+                let edit = Edit { change: EditKind::Write(piece), from: at, to, size_bytes };
                 property = self.replace(cachelet, &property, edit, size_bytes)?;
             }
             at = to;
@@ -147,14 +147,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         let root = map.root(property.root)?;
         // No operation leaves an inline extent that reaches behind the end, but a damaged image
         // may.
-        let root = match root.is_row() && root.row_count() > size_bytes.div_ceil(BLOCK_BYTES) {
+        let root = match root.is_inline_extent() && root.extent_blocks() > size_bytes.div_ceil(BLOCK_BYTES) {
             true => {
                 property = self.with_nodes(cachelet, &property)?;
                 map.root(property.root)?
             }
             false => root,
         };
-        if root.level > 0 && !root.is_row() {
+        if root.level > 0 && !root.is_inline_extent() {
             let behind = from_block(size_bytes.div_ceil(BLOCK_BYTES));
             let (removed, _) = Clearing::new(self, cachelet, behind, ClearMode::Written).run(root)?;
             if removed > 0 {
@@ -168,7 +168,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if tail.is_shared() {
             let to = size_bytes.next_multiple_of(BLOCK_BYTES);
-            let edit = Edit { change: Change::Zero, from: size_bytes, to, size_bytes };
+            let edit = Edit { change: EditKind::Zero, from: size_bytes, to, size_bytes };
             return self.replace(cachelet, &property, edit, size_bytes);
         }
         let flushed = self.fs.pm.stream_zeros(tail.offset() + used, BLOCK_BYTES - used)?;
@@ -180,11 +180,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// resulting property, published.
     pub(super) fn with_nodes(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
-        let row = map.root(property.root)?;
-        if !row.is_row() {
+        let extent = map.root(property.root)?;
+        if !extent.is_inline_extent() {
             return Ok(*property);
         }
-        let (node, flushed) = self.node_of_row(row)?;
+        let (node, flushed) = self.node_of_extent(extent)?;
         let after = Property { root: node.to_root(), blocks: property.blocks + 1, ..*property };
         let durable = self.fs.pm.fence(flushed);
         self.finish_change(cachelet, &after, durable)?;
@@ -192,10 +192,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The node that an inline extent stands for. Not durable before the next fence.
-    fn node_of_row(&self, row: Tree) -> Result<(Tree, Flushed)> {
+    fn node_of_extent(&self, extent: Tree) -> Result<(Tree, Flushed)> {
         let word = self.allocate_blocks(1)?.first * BLOCK_BYTES;
-        let blocks = row.row_count() as usize;
-        let (flushed, _) = self.fs.map().write_node(word, blocks, &mut |slot| Ok(row.row_block(slot as u64).word))?;
+        let blocks = extent.extent_blocks() as usize;
+        let (flushed, _) =
+            self.fs.map().write_node(word, blocks, &mut |slot| Ok(extent.extent_block(slot as u64).word))?;
         Ok((Tree { word, level: 1 }, flushed))
     }
 
@@ -280,7 +281,7 @@ struct Extension<'t, 'f, 'a, M: Memory> {
 }
 
 impl<'t, M: Memory> Extension<'t, '_, '_, M> {
-    fn note(&mut self, flushed: Flushed) {
+    fn add_flushed(&mut self, flushed: Flushed) {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
 
@@ -291,7 +292,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         let count = (self.from.len() as u64).min(BLOCK_BYTES - start);
         let zeros = self.map.pm.stream_zeros(tail.offset() + gap, start - gap)?;
         let bytes = self.map.pm.stream_bytes(tail.offset() + start, &self.from[..count as usize])?;
-        self.note(zeros.and(bytes));
+        self.add_flushed(zeros.and(bytes));
         Ok(())
     }
 
@@ -306,14 +307,14 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             self.root.word &= !BLOCK_UNWRITTEN;
             return Ok(());
         }
-        let first = self.place_in_row(first, last)?;
+        let first = self.place_in_extent(first, last)?;
         if first > last {
             return Ok(());
         }
-        if self.root.is_row() {
-            let (node, flushed) = self.thread.node_of_row(self.root)?;
+        if self.root.is_inline_extent() {
+            let (node, flushed) = self.thread.node_of_extent(self.root)?;
             self.added += 1;
-            self.note(flushed);
+            self.add_flushed(flushed);
             self.root = node;
         }
         self.grow(height_for(last))?;
@@ -327,17 +328,17 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
 
     /// Places blocks for as long as they continue the inline extent or begin one. Returns the first
     /// block that does not.
-    fn place_in_row(&mut self, first: u64, last: u64) -> Result<u64> {
+    fn place_in_extent(&mut self, first: u64, last: u64) -> Result<u64> {
         let count = match self.root {
             root if root.is_empty() => 0,
-            root if root.is_row() && !root.is_shared() => root.row_count(),
+            root if root.is_inline_extent() && !root.is_shared() => root.extent_blocks(),
             root if root.level == 0 && root.is_written() && !root.is_shared() => 1,
             _ => return Ok(first),
         };
         if first != count {
             return Ok(first);
         }
-        let stop = last.min(ROW_BLOCKS_MAX - 1);
+        let stop = last.min(EXTENT_BLOCKS_MAX - 1);
         let mut index = first;
         while index <= stop {
             let (next, wanted) = (self.supply.next(self.thread, last - index + 1)?, stop - index + 1);
@@ -346,7 +347,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
                 break;
             }
             let (block, count) = self.take(wanted, wanted)?;
-            self.root = Tree::row(begin, index + count);
+            self.root = Tree::inline_extent(begin, index + count);
             self.fill(index, block, count)?;
             index += count;
         }
@@ -369,7 +370,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             said |= step(self, node, index..=stop, last)?;
             let words = self.map.pm.offset_of(&node.words[slot_of(index, 1)]);
             let flushed = self.map.pm.flush_range(words, (stop - index + 1) * 8);
-            self.note(flushed);
+            self.add_flushed(flushed);
             index = stop + 1;
         }
         Ok(said)
@@ -454,7 +455,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         let head = pm.stream_zeros(to, low)?;
         let body = pm.stream_bytes(to + low, bytes)?;
         let tail = pm.stream_zeros(to + high, length - high)?;
-        self.note(head.and(body).and(tail));
+        self.add_flushed(head.and(body).and(tail));
         Ok(())
     }
 
@@ -463,7 +464,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
         let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
         self.added += 1;
         let flushed = self.map.pm.stream_zeros(word, BLOCK_BYTES)?;
-        self.note(flushed);
+        self.add_flushed(flushed);
         Ok(Tree { word, level })
     }
 
@@ -479,7 +480,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             // The proof is the property entry, which names the new root only after the fence.
             let dirty = self.map.pm.commit(cell, self.root.word, Flushed::nothing().sealed());
             let flushed = self.map.pm.flush(dirty);
-            self.note(flushed);
+            self.add_flushed(flushed);
             self.root = grown;
         }
         Ok(())
@@ -500,7 +501,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
                     let durable = self.map.pm.fence(Flushed::nothing());
                     let dirty = self.map.pm.commit(cell, fresh.word, durable);
                     let flushed = self.map.pm.flush(dirty);
-                    self.note(flushed);
+                    self.add_flushed(flushed);
                     fresh
                 }
             };
@@ -511,17 +512,17 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
     /// Rolls back everything that was placed from block `first` on. `old`: the root before.
     fn undo(mut self, cachelet: &Cachelet, old: Tree, first: u64) -> Result<()> {
         self.supply.give_back(self.thread)?;
-        if self.root == old && (old.is_row() || old.level == 0) {
+        if self.root == old && (old.is_inline_extent() || old.level == 0) {
             return Ok(());
         }
-        if self.root.is_row() || self.root.level == 0 {
-            let mut freed = Freed::new(self.thread);
+        if self.root.is_inline_extent() || self.root.level == 0 {
+            let mut freed = BlockFreer::new(self.thread);
             self.map.walk(self.root, &mut |part| if part.index < first { Ok(()) } else { freed.tree(part.tree) })?;
             return freed.finish();
         }
         // The property entry still names the old root, whatever is below it now.
         Clearing::new(self.thread, cachelet, from_block(first), ClearMode::Written).keeping(old).run(self.root)?;
-        let mut freed = Freed::new(self.thread);
+        let mut freed = BlockFreer::new(self.thread);
         let mut top = self.root;
         while top != old && top.level > 0 && !top.is_empty() {
             let below = self.map.child(top, top.level, 0)?;

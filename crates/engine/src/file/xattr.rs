@@ -40,30 +40,30 @@ struct Header {
 
 /// One attribute of a body.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct XattrEntry {
     /// Offset in the body.
     at: u64,
     name_length: usize,
     value_length: usize,
 }
 
-impl Entry {
+impl XattrEntry {
     fn length(&self) -> u64 {
         ENTRY_BYTES + (self.name_length + self.value_length) as u64
     }
 }
 
 /// A consistent set of the attributes of one file.
-struct Set<'s, M: Memory> {
+struct XattrSet<'s, M: Memory> {
     fs: &'s Fs<M>,
     /// The body's root word; zero for no attributes.
     root: u64,
     header: Header,
 }
 
-impl<'s, M: Memory> Set<'s, M> {
+impl<'s, M: Memory> XattrSet<'s, M> {
     fn open(fs: &'s Fs<M>, root: u64) -> Result<Self> {
-        let mut set = Set { fs, root, header: Header { checksum: 0, length: HEADER_BYTES, count: 0 } };
+        let mut set = XattrSet { fs, root, header: Header { checksum: 0, length: HEADER_BYTES, count: 0 } };
         if root != 0 {
             let mut words = [0u8; 24];
             set.read(0, &mut words)?;
@@ -85,7 +85,7 @@ impl<'s, M: Memory> Set<'s, M> {
     }
 
     /// The attribute at an offset; none at the end.
-    fn entry(&self, at: u64) -> Result<Option<Entry>> {
+    fn entry(&self, at: u64) -> Result<Option<XattrEntry>> {
         if at == self.header.length {
             return Ok(None);
         }
@@ -95,7 +95,7 @@ impl<'s, M: Memory> Set<'s, M> {
         }
         self.read(at, &mut head)?;
         let value_length = u32::from_le_bytes([head[1], head[2], head[3], head[4]]) as usize;
-        let entry = Entry { at, name_length: head[0] as usize, value_length };
+        let entry = XattrEntry { at, name_length: head[0] as usize, value_length };
         if entry.name_length == 0 || value_length > VALUE_BYTES_MAX || at + entry.length() > self.header.length {
             return Err(self.damaged());
         }
@@ -103,7 +103,7 @@ impl<'s, M: Memory> Set<'s, M> {
     }
 
     /// The attribute of a name.
-    fn find(&self, name: &[u8]) -> Result<Option<Entry>> {
+    fn find(&self, name: &[u8]) -> Result<Option<XattrEntry>> {
         let mut at = HEADER_BYTES;
         while let Some(entry) = self.entry(at)? {
             if entry.name_length == name.len() {
@@ -237,7 +237,7 @@ pub(crate) fn recover_xattrs<M: Memory>(
         return Ok(());
     }
     mark_body(fs, root, mark)?;
-    Set::open(fs, root)?.pieces(&mut |_, _| Ok(()))
+    XattrSet::open(fs, root)?.pieces(&mut |_, _| Ok(()))
 }
 
 /// Rejects a name that no attribute can have.
@@ -293,9 +293,9 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    fn xattrs(&self, node: Node) -> Result<Set<'_, M>> {
+    fn xattrs(&self, node: Node) -> Result<XattrSet<'_, M>> {
         let inode = self.fs.inode_at(self.cachelet(node)?.inode.load(Relaxed))?;
-        Set::open(self.fs, inode.xattrs.load_acquire())
+        XattrSet::open(self.fs, inode.xattrs.load_acquire())
     }
 
     fn change_xattr(&self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
@@ -364,12 +364,12 @@ impl<M: Memory> Thread<'_, M> {
                 return Err(Error::TooBig);
             }
         }
-        Ok(self.build_xattrs(&Set::open(self.fs, 0)?, None, attributes)?.to_root())
+        Ok(self.build_xattrs(&XattrSet::open(self.fs, 0)?, None, attributes)?.to_root())
     }
 
     /// A body with the attributes of `old` except `entry`, plus those of `added`. Empty if there
     /// are none.
-    fn build_xattrs(&self, old: &Set<'_, M>, entry: Option<Entry>, added: &[(&[u8], &[u8])]) -> Result<Tree> {
+    fn build_xattrs(&self, old: &XattrSet<'_, M>, entry: Option<XattrEntry>, added: &[(&[u8], &[u8])]) -> Result<Tree> {
         let dropped = entry.map_or(0, |entry| entry.length());
         let added_bytes = |(name, value): &(&[u8], &[u8])| ENTRY_BYTES + (name.len() + value.len()) as u64;
         let length = old.header.length - dropped + added.iter().map(added_bytes).sum::<u64>();
@@ -396,8 +396,8 @@ impl<M: Memory> Thread<'_, M> {
 
 fn write_set<M: Memory>(
     writer: &mut Writer<'_, '_, M>,
-    old: &Set<'_, M>,
-    entry: Option<Entry>,
+    old: &XattrSet<'_, M>,
+    entry: Option<XattrEntry>,
     added: &[(&[u8], &[u8])],
     count: u64,
 ) -> Result<()> {

@@ -5,8 +5,9 @@
 //! - Everything except `valid` is immutable from publication to recycling, and certified by `seal`.
 //! - The space of a dentry is reused only once no slot of any log names it and its name is durably
 //!   invalid. The previous content stays. Each use of a line as a first line takes the next reuse
-//!   generation ([`next_turn`]), which both `seal` and `valid` hold. So a line in which a crash has
-//!   mixed two uses never verifies, and the name in a line wholly of the earlier use is invalid.
+//!   generation ([`next_reuse_generation`]), which both `seal` and `valid` hold. So a line in which
+//!   a crash has mixed two uses never verifies, and the name in a line wholly of the earlier use is
+//!   invalid.
 //! - It names one life of its inode, by the generation: the next life of the number is another
 //!   file.
 
@@ -53,7 +54,7 @@ unsafe impl Layout for Dentry {}
 const NUMBER_BITS: u32 = 40;
 /// Reuse generations of a line: 1 to this. Three, so that a dentry that was written and abandoned
 /// before its fence differs from the next one.
-pub(super) const TURNS: u8 = 3;
+pub(super) const REUSE_GENERATIONS: u8 = 3;
 
 /// The part of a generation that a dentry holds.
 pub const fn short_generation(generation: u32) -> u32 {
@@ -61,8 +62,8 @@ pub const fn short_generation(generation: u32) -> u32 {
 }
 
 /// The reuse generation of the next dentry on a line whose valid word is `word` now.
-pub fn next_turn(word: u64) -> u8 {
-    Valid::from_word(word).turn % TURNS + 1
+pub fn next_reuse_generation(word: u64) -> u8 {
+    Valid::from_word(word).reuse_generation % REUSE_GENERATIONS + 1
 }
 
 /// The facts that the seal certifies, without the name.
@@ -81,7 +82,7 @@ pub struct DentryFacts {
     /// Bytes of the name: 1 to 255.
     pub name_length: u8,
     /// Reuse generation of its first line: 1 to 3, cyclic.
-    pub turn: u8,
+    pub reuse_generation: u8,
 }
 
 impl DentryFacts {
@@ -93,7 +94,8 @@ impl DentryFacts {
     /// The seal of a dentry with these facts and this name.
     pub fn seal(&self, name: &[u8]) -> u64 {
         let lines = dentry_lines(name.len()) as u32;
-        let low = self.name_length as u32 | (self.kind as u32) << 8 | lines << 16 | (self.turn as u32) << 24;
+        let low =
+            self.name_length as u32 | (self.kind as u32) << 8 | lines << 16 | (self.reuse_generation as u32) << 24;
         let facts = crc32c_words(&[self.inode_word(), self.parent, self.cookie], Some(low));
         (crc32c(facts, name) as u64) << 32 | low as u64
     }
@@ -114,8 +116,11 @@ impl Dentry {
         let seal = self.seal.load();
         let name_length = seal as u8;
         let kind = FileKind::from_bits((seal >> 8) as u8 as u32)?;
-        let (lines, turn) = ((seal >> 16) & 0xff, (seal >> 24) as u8);
-        if name_length == 0 || lines != dentry_lines(name_length as usize) || !(1..=TURNS).contains(&turn) {
+        let (lines, reuse_generation) = ((seal >> 16) & 0xff, (seal >> 24) as u8);
+        if name_length == 0
+            || lines != dentry_lines(name_length as usize)
+            || !(1..=REUSE_GENERATIONS).contains(&reuse_generation)
+        {
             return None;
         }
         Some(DentryFacts {
@@ -125,21 +130,22 @@ impl Dentry {
             cookie: self.cookie.load(),
             kind,
             name_length,
-            turn,
+            reuse_generation,
         })
     }
 
-    /// The valid word that makes this dentry invalid from `moment_ns` on.
+    /// The valid word that makes this dentry invalid from `timestamp_ns` on.
     #[inline]
-    pub fn gone(&self, moment_ns: u64) -> u64 {
-        Valid { valid: false, moment_ns, turn: (self.seal.load() >> 24) as u8 }.word()
+    pub fn invalid_word(&self, timestamp_ns: u64) -> u64 {
+        Valid { valid: false, timestamp_ns, reuse_generation: (self.seal.load() >> 24) as u8 }.word()
     }
 
     /// The valid word, if it belongs to the same use of the line as `facts`. Otherwise a crash came
     /// between the two.
     #[inline]
-    pub fn standing(&self, facts: &DentryFacts) -> Option<Valid> {
-        Some(Valid::from_word(self.valid.load_acquire())).filter(|valid| valid.turn == facts.turn)
+    pub fn valid_word(&self, facts: &DentryFacts) -> Option<Valid> {
+        Some(Valid::from_word(self.valid.load_acquire()))
+            .filter(|valid| valid.reuse_generation == facts.reuse_generation)
     }
 
     /// The facts that the seal certifies, if all of it verifies, the name included, and the dentry
@@ -168,26 +174,29 @@ impl Dentry {
 pub struct Valid {
     /// Whether the name is valid.
     pub valid: bool,
-    /// Time at which the name was made or unmade: ns since 1970, even, at most [`MOMENT_NS_MAX`].
-    pub moment_ns: u64,
-    /// Reuse generation of the line, as in [`DentryFacts::turn`]. Zero only in a word that belongs
-    /// to no dentry.
-    pub turn: u8,
+    /// Time at which the name was made or unmade: ns since 1970, even, at most
+    /// [`TIMESTAMP_NS_MAX`].
+    pub timestamp_ns: u64,
+    /// Reuse generation of the line, as in [`DentryFacts::reuse_generation`]. Zero only in a word
+    /// that belongs to no dentry.
+    pub reuse_generation: u8,
 }
 
 /// The latest timestamp that the word holds, in ns since 1970 (year 2116).
-pub const MOMENT_NS_MAX: u64 = (1 << 62) - 2;
+pub const TIMESTAMP_NS_MAX: u64 = (1 << 62) - 2;
 
 impl Valid {
     /// The word.
     #[inline]
     pub fn word(self) -> u64 {
-        (self.moment_ns.min(MOMENT_NS_MAX) & !1) << 2 | (self.turn as u64 & 3) << 1 | self.valid as u64
+        (self.timestamp_ns.min(TIMESTAMP_NS_MAX) & !1) << 2
+            | (self.reuse_generation as u64 & 3) << 1
+            | self.valid as u64
     }
 
     /// Decodes a word.
     #[inline]
     pub fn from_word(word: u64) -> Valid {
-        Valid { valid: word & 1 == 1, moment_ns: word >> 3 << 1, turn: (word >> 1) as u8 & 3 }
+        Valid { valid: word & 1 == 1, timestamp_ns: word >> 3 << 1, reuse_generation: (word >> 1) as u8 & 3 }
     }
 }

@@ -3,7 +3,7 @@
 //! CRC-32C distinguishes any single-bit flip from every other one in records of this length. So a
 //! rotten bit can be repaired with the same certainty with which a seal is trusted at all.
 
-use super::dentry::TURNS;
+use super::dentry::REUSE_GENERATIONS;
 use super::{DENTRY_HEADER_BYTES, FileKind};
 use super::{Dentry, Inode, LogPage, LogPageKind, NAME_BYTES_MAX, Property, dentry_lines};
 use core::mem::offset_of;
@@ -138,8 +138,8 @@ impl Dentry {
         let offset = pm.offset_of(self);
         let length = seal as u8 as usize;
         let lines = dentry_lines(length);
-        let known =
-            FileKind::from_bits((seal >> 8) as u8 as u32).is_some() && (1..=TURNS).contains(&((seal >> 24) as u8));
+        let known = FileKind::from_bits((seal >> 8) as u8 as u32).is_some()
+            && (1..=REUSE_GENERATIONS).contains(&((seal >> 24) as u8));
         if length == 0
             || (seal >> 16) & 0xff != lines
             || !known

@@ -53,10 +53,10 @@ pub struct JournalRecord {
     /// Dentries that become invalid: the old name, and the replaced one. Zero: none.
     pub invalidated: [u64; 2],
     /// Timestamp for the words <valid, mtime>, in ns since 1970.
-    pub moment_ns: u64,
+    pub timestamp_ns: u64,
     /// Counts the renames of a thread slot in one DRAM region; distinguishes finished records from
     /// one that is being written.
-    pub turn: u64,
+    pub sequence: u64,
 }
 
 /// A journal slot: two lines.
@@ -84,12 +84,12 @@ impl JournalRecord {
             a.parent,
             self.invalidated[0],
             self.invalidated[1],
-            self.moment_ns,
+            self.timestamp_ns,
             b.slot,
             b.dentry,
             b.directory,
             b.parent,
-            self.turn,
+            self.sequence,
         ]
     }
 
@@ -101,8 +101,8 @@ impl JournalRecord {
                 Move { slot: words[7], dentry: words[8], directory: words[9], parent: words[10] },
             ],
             invalidated: [words[4], words[5]],
-            moment_ns: words[6],
-            turn: words[11],
+            timestamp_ns: words[6],
+            sequence: words[11],
         }
     }
 

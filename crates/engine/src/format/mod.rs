@@ -18,8 +18,8 @@ mod snapshot;
 mod superblock;
 
 pub use dentry::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, MOMENT_NS_MAX, NAME_BYTES_MAX, Valid, dentry_lines, next_turn,
-    short_generation,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, NAME_BYTES_MAX, TIMESTAMP_NS_MAX, Valid, dentry_lines,
+    next_reuse_generation, short_generation,
 };
 pub use flip::Flip;
 pub use inode::{

@@ -40,7 +40,7 @@ unsafe impl Layout for SegmentList {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentEntry {
     /// Contiguous from this offset on.
-    Row(u64),
+    Contiguous(u64),
     /// In the blocks of the list at this offset.
     List(u64),
 }
@@ -51,7 +51,7 @@ impl SegmentEntry {
     pub fn from_word(word: u64) -> Option<SegmentEntry> {
         match word % BLOCK_BYTES {
             _ if word < BLOCK_BYTES => None,
-            0 => Some(SegmentEntry::Row(word)),
+            0 => Some(SegmentEntry::Contiguous(word)),
             LISTED => Some(SegmentEntry::List(word - LISTED)),
             _ => None,
         }
@@ -60,7 +60,7 @@ impl SegmentEntry {
     /// The word.
     pub fn word(self) -> u64 {
         match self {
-            SegmentEntry::Row(offset) => offset,
+            SegmentEntry::Contiguous(offset) => offset,
             SegmentEntry::List(offset) => offset | LISTED,
         }
     }
@@ -86,7 +86,7 @@ pub struct Segment {
 
 impl Segment {
     /// A segment with contiguous blocks.
-    pub fn in_a_row(first: u64) -> Segment {
+    pub fn contiguous(first: u64) -> Segment {
         Segment { blocks: core::array::from_fn(|index| first + index as u64 * BLOCK_BYTES), list: 0 }
     }
 
@@ -105,10 +105,10 @@ impl Segment {
     ) -> Result<Segment, SegmentFault> {
         let is_block = |offset: &u64| offset.is_multiple_of(BLOCK_BYTES) && is_data(offset / BLOCK_BYTES);
         match SegmentEntry::from_word(word).ok_or(SegmentFault::Offset)? {
-            SegmentEntry::Row(first) => {
+            SegmentEntry::Contiguous(first) => {
                 let last = first.checked_add((SEGMENT_BLOCKS - 1) * BLOCK_BYTES).ok_or(SegmentFault::Offset)?;
                 let fits = is_block(&first) && is_block(&last);
-                fits.then(|| Segment::in_a_row(first)).ok_or(SegmentFault::Offset)
+                fits.then(|| Segment::contiguous(first)).ok_or(SegmentFault::Offset)
             }
             SegmentEntry::List(at) if is_block(&at) => {
                 let list = region.get(Pm::<SegmentList>::new(at)).map_err(|_| SegmentFault::Offset)?;
@@ -133,7 +133,7 @@ impl Segment {
 
     /// The table entry that leads to the segment.
     pub fn entry(&self) -> SegmentEntry {
-        if self.list == 0 { SegmentEntry::Row(self.blocks[0]) } else { SegmentEntry::List(self.list) }
+        if self.list == 0 { SegmentEntry::Contiguous(self.blocks[0]) } else { SegmentEntry::List(self.list) }
     }
 
     /// The offset of the inode at an index in the segment.
@@ -164,8 +164,8 @@ impl Segment {
         let mut bytes = [0; size_of::<SegmentList>()];
         bytes[..8].copy_from_slice(&self.seal(segment).to_le_bytes());
         bytes[8..16].copy_from_slice(&segment.to_le_bytes());
-        for (place, offset) in bytes[64..].chunks_exact_mut(8).zip(self.blocks) {
-            place.copy_from_slice(&offset.to_le_bytes());
+        for (located, offset) in bytes[64..].chunks_exact_mut(8).zip(self.blocks) {
+            located.copy_from_slice(&offset.to_le_bytes());
         }
         bytes
     }

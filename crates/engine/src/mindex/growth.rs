@@ -5,7 +5,7 @@ use super::{BUCKETS_PER_NAMES, CHAIN_MAX, HeldBucket, NameHash};
 use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::fs::Thread;
-use crate::redo::Change;
+use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -154,9 +154,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         if index != 0 {
             let bucket = self.fs.dram.overflow(index)?;
             self.change_together([
-                Change::Wide(&header.overflow_free, bucket.overflow.load(Relaxed) as u64),
-                Change::Narrow(&bucket.overflow, 0),
-                Change::Narrow(&last.overflow, index),
+                WordChange::Wide(&header.overflow_free, bucket.overflow.load(Relaxed) as u64),
+                WordChange::Narrow(&bucket.overflow, 0),
+                WordChange::Narrow(&last.overflow, index),
             ]);
             return Ok(bucket);
         }
@@ -166,8 +166,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
         self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
-        let next = Change::Wide(&header.overflow_next, index + 1);
-        self.change_together([next, Change::Narrow(&last.overflow, index as u32)]);
+        let next = WordChange::Wide(&header.overflow_next, index + 1);
+        self.change_together([next, WordChange::Narrow(&last.overflow, index as u32)]);
         self.fs.dram.overflow(index as u32)
     }
 
@@ -177,9 +177,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
         let freed = self.fs.dram.overflow(index)?;
         self.change_together([
-            Change::Narrow(&bucket.overflow, freed.overflow.load(Relaxed)),
-            Change::Narrow(&freed.overflow, header.overflow_free.load(Relaxed) as u32),
-            Change::Wide(&header.overflow_free, index as u64),
+            WordChange::Narrow(&bucket.overflow, freed.overflow.load(Relaxed)),
+            WordChange::Narrow(&freed.overflow, header.overflow_free.load(Relaxed) as u32),
+            WordChange::Wide(&header.overflow_free, index as u64),
         ]);
         Ok(())
     }

@@ -51,17 +51,17 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Ends the operation.
     #[inline]
     pub(crate) fn end_intent(&self) {
-        self.empty_hand_but_cachelet();
+        self.clear_in_flight_except_cachelet();
         // No step from here on: the result of a call belongs to its caller as soon as the intent is
         // gone.
         self.slot.intent.kind.store(IntentKind::None as u32, Release);
         self.slot.intent.victim.store(0, Release);
-        self.slot.hand.cachelet.store(0, Release);
+        self.slot.in_flight.cachelet.store(0, Release);
     }
 
     /// Records the log slot that is to name a dentry in flight.
-    pub(crate) fn note_slot(&self, dentry: u64, slot: u64) {
-        let hand = &self.slot.hand;
+    pub(crate) fn record_log_slot(&self, dentry: u64, slot: u64) {
+        let hand = &self.slot.in_flight;
         if let Some(index) = hand.dentries.iter().position(|word| word.load(Relaxed) == dentry) {
             hand.slots[index].store(slot, Relaxed);
         }

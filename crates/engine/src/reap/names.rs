@@ -13,22 +13,22 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
 
 impl<'f, M: Memory> Thread<'f, M> {
-    pub(super) fn settle_intent(&self) -> Result<()> {
+    pub(super) fn recover_intent(&self) -> Result<()> {
         let kind = self.slot.intent.kind.load(Acquire);
         let done = self.slot.intent.step.load(Acquire) == STEP_DONE;
         match kind {
-            kind if kind == IntentKind::Create as u32 => self.settle_create(done)?,
-            kind if kind == IntentKind::Link as u32 => self.settle_link(done)?,
-            kind if kind == IntentKind::Unlink as u32 => self.settle_unlink(done)?,
-            kind if kind == IntentKind::RemoveDirectory as u32 => self.settle_remove_directory(done)?,
-            kind if kind == IntentKind::Rename as u32 => self.settle_rename(done, false)?,
-            kind if kind == IntentKind::Exchange as u32 => self.settle_rename(done, true)?,
-            kind if kind == IntentKind::Directory as u32 => return self.settle_maintenance(),
+            kind if kind == IntentKind::Create as u32 => self.recover_create(done)?,
+            kind if kind == IntentKind::Link as u32 => self.recover_link(done)?,
+            kind if kind == IntentKind::Unlink as u32 => self.recover_unlink(done)?,
+            kind if kind == IntentKind::RemoveDirectory as u32 => self.recover_remove_directory(done)?,
+            kind if kind == IntentKind::Rename as u32 => self.recover_rename(done, false)?,
+            kind if kind == IntentKind::Exchange as u32 => self.recover_rename(done, true)?,
+            kind if kind == IntentKind::Directory as u32 => return self.recover_maintenance(),
             _ => return Ok(()),
         }
         for directory in &self.slot.intent.directories {
             if let index @ 1.. = directory.load(Relaxed) {
-                DirectoryState::doubt(self.fs.dram.cachelet(index)?);
+                DirectoryState::mark_needs_recount(self.fs.dram.cachelet(index)?);
             }
         }
         Ok(())
@@ -39,14 +39,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Offset of an in-flight dentry; zero: none.
-    pub(super) fn dentry_in_hand(&self, index: usize) -> u64 {
-        self.slot.hand.dentries[index].load(Relaxed) & !63
+    pub(super) fn in_flight_dentry(&self, index: usize) -> u64 {
+        self.slot.in_flight.dentries[index].load(Relaxed) & !63
     }
 
     /// Whether the in-flight dentry entered the mindex before its creator died. Until its intent
     /// records that, the creator holds the bucket.
     fn is_named(&self, done: bool) -> Result<bool> {
-        let dentry = self.dentry_in_hand(0);
+        let dentry = self.in_flight_dentry(0);
         if done || dentry == 0 {
             return Ok(done);
         }
@@ -56,13 +56,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    fn settle_create(&self, done: bool) -> Result<()> {
+    fn recover_create(&self, done: bool) -> Result<()> {
         if self.is_named(done)? { self.drop_created() } else { Ok(()) }
     }
 
     /// The created file exists; its reference was meant for a caller that is dead.
     fn drop_created(&self) -> Result<()> {
-        let index = self.slot.hand.cachelet.load(Relaxed);
+        let index = self.slot.in_flight.cachelet.load(Relaxed);
         self.slot.intent.step.store(STEP_DONE, Release);
         if index == 0 {
             // An earlier reaper got this far.
@@ -70,29 +70,29 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         // The release of its last reference decides everything else.
         self.slot.intent.victim.store(index, Release);
-        self.empty_hand();
+        self.clear_in_flight();
         self.fs.dram.cachelet(index)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         Ok(())
     }
 
-    fn settle_link(&self, done: bool) -> Result<()> {
+    fn recover_link(&self, done: bool) -> Result<()> {
         if self.is_named(done)? {
             // Another reaper finds no in-flight allocations.
             self.slot.intent.step.store(STEP_DONE, Release);
-            self.empty_hand();
+            self.clear_in_flight();
             return Ok(());
         }
         match self.slot.intent.file.load(Relaxed) {
             0 => Ok(()),
-            index => self.uncount_link(index, self.slot.intent.file_before.load(Relaxed)),
+            index => self.roll_back_link(index, self.slot.intent.file_before.load(Relaxed)),
         }
     }
 
     /// Rolls back the link count of a name that was never published, if it was counted and the
     /// file's lock is held. The lock ensures that no other thread has changed the links since:
     /// every change except the removal of an only link needs it. The file's property entry follows
-    /// in `settle_cachelet`.
-    fn uncount_link(&self, index: u32, before: u32) -> Result<()> {
+    /// in `recover_cachelet`.
+    fn roll_back_link(&self, index: u32, before: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let before = References::from_word((before as u64) << 32);
         let uncounted = |word: u64| {
@@ -112,13 +112,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         let before = References::from_word((self.slot.intent.victim_before.load(Relaxed) as u64) << 32);
         let state = References::from_word(cachelet.references.load(Acquire));
         if index != 0 && self.holds(&cachelet.lock) && state.links == before.links {
-            // If that makes the slot the file's reclaimer, `settle_victim` sees it in the cachelet.
+            // If that makes the slot the file's reclaimer, `recover_victim` sees it in the
+            // cachelet.
             let _ = self.drop_counted_link(cachelet);
         }
         Ok(())
     }
 
-    fn settle_unlink(&self, done: bool) -> Result<()> {
+    fn recover_unlink(&self, done: bool) -> Result<()> {
         let intent = &self.slot.intent;
         let Some(bucket) = self.bucket_held_for(self.hash(0))?.filter(|_| !done) else { return Ok(()) };
         let index = intent.victim.load(Relaxed);
@@ -148,8 +149,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let pm = &self.fs.pm;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         if Valid::from_word(dentry.valid.load()).valid {
-            let moment_ns = self.fs.now_ns().max(0) as u64 & !1;
-            pm.retract(&dentry.valid, dentry.gone(moment_ns)).unflushed();
+            let timestamp_ns = self.fs.now_ns().max(0) as u64 & !1;
+            pm.retract(&dentry.valid, dentry.invalid_word(timestamp_ns)).unflushed();
         }
         pm.fence(pm.flush_all(dentry));
         self.repair_names(bucket, self.hash(0), &[offset], None)?;
@@ -158,7 +159,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn settle_remove_directory(&self, done: bool) -> Result<()> {
+    fn recover_remove_directory(&self, done: bool) -> Result<()> {
         let intent = &self.slot.intent;
         let index = intent.victim.load(Relaxed);
         if !done {
@@ -171,22 +172,22 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.remove_name(bucket, intent.old[0].load(Relaxed))?;
         }
         if index != 0 {
-            self.bury_directory(self.fs.dram.cachelet(index)?, index);
+            self.reclaim_directory(self.fs.dram.cachelet(index)?, index);
         }
         Ok(())
     }
 
-    fn settle_maintenance(&self) -> Result<()> {
+    fn recover_maintenance(&self) -> Result<()> {
         let intent = &self.slot.intent;
         let directory = self.fs.dram.cachelet(intent.directories[0].load(Relaxed))?;
         if !directory.is_maintained_by(self.ticket()) {
             return Ok(());
         }
         if DirectoryState::of(directory) == DirectoryState::Evicting {
-            DirectoryState::doubt(directory);
+            DirectoryState::mark_needs_recount(directory);
         }
         if intent.step.load(Acquire) == STEP_RETIRING {
-            self.settle_compaction(directory)?;
+            self.recover_compaction(directory)?;
         }
         step();
         directory.end_maintaining(self.ticket());
@@ -195,9 +196,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Completes or rolls back the replacement of a log: if the head has changed, the old log is
-    /// retired. Otherwise `settle_directory`, under the directory's lock, finds that the old pages
+    /// retired. Otherwise `recover_directory`, under the directory's lock, finds that the old pages
     /// belong to the directory and the new ones are free.
-    fn settle_compaction(&self, directory: &'f Cachelet) -> Result<()> {
+    fn recover_compaction(&self, directory: &'f Cachelet) -> Result<()> {
         let pm = &self.fs.pm;
         let head = &self.fs.inode_at(directory.inode.load(Relaxed))?.log;
         let [old_head, boundary] = &self.slot.intent.old;

@@ -10,9 +10,9 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
 
 impl<'f, M: Memory> Thread<'f, M> {
-    pub(super) fn settle_rename(&self, done: bool, exchanged: bool) -> Result<()> {
+    pub(super) fn recover_rename(&self, done: bool, exchanged: bool) -> Result<()> {
         let intent = &self.slot.intent;
-        let record = match self.dentry_in_hand(0) {
+        let record = match self.in_flight_dentry(0) {
             0 => None,
             dentry => self.rename_record(dentry)?,
         };
@@ -22,11 +22,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             None if done => {}
             None => {
                 self.discard_record()?;
-                self.undo_rename()?;
+                self.roll_back_rename()?;
             }
         }
         if record.is_some() || done {
-            self.finish_things(exchanged)?;
+            self.finish_replaced(exchanged)?;
         }
         for index in [intent.file.load(Relaxed), intent.victim.load(Relaxed)] {
             self.end_marking(index)?;
@@ -66,13 +66,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !done {
             self.rename_names(record, exchanged)?;
         }
-        for (offset, lines) in self.inherited(record)?.into_iter().flatten() {
+        for (offset, lines) in self.reused_slots(record)?.into_iter().flatten() {
             if !self.is_queued(RetiredKind::Dentry, offset) {
                 self.retire(RetiredKind::Dentry, offset, lines);
             }
         }
         step();
-        self.end_journal_of(record.turn);
+        self.end_journal_of(record.sequence);
         Ok(())
     }
 
@@ -83,16 +83,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Reclaims a replaced directory, and drops the reference to the whiteout in the old place.
-    fn finish_things(&self, exchanged: bool) -> Result<()> {
+    fn finish_replaced(&self, exchanged: bool) -> Result<()> {
         let victim = self.slot.intent.victim.load(Relaxed);
         if victim != 0 && !exchanged {
             let replaced = self.fs.dram.cachelet(victim)?;
             if FileKind::from_mode(replaced.mode.load(Relaxed)) == Some(FileKind::Directory) {
-                self.bury_directory(replaced, victim);
+                self.reclaim_directory(replaced, victim);
             }
         }
-        let whiteout = self.slot.hand.cachelet.load(Relaxed);
-        self.empty_hand();
+        let whiteout = self.slot.in_flight.cachelet.load(Relaxed);
+        self.clear_in_flight();
         if whiteout != 0 {
             self.fs.dram.cachelet(whiteout)?.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
         }
@@ -104,7 +104,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let intent = &self.slot.intent;
         let gone = [intent.old[0].load(Relaxed), intent.old[1].load(Relaxed)];
         let (file, victim) = (intent.file.load(Relaxed), intent.victim.load(Relaxed));
-        let place = if exchanged { victim } else { self.slot.hand.cachelet.load(Relaxed) };
+        let place = if exchanged { victim } else { self.slot.in_flight.cachelet.load(Relaxed) };
         let places = match record.moves[1].dentry {
             0 => None,
             dentry => Some((dentry, Target::Cachelet(place))),
@@ -120,7 +120,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Rolls back a rename that did not happen.
-    fn undo_rename(&self) -> Result<()> {
+    fn roll_back_rename(&self) -> Result<()> {
         let intent = &self.slot.intent;
         let victim = intent.victim.load(Relaxed);
         if victim == 0 {

@@ -4,7 +4,7 @@ use super::operations::{
     append, compact, create, evict, link, list, list_in_pieces, look, make, mkdir, read, rename, rmdir, tread,
     truncate, unlink, write,
 };
-use super::{Contest, Hand, Operation};
+use super::{Contest, Operation, ScheduledThread};
 use crate::RenameFlags;
 use crate::error::Result;
 use crate::format::FileKind;
@@ -15,23 +15,23 @@ const PLAINLY: RenameFlags = RenameFlags { no_replace: false, exchange: false, w
 const EXCHANGE: RenameFlags = RenameFlags { exchange: true, ..PLAINLY };
 const WHITEOUT: RenameFlags = RenameFlags { whiteout: true, ..PLAINLY };
 
-fn said<T: core::fmt::Debug>(result: Result<T>) -> String {
+fn describe<T: core::fmt::Debug>(result: Result<T>) -> String {
     format!("{result:?}")
 }
 
 /// Whether there was anything to evict does not matter.
-const EVICT_TWICE: &[Operation] = &[|h| said(evict(h)), |h| said(evict(h))];
+const EVICT_TWICE: &[Operation] = &[|h| describe(evict(h)), |h| describe(evict(h))];
 
-fn two_files_apart(hand: &Hand<'_>) -> Result<()> {
-    mkdir(hand, "/d")?;
-    make(hand, "/x", FileKind::Regular, b"x")?;
-    make(hand, "/d/y", FileKind::Regular, b"yy")
+fn two_files_apart(thread: &ScheduledThread<'_>) -> Result<()> {
+    mkdir(thread, "/d")?;
+    make(thread, "/x", FileKind::Regular, b"x")?;
+    make(thread, "/d/y", FileKind::Regular, b"yy")
 }
 
-pub(super) fn a_log_with_a_hole(hand: &Hand<'_>) -> Result<()> {
-    mkdir(hand, "/d")?;
-    (0..4).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
-    unlink(hand, "/d/0")
+pub(super) fn a_log_with_a_hole(thread: &ScheduledThread<'_>) -> Result<()> {
+    mkdir(thread, "/d")?;
+    (0..4).try_for_each(|index| create(thread, &format!("/d/{index}")))?;
+    unlink(thread, "/d/0")
 }
 
 pub(super) const CONTESTS: &[Contest] = &[
@@ -39,58 +39,61 @@ pub(super) const CONTESTS: &[Contest] = &[
         name: "create-create",
         prepare: |_| Ok(()),
         held: &[""],
-        threads: &[&[|h| said(create(h, "/x"))], &[|h| said(mkdir(h, "/x"))], &[|h| said(list(h, ""))]],
+        threads: &[&[|h| describe(create(h, "/x"))], &[|h| describe(mkdir(h, "/x"))], &[|h| describe(list(h, ""))]],
     },
     Contest {
         name: "create-unlink",
-        prepare: |hand| make(hand, "/x", FileKind::Regular, b"old"),
+        prepare: |thread| make(thread, "/x", FileKind::Regular, b"old"),
         held: &[""],
         threads: &[
-            &[|h| said(create(h, "/x")), |h| said(read(h, "/x"))],
-            &[|h| said(unlink(h, "/x")), |h| said(unlink(h, "/x"))],
+            &[|h| describe(create(h, "/x")), |h| describe(read(h, "/x"))],
+            &[|h| describe(unlink(h, "/x")), |h| describe(unlink(h, "/x"))],
         ],
     },
     Contest {
         name: "unlink-open",
-        prepare: |hand| make(hand, "/x", FileKind::Regular, b"aaaa"),
+        prepare: |thread| make(thread, "/x", FileKind::Regular, b"aaaa"),
         held: &[""],
         threads: &[
-            &[|h| said(unlink(h, "/x")), |h| said(make(h, "/y", FileKind::Regular, b""))],
-            &[|h| said(look(h, "/x")), |h| said(look(h, "/y"))],
+            &[|h| describe(unlink(h, "/x")), |h| describe(make(h, "/y", FileKind::Regular, b""))],
+            &[|h| describe(look(h, "/x")), |h| describe(look(h, "/y"))],
         ],
     },
     Contest {
         name: "rename-rename-crossing",
-        prepare: |hand| {
-            mkdir(hand, "/a")?;
-            mkdir(hand, "/b")
+        prepare: |thread| {
+            mkdir(thread, "/a")?;
+            mkdir(thread, "/b")
         },
         held: &["", "/a", "/b"],
-        threads: &[&[|h| said(rename(h, "/a", "/b/a", PLAINLY))], &[|h| said(rename(h, "/b", "/a/b", PLAINLY))]],
+        threads: &[
+            &[|h| describe(rename(h, "/a", "/b/a", PLAINLY))],
+            &[|h| describe(rename(h, "/b", "/a/b", PLAINLY))],
+        ],
     },
     Contest {
         name: "rename-rename-swapping",
         prepare: two_files_apart,
         held: &["", "/d"],
         threads: &[
-            &[|h| said(rename(h, "/x", "/d/y", PLAINLY))],
-            &[|h| said(rename(h, "/d/y", "/x", PLAINLY))],
-            &[|h| said(rename(h, "/x", "/d/y", EXCHANGE))],
+            &[|h| describe(rename(h, "/x", "/d/y", PLAINLY))],
+            &[|h| describe(rename(h, "/d/y", "/x", PLAINLY))],
+            &[|h| describe(rename(h, "/x", "/d/y", EXCHANGE))],
         ],
     },
     Contest {
         // One of the exchanged files is renamed by its other name meanwhile.
         name: "exchange-rename-linked",
-        prepare: |hand| {
-            make(hand, "/x", FileKind::Regular, b"x")?;
-            make(hand, "/y", FileKind::Regular, b"yy")?;
-            link(hand, "/y", "/z")
+        prepare: |thread| {
+            make(thread, "/x", FileKind::Regular, b"x")?;
+            make(thread, "/y", FileKind::Regular, b"yy")?;
+            link(thread, "/y", "/z")
         },
         held: &[""],
         threads: &[
-            &[|h| said(rename(h, "/x", "/y", EXCHANGE))],
-            &[|h| said(rename(h, "/z", "/w", PLAINLY)), |h| said(rename(h, "/w", "/z", PLAINLY))],
-            &[|h| said(read(h, "/x")), |h| said(read(h, "/y")), |h| said(read(h, "/z"))],
+            &[|h| describe(rename(h, "/x", "/y", EXCHANGE))],
+            &[|h| describe(rename(h, "/z", "/w", PLAINLY)), |h| describe(rename(h, "/w", "/z", PLAINLY))],
+            &[|h| describe(read(h, "/x")), |h| describe(read(h, "/y")), |h| describe(read(h, "/z"))],
         ],
     },
     Contest {
@@ -98,216 +101,219 @@ pub(super) const CONTESTS: &[Contest] = &[
         prepare: two_files_apart,
         held: &["", "/d"],
         threads: &[
-            &[|h| said(rename(h, "/x", "/d/y", PLAINLY)), |h| said(rename(h, "/d/y", "/x", PLAINLY))],
-            &[|h| said(look(h, "/x")), |h| said(look(h, "/d/y")), |h| said(look(h, "/x"))],
+            &[|h| describe(rename(h, "/x", "/d/y", PLAINLY)), |h| describe(rename(h, "/d/y", "/x", PLAINLY))],
+            &[|h| describe(look(h, "/x")), |h| describe(look(h, "/d/y")), |h| describe(look(h, "/x"))],
         ],
     },
     Contest {
         name: "exchange-tread",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            mkdir(hand, "/e")?;
-            make(hand, "/d/x", FileKind::Regular, b"x")?;
-            make(hand, "/e/x", FileKind::Regular, b"xx")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            mkdir(thread, "/e")?;
+            make(thread, "/d/x", FileKind::Regular, b"x")?;
+            make(thread, "/e/x", FileKind::Regular, b"xx")
         },
         held: &[""],
         threads: &[
-            &[|h| said(rename(h, "/d", "/e", EXCHANGE)), |h| said(rename(h, "/e", "/f", PLAINLY))],
+            &[|h| describe(rename(h, "/d", "/e", EXCHANGE)), |h| describe(rename(h, "/e", "/f", PLAINLY))],
             &[
-                |h| said(tread(h, b"d", b"x")),
-                |h| said(tread(h, b"d", b"x")),
-                |h| said(read(h, "/e/x")),
-                |h| said(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
+                |h| describe(read(h, "/e/x")),
+                |h| describe(tread(h, b"d", b"x")),
             ],
         ],
     },
     Contest {
         name: "rename-tread",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            mkdir(hand, "/e")?;
-            make(hand, "/e/x", FileKind::Regular, b"x")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            mkdir(thread, "/e")?;
+            make(thread, "/e/x", FileKind::Regular, b"x")
         },
         held: &[""],
         threads: &[
-            &[|h| said(rename(h, "/e", "/d", PLAINLY)), |h| said(rename(h, "/d", "/e", PLAINLY))],
+            &[|h| describe(rename(h, "/e", "/d", PLAINLY)), |h| describe(rename(h, "/d", "/e", PLAINLY))],
             &[
-                |h| said(tread(h, b"d", b"x")),
-                |h| said(read(h, "/e/x")),
-                |h| said(tread(h, b"d", b"x")),
-                |h| said(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
+                |h| describe(read(h, "/e/x")),
+                |h| describe(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
             ],
         ],
     },
     Contest {
         name: "rmdir-tread",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            make(hand, "/d/x", FileKind::Regular, b"x")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            make(thread, "/d/x", FileKind::Regular, b"x")
         },
         held: &[""],
         threads: &[
             &[
-                |h| said(unlink(h, "/d/x")),
-                |h| said(rmdir(h, "/d")),
-                |h| said(mkdir(h, "/d")),
-                |h| said(create(h, "/d/x")),
+                |h| describe(unlink(h, "/d/x")),
+                |h| describe(rmdir(h, "/d")),
+                |h| describe(mkdir(h, "/d")),
+                |h| describe(create(h, "/d/x")),
             ],
             &[
-                |h| said(tread(h, b"d", b"x")),
-                |h| said(tread(h, b"d", b"x")),
-                |h| said(tread(h, b"d", b"x")),
-                |h| said(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
+                |h| describe(tread(h, b"d", b"x")),
             ],
         ],
     },
     Contest {
         name: "rmdir-create-inside",
-        prepare: |hand| mkdir(hand, "/d"),
+        prepare: |thread| mkdir(thread, "/d"),
         held: &["", "/d"],
-        threads: &[&[|h| said(rmdir(h, "/d"))], &[|h| said(create(h, "/d/x"))]],
+        threads: &[&[|h| describe(rmdir(h, "/d"))], &[|h| describe(create(h, "/d/x"))]],
     },
     Contest {
         name: "rename-over-create-inside",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            mkdir(hand, "/e")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            mkdir(thread, "/e")
         },
         held: &["", "/d"],
-        threads: &[&[|h| said(rename(h, "/e", "/d", PLAINLY))], &[|h| said(create(h, "/d/x"))]],
+        threads: &[&[|h| describe(rename(h, "/e", "/d", PLAINLY))], &[|h| describe(create(h, "/d/x"))]],
     },
     Contest {
         name: "link-unlink",
-        prepare: |hand| make(hand, "/x", FileKind::Regular, b"x"),
+        prepare: |thread| make(thread, "/x", FileKind::Regular, b"x"),
         held: &[""],
-        threads: &[&[|h| said(link(h, "/x", "/y"))], &[|h| said(unlink(h, "/x"))]],
+        threads: &[&[|h| describe(link(h, "/x", "/y"))], &[|h| describe(unlink(h, "/x"))]],
     },
     Contest {
         name: "link-unlink-both",
-        prepare: |hand| {
-            make(hand, "/x", FileKind::Regular, b"x")?;
-            link(hand, "/x", "/y")
+        prepare: |thread| {
+            make(thread, "/x", FileKind::Regular, b"x")?;
+            link(thread, "/x", "/y")
         },
         held: &[""],
         threads: &[
-            &[|h| said(unlink(h, "/x")), |h| said(create(h, "/n"))],
-            &[|h| said(unlink(h, "/y"))],
-            &[|h| said(link(h, "/y", "/z"))],
+            &[|h| describe(unlink(h, "/x")), |h| describe(create(h, "/n"))],
+            &[|h| describe(unlink(h, "/y"))],
+            &[|h| describe(link(h, "/y", "/z"))],
         ],
     },
     Contest {
         name: "eviction-lookup",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            make(hand, "/d/x", FileKind::Regular, b"x")?;
-            mkdir(hand, "/d/e")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            make(thread, "/d/x", FileKind::Regular, b"x")?;
+            mkdir(thread, "/d/e")
         },
         held: &[],
-        threads: &[EVICT_TWICE, &[|h| said(look(h, "/d/x")), |h| said(create(h, "/d/y")), |h| said(list(h, "/d"))]],
+        threads: &[
+            EVICT_TWICE,
+            &[|h| describe(look(h, "/d/x")), |h| describe(create(h, "/d/y")), |h| describe(list(h, "/d"))],
+        ],
     },
     Contest {
         // The names of a directory may be indexed just when the directory itself is about to be
         // evicted.
         name: "eviction-lookup-below",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            mkdir(hand, "/d/e")?;
-            create(hand, "/d/e/x")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            mkdir(thread, "/d/e")?;
+            create(thread, "/d/e/x")
         },
         held: &[],
-        threads: &[EVICT_TWICE, &[|h| said(look(h, "/d/e/x")), |h| said(look(h, "/d/e/x"))]],
+        threads: &[EVICT_TWICE, &[|h| describe(look(h, "/d/e/x")), |h| describe(look(h, "/d/e/x"))]],
     },
     Contest {
         // A file may be evicted with one of its names just when the other one is removed.
         name: "eviction-unlink-linked",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            mkdir(hand, "/e")?;
-            create(hand, "/d/x")?;
-            link(hand, "/d/x", "/e/y")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            mkdir(thread, "/e")?;
+            create(thread, "/d/x")?;
+            link(thread, "/d/x", "/e/y")
         },
         held: &[],
-        threads: &[EVICT_TWICE, &[|h| said(unlink(h, "/d/x"))], &[|h| said(look(h, "/e/y"))]],
+        threads: &[EVICT_TWICE, &[|h| describe(unlink(h, "/d/x"))], &[|h| describe(look(h, "/e/y"))]],
     },
     Contest {
         // An evicted directory may be removed meanwhile, and its cachelet may be reused by another
         // directory.
         name: "eviction-removal",
-        prepare: |hand| mkdir(hand, "/d"),
+        prepare: |thread| mkdir(thread, "/d"),
         held: &[""],
         threads: &[
             EVICT_TWICE,
             &[
-                |h| said(rmdir(h, "/d")),
-                |h| said(h.recycle(usize::MAX).map(drop)),
-                |h| said(mkdir(h, "/e")),
-                |h| said(create(h, "/e/x")),
+                |h| describe(rmdir(h, "/d")),
+                |h| describe(h.recycle(usize::MAX).map(drop)),
+                |h| describe(mkdir(h, "/e")),
+                |h| describe(create(h, "/e/x")),
             ],
-            &[|h| said(evict(h))],
+            &[|h| describe(evict(h))],
         ],
     },
     Contest {
         name: "eviction-link",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            mkdir(hand, "/e")?;
-            make(hand, "/d/x", FileKind::Regular, b"x")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            mkdir(thread, "/e")?;
+            make(thread, "/d/x", FileKind::Regular, b"x")
         },
         held: &[],
         threads: &[
             EVICT_TWICE,
-            &[|h| said(link(h, "/d/x", "/e/y")), |h| said(unlink(h, "/d/x"))],
-            &[|h| said(look(h, "/d/x")), |h| said(unlink(h, "/e/y"))],
+            &[|h| describe(link(h, "/d/x", "/e/y")), |h| describe(unlink(h, "/d/x"))],
+            &[|h| describe(look(h, "/d/x")), |h| describe(unlink(h, "/e/y"))],
         ],
     },
     Contest {
         name: "eviction-write",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            make(hand, "/d/x", FileKind::Regular, b"aaaa")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            make(thread, "/d/x", FileKind::Regular, b"aaaa")
         },
         held: &[],
         threads: &[
             EVICT_TWICE,
-            &[|h| said(append(h, "/d/x", b"bb").map(drop)), |h| said(append(h, "/d/x", b"cc").map(drop))],
-            &[|h| said(read(h, "/d/x"))],
+            &[|h| describe(append(h, "/d/x", b"bb").map(drop)), |h| describe(append(h, "/d/x", b"cc").map(drop))],
+            &[|h| describe(read(h, "/d/x"))],
         ],
     },
     Contest {
         name: "eviction-compaction",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            (0..3).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
-            unlink(hand, "/d/0")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            (0..3).try_for_each(|index| create(thread, &format!("/d/{index}")))?;
+            unlink(thread, "/d/0")
         },
         held: &[],
         threads: &[
             EVICT_TWICE,
-            &[|h| said(compact(h, "/d")), |h| said(unlink(h, "/d/1"))],
-            &[|h| said(create(h, "/d/3")), |h| said(list(h, "/d").map(|names| names.matches('2').count()))],
+            &[|h| describe(compact(h, "/d")), |h| describe(unlink(h, "/d/1"))],
+            &[|h| describe(create(h, "/d/3")), |h| describe(list(h, "/d").map(|names| names.matches('2').count()))],
         ],
     },
     Contest {
         name: "eviction-rename",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            make(hand, "/d/x", FileKind::Regular, b"x")?;
-            make(hand, "/y", FileKind::Regular, b"y")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            make(thread, "/d/x", FileKind::Regular, b"x")?;
+            make(thread, "/y", FileKind::Regular, b"y")
         },
         held: &[],
-        threads: &[EVICT_TWICE, &[|h| said(rename(h, "/d/x", "/y", PLAINLY)), |h| said(unlink(h, "/y"))]],
+        threads: &[EVICT_TWICE, &[|h| describe(rename(h, "/d/x", "/y", PLAINLY)), |h| describe(unlink(h, "/y"))]],
     },
     Contest {
         name: "compaction-append",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            (0..6).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
-            (0..4).try_for_each(|index| unlink(hand, &format!("/d/{index}")))
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            (0..6).try_for_each(|index| create(thread, &format!("/d/{index}")))?;
+            (0..4).try_for_each(|index| unlink(thread, &format!("/d/{index}")))
         },
         held: &["", "/d"],
         threads: &[
-            &[|h| said(compact(h, "/d"))],
-            &[|h| said(create(h, "/d/new")), |h| said(unlink(h, "/d/4")), |h| said(list(h, "/d"))],
+            &[|h| describe(compact(h, "/d"))],
+            &[|h| describe(create(h, "/d/new")), |h| describe(unlink(h, "/d/4")), |h| describe(list(h, "/d"))],
         ],
     },
     Contest {
@@ -315,40 +321,40 @@ pub(super) const CONTESTS: &[Contest] = &[
         prepare: a_log_with_a_hole,
         held: &["", "/d"],
         threads: &[
-            &[|h| said(compact(h, "/d"))],
-            &[|h| said(rename(h, "/d/1", "/d/2", PLAINLY)), |h| said(rename(h, "/d/3", "/out", PLAINLY))],
+            &[|h| describe(compact(h, "/d"))],
+            &[|h| describe(rename(h, "/d/1", "/d/2", PLAINLY)), |h| describe(rename(h, "/d/3", "/out", PLAINLY))],
             // A list is not a snapshot: only names that exist throughout are certain, and are
             // listed once.
-            &[|h| said(list(h, "/d").map(|names| names.matches('2').count()))],
+            &[|h| describe(list(h, "/d").map(|names| names.matches('2').count()))],
         ],
     },
     // A listed name is found afterwards, however recent it is.
     Contest {
         name: "list-look",
-        prepare: |hand| mkdir(hand, "/d"),
+        prepare: |thread| mkdir(thread, "/d"),
         held: &["", "/d"],
         threads: &[
             // The first undurable name is looked up, whatever the others are.
-            &[|h| said(create(h, "/d/1")), |h| said(create(h, "/d/2"))],
-            &[|h| said(list(h, "/d")), |h| said(look(h, "/d/2"))],
+            &[|h| describe(create(h, "/d/1")), |h| describe(create(h, "/d/2"))],
+            &[|h| describe(list(h, "/d")), |h| describe(look(h, "/d/2"))],
         ],
     },
     // Names that exist throughout, as one file or another, are listed once.
     Contest {
         name: "list-rename",
-        prepare: |hand| {
-            mkdir(hand, "/d")?;
-            (0..3).try_for_each(|index| create(hand, &format!("/d/{index}")))?;
-            create(hand, "/x")
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            (0..3).try_for_each(|index| create(thread, &format!("/d/{index}")))?;
+            create(thread, "/x")
         },
         held: &["", "/d"],
         threads: &[
             &[
-                |h| said(rename(h, "/x", "/d/1", PLAINLY)),
-                |h| said(rename(h, "/d/1", "/d/2", EXCHANGE)),
-                |h| said(rename(h, "/d/2", "/d/9", WHITEOUT)),
+                |h| describe(rename(h, "/x", "/d/1", PLAINLY)),
+                |h| describe(rename(h, "/d/1", "/d/2", EXCHANGE)),
+                |h| describe(rename(h, "/d/2", "/d/9", WHITEOUT)),
             ],
-            &[|h| said(list_in_pieces(h, "/d", ["1", "2"]))],
+            &[|h| describe(list_in_pieces(h, "/d", ["1", "2"]))],
         ],
     },
     Contest {
@@ -356,56 +362,56 @@ pub(super) const CONTESTS: &[Contest] = &[
         prepare: a_log_with_a_hole,
         held: &["", "/d"],
         threads: &[
-            &[|h| said(compact(h, "/d")), |h| said(rename(h, "/d/1", "/d/2", EXCHANGE))],
-            &[|h| said(list(h, "/d"))],
-            &[|h| said(rename(h, "/d/3", "/d/2", WHITEOUT))],
+            &[|h| describe(compact(h, "/d")), |h| describe(rename(h, "/d/1", "/d/2", EXCHANGE))],
+            &[|h| describe(list(h, "/d"))],
+            &[|h| describe(rename(h, "/d/3", "/d/2", WHITEOUT))],
         ],
     },
     Contest {
         name: "recycle-open",
-        prepare: |hand| {
-            make(hand, "/x", FileKind::Regular, b"aaaa")?;
-            mkdir(hand, "/d")
+        prepare: |thread| {
+            make(thread, "/x", FileKind::Regular, b"aaaa")?;
+            mkdir(thread, "/d")
         },
         held: &["", "/d"],
         threads: &[
             &[
-                |h| said(unlink(h, "/x")),
-                |h| said(h.drain().map(drop)),
-                |h| said(make(h, "/d/new", FileKind::Symlink, b"")),
+                |h| describe(unlink(h, "/x")),
+                |h| describe(h.drain().map(drop)),
+                |h| describe(make(h, "/d/new", FileKind::Symlink, b"")),
             ],
-            &[|h| said(look(h, "/x")), |h| said(look(h, "/d/new"))],
+            &[|h| describe(look(h, "/x")), |h| describe(look(h, "/d/new"))],
         ],
     },
     Contest {
         name: "recycle-create",
-        prepare: |hand| {
-            create(hand, "/x")?;
-            create(hand, "/y")
+        prepare: |thread| {
+            create(thread, "/x")?;
+            create(thread, "/y")
         },
         held: &[""],
         threads: &[
-            &[|h| said(unlink(h, "/x")), |h| said(h.drain().map(drop)), |h| said(create(h, "/z"))],
-            &[|h| said(unlink(h, "/y")), |h| said(h.drain().map(drop)), |h| said(create(h, "/z"))],
+            &[|h| describe(unlink(h, "/x")), |h| describe(h.drain().map(drop)), |h| describe(create(h, "/z"))],
+            &[|h| describe(unlink(h, "/y")), |h| describe(h.drain().map(drop)), |h| describe(create(h, "/z"))],
         ],
     },
     Contest {
         name: "write-read",
-        prepare: |hand| make(hand, "/x", FileKind::Regular, &[b'a'; 5000]),
+        prepare: |thread| make(thread, "/x", FileKind::Regular, &[b'a'; 5000]),
         held: &[""],
         threads: &[
-            &[|h| said(write(h, "/x", 4000, &[b'b'; 5000]))],
-            &[|h| said(append(h, "/x", &[b'c'; 100]))],
-            &[|h| said(read(h, "/x"))],
+            &[|h| describe(write(h, "/x", 4000, &[b'b'; 5000]))],
+            &[|h| describe(append(h, "/x", &[b'c'; 100]))],
+            &[|h| describe(read(h, "/x"))],
         ],
     },
     Contest {
         name: "truncate-read",
-        prepare: |hand| make(hand, "/x", FileKind::Regular, &[b'a'; 9000]),
+        prepare: |thread| make(thread, "/x", FileKind::Regular, &[b'a'; 9000]),
         held: &[""],
         threads: &[
-            &[|h| said(truncate(h, "/x", 100)), |h| said(truncate(h, "/x", 6000))],
-            &[|h| said(read(h, "/x")), |h| said(append(h, "/x", b"z"))],
+            &[|h| describe(truncate(h, "/x", 100)), |h| describe(truncate(h, "/x", 6000))],
+            &[|h| describe(read(h, "/x")), |h| describe(append(h, "/x", b"z"))],
         ],
     },
 ];

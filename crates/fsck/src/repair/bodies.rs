@@ -1,10 +1,10 @@
 //! Repair of bodies: a file gets a separate body with its readable contents.
 
 use super::Done;
-use super::edit::Mender;
-use crate::usage::Use;
+use super::edit::Repairer;
+use crate::usage::BlockUse;
 use engine::format::Inode;
-use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN, row_of_root};
+use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN, inline_extent_of_root};
 use pmem::{BLOCK_BYTES, Cell64, Memory, Pm};
 use std::mem::offset_of;
 
@@ -22,7 +22,7 @@ struct Leaves {
     steps: u64,
 }
 
-impl<M: Memory> Mender<'_, M> {
+impl<M: Memory> Repairer<'_, M> {
     /// All data pointers below a root that refer to the data area.
     fn leaves(&self, root: u64) -> Leaves {
         let mut leaves = Leaves::default();
@@ -31,7 +31,7 @@ impl<M: Memory> Mender<'_, M> {
         if root == 0 {
             return leaves;
         }
-        if let Some((first, count)) = row_of_root(root) {
+        if let Some((first, count)) = inline_extent_of_root(root) {
             (0..count).for_each(|index| self.collect(&mut leaves, first + index * BLOCK_BYTES, 0, index));
             return leaves;
         }
@@ -69,12 +69,12 @@ impl<M: Memory> Mender<'_, M> {
 
     /// The number of blocks of the body below a root, and its end in blocks, if none of its blocks
     /// has an owner.
-    pub fn body_that_nobody_has(&self, root: u64) -> Option<(u64, u64)> {
+    pub fn unclaimed_body(&self, root: u64) -> Option<(u64, u64)> {
         let leaves = self.leaves(root);
-        let free = |word: u64| self.check.usage.of(word / BLOCK_BYTES) == Use::Free;
+        let free = |word: u64| self.check.usage.of(word / BLOCK_BYTES) == BlockUse::Free;
         let whole = !leaves.partial && leaves.pointers.iter().all(|(_, word)| free(*word));
         let end = leaves.pointers.last().map_or(0, |(index, _)| index + 1);
-        let is_node = row_of_root(root).is_none();
+        let is_node = inline_extent_of_root(root).is_none();
         (whole && root != 0 && (!is_node || free(root))).then_some((leaves.nodes + leaves.pointers.len() as u64, end))
     }
 
@@ -103,12 +103,12 @@ impl<M: Memory> Mender<'_, M> {
         let block = word / BLOCK_BYTES;
         let shared = word & BLOCK_SHARED != 0;
         match self.check.usage.of(block) {
-            Use::Data if !self.check.usage.is_contested(block) => Ok(Some(word)),
-            Use::Shared if shared => Ok(Some(word)),
+            BlockUse::Data if !self.check.usage.is_contested(block) => Ok(Some(word)),
+            BlockUse::Shared if shared => Ok(Some(word)),
             // The walk may have ended before this block.
-            Use::Free if self.check.usage.claim(block, Use::Data).is_ok() => Ok(Some(word)),
-            Use::Data | Use::Shared => {
-                let copy = self.take_blocks(1, Use::Data)?;
+            BlockUse::Free if self.check.usage.claim(block, BlockUse::Data).is_ok() => Ok(Some(word)),
+            BlockUse::Data | BlockUse::Shared => {
+                let copy = self.take_blocks(1, BlockUse::Data)?;
                 let copied = self.region().stream_within(block * BLOCK_BYTES, copy, BLOCK_BYTES);
                 self.region().fence(copied.map_err(|_| "a block lies outside the image")?);
                 Ok(Some(copy | word & BLOCK_UNWRITTEN))
@@ -127,7 +127,7 @@ impl<M: Memory> Mender<'_, M> {
             let mut above: Vec<(u64, u64)> = Vec::new();
             for (index, word) in level {
                 if above.last().is_none_or(|(node, _)| *node != index / NODE_WORDS) {
-                    above.push((index / NODE_WORDS, self.take_blocks(1, Use::Node)?));
+                    above.push((index / NODE_WORDS, self.take_blocks(1, BlockUse::Node)?));
                     blocks += 1;
                 }
                 let node = above.last().map_or(0, |(_, offset)| *offset);

@@ -3,7 +3,7 @@
 use super::Done;
 use crate::check::{Checker, DAMAGED, REACHED};
 use crate::image::Name;
-use crate::usage::{Use, line_mask};
+use crate::usage::{BlockUse, line_mask};
 use engine::format::{
     Dentry, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, Property,
     SEGMENT_BLOCKS, Segment, SlotTag, Snapshot, State, Superblock, Valid, short_generation, slot_word,
@@ -15,7 +15,7 @@ use std::mem::offset_of;
 const DESCRIPTION_BYTES: u64 = 208;
 
 /// A check that continues with repairs.
-pub(crate) struct Mender<'c, M: Memory> {
+pub(crate) struct Repairer<'c, M: Memory> {
     pub check: Checker<'c, M>,
     /// The block map that the last detach saved, if its checksum matches.
     marked: Option<&'c [u64]>,
@@ -35,10 +35,10 @@ pub(crate) fn marked_blocks<M: Memory>(checker: &Checker<'_, M>) -> Option<Vec<u
     checker.maps_verify(&figures, superblock.state().epoch)
 }
 
-impl<'c, M: Memory> Mender<'c, M> {
-    pub fn new(check: Checker<'c, M>, marked: Option<&'c [u64]>, now_ns: i64) -> Mender<'c, M> {
+impl<'c, M: Memory> Repairer<'c, M> {
+    pub fn new(check: Checker<'c, M>, marked: Option<&'c [u64]>, now_ns: i64) -> Repairer<'c, M> {
         let next_block = check.image.geometry.data_block;
-        Mender { check, marked, next_block, now_ns }
+        Repairer { check, marked, next_block, now_ns }
     }
 
     pub fn region(&self) -> &'c Region<M> {
@@ -77,7 +77,7 @@ impl<'c, M: Memory> Mender<'c, M> {
         let Ok(superblock) = self.region().first::<Superblock>() else { return false };
         if !self.check.clean {
             self.end_journal();
-            self.say_what_lives();
+            self.write_inode_map();
         }
         let offset = offset_of!(Superblock, snapshot) as u64;
         (0..8).filter(|word| self.get(offset + word * 8) != 0).for_each(|word| self.set(offset + word * 8, 0));
@@ -92,17 +92,17 @@ impl<'c, M: Memory> Mender<'c, M> {
     /// Writes the map of inodes in use. With it, a clean image distinguishes files that lost their
     /// names from removed files. An inode with a name, even one that no slot refers to, is in use:
     /// a removal invalidates the name first.
-    fn say_what_lives(&self) {
+    fn write_inode_map(&self) {
         let segments = &self.check.image.segments;
         let mut lives: Vec<bool> =
             self.check.inodes.iter().map(|state| state.names > 0 || state.flags & (DAMAGED | REACHED) != 0).collect();
         let geometry = self.check.image.geometry;
         for block in geometry.data_block..geometry.copy_block() {
-            if !matches!(self.check.usage.of(block), Use::Free | Use::Dentries) {
+            if !matches!(self.check.usage.of(block), BlockUse::Free | BlockUse::Dentries) {
                 continue;
             }
             for offset in (block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES).step_by(LINE_BYTES as usize) {
-                if let Some(place) = self.check.lost_name(offset).and_then(|number| segments.place(number)) {
+                if let Some(place) = self.check.lost_name(offset).and_then(|number| segments.index_of(number)) {
                     lives[place] = true;
                 }
             }
@@ -146,7 +146,7 @@ impl<'c, M: Memory> Mender<'c, M> {
             .invalidated
             .into_iter()
             .filter(|dentry| *dentry != 0)
-            .for_each(|dentry| self.unmake(dentry, record.moment_ns));
+            .for_each(|dentry| self.invalidate_at(dentry, record.timestamp_ns));
         self.set(slot, 0);
         Ok(())
     }
@@ -183,11 +183,11 @@ impl<'c, M: Memory> Mender<'c, M> {
     /// Whether a block may be allocated.
     fn is_free(&self, block: u64) -> bool {
         let marked = self.marked.is_some_and(|words| words[(block / 32) as usize] >> (block % 32 * 2) & 3 != 0);
-        !marked && self.check.usage.of(block) == Use::Free
+        !marked && self.check.usage.of(block) == BlockUse::Free
     }
 
     /// Allocates consecutive free blocks and zeroes them; returns the offset of the first.
-    pub fn take_blocks(&mut self, count: u64, wanted: Use) -> Result<u64, &'static str> {
+    pub fn take_blocks(&mut self, count: u64, wanted: BlockUse) -> Result<u64, &'static str> {
         let end = self.check.image.geometry.copy_block();
         let first = (self.next_block..end.saturating_sub(count - 1))
             .find(|first| (*first..first + count).all(|block| self.is_free(block)))
@@ -204,8 +204,8 @@ impl<'c, M: Memory> Mender<'c, M> {
 
     /// Allocates the blocks of a segment, consecutive ones if possible.
     pub fn take_segment(&mut self, segment: u64) -> Result<Segment, &'static str> {
-        match self.take_blocks(SEGMENT_BLOCKS, Use::Segment) {
-            Ok(first) => Ok(Segment::in_a_row(first)),
+        match self.take_blocks(SEGMENT_BLOCKS, BlockUse::Segment) {
+            Ok(first) => Ok(Segment::contiguous(first)),
             Err(_) => self.list_segment(segment, &[None; SEGMENT_BLOCKS as usize]),
         }
     }
@@ -217,10 +217,10 @@ impl<'c, M: Memory> Mender<'c, M> {
         for (offset, block) in blocks.iter_mut().zip(present) {
             *offset = match block {
                 Some(block) => block * BLOCK_BYTES,
-                None => self.take_blocks(1, Use::Segment)?,
+                None => self.take_blocks(1, BlockUse::Segment)?,
             };
         }
-        let list = self.take_blocks(1, Use::Segment)?;
+        let list = self.take_blocks(1, BlockUse::Segment)?;
         let listed = Segment::listed(list, blocks);
         self.set_bytes(list, &listed.list_bytes(segment));
         Ok(listed)
@@ -239,7 +239,7 @@ impl<'c, M: Memory> Mender<'c, M> {
         };
         let offset = match blocks.into_iter().find_map(in_block) {
             Some(offset) => offset,
-            None => self.take_blocks(1, Use::Dentries)?,
+            None => self.take_blocks(1, BlockUse::Dentries)?,
         };
         self.check.usage.claim_lines(offset, lines);
         Ok(offset)
@@ -252,12 +252,12 @@ impl<'c, M: Memory> Mender<'c, M> {
 
     /// Removes a name.
     pub fn invalidate(&self, dentry: u64) {
-        self.unmake(dentry, self.now_ns.max(0) as u64);
+        self.invalidate_at(dentry, self.now_ns.max(0) as u64);
     }
 
-    fn unmake(&self, offset: u64, moment_ns: u64) {
+    fn invalidate_at(&self, offset: u64, timestamp_ns: u64) {
         if let Some(dentry) = self.check.image.dentry(offset) {
-            self.set(offset, dentry.gone(moment_ns));
+            self.set(offset, dentry.invalid_word(timestamp_ns));
         }
     }
 
@@ -275,7 +275,7 @@ impl<M: Memory> Checker<'_, M> {
     fn lost_name(&self, offset: u64) -> Option<u64> {
         let dentry: &Dentry = self.image.dentry(offset)?;
         let facts = dentry.facts()?;
-        let counts = dentry.standing(&facts)?.valid;
+        let counts = dentry.valid_word(&facts)?.valid;
         let (inode, _) = self.image.inode(facts.inode)?;
         let generation = inode.generation(facts.inode).unwrap_or(inode.birth.load() as u32);
         (counts && short_generation(generation) == facts.generation).then_some(facts.inode)

@@ -1,9 +1,9 @@
 //! Repair of segments, identities and attributes.
 
 use super::Done;
-use super::edit::Mender;
+use super::edit::Repairer;
 use crate::image::Name;
-use crate::usage::Use;
+use crate::usage::BlockUse;
 use engine::format::{
     FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_BLOCK, INODES_PER_SEGMENT, Inode, LogPage,
     PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, ROOT_INODE, SEGMENT_BLOCKS, Segment,
@@ -15,15 +15,15 @@ const DIRECTORY_BITS: u32 = 0o755;
 /// For a file whose permissions are lost.
 const PRIVATE_BITS: u32 = 0o600;
 
-impl<M: Memory> Mender<'_, M> {
+impl<M: Memory> Repairer<'_, M> {
     /// Finds the inodes of a segment by their own numbers, or gives the segment new ones.
     pub fn find_segment(&mut self, segment: u64) -> Done {
         let entry = self.check.image.segment_entry(segment);
         let present = self.blocks_of_segment(segment);
         if present.iter().any(Option::is_some) {
-            let found = match self.row_of(&present) {
+            let found = match self.contiguous_start(&present) {
                 Some(first) => {
-                    let found = Segment::in_a_row(first * BLOCK_BYTES);
+                    let found = Segment::contiguous(first * BLOCK_BYTES);
                     found.blocks().for_each(|block| self.claim(block));
                     found
                 }
@@ -44,7 +44,7 @@ impl<M: Memory> Mender<'_, M> {
     }
 
     fn claim(&mut self, block: u64) {
-        let _ = self.check.usage.claim(block, Use::Segment);
+        let _ = self.check.usage.claim(block, BlockUse::Segment);
     }
 
     /// The blocks of a segment, in the order of their inodes. A block belongs to it if one of its
@@ -52,7 +52,7 @@ impl<M: Memory> Mender<'_, M> {
     fn blocks_of_segment(&self, segment: u64) -> [Option<u64>; SEGMENT_BLOCKS as usize] {
         let mut present = [None; SEGMENT_BLOCKS as usize];
         for block in self.check.image.geometry.data_block..self.check.image.geometry.copy_block() {
-            if self.check.usage.of(block) != Use::Free {
+            if self.check.usage.of(block) != BlockUse::Free {
                 continue;
             }
             for index in 0..INODES_PER_BLOCK {
@@ -72,12 +72,12 @@ impl<M: Memory> Mender<'_, M> {
 
     /// The first block of a segment, if its present blocks are consecutive and the missing ones
     /// would lie in free blocks.
-    fn row_of(&self, present: &[Option<u64>]) -> Option<u64> {
+    fn contiguous_start(&self, present: &[Option<u64>]) -> Option<u64> {
         let (index, block) = present.iter().enumerate().find_map(|(index, block)| Some((index as u64, (*block)?)))?;
         let first = block.checked_sub(index)?;
         let fits = |(block, present): (u64, &Option<u64>)| {
             self.check.image.is_data(block)
-                && self.check.usage.of(block) == Use::Free
+                && self.check.usage.of(block) == BlockUse::Free
                 && present.is_none_or(|at| at == block)
         };
         (first..).zip(present).all(fits).then_some(first)
@@ -107,7 +107,7 @@ impl<M: Memory> Mender<'_, M> {
     }
 
     /// Rebuilds identity or attributes from the other.
-    pub fn mend_inode(&mut self, number: u64) -> Done {
+    pub fn repair_inode(&mut self, number: u64) -> Done {
         let (inode, _) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let generation = inode.birth.load() as u32;
         let said = FileKind::from_bits(inode.kind.load());
@@ -188,7 +188,7 @@ impl<M: Memory> Mender<'_, M> {
                 .iter()
                 .map(|entry| Property::from_words(&std::array::from_fn(|index| entry.words[index].load())));
             for entry in lost.collect::<Vec<_>>() {
-                if let Some((blocks, end)) = self.body_that_nobody_has(entry.root) {
+                if let Some((blocks, end)) = self.unclaimed_body(entry.root) {
                     let fits = entry.size_bytes.div_ceil(BLOCK_BYTES) >= end
                         && entry.size_bytes <= crate::bodies::SIZE_BYTES_MAX;
                     property.size_bytes = if fits { entry.size_bytes } else { end * BLOCK_BYTES };
@@ -205,7 +205,7 @@ impl<M: Memory> Mender<'_, M> {
 
     /// Corrects attributes to fit the file kind, of which there are three witnesses: identity,
     /// attributes, and the name.
-    pub fn mend_property(&mut self, number: u64) -> Done {
+    pub fn repair_property(&mut self, number: u64) -> Done {
         let (property, _) = self.property(number)?;
         let (inode, _) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
         let generation = inode.generation(number).ok_or("its identity is damaged")?;

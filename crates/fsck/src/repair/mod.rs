@@ -20,7 +20,7 @@ mod names;
 use crate::check::{Checker, examine};
 use crate::finding::{Finding, FindingKind, Repair, Severity};
 use crate::report::{EXIT_CORRECTED, Options, Progress, Report};
-use edit::Mender;
+use edit::Repairer;
 use pmem::{Memory, Region};
 use std::collections::{HashMap, HashSet};
 
@@ -36,7 +36,7 @@ pub struct Repaired {
     /// The last check: the remaining findings.
     pub after: Report,
     /// The repaired findings, in order.
-    pub mended: Vec<Finding>,
+    pub repaired: Vec<Finding>,
     /// The failed repairs, with their causes.
     pub failed: Vec<(Finding, &'static str)>,
     /// The image was not cleanly detached and has only traces of a crash: attaching it once
@@ -47,7 +47,7 @@ pub struct Repaired {
 impl Repaired {
     /// The exit code as in fsck(8): 1 if something was repaired, plus that of the last check.
     pub fn exit_code(&self) -> i32 {
-        let corrected = if self.mended.is_empty() { 0 } else { EXIT_CORRECTED };
+        let corrected = if self.repaired.is_empty() { 0 } else { EXIT_CORRECTED };
         self.after.exit_code() | corrected
     }
 }
@@ -100,15 +100,15 @@ pub fn repair<M: Memory>(
         let mut chosen: Vec<_> = findings.iter().filter(possible).filter(due).cloned().collect();
         chosen.retain(|finding| *answers.entry(key(finding)).or_insert_with(|| decide(finding)));
         let Some(first) = chosen.iter().map(stage).min() else { break };
-        let mut mender = Mender::new(checker, marked.as_deref(), now_ns);
-        if first > Stage::Superblock && mender.begin() {
+        let mut repairer = Repairer::new(checker, marked.as_deref(), now_ns);
+        if first > Stage::Superblock && repairer.begin() {
             // An apparent trace of a crash may now be an error to ask about.
             continue;
         }
         for finding in chosen.into_iter().filter(|finding| stage(finding) == first) {
             tried.insert(key(&finding));
-            match mender.apply(&finding) {
-                Ok(()) => repaired.mended.push(finding),
+            match repairer.apply(&finding) {
+                Ok(()) => repaired.repaired.push(finding),
                 Err(why) => repaired.failed.push((finding, why)),
             }
         }
@@ -183,7 +183,7 @@ fn stage(finding: &Finding) -> Stage {
 /// The result of a repair, with the reason if it failed.
 type Done = Result<(), &'static str>;
 
-impl<M: Memory> Mender<'_, M> {
+impl<M: Memory> Repairer<'_, M> {
     fn apply(&mut self, finding: &Finding) -> Done {
         match finding.repair {
             Repair::None | Repair::Recover => return Err("there is no repair for this finding"),
@@ -196,12 +196,12 @@ impl<M: Memory> Mender<'_, M> {
             Repair::SetWord { offset, word } => self.set(offset, word),
             Repair::CompleteRename { slot } => self.complete_rename(slot)?,
             Repair::FindSegment { segment } => self.find_segment(segment)?,
-            Repair::MendInode { number } => self.mend_inode(number)?,
+            Repair::RepairInode { number } => self.repair_inode(number)?,
             Repair::FreeInode { number } => self.free_inode(number)?,
             Repair::Invalidate { dentry } => self.invalidate(dentry),
             Repair::Rename { dentry } => self.rename(dentry)?,
-            Repair::MendPage { page, directory, first_cookie, compacted } => {
-                self.mend_page(page, directory, first_cookie, compacted)
+            Repair::RepairPage { page, directory, first_cookie, compacted } => {
+                self.repair_page(page, directory, first_cookie, compacted)
             }
             Repair::CutLog { offset } => self.set(offset, 0),
             Repair::AppendPage { number } => self.append_page(number).map(drop)?,
@@ -211,7 +211,7 @@ impl<M: Memory> Mender<'_, M> {
             Repair::SetBlocks { number, blocks } => {
                 self.change_property(number, |property| property.blocks = blocks)?
             }
-            Repair::MendProperty { number } => self.mend_property(number)?,
+            Repair::RepairProperty { number } => self.repair_property(number)?,
             Repair::CopyBody { number } => self.copy_body(number)?,
             Repair::DropXattrs { number } => self.drop_xattrs(number)?,
         }

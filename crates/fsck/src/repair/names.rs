@@ -1,12 +1,12 @@
 //! Repair of names: adding them to directories, and `lost+found`.
 
 use super::Done;
-use super::edit::Mender;
+use super::edit::Repairer;
 use crate::image::Name;
-use crate::usage::Use;
+use crate::usage::BlockUse;
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FIRST_GENERATION, FileKind, INODE_BYTES, Inode, LOG_SLOTS,
-    LogPage, LogPageKind, NAME_BYTES_MAX, Property, ROOT_INODE, SlotTag, Valid, dentry_lines, next_turn,
+    LogPage, LogPageKind, NAME_BYTES_MAX, Property, ROOT_INODE, SlotTag, Valid, dentry_lines, next_reuse_generation,
     short_generation, slot_address, slot_tag, slot_word,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
@@ -29,7 +29,7 @@ struct Tail {
     cookie: u64,
 }
 
-impl<M: Memory> Mender<'_, M> {
+impl<M: Memory> Repairer<'_, M> {
     /// Calls `each` with the pages of a directory's log.
     fn pages(&self, directory: u64, mut each: impl FnMut(u64, &LogPage, LogPageKind)) -> Result<u64, &'static str> {
         let mut link = self.check.inode_offset(directory)? + offset_of!(Inode, log) as u64;
@@ -90,7 +90,7 @@ impl<M: Memory> Mender<'_, M> {
     /// Appends an empty page to a log; returns its offset and first cookie.
     pub fn append_page(&mut self, directory: u64) -> Result<(u64, u64), &'static str> {
         let tail = self.tail(directory)?;
-        let page = self.take_blocks(1, Use::LogPage)?;
+        let page = self.take_blocks(1, BlockUse::LogPage)?;
         self.set(page + offset_of!(LogPage, owner) as u64, directory);
         self.set(page + offset_of!(LogPage, first_cookie) as u64, tail.cookie);
         self.set(page, LogPage::seal_word(directory, tail.cookie, LogPageKind::Append));
@@ -99,7 +99,7 @@ impl<M: Memory> Mender<'_, M> {
     }
 
     /// Rebuilds the header of a page.
-    pub fn mend_page(&self, page: u64, directory: u64, first_cookie: u64, compacted: bool) {
+    pub fn repair_page(&self, page: u64, directory: u64, first_cookie: u64, compacted: bool) {
         let kind = if compacted { LogPageKind::Compacted } else { LogPageKind::Append };
         self.set(page + offset_of!(LogPage, owner) as u64, directory);
         self.set(page + offset_of!(LogPage, first_cookie) as u64, first_cookie);
@@ -120,14 +120,15 @@ impl<M: Memory> Mender<'_, M> {
         let dentry = self.take_lines(dentry_lines(name.len()))?;
         let (target, _) = self.check.image.inode(inode).ok_or("the image has no inode of this number")?;
         let generation = short_generation(target.generation(inode).ok_or("its identity is damaged")?);
-        let (turn, name_length) = (next_turn(self.get(dentry)), name.len() as u8);
-        let facts = DentryFacts { inode, generation, parent: directory, cookie, kind, name_length, turn };
+        let (turn, name_length) = (next_reuse_generation(self.get(dentry)), name.len() as u8);
+        let facts =
+            DentryFacts { inode, generation, parent: directory, cookie, kind, name_length, reuse_generation: turn };
         self.set(dentry + offset_of!(Dentry, inode) as u64, facts.inode_word());
         self.set(dentry + offset_of!(Dentry, parent) as u64, directory);
         self.set(dentry + offset_of!(Dentry, cookie) as u64, cookie);
         self.set_bytes(dentry + DENTRY_HEADER_BYTES, name);
         self.set(dentry + offset_of!(Dentry, seal) as u64, facts.seal(name));
-        self.set(dentry, Valid { valid: true, moment_ns: self.now_ns.max(0) as u64, turn }.word());
+        self.set(dentry, Valid { valid: true, timestamp_ns: self.now_ns.max(0) as u64, reuse_generation: turn }.word());
         self.set(page + SLOTS + index * 8, slot_word(dentry, SlotTag::Dentry));
         Ok(())
     }
@@ -149,7 +150,7 @@ impl<M: Memory> Mender<'_, M> {
         let (facts, name) = self.dentry(dentry)?;
         if !Valid::from_word(self.get(dentry)).valid {
             // The name was removed, and only its slot is left.
-            return self.forget(facts.parent, dentry);
+            return self.clear_slots_of(facts.parent, dentry);
         }
         let mended: Vec<u8> = match name.bytes() {
             b"." => b"dot".to_vec(),
@@ -163,11 +164,11 @@ impl<M: Memory> Mender<'_, M> {
         let fresh = if stays { mended } else { self.fresh_name(facts.parent, &mended)? };
         self.add_name(facts.parent, &fresh, facts.inode, facts.kind)?;
         self.invalidate(dentry);
-        self.forget(facts.parent, dentry)
+        self.clear_slots_of(facts.parent, dentry)
     }
 
     /// Clears the slots of a directory that refer to a dentry.
-    fn forget(&self, directory: u64, dentry: u64) -> Done {
+    fn clear_slots_of(&self, directory: u64, dentry: u64) -> Done {
         let mut slots = Vec::new();
         self.pages(directory, |offset, page, _| {
             let named = page.slots.iter().enumerate().filter(|(_, slot)| slot_address(slot.load()) == dentry);
@@ -261,7 +262,7 @@ impl<M: Memory> Mender<'_, M> {
         let fresh = self.take_segment(segment)?;
         self.set(self.check.image.segment_entry(segment), fresh.entry().word());
         self.check.image.segments.add(segment, fresh);
-        self.check.inodes.resize(self.check.image.segments.places(), Default::default());
+        self.check.inodes.resize(self.check.image.segments.inodes(), Default::default());
         Ok(segment * engine::format::INODES_PER_SEGMENT)
     }
 }

@@ -1,9 +1,9 @@
 //! Images to check: a small tree with all kinds of files, and helpers to damage it.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+pub mod corruptions;
 #[path = "../../../engine/tests/support/mod.rs"]
 pub mod engine_support;
-pub mod stories;
 
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, Geometry, INODES_PER_SEGMENT, Inode, ListPage, LogPage,
@@ -103,7 +103,7 @@ pub struct Located {
 }
 
 /// An image to be damaged.
-pub struct Plant<'i> {
+pub struct DamagedImage<'i> {
     pub region: Region<Direct>,
     pub geometry: Geometry,
     _image: &'i Image,
@@ -116,16 +116,16 @@ pub const SNAPSHOT: u64 = offset_of!(Superblock, snapshot) as u64;
 pub const STATE: u64 = offset_of!(Superblock, state) as u64;
 pub const SLOTS: u64 = offset_of!(LogPage, slots) as u64;
 
-impl<'i> Plant<'i> {
-    pub fn new(image: &'i Image) -> Plant<'i> {
+impl<'i> DamagedImage<'i> {
+    pub fn new(image: &'i Image) -> DamagedImage<'i> {
         let region = image.region(Direct);
         let geometry = Superblock::check(&region, false).expect("a whole superblock");
-        Plant { region, geometry, _image: image }
+        DamagedImage { region, geometry, _image: image }
     }
 
     /// For an image with a damaged superblock.
-    pub fn new_unchecked(image: &'i Image, geometry: Geometry) -> Plant<'i> {
-        Plant { region: image.region(Direct), geometry, _image: image }
+    pub fn new_unchecked(image: &'i Image, geometry: Geometry) -> DamagedImage<'i> {
+        DamagedImage { region: image.region(Direct), geometry, _image: image }
     }
 
     pub fn check(&self) -> Report {
@@ -179,8 +179,8 @@ impl<'i> Plant<'i> {
     }
 
     /// Marks a name invalid.
-    pub fn unmake(&self, dentry: u64) {
-        self.set(dentry, self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").gone(2));
+    pub fn invalidate_at(&self, dentry: u64) {
+        self.set(dentry, self.region.get(Pm::<Dentry>::new(dentry)).expect("a dentry").invalid_word(2));
     }
 
     /// Finds a path.

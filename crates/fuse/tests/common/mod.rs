@@ -56,7 +56,7 @@ impl Mounted {
     pub fn opening(&self) -> OpenImage {
         OpenImage {
             read_only: self.options.read_only,
-            alone: self.options.cache.is_alone(),
+            exclusive: self.options.cache.is_exclusive(),
             dram_directory: self.scratch.path().to_owned(),
             ..OpenImage::default()
         }

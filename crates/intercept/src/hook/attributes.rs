@@ -5,16 +5,17 @@ use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
 use super::files::with_open_file;
 use super::names::{
-    By, Calling, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, tell_short, unsupported_at,
+    Calling, PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
+    unsupported_at,
 };
 use super::paths::Directory;
-use super::{identity, user};
+use super::{identity, user_memory};
 use engine::{Node, Protection};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::LastLink;
-use posix::{Errno, Moment, Result};
+use posix::{Errno, Result, TimeToSet};
 
-fn chmod_by(call: &mut Call<'_>, by: By, mode: u64, flags: i32) -> Result<Verdict> {
+fn chmod_by(call: &mut Call<'_>, by: PathArguments, mode: u64, flags: i32) -> Result<Verdict> {
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
     by_node(call, by, flags, last_link, &mut |caller, node| {
         check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
@@ -45,7 +46,7 @@ pub fn id(argument: u64) -> Option<u32> {
     Some(argument as u32).filter(|&id| id != u32::MAX)
 }
 
-fn chown_by(call: &mut Call<'_>, by: By, owner: (u64, u64), flags: i32) -> Result<Verdict> {
+fn chown_by(call: &mut Call<'_>, by: PathArguments, owner: (u64, u64), flags: i32) -> Result<Verdict> {
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
     by_node(call, by, flags, last_link, &mut |caller, node| {
         check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
@@ -71,23 +72,23 @@ pub fn fchownat(call: &mut Call<'_>) -> Result<Verdict> {
     chown_by(call, at(0), owner, flags)
 }
 
-type Times = (Moment, Moment);
-const NOW: Times = (Moment::Now, Moment::Now);
+type Times = (TimeToSet, TimeToSet);
+const NOW: Times = (TimeToSet::Now, TimeToSet::Now);
 
 /// Times as utimes and futimesat give them; null means now.
 fn microseconds(address: u64) -> Result<Times> {
     if address == 0 {
         return Ok(NOW);
     }
-    let times: [[i64; 2]; 2] = user::read(address)?;
+    let times: [[i64; 2]; 2] = user_memory::read(address)?;
     let moment = |[seconds, micro]: [i64; 2]| match micro {
-        0..=999_999 => Moment::from_timespec(seconds, micro * 1000),
+        0..=999_999 => TimeToSet::from_timespec(seconds, micro * 1000),
         _ => Err(Errno::EINVAL),
     };
     Ok((moment(times[0])?, moment(times[1])?))
 }
 
-fn utime_by(call: &mut Call<'_>, by: By, times: Result<Times>) -> Result<Verdict> {
+fn utime_by(call: &mut Call<'_>, by: PathArguments, times: Result<Times>) -> Result<Verdict> {
     by_node(call, by, 0, LastLink::Follow, &mut |caller, node| {
         let (accessed, modified) = times?;
         caller.set_times(node, accessed, modified).map(|_| 0)
@@ -99,8 +100,8 @@ pub fn utime(call: &mut Call<'_>) -> Result<Verdict> {
     let address = call.frame.rsi;
     let times = match address {
         0 => Ok(NOW),
-        address => user::read::<[i64; 2]>(address).and_then(|[accessed, modified]| {
-            Ok((Moment::from_timespec(accessed, 0)?, Moment::from_timespec(modified, 0)?))
+        address => user_memory::read::<[i64; 2]>(address).and_then(|[accessed, modified]| {
+            Ok((TimeToSet::from_timespec(accessed, 0)?, TimeToSet::from_timespec(modified, 0)?))
         }),
     };
     utime_by(call, path(0), times)
@@ -123,8 +124,11 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, times, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
     let times: Result<Times> = match times {
         0 => Ok(NOW),
-        times => user::read::<[[i64; 2]; 2]>(times).and_then(|[accessed, modified]| {
-            Ok((Moment::from_timespec(accessed[0], accessed[1])?, Moment::from_timespec(modified[0], modified[1])?))
+        times => user_memory::read::<[[i64; 2]; 2]>(times).and_then(|[accessed, modified]| {
+            Ok((
+                TimeToSet::from_timespec(accessed[0], accessed[1])?,
+                TimeToSet::from_timespec(modified[0], modified[1])?,
+            ))
         }),
     };
     let mut set = |caller: &Calling<'_>, node| {
@@ -140,7 +144,7 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
         return on_directory(call, Directory::Descriptor(fd), &mut set);
     }
     // With both omitted the kernel does not even look at the path.
-    if times == Ok((Moment::Omit, Moment::Omit)) {
+    if times == Ok((TimeToSet::Omit, TimeToSet::Omit)) {
         return Ok(done(0));
     }
     by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut set)
@@ -167,7 +171,7 @@ impl AttributeName {
     /// Copies it from the program.
     pub fn copy(address: u64) -> Result<AttributeName> {
         let mut bytes = [0; NAME_ROOM_BYTES];
-        match user::copy_string(address, &mut bytes) {
+        match user_memory::copy_string(address, &mut bytes) {
             Ok(length) => Ok(AttributeName { bytes, length }),
             Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
             Err(other) => Err(other),
@@ -187,7 +191,7 @@ pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, fla
         return Err(Errno::E2BIG);
     }
     // SAFETY: used for this call only.
-    let value = unsafe { user::bytes(value, length)? };
+    let value = unsafe { user_memory::bytes(value, length)? };
     caller.set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
 }
 
@@ -201,10 +205,10 @@ pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64
 fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<i64> {
     let room = room.min(posix::VALUE_BYTES_MAX as u64);
     // SAFETY: used for this call only.
-    let into = unsafe { user::bytes_writable(address, room)? };
+    let into = unsafe { user_memory::bytes_writable(address, room)? };
     match fill(into) {
-        Err(Errno::ERANGE) if (into.len() as u64) < room => Err(user::EFAULT),
-        told => told.map(|length| length as i64),
+        Err(Errno::ERANGE) if (into.len() as u64) < room => Err(user_memory::EFAULT),
+        result => result.map(|length| length as i64),
     }
 }
 
@@ -229,8 +233,8 @@ fn on_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Resu
 
 fn read_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
     let arguments = call.arguments();
-    let tell = |caller: &Calling<'_>, node, _: &Protection| act(caller, node, &arguments);
-    match tell_short(call, path(0), last_link, identity::credentials(), tell)? {
+    let report = |caller: &Calling<'_>, node, _: &Protection| act(caller, node, &arguments);
+    match query_fast(call, path(0), last_link, identity::credentials(), report)? {
         Some(verdict) => Ok(verdict),
         None => on_xattrs(call, last_link, act),
     }
@@ -286,11 +290,11 @@ fn value_of(structure: u64, length: u64) -> Result<(u64, u64, u32)> {
         return Err(if length < BYTES { Errno::EINVAL } else { Errno::E2BIG });
     }
     for more in BYTES..length {
-        if user::read::<u8>(structure.wrapping_add(more))? != 0 {
+        if user_memory::read::<u8>(structure.wrapping_add(more))? != 0 {
             return Err(Errno::E2BIG);
         }
     }
-    let [address, rest]: [u64; 2] = user::read(structure)?;
+    let [address, rest]: [u64; 2] = user_memory::read(structure)?;
     Ok((address, rest & u64::from(u32::MAX), (rest >> 32) as u32))
 }
 

@@ -3,7 +3,7 @@
 use super::context::{Context, Inside};
 use super::dispatch::done;
 use super::entry::{Frame, Verdict, thread_words};
-use super::names::By;
+use super::names::PathArguments;
 use super::server::Server;
 use super::sys;
 use posix::Result;
@@ -38,7 +38,7 @@ impl Call<'_> {
 ///
 /// # Safety
 /// As for [`sys::call`].
-pub unsafe fn waiting(number: i64, arguments: [u64; 6]) -> i64 {
+pub unsafe fn blocking_call(number: i64, arguments: [u64; 6]) -> i64 {
     let words = thread_words();
     // SAFETY: the words are this thread's; the call by the caller's promise.
     unsafe {
@@ -54,11 +54,11 @@ pub unsafe fn waiting(number: i64, arguments: [u64; 6]) -> i64 {
 /// The arguments are the program's but for paths, which lie in buffers of the thread: so it does what the program asked for, and nothing to memory of ours.
 pub fn native_with(frame: &Frame, arguments: [u64; 6]) -> Verdict {
     // SAFETY: as above; calls that return twice or never do not come here.
-    done(unsafe { waiting(i64::from(frame.number as u32), arguments) })
+    done(unsafe { blocking_call(i64::from(frame.number as u32), arguments) })
 }
 
 /// Has the kernel do a call by a path that was rewritten: it is absolute, and ends with a zero byte.
-pub fn native_by(frame: &Frame, by: By, path: &[u8]) -> Verdict {
+pub fn native_by(frame: &Frame, by: PathArguments, path: &[u8]) -> Verdict {
     let mut arguments = frame.arguments();
     arguments[by.path] = path.as_ptr() as u64;
     if let Some(directory) = by.directory {

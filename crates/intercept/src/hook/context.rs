@@ -4,9 +4,9 @@
 //! interrupts another on the same thread (in the handler of a fault) gets a context of its own. A context that a fork copied is
 //! entered anew: the slot in the engine is still the parent's.
 
-use super::processes::{self, Who};
+use super::processes::{self, Session};
 use super::server::{self, Server};
-use super::{identity, sys, user};
+use super::{identity, sys, user_memory};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -14,10 +14,10 @@ use engine::Thread;
 use pmem::Direct;
 use posix::path::PathBuffer;
 use posix::process::{ChildNumber, Process};
-use posix::{Caller, Credentials, Errno, Kept, Result, Trails};
+use posix::{CachedReference, Caller, Credentials, Errno, PathCache, Result};
 
 /// Bytes of a buffer for a path: with room for what is put before or behind it.
-pub const PATH_ROOM_BYTES: usize = 2 * user::PATH_BYTES_MAX;
+pub const PATH_ROOM_BYTES: usize = 2 * user_memory::PATH_BYTES_MAX;
 /// Bytes that are copied at a time.
 pub const COPY_BYTES: usize = 64 << 10;
 
@@ -31,10 +31,10 @@ pub struct Context {
     entered: u32,
     /// Whether the thread may have learned from the kernel that a process has ended, since it was here.
     has_waited: bool,
-    /// As `entered`, of `parked`.
-    parked_entered: u32,
+    /// As `entered`, of `suspended`.
+    suspended_entered: u32,
     /// What a parent keeps while its child runs in the same memory.
-    parked: MaybeUninit<Thread<'static, Direct>>,
+    suspended: MaybeUninit<Thread<'static, Direct>>,
     /// The slot that a parent made for a child in the same memory.
     prepared: u32,
     /// That child's process number.
@@ -48,10 +48,10 @@ pub struct Context {
     /// Generation in which `own` was asked for; zero: not.
     own_entered: u32,
     /// In `thread`: its reference to the working directory.
-    kept: Kept,
+    cached_directory: CachedReference,
     /// In `thread`: its reference to the directory of the last path.
-    parent: Kept,
-    trails: Trails,
+    cached_parent: CachedReference,
+    path_cache: PathCache,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
     second: [u8; PATH_ROOM_BYTES],
@@ -62,7 +62,7 @@ pub struct Context {
 /// The parts of a context in use.
 pub struct Inside<'c> {
     /// Who calls.
-    pub who: Who<'c>,
+    pub session: Session<'c>,
     /// For walks.
     pub walk: &'c mut PathBuffer,
     /// For the call's path.
@@ -82,10 +82,10 @@ impl Context {
         if self.entered != generation {
             self.thread.write(server.fs.enter()?);
             self.entered = generation;
-            self.forget_kept();
+            self.discard_cached();
         }
         if self.has_waited {
-            self.settle_dead(server)?;
+            self.recover_dead_threads(server)?;
         }
         Ok(())
     }
@@ -97,7 +97,9 @@ impl Context {
     fn lose() -> Errno {
         if !server::has_failed() {
             server::lose();
-            sys::say(&[b"this process was taken for dead by another one: its files in the mount are lost to it (EIO)"]);
+            sys::print(&[
+                b"this process was taken for dead by another one: its files in the mount are lost to it (EIO)",
+            ]);
         }
         Errno::EIO
     }
@@ -108,9 +110,9 @@ impl Context {
     }
 
     #[cold]
-    fn settle_dead(&mut self, server: &'static Server) -> engine::Result<()> {
+    fn recover_dead_threads(&mut self, server: &'static Server) -> engine::Result<()> {
         self.has_waited = false;
-        server.fs.settle_dead()
+        server.fs.recover_dead_threads()
     }
 
     /// This thread's place inside the engine, which it enters if need be.
@@ -126,7 +128,7 @@ impl Context {
     pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
         self.enter(server)?;
         if processes::has_threads() && self.own_entered != self.entered {
-            self.see_threads();
+            self.enter_multithreaded();
         }
         // SAFETY: entered, in this generation.
         let thread = unsafe { self.thread.assume_init_ref() };
@@ -140,11 +142,13 @@ impl Context {
             return Err(Self::lose());
         }
         Ok(Inside {
-            who: Who {
-                caller: Caller::new(thread, credentials).with_trails(&self.trails).with_parent(&self.parent),
+            session: Session {
+                caller: Caller::new(thread, credentials)
+                    .with_path_cache(&self.path_cache)
+                    .with_parent(&self.cached_parent),
                 process,
                 is_child: self.child.is_some(),
-                kept: &self.kept,
+                cached_directory: &self.cached_directory,
             },
             walk: &mut self.walk,
             path: &mut self.path,
@@ -156,7 +160,7 @@ impl Context {
 
     /// One of several threads from now on.
     #[cold]
-    fn see_threads(&mut self) {
+    fn enter_multithreaded(&mut self) {
         // What a fork copied is the parent's.
         self.own = processes::main().for_thread();
         self.own_entered = self.entered;
@@ -174,40 +178,40 @@ impl Context {
         }
         if entered != 0 && entered == GENERATION.load(Relaxed) {
             // SAFETY: entered in this generation.
-            self.give_back_kept(unsafe { self.thread.assume_init_ref() });
+            self.release_cached(unsafe { self.thread.assume_init_ref() });
             // SAFETY: as above, and not used from now on.
             unsafe { self.thread.assume_init_drop() };
         }
     }
 
-    fn give_back_kept(&self, thread: &Thread<'static, Direct>) {
-        self.kept.give_back(thread);
-        self.parent.give_back(thread);
+    fn release_cached(&self, thread: &Thread<'static, Direct>) {
+        self.cached_directory.release(thread);
+        self.cached_parent.release(thread);
     }
 
-    fn forget_kept(&self) {
-        self.kept.forget();
-        self.parent.forget();
+    fn discard_cached(&self) {
+        self.cached_directory.discard();
+        self.cached_parent.discard();
     }
 
     /// Puts the thread's place away, for a child that shares memory with its parent and takes the slot `prepared`: it enters a place of its own.
-    pub fn park(&mut self, prepared: u32, child_number: ChildNumber) {
+    pub fn suspend(&mut self, prepared: u32, child_number: ChildNumber) {
         if self.entered == GENERATION.load(Relaxed) {
             // SAFETY: entered, in this generation.
-            self.give_back_kept(unsafe { self.thread.assume_init_ref() });
+            self.release_cached(unsafe { self.thread.assume_init_ref() });
         }
-        core::mem::swap(&mut self.thread, &mut self.parked);
-        self.parked_entered = core::mem::take(&mut self.entered);
+        core::mem::swap(&mut self.thread, &mut self.suspended);
+        self.suspended_entered = core::mem::take(&mut self.entered);
         (self.prepared, self.child_number, self.adopted, self.child) = (prepared, child_number, false, None);
     }
 
     /// The parent goes on. What the child entered is left to be found: the child has gone, or has left it itself. The slot, if the child
     /// never took it; and the child's number.
-    pub fn unpark(&mut self) -> (Option<u32>, ChildNumber) {
-        core::mem::swap(&mut self.thread, &mut self.parked);
-        self.entered = core::mem::take(&mut self.parked_entered);
+    pub fn resume(&mut self) -> (Option<u32>, ChildNumber) {
+        core::mem::swap(&mut self.thread, &mut self.suspended);
+        self.entered = core::mem::take(&mut self.suspended_entered);
         // What is kept now is the child's.
-        self.forget_kept();
+        self.discard_cached();
         self.child = None;
         ((!self.adopted).then_some(self.prepared), self.child_number)
     }
@@ -229,7 +233,7 @@ impl Context {
 
     /// In the child of a fork, which has memory of its own now.
     pub fn become_main(&mut self) {
-        (self.child, self.own, self.parked_entered) = (None, None, 0);
+        (self.child, self.own, self.suspended_entered) = (None, None, 0);
     }
 
     /// The descriptor that holds the lock of such a child, if it has one of its own.

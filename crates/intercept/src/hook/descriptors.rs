@@ -3,7 +3,7 @@
 //! Behind every descriptor of ours the kernel has a placeholder, a duplicate of one that all processes inherit (see `contract`): so numbers, duplication, inheritance,
 //! close-on-exec and polling are the kernel's own. What the table of this process says of a number ([`posix::process`]) is served here.
 //!
-//! Which number a descriptor gets, and what becomes of its placeholder, is told in [`numbers`].
+//! Which number a descriptor gets, and what becomes of its placeholder, is told in [`fd_numbers`].
 //!
 //! Invariants
 //! - The byte of a number is set before a program can know that it is ours, and cleared before the kernel may give the number to something else. It may be set without
@@ -13,31 +13,31 @@
 use super::call::{Call, native_with};
 use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
-use super::processes::{self, Who};
+use super::processes::{self, Session};
 use super::server::Server;
-use super::{environment, numbers, paths, sys};
+use super::{environment, fd_numbers, paths, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use posix::{Errno, Result};
 
 /// A descriptor of an open file.
-pub const OURS: u8 = 1;
+pub const DIRECTFS: u8 = 1;
 /// One that this library needs, and that the program does not know of.
 const PROTECTED: u8 = 2;
 
 /// One of the kernel's that is a directory above the mount: relative paths may lead from there into it.
 const ABOVE: u8 = 4;
 
-/// A number that is free for the program: see [`numbers`].
-pub const PARKED: u8 = 8;
+/// A number that is free for the program: see [`fd_numbers`].
+pub const CACHED: u8 = 8;
 /// The same, where exec would close the placeholder.
-pub const PARKED_CLOEXEC: u8 = 9;
+pub const CACHED_CLOEXEC: u8 = 9;
 
-/// One that is known to be the kernel's. Only its close comes here: see [`numbers`].
-pub const KERNELS: u8 = 16;
+/// One that is known to be the kernel's. Only its close comes here: see [`fd_numbers`].
+pub const HOST: u8 = 16;
 /// Bits of those whose calls come here.
-pub const SERVED: u8 = OURS | PROTECTED | ABOVE | PARKED;
-const _: () = assert!(SERVED & KERNELS == 0 && SERVED & PARKED_CLOEXEC == PARKED_CLOEXEC);
+pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED;
+const _: () = assert!(SERVED & HOST == 0 && SERVED & CACHED_CLOEXEC == CACHED_CLOEXEC);
 
 /// Whether a descriptor is a directory of the kernel's above the mount.
 pub fn is_above(fd: u32) -> bool {
@@ -45,9 +45,9 @@ pub fn is_above(fd: u32) -> bool {
 }
 
 /// Notes whether a descriptor that the kernel has just made is a directory above the mount.
-pub fn note_above(server: &Server, fd: i64) {
+pub fn record_above(server: &Server, fd: i64) {
     let Ok(fd) = u32::try_from(fd) else { return };
-    if processes::is_above_mount(server, |into| paths::directory_path(paths::Directory::Descriptor(fd), into))
+    if processes::is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Descriptor(fd), into))
         && let Some(byte) = DIRECTFS_FDS.byte(fd)
     {
         byte.store(ABOVE, Release);
@@ -56,22 +56,22 @@ pub fn note_above(server: &Server, fd: i64) {
 
 /// Whether a descriptor may be ours.
 pub fn is_marked(fd: u32) -> bool {
-    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == OURS)
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == DIRECTFS)
 }
 
 /// Notes that a descriptor may be ours.
 pub fn mark(fd: u32) {
-    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) != OURS) {
-        numbers::set_state(fd, OURS);
+    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) != DIRECTFS) {
+        fd_numbers::set_state(fd, DIRECTFS);
     }
 }
 
 /// Notes that a descriptor is not ours any more, nor anything else that is known.
 pub fn unmark(fd: u32) {
     if DIRECTFS_FDS.byte(fd).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
-        numbers::set_state(fd, 0);
+        fd_numbers::set_state(fd, 0);
         // If the kernel has something there, who closes it does not come to us from now on.
-        numbers::note_free(fd);
+        fd_numbers::record_free(fd);
     }
 }
 
@@ -90,7 +90,7 @@ static PROTECTED_HIGH: AtomicU32 = AtomicU32::new(0);
 pub fn unprotect(fd: i32) {
     if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
         byte.store(0, Release);
-        numbers::note_free(fd as u32);
+        fd_numbers::record_free(fd as u32);
     }
 }
 
@@ -100,24 +100,24 @@ fn is_protected(fd: u32) -> bool {
 
 /// Whether a descriptor is one that the program does not know of: EBADF for it, whatever the kernel has there.
 pub fn is_hidden(fd: u64) -> bool {
-    let is = |byte: u8| matches!(byte, PROTECTED | PARKED | PARKED_CLOEXEC);
+    let is = |byte: u8| matches!(byte, PROTECTED | CACHED | CACHED_CLOEXEC);
     DIRECTFS_FDS.byte(fd as u32).is_some_and(|byte| is(byte.load(Relaxed)))
 }
 
 /// What the kernel shall do with a descriptor that is not ours.
-pub fn theirs(fd: u32) -> Result<Verdict> {
+pub fn host_verdict(fd: u32) -> Result<Verdict> {
     if is_hidden(u64::from(fd)) { Err(Errno::EBADF) } else { Ok(NATIVE) }
 }
 
 /// A call by a descriptor that is the kernel's business in any case.
 pub fn of_the_kernel(call: &mut Call<'_>) -> Result<Verdict> {
-    theirs(call.frame.rdi as u32)
+    host_verdict(call.frame.rdi as u32)
 }
 
 /// epoll_ctl(epoll, what, fd, event).
 pub fn epoll_ctl(call: &mut Call<'_>) -> Result<Verdict> {
     let [epoll, _, fd, ..] = call.arguments();
-    theirs(epoll as u32).and_then(|_| theirs(fd as u32))
+    host_verdict(epoll as u32).and_then(|_| host_verdict(fd as u32))
 }
 
 /// Whether two descriptors stand for the same description, if either is ours: their placeholders are all the same to the kernel. None: neither is.
@@ -125,8 +125,8 @@ pub fn are_same(call: &mut Call<'_>, fds: [u64; 2]) -> Result<Option<bool>> {
     if fds.into_iter().any(is_hidden) {
         return Err(Errno::EBADF);
     }
-    let who = call.begin()?.who;
-    let [one, other] = fds.map(|fd| who.process.file(who.caller.thread, fd as u32));
+    let session = call.begin()?.session;
+    let [one, other] = fds.map(|fd| session.process.file(session.caller.thread, fd as u32));
     Ok(match (&one, &other) {
         (None, None) => None,
         (Some(one), Some(other)) => Some(one.index() == other.index()),
@@ -154,14 +154,14 @@ pub fn kcmp(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// A call that makes a descriptor of the kernel's, or looks at which there are.
 pub fn with_numbers(_: &mut Call<'_>) -> Result<Verdict> {
-    numbers::give_back();
+    fd_numbers::release_cached();
     Ok(NATIVE)
 }
 
 /// The same, for one by a descriptor.
 pub fn by_descriptor_with_numbers(call: &mut Call<'_>) -> Result<Verdict> {
-    numbers::give_back();
-    theirs(call.frame.rdi as u32)
+    fd_numbers::release_cached();
+    host_verdict(call.frame.rdi as u32)
 }
 
 pub(super) fn kernel(number: i64, a: u64, b: u64, c: u64) -> i64 {
@@ -193,44 +193,44 @@ pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
         return Err(Errno::EBADF);
     }
     let frame = call.frame;
-    let who = call.begin()?.who;
-    let Some(descriptor) = who.process.descriptor(fd) else { return Ok(close_theirs(&who, frame, fd)) };
+    let session = call.begin()?.session;
+    let Some(descriptor) = session.process.descriptor(fd) else { return Ok(close_host(&session, frame, fd)) };
     // Of several threads that close it one does.
-    if !who.process.remove(who.caller.thread, fd) {
+    if !session.process.remove(session.caller.thread, fd) {
         return Err(Errno::EBADF);
     }
-    if who.is_child {
+    if session.is_child {
         return Ok(done(kernel(libc::SYS_close, u64::from(fd), 0, 0)));
     }
-    numbers::close(fd, descriptor.cloexec);
+    fd_numbers::close(fd, descriptor.cloexec);
     Ok(done(0))
 }
 
-fn close_theirs(who: &Who<'_>, frame: &Frame, fd: u32) -> Verdict {
-    if who.is_child {
+fn close_host(session: &Session<'_>, frame: &Frame, fd: u32) -> Verdict {
+    if session.is_child {
         return NATIVE;
     }
-    if !numbers::is_kernels(fd) {
+    if !fd_numbers::is_host(fd) {
         unmark(fd);
     }
     let verdict = native_with(frame, frame.arguments());
     // Whatever else the kernel says, the number is free.
     if verdict.result != -i64::from(libc::EBADF) {
-        numbers::forget_kernels(fd, fd);
-        numbers::note_free(fd);
+        fd_numbers::forget_host_numbers(fd, fd);
+        fd_numbers::record_free(fd);
     }
     verdict
 }
 
-fn is_ours(who: &Who<'_>, fd: u32) -> bool {
-    who.process.descriptor(fd).is_some()
+fn is_directfs(session: &Session<'_>, fd: u32) -> bool {
+    session.process.descriptor(fd).is_some()
 }
 
 /// Puts what `from` is behind `to`, which the kernel has just made a duplicate of it.
-fn duplicate(who: &Who<'_>, from: u32, to: i64, cloexec: bool) -> Result<Verdict> {
+fn duplicate(session: &Session<'_>, from: u32, to: i64, cloexec: bool) -> Result<Verdict> {
     let to = placed(to)?;
-    if let Err(error) = who.process.duplicate(who.caller.thread, from, to, cloexec) {
-        give_up(who, to, cloexec);
+    if let Err(error) = session.process.duplicate(session.caller.thread, from, to, cloexec) {
+        give_up(session, to, cloexec);
         return Err(error);
     }
     mark(to);
@@ -244,36 +244,36 @@ pub fn dup(call: &mut Call<'_>) -> Result<Verdict> {
         return Err(Errno::EBADF);
     }
     let (frame, server) = (call.frame, call.server);
-    let who = call.begin()?.who;
-    if !is_ours(&who, fd) {
-        return Ok(theirs_duplicated(server, frame, fd));
+    let session = call.begin()?.session;
+    if !is_directfs(&session, fd) {
+        return Ok(duplicate_host(server, frame, fd));
     }
-    duplicate_from(&who, fd, 0, false)
+    duplicate_from(&session, fd, 0, false)
 }
 
 /// Duplicates a descriptor of ours to the lowest free number from `min` on. All placeholders are alike.
-fn duplicate_from(who: &Who<'_>, fd: u32, min: u32, cloexec: bool) -> Result<Verdict> {
-    let to = numbers::reserve(who, min, cloexec)?;
-    if let Err(error) = who.process.duplicate(who.caller.thread, fd, to, cloexec) {
-        give_up(who, to, cloexec);
+fn duplicate_from(session: &Session<'_>, fd: u32, min: u32, cloexec: bool) -> Result<Verdict> {
+    let to = fd_numbers::reserve(session, min, cloexec)?;
+    if let Err(error) = session.process.duplicate(session.caller.thread, fd, to, cloexec) {
+        give_up(session, to, cloexec);
         return Err(error);
     }
     Ok(done(i64::from(to)))
 }
 
 /// Gives a number up that was reserved and not used.
-pub fn give_up(who: &Who<'_>, fd: u32, cloexec: bool) {
-    if who.is_child { close_placeholder(fd) } else { numbers::close(fd, cloexec) }
+pub fn give_up(session: &Session<'_>, fd: u32, cloexec: bool) {
+    if session.is_child { close_placeholder(fd) } else { fd_numbers::close(fd, cloexec) }
 }
 
 /// Has the kernel duplicate a descriptor of its own, and keeps directories above the mount in mind.
-fn theirs_duplicated(server: &Server, frame: &Frame, from: u32) -> Verdict {
-    numbers::give_back();
+fn duplicate_host(server: &Server, frame: &Frame, from: u32) -> Verdict {
+    fd_numbers::release_cached();
     if !is_above(from) {
         return NATIVE;
     }
     let verdict = native_with(frame, frame.arguments());
-    note_above(server, verdict.result);
+    record_above(server, verdict.result);
     verdict
 }
 
@@ -307,40 +307,40 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         environment::move_descriptor(to as i32)?;
     }
     let (frame, server) = (call.frame, call.server);
-    let who = call.begin()?.who;
-    if is_ours(&who, from) {
+    let session = call.begin()?.session;
+    if is_directfs(&session, from) {
         if to as usize >= FDS_MAX {
             return Err(Errno::EBADF);
         }
         let flags = if cloexec { libc::O_CLOEXEC as u64 } else { 0 };
-        let parked = claim(&who, to);
+        let cached = claim(&session, to);
         let made = kernel(libc::SYS_dup3, u64::from(from), u64::from(to), flags);
-        unclaim(to, parked, made);
-        return duplicate(&who, from, made, cloexec);
+        unclaim(to, cached, made);
+        return duplicate(&session, from, made, cloexec);
     }
-    let parked = claim(&who, to);
+    let cached = claim(&session, to);
     let verdict = native_with(frame, frame.arguments());
-    unclaim(to, parked, verdict.result);
+    unclaim(to, cached, verdict.result);
     if verdict.result >= 0 && verdict.next == Next::Done {
-        who.process.remove(who.caller.thread, to);
-        if !who.is_child {
+        session.process.remove(session.caller.thread, to);
+        if !session.is_child {
             unmark(to);
         }
         if is_above(from) {
-            note_above(server, verdict.result);
+            record_above(server, verdict.result);
         }
     }
     Ok(verdict)
 }
 
 /// Keeps others from a parked number at which the kernel is about to put something: whether there was one, and which.
-fn claim(who: &Who<'_>, to: u32) -> Option<bool> {
-    if who.is_child { None } else { numbers::claim(to) }
+fn claim(session: &Session<'_>, to: u32) -> Option<bool> {
+    if session.is_child { None } else { fd_numbers::claim(to) }
 }
 
-fn unclaim(to: u32, parked: Option<bool>, result: i64) {
-    if let Some(cloexec) = parked.filter(|_| result < 0) {
-        numbers::close(to, cloexec);
+fn unclaim(to: u32, cached: Option<bool>, result: i64) {
+    if let Some(cloexec) = cached.filter(|_| result < 0) {
+        fd_numbers::close(to, cloexec);
     }
 }
 
@@ -348,20 +348,20 @@ fn unclaim(to: u32, parked: Option<bool>, result: i64) {
 pub fn fcntl_number(call: &mut Call<'_>) -> Result<Option<Verdict>> {
     let (fd, command, argument) = (call.frame.rdi as u32, call.frame.rsi as i32, call.frame.rdx);
     let (frame, server) = (call.frame, call.server);
-    let who = call.begin()?.who;
-    if !is_ours(&who, fd) {
+    let session = call.begin()?.session;
+    if !is_directfs(&session, fd) {
         let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
-        return Ok(Some(if duplicates { theirs_duplicated(server, frame, fd) } else { NATIVE }));
+        return Ok(Some(if duplicates { duplicate_host(server, frame, fd) } else { NATIVE }));
     }
     Ok(Some(match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             // The kernel refuses what is not below the limit; and looks at the lower half.
             let min = u32::try_from(argument as i32).map_err(|_| Errno::EINVAL)?;
-            duplicate_from(&who, fd, min, command == libc::F_DUPFD_CLOEXEC)?
+            duplicate_from(&session, fd, min, command == libc::F_DUPFD_CLOEXEC)?
         }
         libc::F_GETFD => NATIVE,
         libc::F_SETFD => {
-            who.process.set_cloexec(fd, argument as i32 & libc::FD_CLOEXEC != 0);
+            session.process.set_cloexec(fd, argument as i32 & libc::FD_CLOEXEC != 0);
             NATIVE
         }
         _ => return Ok(None),
@@ -369,8 +369,8 @@ pub fn fcntl_number(call: &mut Call<'_>) -> Result<Option<Verdict>> {
 }
 
 /// Sets or clears close-on-exec, as ioctl does.
-pub fn set_cloexec(who: &Who<'_>, fd: u32, cloexec: bool) -> Result<i64> {
-    who.process.set_cloexec(fd, cloexec);
+pub fn set_cloexec(session: &Session<'_>, fd: u32, cloexec: bool) -> Result<i64> {
+    session.process.set_cloexec(fd, cloexec);
     Ok(set_kernel_cloexec(fd, cloexec))
 }
 
@@ -388,17 +388,17 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
         return Err(Errno::EINVAL);
     }
     let only_mark = flags & CLOEXEC != 0;
-    let who = call.begin()?.who;
-    numbers::give_back();
-    if !only_mark && !who.is_child {
+    let session = call.begin()?.session;
+    fd_numbers::release_cached();
+    if !only_mark && !session.is_child {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
         (first..=end).for_each(unmark);
     }
-    who.process.close_range(who.caller.thread, first, last, only_mark)?;
+    session.process.close_range(session.caller.thread, first, last, only_mark)?;
     let result = close_in_kernel(first, last, flags);
-    if !only_mark && !who.is_child {
-        numbers::forget_kernels(first, last);
-        numbers::note_free(first);
+    if !only_mark && !session.is_child {
+        fd_numbers::forget_host_numbers(first, last);
+        fd_numbers::record_free(first);
     }
     Ok(done(result))
 }

@@ -6,8 +6,8 @@ use super::call::{Call, Handler};
 use super::context::{self, Context};
 use super::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
 use super::{
-    attributes, copies, counts, descriptors, exec, failed, faults, files, locks, mapping, names, open, processes,
-    renames, server, signals, sockets, stack, sys, transit,
+    attributes, call_counts, copy_calls, descriptors, exec, failed_image, faults, fd_passing, files, locks, mapping,
+    names, open, processes, renames, server, signals, sockets, stack, sys,
 };
 use crate::routes::{NUMBERS, ROUTES, Route};
 use posix::Errno;
@@ -150,11 +150,11 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_fadvise64, files::advise),
         (SYS_getdents, files::getdents),
         (SYS_getdents64, files::getdents64),
-        (SYS_copy_file_range, copies::copy_file_range),
-        (SYS_sendfile, copies::sendfile),
-        (SYS_splice, copies::splice),
-        (SYS_tee, copies::not_a_pipe),
-        (SYS_vmsplice, copies::not_a_pipe),
+        (SYS_copy_file_range, copy_calls::copy_file_range),
+        (SYS_sendfile, copy_calls::sendfile),
+        (SYS_splice, copy_calls::splice),
+        (SYS_tee, copy_calls::not_a_pipe),
+        (SYS_vmsplice, copy_calls::not_a_pipe),
         (SYS_finit_module, files::unsupported),
         (SYS_quotactl_fd, files::quotactl_fd),
         (CACHESTAT, files::unsupported),
@@ -195,10 +195,10 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         // Sockets.
         (SYS_bind, sockets::bind),
         (SYS_connect, sockets::connect),
-        (SYS_sendmsg, transit::sendmsg),
-        (SYS_sendmmsg, transit::sendmmsg),
-        (SYS_recvmsg, transit::recvmsg),
-        (SYS_recvmmsg, transit::recvmmsg),
+        (SYS_sendmsg, fd_passing::sendmsg),
+        (SYS_sendmmsg, fd_passing::sendmmsg),
+        (SYS_recvmsg, fd_passing::recvmsg),
+        (SYS_recvmmsg, fd_passing::recvmmsg),
     ];
     let mut index = 0;
     while index < all.len() {
@@ -239,7 +239,7 @@ unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
     let frame = unsafe { &*frame };
     // The kernel looks at the lower half only.
     let number = frame.number as u32 as usize;
-    counts::count(number);
+    call_counts::count(number);
     let Some(Some(handler)) = HANDLERS.get(number) else { return NATIVE };
     if server::get().is_none() {
         return without_server(frame, number);
@@ -261,18 +261,18 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
         (*words).forked_by
     };
     if forked_by != 0 {
-        processes::settle(server, context);
+        processes::after_shared_memory_child(server, context);
     }
     let mut call = Call { frame, server, context };
     let had_failed = server::has_failed();
-    let served = if had_failed { failed::serve(&mut call, handler) } else { handler(&mut call) };
+    let served = if had_failed { failed_image::serve(&mut call, handler) } else { handler(&mut call) };
     let verdict = served.unwrap_or_else(|Errno(errno)| done(-i64::from(errno)));
     if faults::take() && verdict.next == Next::Done {
         return done(-i64::from(libc::EFAULT));
     }
     if !had_failed && server::has_failed() && !server::is_lost() && verdict.next == Next::Done {
-        server.fs.abandon();
-        sys::say(&[b"the image became shorter while it was in use, or found no space to grow: its files are not to be had any more"]);
+        server.fs.mark_unclean();
+        sys::print(&[b"the image became shorter while it was in use, or found no space to grow: its files are not to be had any more"]);
         return done(-i64::from(libc::EIO));
     }
     verdict

@@ -15,7 +15,7 @@
 //! Invariant: the address in the environment is followed only if it lies in a mapping of this very library.
 
 use super::entry::{SLOT_BYTES, SLOTS, directfs_slots};
-use super::{environment, maps, processes, server, stack, sys};
+use super::{environment, proc_maps, processes, server, stack, sys};
 use core::ops::Range;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -71,7 +71,7 @@ pub fn address_of(entry: &[u8]) -> Option<usize> {
 }
 
 /// For the constructor: whether a mapping is the one in which the early copy's record lies.
-pub fn note(mapping: &maps::Mapping<'_>, address: usize) {
+pub fn record(mapping: &proc_maps::Mapping<'_>, address: usize) {
     if (mapping.start..mapping.end).contains(&address) && mapping.path == environment::library() {
         PREDECESSOR.store(address as *mut Record, Relaxed);
     }
@@ -87,7 +87,7 @@ pub unsafe fn take_over() -> Option<u32> {
         return None;
     }
     let mut index = 0;
-    // SAFETY: in a mapping of this library (checked by `note`) at the address that a copy of it told, which stays loaded.
+    // SAFETY: in a mapping of this library (checked by `record`) at the address that a copy of it told, which stays loaded.
     unsafe { ((*found).retire)(&mut index) }.then_some(index)
 }
 
@@ -108,14 +108,14 @@ pub fn out_of_the_way() -> usize {
 /// In the early copy: gives back what it has but for the process's slot, which the other copy goes on with. From here on no call comes here: the sites
 /// are about to lead elsewhere, and this thread is the only one.
 extern "C" fn retire(index: &mut u32) -> bool {
-    let (Some(server), Some(contract)) = (server::get(), environment::contract()) else { return false };
+    let (Some(server), Some(handoff)) = (server::get(), environment::handoff()) else { return false };
     *index = processes::main().index();
     // SAFETY: the constructor prepared this thread's stack, and no call is under way.
     unsafe { stack::context() }.leave();
     // SAFETY: nothing of the file system is used here any more.
     unsafe {
-        sys::unmap(server.image_base as *mut u8, contract.image_bytes as usize);
-        sys::unmap(server.region_base as *mut u8, contract.region_bytes as usize);
+        sys::unmap(server.image_base as *mut u8, handoff.image_bytes as usize);
+        sys::unmap(server.region_base as *mut u8, handoff.region_bytes as usize);
     }
     true
 }
@@ -143,7 +143,7 @@ pub fn expand_origin(list: &[u8], directory: &[u8], into: &mut [u8]) -> Option<u
 
 /// What of a program is in the mount.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Inside {
+pub struct ProgramInside {
     /// Its file, which `$ORIGIN` means.
     pub program: bool,
     /// Where it starts, which relative paths mean.
@@ -151,7 +151,7 @@ pub struct Inside {
 }
 
 /// Whether a list of paths for the loader (or one path) may lead into the mount.
-pub fn leads_in(list: &[u8], mount: &[u8], inside: Inside) -> bool {
+pub fn leads_in(list: &[u8], mount: &[u8], inside: ProgramInside) -> bool {
     let names = !mount.is_empty() && list.windows(mount.len()).any(|part| part == mount);
     let is_inside = |path: &[u8]| match path {
         [b'/', ..] => false,
@@ -162,7 +162,7 @@ pub fn leads_in(list: &[u8], mount: &[u8], inside: Inside) -> bool {
 }
 
 /// The same for an entry of an environment, of those that the loader looks at.
-pub fn entry_leads_in(entry: &[u8], mount: &[u8], inside: Inside) -> bool {
+pub fn entry_leads_in(entry: &[u8], mount: &[u8], inside: ProgramInside) -> bool {
     let entry = entry.strip_suffix(b"\0").unwrap_or(entry);
     if let Some(list) = entry.strip_prefix(environment::LD_LIBRARY_PATH) {
         return !list.is_empty() && leads_in(list, mount, inside);
@@ -182,8 +182,9 @@ mod tests {
     #[test]
     fn lists_lead_into_the_mount_by_name_or_from_inside() {
         let mount = b"/mnt/d";
-        let (outside, all) = (Inside::default(), Inside { program: true, directory: true });
-        let (program, directory) = (Inside { program: true, ..outside }, Inside { directory: true, ..outside });
+        let (outside, all) = (ProgramInside::default(), ProgramInside { program: true, directory: true });
+        let (program, directory) =
+            (ProgramInside { program: true, ..outside }, ProgramInside { directory: true, ..outside });
         assert!(leads_in(b"/usr/lib:/mnt/d/lib", mount, outside) && leads_in(b"/usr/../mnt/d", mount, outside));
         assert!(!leads_in(b"/usr/lib:$ORIGIN:lib", mount, outside) && !leads_in(b"/usr/lib", mount, all));
         assert!(leads_in(b"$ORIGIN/../lib", mount, program) && leads_in(b"${ORIGIN}", mount, program));

@@ -584,7 +584,7 @@ directfs_entry_native:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hook::counts;
+    use crate::hook::call_counts;
     use core::arch::asm;
     use core::sync::atomic::Ordering::Relaxed;
     use libc::*;
@@ -620,11 +620,11 @@ mod tests {
 
     /// One test, since the state of the filter is one.
     #[test]
-    fn the_filter_sees_what_may_be_ours() {
+    fn the_filter_passes_calls_that_may_be_directfs() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), vec![0u8; counts::BYTES]).unwrap();
+        std::fs::write(file.path(), vec![0u8; call_counts::BYTES]).unwrap();
         let path = format!("{}\0", file.path().display());
-        counts::open(path.as_bytes()).unwrap();
+        call_counts::open(path.as_bytes()).unwrap();
         let seen = |number, arguments| is_seen(file.path(), number, arguments);
         let here = AT_FDCWD as u64;
         let (inside, outside, relative) =
@@ -634,9 +634,9 @@ mod tests {
         // SAFETY: only this test uses the entry.
         let prefix = unsafe { &mut *DIRECTFS_PREFIX.0.get() };
         prefix[..7].copy_from_slice(b"mnt/pm\0");
-        const OURS: u64 = 900;
+        const DIRECTFS: u64 = 900;
         const OTHER: u64 = 901;
-        DIRECTFS_FDS.byte(OURS as u32).unwrap().store(1, Relaxed);
+        DIRECTFS_FDS.byte(DIRECTFS as u32).unwrap().store(1, Relaxed);
         for path in [inside, odd, odder] {
             assert!(seen(SYS_faccessat, [here, path, 0, 0, 0, 0]));
             assert!(seen(SYS_access, [path, 0, 0, 0, 0, 0]));
@@ -653,17 +653,19 @@ mod tests {
             assert!(!seen(SYS_renameat2, [OTHER, path, OTHER, path, 0, 0]));
         }
         for path in [relative, empty, 0] {
-            assert!(seen(SYS_faccessat, [OURS, path, 0, 0, 0, 0]));
+            assert!(seen(SYS_faccessat, [DIRECTFS, path, 0, 0, 0, 0]));
             assert!(
-                seen(SYS_renameat2, [OURS, path, OTHER, path, 0, 0])
-                    && seen(SYS_renameat2, [OTHER, path, OURS, path, 0, 0])
+                seen(SYS_renameat2, [DIRECTFS, path, OTHER, path, 0, 0])
+                    && seen(SYS_renameat2, [OTHER, path, DIRECTFS, path, 0, 0])
             );
         }
-        assert!(seen(SYS_symlinkat, [relative, OURS, relative, 0, 0, 0]));
-        assert!(seen(SYS_lseek, [OURS, 0, 0, 0, 0, 0]) && seen(SYS_lseek, [OURS | 1 << 32, 0, 0, 0, 0, 0]));
+        assert!(seen(SYS_symlinkat, [relative, DIRECTFS, relative, 0, 0, 0]));
+        assert!(seen(SYS_lseek, [DIRECTFS, 0, 0, 0, 0, 0]) && seen(SYS_lseek, [DIRECTFS | 1 << 32, 0, 0, 0, 0, 0]));
         assert!(!seen(SYS_lseek, [OTHER, 0, 0, 0, 0, 0]) && !seen(SYS_lseek, [u64::MAX, 0, 0, 0, 0, 0]));
-        assert!(seen(SYS_dup3, [OTHER, OURS, 0, 0, 0, 0]) && seen(SYS_copy_file_range, [OTHER, 0, OURS, 0, 0, 0]));
-        assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, OURS, 0]));
+        assert!(
+            seen(SYS_dup3, [OTHER, DIRECTFS, 0, 0, 0, 0]) && seen(SYS_copy_file_range, [OTHER, 0, DIRECTFS, 0, 0, 0])
+        );
+        assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, DIRECTFS, 0]));
         assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
         let upwards = c"../no/such".as_ptr() as u64;
         assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));

@@ -4,7 +4,7 @@
 //! changes when a program takes the number of one for itself; no two threads do that at a time.
 
 use super::{descriptors, sys};
-use crate::contract::{self, Contract};
+use crate::handoff::{self, HandoffRecord};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::AtomicBool;
@@ -27,35 +27,36 @@ pub const COUNTS: &[u8] = b"DIRECTFS_COUNTS=";
 pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 
 /// What is kept and handed on as it is.
-const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, contract::IMAGE, contract::MOUNT, contract::BINARY];
+const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Entries that a program gets at most beside its own: those, the loader's four, the process, the program and the early copy.
 pub const ADDED: usize = HANDED_ON.len() + 7;
 /// Entries that are ours, whoever set them.
-const OURS: [&[u8]; 9] = [
+const DIRECTFS_ENTRIES: [&[u8]; 9] = [
     RUN,
     EARLY,
     COUNTS,
-    contract::IMAGE,
-    contract::MOUNT,
-    contract::BINARY,
-    contract::START,
-    contract::PROCESS,
-    contract::PROGRAM,
+    handoff::IMAGE,
+    handoff::MOUNT,
+    handoff::BINARY,
+    handoff::START,
+    handoff::PROCESS,
+    handoff::PROGRAM,
 ];
 
 /// An entry of the environment, name and value and the zero behind them.
-struct Entry(UnsafeCell<[u8; ENTRY_BYTES_MAX]>);
+struct EnvironmentEntry(UnsafeCell<[u8; ENTRY_BYTES_MAX]>);
 // SAFETY: see the module's invariant.
-unsafe impl Sync for Entry {}
+unsafe impl Sync for EnvironmentEntry {}
 
-static ENTRIES: [Entry; HANDED_ON.len()] = [const { Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX])) }; HANDED_ON.len()];
-static START: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
-static PROGRAM: Entry = Entry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+static ENTRIES: [EnvironmentEntry; HANDED_ON.len()] =
+    [const { EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX])) }; HANDED_ON.len()];
+static START: EnvironmentEntry = EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+static PROGRAM: EnvironmentEntry = EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
 
-struct Told(UnsafeCell<Option<Contract>>);
+struct HandoffCell(UnsafeCell<Option<HandoffRecord>>);
 // SAFETY: see the module's invariant.
-unsafe impl Sync for Told {}
-static CONTRACT: Told = Told(UnsafeCell::new(None));
+unsafe impl Sync for HandoffCell {}
+static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new(None));
 /// Whether a fence is not all that the image needs to be safe.
 static ON_DISK: AtomicBool = AtomicBool::new(false);
 
@@ -82,7 +83,7 @@ pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'s
 #[derive(Debug, Default)]
 pub struct Adopted {
     /// Whether the launcher set anything, and not too much.
-    pub told: bool,
+    pub handed_off: bool,
     /// The index of the process's slot, if a program told it.
     pub process: Option<u32>,
     /// The descriptor of the process's meeting directory, if a program told it.
@@ -121,7 +122,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     let mut adopted = Adopted::default();
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
-        let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&contract::START, &START), (&contract::PROGRAM, &PROGRAM)]);
+        let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&handoff::START, &START), (&handoff::PROGRAM, &PROGRAM)]);
         for (name, kept) in kept {
             if entry.starts_with(name) && entry.len() <= ENTRY_BYTES_MAX {
                 // SAFETY: nobody else runs yet (the module's invariant).
@@ -129,8 +130,8 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
                 room[..entry.len()].copy_from_slice(entry);
             }
         }
-        if let Some(value) = entry.strip_prefix(contract::PROCESS) {
-            let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(contract::number);
+        if let Some(value) = entry.strip_prefix(handoff::PROCESS) {
+            let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(handoff::number);
             let mut next = || parts.next().flatten().and_then(|number| u32::try_from(number).ok());
             (adopted.process, adopted.meeting) = (next(), next().map(|fd| fd as i32));
         }
@@ -138,42 +139,42 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
             adopted.early = Some((entry.as_ptr() as usize, address));
         }
     }
-    adopted.told = run_entry().is_some();
+    adopted.handed_off = run_entry().is_some();
     adopted
 }
 
 /// Reads what was kept of the contract, and keeps its descriptors from the program. None: there is no file system.
 ///
 /// `meeting`: where the program that executed this one had the descriptor of its meeting directory.
-pub fn read_contract(meeting: Option<i32>) -> Option<Contract> {
-    let text = value(contract::IMAGE)?;
-    let Some(contract) = Contract::parse(text) else {
-        sys::refuse(&[b"another version of directfs started this program: ", contract::IMAGE, text]);
+pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
+    let text = value(handoff::IMAGE)?;
+    let Some(handoff) = HandoffRecord::parse(text) else {
+        sys::refuse(&[b"another version of directfs started this program: ", handoff::IMAGE, text]);
     };
-    if let Some(meeting) = meeting.filter(|meeting| *meeting != contract.meeting) {
+    if let Some(meeting) = meeting.filter(|meeting| *meeting != handoff.meeting) {
         // It had the memory of its parent, who kept that number for its own.
         // SAFETY: descriptors that the program does not know of; no memory changes.
         unsafe {
-            sys::call(libc::SYS_dup3, [meeting as u64, contract.meeting as u64, 0, 0, 0, 0]);
+            sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, 0, 0, 0, 0]);
             sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
         }
     }
     // SAFETY: this is the constructor (the module's invariant).
-    unsafe { *CONTRACT.0.get() = Some(contract) };
+    unsafe { *HANDOFF.0.get() = Some(handoff) };
     descriptors().into_iter().for_each(descriptors::protect);
-    ON_DISK.store(sys::is_on_disk(contract.image), Relaxed);
-    Some(contract)
+    ON_DISK.store(sys::is_on_disk(handoff.image), Relaxed);
+    Some(handoff)
 }
 
 /// The contract.
-pub fn contract() -> Option<Contract> {
+pub fn handoff() -> Option<HandoffRecord> {
     // SAFETY: see the module's invariant.
-    unsafe { *CONTRACT.0.get() }
+    unsafe { *HANDOFF.0.get() }
 }
 
 /// The descriptors that the program must not know of.
 pub fn descriptors() -> [i32; 4] {
-    contract().map_or([-1; 4], |contract| [contract.image, contract.region, contract.placeholder, contract.meeting])
+    handoff().map_or([-1; 4], |handoff| [handoff.image, handoff.region, handoff.placeholder, handoff.meeting])
 }
 
 /// Makes room at a number that the program wants for itself: what is there moves away.
@@ -188,27 +189,27 @@ pub fn move_descriptor(fd: i32) -> Result<()> {
 }
 
 fn move_it(fd: i32) -> Result<()> {
-    let Some(mut contract) = contract() else { return Ok(()) };
-    let from = contract::DESCRIPTORS_FROM as u64;
+    let Some(mut handoff) = handoff() else { return Ok(()) };
+    let from = handoff::DESCRIPTORS_FROM as u64;
     // SAFETY: makes a descriptor, and changes nothing else.
     let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
     let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
-    for place in [&mut contract.image, &mut contract.region, &mut contract.placeholder, &mut contract.meeting] {
+    for place in [&mut handoff.image, &mut handoff.region, &mut handoff.placeholder, &mut handoff.meeting] {
         if *place == fd {
             *place = new;
         }
     }
     if let Some(server) = super::server::get() {
-        server.fs.move_liveness_description(contract.meeting);
+        server.fs.move_liveness_description(handoff.meeting);
     }
     descriptors::protect(new);
     // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either is open.
     unsafe {
-        let index = HANDED_ON.iter().position(|name| *name == contract::IMAGE).unwrap_or_default();
+        let index = HANDED_ON.iter().position(|name| *name == handoff::IMAGE).unwrap_or_default();
         let room = &mut *ENTRIES[index].0.get();
-        let length = contract::IMAGE.len() + contract.write(&mut room[contract::IMAGE.len()..]);
+        let length = handoff::IMAGE.len() + handoff.write(&mut room[handoff::IMAGE.len()..]);
         room[length] = 0;
-        *CONTRACT.0.get() = Some(contract);
+        *HANDOFF.0.get() = Some(handoff);
     }
     descriptors::unprotect(fd);
     Ok(())
@@ -216,15 +217,15 @@ fn move_it(fd: i32) -> Result<()> {
 
 /// Brings the image to the disk, if it lies on one.
 pub fn sync_image() -> Result<i64> {
-    let Some(contract) = contract().filter(|_| ON_DISK.load(Relaxed)) else { return Ok(0) };
+    let Some(handoff) = handoff().filter(|_| ON_DISK.load(Relaxed)) else { return Ok(0) };
     // SAFETY: changes no memory.
-    let result = unsafe { sys::call(libc::SYS_fdatasync, [contract.image as u64, 0, 0, 0, 0, 0]) };
+    let result = unsafe { sys::call(libc::SYS_fdatasync, [handoff.image as u64, 0, 0, 0, 0, 0]) };
     if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }
 }
 
 /// Whether an entry of an environment is one of ours, and not for the program to hand on.
-pub fn is_ours(entry: &[u8]) -> bool {
-    OURS.iter().any(|name| entry.starts_with(name)) || super::early::TUNABLES.contains(&entry)
+pub fn is_directfs(entry: &[u8]) -> bool {
+    DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name)) || super::early::TUNABLES.contains(&entry)
 }
 
 /// The entries that every program is told again, as they are.
@@ -232,7 +233,7 @@ pub fn handed_on() -> impl Iterator<Item = &'static [u8]> {
     ENTRIES.iter().filter_map(get)
 }
 
-fn get(entry: &'static Entry) -> Option<&'static [u8]> {
+fn get(entry: &'static EnvironmentEntry) -> Option<&'static [u8]> {
     // SAFETY: only read from now on (the module's invariant).
     let bytes = unsafe { &*entry.0.get() };
     let end = bytes.iter().position(|&byte| byte == 0)?;
@@ -256,12 +257,12 @@ pub fn value(name: &[u8]) -> Option<&'static [u8]> {
 
 /// The first program's working directory in the mount.
 pub fn start_directory() -> Option<&'static [u8]> {
-    get(&START).map(|entry| &entry[contract::START.len()..entry.len() - 1])
+    get(&START).map(|entry| &entry[handoff::START.len()..entry.len() - 1])
 }
 
 /// The program's file, if it lies in the mount.
 pub fn program() -> Option<&'static [u8]> {
-    get(&PROGRAM).map(|entry| &entry[contract::PROGRAM.len()..entry.len() - 1])
+    get(&PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
 }
 
 /// The entry that names this library, with the zero behind it.

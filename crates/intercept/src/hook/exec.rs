@@ -8,27 +8,29 @@
 //! Invariants: the program's own lists and strings are not touched; what is added lives on this stack or in the thread's context, and is not needed any more when a
 //! child that shares our memory lets its parent go on.
 
-use super::call::{Call, waiting};
+use super::call::{Call, blocking_call};
 use super::context::Inside;
 use super::dispatch::done;
 use super::entry::{Frame, Verdict};
 use super::environment::{
-    self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_ours, library,
+    self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
 };
-use super::names::{By, Calling, at, path};
-use super::paths::{self, Directory, Spot};
-use super::processes::{self, Who};
-use super::programs::{HEAD_BYTES, Kind, kind_of};
+use super::names::{Calling, PathArguments, at, path};
+use super::paths::{self, Directory, PathOwner};
+use super::processes::{self, Session};
+use super::programs::{HEAD_BYTES, ProgramKind, kind_of};
 use super::server::Server;
-use super::{descriptors, early, identity, links, needs, numbers, server, signals, stack, sys, user};
-use crate::contract;
+use super::{
+    descriptors, early, elf_dependencies, fd_numbers, identity, proc_links, server, signals, stack, sys, user_memory,
+};
+use crate::handoff;
 use core::mem::MaybeUninit;
 use engine::Node;
 use engine::format::FileKind;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
 use posix::process::{Processes, Program};
-use posix::{Errno, Held, Result, Want};
+use posix::{Errno, NodeRef, Result, Want};
 
 /// Entries of most lists: 4 KiB.
 const ENTRIES_FEW: usize = 512;
@@ -57,17 +59,17 @@ pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
 /// Starts a program with an environment in which the library is named, and nothing else done.
 pub fn inject(frame: &Frame, which: usize) -> Verdict {
     let target = Target { number: i64::from(frame.number as u32), arguments: frame.arguments(), lists: which - 1 };
-    Start {
+    ExecStart {
         target,
         before: &[],
         skip: 0,
         process: None,
         meeting: None,
         program: None,
-        early: None,
-        has_library: gets_to(environment::RUN),
+        early_load: None,
+        has_library: can_reach(environment::RUN),
     }
-    .go()
+    .run()
 }
 
 /// The call that starts a program.
@@ -80,16 +82,16 @@ struct Target {
 }
 
 /// Arguments that come before a program's own, in the order of the list; strings in an arena.
-struct Before<'a> {
+struct LeadingArguments<'a> {
     list: [*const u8; BEFORE_MAX],
     start: usize,
     arena: &'a mut [u8],
     used: usize,
 }
 
-impl<'a> Before<'a> {
+impl<'a> LeadingArguments<'a> {
     fn new(arena: &'a mut [u8]) -> Self {
-        Before { list: [core::ptr::null(); BEFORE_MAX], start: BEFORE_MAX, arena, used: 0 }
+        LeadingArguments { list: [core::ptr::null(); BEFORE_MAX], start: BEFORE_MAX, arena, used: 0 }
     }
 
     /// Keeps a string, with a zero behind it.
@@ -112,28 +114,30 @@ impl<'a> Before<'a> {
 
 /// A file that is to be run.
 enum File<'t> {
-    Ours(Held<'t, 'static>),
+    Directfs(NodeRef<'t, 'static>),
     /// The path in the thread's buffer, or with an empty one the directory.
-    Theirs,
+    Host,
 }
 
-fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict> {
+fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<Verdict> {
     let arguments = call.arguments();
-    user::check_list(arguments[lists])?;
-    user::check_list(arguments[lists + 1])?;
+    user_memory::check_list(arguments[lists])?;
+    user_memory::check_list(arguments[lists + 1])?;
     let plan = plan(call, by, lists, flags)?;
-    let process = call.begin()?.who.process;
+    let process = call.begin()?.session.process;
     let running = process.program();
     process.set_program(plan.runs);
     // The new program enters by itself; if there is none after all, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
-    let Plan { target, process, program, early, has_library, skip, .. } = plan;
+    let ExecPlan { target, process, program, early_load: early, has_library, skip, .. } = plan;
     let early = Some(early).filter(|_| has_library);
     let meeting = call.context.child_description();
-    let verdict = Start { target, before, skip, process: Some(process), meeting, program, early, has_library }.go();
+    let verdict =
+        ExecStart { target, before, skip, process: Some(process), meeting, program, early_load: early, has_library }
+            .run();
     if let Ok(inside) = call.begin() {
-        inside.who.process.set_program(running);
+        inside.session.process.set_program(running);
     }
     if let Some(copied) = plan.copied {
         // SAFETY: a descriptor that was made for this, and that nobody else knows.
@@ -143,7 +147,7 @@ fn run(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Verdict>
 }
 
 /// How a program is to be started. The strings lie in the thread's context.
-struct Plan {
+struct ExecPlan {
     target: Target,
     before: [*const u8; BEFORE_MAX],
     start: usize,
@@ -153,50 +157,51 @@ struct Plan {
     /// The same, if it is a file of ours.
     runs: Option<Program>,
     copied: Option<i32>,
-    early: Early,
+    early_load: EarlyLoad,
     /// Whether the program gets to the library.
     has_library: bool,
 }
 
 /// Whether the loader needs the mount before the program begins.
 #[derive(Debug, Clone, Copy)]
-struct Early {
+struct EarlyLoad {
     /// The program says so.
     by_program: bool,
     /// Paths to libraries are built into it.
     has_paths: bool,
     /// What of it is in the mount.
-    inside: early::Inside,
+    inside: early::ProgramInside,
     /// Lists of paths that are built into a program of the mount, if they name its directory.
-    own_paths: Option<*const u8>,
+    library_paths: Option<*const u8>,
 }
 
-fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
+fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<ExecPlan> {
     let original = call.arguments();
     let Call { frame, server, context } = call;
-    let Inside { who, walk, path, host, second, copy } = context.begin(server)?;
+    let Inside { session, walk, path, host, second, copy } = context.begin(server)?;
     let (arena, buffer) = copy.split_at_mut(ARENA_BYTES);
-    let mut before = Before::new(arena);
-    let mut length = user::copy_string(original[by.path], &mut path[..user::PATH_BYTES_MAX])?;
+    let mut before = LeadingArguments::new(arena);
+    let mut length = user_memory::copy_string(original[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
     let mut directory = by.directory(&original);
     let is_empty = length == 0 && flags & AT_EMPTY_PATH != 0;
     // What the kernel can do by itself from there on.
     let mut anchor: Option<(Target, usize)> = None;
     let mut target = Target { number: i64::from(frame.number as u32), arguments: original, lists };
     // Since it started, this program may have become another user's, or gone to another root.
-    let has_library = gets_to(environment::RUN);
+    let has_library = can_reach(environment::RUN);
     for depth in 0..=INTERPRETERS_MAX {
         let file = match (depth, is_empty, directory) {
-            (0, true, Directory::Descriptor(fd)) => match who.process.file(who.caller.thread, fd) {
+            (0, true, Directory::Descriptor(fd)) => match session.process.file(session.caller.thread, fd) {
                 Some(file) => {
-                    who.caller.thread.retain(file.node())?;
-                    File::Ours(Held::owned(who.caller.thread, file.node()))
+                    session.caller.thread.retain(file.node())?;
+                    File::Directfs(NodeRef::owned(session.caller.thread, file.node()))
                 }
-                None => File::Theirs,
+                None => File::Host,
             },
             _ => {
                 let last_link = if flags & AT_SYMLINK_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
-                let (file, rewritten) = find(server, &who, &mut directory, path, &mut length, host, walk, last_link)?;
+                let (file, rewritten) =
+                    find(server, &session, &mut directory, path, &mut length, host, walk, last_link)?;
                 if rewritten || depth > 0 {
                     let kept = before.keep(&[&path[..length]])? as u64;
                     target = Target {
@@ -210,42 +215,42 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
         };
         let mut head = [0u8; HEAD_BYTES];
         let is_anchored = anchor.is_some();
-        let directory_inside = who.process.directory().is_some();
-        let inside = early::Inside { program: matches!(file, File::Ours(_)), directory: directory_inside };
+        let directory_inside = session.process.directory().is_some();
+        let inside = early::ProgramInside { program: matches!(file, File::Directfs(_)), directory: directory_inside };
         let (mut by_program, mut has_paths) = (false, false);
         let mut leads_in = |path: &[u8]| {
             has_paths = true;
             early::leads_in(path, server.mount(), inside)
         };
         let kind = match &file {
-            File::Ours(held) => {
+            File::Directfs(held) => {
                 anchor = None;
-                let bytes = read_head(&who.caller, held.node(), &mut head)?;
+                let bytes = read_head(&session.caller, held.node(), &mut head)?;
                 let mut read =
-                    |offset: u64, into: &mut [u8]| who.caller.thread.read(held.node(), offset, into).unwrap_or(0);
-                by_program = needs::any_path(&head[..bytes], &mut read, &mut leads_in);
+                    |offset: u64, into: &mut [u8]| session.caller.thread.read(held.node(), offset, into).unwrap_or(0);
+                by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
                 kind_of(&head[..bytes])
             }
-            File::Theirs => {
+            File::Host => {
                 if !is_anchored {
                     anchor = Some((target, before.start));
                 }
                 // Without the first bytes the kernel's word counts.
-                let opened = Opened::new(&target);
+                let opened = HostFile::new(&target);
                 let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, &mut head));
                 if let Some(opened) = opened {
                     let mut read = |offset: u64, into: &mut [u8]| opened.read(offset, into);
-                    by_program = needs::any_path(&head[..bytes], &mut read, &mut leads_in);
+                    by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
                 }
                 kind_of(&head[..bytes])
             }
         };
         let unfit: &[u8] = match kind {
-            Kind::Script(interpreter, argument) => {
+            ProgramKind::Script(interpreter, argument) => {
                 let script = match (depth, directory) {
                     (0, Directory::Descriptor(fd)) if path[0] != b'/' => {
                         let mut digits = [0u8; 20];
-                        let count = contract::write_number(u64::from(fd), &mut digits);
+                        let count = handoff::write_number(u64::from(fd), &mut digits);
                         let slash: &[u8] = if is_empty { b"" } else { b"/" };
                         before.keep(&[b"/dev/fd/", &digits[..count], slash, &path[..length]])?
                     }
@@ -266,22 +271,22 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
                 directory = Directory::Working;
                 continue;
             }
-            Kind::Static => b"a static program",
-            Kind::Foreign => b"a program for another C library",
-            Kind::Own => b"a program that makes system calls by itself",
-            Kind::Unknown | Kind::Dynamic => match &file {
-                File::Theirs if is_privileged(&target) => b"a program that changes the user or has capabilities",
+            ProgramKind::Static => b"a static program",
+            ProgramKind::Foreign => b"a program for another C library",
+            ProgramKind::Own => b"a program that makes system calls by itself",
+            ProgramKind::Unknown | ProgramKind::Dynamic => match &file {
+                File::Host if is_privileged(&target) => b"a program that changes the user or has capabilities",
                 _ if !has_library => b"a program for a user (or below a root) that does not get to the preload library",
                 _ => b"",
             },
         };
-        let process = who.process.index();
-        let mut early = Early { by_program, has_paths, inside, own_paths: None };
-        if !unfit.is_empty() && names_mount(server, &who, &target, &before) {
+        let process = session.process.index();
+        let mut early = EarlyLoad { by_program, has_paths, inside, library_paths: None };
+        if !unfit.is_empty() && mentions_mount(server, &session, &target, &before) {
             let name = before.keep(&[&path[..length]])?;
-            let Some(binary) = environment::value(contract::BINARY).filter(|_| gets_to(contract::BINARY)) else {
+            let Some(binary) = environment::value(handoff::BINARY).filter(|_| can_reach(handoff::BINARY)) else {
                 let mount = server.mount();
-                sys::say(&[&path[..length], b": ", unfit, b", which would not see ", mount, b": not started"]);
+                sys::print(&[&path[..length], b": ", unfit, b", which would not see ", mount, b": not started"]);
                 return Err(Errno::EACCES);
             };
             let skip = usize::from(before.start < BEFORE_MAX);
@@ -293,29 +298,41 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
             let target = Target { number: libc::SYS_execve, arguments, lists: 1 };
             let (before, start) = (before.list, before.start);
             let (program, runs, copied) = (None, None, None);
-            return Ok(Plan { target, before, start, skip, process, program, runs, copied, early, has_library });
+            return Ok(ExecPlan {
+                target,
+                before,
+                start,
+                skip,
+                process,
+                program,
+                runs,
+                copied,
+                early_load: early,
+                has_library,
+            });
         }
         let runs = match &file {
-            File::Ours(held) => Some(Program::of(&who.caller.thread.protection(held.node())?)),
-            File::Theirs => None,
+            File::Directfs(held) => Some(Program::of(&session.caller.thread.protection(held.node())?)),
+            File::Host => None,
         };
         let (target, start, program, copied) = match file {
-            File::Theirs => {
+            File::Host => {
                 let (target, start) = anchor.unwrap_or((target, before.start));
                 (target, start, None, None)
             }
-            File::Ours(held) => {
-                let copied = copy_out(&who.caller, held.node(), &path[..length], buffer)?;
+            File::Directfs(held) => {
+                let copied = copy_to_memfd(&session.caller, held.node(), &path[..length], buffer)?;
                 let arguments =
                     [copied as u64, c"".as_ptr() as u64, original[lists], original[lists + 1], AT_EMPTY_PATH as u64, 0];
-                let name = full_path(server, &who, directory, &path[..length], host, walk, second);
+                let name = full_path(server, &session, directory, &path[..length], host, walk, second);
                 let program = match name {
                     Some(range) => {
                         let name = &second[range];
                         if by_program {
-                            early.own_paths = own_paths(&who.caller, held.node(), &head, name, &mut before)?;
+                            early.library_paths =
+                                library_paths(&session.caller, held.node(), &head, name, &mut before)?;
                         }
-                        Some(before.keep(&[contract::PROGRAM, name])?)
+                        Some(before.keep(&[handoff::PROGRAM, name])?)
                     }
                     None => None,
                 };
@@ -325,7 +342,18 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
         };
         let skip = usize::from(start < BEFORE_MAX);
         let before = before.list;
-        return Ok(Plan { target, before, start, skip, process, program, runs, copied, early, has_library });
+        return Ok(ExecPlan {
+            target,
+            before,
+            start,
+            skip,
+            process,
+            program,
+            runs,
+            copied,
+            early_load: early,
+            has_library,
+        });
     }
     Err(Errno::ELOOP)
 }
@@ -334,7 +362,7 @@ fn plan(call: &mut Call<'_>, by: By, lists: usize, flags: i32) -> Result<Plan> {
 #[allow(clippy::too_many_arguments)]
 fn find<'c>(
     server: &'static Server,
-    who: &Who<'c>,
+    session: &Session<'c>,
     directory: &mut Directory,
     path: &mut [u8; super::context::PATH_ROOM_BYTES],
     length: &mut usize,
@@ -344,30 +372,30 @@ fn find<'c>(
 ) -> Result<(File<'c>, bool)> {
     let mut rewritten = false;
     if last_link == LastLink::Follow
-        && let Some(fd) = links::descriptor_of(&path[..*length])
-        && let Some(file) = who.process.file(who.caller.thread, fd)
+        && let Some(fd) = proc_links::descriptor_of(&path[..*length])
+        && let Some(file) = session.process.file(session.caller.thread, fd)
     {
-        who.caller.thread.retain(file.node())?;
-        return Ok((File::Ours(Held::owned(who.caller.thread, file.node())), false));
+        session.caller.thread.retain(file.node())?;
+        return Ok((File::Directfs(NodeRef::owned(session.caller.thread, file.node())), false));
     }
     let mut text = [0u8; super::context::PATH_ROOM_BYTES];
     text[..=*length].copy_from_slice(&path[..=*length]);
     for _ in 0..=LINKS_FOLLOWED_MAX {
-        let Spot::Ours { place, offset, end, retained } =
-            paths::locate(server, who, *directory, &mut text, *length, host)?
+        let PathOwner::Directfs { walk_start, offset, end, retained } =
+            paths::locate(server, session, *directory, &mut text, *length, host)?
         else {
             if rewritten {
                 path[..=*length].copy_from_slice(&text[..=*length]);
             }
-            return Ok((File::Theirs, rewritten));
+            return Ok((File::Host, rewritten));
         };
-        let outcome = who.caller.resolve(&place, &text[offset..end], last_link, walk);
+        let outcome = session.caller.resolve(&walk_start, &text[offset..end], last_link, walk);
         if let Some(node) = retained {
-            who.caller.thread.release(node, 1);
+            session.caller.thread.release(node, 1);
         }
         match outcome? {
-            Outcome::Inside(found) => return Ok((File::Ours(found), rewritten)),
-            Outcome::Left(exit) => *length = paths::go_on(server, exit, walk.rest(), &mut text)?,
+            Outcome::Inside(found) => return Ok((File::Directfs(found), rewritten)),
+            Outcome::Left(exit) => *length = paths::resume_walk(server, exit, walk.rest(), &mut text)?,
         }
         (*directory, rewritten) = (Directory::Working, true);
         path[..=*length].copy_from_slice(&text[..=*length]);
@@ -391,18 +419,18 @@ fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize>
 }
 
 /// The lists of paths that are built into a program of the mount, with its directory in them.
-fn own_paths(
+fn library_paths(
     caller: &Calling<'_>,
     node: Node,
     head: &[u8],
     name: &[u8],
-    before: &mut Before<'_>,
+    before: &mut LeadingArguments<'_>,
 ) -> Result<Option<*const u8>> {
     let directory = &name[..name.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
     let mut lists = [0u8; early::OWN_PATHS_BYTES_MAX];
     let mut length = 0;
     let mut read = |offset: u64, into: &mut [u8]| caller.thread.read(node, offset, into).unwrap_or(0);
-    needs::any_path(head, &mut read, &mut |list| {
+    elf_dependencies::any_path(head, &mut read, &mut |list| {
         if let Some(bytes) = lists.get_mut(length + 1..).and_then(|room| early::expand_origin(list, directory, room)) {
             lists[length] = b':';
             length += 1 + bytes;
@@ -422,23 +450,23 @@ fn named_by(target: &Target) -> (u64, u64, u64) {
 }
 
 /// A file of the kernel's that is to be run, open to be looked at.
-struct Opened {
+struct HostFile {
     fd: u64,
     is_new: bool,
 }
 
-impl Opened {
+impl HostFile {
     /// None: it cannot be read, which does not mean that it cannot be run.
-    fn new(target: &Target) -> Option<Opened> {
+    fn new(target: &Target) -> Option<HostFile> {
         let (directory, path, flags) = named_by(target);
-        let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user::read::<u8>(path).ok()? == 0;
+        let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user_memory::read::<u8>(path).ok()? == 0;
         if is_empty {
-            return Some(Opened { fd: directory, is_new: false });
+            return Some(HostFile { fd: directory, is_new: false });
         }
         let open_flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
         // SAFETY: the path is the program's or ends with a zero; opening changes no memory.
         let fd = unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) };
-        u64::try_from(fd).ok().map(|fd| Opened { fd, is_new: true })
+        u64::try_from(fd).ok().map(|fd| HostFile { fd, is_new: true })
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> usize {
@@ -450,7 +478,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for HostFile {
     fn drop(&mut self) {
         if self.is_new {
             // SAFETY: a descriptor that was made for this, and that nobody else knows.
@@ -467,7 +495,7 @@ fn is_privileged(target: &Target) -> bool {
     // SAFETY: the path is the program's or ends with a zero; the kernel fills the structure; all zero is one, too.
     unsafe {
         let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64;
-        let told = sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]);
+        let result = sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]);
         let status = status.assume_init();
         let user = sys::effective_user();
         let group = sys::call(libc::SYS_getegid, [0; 6]) as u32;
@@ -477,12 +505,12 @@ fn is_privileged(target: &Target) -> bool {
         let has_capabilities = user != 0
             && directory == libc::AT_FDCWD as u64
             && sys::call(libc::SYS_getxattr, [path, name, 0, 0, 0, 0]) > 0;
-        told == 0 && (changes_user || changes_group || has_capabilities)
+        result == 0 && (changes_user || changes_group || has_capabilities)
     }
 }
 
 /// Whether a program that is started now, by whoever we are now, gets to a file that an entry of the environment names.
-fn gets_to(name: &[u8]) -> bool {
+fn can_reach(name: &[u8]) -> bool {
     let kept_from = [libc::EACCES, libc::EPERM, libc::ENOENT, libc::ENOTDIR, libc::ELOOP];
     let Some(path) = environment::string(name) else { return false };
     // Of other errors (no number is free) the loader will see nothing.
@@ -491,11 +519,11 @@ fn gets_to(name: &[u8]) -> bool {
 }
 
 /// Whether anything that a program is given leads into the mount.
-fn names_mount(server: &Server, who: &Who<'_>, target: &Target, before: &Before<'_>) -> bool {
+fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, before: &LeadingArguments<'_>) -> bool {
     /// Where a shell was before: not a place where anybody goes.
     const OLD: &[u8] = b"OLDPWD=";
     let mut inherits = false;
-    who.process.descriptors(&mut |_, descriptor| {
+    session.process.descriptors(&mut |_, descriptor| {
         inherits |= !descriptor.cloexec;
         !inherits
     });
@@ -509,13 +537,13 @@ fn names_mount(server: &Server, who: &Who<'_>, target: &Target, before: &Before<
         (has_list(target.lists) && entries(list(target.lists)).any(names))
             || (has_list(target.lists + 1)
                 && entries(list(target.lists + 1))
-                    .any(|entry| !is_ours(entry) && !entry.starts_with(OLD) && names(entry)))
+                    .any(|entry| !is_directfs(entry) && !entry.starts_with(OLD) && names(entry)))
     };
-    inherits || who.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
+    inherits || session.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
 }
 
 /// Copies a program to memory; a descriptor of that.
-fn copy_out(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
+fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
     const NAME_BYTES_MAX: usize = 200;
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let name = &name[..name.len().min(NAME_BYTES_MAX)];
@@ -559,7 +587,7 @@ fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Resu
 #[allow(clippy::too_many_arguments)]
 fn full_path(
     server: &'static Server,
-    who: &Who<'_>,
+    session: &Session<'_>,
     directory: Directory,
     path: &[u8],
     host: &mut [u8; super::context::PATH_ROOM_BYTES],
@@ -569,28 +597,28 @@ fn full_path(
     let end = into.len() - 1;
     let by_descriptor = match (path, directory) {
         (b"", Directory::Descriptor(fd)) => Some(fd),
-        _ => links::descriptor_of(path),
+        _ => proc_links::descriptor_of(path),
     };
     if let Some(fd) = by_descriptor {
-        let file = who.process.file(who.caller.thread, fd)?;
-        return processes::path_of_file(server, &who.caller, &file, into).ok().map(|start| start..end);
+        let file = session.process.file(session.caller.thread, fd)?;
+        return processes::path_of_file(server, &session.caller, &file, into).ok().map(|start| start..end);
     }
     let mut text = [0u8; super::context::PATH_ROOM_BYTES];
     text[..path.len()].copy_from_slice(path);
-    let spot = paths::locate(server, who, directory, &mut text, path.len(), host).ok()?;
-    let Spot::Ours { place, offset, end: path_end, retained } = spot else { return None };
-    let opened = who.caller.open_path(&place, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
+    let owner = paths::locate(server, session, directory, &mut text, path.len(), host).ok()?;
+    let PathOwner::Directfs { walk_start, offset, end: path_end, retained } = owner else { return None };
+    let opened = session.caller.open_path(&walk_start, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
     if let Some(node) = retained {
-        who.caller.thread.release(node, 1);
+        session.caller.thread.release(node, 1);
     }
     let Ok(Outcome::Inside(opened)) = opened else { return None };
-    let start = processes::path_of_file(server, &who.caller, &opened.file, into);
-    who.caller.close(&opened.file);
+    let start = processes::path_of_file(server, &session.caller, &opened.file, into);
+    session.caller.close(&opened.file);
     start.ok().map(|start| start..end)
 }
 
 /// All that starts a program.
-struct Start<'a> {
+struct ExecStart<'a> {
     target: Target,
     /// Arguments before those of the program.
     before: &'a [*const u8],
@@ -602,14 +630,14 @@ struct Start<'a> {
     /// An entry of the environment that names the program's file.
     program: Option<*const u8>,
     /// None: there is no mount.
-    early: Option<Early>,
+    early_load: Option<EarlyLoad>,
     has_library: bool,
 }
 
-impl Start<'_> {
-    fn go(&self) -> Verdict {
+impl ExecStart<'_> {
+    fn run(&self) -> Verdict {
         // The new program would find them open, and know nothing of them.
-        numbers::give_back();
+        fd_numbers::release_cached();
         let Target { arguments, lists, .. } = self.target;
         let (words, environment) = (arguments[lists], arguments[lists + 1]);
         if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {
@@ -635,10 +663,10 @@ impl Start<'_> {
         let Target { number, mut arguments, lists } = self.target;
         let mut words: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
         if !self.before.is_empty() {
-            // SAFETY: as in `go`. Cut off, not followed, if another thread makes the list longer meanwhile.
+            // SAFETY: as in `run`. Cut off, not followed, if another thread makes the list longer meanwhile.
             let own = unsafe { entries(arguments[lists] as *const *const u8) }.skip(self.skip).map(<[u8]>::as_ptr);
             let all = self.before.iter().copied().chain(own).take(N - 1).chain([core::ptr::null()]);
-            words.iter_mut().zip(all).for_each(|(place, word)| _ = place.write(word));
+            words.iter_mut().zip(all).for_each(|(walk_start, word)| _ = walk_start.write(word));
             arguments[lists] = words.as_ptr() as u64;
         }
         let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
@@ -654,31 +682,31 @@ impl Start<'_> {
             }
         };
         let (mut others, mut audits, mut paths): (&[u8], &[u8], &[u8]) = (b"\0", b"\0", b"\0");
-        let mut is_early = self.early.is_some_and(|early| early.by_program);
-        // SAFETY: as in `go`.
+        let mut is_early = self.early_load.is_some_and(|early| early.by_program);
+        // SAFETY: as in `run`.
         for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
-            if let (Some(early), Some(server)) = (self.early, server::get()) {
+            if let (Some(early), Some(server)) = (self.early_load, server::get()) {
                 is_early |= early::entry_leads_in(entry, server.mount(), early.inside);
             }
             match (entry.strip_prefix(LD_PRELOAD), entry.strip_prefix(LD_AUDIT)) {
                 (Some(value), _) => others = value,
                 (_, Some(value)) => audits = value,
-                _ if is_ours(entry) => {}
+                _ if is_directfs(entry) => {}
                 _ => push(entry.as_ptr()),
             }
             if let Some(value) = entry.strip_prefix(LD_LIBRARY_PATH) {
                 paths = value;
             }
         }
-        let audits = if is_early || without_us(audits) != b"" { Some(audits) } else { None };
+        let audits = if is_early || without_library(audits) != b"" { Some(audits) } else { None };
         if !write_list(&mut preload, LD_PRELOAD, self.has_library, others)
             || audits.is_some_and(|audits| !write_list(&mut audit, LD_AUDIT, is_early, audits))
         {
             return done(-i64::from(libc::E2BIG));
         }
-        let preload = (self.has_library || without_us(others) != b"").then_some(preload.as_ptr());
+        let preload = (self.has_library || without_library(others) != b"").then_some(preload.as_ptr());
         let audits = audits.map(|_| audit.as_ptr());
-        let own = self.early.and_then(|early| early.own_paths);
+        let own = self.early_load.and_then(|early| early.library_paths);
         // SAFETY: kept in the thread's context, with a zero behind it.
         let own = own.map(|own| unsafe { core::ffi::CStr::from_ptr(own.cast()) }.to_bytes());
         if own.is_some_and(|own| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), own)) {
@@ -686,15 +714,15 @@ impl Start<'_> {
         }
         let own = own.map(|_| library_path.as_ptr());
         let taken = is_early.then_some(early::UNTAKEN.as_ptr());
-        let has_paths = self.early.is_some_and(|early| early.has_paths);
+        let has_paths = self.early_load.is_some_and(|early| early.has_paths);
         let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
         let slot = self.process.map(|process| {
-            slot[..contract::PROCESS.len()].copy_from_slice(contract::PROCESS);
-            let mut length = contract::PROCESS.len();
-            length += contract::write_number(u64::from(process), &mut slot[length..]);
+            slot[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
+            let mut length = handoff::PROCESS.len();
+            length += handoff::write_number(u64::from(process), &mut slot[length..]);
             if let Some(meeting) = self.meeting {
                 slot[length] = b',';
-                contract::write_number(meeting as u64, &mut slot[length + 1..]);
+                handoff::write_number(meeting as u64, &mut slot[length + 1..]);
             }
             slot.as_ptr()
         });
@@ -712,7 +740,7 @@ impl Start<'_> {
         let result = unsafe {
             // The new program would inherit them blocked.
             signals::deliver_now();
-            waiting(number, arguments)
+            blocking_call(number, arguments)
         };
         self.hand_over_meeting(false);
         stack::set_leaving(false);
@@ -722,16 +750,16 @@ impl Start<'_> {
     /// A child in its parent's memory has two meeting directories open: its own, which goes to the
     /// program, and its parent's at the usual number, which must not.
     fn hand_over_meeting(&self, is_leaving: bool) {
-        if let (Some(own), Some(contract)) = (self.meeting, environment::contract()) {
+        if let (Some(own), Some(handoff)) = (self.meeting, environment::handoff()) {
             let set = |fd: i32, cloexec: bool| descriptors::set_kernel_cloexec(fd as u32, cloexec);
             set(own, !is_leaving);
-            set(contract.meeting, is_leaving);
+            set(handoff.meeting, is_leaving);
         }
     }
 }
 
 /// The value of a list of the loader's without this library, which comes first if it is there, and without the zero behind it.
-fn without_us(value: &[u8]) -> &[u8] {
+fn without_library(value: &[u8]) -> &[u8] {
     let value = without_zero(value);
     match value.strip_prefix(library()) {
         Some(b"") => b"",
@@ -746,7 +774,7 @@ fn without_zero(value: &[u8]) -> &[u8] {
 
 /// A list of the loader's, if wanted with this library before all others; false if it does not fit.
 fn write_list(into: &mut [u8], name: &[u8], with_us: bool, others: &[u8]) -> bool {
-    write_parts(into, name, if with_us { library() } else { b"" }, without_us(others))
+    write_parts(into, name, if with_us { library() } else { b"" }, without_library(others))
 }
 
 /// An entry of the environment with a list of two parts; false if it does not fit.

@@ -6,7 +6,7 @@
 //! | code | what a fault in it becomes |
 //! | --- | --- |
 //! | the filter ([`entry`](super::entry)) | the call goes to the kernel, which says EFAULT |
-//! | copies and looks of [`user`](super::user) | an error |
+//! | copies and looks of [`user_memory`](super::user_memory) | an error |
 //! | copies out of the image, `memcpy` and its kin | they end there; the call ends with EFAULT |
 //! | anything that follows the image or the shared memory, where the file behind it has become shorter | the page reads as zeros, and the file system is given up: EIO from then on |
 //!
@@ -16,7 +16,7 @@
 
 use super::entry::{directfs_entry, directfs_entry_native, thread_words};
 use super::server::{self, Server};
-use super::{strays, sys, user};
+use super::{inline_syscalls, sys, user_memory};
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -26,7 +26,7 @@ use libc::{siginfo_t, ucontext_t};
 static MEMORY_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// For the constructor: where `memcpy` and its kin are.
-pub fn note_memory_code(code: Range<usize>) {
+pub fn record_memory_code(code: Range<usize>) {
     MEMORY_CODE[0].store(code.start, Relaxed);
     MEMORY_CODE[1].store(code.end, Relaxed);
 }
@@ -35,10 +35,10 @@ pub fn note_memory_code(code: Range<usize>) {
 ///
 /// # Safety
 /// Called by the handler of a fault, with what the kernel gave it.
-pub unsafe fn mend(signal: i32, info: *const siginfo_t, context: *mut ucontext_t) -> bool {
+pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut ucontext_t) -> bool {
     if signal == libc::SIGSYS {
         // SAFETY: by the caller's promise.
-        return unsafe { strays::redirect(info, context) };
+        return unsafe { inline_syscalls::redirect(info, context) };
     }
     // SAFETY: the kernel made both.
     let (address, registers) = unsafe { ((*info).si_addr() as usize, &mut (*context).uc_mcontext.gregs) };
@@ -54,14 +54,14 @@ pub unsafe fn mend(signal: i32, info: *const siginfo_t, context: *mut ucontext_t
         registers[libc::REG_RIP as usize] = directfs_entry_native as *const () as i64;
         return true;
     }
-    let is_look = user::code().contains(&at);
+    let is_look = user_memory::code().contains(&at);
     let memory = MEMORY_CODE[0].load(Relaxed)..MEMORY_CODE[1].load(Relaxed);
     if !is_look && !memory.contains(&at) && !pmem::load_code().contains(&at) {
         return false;
     }
     if is_look {
         // How far it came.
-        registers[libc::REG_RAX as usize] = registers[libc::REG_RDI as usize] | user::FAILED as i64;
+        registers[libc::REG_RAX as usize] = registers[libc::REG_RDI as usize] | user_memory::FAILED as i64;
     } else {
         const STORE_STRING: [u8; 2] = [0xf3, 0xaa];
         // SAFETY: an instruction of ours, which was just executed.

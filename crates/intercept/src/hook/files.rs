@@ -4,13 +4,13 @@
 
 use super::call::Call;
 use super::context::{COPY_BYTES, Inside};
-use super::descriptors::theirs;
+use super::descriptors::host_verdict;
 use super::dispatch::{NATIVE, done};
 use super::entry::{Next, Verdict};
 use super::names::Calling;
 use super::open::LARGE_FILE;
-use super::processes::Who;
-use super::{attributes, copies, descriptors, environment, faults, locks, numbers, status, sys, user};
+use super::processes::Session;
+use super::{attributes, copy_calls, descriptors, environment, faults, fd_numbers, locks, status, sys, user_memory};
 use engine::format::FileKind;
 use posix::{Append, Errno, OpenFile, Result, Whence};
 
@@ -21,10 +21,10 @@ pub const LENGTH_MAX: u64 = 0x7fff_f000;
 #[inline]
 fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
-    let who = call.begin()?.who;
-    match who.process.file(who.caller.thread, fd) {
-        Some(file) => act(&who.caller, &file).map(done),
-        None => theirs(fd),
+    let session = call.begin()?.session;
+    match session.process.file(session.caller.thread, fd) {
+        Some(file) => act(&session.caller, &file).map(done),
+        None => host_verdict(fd),
     }
 }
 
@@ -47,7 +47,7 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
         None => caller.read(file, into),
     };
     // SAFETY: used for this call only, and filled from the image.
-    let count = match unsafe { user::bytes_to_fill(buffer, length) } {
+    let count = match unsafe { user_memory::bytes_to_fill(buffer, length) } {
         Ok(into) => read(into)?,
         Err(refused) => return caller.read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused)),
     };
@@ -59,7 +59,7 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
     }
     // As far as the buffer is good.
     // SAFETY: as above.
-    let count = read(unsafe { user::bytes_writable(buffer, length)? })?;
+    let count = read(unsafe { user_memory::bytes_writable(buffer, length)? })?;
     if !faults::take() {
         return Ok(count);
     }
@@ -67,13 +67,13 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
     if offset.is_none() {
         file.set_position(before);
     }
-    Err(user::EFAULT)
+    Err(user_memory::EFAULT)
 }
 
 /// Writes from the program's buffer, at the position if there is no offset. What else is wrong comes first.
 fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     // SAFETY: used for this call only.
-    match (unsafe { user::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
+    match (unsafe { user_memory::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
         (Ok(from), Some(offset)) => caller.write_at(file, offset, from),
         (Ok(from), None) => caller.write(file, from),
         (Err(refused), _) => caller.write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
@@ -126,7 +126,7 @@ impl Vector {
     }
 
     fn part(&self, index: u64) -> Result<(u64, u64)> {
-        let [address, length]: [u64; 2] = user::read(self.address + 16 * index)?;
+        let [address, length]: [u64; 2] = user_memory::read(self.address + 16 * index)?;
         Ok((address, length))
     }
 
@@ -171,9 +171,9 @@ const GATHERED_BYTES_MAX: u64 = 64 << 20;
 
 fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Result<Verdict> {
     let (fd, address, count) = (call.frame.rdi as u32, call.frame.rsi, call.frame.rdx);
-    let Inside { who, copy, .. } = call.begin()?;
-    let Some(file) = who.process.file(who.caller.thread, fd) else { return theirs(fd) };
-    let caller = &who.caller;
+    let Inside { session, copy, .. } = call.begin()?;
+    let Some(file) = session.process.file(session.caller.thread, fd) else { return host_verdict(fd) };
+    let caller = &session.caller;
     let write = |from: &[u8], done: u64| -> Result<u64> {
         let count = match offset {
             Some(offset) => caller.write_at_as(&file, offset.saturating_add(done as i64), from, append)?,
@@ -190,7 +190,7 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Res
             // Another thread may have changed the list since it was added up.
             let into = room.get_mut(length..length + bytes as usize).ok_or(Errno::EINVAL)?;
             // SAFETY: used for this call only.
-            let from = unsafe { user::bytes_readable(address, bytes)? };
+            let from = unsafe { user_memory::bytes_readable(address, bytes)? };
             into[..from.len()].copy_from_slice(from);
             length += from.len();
             Ok(from.len() as u64)
@@ -213,7 +213,7 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Res
         return result.map(done);
     }
     // SAFETY: used for this call only.
-    vector.each(|address, length, done| write(unsafe { user::bytes_readable(address, length)? }, done)).map(done)
+    vector.each(|address, length, done| write(unsafe { user_memory::bytes_readable(address, length)? }, done)).map(done)
 }
 
 /// readv(fd, vector, count).
@@ -337,9 +337,9 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// sync(): ours and all others.
 pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
-    let who = call.begin()?.who;
+    let session = call.begin()?.session;
     // The call has no way to tell of a failure.
-    let _ = who.caller.thread.sync_all();
+    let _ = session.caller.thread.sync_all();
     let _ = environment::sync_image();
     Ok(NATIVE)
 }
@@ -370,14 +370,14 @@ pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn fstat(call: &mut Call<'_>) -> Result<Verdict> {
     let (into, server) = (call.frame.rsi, call.server);
     with_file(call, |caller, file| {
-        user::write_words(into, &status::stat_of(server, &caller.stat(file.node())?)).map(|()| 0)
+        user_memory::write_words(into, &status::stat_of(server, &caller.stat(file.node())?)).map(|()| 0)
     })
 }
 
 /// fstatfs(fd, status).
 pub fn fstatfs(call: &mut Call<'_>) -> Result<Verdict> {
     let (into, server) = (call.frame.rsi, call.server);
-    with_file(call, |caller, _| user::write(into, &status::statfs_of(server, &caller.statfs()?)).map(|()| 0))
+    with_file(call, |caller, _| user_memory::write(into, &status::statfs_of(server, &caller.statfs()?)).map(|()| 0))
 }
 
 /// fchmod(fd, mode).
@@ -476,11 +476,11 @@ fn type_of(kind: FileKind) -> u8 {
     }
 }
 
-fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Option<usize>) -> Result<Verdict> {
+fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::ListedName<'_>) -> Option<usize>) -> Result<Verdict> {
     let (buffer, room) = (call.frame.rsi, call.frame.rdx as u32);
     with_file(call, |caller, file| {
         // SAFETY: used for this call only.
-        let into = unsafe { user::bytes_writable(buffer, u64::from(room)).unwrap_or_default() };
+        let into = unsafe { user_memory::bytes_writable(buffer, u64::from(room)).unwrap_or_default() };
         let mut length = 0;
         let mut too_small = false;
         caller.read_directory(file, &mut |entry| match write(&mut into[length..], &entry) {
@@ -494,7 +494,7 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::Entry<'_>) -> Opt
             }
         })?;
         match too_small {
-            true if into.len() < room as usize => Err(user::EFAULT),
+            true if into.len() < room as usize => Err(user_memory::EFAULT),
             true => Err(Errno::EINVAL),
             false => Ok(length as i64),
         }
@@ -513,7 +513,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let (command, argument) = (call.frame.rsi as i32, call.frame.rdx);
     match command {
-        libc::F_GETFL => with_file(call, |_, file| Ok(i64::from(flags_told(file)))),
+        libc::F_GETFL => with_file(call, |_, file| Ok(i64::from(reported_flags(file)))),
         libc::F_SETFL => with_open_file(call, |caller, file| {
             let wants_noatime = argument as i32 & libc::O_NOATIME & !file.flags() != 0;
             if wants_noatime && !caller.credentials.owns(caller.stat(file.node())?.uid) {
@@ -545,7 +545,7 @@ const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
 
 /// The flags as F_GETFL tells them.
-fn flags_told(file: &OpenFile) -> i32 {
+fn reported_flags(file: &OpenFile) -> i32 {
     let flags = file.flags();
     if file.is_path() {
         return flags & !libc::O_CLOEXEC;
@@ -567,30 +567,30 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
     // Many drivers have some that make a descriptor. Of terminals, which are asked most, it is one.
     if request >> 8 & 0xff != u32::from(b'T') || request == TIOCGPTPEER {
-        numbers::give_back();
+        fd_numbers::release_cached();
     }
-    if let copies::FICLONE | copies::FICLONERANGE = request {
-        return copies::clone_range(call, fd, request, argument);
+    if let copy_calls::FICLONE | copy_calls::FICLONERANGE = request {
+        return copy_calls::clone_range(call, fd, request, argument);
     }
     if let FIOCLEX | FIONCLEX = request {
-        let who: Who<'_> = call.begin()?.who;
-        return match who.process.descriptor(fd) {
-            Some(_) => descriptors::set_cloexec(&who, fd, request == FIOCLEX).map(done),
-            None => theirs(fd),
+        let session: Session<'_> = call.begin()?.session;
+        return match session.process.descriptor(fd) {
+            Some(_) => descriptors::set_cloexec(&session, fd, request == FIOCLEX).map(done),
+            None => host_verdict(fd),
         };
     }
     with_open_file(call, |caller, file| match request {
         FIONBIO => {
-            let on = user::read::<i32>(argument)? != 0;
+            let on = user_memory::read::<i32>(argument)? != 0;
             let flags = file.flags() & !libc::O_NONBLOCK;
             file.set_flags(if on { flags | libc::O_NONBLOCK } else { flags });
             Ok(0)
         }
         FIONREAD if file.kind() == FileKind::Regular => {
             let left = caller.stat(file.node())?.size_bytes.saturating_sub(file.position());
-            user::write(argument, &(left.min(i32::MAX as u64) as i32)).map(|()| 0)
+            user_memory::write(argument, &(left.min(i32::MAX as u64) as i32)).map(|()| 0)
         }
-        FIGETBSZ => user::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
+        FIGETBSZ => user_memory::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
         FIDEDUPERANGE | FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOTTY),
     })

@@ -14,7 +14,7 @@ use posix::{Capabilities, Credentials};
 /// Groups that need no memory of their own.
 const GROUPS_FEW: usize = 64;
 /// Identities that are used in turn.
-const TURNS: usize = 16;
+const IDENTITIES_KEPT: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Identity {
@@ -28,7 +28,7 @@ struct Identity {
     many: usize,
 }
 
-const NOBODY: Identity = Identity {
+const UNKNOWN_IDENTITY: Identity = Identity {
     effective: (u32::MAX, u32::MAX),
     real: (u32::MAX, u32::MAX),
     capabilities: 0,
@@ -38,22 +38,22 @@ const NOBODY: Identity = Identity {
     many: 0,
 };
 
-struct Turns([UnsafeCell<Identity>; TURNS]);
+struct IdentityRing([UnsafeCell<Identity>; IDENTITIES_KEPT]);
 // SAFETY: see the module's invariant; whoever writes one has claimed its turn, and it is published afterwards.
-unsafe impl Sync for Turns {}
+unsafe impl Sync for IdentityRing {}
 
-static IDENTITIES: Turns = Turns([const { UnsafeCell::new(NOBODY) }; TURNS]);
+static IDENTITIES: IdentityRing = IdentityRing([const { UnsafeCell::new(UNKNOWN_IDENTITY) }; IDENTITIES_KEPT]);
 /// Turn + 1 of the one that counts; zero: ask.
 static PRESENT: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 fn present() -> &'static Identity {
-    let turn = match PRESENT.load(Acquire) {
-        0 => ask(),
-        turn => turn,
+    let slot = match PRESENT.load(Acquire) {
+        0 => query(),
+        slot => slot,
     };
     // SAFETY: published, hence written in full; see the module's invariant.
-    unsafe { &*IDENTITIES.0[turn - 1].get() }
+    unsafe { &*IDENTITIES.0[slot - 1].get() }
 }
 
 fn groups(identity: &'static Identity) -> &'static [u32] {
@@ -82,7 +82,7 @@ pub fn real_credentials() -> Credentials<'static> {
 }
 
 /// Asks for the umask, which the kernel tells only by changing it. For the constructor: nobody makes files meanwhile.
-pub fn ask_umask() -> u32 {
+pub fn query_umask() -> u32 {
     // SAFETY: changes the umask, and changes it back.
     unsafe {
         let umask = sys::call(libc::SYS_umask, [0o077, 0, 0, 0, 0, 0]);
@@ -92,7 +92,7 @@ pub fn ask_umask() -> u32 {
 }
 
 /// What was known may be wrong from here on.
-pub fn forget() {
+pub fn invalidate() {
     PRESENT.store(0, Release);
 }
 
@@ -123,9 +123,9 @@ pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
 }
 
 #[cold]
-fn ask() -> usize {
-    let turn = NEXT.fetch_add(1, AcqRel) % TURNS;
-    let mut identity = NOBODY;
+fn query() -> usize {
+    let slot = NEXT.fetch_add(1, AcqRel) % IDENTITIES_KEPT;
+    let mut identity = UNKNOWN_IDENTITY;
     let ask = |number: i64, arguments: [u64; 3]| {
         let [a, b, c] = arguments;
         // SAFETY: these calls ask only, and write where they are told to: into locals of this function that are large enough.
@@ -144,14 +144,14 @@ fn ask() -> usize {
     ask(libc::SYS_capget, [header.as_ptr() as u64, sets.as_mut_ptr() as u64, 0]);
     identity.capabilities = u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32;
     identity.permitted = u64::from(sets[0][1]) | u64::from(sets[1][1]) << 32;
-    ask_groups(&mut identity);
+    query_groups(&mut identity);
     // SAFETY: the turn was claimed, and its last readers are many changes ago.
-    unsafe { *IDENTITIES.0[turn].get() = identity };
-    PRESENT.store(turn + 1, Release);
-    turn + 1
+    unsafe { *IDENTITIES.0[slot].get() = identity };
+    PRESENT.store(slot + 1, Release);
+    slot + 1
 }
 
-fn ask_groups(identity: &mut Identity) {
+fn query_groups(identity: &mut Identity) {
     // SAFETY: asks for a number, and then for as many groups as there is room.
     unsafe {
         let count = sys::call(libc::SYS_getgroups, [0; 6]).max(0) as usize;
@@ -162,7 +162,7 @@ fn ask_groups(identity: &mut Identity) {
             identity.many = memory as usize;
             room = memory as u64;
         }
-        let told = sys::call(libc::SYS_getgroups, [count as u64, room, 0, 0, 0, 0]);
-        identity.count = told.clamp(0, count as i64) as usize;
+        let result = sys::call(libc::SYS_getgroups, [count as u64, room, 0, 0, 0, 0]);
+        identity.count = result.clamp(0, count as i64) as usize;
     }
 }

@@ -9,11 +9,11 @@
 //! - Inode number and generation name it. The two never name another file, so an object that
 //!   outlives its file is never found again. It goes with the meeting directory.
 
-use super::call::waiting;
+use super::call::blocking_call;
 use super::dispatch::done;
 use super::entry::Verdict;
-use super::{environment, identity, numbers, sys};
-use crate::contract::write_number;
+use super::{environment, fd_numbers, identity, sys};
+use crate::handoff::write_number;
 use engine::Protection;
 use engine::format::FileKind;
 use posix::{Errno, Result};
@@ -58,7 +58,7 @@ impl Name {
 }
 
 fn meeting() -> Result<u64> {
-    environment::contract().map(|contract| contract.meeting as u64).ok_or(Errno::ENXIO)
+    environment::handoff().map(|handoff| handoff.meeting as u64).ok_or(Errno::ENXIO)
 }
 
 /// A call about an object by its name.
@@ -79,10 +79,10 @@ pub fn open(file: &Protection, flags: i32) -> Result<Verdict> {
 
 fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
     let (meeting, name) = (meeting()?, Name::of(b"fifo", file));
-    numbers::give_back();
+    fd_numbers::release_cached();
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL) | libc::O_NOFOLLOW;
     // SAFETY: a terminated name; the call changes no memory.
-    let open = || unsafe { waiting(libc::SYS_openat, [meeting, name.address(), flags as u64, 0, 0, 0]) };
+    let open = || unsafe { blocking_call(libc::SYS_openat, [meeting, name.address(), flags as u64, 0, 0, 0]) };
     let mut opened = open();
     if opened == -i64::from(libc::ENOENT) {
         make_fifo(meeting, &name, file)?;

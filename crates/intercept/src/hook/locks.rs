@@ -3,8 +3,8 @@
 use super::call::Call;
 use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
-use super::processes::Who;
-use super::{signals, user};
+use super::processes::Session;
+use super::{signals, user_memory};
 use libc::{
     F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLKW, F_UNLCK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN,
 };
@@ -14,8 +14,8 @@ use posix::{Errno, Result};
 /// flock(fd, operation).
 pub fn flock(call: &mut Call<'_>) -> Result<Verdict> {
     let (fd, operation) = (call.frame.rdi as u32, call.frame.rsi as i32);
-    let who = call.begin()?.who;
-    if who.process.descriptor(fd).is_none() {
+    let session = call.begin()?.session;
+    if session.process.descriptor(fd).is_none() {
         return Ok(NATIVE);
     }
     let kind = match operation & !LOCK_NB {
@@ -24,11 +24,11 @@ pub fn flock(call: &mut Call<'_>) -> Result<Verdict> {
         LOCK_UN => None,
         _ => return Err(Errno::EINVAL),
     };
-    attempt(&who, operation & LOCK_NB == 0, || who.process.flock(who.caller.thread, fd, kind))
+    attempt(&session, operation & LOCK_NB == 0, || session.process.flock(session.caller.thread, fd, kind))
 }
 
 /// Tries until it has the lock, or a signal wants to be handled.
-fn attempt(who: &Who<'_>, waits: bool, mut lock: impl FnMut() -> Result<Locked>) -> Result<Verdict> {
+fn attempt(session: &Session<'_>, waits: bool, mut lock: impl FnMut() -> Result<Locked>) -> Result<Verdict> {
     let mut waited = false;
     let result = loop {
         match lock() {
@@ -36,7 +36,7 @@ fn attempt(who: &Who<'_>, waits: bool, mut lock: impl FnMut() -> Result<Locked>)
             Ok(Locked::Blocked(_)) if !waits => break Err(Errno::EAGAIN),
             Ok(Locked::Blocked(blocked)) => {
                 waited = true;
-                who.process.wait_for_lock(who.caller.thread, &blocked);
+                session.process.wait_for_lock(session.caller.thread, &blocked);
                 if let Some(interrupted) = signals::interruption() {
                     break interrupted;
                 }
@@ -45,7 +45,7 @@ fn attempt(who: &Who<'_>, waits: bool, mut lock: impl FnMut() -> Result<Locked>)
         }
     };
     if waited {
-        who.process.end_wait();
+        session.process.end_wait();
     }
     result
 }
@@ -53,8 +53,8 @@ fn attempt(who: &Who<'_>, waits: bool, mut lock: impl FnMut() -> Result<Locked>)
 /// F_GETLK, F_SETLK, F_SETLKW and the same for descriptions.
 pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
     let (fd, command, address) = (call.frame.rdi as u32, call.frame.rsi as i32, call.frame.rdx);
-    let who = call.begin()?.who;
-    let mut asked: libc::flock = user::read(address)?;
+    let session = call.begin()?.session;
+    let mut asked: libc::flock = user_memory::read(address)?;
     let of_description = matches!(command, F_OFD_GETLK | F_OFD_SETLK | F_OFD_SETLKW);
     if of_description && asked.l_pid != 0 {
         return Err(Errno::EINVAL);
@@ -66,28 +66,30 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         _ => return Err(Errno::EINVAL),
     };
     let range = {
-        let Some(file) = who.process.file(who.caller.thread, fd) else { return Ok(NATIVE) };
+        let Some(file) = session.process.file(session.caller.thread, fd) else { return Ok(NATIVE) };
         if file.is_path() {
             return Err(Errno::EBADF);
         }
         let base = match i32::from(asked.l_whence) {
             libc::SEEK_SET => 0,
             libc::SEEK_CUR => file.position(),
-            libc::SEEK_END => who.caller.stat(file.node())?.size_bytes,
+            libc::SEEK_END => session.caller.stat(file.node())?.size_bytes,
             _ => return Err(Errno::EINVAL),
         };
         LockRange::new(base, asked.l_start, asked.l_len)?
     };
     if matches!(command, libc::F_GETLK | F_OFD_GETLK) {
-        let conflict = who.process.conflict(who.caller.thread, fd, range, kind, of_description)?;
-        tell(&mut asked, conflict);
-        return user::write(address, &asked).map(|()| done(0));
+        let conflict = session.process.conflict(session.caller.thread, fd, range, kind, of_description)?;
+        fill_flock(&mut asked, conflict);
+        return user_memory::write(address, &asked).map(|()| done(0));
     }
     let waits = matches!(command, F_SETLKW | F_OFD_SETLKW);
-    attempt(&who, waits, || who.process.lock_range(who.caller.thread, fd, range, kind, of_description, waits))
+    attempt(&session, waits, || {
+        session.process.lock_range(session.caller.thread, fd, range, kind, of_description, waits)
+    })
 }
 
-fn tell(asked: &mut libc::flock, conflict: Option<Conflict>) {
+fn fill_flock(asked: &mut libc::flock, conflict: Option<Conflict>) {
     let Some(conflict) = conflict else {
         asked.l_type = F_UNLCK as i16;
         return;

@@ -11,9 +11,9 @@ use super::call::{Call, native_with};
 use super::context::Inside;
 use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_FD_COUNT, Next, Verdict};
-use super::processes::Who;
+use super::processes::Session;
 use super::server::Server;
-use super::{environment, sys, user};
+use super::{environment, sys, user_memory};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use engine::Node;
@@ -55,8 +55,8 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
         return replace(call);
     }
     let server = call.server;
-    let Inside { who, .. } = call.begin()?;
-    let Some(file) = who.process.file(who.caller.thread, fd as u32) else {
+    let Inside { session, .. } = call.begin()?;
+    let Some(file) = session.process.file(session.caller.thread, fd as u32) else {
         return if super::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
     };
     let is_shared = check(&file, protection, flags)?;
@@ -69,11 +69,13 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
     let writable = file.writes();
     let node = file.node();
     if !is_shared && length <= COPY_BYTES_MAX {
-        return copy(&who, node, &request).map(|start| done(start as i64));
+        return copy(&session, node, &request).map(|start| done(start as i64));
     }
-    match by_blocks(server, &who, node, &request, is_shared, writable) {
+    match by_blocks(server, &session, node, &request, is_shared, writable) {
         // Where the image lies code may not be run; a private mapping can do without it.
-        Err(Errno::EPERM | Errno::EACCES) if !is_shared => copy(&who, node, &request).map(|start| done(start as i64)),
+        Err(Errno::EPERM | Errno::EACCES) if !is_shared => {
+            copy(&session, node, &request).map(|start| done(start as i64))
+        }
         result => result.map(|start| done(start as i64)),
     }
 }
@@ -127,14 +129,14 @@ fn unmap(address: u64, length: u64) {
 const PLACING: i32 = MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
 
 /// Maps a copy.
-fn copy(who: &Who<'_>, node: Node, request: &Request) -> Result<u64> {
+fn copy(session: &Session<'_>, node: Node, request: &Request) -> Result<u64> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | request.flags & (PLACING | MAP_NORESERVE);
     let start = map(request.address, request.length, (PROT_READ | PROT_WRITE) as u64, flags, -1, 0)?;
     let mut filled = 0;
     while filled < request.length {
         // SAFETY: mapped above, readable and writable, and nobody knows of it yet.
-        let into = unsafe { user::bytes_to_fill(start + filled, request.length - filled)? };
-        match who.caller.thread.read(node, request.offset + filled, into) {
+        let into = unsafe { user_memory::bytes_to_fill(start + filled, request.length - filled)? };
+        match session.caller.thread.read(node, request.offset + filled, into) {
             Ok(0) => break,
             Ok(count) => filled += count as u64,
             Err(error) => {
@@ -157,7 +159,7 @@ fn copy(who: &Who<'_>, node: Node, request: &Request) -> Result<u64> {
 /// Maps the image's blocks.
 fn by_blocks(
     server: &Server,
-    who: &Who<'_>,
+    session: &Session<'_>,
     node: Node,
     request: &Request,
     is_shared: bool,
@@ -176,37 +178,41 @@ fn by_blocks(
         stores: is_shared && request.protection & PROT_WRITE as u64 != 0,
         inherited: false,
     };
-    let thread = who.caller.thread;
-    let made =
-        who.process.add_mapping(thread, &record).and_then(|()| fill(server, who, node, request, start, is_shared));
+    let thread = session.caller.thread;
+    let made = session
+        .process
+        .add_mapping(thread, &record)
+        .and_then(|()| fill(server, session, node, request, start, is_shared));
     if let Err(error) = made {
         unmap(start, request.length);
-        let _ = who.process.remove_mappings(thread, start, request.length);
+        let _ = session.process.remove_mappings(thread, start, request.length);
         return Err(error);
     }
     Ok(start)
 }
 
-fn fill(server: &Server, who: &Who<'_>, node: Node, request: &Request, start: u64, is_shared: bool) -> Result<()> {
-    let Some(contract) = environment::contract() else { return Err(Errno::ENODEV) };
+fn fill(
+    server: &Server,
+    session: &Session<'_>,
+    node: Node,
+    request: &Request,
+    start: u64,
+    is_shared: bool,
+) -> Result<()> {
+    let Some(handoff) = environment::handoff() else { return Err(Errno::ENODEV) };
     let kept = request.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_LOCKED | MAP_NORESERVE);
     let kind = if is_shared { MAP_SHARED } else { MAP_PRIVATE };
     let allocate = is_shared && !server.fs.is_read_only();
     let mut failed = None;
     let mut mapped = 0;
-    who.caller.thread.map_extents(node, request.offset, request.length, allocate, &mut |extent| {
+    session.caller.thread.map_extents(node, request.offset, request.length, allocate, &mut |extent| {
         let from = extent.offset.max(request.offset) - request.offset;
         let skipped = request.offset.saturating_sub(extent.offset);
         let length = (extent.length - skipped).min(request.length - from);
         let piece = match extent.address.filter(|_| !extent.unwritten) {
-            Some(address) => map(
-                start + from,
-                length,
-                request.protection,
-                kind | MAP_FIXED | kept,
-                contract.image,
-                address + skipped,
-            ),
+            Some(address) => {
+                map(start + from, length, request.protection, kind | MAP_FIXED | kept, handoff.image, address + skipped)
+            }
             None => {
                 let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
                 map(start + from, length, request.protection, flags, -1, 0)
@@ -219,8 +225,8 @@ fn fill(server: &Server, who: &Who<'_>, node: Node, request: &Request, start: u6
         return Err(error);
     }
     if mapped < request.length {
-        let behind = contract.image_bytes.next_multiple_of(PAGE_BYTES);
-        map(start + mapped, request.length - mapped, request.protection, kind | MAP_FIXED, contract.image, behind)?;
+        let behind = handoff.image_bytes.next_multiple_of(PAGE_BYTES);
+        map(start + mapped, request.length - mapped, request.protection, kind | MAP_FIXED, handoff.image, behind)?;
     }
     Ok(())
 }
@@ -244,9 +250,9 @@ fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let verdict = native_with(call.frame, call.arguments());
     if verdict.result >= 0 && !call.context.is_child() {
-        let who = call.begin()?.who;
+        let session = call.begin()?.session;
         let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::EINVAL)?;
-        who.process.remove_mappings(who.caller.thread, address, length)?;
+        session.process.remove_mappings(session.caller.thread, address, length)?;
     }
     Ok(verdict)
 }
@@ -258,9 +264,9 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     let server = call.server;
-    let who = call.begin()?.who;
-    let thread = who.caller.thread;
-    let Some(found) = who.process.mapping_at(thread, address)? else { return Ok(NATIVE) };
+    let session = call.begin()?.session;
+    let thread = session.caller.thread;
+    let Some(found) = session.process.mapping_at(thread, address)? else { return Ok(NATIVE) };
     let flags = flags as i32;
     let (old_length, new_length) = (old_length.next_multiple_of(PAGE_BYTES), new_length.next_multiple_of(PAGE_BYTES));
     if address % PAGE_BYTES != 0 || new_length == 0 || flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0 {
@@ -269,7 +275,7 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     if new_length <= old_length && flags & libc::MREMAP_FIXED == 0 {
         if new_length < old_length {
             unmap(address + new_length, old_length - new_length);
-            who.process.remove_mappings(thread, address + new_length, old_length - new_length)?;
+            session.process.remove_mappings(thread, address + new_length, old_length - new_length)?;
         }
         return Ok(done(address as i64));
     }
@@ -289,9 +295,9 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
         // Pages of its own that it has written cannot be told from the file's.
         return Err(Errno::ENOMEM);
     }
-    let start = by_blocks(server, &who, found.node, &request, true, found.writable)?;
+    let start = by_blocks(server, &session, found.node, &request, true, found.writable)?;
     unmap(address, old_length);
-    who.process.remove_mappings(thread, address, old_length)?;
+    session.process.remove_mappings(thread, address, old_length)?;
     Ok(done(start as i64))
 }
 
@@ -302,9 +308,9 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     let server = call.server;
-    let who = call.begin()?.who;
+    let session = call.begin()?.session;
     let (address, length) = (address & !(PAGE_BYTES - 1), length & !(PAGE_BYTES - 1));
-    let Some(found) = who.process.mapping_at(who.caller.thread, address)? else { return Ok(NATIVE) };
+    let Some(found) = session.process.mapping_at(session.caller.thread, address)? else { return Ok(NATIVE) };
     let end = address.checked_add(length).filter(|&end| length > 0 && end <= found.address + found.length);
     let offset = page
         .checked_mul(PAGE_BYTES)
@@ -312,7 +318,7 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
     let (Some(_), Some(offset), true, 0) = (end, offset, found.shared, protection) else { return Err(Errno::EINVAL) };
     let protection = if found.stores { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
     let request = Request { address, length, protection, flags: MAP_FIXED, offset };
-    by_blocks(server, &who, found.node, &request, true, found.writable).map(|_| done(0))
+    by_blocks(server, &session, found.node, &request, true, found.writable).map(|_| done(0))
 }
 
 /// mprotect(address, length, protection), pkey_mprotect(address, length, protection, key): who may store from now on.
@@ -321,8 +327,8 @@ pub fn mprotect(call: &mut Call<'_>) -> Result<Verdict> {
     // The kernel refuses an address within a page (EINVAL) before it looks what is mapped there.
     let may_be_ours = protection & PROT_WRITE != 0 && address.is_multiple_of(PAGE_BYTES);
     if may_be_ours && HAS_MAPPED.load(Relaxed) {
-        let who = call.begin()?.who;
-        who.process.allow_stores(who.caller.thread, address, length)?;
+        let session = call.begin()?.session;
+        session.process.allow_stores(session.caller.thread, address, length)?;
     }
     Ok(NATIVE)
 }
@@ -338,8 +344,8 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(verdict);
     }
     let durable = flags & libc::MS_SYNC != 0;
-    let who = call.begin()?.who;
-    if who.process.sync_mappings(who.caller.thread, address, length, durable)? && durable {
+    let session = call.begin()?.session;
+    if session.process.sync_mappings(session.caller.thread, address, length, durable)? && durable {
         environment::sync_image()?;
     }
     Ok(verdict)

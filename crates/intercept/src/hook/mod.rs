@@ -16,13 +16,13 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
-//! | [`paths`], [`links`] | whose a path is, on whatever side it begins and ends |
+//! | [`paths`], [`proc_links`] | whose a path is, on whatever side it begins and ends |
 //! | [`names`], [`renames`], [`open`], [`kernel_objects`], [`sockets`] | calls by path |
-//! | [`descriptors`], [`numbers`], [`files`], [`copies`], [`locks`], [`mapping`], [`transit`] | calls by descriptor, and what is behind a number |
+//! | [`descriptors`], [`fd_numbers`], [`files`], [`copy_calls`], [`locks`], [`mapping`], [`fd_passing`] | calls by descriptor, and what is behind a number |
 //! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
-//! | [`early`], [`needs`] | the loader, before the program has anything |
-//! | [`strays`], [`lengths`] | calls that do not come from the C library |
-//! | [`signals`], [`faults`], [`failed`] | handlers that interrupt all this; bad pointers; an image that was cut off |
+//! | [`early`], [`elf_dependencies`] | the loader, before the program has anything |
+//! | [`inline_syscalls`], [`instruction_lengths`] | calls that do not come from the C library |
+//! | [`signals`], [`faults`], [`failed_image`] | handlers that interrupt all this; bad pointers; an image that was cut off |
 //!
 //! Invariants:
 //!
@@ -38,7 +38,7 @@
 //!
 //! - *Cancellation.* glibc to 2.40 decides by flags whether a thread may be cancelled, and unwinds; both work from a slot (see [`entry`]). From 2.41 it compares the
 //!   interrupted address with the ends of one function of its own. A call interrupted in a slot lies outside: there the thread would end at its next cancellation point only.
-//! - *Calls made elsewhere*: the program's own are brought here by the kernel ([`strays`]), not those of libraries, and of generated code only where the program has some itself.
+//! - *Calls made elsewhere*: the program's own are brought here by the kernel ([`inline_syscalls`]), not those of libraries, and of generated code only where the program has some itself.
 //! - *Libraries of the mount that only libraries of the system need* (by a path that is built into those) are not found when a program starts: nobody looks so far ahead.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
 //! - *Bad pointers.* A buffer that another thread takes away while it is being written from costs the program a signal.
@@ -47,31 +47,33 @@
 
 pub mod attributes;
 pub mod call;
+pub mod call_counts;
 pub mod context;
-pub mod copies;
-pub mod counts;
+pub mod copy_calls;
 pub mod descriptors;
 pub mod dispatch;
 pub mod early;
+pub mod elf_dependencies;
 pub mod entry;
 pub mod environment;
 pub mod exec;
-pub mod failed;
+pub mod failed_image;
 pub mod faults;
+pub mod fd_numbers;
+pub mod fd_passing;
 pub mod files;
 pub mod identity;
+pub mod inline_syscalls;
+pub mod instruction_lengths;
 pub mod kernel_objects;
-pub mod lengths;
-pub mod links;
 pub mod locks;
 pub mod mapping;
-pub mod maps;
 pub mod names;
-pub mod needs;
-pub mod numbers;
 pub mod open;
 pub mod patch;
 pub mod paths;
+pub mod proc_links;
+pub mod proc_maps;
 pub mod processes;
 pub mod programs;
 pub mod renames;
@@ -81,7 +83,5 @@ pub mod sockets;
 pub mod stack;
 pub mod start;
 pub mod status;
-pub mod strays;
 pub mod sys;
-pub mod transit;
-pub mod user;
+pub mod user_memory;

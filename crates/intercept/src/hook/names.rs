@@ -5,27 +5,27 @@
 
 use super::call::{Call, native_by};
 use super::context::Inside;
-use super::descriptors::theirs;
+use super::descriptors::host_verdict;
 use super::dispatch::{NATIVE, done};
 use super::entry::{Next, Verdict};
-use super::paths::{self, Directory, Spot};
+use super::paths::{self, Directory, PathOwner};
 use super::server::Server;
-use super::{identity, status, user};
+use super::{identity, status, user_memory};
 use engine::{Attributes, Node, Protection};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
-use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, Place};
-use posix::{Aspect, Caller, Credentials, Errno, Result, Want};
+use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
+use posix::{Caller, Credentials, Errno, FileQuery, Result, Want};
 
 /// A thread acting for somebody, here.
 pub type Calling<'c> = Caller<'c, 'static>;
 /// A walk and what is done at its end.
-pub type Act<'a> = &'a mut dyn FnMut(&Calling<'_>, &Place, &[u8], &mut PathBuffer) -> Result<Outcome<i64>>;
+pub type PathAction<'a> = &'a mut dyn FnMut(&Calling<'_>, &WalkStart, &[u8], &mut PathBuffer) -> Result<Outcome<i64>>;
 /// What is done with a file.
-pub type ActOnNode<'a> = &'a mut dyn FnMut(&Calling<'_>, Node) -> Result<i64>;
+pub type NodeAction<'a> = &'a mut dyn FnMut(&Calling<'_>, Node) -> Result<i64>;
 
 /// Which arguments name a file.
 #[derive(Debug, Clone, Copy)]
-pub struct By {
+pub struct PathArguments {
     /// Argument with the directory, if there is one.
     pub directory: Option<usize>,
     /// Argument with the path.
@@ -33,16 +33,16 @@ pub struct By {
 }
 
 /// A path relative to the working directory.
-pub const fn path(path: usize) -> By {
-    By { directory: None, path }
+pub const fn path(path: usize) -> PathArguments {
+    PathArguments { directory: None, path }
 }
 
 /// A path behind its directory.
-pub const fn at(directory: usize) -> By {
-    By { directory: Some(directory), path: directory + 1 }
+pub const fn at(directory: usize) -> PathArguments {
+    PathArguments { directory: Some(directory), path: directory + 1 }
 }
 
-impl By {
+impl PathArguments {
     /// Where the path begins.
     pub fn directory(&self, arguments: &[u64; 6]) -> Directory {
         self.directory.map_or(Directory::Working, |index| Directory::from_raw(arguments[index]))
@@ -50,25 +50,25 @@ impl By {
 }
 
 /// Follows a path to its end, on whatever side that is.
-pub fn by_path(call: &mut Call<'_>, by: By, act: Act<'_>) -> Result<Verdict> {
+pub fn by_path(call: &mut Call<'_>, by: PathArguments, act: PathAction<'_>) -> Result<Verdict> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
     let inside = context.begin(server)?;
-    let length = user::copy_string(arguments[by.path], &mut inside.path[..user::PATH_BYTES_MAX])?;
-    let mut theirs = |path: Option<&[u8]>| path.map_or(NATIVE, |path| native_by(frame, by, path));
-    walk_inside(server, inside, by.directory(&arguments), length, &mut theirs, act)
+    let length = user_memory::copy_string(arguments[by.path], &mut inside.path[..user_memory::PATH_BYTES_MAX])?;
+    let mut host = |path: Option<&[u8]>| path.map_or(NATIVE, |path| native_by(frame, by, path));
+    walk_inside(server, inside, by.directory(&arguments), length, &mut host, act)
 }
 
 /// The same for the path in the thread's buffer. `theirs` does the call if the path is the kernel's: it is given, with a zero behind it, if it was rewritten.
-pub fn walk_on(
+pub fn walk_path(
     call: &mut Call<'_>,
     directory: Directory,
     length: usize,
-    theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
-    act: Act<'_>,
+    host: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
+    act: PathAction<'_>,
 ) -> Result<Verdict> {
     let Call { server, context, .. } = call;
-    walk_inside(server, context.begin(server)?, directory, length, theirs, act)
+    walk_inside(server, context.begin(server)?, directory, length, host, act)
 }
 
 #[inline(always)]
@@ -78,22 +78,22 @@ fn walk_inside(
     mut directory: Directory,
     mut length: usize,
     theirs: &mut dyn FnMut(Option<&[u8]>) -> Verdict,
-    act: Act<'_>,
+    act: PathAction<'_>,
 ) -> Result<Verdict> {
-    let Inside { who, walk, path, host, .. } = inside;
+    let Inside { session, walk, path, host, .. } = inside;
     let mut rewritten = false;
     for _ in 0..=LINKS_FOLLOWED_MAX {
-        let spot = paths::locate(server, &who, directory, path, length, host)?;
-        let Spot::Ours { place, offset, end, retained } = spot else {
+        let owner = paths::locate(server, &session, directory, path, length, host)?;
+        let PathOwner::Directfs { walk_start, offset, end, retained } = owner else {
             return Ok(theirs(rewritten.then_some(&path[..=length])));
         };
-        let outcome = act(&who.caller, &place, &path[offset..end], walk);
+        let outcome = act(&session.caller, &walk_start, &path[offset..end], walk);
         if let Some(node) = retained {
-            who.caller.thread.release(node, 1);
+            session.caller.thread.release(node, 1);
         }
         match outcome? {
             Outcome::Inside(value) => return Ok(done(value)),
-            Outcome::Left(exit) => length = paths::go_on(server, exit, walk.rest(), path)?,
+            Outcome::Left(exit) => length = paths::resume_walk(server, exit, walk.rest(), path)?,
         }
         (directory, rewritten) = (Directory::Working, true);
     }
@@ -102,7 +102,7 @@ fn walk_inside(
 
 /// Whether a call names a descriptor itself, by an empty path.
 pub(super) fn is_empty(flags: i32, address: u64) -> Result<bool> {
-    Ok(flags & AT_EMPTY_PATH != 0 && user::read::<u8>(address)? == 0)
+    Ok(flags & AT_EMPTY_PATH != 0 && user_memory::read::<u8>(address)? == 0)
 }
 
 /// The same for calls that take no path at all for an empty one.
@@ -113,10 +113,10 @@ pub(super) fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
 /// Does something with the file of a path; with AT_EMPTY_PATH among the flags perhaps with that of a descriptor.
 pub(super) fn by_node(
     call: &mut Call<'_>,
-    by: By,
+    by: PathArguments,
     flags: i32,
     last_link: LastLink,
-    act: ActOnNode<'_>,
+    act: NodeAction<'_>,
 ) -> Result<Verdict> {
     let arguments = call.arguments();
     if is_empty(flags, arguments[by.path])? {
@@ -125,45 +125,45 @@ pub(super) fn by_node(
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
         return on_directory(call, descriptor, act);
     }
-    by_path(call, by, &mut |caller, place, path, walk| {
-        caller.at_path(place, path, last_link, walk, |node| act(caller, node))
+    by_path(call, by, &mut |caller, walk_start, path, walk| {
+        caller.at_path(walk_start, path, last_link, walk, |node| act(caller, node))
     })
 }
 
 /// Does something with a descriptor, or the working directory.
-pub(super) fn on_directory(call: &mut Call<'_>, directory: Directory, act: ActOnNode<'_>) -> Result<Verdict> {
-    let Inside { who, .. } = call.begin()?;
+pub(super) fn on_directory(call: &mut Call<'_>, directory: Directory, act: NodeAction<'_>) -> Result<Verdict> {
+    let Inside { session, .. } = call.begin()?;
     match directory {
-        Directory::Working => match who.process.directory() {
-            Some(node) => act(&who.caller, node).map(done),
+        Directory::Working => match session.process.directory() {
+            Some(node) => act(&session.caller, node).map(done),
             None => Ok(NATIVE),
         },
-        Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
-            Some(file) => act(&who.caller, file.node()).map(done),
-            None => theirs(fd),
+        Directory::Descriptor(fd) => match session.process.file(session.caller.thread, fd) {
+            Some(file) => act(&session.caller, file.node()).map(done),
+            None => host_verdict(fd),
         },
     }
 }
 
 /// A descriptor of ours that a call's path stands for by a link in /proc or /dev which the call follows. The kernel would find the placeholder.
-fn descriptor_behind(call: &mut Call<'_>, by: By, last_link: LastLink) -> Result<Option<Directory>> {
+fn descriptor_behind(call: &mut Call<'_>, by: PathArguments, last_link: LastLink) -> Result<Option<Directory>> {
     let address = call.arguments()[by.path];
-    let begins = |offset: u64| user::read::<u8>(address.wrapping_add(offset));
+    let begins = |offset: u64| user_memory::read::<u8>(address.wrapping_add(offset));
     // Nearly no path does, and nobody else pays for it.
     if last_link != LastLink::Follow || begins(0) != Ok(b'/') {
         return Ok(None);
     }
     let may_be = matches!(begins(1), Ok(b'p' | b'd'));
     let Some(fd) = may_be.then(|| descriptor_by_name(address)).flatten() else { return Ok(None) };
-    let Inside { who, .. } = call.begin()?;
-    Ok(who.process.file(who.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
+    let Inside { session, .. } = call.begin()?;
+    Ok(session.process.file(session.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
 }
 
 /// The descriptor that a path in /proc or /dev names.
 pub fn descriptor_by_name(address: u64) -> Option<u32> {
     let mut text = [0u8; 48];
-    let length = user::copy_string(address, &mut text).ok()?;
-    super::links::descriptor_of(&text[..length])
+    let length = user_memory::copy_string(address, &mut text).ok()?;
+    super::proc_links::descriptor_of(&text[..length])
 }
 
 pub(super) fn follow(flags: i32, if_set: i32, then: LastLink) -> LastLink {
@@ -177,54 +177,57 @@ pub(super) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // What a file is.
 
-/// What `tell` says of a path's file, by what it wants to know of it, where the path is ours and leads to its end without links. None: it does not, and
+/// What `report` says of a path's file, by what it wants to know of it, where the path is ours and leads to its end without links. None: it does not, and
 /// nothing was done.
 ///
-/// All that happens is on one visit, so not even the working directory needs a reference; `tell` only reads.
+/// All that happens is on one visit, so not even the working directory needs a reference; `report` only reads.
 #[inline]
-pub(super) fn tell_short<A: Aspect>(
+pub(super) fn query_fast<A: FileQuery>(
     call: &mut Call<'_>,
-    by: By,
+    by: PathArguments,
     last_link: LastLink,
     credentials: Credentials<'static>,
-    tell: impl FnOnce(&Calling<'_>, Node, &A) -> Result<i64>,
+    report: impl FnOnce(&Calling<'_>, Node, &A) -> Result<i64>,
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
-    let Inside { who, path, .. } = context.begin(server)?;
-    let length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
-    let thread = who.caller.thread;
+    let Inside { session, path, .. } = context.begin(server)?;
+    let length = user_memory::copy_string(arguments[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
+    let thread = session.caller.thread;
     let _visit = thread.visit();
     let mut file = None;
     let at_descriptor = |fd| {
-        file = who.process.file(thread, fd);
+        file = session.process.file(thread, fd);
         file.as_ref().map(|file| file.node())
     };
-    let begin = paths::begin(server, &who, by.directory(&arguments), at_descriptor, &path[..length]);
-    let Some((place, offset)) = begin else { return Ok(None) };
-    let caller = Caller { credentials, ..who.caller };
-    let tell = |node: Node, known: &A| tell(&caller, node, known);
-    match caller.tell_short(&place, &path[offset..length], last_link, tell) {
+    let begin = paths::begin(server, &session, by.directory(&arguments), at_descriptor, &path[..length]);
+    let Some((walk_start, offset)) = begin else { return Ok(None) };
+    let caller = Caller { credentials, ..session.caller };
+    let report = |node: Node, known: &A| report(&caller, node, known);
+    match caller.query_fast(&walk_start, &path[offset..length], last_link, report) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
         Some(Err(error)) => Err(error),
         _ => Ok(None),
     }
 }
 
-fn stat_by(call: &mut Call<'_>, by: By, into: u64, last_link: LastLink) -> Result<Verdict> {
+fn stat_by(call: &mut Call<'_>, by: PathArguments, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
-    let tell = |attributes: &Attributes| user::write_words(into, &status::stat_of(server, attributes)).map(|()| 0);
+    let report =
+        |attributes: &Attributes| user_memory::write_words(into, &status::stat_of(server, attributes)).map(|()| 0);
     if let Some(verdict) =
-        tell_short(call, by, last_link, identity::credentials(), |_, _, attributes| tell(attributes))?
+        query_fast(call, by, last_link, identity::credentials(), |_, _, attributes| report(attributes))?
     {
         return Ok(verdict);
     }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
         return on_directory(call, descriptor, &mut |caller, node| {
-            user::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+            user_memory::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
         });
     }
-    by_path(call, by, &mut |caller, place, path, walk| caller.tell_path(place, path, last_link, walk, tell))
+    by_path(call, by, &mut |caller, walk_start, path, walk| {
+        caller.query_path(walk_start, path, last_link, walk, report)
+    })
 }
 
 /// stat(path, status).
@@ -250,7 +253,7 @@ pub fn fstatat(call: &mut Call<'_>) -> Result<Verdict> {
     if is_empty_or_none(flags, address)? {
         return on_directory(call, Directory::from_raw(call.frame.rdi), &mut |caller, node| {
             check()?;
-            user::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+            user_memory::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
         });
     }
     if check().is_err() {
@@ -268,14 +271,14 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         let contradicts = flags & FRESHNESS == FRESHNESS || mask & libc::STATX__RESERVED as u32 != 0;
         if contradicts { Err(Errno::EINVAL) } else { check_flags(flags, known) }
     };
-    let tell = |caller: &Calling<'_>, node, attributes: &Attributes| {
+    let report = |caller: &Calling<'_>, node, attributes: &Attributes| {
         let wanted = mask & libc::STATX_BTIME != 0;
         let born_ns = if wanted { Some(caller.thread.born_ns(node)?) } else { None };
-        user::write(into, &status::statx_of(server, attributes, mask, born_ns)).map(|()| 0)
+        user_memory::write(into, &status::statx_of(server, attributes, mask, born_ns)).map(|()| 0)
     };
     let mut tell_of = |caller: &Calling<'_>, node| {
         check()?;
-        tell(caller, node, &caller.stat(node)?)
+        report(caller, node, &caller.stat(node)?)
     };
     if is_empty_or_none(flags, call.frame.rsi)? {
         let directory = at(0).directory(&call.arguments());
@@ -285,13 +288,13 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         return by_path(call, at(0), &mut |_, _, _, _| Err(error));
     }
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    match tell_short(call, at(0), last_link, identity::credentials(), tell)? {
+    match query_fast(call, at(0), last_link, identity::credentials(), report)? {
         Some(verdict) => Ok(verdict),
         None => by_node(call, at(0), flags, last_link, &mut tell_of),
     }
 }
 
-fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdict> {
+fn access_by(call: &mut Call<'_>, by: PathArguments, mode: i32, flags: i32) -> Result<Verdict> {
     let effective = flags & AT_EACCESS != 0;
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
     let check = || {
@@ -308,7 +311,7 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
         Ok(0)
     };
     if let Ok(credentials) = check()
-        && let Some(verdict) = tell_short(call, by, last_link, credentials, by_mode)?
+        && let Some(verdict) = query_fast(call, by, last_link, credentials, by_mode)?
         && decided
     {
         return Ok(verdict);
@@ -318,9 +321,9 @@ fn access_by(call: &mut Call<'_>, by: By, mode: i32, flags: i32) -> Result<Verdi
             Caller { credentials: check()?, ..*caller }.access(node, want).map(|()| 0)
         });
     }
-    by_path(call, by, &mut |caller, place, path, walk| {
+    by_path(call, by, &mut |caller, walk_start, path, walk| {
         let caller = Caller { credentials: check()?, ..*caller };
-        Ok(match caller.access_path(place, path, last_link, want, walk)? {
+        Ok(match caller.access_path(walk_start, path, last_link, want, walk)? {
             Outcome::Inside(()) => Outcome::Inside(0),
             Outcome::Left(exit) => Outcome::Left(exit),
         })
@@ -345,10 +348,10 @@ pub fn faccessat2(call: &mut Call<'_>) -> Result<Verdict> {
     access_by(call, at(0), mode, flags)
 }
 
-fn readlink_by(call: &mut Call<'_>, by: By, into: u64, room: u64) -> Result<Verdict> {
+fn readlink_by(call: &mut Call<'_>, by: PathArguments, into: u64, room: u64) -> Result<Verdict> {
     let room = room as i32;
     let empty = match by.directory {
-        Some(_) => user::read::<u8>(call.arguments()[by.path])? == 0,
+        Some(_) => user_memory::read::<u8>(call.arguments()[by.path])? == 0,
         None => false,
     };
     let mut read = |caller: &Calling<'_>, node| {
@@ -356,14 +359,14 @@ fn readlink_by(call: &mut Call<'_>, by: By, into: u64, room: u64) -> Result<Verd
             return Err(Errno::EINVAL);
         }
         // SAFETY: used for this call only.
-        if let Ok(into) = unsafe { user::bytes_mut(into, room as u64) } {
+        if let Ok(into) = unsafe { user_memory::bytes_mut(into, room as u64) } {
             return caller.readlink(node, into).map(|length| length as i64);
         }
         // Perhaps there is as much of it as comes.
-        let mut target = [0u8; user::PATH_BYTES_MAX];
+        let mut target = [0u8; user_memory::PATH_BYTES_MAX];
         let room = target.len().min(room as usize);
         let length = caller.readlink(node, &mut target[..room])?;
-        user::fill(into, &target[..length]).map(|()| length as i64)
+        user_memory::fill(into, &target[..length]).map(|()| length as i64)
     };
     if empty {
         let directory = by.directory(&call.arguments());
@@ -372,23 +375,23 @@ fn readlink_by(call: &mut Call<'_>, by: By, into: u64, room: u64) -> Result<Verd
             read(caller, node).map_err(|error| if error == Errno::EINVAL { Errno::ENOENT } else { error })
         });
     }
-    if let Some(verdict) = readlink_of_ours(call, call.arguments()[by.path], into, room)? {
+    if let Some(verdict) = readlink_of_directfs(call, call.arguments()[by.path], into, room)? {
         return Ok(verdict);
     }
     by_node(call, by, 0, LastLink::Stay, &mut read)
 }
 
 /// Links in /proc that lead to files of ours: the kernel would name a placeholder.
-fn readlink_of_ours(call: &mut Call<'_>, address: u64, into: u64, room: i32) -> Result<Option<Verdict>> {
+fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32) -> Result<Option<Verdict>> {
     let mut text = [0u8; 64];
-    let Ok(length) = user::copy_string(address, &mut text) else { return Ok(None) };
+    let Ok(length) = user_memory::copy_string(address, &mut text) else { return Ok(None) };
     let text = &text[..length];
     if !text.starts_with(b"/proc/") && !text.starts_with(b"/dev/") {
         return Ok(None);
     }
     let server = call.server;
-    let Inside { who, path, .. } = call.begin()?;
-    let caller = &who.caller;
+    let Inside { session, path, .. } = call.begin()?;
+    let caller = &session.caller;
     let start = match text {
         b"/proc/self/exe" => match super::environment::program() {
             Some(program) => {
@@ -398,11 +401,11 @@ fn readlink_of_ours(call: &mut Call<'_>, address: u64, into: u64, room: i32) -> 
             }
             None => return Ok(None),
         },
-        b"/proc/self/cwd" => match who.process.directory() {
+        b"/proc/self/cwd" => match session.process.directory() {
             Some(node) => super::processes::path_of(server, caller, node, &mut path[..])?,
             None => return Ok(None),
         },
-        _ => match super::links::descriptor_of(text).and_then(|fd| who.process.file(caller.thread, fd)) {
+        _ => match super::proc_links::descriptor_of(text).and_then(|fd| session.process.file(caller.thread, fd)) {
             Some(file) => super::processes::path_of_file(server, caller, &file, &mut path[..])?,
             None => return Ok(None),
         },
@@ -410,10 +413,10 @@ fn readlink_of_ours(call: &mut Call<'_>, address: u64, into: u64, room: i32) -> 
     if room <= 0 {
         return Err(Errno::EINVAL);
     }
-    let told = &path[start..path.len() - 1];
-    let length = told.len().min(room as usize);
+    let result = &path[start..path.len() - 1];
+    let length = result.len().min(room as usize);
     // SAFETY: used for this call only.
-    unsafe { user::bytes_mut(into, length as u64)? }.copy_from_slice(&told[..length]);
+    unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&result[..length]);
     Ok(Some(done(length as i64)))
 }
 
@@ -433,20 +436,20 @@ pub fn readlinkat(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn statfs(call: &mut Call<'_>) -> Result<Verdict> {
     let (into, server) = (call.frame.rsi, call.server);
     by_node(call, path(0), 0, LastLink::Follow, &mut |caller, _| {
-        user::write(into, &status::statfs_of(server, &caller.statfs()?)).map(|()| 0)
+        user_memory::write(into, &status::statfs_of(server, &caller.statfs()?)).map(|()| 0)
     })
 }
 
 // New names.
 
-fn mkdir_by(call: &mut Call<'_>, by: By, mode: u64) -> Result<Verdict> {
-    let umask = call.begin()?.who.process.umask();
-    by_path(call, by, &mut |caller, place, path, walk| {
-        nothing(caller.mkdir_path(place, path, mode as u32, umask, walk)?)
+fn mkdir_by(call: &mut Call<'_>, by: PathArguments, mode: u64) -> Result<Verdict> {
+    let umask = call.begin()?.session.process.umask();
+    by_path(call, by, &mut |caller, walk_start, path, walk| {
+        unit_result(caller.mkdir_path(walk_start, path, mode as u32, umask, walk)?)
     })
 }
 
-fn nothing(outcome: Outcome<()>) -> Result<Outcome<i64>> {
+fn unit_result(outcome: Outcome<()>) -> Result<Outcome<i64>> {
     Ok(match outcome {
         Outcome::Inside(()) => Outcome::Inside(0),
         Outcome::Left(exit) => Outcome::Left(exit),
@@ -465,10 +468,10 @@ pub fn mkdirat(call: &mut Call<'_>) -> Result<Verdict> {
     mkdir_by(call, at(0), mode)
 }
 
-fn mknod_by(call: &mut Call<'_>, by: By, mode: u64, device: u64) -> Result<Verdict> {
-    let umask = call.begin()?.who.process.umask();
-    by_path(call, by, &mut |caller, place, path, walk| {
-        nothing(caller.mknod_path(place, path, (mode as u32, umask), device as u32, walk)?)
+fn mknod_by(call: &mut Call<'_>, by: PathArguments, mode: u64, device: u64) -> Result<Verdict> {
+    let umask = call.begin()?.session.process.umask();
+    by_path(call, by, &mut |caller, walk_start, path, walk| {
+        unit_result(caller.mknod_path(walk_start, path, (mode as u32, umask), device as u32, walk)?)
     })
 }
 
@@ -484,15 +487,15 @@ pub fn mknodat(call: &mut Call<'_>) -> Result<Verdict> {
     mknod_by(call, at(0), mode, device)
 }
 
-fn symlink_by(call: &mut Call<'_>, by: By) -> Result<Verdict> {
-    let mut target = [0u8; user::PATH_BYTES_MAX];
-    let length = match user::copy_string(call.frame.rdi, &mut target) {
+fn symlink_by(call: &mut Call<'_>, by: PathArguments) -> Result<Verdict> {
+    let mut target = [0u8; user_memory::PATH_BYTES_MAX];
+    let length = match user_memory::copy_string(call.frame.rdi, &mut target) {
         // The kernel says so, too, but only the path tells whether it is asked.
         Err(error) => return by_path(call, by, &mut |_, _, _, _| Err(error)),
         Ok(length) => length,
     };
-    by_path(call, by, &mut |caller, place, path, walk| {
-        nothing(caller.symlink_path(&target[..length], place, path, walk)?)
+    by_path(call, by, &mut |caller, walk_start, path, walk| {
+        unit_result(caller.symlink_path(&target[..length], walk_start, path, walk)?)
     })
 }
 
@@ -510,22 +513,26 @@ pub fn symlinkat(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// rmdir(path).
 pub fn rmdir(call: &mut Call<'_>) -> Result<Verdict> {
-    by_path(call, path(0), &mut |caller, place, path, walk| nothing(caller.rmdir_path(place, path, walk)?))
+    by_path(call, path(0), &mut |caller, walk_start, path, walk| {
+        unit_result(caller.rmdir_path(walk_start, path, walk)?)
+    })
 }
 
 /// unlink(path).
 pub fn unlink(call: &mut Call<'_>) -> Result<Verdict> {
-    by_path(call, path(0), &mut |caller, place, path, walk| nothing(caller.unlink_path(place, path, walk)?))
+    by_path(call, path(0), &mut |caller, walk_start, path, walk| {
+        unit_result(caller.unlink_path(walk_start, path, walk)?)
+    })
 }
 
 /// unlinkat(directory, path, flags).
 pub fn unlinkat(call: &mut Call<'_>) -> Result<Verdict> {
     let flags = call.frame.rdx as i32;
-    by_path(call, at(0), &mut |caller, place, path, walk| {
+    by_path(call, at(0), &mut |caller, walk_start, path, walk| {
         check_flags(flags, AT_REMOVEDIR)?;
-        nothing(match flags & AT_REMOVEDIR {
-            0 => caller.unlink_path(place, path, walk)?,
-            _ => caller.rmdir_path(place, path, walk)?,
+        unit_result(match flags & AT_REMOVEDIR {
+            0 => caller.unlink_path(walk_start, path, walk)?,
+            _ => caller.rmdir_path(walk_start, path, walk)?,
         })
     })
 }
@@ -533,9 +540,9 @@ pub fn unlinkat(call: &mut Call<'_>) -> Result<Verdict> {
 // What is not to be had.
 
 /// A call by one path that no file here supports: EOPNOTSUPP, if the path is ours.
-fn unsupported(call: &mut Call<'_>, by: By) -> Result<Verdict> {
+fn unsupported(call: &mut Call<'_>, by: PathArguments) -> Result<Verdict> {
     // Some make a descriptor, if the path is the kernel's.
-    super::numbers::give_back();
+    super::fd_numbers::release_cached();
     by_node(call, by, AT_EMPTY_PATH, LastLink::Follow, &mut |_, _| Err(Errno::EOPNOTSUPP))
 }
 
@@ -608,8 +615,8 @@ pub fn chdir(call: &mut Call<'_>) -> Result<Verdict> {
         return super::processes::change_to(call, fd);
     }
     let mut target = None;
-    let verdict = by_path(call, path(0), &mut |caller, place, path, walk| {
-        Ok(match caller.resolve(place, path, LastLink::Follow, walk)? {
+    let verdict = by_path(call, path(0), &mut |caller, walk_start, path, walk| {
+        Ok(match caller.resolve(walk_start, path, LastLink::Follow, walk)? {
             Outcome::Inside(found) => {
                 caller.check_enter(found.node())?;
                 target = Some(found.into_node()?);

@@ -4,14 +4,14 @@ use super::call::{Call, native_with};
 use super::context::{Inside, PATH_ROOM_BYTES};
 use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
-use super::names::{By, Calling, at, by_path, path};
-use super::paths::{self, Directory, Spot};
-use super::processes::Who;
-use super::{descriptors, kernel_objects, links, numbers, user};
+use super::names::{Calling, PathArguments, at, by_path, path};
+use super::paths::{self, Directory, PathOwner};
+use super::processes::Session;
+use super::{descriptors, fd_numbers, kernel_objects, proc_links, user_memory};
 use engine::Protection;
 use engine::format::FileKind;
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
-use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, Place};
+use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Errno, OpenFile, Result};
 
 /// What is asked for.
@@ -88,11 +88,11 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
         return Err(Errno::E2BIG);
     }
     for more in BYTES..size {
-        if user::read::<u8>(how + more)? != 0 {
+        if user_memory::read::<u8>(how + more)? != 0 {
             return Err(Errno::E2BIG);
         }
     }
-    let [flags, mode, resolve]: [u64; 3] = user::read(how)?;
+    let [flags, mode, resolve]: [u64; 3] = user_memory::read(how)?;
     let known_resolve = NO_XDEV | NO_MAGICLINKS | NO_SYMLINKS | BENEATH | IN_ROOT | CACHED;
     let makes = flags as i32 & O_CREAT != 0 || flags as i32 & O_TMPFILE == O_TMPFILE;
     let wrong_mode = if makes { mode & !0o7777 != 0 } else { mode != 0 };
@@ -113,12 +113,12 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
     Ok(Request { flags: flags as i32, mode: mode as u32, resolve })
 }
 
-fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
+fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
-    let Inside { who, walk, path, host, .. } = context.begin(server)?;
-    let mut length = user::copy_string(arguments[by.path], &mut path[..user::PATH_BYTES_MAX])?;
-    if let Some(verdict) = reopen(&who, &path[..length], request)? {
+    let Inside { session, walk, path, host, .. } = context.begin(server)?;
+    let mut length = user_memory::copy_string(arguments[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
+    if let Some(verdict) = reopen(&session, &path[..length], request)? {
         return Ok(verdict);
     }
     let mut directory = by.directory(&arguments);
@@ -127,16 +127,16 @@ fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
         length = relative(path, length);
     }
     for _ in 0..=LINKS_FOLLOWED_MAX {
-        let Spot::Ours { mut place, offset, end, retained } =
-            paths::locate(server, &who, in_root.unwrap_or(directory), path, length, host)?
+        let PathOwner::Directfs { mut walk_start, offset, end, retained } =
+            paths::locate(server, &session, in_root.unwrap_or(directory), path, length, host)?
         else {
-            numbers::give_back();
+            fd_numbers::release_cached();
             if !rewritten {
                 if !paths::may_be_above(server, directory, &path[..length]) {
                     return Ok(NATIVE);
                 }
                 let verdict = native_with(frame, arguments);
-                descriptors::note_above(server, verdict.result);
+                descriptors::record_above(server, verdict.result);
                 return Ok(verdict);
             }
             let mut arguments = arguments;
@@ -150,23 +150,23 @@ fn open_by(call: &mut Call<'_>, by: By, request: Request) -> Result<Verdict> {
             if path[0] == b'/' {
                 return Err(Errno::EXDEV);
             }
-            place.root = place.start;
+            walk_start.root = walk_start.start;
         }
-        let outcome = open_at(&who, &place, &path[offset..end], request, walk);
+        let outcome = open_at(&session, &walk_start, &path[offset..end], request, walk);
         if let Some(node) = retained {
-            who.caller.thread.release(node, 1);
+            session.caller.thread.release(node, 1);
         }
         match outcome? {
             Outcome::Inside(verdict) => return Ok(verdict),
             Outcome::Left(_) if request.resolve & (BENEATH | NO_XDEV) != 0 => return Err(Errno::EXDEV),
             Outcome::Left(Exit::Absolute) if request.resolve & IN_ROOT != 0 => {
                 // The link means the directory that stands for the root: the same walk again, from there.
-                length = paths::go_on(server, Exit::Absolute, walk.rest(), path)?;
+                length = paths::resume_walk(server, Exit::Absolute, walk.rest(), path)?;
                 length = relative(path, length);
                 in_root = Some(directory);
             }
             Outcome::Left(exit) => {
-                length = paths::go_on(server, exit, walk.rest(), path)?;
+                length = paths::resume_walk(server, exit, walk.rest(), path)?;
                 (directory, rewritten) = (Directory::Working, true);
             }
         }
@@ -182,38 +182,38 @@ fn relative(path: &mut [u8; PATH_ROOM_BYTES], length: usize) -> usize {
 }
 
 fn open_at(
-    who: &Who<'_>,
-    place: &Place,
+    session: &Session<'_>,
+    walk_start: &WalkStart,
     path: &[u8],
     request: Request,
     walk: &mut PathBuffer,
 ) -> Result<Outcome<Verdict>> {
-    let caller = &who.caller;
+    let caller = &session.caller;
     let Request { flags, mode, resolve } = request;
     let flags = flags & KNOWN;
-    let place = Place { can_leave: resolve & IN_ROOT == 0, ..*place };
+    let walk_start = WalkStart { can_leave: resolve & IN_ROOT == 0, ..*walk_start };
     if resolve & NO_SYMLINKS != 0 {
-        refuse_links(caller, &place, path, flags)?;
+        refuse_links(caller, &walk_start, path, flags)?;
     }
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     let cloexec = flags & O_CLOEXEC != 0;
-    let ahead = if flags & O_CREAT != 0 { caller.name_ahead(&place, path) } else { None };
+    let ahead = if flags & O_CREAT != 0 { caller.prefetch_name_of(&walk_start, path) } else { None };
     // Before a file is made there must be a number for it: nobody can unmake it afterwards.
-    let early = if makes { Some(Placeholder::new(who, cloexec)?) } else { None };
-    let umask = if makes { who.process.umask() } else { 0 };
+    let early = if makes { Some(Placeholder::new(session, cloexec)?) } else { None };
+    let umask = if makes { session.process.umask() } else { 0 };
     let opened = match ahead {
-        Some(ahead) => caller.open_name_ahead(&ahead, flags, (mode, umask))?,
+        Some(ahead) => caller.open_prefetched(&ahead, flags, (mode, umask))?,
         None => None,
     };
     let opened = match opened {
         Some(opened) => opened,
-        None => match caller.open_path(&place, path, flags, (mode, umask), walk)? {
+        None => match caller.open_path(&walk_start, path, flags, (mode, umask), walk)? {
             Outcome::Inside(opened) => opened,
             Outcome::Left(exit) => return Ok(Outcome::Left(exit)),
         },
     };
     match special(caller, &opened.file, flags)? {
-        None => install(who, &opened.file, early, cloexec).map(Outcome::Inside),
+        None => install(session, &opened.file, early, cloexec).map(Outcome::Inside),
         Some(file) => {
             drop(early);
             kernel_objects::open(&file, flags).map(Outcome::Inside)
@@ -235,43 +235,49 @@ fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<P
 
 /// A number of the kernel's that is given back if nothing comes behind it.
 struct Placeholder<'w> {
-    who: &'w Who<'w>,
+    session: &'w Session<'w>,
     fd: u32,
     cloexec: bool,
 }
 
 impl<'w> Placeholder<'w> {
-    fn new(who: &'w Who<'w>, cloexec: bool) -> Result<Placeholder<'w>> {
-        numbers::reserve(who, 0, cloexec).map(|fd| Placeholder { who, fd, cloexec })
+    fn new(session: &'w Session<'w>, cloexec: bool) -> Result<Placeholder<'w>> {
+        fd_numbers::reserve(session, 0, cloexec).map(|fd| Placeholder { session, fd, cloexec })
     }
 }
 
 impl Drop for Placeholder<'_> {
     fn drop(&mut self) {
-        descriptors::give_up(self.who, self.fd, self.cloexec);
+        descriptors::give_up(self.session, self.fd, self.cloexec);
     }
 }
 
 /// Puts a description behind a number.
 // By reference: each time that it is moved the processor waits for what it has just stored in other pieces.
 #[inline]
-fn install<'w>(who: &'w Who<'w>, file: &OpenFile, early: Option<Placeholder<'w>>, cloexec: bool) -> Result<Verdict> {
+fn install<'w>(
+    session: &'w Session<'w>,
+    file: &OpenFile,
+    early: Option<Placeholder<'w>>,
+    cloexec: bool,
+) -> Result<Verdict> {
     let placeholder = match early {
         Some(early) => early,
-        None => Placeholder::new(who, cloexec).inspect_err(|_| who.caller.close(file))?,
+        None => Placeholder::new(session, cloexec).inspect_err(|_| session.caller.close(file))?,
     };
     let fd = placeholder.fd;
-    who.process.install(who.caller.thread, fd, file, cloexec)?;
+    session.process.install(session.caller.thread, fd, file, cloexec)?;
     core::mem::forget(placeholder);
     Ok(done(i64::from(fd)))
 }
 
 /// Opens a descriptor of ours anew, by a path that names it.
-fn reopen(who: &Who<'_>, path: &[u8], request: Request) -> Result<Option<Verdict>> {
+fn reopen(session: &Session<'_>, path: &[u8], request: Request) -> Result<Option<Verdict>> {
     if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
         return Ok(None);
     }
-    let Some(file) = links::descriptor_of(path).and_then(|fd| who.process.file(who.caller.thread, fd)) else {
+    let Some(file) = proc_links::descriptor_of(path).and_then(|fd| session.process.file(session.caller.thread, fd))
+    else {
         return Ok(None);
     };
     let Request { flags, resolve, .. } = request;
@@ -282,16 +288,16 @@ fn reopen(who: &Who<'_>, path: &[u8], request: Request) -> Result<Option<Verdict
         return Err(Errno::EEXIST);
     }
     let flags = flags & KNOWN;
-    let opened = who.caller.open_node(file.node(), flags & !O_CREAT)?;
-    match special(&who.caller, &opened, flags)? {
-        None => install(who, &opened, None, flags & O_CLOEXEC != 0).map(Some),
+    let opened = session.caller.open_node(file.node(), flags & !O_CREAT)?;
+    match special(&session.caller, &opened, flags)? {
+        None => install(session, &opened, None, flags & O_CLOEXEC != 0).map(Some),
         Some(file) => kernel_objects::open(&file, flags).map(Some),
     }
 }
 
 /// ELOOP if a symbolic link is on the way. (Between this look and the walk somebody may put one there: it is followed then, but never out of
 /// what the other flags allow.)
-fn refuse_links(caller: &Calling<'_>, place: &Place, path: &[u8], flags: i32) -> Result<()> {
+fn refuse_links(caller: &Calling<'_>, walk_start: &WalkStart, path: &[u8], flags: i32) -> Result<()> {
     let mut end = 0;
     let mut walk = PathBuffer::new();
     while end < path.len() {
@@ -301,7 +307,7 @@ fn refuse_links(caller: &Calling<'_>, place: &Place, path: &[u8], flags: i32) ->
         if begin == end || (is_last && flags & O_NOFOLLOW != 0 && flags & O_PATH != 0) {
             return Ok(());
         }
-        match caller.stat_path(place, &path[..end], LastLink::Stay, &mut walk) {
+        match caller.stat_path(walk_start, &path[..end], LastLink::Stay, &mut walk) {
             Ok(Outcome::Inside(file)) if file.kind == FileKind::Symlink => return Err(Errno::ELOOP),
             Ok(_) => {}
             // The walk itself will say so, or make the file.

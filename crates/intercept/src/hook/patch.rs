@@ -4,7 +4,7 @@
 //! never changed; and every slot is written in full before a site leads to it.
 
 use super::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
-use super::{early, environment, strays, sys};
+use super::{early, environment, inline_syscalls, sys};
 use crate::table::{self, Header, NO_FIXUP, Site};
 use core::ops::Range;
 
@@ -121,14 +121,14 @@ fn build_id(library: &Library) -> Option<&'static [u8]> {
 }
 
 /// Fills the slots from `first` on with ones for sites that are not known yet; how many.
-pub fn prepare_strays(first: usize) -> Result<usize, Refusal> {
-    let count = strays::SITES_MAX.min(SLOTS.saturating_sub(first));
+pub fn prepare_inline_syscalls(first: usize) -> Result<usize, Refusal> {
+    let count = inline_syscalls::SITES_MAX.min(SLOTS.saturating_sub(first));
     let slots = &raw mut directfs_slots as usize;
     let all_slots = slots..slots + SLOTS * SLOT_BYTES;
     make_writable(&all_slots)?;
-    for (index, back) in strays::BACK.iter().take(count).enumerate() {
+    for (index, back) in inline_syscalls::BACK.iter().take(count).enumerate() {
         let slot = slots + (first + index) * SLOT_BYTES;
-        let content = stray_content(slot, back as *const _ as usize).ok_or(Refusal::TooFar)?;
+        let content = inline_syscall_content(slot, back as *const _ as usize).ok_or(Refusal::TooFar)?;
         // SAFETY: as in `patch_all`.
         unsafe { core::ptr::copy_nonoverlapping(content.as_ptr(), slot as *mut u8, SLOT_BYTES) };
     }
@@ -219,7 +219,7 @@ const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
 /// The code of a slot for a site that is found later: the way back is where a word says.
-fn stray_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> {
+fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> {
     const JUMP_BY_WORD: [u8; 2] = [0xff, 0x25];
     let mut bytes = [TRAP; SLOT_BYTES];
     let mut length = 0;
@@ -269,7 +269,7 @@ fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT
     if makes_threads(site) {
         push(&LINK);
         let behind = slot + push(&[JUMP]) + 4;
-        push(&displacement(behind, strays::directfs_begin as *const () as usize)?);
+        push(&displacement(behind, inline_syscalls::directfs_begin as *const () as usize)?);
     }
     let behind = slot + push(&[JUMP]) + 4;
     let window = library.base + site.window as usize;

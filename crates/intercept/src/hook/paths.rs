@@ -8,11 +8,11 @@
 //! name the mount's last component behind a `..` or a doubled slash; each piece then costs a call (readlink).
 
 use super::context::PATH_ROOM_BYTES;
-use super::processes::{self, Who};
+use super::processes::{self, Session};
 use super::server::Server;
-use super::{descriptors, links, numbers, sys, user};
+use super::{descriptors, fd_numbers, proc_links, sys, user_memory};
 use engine::Node;
-use posix::path::{Exit, LINKS_FOLLOWED_MAX, Place};
+use posix::path::{Exit, LINKS_FOLLOWED_MAX, WalkStart};
 use posix::{Errno, Result};
 
 /// Where relative paths begin.
@@ -37,11 +37,11 @@ impl Directory {
 
 /// Whose a path is.
 #[derive(Debug, Clone, Copy)]
-pub enum Spot {
+pub enum PathOwner {
     /// Ours: the path goes on at `offset` of its buffer.
-    Ours {
+    Directfs {
         /// Where a walk begins.
-        place: Place,
+        walk_start: WalkStart,
         /// Where the rest of the path is in its buffer.
         offset: usize,
         /// Bytes up to its end.
@@ -50,53 +50,53 @@ pub enum Spot {
         retained: Option<Node>,
     },
     /// The kernel's.
-    Theirs,
+    Host,
 }
 
 /// Finds out whose the path in `path[..length]` is.
 #[inline(always)]
 pub fn locate(
     server: &'static Server,
-    who: &Who<'_>,
+    session: &Session<'_>,
     directory: Directory,
     path: &mut [u8; PATH_ROOM_BYTES],
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
-) -> Result<Spot> {
+) -> Result<PathOwner> {
     if matches!(directory, Directory::Working)
         && path[0] != b'/'
-        && let Some(start) = who.directory()
+        && let Some(start) = session.directory()
     {
-        let place = Place { root: server.root, start, can_leave: true };
-        return Ok(Spot::Ours { place, offset: 0, end: length, retained: None });
+        let walk_start = WalkStart { root: server.root, start, can_leave: true };
+        return Ok(PathOwner::Directfs { walk_start, offset: 0, end: length, retained: None });
     }
-    locate_farther(server, who, directory, path, length, host)
+    locate_farther(server, session, directory, path, length, host)
 }
 
 /// The same for paths that do not begin at a working directory of ours.
 fn locate_farther(
     server: &'static Server,
-    who: &Who<'_>,
+    session: &Session<'_>,
     directory: Directory,
     path: &mut [u8; PATH_ROOM_BYTES],
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
-) -> Result<Spot> {
+) -> Result<PathOwner> {
     if path[0] == b'/' {
         if let Some(rest) = below(server.mount(), &path[..length]) {
             return Ok(at_root(server, path, rest, length));
         }
-        return come_in(server, who, None, path, length, host);
+        return enter_mount(server, session, None, path, length, host);
     }
     let start = match directory {
         Directory::Working => None,
-        Directory::Descriptor(fd) => match who.process.file(who.caller.thread, fd) {
+        Directory::Descriptor(fd) => match session.process.file(session.caller.thread, fd) {
             Some(file) => {
                 let node = file.node();
                 // The description may be closed by another thread during the walk; a thread alone keeps it by its descriptor.
                 let retained = processes::has_threads().then_some(node);
                 if retained.is_some() {
-                    who.caller.thread.retain(node)?;
+                    session.caller.thread.retain(node)?;
                 }
                 Some((node, retained))
             }
@@ -105,30 +105,30 @@ fn locate_farther(
         },
     };
     if let Some((start, retained)) = start {
-        let place = Place { root: server.root, start, can_leave: true };
-        return Ok(Spot::Ours { place, offset: 0, end: length, retained });
+        let walk_start = WalkStart { root: server.root, start, can_leave: true };
+        return Ok(PathOwner::Directfs { walk_start, offset: 0, end: length, retained });
     }
-    come_in(server, who, Some(directory), path, length, host)
+    enter_mount(server, session, Some(directory), path, length, host)
 }
 
 /// Where a path of ours begins, if that is plain, and at what offset it goes on. What is at a descriptor is for the caller to know.
 #[inline]
 pub fn begin(
     server: &'static Server,
-    who: &Who<'_>,
+    session: &Session<'_>,
     directory: Directory,
     at_descriptor: impl FnOnce(u32) -> Option<Node>,
     path: &[u8],
-) -> Option<(Place, usize)> {
-    let place = |start| Place { root: server.root, start, can_leave: true };
+) -> Option<(WalkStart, usize)> {
+    let walk_start = |start| WalkStart { root: server.root, start, can_leave: true };
     if path.first() == Some(&b'/') {
-        return below(server.mount(), path).map(|offset| (place(server.root), offset));
+        return below(server.mount(), path).map(|offset| (walk_start(server.root), offset));
     }
     let start = match directory {
-        Directory::Working => who.process.directory()?,
+        Directory::Working => session.process.directory()?,
         Directory::Descriptor(fd) => at_descriptor(fd)?,
     };
-    Some((place(start), 0))
+    Some((walk_start(start), 0))
 }
 
 /// What follows a mount directory in a path; none if the path does not lead into it by its bytes.
@@ -137,15 +137,15 @@ fn below(mount: &[u8], path: &[u8]) -> Option<usize> {
     matches!(rest.first(), None | Some(b'/')).then_some(mount.len())
 }
 
-fn at_root(server: &Server, path: &mut [u8; PATH_ROOM_BYTES], offset: usize, length: usize) -> Spot {
-    let place = Place { root: server.root, start: server.root, can_leave: true };
+fn at_root(server: &Server, path: &mut [u8; PATH_ROOM_BYTES], offset: usize, length: usize) -> PathOwner {
+    let walk_start = WalkStart { root: server.root, start: server.root, can_leave: true };
     let mut end = length;
     if offset == length {
         path[length] = b'/';
         end += 1;
         path[end] = 0;
     }
-    Spot::Ours { place, offset, end, retained: None }
+    PathOwner::Directfs { walk_start, offset, end, retained: None }
 }
 
 /// Whether what a path of the kernel's leads to may be a directory above the mount.
@@ -162,40 +162,40 @@ pub fn may_be_above(server: &Server, directory: Directory, path: &[u8]) -> bool 
 }
 
 /// A path of the kernel that may come into the mount all the same.
-fn come_in(
+fn enter_mount(
     server: &'static Server,
-    who: &Who<'_>,
+    session: &Session<'_>,
     from: Option<Directory>,
     path: &mut [u8; PATH_ROOM_BYTES],
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
-) -> Result<Spot> {
+) -> Result<PathOwner> {
     // Where descriptors have names, those that the program does not know of must not.
-    numbers::give_back();
+    fd_numbers::release_cached();
     let text = &path[..length];
     let working = b"/proc/self/cwd";
-    if let (true, Some(directory)) = (text.starts_with(working), who.process.directory()) {
-        let place = Place { root: server.root, start: directory, can_leave: true };
+    if let (true, Some(directory)) = (text.starts_with(working), session.process.directory()) {
+        let walk_start = WalkStart { root: server.root, start: directory, can_leave: true };
         // A dot stands for the link itself, with what follows it.
         let dot = working.len() - 1;
         match text.get(working.len()) {
             None | Some(b'/') => {
                 path[dot] = b'.';
-                return Ok(Spot::Ours { place, offset: dot, end: length, retained: None });
+                return Ok(PathOwner::Directfs { walk_start, offset: dot, end: length, retained: None });
             }
-            Some(_) => return Ok(Spot::Theirs),
+            Some(_) => return Ok(PathOwner::Host),
         }
     }
-    if let Some((fd, rest)) = links::split(text).filter(|(_, rest)| !rest.is_empty())
-        && let Some(file) = who.process.file(who.caller.thread, fd)
+    if let Some((fd, rest)) = proc_links::split(text).filter(|(_, rest)| !rest.is_empty())
+        && let Some(file) = session.process.file(session.caller.thread, fd)
     {
         let node = file.node();
-        who.caller.thread.retain(node)?;
-        let place = Place { root: server.root, start: node, can_leave: true };
+        session.caller.thread.retain(node)?;
+        let walk_start = WalkStart { root: server.root, start: node, can_leave: true };
         // A dot before the rest, lest its slash mean the root.
         let offset = length - rest.len() - 1;
         path[offset] = b'.';
-        return Ok(Spot::Ours { place, offset, end: length, retained: Some(node) });
+        return Ok(PathOwner::Directfs { walk_start, offset, end: length, retained: Some(node) });
     }
     let last = &server.mount()[server.mount().iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)..];
     let from_above = match from {
@@ -208,11 +208,11 @@ fn come_in(
         || has_component(text, b".")
         || text.windows(2).any(|pair| pair == b"//");
     if !odd || !has_component(text, last) {
-        return Ok(Spot::Theirs);
+        return Ok(PathOwner::Host);
     }
     match resolve_host(server, from, path, length, host) {
         Some((offset, length)) => Ok(at_root(server, path, offset, length)),
-        None => Ok(Spot::Theirs),
+        None => Ok(PathOwner::Host),
     }
 }
 
@@ -230,10 +230,10 @@ fn resolve_host(
     host: &mut [u8; PATH_ROOM_BYTES],
 ) -> Option<(usize, usize)> {
     // `host` holds what is resolved so far in its first half, what is left to resolve at the end of its second.
-    let (done, left) = host.split_at_mut(user::PATH_BYTES_MAX);
+    let (done, left) = host.split_at_mut(user_memory::PATH_BYTES_MAX);
     let mut done_bytes = match from {
         None => 0,
-        Some(directory) => directory_path(directory, done)?,
+        Some(directory) => host_directory_path(directory, done)?,
     };
     let mut begin = left.len() - length;
     left[begin..].copy_from_slice(&path[..length]);
@@ -273,7 +273,7 @@ fn resolve_host(
                     begin = end;
                     continue;
                 }
-                let mut target = [0u8; user::PATH_BYTES_MAX];
+                let mut target = [0u8; user_memory::PATH_BYTES_MAX];
                 match sys::read_link(&done[..=new_bytes], &mut target) {
                     Ok(bytes) => {
                         links += 1;
@@ -303,14 +303,14 @@ fn resolve_host(
 }
 
 /// The path of a directory of the kernel's, without a slash behind it: empty for the root.
-pub fn directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
+pub fn host_directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
     let bytes = match directory {
         Directory::Working => sys::working_directory(into).ok()?,
         Directory::Descriptor(fd) => {
             let mut link = [0u8; 32];
             let base = b"/proc/self/fd/";
             link[..base.len()].copy_from_slice(base);
-            crate::contract::write_number(u64::from(fd), &mut link[base.len()..]);
+            crate::handoff::write_number(u64::from(fd), &mut link[base.len()..]);
             sys::read_link(&link, into).ok()?
         }
     };
@@ -322,14 +322,14 @@ pub fn directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
 }
 
 /// After a walk left the mount: puts the path to go on with into `path`; its length.
-pub fn go_on(server: &Server, exit: Exit, rest: &[u8], path: &mut [u8; PATH_ROOM_BYTES]) -> Result<usize> {
+pub fn resume_walk(server: &Server, exit: Exit, rest: &[u8], path: &mut [u8; PATH_ROOM_BYTES]) -> Result<usize> {
     let (above, rest) = match exit {
         Exit::Absolute => (&b""[..], rest),
         Exit::AboveRoot => climb(server.above(), rest),
     };
     let slash = exit == Exit::AboveRoot && above.len() > 1 && !rest.is_empty();
     let length = above.len() + usize::from(slash) + rest.len();
-    if length >= user::PATH_BYTES_MAX {
+    if length >= user_memory::PATH_BYTES_MAX {
         return Err(Errno::ENAMETOOLONG);
     }
     path[..above.len()].copy_from_slice(above);

@@ -14,8 +14,11 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
 use super::names::Calling;
 use super::server::Server;
-use super::{context, descriptors, identity, kernel_objects, mapping, numbers, paths, stack, strays, sys, user};
-use crate::contract;
+use super::{
+    context, descriptors, fd_numbers, identity, inline_syscalls, kernel_objects, mapping, paths, stack, sys,
+    user_memory,
+};
+use crate::handoff;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicBool;
@@ -23,13 +26,13 @@ use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
 use engine::format::FileKind;
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
-use posix::path::{LastLink, Outcome, PathBuffer, Place};
+use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::process::{ChildNumber, Fork, Process, Processes};
-use posix::{Errno, Kept, OpenFile, Result};
+use posix::{CachedReference, Errno, OpenFile, Result};
 
 /// Who calls: a thread acting for somebody, in a process.
 #[derive(Clone, Copy)]
-pub struct Who<'c> {
+pub struct Session<'c> {
     /// The thread.
     pub caller: Calling<'c>,
     /// The process.
@@ -37,15 +40,15 @@ pub struct Who<'c> {
     /// Whether that is a child which runs in its parent's memory.
     pub is_child: bool,
     /// The working directory of a process with several threads, which this one keeps: taken once, so that they need not count one another's calls.
-    pub kept: &'c Kept,
+    pub cached_directory: &'c CachedReference,
 }
 
-impl Who<'_> {
+impl Session<'_> {
     /// The working directory, if it is ours: it stays what it is for the time of the call, even if another thread goes elsewhere.
     #[inline]
     pub fn directory(&self) -> Option<Node> {
         let now = self.process.directory();
-        if has_threads() && now != self.kept.node() {
+        if has_threads() && now != self.cached_directory.node() {
             return self.follow();
         }
         now
@@ -55,24 +58,24 @@ impl Who<'_> {
     #[cold]
     fn follow(&self) -> Option<Node> {
         let thread = self.caller.thread;
-        self.kept.give_back(thread);
+        self.cached_directory.release(thread);
         loop {
             let visit = thread.visit();
             let now = self.process.directory()?;
             // While the visit lasts it is not used for something else, even if the process has left it since.
             let Some(taken) = visit.begin_at(now).ok().and_then(|seen| visit.take(seen)) else { continue };
             drop(visit);
-            thread.note(taken);
-            self.kept.keep(thread, taken);
+            thread.record_reference(taken);
+            self.cached_directory.replace(thread, taken);
             return Some(taken);
         }
     }
 }
 
-struct Main(UnsafeCell<MaybeUninit<Process<'static>>>);
+struct MainProcess(UnsafeCell<MaybeUninit<Process<'static>>>);
 // SAFETY: see the module's invariant.
-unsafe impl Sync for Main {}
-static MAIN: Main = Main(UnsafeCell::new(MaybeUninit::uninit()));
+unsafe impl Sync for MainProcess {}
+static MAIN: MainProcess = MainProcess(UnsafeCell::new(MaybeUninit::uninit()));
 static THREADS: AtomicBool = AtomicBool::new(false);
 
 /// This process.
@@ -154,22 +157,22 @@ fn take(
     };
     let process = match found {
         Some(process) => process,
-        None => processes.register(thread, identity::ask_umask())?,
+        None => processes.register(thread, identity::query_umask())?,
     };
     set_main(process);
     if let (Some(path), Origin::Exec(_)) = (directory, origin) {
         let inside = context.begin(server)?;
-        let caller = inside.who.caller;
-        let place = Place { root: server.root, start: server.root, can_leave: false };
+        let caller = inside.session.caller;
+        let walk_start = WalkStart { root: server.root, start: server.root, can_leave: false };
         let buffer: &mut PathBuffer = inside.walk;
-        let Outcome::Inside(found) = caller.resolve(&place, path, LastLink::Follow, buffer)? else {
+        let Outcome::Inside(found) = caller.resolve(&walk_start, path, LastLink::Follow, buffer)? else {
             return Err(Errno::ENOENT);
         };
         caller.check_enter(found.node())?;
         kernel_objects::leave_host_directory()?;
         process.set_directory(caller.thread, Some(found.node()))?;
     }
-    note_directory(server, process.directory().is_some());
+    record_directory(server, process.directory().is_some());
     let mut has_mapped = false;
     process.mappings(context.thread(server)?, &mut |_| has_mapped = true)?;
     if has_mapped {
@@ -192,14 +195,15 @@ pub fn is_above() -> bool {
 
 /// Whether a directory of the kernel's, whose path (empty for the root) `ask` tells, is above the mount.
 pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
-    let mut path = [0u8; user::PATH_BYTES_MAX];
+    let mut path = [0u8; user_memory::PATH_BYTES_MAX];
     let Some(length) = ask(&mut path) else { return false };
     server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 /// Tells the filter which relative paths to send on.
-fn note_directory(server: &Server, is_inside: bool) {
-    let above = !is_inside && is_above_mount(server, |into| paths::directory_path(paths::Directory::Working, into));
+fn record_directory(server: &Server, is_inside: bool) {
+    let above =
+        !is_inside && is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Working, into));
     ABOVE.store(above, Relaxed);
     DIRECTFS_CWD.store(u8::from(is_inside || above), Relaxed);
 }
@@ -207,7 +211,7 @@ fn note_directory(server: &Server, is_inside: bool) {
 // Children.
 
 /// What a call says of the child that it makes.
-struct Plan {
+struct ClonePlan {
     flags: u64,
     stack: u64,
 }
@@ -215,7 +219,7 @@ struct Plan {
 /// fork().
 pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
     // SAFETY: a child with a copy of this memory goes on from here, as the parent does.
-    child_of_its_own(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]) })
+    child_with_own_memory(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]) })
 }
 
 /// vfork().
@@ -224,15 +228,15 @@ pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
         // One child in another's memory is enough: this one gets a copy, for which the caller waits all the same.
         let flags = (libc::SIGCHLD | CLONE_VFORK) as u64;
         // SAFETY: as in `fork`.
-        return child_of_its_own(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) });
+        return child_with_own_memory(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) });
     }
-    child_in_our_memory(call, (CLONE_VM | CLONE_VFORK) as u64)
+    child_in_shared_memory(call, (CLONE_VM | CLONE_VFORK) as u64)
 }
 
 /// clone(flags, stack, parent_tid, child_tid, tls).
 pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
     let arguments = call.arguments();
-    let plan = Plan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1] };
+    let plan = ClonePlan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1] };
     make(call, &plan, &mut |flags| {
         let [_, stack, parent_tid, child_tid, tls, more] = arguments;
         // SAFETY: as in `fork`; what the program asked for besides is done to the places that it named.
@@ -253,10 +257,10 @@ pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let mut words = [0u64; CLONE_ARGS_WORDS_MAX];
     for (index, word) in words.iter_mut().take(bytes as usize / 8).enumerate() {
-        *word = user::read(address + 8 * index as u64)?;
+        *word = user_memory::read(address + 8 * index as u64)?;
     }
     let [flags, _, _, _, _, stack, ..] = words;
-    let plan = Plan { flags, stack };
+    let plan = ClonePlan { flags, stack };
     make(call, &plan, &mut |flags| {
         let mut words = words;
         words[0] = flags;
@@ -265,10 +269,10 @@ pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-fn make(call: &mut Call<'_>, plan: &Plan, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
+fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
     let has = |flag: i32| plan.flags & flag as u64 != 0;
     if has(CLONE_THREAD) {
-        call.begin()?.who.process.set_threads();
+        call.begin()?.session.process.set_threads();
         THREADS.store(true, Relaxed);
         return Ok(NATIVE);
     }
@@ -278,7 +282,7 @@ fn make(call: &mut Call<'_>, plan: &Plan, run: &mut dyn FnMut(u64) -> i64) -> Re
             return Err(Errno::ENOSYS);
         }
         if !call.context.is_child() {
-            return child_in_our_memory(call, plan.flags);
+            return child_in_shared_memory(call, plan.flags);
         }
     }
     let flags = plan.flags & !(CLONE_VM as u64);
@@ -287,9 +291,9 @@ fn make(call: &mut Call<'_>, plan: &Plan, run: &mut dyn FnMut(u64) -> i64) -> Re
             // On a stack that it names, in a copy of the memory: made at its site, which cannot leave the flag out.
             return Err(Errno::ENOSYS);
         }
-        return child_in_our_memory(call, flags);
+        return child_in_shared_memory(call, flags);
     }
-    child_of_its_own(call, flags, &mut || run(flags))
+    child_with_own_memory(call, flags, &mut || run(flags))
 }
 
 fn fork_of(flags: u64, child: ChildNumber) -> Fork {
@@ -304,11 +308,11 @@ fn fork_of(flags: u64, child: ChildNumber) -> Fork {
 
 /// A process number for a child. One that uses our descriptor table cannot hold a lock of its own:
 /// the kernel would drop it with the table, not with the child.
-fn take_child_number(who: &Who<'_>, flags: u64) -> Result<ChildNumber> {
+fn take_child_number(session: &Session<'_>, flags: u64) -> Result<ChildNumber> {
     if flags & CLONE_FILES as u64 != 0 {
-        return Ok(who.process.share_number());
+        return Ok(session.process.share_number());
     }
-    let child = who.process.take_child_number(contract::DESCRIPTORS_FROM)?;
+    let child = session.process.take_child_number(handoff::DESCRIPTORS_FROM)?;
     if let Some(description) = child.description {
         descriptors::protect(description);
     }
@@ -334,24 +338,25 @@ fn take_up_child_number(server: &'static Server, child: ChildNumber) {
 }
 
 /// Makes a child with a copy of our memory, here: parent and child both go on behind it.
-fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
+fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
-    let who = context.begin(server)?.who;
-    let thread = who.caller.thread;
-    lend_numbers(flags, who.is_child);
-    let child = take_child_number(&who, flags)?;
-    let prepared = who.process.prepare_fork(thread, fork_of(flags, child)).inspect_err(|_| give_child_number(child))?;
+    let session = context.begin(server)?.session;
+    let thread = session.caller.thread;
+    share_numbers(flags, session.is_child);
+    let child = take_child_number(&session, flags)?;
+    let prepared =
+        session.process.prepare_fork(thread, fork_of(flags, child)).inspect_err(|_| give_child_number(child))?;
     let result = run();
     if result != 0 {
         if result < 0 {
-            who.process.abandon(thread, prepared);
+            session.process.cancel_fork(thread, prepared);
         }
         give_child_number(child);
         return Ok(done(result));
     }
     take_up_child_number(server, child);
-    if strays::is_armed() {
-        strays::arm_thread();
+    if inline_syscalls::is_armed() {
+        inline_syscalls::arm_thread();
     }
     context::forget_all();
     // SAFETY: as above.
@@ -361,7 +366,7 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i6
     match adopted {
         Ok(process) => {
             set_main(process);
-            numbers::begin_anew(&process, had_threads);
+            fd_numbers::begin_anew(&process, had_threads);
         }
         Err(_) => sys::refuse(&[b"a child that was made cannot take part in the file system"]),
     }
@@ -370,28 +375,28 @@ fn child_of_its_own(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i6
 }
 
 /// Parked numbers and children: one that shares our table would not know of them, and one that comes with a descriptor of its own needs a number.
-fn lend_numbers(flags: u64, is_child: bool) {
+fn share_numbers(flags: u64, is_child: bool) {
     if is_child {
         return;
     }
     if flags & CLONE_FILES as u64 != 0 {
-        numbers::stop();
+        fd_numbers::stop();
     }
     if flags & libc::CLONE_PIDFD as u64 != 0 {
-        numbers::give_back();
+        fd_numbers::release_cached();
     }
 }
 
 /// Has a child made at the call's site, which runs in our memory while this thread waits.
-fn child_in_our_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
+fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
-    let who = context.begin(server)?.who;
-    lend_numbers(flags, who.is_child);
-    let child = take_child_number(&who, flags)?;
-    let prepared = who.process.prepare_fork(who.caller.thread, fork_of(flags, child));
+    let session = context.begin(server)?.session;
+    share_numbers(flags, session.is_child);
+    let child = take_child_number(&session, flags)?;
+    let prepared = session.process.prepare_fork(session.caller.thread, fork_of(flags, child));
     let prepared = prepared.inspect_err(|_| give_child_number(child))?;
-    numbers::lend();
-    context.park(prepared, child);
+    fd_numbers::begin_memory_sharing();
+    context.suspend(prepared, child);
     // SAFETY: the words are this thread's, and no reference to them exists.
     unsafe { (*thread_words()).forked_by = i64::from(sys::process_id()) };
     Ok(NATIVE)
@@ -399,7 +404,7 @@ fn child_in_our_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
 
 /// After a child was made in our memory: finds out whether this is the child or the parent, and puts things in their order.
 #[cold]
-pub fn settle(server: &'static Server, context: &mut context::Context) {
+pub fn after_shared_memory_child(server: &'static Server, context: &mut context::Context) {
     let words = thread_words();
     // SAFETY: as above.
     let forked_by = unsafe { (*words).forked_by };
@@ -411,21 +416,21 @@ pub fn settle(server: &'static Server, context: &mut context::Context) {
     }
     // SAFETY: as above.
     unsafe { (*words).forked_by = 0 };
-    numbers::end_lending();
-    let (unused, child) = context.unpark();
+    fd_numbers::end_memory_sharing();
+    let (unused, child) = context.resume();
     server.fs.remove_child_number(child.number);
     give_child_number(child);
     let Ok(inside) = context.begin(server) else { return };
     if let Some(unused) = unused {
-        inside.who.process.abandon(inside.who.caller.thread, unused);
+        inside.session.process.cancel_fork(inside.session.caller.thread, unused);
     }
-    note_directory(server, inside.who.process.directory().is_some());
+    record_directory(server, inside.session.process.directory().is_some());
 }
 
 /// exit_group(status): gives back what the process holds. The kernel does the rest.
 pub fn exit_group(call: &mut Call<'_>) -> Result<Verdict> {
     if let Ok(inside) = call.begin() {
-        inside.who.process.exit(inside.who.caller.thread);
+        inside.session.process.exit(inside.session.caller.thread);
     }
     call.context.leave();
     Ok(NATIVE)
@@ -453,18 +458,18 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
         _ => verdict,
     };
     let is_child = call.context.is_child();
-    let who = call.begin()?.who;
+    let session = call.begin()?.session;
     if target.is_none() && verdict.result < 0 {
         return Ok(verdict);
     }
-    let left = match who.process.directory() {
+    let left = match session.process.directory() {
         // The kernel's has been left before.
         Some(_) => Ok(()),
         None => target.map_or(Ok(()), |_| kernel_objects::leave_host_directory()),
     };
-    let set = left.and_then(|()| who.process.set_directory(who.caller.thread, target));
+    let set = left.and_then(|()| session.process.set_directory(session.caller.thread, target));
     if let Some(node) = target {
-        who.caller.thread.release(node, 1);
+        session.caller.thread.release(node, 1);
     }
     set?;
     if is_child {
@@ -472,7 +477,7 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
         DIRECTFS_CWD.store(1, Relaxed);
         ABOVE.store(true, Relaxed);
     } else {
-        note_directory(server, target.is_some());
+        record_directory(server, target.is_some());
     }
     Ok(verdict)
 }
@@ -485,11 +490,11 @@ pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// Goes to the directory of a descriptor.
 pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
-    let who = call.begin()?.who;
-    let target = match who.process.file(who.caller.thread, fd) {
+    let session = call.begin()?.session;
+    let target = match session.process.file(session.caller.thread, fd) {
         Some(file) => {
-            who.caller.check_enter(file.node())?;
-            who.caller.thread.retain(file.node())?;
+            session.caller.check_enter(file.node())?;
+            session.caller.thread.retain(file.node())?;
             Some(file.node())
         }
         None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
@@ -504,14 +509,14 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
     let (into, room) = (call.frame.rdi, call.frame.rsi);
     let server = call.server;
     let inside = call.begin()?;
-    let Some(directory) = inside.who.process.directory() else { return Ok(NATIVE) };
-    let start = path_of(server, &inside.who.caller, directory, inside.path)?;
+    let Some(directory) = inside.session.process.directory() else { return Ok(NATIVE) };
+    let start = path_of(server, &inside.session.caller, directory, inside.path)?;
     let length = inside.path.len() - start;
     if length as u64 > room {
         return Err(Errno::ERANGE);
     }
     // SAFETY: used for this call only.
-    unsafe { user::bytes_mut(into, length as u64)? }.copy_from_slice(&inside.path[start..]);
+    unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&inside.path[start..]);
     Ok(done(length as i64))
 }
 
@@ -528,7 +533,7 @@ pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mu
         }
         let number = caller.thread.parent(current)?;
         let parent = caller.thread.node(number, None)?;
-        let parent = posix::Held::owned(caller.thread, parent);
+        let parent = posix::NodeRef::owned(caller.thread, parent);
         // A rename between the two: its new place is found the next time round.
         let Ok(length) = caller.thread.name_of(parent.node(), current.number, &mut name) else {
             if caller.thread.parent(current)? == number {
@@ -556,7 +561,7 @@ pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into
     }
     let mut name = [0u8; 255];
     if let Ok(directory) = caller.thread.node(file.found_in(), None) {
-        let directory = posix::Held::owned(caller.thread, directory);
+        let directory = posix::NodeRef::owned(caller.thread, directory);
         if let Ok(length) = caller.thread.name_of(directory.node(), file.node().number, &mut name) {
             let room = into.len() - 1 - length;
             let start = path_of(server, caller, directory.node(), &mut into[..room])?;
@@ -568,7 +573,7 @@ pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into
     }
     const DELETED: &[u8] = b" (deleted)";
     let mut digits = [0u8; 20];
-    let count = crate::contract::write_number(file.node().number, &mut digits);
+    let count = crate::handoff::write_number(file.node().number, &mut digits);
     let mut start = into.len() - 1;
     into[start] = 0;
     for part in [DELETED, &digits[..count], b"/#", server.mount()] {
@@ -582,13 +587,13 @@ pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into
 pub fn umask(call: &mut Call<'_>) -> Result<Verdict> {
     let frame = call.frame;
     let mask = frame.rdi as u32 & 0o777;
-    call.begin()?.who.process.set_umask(mask);
+    call.begin()?.session.process.set_umask(mask);
     Ok(native_with(frame, frame.arguments()))
 }
 
 /// setuid and all others that change whom the process acts for: the kernel decides, then it is asked.
 pub fn change_identity(call: &mut Call<'_>) -> Result<Verdict> {
     let verdict = native_with(call.frame, call.arguments());
-    identity::forget();
+    identity::invalidate();
     Ok(verdict)
 }

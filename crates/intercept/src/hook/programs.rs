@@ -9,7 +9,7 @@ const LINE_BYTES_MAX: usize = 255;
 
 /// A kind of program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Kind {
+pub enum ProgramKind {
     /// For an interpreter, perhaps with one argument: where both stand in the head.
     Script(Range<usize>, Option<Range<usize>>),
     /// With the loader of glibc, which loads the library.
@@ -25,14 +25,14 @@ pub enum Kind {
 }
 
 /// The kind of a program.
-pub fn kind_of(head: &[u8]) -> Kind {
+pub fn kind_of(head: &[u8]) -> ProgramKind {
     if head.starts_with(b"#!") {
         return script(head);
     }
-    program(head).unwrap_or(Kind::Unknown)
+    program(head).unwrap_or(ProgramKind::Unknown)
 }
 
-fn script(head: &[u8]) -> Kind {
+fn script(head: &[u8]) -> ProgramKind {
     let head = &head[..head.len().min(LINE_BYTES_MAX)];
     let end = head.iter().position(|&byte| byte == b'\n').unwrap_or(head.len());
     let is_blank = |at: &usize| matches!(head[*at], b' ' | b'\t');
@@ -40,14 +40,14 @@ fn script(head: &[u8]) -> Kind {
     let begin = skip(2);
     let stop = (begin..end).find(is_blank).unwrap_or(end);
     if begin == stop {
-        return Kind::Unknown;
+        return ProgramKind::Unknown;
     }
     let argument = skip(stop);
     let argument_end = (argument..end).rev().find(|at| !is_blank(at)).map_or(argument, |last| last + 1);
-    Kind::Script(begin..stop, (argument < argument_end).then_some(argument..argument_end))
+    ProgramKind::Script(begin..stop, (argument < argument_end).then_some(argument..argument_end))
 }
 
-fn program(head: &[u8]) -> Option<Kind> {
+fn program(head: &[u8]) -> Option<ProgramKind> {
     const X86_64: u16 = 62;
     const PT_INTERP: u32 = 3;
     const PT_NOTE: u32 = 4;
@@ -61,19 +61,20 @@ fn program(head: &[u8]) -> Option<Kind> {
         return None;
     }
     let table = usize::try_from(long(32)?).ok()?;
-    let mut kind = Kind::Static;
+    let mut kind = ProgramKind::Static;
     for index in 0..usize::from(half(56)?) {
         let header = table.checked_add(index * HEADER_BYTES)?;
         let (start, bytes) = (usize::try_from(long(header + 8)?).ok()?, usize::try_from(long(header + 32)?).ok()?);
         match (word(header)?, &kind) {
-            (PT_INTERP, Kind::Static) => {
+            (PT_INTERP, ProgramKind::Static) => {
                 let loader = head.get(start..start.checked_add(bytes)?)?;
                 let name = loader.rsplit(|&byte| byte == b'/').next()?;
-                kind = if name.starts_with(b"ld-linux-x86-64.so") { Kind::Dynamic } else { Kind::Foreign };
+                kind =
+                    if name.starts_with(b"ld-linux-x86-64.so") { ProgramKind::Dynamic } else { ProgramKind::Foreign };
             }
             // Notes that lie further behind are not those of Go's linker.
-            (PT_NOTE, Kind::Dynamic) if head.get(start..).is_some_and(|notes| has_go_note(notes, bytes)) => {
-                kind = Kind::Own;
+            (PT_NOTE, ProgramKind::Dynamic) if head.get(start..).is_some_and(|notes| has_go_note(notes, bytes)) => {
+                kind = ProgramKind::Own;
             }
             _ => {}
         }
@@ -104,7 +105,9 @@ mod tests {
 
     fn interpreter(line: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
         match kind_of(line) {
-            Kind::Script(interpreter, argument) => Some((&line[interpreter], argument.map(|range| &line[range]))),
+            ProgramKind::Script(interpreter, argument) => {
+                Some((&line[interpreter], argument.map(|range| &line[range])))
+            }
             _ => None,
         }
     }
@@ -121,7 +124,7 @@ mod tests {
     #[test]
     fn a_program_of_this_system_has_its_loader() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
-        assert_eq!(kind_of(&bytes[..HEAD_BYTES]), Kind::Dynamic);
+        assert_eq!(kind_of(&bytes[..HEAD_BYTES]), ProgramKind::Dynamic);
         for length in 0..HEAD_BYTES {
             // Whatever is cut off: no panic.
             kind_of(&bytes[..length]);
@@ -129,7 +132,7 @@ mod tests {
         let note = b"\x04\0\0\0\x08\0\0\0\x04\0\0\0Go\0\0buildid\0";
         assert!(has_go_note(note, note.len()) && !has_go_note(note, 12) && !has_go_note(&note[..15], note.len()));
         assert!(!has_go_note(&[0xff; 64], 64));
-        assert_eq!(kind_of(b"hello"), Kind::Unknown);
-        assert_eq!(kind_of(b""), Kind::Unknown);
+        assert_eq!(kind_of(b"hello"), ProgramKind::Unknown);
+        assert_eq!(kind_of(b""), ProgramKind::Unknown);
     }
 }

@@ -4,48 +4,49 @@ use super::call::{Call, native_with};
 use super::context::{Inside, PATH_ROOM_BYTES};
 use super::dispatch::{NATIVE, done};
 use super::entry::{Frame, Verdict};
-use super::names::{By, at, check_flags, descriptor_by_name, follow, is_empty, path};
-use super::paths::{self, Directory, Spot};
+use super::names::{PathArguments, at, check_flags, descriptor_by_name, follow, is_empty, path};
+use super::paths::{self, Directory, PathOwner};
 use super::server::Server;
-use super::{sys, user};
+use super::{sys, user_memory};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
 use pmem::Direct;
-use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, Place};
-use posix::{Errno, Held, Result};
+use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, WalkStart};
+use posix::{Errno, NodeRef, Result};
 
 /// What one of two paths came to.
 enum Side<T> {
-    Ours(T),
+    Directfs(T),
     /// The kernel's; true: its path was rewritten.
-    Theirs(bool),
+    Host(bool),
 }
 
 /// Walks one of two paths.
 #[allow(clippy::too_many_arguments)]
 fn side<T>(
     server: &'static Server,
-    who: &super::processes::Who<'_>,
+    session: &super::processes::Session<'_>,
     mut directory: Directory,
     address: u64,
     path: &mut [u8; PATH_ROOM_BYTES],
     host: &mut [u8; PATH_ROOM_BYTES],
     walk: &mut PathBuffer,
-    mut act: impl FnMut(&Place, &[u8], &mut PathBuffer) -> Result<Outcome<T>>,
+    mut act: impl FnMut(&WalkStart, &[u8], &mut PathBuffer) -> Result<Outcome<T>>,
 ) -> Result<Side<T>> {
-    let mut length = user::copy_string(address, &mut path[..user::PATH_BYTES_MAX])?;
+    let mut length = user_memory::copy_string(address, &mut path[..user_memory::PATH_BYTES_MAX])?;
     let mut rewritten = false;
     for _ in 0..=LINKS_FOLLOWED_MAX {
-        let Spot::Ours { place, offset, end, retained } = paths::locate(server, who, directory, path, length, host)?
+        let PathOwner::Directfs { walk_start, offset, end, retained } =
+            paths::locate(server, session, directory, path, length, host)?
         else {
-            return Ok(Side::Theirs(rewritten));
+            return Ok(Side::Host(rewritten));
         };
-        let outcome = act(&place, &path[offset..end], walk);
+        let outcome = act(&walk_start, &path[offset..end], walk);
         if let Some(node) = retained {
-            who.caller.thread.release(node, 1);
+            session.caller.thread.release(node, 1);
         }
         match outcome? {
-            Outcome::Inside(found) => return Ok(Side::Ours(found)),
-            Outcome::Left(exit) => length = paths::go_on(server, exit, walk.rest(), path)?,
+            Outcome::Inside(found) => return Ok(Side::Directfs(found)),
+            Outcome::Left(exit) => length = paths::resume_walk(server, exit, walk.rest(), path)?,
         }
         (directory, rewritten) = (Directory::Working, true);
     }
@@ -53,7 +54,11 @@ fn side<T>(
 }
 
 /// Lets the kernel do a call by two paths, of which some may have been rewritten.
-fn native_by_two(frame: &Frame, (from, from_path): (By, Option<&[u8]>), (to, to_path): (By, Option<&[u8]>)) -> Verdict {
+fn native_by_two(
+    frame: &Frame,
+    (from, from_path): (PathArguments, Option<&[u8]>),
+    (to, to_path): (PathArguments, Option<&[u8]>),
+) -> Verdict {
     let mut arguments = frame.arguments();
     for (by, path) in [(from, from_path), (to, to_path)] {
         let Some(path) = path else { continue };
@@ -66,7 +71,7 @@ fn native_by_two(frame: &Frame, (from, from_path): (By, Option<&[u8]>), (to, to_
 }
 
 /// EXDEV, or what the kernel says first: that there is no such file.
-fn across(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
+fn across(by: PathArguments, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
     let directory = match (rewritten, by.directory) {
         (None, Some(index)) => arguments[index],
         _ => libc::AT_FDCWD as u64,
@@ -80,11 +85,11 @@ fn across(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
 }
 
 /// What the kernel says of a new name on its side for a file of ours: EXDEV, or first what is wrong with its directory.
-fn to_theirs(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
-    let mut text = [0u8; user::PATH_BYTES_MAX];
+fn host_target_error(by: PathArguments, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
+    let mut text = [0u8; user_memory::PATH_BYTES_MAX];
     let length = match rewritten {
-        Some(path) => user::copy_string(path.as_ptr() as u64, &mut text),
-        None => user::copy_string(arguments[by.path], &mut text),
+        Some(path) => user_memory::copy_string(path.as_ptr() as u64, &mut text),
+        None => user_memory::copy_string(arguments[by.path], &mut text),
     };
     let length = match length {
         Ok(0) => return Errno::ENOENT,
@@ -108,13 +113,13 @@ fn to_theirs(by: By, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
 }
 
 /// Where a path begins, and what is to be walked from there.
-type Way<'w> = (&'w Place, &'w [u8]);
+type Way<'w> = (&'w WalkStart, &'w [u8]);
 
 /// Runs `call` if both paths are ours. None: they are not, or `call` says that they do not lead to their ends without links; nothing was done then.
-fn both_short(
+fn both_fast(
     server: &'static Server,
-    who: &super::processes::Who<'_>,
-    (from, to): (By, By),
+    session: &super::processes::Session<'_>,
+    (from, to): (PathArguments, PathArguments),
     arguments: &[u64; 6],
     (path, second): (&mut [u8; PATH_ROOM_BYTES], &mut [u8; PATH_ROOM_BYTES]),
     host: &mut [u8; PATH_ROOM_BYTES],
@@ -122,11 +127,11 @@ fn both_short(
 ) -> Result<Option<Result<()>>> {
     let mut spots = [None, None];
     for (index, (by, buffer)) in [(from, &mut *path), (to, &mut *second)].into_iter().enumerate() {
-        let length = user::copy_string(arguments[by.path], &mut buffer[..user::PATH_BYTES_MAX])?;
-        if let Ok(Spot::Ours { place, offset, end, retained }) =
-            paths::locate(server, who, by.directory(arguments), buffer, length, host)
+        let length = user_memory::copy_string(arguments[by.path], &mut buffer[..user_memory::PATH_BYTES_MAX])?;
+        if let Ok(PathOwner::Directfs { walk_start, offset, end, retained }) =
+            paths::locate(server, session, by.directory(arguments), buffer, length, host)
         {
-            spots[index] = Some((place, offset..end, retained));
+            spots[index] = Some((walk_start, offset..end, retained));
         }
     }
     let done = match &spots {
@@ -137,38 +142,52 @@ fn both_short(
     };
     for (_, _, retained) in spots.into_iter().flatten() {
         if let Some(node) = retained {
-            who.caller.thread.release(node, 1);
+            session.caller.thread.release(node, 1);
         }
     }
     Ok(done)
 }
 
-fn rename_by(call: &mut Call<'_>, from: By, to: By, flags: u32) -> Result<Verdict> {
+fn rename_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags: u32) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
-    let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
-    let caller = who.caller;
-    let short = |from: Way<'_>, to: Way<'_>| caller.rename_short(from, to, flags);
-    if let Some(renamed) = both_short(server, &who, (from, to), &arguments, (path, second), host, short)? {
+    let Inside { session, walk, path, second, host, .. } = context.begin(server)?;
+    let caller = session.caller;
+    let short = |from: Way<'_>, to: Way<'_>| caller.rename_fast(from, to, flags);
+    if let Some(renamed) = both_fast(server, &session, (from, to), &arguments, (path, second), host, short)? {
         return renamed.map(|()| done(0));
     }
-    let old: Side<Parent<'_, 'static, Direct>> =
-        side(server, &who, from.directory(&arguments), arguments[from.path], path, host, walk, |place, path, walk| {
-            caller.resolve_parent(place, path, walk)
-        })?;
-    let new =
-        side(server, &who, to.directory(&arguments), arguments[to.path], second, host, walk, |place, path, walk| {
-            caller.resolve_parent(place, path, walk)
-        })?;
+    let old: Side<Parent<'_, 'static, Direct>> = side(
+        server,
+        &session,
+        from.directory(&arguments),
+        arguments[from.path],
+        path,
+        host,
+        walk,
+        |walk_start, path, walk| caller.resolve_parent(walk_start, path, walk),
+    )?;
+    let new = side(
+        server,
+        &session,
+        to.directory(&arguments),
+        arguments[to.path],
+        second,
+        host,
+        walk,
+        |walk_start, path, walk| caller.resolve_parent(walk_start, path, walk),
+    )?;
     match (old, new) {
-        (Side::Ours(old), Side::Ours(new)) => caller.rename_resolved(&old, &new, flags).map(|()| done(0)),
-        (Side::Theirs(false), Side::Theirs(false)) => Ok(NATIVE),
-        (Side::Theirs(old), Side::Theirs(new)) => {
+        (Side::Directfs(old), Side::Directfs(new)) => caller.rename_resolved(&old, &new, flags).map(|()| done(0)),
+        (Side::Host(false), Side::Host(false)) => Ok(NATIVE),
+        (Side::Host(old), Side::Host(new)) => {
             let from = (from, old.then_some(&path[..]));
             Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
         }
-        (Side::Theirs(rewritten), Side::Ours(_)) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
+        (Side::Host(rewritten), Side::Directfs(_)) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
+        (Side::Directfs(_), Side::Host(rewritten)) => {
+            Err(host_target_error(to, &arguments, rewritten.then_some(&second[..])))
+        }
     }
 }
 
@@ -188,70 +207,82 @@ pub fn renameat2(call: &mut Call<'_>) -> Result<Verdict> {
     rename_by(call, at(0), at(2), flags)
 }
 
-fn link_by(call: &mut Call<'_>, from: By, to: By, flags: i32) -> Result<Verdict> {
+fn link_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags: i32) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
-    let Inside { who, walk, path, second, host, .. } = context.begin(server)?;
-    let caller = who.caller;
+    let Inside { session, walk, path, second, host, .. } = context.begin(server)?;
+    let caller = session.caller;
     if flags == 0 {
-        let short = |from: Way<'_>, to: Way<'_>| caller.link_short(from, to);
-        if let Some(linked) = both_short(server, &who, (from, to), &arguments, (path, second), host, short)? {
+        let short = |from: Way<'_>, to: Way<'_>| caller.link_fast(from, to);
+        if let Some(linked) = both_fast(server, &session, (from, to), &arguments, (path, second), host, short)? {
             return linked.map(|()| done(0));
         }
     }
     let last_link = follow(flags, AT_SYMLINK_FOLLOW, LastLink::Follow);
     // Whether a file without names may get one, with the file.
-    let old: Side<(Held<'_, 'static>, bool)> = if is_empty(flags, arguments[from.path])? {
+    let old: Side<(NodeRef<'_, 'static>, bool)> = if is_empty(flags, arguments[from.path])? {
         match from.directory(&arguments) {
-            Directory::Descriptor(fd) => match who.process.file(caller.thread, fd) {
+            Directory::Descriptor(fd) => match session.process.file(caller.thread, fd) {
                 Some(file) => {
                     caller.thread.retain(file.node())?;
-                    Side::Ours((Held::owned(caller.thread, file.node()), file.is_linkable()))
+                    Side::Directfs((NodeRef::owned(caller.thread, file.node()), file.is_linkable()))
                 }
-                None => Side::Theirs(false),
+                None => Side::Host(false),
             },
-            Directory::Working => match who.process.directory() {
-                Some(node) => Side::Ours((Held::borrowed(caller.thread, node), false)),
-                None => Side::Theirs(false),
+            Directory::Working => match session.process.directory() {
+                Some(node) => Side::Directfs((NodeRef::borrowed(caller.thread, node), false)),
+                None => Side::Host(false),
             },
         }
     } else if last_link == LastLink::Follow
         && from.directory.is_some()
         && let Some(fd) = descriptor_by_name(arguments[from.path])
-        && let Some(file) = who.process.file(caller.thread, fd)
+        && let Some(file) = session.process.file(caller.thread, fd)
     {
         caller.thread.retain(file.node())?;
-        Side::Ours((Held::owned(caller.thread, file.node()), file.is_linkable()))
+        Side::Directfs((NodeRef::owned(caller.thread, file.node()), file.is_linkable()))
     } else {
         let directory = from.directory(&arguments);
-        side(server, &who, directory, arguments[from.path], path, host, walk, |place, path, walk| {
-            Ok(match caller.resolve(place, path, last_link, walk)? {
+        side(server, &session, directory, arguments[from.path], path, host, walk, |walk_start, path, walk| {
+            Ok(match caller.resolve(walk_start, path, last_link, walk)? {
                 Outcome::Inside(found) => Outcome::Inside((found, false)),
                 Outcome::Left(exit) => Outcome::Left(exit),
             })
         })?
     };
     let node = match &old {
-        Side::Ours((found, unnamed)) => Some((found.node(), *unnamed)),
-        Side::Theirs(_) => None,
+        Side::Directfs((found, unnamed)) => Some((found.node(), *unnamed)),
+        Side::Host(_) => None,
     };
     let directory = to.directory(&arguments);
-    let new = side(server, &who, directory, arguments[to.path], second, host, walk, |place, path, walk| match node {
-        Some((node, unnamed)) => {
-            check_flags(flags, AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)?;
-            caller.link_path(node, unnamed, place, path, walk)
-        }
-        None => Ok(Outcome::Inside(())),
-    })?;
+    let new =
+        side(
+            server,
+            &session,
+            directory,
+            arguments[to.path],
+            second,
+            host,
+            walk,
+            |walk_start, path, walk| match node {
+                Some((node, unnamed)) => {
+                    check_flags(flags, AT_SYMLINK_FOLLOW | AT_EMPTY_PATH)?;
+                    caller.link_path(node, unnamed, walk_start, path, walk)
+                }
+                None => Ok(Outcome::Inside(())),
+            },
+        )?;
     match (old, new) {
-        (Side::Ours(_), Side::Ours(())) => Ok(done(0)),
-        (Side::Theirs(false), Side::Theirs(false)) => Ok(NATIVE),
-        (Side::Theirs(old), Side::Theirs(new)) => {
+        (Side::Directfs(_), Side::Directfs(())) => Ok(done(0)),
+        (Side::Host(false), Side::Host(false)) => Ok(NATIVE),
+        (Side::Host(old), Side::Host(new)) => {
             let from = (from, old.then_some(&path[..]));
             Ok(native_by_two(frame, from, (to, new.then_some(&second[..]))))
         }
-        (Side::Theirs(rewritten), Side::Ours(())) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
-        (Side::Ours(_), Side::Theirs(rewritten)) => Err(to_theirs(to, &arguments, rewritten.then_some(&second[..]))),
+        (Side::Host(rewritten), Side::Directfs(())) => Err(across(from, &arguments, rewritten.then_some(&path[..]))),
+        (Side::Directfs(_), Side::Host(rewritten)) => {
+            Err(host_target_error(to, &arguments, rewritten.then_some(&second[..])))
+        }
     }
 }
 

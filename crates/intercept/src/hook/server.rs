@@ -4,7 +4,7 @@
 
 use super::entry::{DIRECTFS_PREFIX, PREFIX_BYTES_MAX};
 use super::{environment, processes, sys};
-use crate::contract::{self, Contract};
+use crate::handoff::{self, HandoffRecord};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -34,11 +34,11 @@ pub struct Server {
     lengths: [usize; 2],
 }
 
-struct Place(UnsafeCell<MaybeUninit<Server>>);
+struct ServerCell(UnsafeCell<MaybeUninit<Server>>);
 // SAFETY: see the module's invariant.
-unsafe impl Sync for Place {}
+unsafe impl Sync for ServerCell {}
 
-static SERVER: Place = Place(UnsafeCell::new(MaybeUninit::uninit()));
+static SERVER: ServerCell = ServerCell(UnsafeCell::new(MaybeUninit::uninit()));
 static STATE: AtomicU8 = AtomicU8::new(NONE);
 
 const NONE: u8 = 0;
@@ -101,36 +101,31 @@ impl Server {
 
 /// Attaches as the launcher says. Ends the program if that fails: it must not work on another file system.
 ///
-/// `near`: where the regions are to be mapped, the second one far below the first; zero: anywhere.
+/// `hint`: where the regions are to be mapped, the second one far below the first; zero: anywhere.
 /// `slot`: the index of the process's slot, if it has one already.
 ///
 /// # Safety
 /// Called once, by the constructor.
-pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize, slot: Option<u32>) {
-    if !contract::is_mount_directory(mount) {
+pub unsafe fn start(handoff: &HandoffRecord, mount: &[u8], hint: usize, slot: Option<u32>) {
+    if !handoff::is_mount_directory(mount) {
         sys::refuse(&[b"the mount directory is not an absolute path in normal form: ", mount]);
     }
     let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
-    let image = map(near, contract.image, contract.image_bytes, protection(contract.image_read_only), b"image");
-    let region = map(
-        near.saturating_sub(near >> 3),
-        contract.region,
-        contract.region_bytes,
-        protection(false),
-        b"shared memory",
-    );
+    let image = map(hint, handoff.image, handoff.image_bytes, protection(handoff.image_read_only), b"image");
+    let region =
+        map(hint.saturating_sub(hint >> 3), handoff.region, handoff.region_bytes, protection(false), b"shared memory");
     let options = AttachOptions {
-        read_only: contract.read_only,
-        cached_files_max: contract.cached_files_max,
-        image: identity_of(contract.image),
+        read_only: handoff.read_only,
+        cached_files_max: handoff.cached_files_max,
+        image: identity_of(handoff.image),
     };
     // SAFETY: both are mapped whole, for as long as the process lives, and only regions access them; a mapping that may only be read
     // is attached read-only, so nothing is stored.
     let attached = unsafe {
-        let pm = Region::new(image, contract.image_bytes, Direct);
-        let pm = if contract.flushes { pm } else { pm.without_flushes() };
-        let region = Region::new(region, contract.region_bytes, Direct);
-        Fs::attach_shared(pm, region, &PLATFORM, Liveness::supervised(contract.meeting), &options)
+        let pm = Region::new(image, handoff.image_bytes, Direct);
+        let pm = if handoff.flushes { pm } else { pm.without_flushes() };
+        let region = Region::new(region, handoff.region_bytes, Direct);
+        Fs::attach_shared(pm, region, &PLATFORM, Liveness::supervised(handoff.meeting), &options)
     };
     let Ok(fs) = attached else {
         sys::refuse(&[b"cannot attach to the file system: another version of directfs made it, or it has been closed"]);
@@ -149,7 +144,7 @@ pub unsafe fn start(contract: &Contract, mount: &[u8], near: usize, slot: Option
     copy[..mount.len()].copy_from_slice(mount);
     let device = device(&fs);
     let (image_base, region_base) = (image as usize, region as usize);
-    let lengths = [contract.image_bytes as usize, contract.region_bytes as usize];
+    let lengths = [handoff.image_bytes as usize, handoff.region_bytes as usize];
     let server = Server { fs, root, mount: copy, mount_bytes: mount.len(), device, image_base, region_base, lengths };
     // SAFETY: nobody else runs yet (the caller's promise).
     unsafe {
@@ -177,7 +172,7 @@ fn device(fs: &Fs<Direct>) -> u64 {
     libc::makedev(0, minor as u32)
 }
 
-fn map(near: usize, fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
+fn map(hint: usize, fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
     let fits = sys::status(fd).is_ok_and(|status| {
         let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
         is_device || status.st_size as u64 >= bytes
@@ -186,7 +181,7 @@ fn map(near: usize, fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u
         let run = environment::run_entry().unwrap_or_default();
         sys::refuse(&[b"the descriptor of the ", what, b" was lost on the way to this program (", run, b")"]);
     }
-    match sys::map_huge(near, bytes as usize, protection, libc::MAP_SHARED, fd) {
+    match sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd) {
         Ok(start) => start,
         Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space"]),
     }

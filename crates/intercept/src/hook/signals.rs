@@ -20,7 +20,7 @@
 use super::call::{Call, native_with};
 use super::dispatch::NATIVE;
 use super::entry::{Verdict, directfs_entry, thread_words};
-use super::{faults, maps, strays, sys, user};
+use super::{faults, inline_syscalls, proc_maps, sys, user_memory};
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -44,15 +44,15 @@ struct Action {
 }
 
 /// What the program set.
-struct Known {
+struct ProgramAction {
     handler: AtomicU64,
     flags: AtomicU64,
     mask: AtomicU64,
 }
 
-impl Known {
-    const fn new() -> Known {
-        Known { handler: AtomicU64::new(0), flags: AtomicU64::new(0), mask: AtomicU64::new(0) }
+impl ProgramAction {
+    const fn new() -> ProgramAction {
+        ProgramAction { handler: AtomicU64::new(0), flags: AtomicU64::new(0), mask: AtomicU64::new(0) }
     }
 
     fn get(&self) -> [u64; 3] {
@@ -66,14 +66,14 @@ impl Known {
     }
 }
 
-static ACTIONS: [Known; SIGNALS + 1] = [const { Known::new() }; SIGNALS + 1];
+static ACTIONS: [ProgramAction; SIGNALS + 1] = [const { ProgramAction::new() }; SIGNALS + 1];
 
 /// The signals of faults, as a set, and that of calls which a program makes by itself.
 pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS);
 
 /// Those of them that come here first in this program.
 fn guarded() -> u64 {
-    if strays::is_armed() { FAULTS } else { FAULTS & !bit(libc::SIGSYS) }
+    if inline_syscalls::is_armed() { FAULTS } else { FAULTS & !bit(libc::SIGSYS) }
 }
 const SA_RESTORER: u64 = 0x0400_0000;
 
@@ -82,7 +82,7 @@ static OWN_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 static KERNEL_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// For the constructor: notes where a mapping of code is.
-pub fn note(mapping: &maps::Mapping<'_>) {
+pub fn record(mapping: &proc_maps::Mapping<'_>) {
     let own = mapping.is_code && (mapping.start..mapping.end).contains(&(directfs_entry as *const () as usize));
     let range = match own {
         true => &OWN_CODE,
@@ -109,9 +109,9 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     let before = known.get();
     let is_fault = guarded() & bit(signal as i32) != 0;
     let mut arguments = frame.arguments();
-    let mut ours = None;
+    let mut guard = None;
     if new != 0 {
-        let wanted: Action = user::read(new)?;
+        let wanted: Action = user_memory::read(new)?;
         let has_handler = wanted.handler > libc::SIG_IGN as u64;
         if has_handler || is_fault {
             known.set([wanted.handler, wanted.flags, wanted.mask]);
@@ -124,26 +124,26 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
             if !has_handler {
                 action = guard_action(signal as i32);
             }
-            arguments[1] = &raw const *ours.insert(action) as u64;
+            arguments[1] = &raw const *guard.insert(action) as u64;
         }
     }
-    let mut told = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
-    arguments[2] = &raw mut told as u64;
+    let mut result = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    arguments[2] = &raw mut result as u64;
     let verdict = native_with(frame, arguments);
     if verdict.result < 0 {
-        if ours.is_some() {
+        if guard.is_some() {
             known.set(before);
         }
         return Ok(verdict);
     }
     if old != 0 {
-        if told.handler == trampoline {
-            [told.handler, told.flags, told.mask] = before;
-            if told.flags & SA_RESTORER == 0 {
-                told.restorer = 0;
+        if result.handler == trampoline {
+            [result.handler, result.flags, result.mask] = before;
+            if result.flags & SA_RESTORER == 0 {
+                result.restorer = 0;
             }
         }
-        user::write(old, &told)?;
+        user_memory::write(old, &result)?;
     }
     Ok(verdict)
 }
@@ -160,7 +160,7 @@ fn guard_action(signal: i32) -> Action {
 
 /// Handlers that interrupt that of a call which a program makes by itself may make such calls, too.
 fn nesting(signal: i32) -> u64 {
-    if signal == libc::SIGSYS && strays::is_armed() { SA_NODEFER as u64 } else { 0 }
+    if signal == libc::SIGSYS && inline_syscalls::is_armed() { SA_NODEFER as u64 } else { 0 }
 }
 
 /// For the constructor: from here on faults come here first.
@@ -169,9 +169,9 @@ pub fn guard() {
         if guarded() & bit(signal) == 0 {
             continue;
         }
-        let ours = guard_action(signal);
+        let guard = guard_action(signal);
         let mut before = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
-        let arguments = [signal as u64, &raw const ours as u64, &raw mut before as u64, SET_BYTES, 0, 0];
+        let arguments = [signal as u64, &raw const guard as u64, &raw mut before as u64, SET_BYTES, 0, 0];
         // SAFETY: actions of this function's; what is installed is a handler.
         unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
         ACTIONS[signal as usize].set([before.handler, before.flags, before.mask]);
@@ -191,20 +191,20 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
     if size != SET_BYTES {
         return Ok(NATIVE);
     }
-    let mut set: u64 = if new == 0 { 0 } else { user::read(new)? };
+    let mut set: u64 = if new == 0 { 0 } else { user_memory::read(new)? };
     let wanted = set & guarded();
     set &= !guarded();
-    let mut told = 0u64;
+    let mut result = 0u64;
     let mut arguments = call.frame.arguments();
     arguments[1] = if new == 0 { 0 } else { &raw const set as u64 };
-    arguments[2] = &raw mut told as u64;
+    arguments[2] = &raw mut result as u64;
     let verdict = native_with(call.frame, arguments);
     if verdict.result < 0 {
         return Ok(verdict);
     }
     // SAFETY: the words are this thread's.
     let masked = unsafe { &mut (*thread_words()).masked };
-    told |= *masked;
+    result |= *masked;
     match how as i32 {
         _ if new == 0 => {}
         libc::SIG_BLOCK => *masked |= wanted,
@@ -212,7 +212,7 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
         _ => *masked = wanted,
     }
     if old != 0 {
-        user::write(old, &told)?;
+        user_memory::write(old, &result)?;
     }
     Ok(verdict)
 }
@@ -291,14 +291,14 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
     }
     let is_guarded = guarded() & bit(signal) != 0;
     // SAFETY: as the kernel calls us.
-    if is_guarded && is_fault(signal, info) && unsafe { faults::mend(signal, info, context.cast()) } {
+    if is_guarded && is_fault(signal, info) && unsafe { faults::recover_fault(signal, info, context.cast()) } {
         return;
     }
     let Some(known) = ACTIONS.get(signal as usize) else { return };
     let (handler, flags) = (known.handler.load(Acquire), known.flags.load(Acquire));
     if is_guarded && (handler == libc::SIG_DFL as u64 || (handler == libc::SIG_IGN as u64 && is_fault(signal, info))) {
         // SAFETY: as the kernel calls us.
-        unsafe { end_by(signal, info) };
+        unsafe { end_by_signal(signal, info) };
         return;
     }
     if flags & SA_RESETHAND as u64 != 0 {
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         // SAFETY: changes no memory; a handler may interrupt itself now, as it wants.
         unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
     }
-    if strays::is_armed() {
+    if inline_syscalls::is_armed() {
         // The kernel blocks what a wait with a mask of its own (sigsuspend, ppoll) has blocked, and would end a program that calls with the signal for that blocked.
         // SAFETY: changes no memory; those signals are not blocked otherwise.
         unsafe { set_mask(libc::SIG_UNBLOCK, guarded()) };
@@ -321,7 +321,7 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         let words = thread_words();
         // What it interrupted may go on waiting, or be a handler on that stack.
         let (passive, alternate) = ((*words).passive, ((*words).alternate, (*words).alternate_end));
-        if let Some(range) = alternate_here(context) {
+        if let Some(range) = alternate_stack(context) {
             ((*words).alternate, (*words).alternate_end) = range;
         }
         let handler: extern "C" fn(i32, *mut siginfo_t, *mut c_void) = core::mem::transmute(handler as usize);
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
 }
 
 /// Where the program's stack for signals begins and ends, if we are on it and the kernel believes it in use.
-unsafe fn alternate_here(context: *const c_void) -> Option<(u64, u64)> {
+unsafe fn alternate_stack(context: *const c_void) -> Option<(u64, u64)> {
     /// The kernel puts it out of use by itself while a handler runs.
     const SS_AUTODISARM: i32 = 1 << 31;
     // SAFETY: the kernel made it.
@@ -365,7 +365,7 @@ pub unsafe fn without_alternate(serve: impl FnOnce() -> Verdict) -> Verdict {
 }
 
 /// Lets the program end by a signal as it would have ended: by the fault, which comes again when the handler returns, or by the signal once more.
-unsafe fn end_by(signal: i32, info: *mut siginfo_t) {
+unsafe fn end_by_signal(signal: i32, info: *mut siginfo_t) {
     let default = Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
     // SAFETY: an action of this function's, and what the kernel made.
     unsafe {

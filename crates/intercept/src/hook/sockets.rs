@@ -6,13 +6,13 @@
 //! socket get that path. Datagrams to a path of ours (sendto) are not delivered: ENOENT from the
 //! kernel.
 
-use super::call::{Call, waiting};
+use super::call::{Call, blocking_call};
 use super::context::Inside;
 use super::dispatch::{NATIVE, done};
 use super::entry::Verdict;
-use super::names::walk_on;
+use super::names::walk_path;
 use super::paths::Directory;
-use super::{kernel_objects, user};
+use super::{kernel_objects, user_memory};
 use engine::Protection;
 use engine::format::FileKind;
 use posix::path::{LastLink, Outcome};
@@ -51,7 +51,7 @@ impl Address {
     /// bind or connect, with this address instead of the program's.
     fn call(&self, number: i64, fd: u64) -> i64 {
         // SAFETY: the kernel reads the address.
-        unsafe { waiting(number, [fd, self.bytes.as_ptr() as u64, self.length as u64, 0, 0, 0]) }
+        unsafe { blocking_call(number, [fd, self.bytes.as_ptr() as u64, self.length as u64, 0, 0, 0]) }
     }
 }
 
@@ -62,7 +62,7 @@ fn path_of(call: &mut Call<'_>) -> Result<Option<usize>> {
         return Ok(None);
     }
     // SAFETY: used for this call only.
-    let given = unsafe { user::bytes(address, length as u64)? };
+    let given = unsafe { user_memory::bytes(address, length as u64)? };
     let (family, path) = given.split_at(FAMILY_BYTES);
     let path = path.split(|&byte| byte == 0).next().unwrap_or_default();
     if family != (libc::AF_UNIX as u16).to_ne_bytes() || path.is_empty() {
@@ -75,7 +75,7 @@ fn path_of(call: &mut Call<'_>) -> Result<Option<usize>> {
 }
 
 /// For the kernel: as it is, or with the path that it became.
-fn theirs(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
+fn host_verdict(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
     move |path| match path {
         None => NATIVE,
         Some(path) => match Address::new(&[path]) {
@@ -89,43 +89,55 @@ fn theirs(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
 pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi;
     let Some(length) = path_of(call)? else { return Ok(NATIVE) };
-    let umask = call.begin()?.who.process.umask();
+    let umask = call.begin()?.session.process.umask();
     let mode = libc::S_IFSOCK | 0o777;
-    walk_on(call, Directory::Working, length, &mut theirs(libc::SYS_bind, fd), &mut |caller, place, path, walk| {
-        let made = caller.mknod_path(place, path, (mode, umask), 0, walk).map_err(|error| match error {
-            Errno::EEXIST => Errno(libc::EADDRINUSE),
-            other => other,
-        })?;
-        if let Outcome::Left(exit) = made {
-            return Ok(Outcome::Left(exit));
-        }
-        let Outcome::Inside(file) = caller.stat_path(place, path, LastLink::Stay, walk)? else {
-            return Err(Errno::ENOENT);
-        };
-        let result = Address::of(&file.protection())?.call(libc::SYS_bind, fd);
-        if result < 0 {
-            caller.unlink_path(place, path, walk)?;
-        } else {
-            kernel_objects::give_socket_rights(&file.protection())?;
-        }
-        Ok(Outcome::Inside(result))
-    })
+    walk_path(
+        call,
+        Directory::Working,
+        length,
+        &mut host_verdict(libc::SYS_bind, fd),
+        &mut |caller, walk_start, path, walk| {
+            let made = caller.mknod_path(walk_start, path, (mode, umask), 0, walk).map_err(|error| match error {
+                Errno::EEXIST => Errno(libc::EADDRINUSE),
+                other => other,
+            })?;
+            if let Outcome::Left(exit) = made {
+                return Ok(Outcome::Left(exit));
+            }
+            let Outcome::Inside(file) = caller.stat_path(walk_start, path, LastLink::Stay, walk)? else {
+                return Err(Errno::ENOENT);
+            };
+            let result = Address::of(&file.protection())?.call(libc::SYS_bind, fd);
+            if result < 0 {
+                caller.unlink_path(walk_start, path, walk)?;
+            } else {
+                kernel_objects::give_socket_rights(&file.protection())?;
+            }
+            Ok(Outcome::Inside(result))
+        },
+    )
 }
 
 /// connect(fd, address, length).
 pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi;
     let Some(length) = path_of(call)? else { return Ok(NATIVE) };
-    walk_on(call, Directory::Working, length, &mut theirs(libc::SYS_connect, fd), &mut |caller, place, path, walk| {
-        Ok(match caller.stat_path(place, path, LastLink::Follow, walk)? {
-            Outcome::Left(exit) => Outcome::Left(exit),
-            Outcome::Inside(file) => {
-                caller.access_known(&file.protection(), Want::WRITE)?;
-                if file.kind != FileKind::Socket {
-                    return Err(Errno(libc::ECONNREFUSED));
+    walk_path(
+        call,
+        Directory::Working,
+        length,
+        &mut host_verdict(libc::SYS_connect, fd),
+        &mut |caller, walk_start, path, walk| {
+            Ok(match caller.stat_path(walk_start, path, LastLink::Follow, walk)? {
+                Outcome::Left(exit) => Outcome::Left(exit),
+                Outcome::Inside(file) => {
+                    caller.access_of(&file.protection(), Want::WRITE)?;
+                    if file.kind != FileKind::Socket {
+                        return Err(Errno(libc::ECONNREFUSED));
+                    }
+                    Outcome::Inside(Address::of(&file.protection())?.call(libc::SYS_connect, fd))
                 }
-                Outcome::Inside(Address::of(&file.protection())?.call(libc::SYS_connect, fd))
-            }
-        })
-    })
+            })
+        },
+    )
 }

@@ -4,8 +4,8 @@
 
 use super::entry::DIRECTFS_ALL;
 use super::patch::{self, Library, Refusal};
-use super::{counts, early, environment, faults, maps, processes, server, signals, strays, sys};
-use crate::contract;
+use super::{call_counts, early, environment, faults, inline_syscalls, proc_maps, processes, server, signals, sys};
+use crate::handoff;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -19,7 +19,7 @@ const LIBRARIES_MAX: usize = 4;
 pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     // SAFETY: by the caller's promise.
     let adopted = unsafe { environment::adopt(environment) };
-    if !adopted.told {
+    if !adopted.handed_off {
         return;
     }
     // SAFETY: as above; the loader has read what it wants to know.
@@ -27,19 +27,19 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     let is_early = matches!(adopted.early, Some((_, 0)));
     let before = adopted.early.map_or(0, |(_, address)| address);
     if let Some(entry) = environment::counts_entry() {
-        if counts::open(&entry[environment::COUNTS.len()..]).is_err() {
+        if call_counts::open(&entry[environment::COUNTS.len()..]).is_err() {
             sys::refuse(&[b"cannot count calls in ", entry]);
         }
         DIRECTFS_ALL.store(1, Relaxed);
     }
     let mut libraries = [const { None }; LIBRARIES_MAX];
-    let mut look = |mapping: &maps::Mapping<'_>| {
-        signals::note(mapping);
-        early::note(mapping, before);
-        note(&mut libraries, mapping);
-        strays::note(mapping, makes_calls(mapping.path));
+    let mut look = |mapping: &proc_maps::Mapping<'_>| {
+        signals::record(mapping);
+        early::record(mapping, before);
+        record(&mut libraries, mapping);
+        inline_syscalls::record(mapping, makes_calls(mapping.path));
     };
-    if maps::for_each(&mut look).is_err() {
+    if proc_maps::for_each(&mut look).is_err() {
         sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
     }
     // SAFETY: this is the constructor; the entry is the program's own, and nobody else uses it yet.
@@ -64,21 +64,21 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     if next == 0 {
         sys::refuse(&[b"this program has no C library that we know"]);
     }
-    if let Some(contract) = environment::read_contract(adopted.meeting) {
-        let mount = environment::value(contract::MOUNT).unwrap_or_default();
-        let near = if is_early { early::out_of_the_way() } else { 0 };
+    if let Some(handoff) = environment::read_handoff(adopted.meeting) {
+        let mount = environment::value(handoff::MOUNT).unwrap_or_default();
+        let hint = if is_early { early::out_of_the_way() } else { 0 };
         // SAFETY: this is the constructor.
-        unsafe { server::start(&contract, mount, near, joined.or(adopted.process)) };
+        unsafe { server::start(&handoff, mount, hint, joined.or(adopted.process)) };
         if let Some(server) = server::get() {
             let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
             processes::start(server, process, environment::start_directory());
             if !is_early {
-                faults::note_memory_code(memory_code);
+                faults::record_memory_code(memory_code);
                 // SAFETY: this is the constructor.
-                if unsafe { strays::are_in_program(environment) }
-                    && let Ok(count) = patch::prepare_strays(next)
+                if unsafe { inline_syscalls::are_in_program(environment) }
+                    && let Ok(count) = patch::prepare_inline_syscalls(next)
                 {
-                    strays::arm(next, count);
+                    inline_syscalls::arm(next, count);
                 }
                 signals::guard();
             }
@@ -98,7 +98,7 @@ fn reason(refusal: Refusal) -> &'static [u8] {
 }
 
 /// Keeps what is mapped of a library whose calls are to be seen.
-fn note(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &maps::Mapping<'_>) {
+fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>) {
     if !makes_calls(mapping.path) {
         return;
     }

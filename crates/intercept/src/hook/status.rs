@@ -85,12 +85,12 @@ pub fn statx_of(server: &Server, attributes: &Attributes, wanted: u32, born_ns: 
     status.stx_ino = attributes.number;
     status.stx_size = attributes.size_bytes;
     status.stx_blocks = attributes.blocks * SECTORS_PER_BLOCK;
-    status.stx_atime = moment(attributes.accessed_ns);
-    status.stx_mtime = moment(attributes.modified_ns);
-    status.stx_ctime = moment(attributes.changed_ns);
+    status.stx_atime = statx_time(attributes.accessed_ns);
+    status.stx_mtime = statx_time(attributes.modified_ns);
+    status.stx_ctime = statx_time(attributes.changed_ns);
     if let Some(born_ns) = born_ns {
         status.stx_mask |= libc::STATX_BTIME;
-        status.stx_btime = moment(born_ns);
+        status.stx_btime = statx_time(born_ns);
     }
     let device = u64::from(attributes.device);
     (status.stx_rdev_major, status.stx_rdev_minor) = (libc::major(device), libc::minor(device));
@@ -98,7 +98,7 @@ pub fn statx_of(server: &Server, attributes: &Attributes, wanted: u32, born_ns: 
     status
 }
 
-fn moment(ns: i64) -> statx_timestamp {
+fn statx_time(ns: i64) -> statx_timestamp {
     let (tv_sec, tv_nsec) = seconds(ns);
     // SAFETY: as above.
     let mut moment: statx_timestamp = unsafe { core::mem::zeroed() };

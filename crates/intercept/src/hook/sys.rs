@@ -90,9 +90,9 @@ pub fn map_near(address: usize, bytes: usize, protection: i32, flags: i32, fd: i
 }
 
 /// Maps a large file at a multiple of a huge page, so that huge pages can serve it; near an address, if that is not zero.
-pub fn map_huge(near: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
-    if near != 0 {
-        return map_near(near & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd);
+pub fn map_huge(hint: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
+    if hint != 0 {
+        return map_near(hint & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd);
     }
     let wide = bytes + HUGE_PAGE_BYTES;
     let free = map(wide, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
@@ -135,7 +135,7 @@ pub fn thread_id() -> i32 {
 }
 
 /// Says a line on standard error.
-pub fn say(parts: &[&[u8]]) {
+pub fn print(parts: &[&[u8]]) {
     let mut line = [0u8; 512];
     let mut length = 0;
     for part in [&b"directfs: "[..]].iter().chain(parts).chain(&[&b"\n"[..]]) {
@@ -152,7 +152,7 @@ pub fn say(parts: &[&[u8]]) {
 pub fn refuse(parts: &[&[u8]]) -> ! {
     /// As shells have it for a command that cannot run.
     const EXIT_CANNOT_RUN: u64 = 126;
-    say(parts);
+    print(parts);
     loop {
         // SAFETY: ending the process needs nothing.
         unsafe { call(libc::SYS_exit_group, [EXIT_CANNOT_RUN, 0, 0, 0, 0, 0]) };

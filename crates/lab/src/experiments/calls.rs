@@ -432,7 +432,7 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
         findings.plots.push(Plot {
             title: "Time per call with and without the VFS".to_owned(),
             unit: "µs".to_owned(),
-            places: rows.iter().map(|row| (*row).to_owned()).collect(),
+            x_labels: rows.iter().map(|row| (*row).to_owned()).collect(),
             lines: false,
             basis: MEASURED,
             here: vec![series("VFS"), series("PFS")],

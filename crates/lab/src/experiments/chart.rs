@@ -67,7 +67,7 @@ impl Extent<'_> {
         let here = (plot.basis, &plot.here[..]);
         let panels = if plot.paper.is_empty() { vec![here] } else { vec![("the paper", &plot.paper[..]), here] };
         let bars = plot.here.len().max(plot.paper.len()).max(1) as f64;
-        let wanted = if plot.lines { 60.0 } else { bars * 9.0 + 16.0 } * plot.places.len() as f64;
+        let wanted = if plot.lines { 60.0 } else { bars * 9.0 + 16.0 } * plot.x_labels.len() as f64;
         let panel = PANEL_MIN.max(wanted);
         let legend_top = TOP + HEIGHT + 58.0;
         let width = (LEFT + panel + GAP) * panels.len() as f64;
@@ -146,10 +146,10 @@ fn axes(out: &mut String, plot: &Plot, name: &str, left: f64, panel: f64, end: f
         left - 42.0,
         escaped(&plot.unit)
     );
-    let step = panel / plot.places.len().max(1) as f64;
-    for (index, place) in plot.places.iter().enumerate() {
+    let step = panel / plot.x_labels.len().max(1) as f64;
+    for (index, label) in plot.x_labels.iter().enumerate() {
         let (x, y) = (left + (index as f64 + 0.5) * step, TOP + HEIGHT + 14.0);
-        let tilt = if place.len() as f64 * 6.5 > step {
+        let tilt = if label.len() as f64 * 6.5 > step {
             format!(r#" transform="rotate(-30 {x:.1} {y:.1})""#)
         } else {
             String::new()
@@ -158,22 +158,22 @@ fn axes(out: &mut String, plot: &Plot, name: &str, left: f64, panel: f64, end: f
         let _ = write!(
             out,
             r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="currentColor"{tilt}>{}</text>"#,
-            escaped(place)
+            escaped(label)
         );
     }
 }
 
 fn groups(out: &mut String, plot: &Plot, series: &[Series], left: f64, panel: f64, end: f64) {
-    let step = panel / plot.places.len().max(1) as f64;
+    let step = panel / plot.x_labels.len().max(1) as f64;
     let bar = (step - 8.0) / series.len().max(1) as f64;
-    for (place, name) in plot.places.iter().enumerate() {
+    for (label, name) in plot.x_labels.iter().enumerate() {
         for (index, series) in series.iter().enumerate() {
-            let Some(value) = series.values.get(place).copied().flatten() else { continue };
+            let Some(value) = series.values.get(label).copied().flatten() else { continue };
             let height = HEIGHT * (value / end).clamp(0.0, 1.0);
             let _ = write!(
                 out,
                 r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{height:.1}" fill="{}"><title>{}: {}, {} {}</title></rect>"#,
-                left + place as f64 * step + 4.0 + index as f64 * bar,
+                left + label as f64 * step + 4.0 + index as f64 * bar,
                 TOP + HEIGHT - height,
                 (bar - 1.0).max(1.0),
                 colour(plot, &series.name),
@@ -187,14 +187,14 @@ fn groups(out: &mut String, plot: &Plot, series: &[Series], left: f64, panel: f6
 }
 
 fn lines(out: &mut String, plot: &Plot, series: &[Series], left: f64, panel: f64, end: f64) {
-    let step = panel / plot.places.len().max(1) as f64;
+    let step = panel / plot.x_labels.len().max(1) as f64;
     for series in series {
         let paint = colour(plot, &series.name);
-        let known = series.values.iter().enumerate().filter_map(|(place, value)| Some((place, (*value)?)));
+        let known = series.values.iter().enumerate().filter_map(|(label, value)| Some((label, (*value)?)));
         let points: Vec<(f64, f64, f64)> = known
-            .map(|(place, value)| {
+            .map(|(label, value)| {
                 let y = TOP + HEIGHT * (1.0 - (value / end).clamp(0.0, 1.0));
-                (left + (place as f64 + 0.5) * step, y, value)
+                (left + (label as f64 + 0.5) * step, y, value)
             })
             .collect();
         let path: Vec<String> = points.iter().map(|(x, y, _)| format!("{x:.1},{y:.1}")).collect();
@@ -245,7 +245,7 @@ mod tests {
         let plot = Plot {
             title: "<script>".to_owned(),
             unit: "µs".to_owned(),
-            places: vec!["a&b".to_owned()],
+            x_labels: vec!["a&b".to_owned()],
             lines: false,
             basis: MEASURED,
             here: vec![Series { name: "\"><b>".to_owned(), values: vec![Some(1.0)] }],

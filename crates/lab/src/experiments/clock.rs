@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_stands_still_as_long_as_anybody_holds_it() {
+    fn time_stands_still_while_held() {
         let first = HeldTime::new();
         let second = HeldTime::new();
         let held_ns = PLATFORM.now_ns();

@@ -51,7 +51,7 @@ impl Application {
 }
 
 /// A thread's files.
-struct Own<'m> {
+struct ThreadFiles<'m> {
     calls: &'m dyn Calls,
     thread: u64,
     paths: Vec<Vec<u8>>,
@@ -60,7 +60,7 @@ struct Own<'m> {
     buffer: Vec<u8>,
 }
 
-impl Own<'_> {
+impl ThreadFiles<'_> {
     fn new_path(&mut self, application: Application) -> Vec<u8> {
         self.made += 1;
         let directory = self.made % application.directories();
@@ -148,7 +148,7 @@ impl Site {
                 calls.mkdir(format!("/d{number}").as_bytes(), 0o755)?;
             }
             let (random, buffer) = (Random(1), vec![7; IO_BYTES]);
-            let mut own = Own { calls, thread: 0, paths: Vec::new(), made: 0, random, buffer };
+            let mut own = ThreadFiles { calls, thread: 0, paths: Vec::new(), made: 0, random, buffer };
             (0..files).try_for_each(|_| own.make(application, false))?;
             (paths, made[0]) = (own.paths, own.made);
             Ok(())
@@ -172,7 +172,7 @@ impl Site {
                     machine.with(&mut |calls| {
                         let (random, buffer) = (Random(thread + 100), vec![7; IO_BYTES]);
                         let (paths, made) = std::mem::take(&mut end);
-                        let mut own = Own { calls, thread, paths, made, random, buffer };
+                        let mut own = ThreadFiles { calls, thread, paths, made, random, buffer };
                         let done = (0..turns / threads).try_for_each(|_| own.turn(application));
                         end = (own.paths, own.made);
                         done
@@ -239,17 +239,17 @@ fn gains(findings: &Findings, row: &str, subject: &str, base: &str) -> Vec<f64> 
 }
 
 fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
-    let mut places: Vec<String> = findings.measures.iter().map(|measure| measure.row.clone()).collect();
-    places.dedup();
+    let mut labels: Vec<String> = findings.measures.iter().map(|measure| measure.row.clone()).collect();
+    labels.dedup();
     let series = |subject: &Subject| Series {
         name: subject.name().to_owned(),
-        values: places.iter().map(|row| findings.here(row, subject.name(), 0)).collect(),
+        values: labels.iter().map(|row| findings.here(row, subject.name(), 0)).collect(),
     };
     let here = subjects.iter().map(series).collect();
     Plot {
         title: title.to_owned(),
         unit: findings.unit.to_owned(),
-        places,
+        x_labels: labels,
         lines: false,
         basis: MEASURED,
         here,

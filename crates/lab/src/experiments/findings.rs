@@ -65,7 +65,7 @@ pub struct Plot {
     /// Unit of the values.
     pub unit: String,
     /// Positions on the axis.
-    pub places: Vec<String>,
+    pub x_labels: Vec<String>,
     /// Whether lines connect the positions, instead of bars.
     pub lines: bool,
     /// Origin of the values, as the heading of the panel.
@@ -216,7 +216,7 @@ impl Findings {
         Plot {
             title: title.to_owned(),
             unit: format!("% of {base}"),
-            places: rows.iter().map(|row| (*row).to_owned()).collect(),
+            x_labels: rows.iter().map(|row| (*row).to_owned()).collect(),
             lines: false,
             basis: MEASURED,
             here: subjects.iter().map(here).collect(),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_does_not_hold_says_where_and_why() {
+    fn a_claim_that_does_not_hold_reports_where_and_why() {
         let weaker = claim(30.0, &[31.0, 10.0], Sense::AtLeast);
         assert_eq!(
             weaker.sentence(&TWO),

@@ -89,7 +89,7 @@ fn plot(findings: &Findings, title: &str, row: &str) -> Plot {
     Plot {
         title: title.to_owned(),
         unit: "ms per million names".to_owned(),
-        places: subjects.iter().map(|name| (*name).to_owned()).collect(),
+        x_labels: subjects.iter().map(|name| (*name).to_owned()).collect(),
         lines: false,
         basis: "measured here",
         here: (0..MEMORIES.len()).map(series).collect(),

@@ -8,12 +8,12 @@ use super::memory::Emulated;
 use crate::ablation::Variant;
 use crate::calls::{Calls, System as _};
 use crate::directfs::DirectFs;
-use crate::front::{ByVfsNames, DentryCache, Front, FrontOptions, Mindex, Names};
-use crate::multicore::places::Place;
+use crate::multicore::named_memory::NamedMemory;
 use crate::nova::Nova;
 use crate::physical::{MkfsOptions, MountOptions, PhysicalFs};
 use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
+use crate::vfs::{ByVfsNames, DentryCache, Mindex, Names, Vfs, VfsOptions};
 use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, Group, SlabState, ThreadSlot};
 use engine::{Ablation, AttachOptions, Fs};
 use pmem::{BLOCK_BYTES, Delays, Direct, MapError, Mapping, Region};
@@ -171,7 +171,7 @@ pub trait Machine: Send + Sync {
     /// the delays.
     fn remount(&mut self, delays: Delays) -> Result<()>;
     /// The memory areas, for reports.
-    fn places(&self) -> Vec<Place>;
+    fn named_memory(&self) -> Vec<NamedMemory>;
     /// Simulates a crash of the process and mounts again. Returns the time of the mount in
     /// nanoseconds, with recovery.
     fn crash(&mut self, delays: Delays) -> Result<u64>;
@@ -185,32 +185,32 @@ pub fn machine(subject: Subject, plan: Plan) -> Result<Box<dyn Machine>> {
 /// The same with enough shards for this many threads.
 pub fn machine_for(subject: Subject, plan: Plan, shards: usize) -> Result<Box<dyn Machine>> {
     let mount = MountOptions { shards, ..MountOptions::default() };
-    let quick = FrontOptions { mount, ..FrontOptions::default() };
-    let slow = FrontOptions { inode_quick_path: false, ..quick };
+    let quick = VfsOptions { mount, ..VfsOptions::default() };
+    let slow = VfsOptions { inode_quick_path: false, ..quick };
     Ok(match subject {
         Subject::DirectFs => directfs(plan, 0)?,
         // Plans have space for about twice the number of names in use.
         Subject::Ablated(variant) => ablated(plan, variant.ablation(plan.files / 2))?,
-        Subject::Nova => front::<Nova<Slow>, DentryCache>(plan, quick)?,
-        Subject::Pmfs => front::<Pmfs<Slow>, DentryCache>(plan, quick)?,
-        Subject::SoupFs => front::<SoupFs<Slow>, DentryCache>(plan, quick)?,
-        Subject::ByVfs => front::<Nova<Slow>, ByVfsNames>(plan, quick)?,
-        Subject::CacheletNova => front::<Nova<Slow>, Mindex>(plan, quick)?,
-        Subject::CacheletNovaSlow => front::<Nova<Slow>, Mindex>(plan, slow)?,
-        Subject::CacheletPmfs => front::<Pmfs<Slow>, Mindex>(plan, quick)?,
-        Subject::CacheletPmfsSlow => front::<Pmfs<Slow>, Mindex>(plan, slow)?,
+        Subject::Nova => vfs::<Nova<Slow>, DentryCache>(plan, quick)?,
+        Subject::Pmfs => vfs::<Pmfs<Slow>, DentryCache>(plan, quick)?,
+        Subject::SoupFs => vfs::<SoupFs<Slow>, DentryCache>(plan, quick)?,
+        Subject::ByVfs => vfs::<Nova<Slow>, ByVfsNames>(plan, quick)?,
+        Subject::CacheletNova => vfs::<Nova<Slow>, Mindex>(plan, quick)?,
+        Subject::CacheletNovaSlow => vfs::<Nova<Slow>, Mindex>(plan, slow)?,
+        Subject::CacheletPmfs => vfs::<Pmfs<Slow>, Mindex>(plan, quick)?,
+        Subject::CacheletPmfsSlow => vfs::<Pmfs<Slow>, Mindex>(plan, slow)?,
     })
 }
 
 /// DirectFS with caches for this many files; zero: for all files of the image.
 pub fn directfs(plan: Plan, cached_files_max: u64) -> Result<Box<dyn Machine>> {
     let options = AttachOptions { cached_files_max, ..AttachOptions::default() };
-    Ok(Box::new(Own::new(plan, options, Ablation::default())?))
+    Ok(Box::new(DirectFsMachine::new(plan, options, Ablation::default())?))
 }
 
 /// DirectFS with an ablation.
 pub fn ablated(plan: Plan, ablation: Ablation) -> Result<Box<dyn Machine>> {
-    Ok(Box::new(Own::new(plan, AttachOptions::default(), ablation)?))
+    Ok(Box::new(DirectFsMachine::new(plan, AttachOptions::default(), ablation)?))
 }
 
 /// Memory with populated pages: no experiment measures page faults. The pages are huge, since
@@ -222,27 +222,27 @@ pub(super) fn populated(bytes: u64) -> Result<Arc<Mapping>> {
 }
 
 /// A VFS layer over a physical file system.
-pub struct Fronted<P: PhysicalFs<Memory = Slow>, N: Names<P>> {
+pub struct VfsMachine<P: PhysicalFs<Memory = Slow>, N: Names<P>> {
     image: Arc<Mapping>,
     memory: Slow,
-    options: FrontOptions,
+    options: VfsOptions,
     files: u32,
-    front: Option<Front<P, N>>,
+    vfs: Option<Vfs<P, N>>,
 }
 
-fn front<P: PhysicalFs<Memory = Slow>, N: Names<P>>(plan: Plan, options: FrontOptions) -> Result<Box<dyn Machine>> {
-    Ok(Box::new(Fronted::<P, N>::new(plan, options)?))
+fn vfs<P: PhysicalFs<Memory = Slow>, N: Names<P>>(plan: Plan, options: VfsOptions) -> Result<Box<dyn Machine>> {
+    Ok(Box::new(VfsMachine::<P, N>::new(plan, options)?))
 }
 
-impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Fronted<P, N> {
+impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> VfsMachine<P, N> {
     /// Creates a machine with an empty file system.
-    pub fn new(plan: Plan, options: FrontOptions) -> Result<Fronted<P, N>> {
+    pub fn new(plan: Plan, options: VfsOptions) -> Result<VfsMachine<P, N>> {
         let (image, memory) = (populated(plan.image_bytes())?, Slow::default());
         P::mkfs(&image.region(memory.clone())?, &MkfsOptions::default())?;
         let files = (plan.files as u32).saturating_mul(2).max(1 << 14);
         let mount = MountOptions { persist_period_ms: plan.persist_period_ms, ..options.mount };
-        let options = FrontOptions { files_max: files, names_max: files, mount, ..options };
-        let mut machine = Fronted { image, memory, options, files: plan.files as u32 + 1000, front: None };
+        let options = VfsOptions { files_max: files, names_max: files, mount, ..options };
+        let mut machine = VfsMachine { image, memory, options, files: plan.files as u32 + 1000, vfs: None };
         machine.mount()?;
         Ok(machine)
     }
@@ -250,23 +250,23 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Fronted<P, N> {
     fn mount(&mut self) -> Result<u64> {
         let region = self.image.region(self.memory.clone())?;
         let start = Instant::now();
-        let front = Front::mount(region, self.options)?;
+        let vfs = Vfs::mount(region, self.options)?;
         let took_ns = start.elapsed().as_nanos() as u64;
-        front.touch(self.files);
-        self.front = Some(front);
+        vfs.touch(self.files);
+        self.vfs = Some(vfs);
         Ok(took_ns)
     }
 
     /// The VFS layer.
-    pub fn front(&self) -> Result<&Front<P, N>> {
+    pub fn vfs(&self) -> Result<&Vfs<P, N>> {
         // None only after a failed mount.
-        self.front.as_ref().ok_or(Failure::Call(Errno::EIO))
+        self.vfs.as_ref().ok_or(Failure::Call(Errno::EIO))
     }
 }
 
-impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for Fronted<P, N> {
+impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for VfsMachine<P, N> {
     fn with(&self, work: Work<'_>) -> Result<()> {
-        work(self.front()?)
+        work(self.vfs()?)
     }
 
     fn slow_down(&mut self, delays: Delays) {
@@ -275,29 +275,31 @@ impl<P: PhysicalFs<Memory = Slow>, N: Names<P>> Machine for Fronted<P, N> {
 
     fn remount(&mut self, delays: Delays) -> Result<()> {
         self.slow_down(Delays::default());
-        if let Some(front) = self.front.take() {
-            front.unmount()?;
+        if let Some(vfs) = self.vfs.take() {
+            vfs.unmount()?;
         }
         self.mount()?;
         self.slow_down(delays);
         Ok(())
     }
 
-    fn places(&self) -> Vec<Place> {
-        let mut places = self.front.as_ref().map_or_else(Vec::new, Front::places);
-        places.push(Place::at("the image, block", self.image.address() as u64, self.image.length()).each(BLOCK_BYTES));
-        places
+    fn named_memory(&self) -> Vec<NamedMemory> {
+        let mut named_memory = self.vfs.as_ref().map_or_else(Vec::new, Vfs::named_memory);
+        named_memory.push(
+            NamedMemory::at("the image, block", self.image.address() as u64, self.image.length()).each(BLOCK_BYTES),
+        );
+        named_memory
     }
 
     fn crash(&mut self, delays: Delays) -> Result<u64> {
-        drop(self.front.take());
+        drop(self.vfs.take());
         self.slow_down(delays);
         self.mount()
     }
 }
 
 /// DirectFS.
-struct Own {
+struct DirectFsMachine {
     // Declared before the mappings that it uses.
     fs: Option<Fs<Slow>>,
     dram: Option<(Arc<Mapping>, DramLayout)>,
@@ -307,8 +309,8 @@ struct Own {
     ablation: Ablation,
 }
 
-impl Own {
-    fn new(plan: Plan, attaching: AttachOptions, ablation: Ablation) -> Result<Own> {
+impl DirectFsMachine {
+    fn new(plan: Plan, attaching: AttachOptions, ablation: Ablation) -> Result<DirectFsMachine> {
         let (image, memory) = (populated(plan.image_bytes())?, Slow::default());
         let options = engine::MkfsOptions {
             uuid: *b"an experiment...",
@@ -321,7 +323,7 @@ impl Own {
         };
         let region = image.region(memory.clone())?;
         engine::mkfs(&region, &options)?;
-        let mut machine = Own { fs: None, dram: None, image, memory, options: attaching, ablation };
+        let mut machine = DirectFsMachine { fs: None, dram: None, image, memory, options: attaching, ablation };
         machine.attach()?;
         Ok(machine)
     }
@@ -358,7 +360,7 @@ impl Own {
     }
 }
 
-impl Machine for Own {
+impl Machine for DirectFsMachine {
     fn with(&self, work: Work<'_>) -> Result<()> {
         let fs = self.fs.as_ref().ok_or(Failure::Call(Errno::EIO))?;
         work(&DirectFs(fs).session()?)
@@ -378,10 +380,13 @@ impl Machine for Own {
         Ok(())
     }
 
-    fn places(&self) -> Vec<Place> {
-        let mut places = self.dram.as_ref().map_or_else(Vec::new, |(dram, layout)| dram_places(dram, layout));
-        places.push(Place::at("the image, block", self.image.address() as u64, self.image.length()).each(BLOCK_BYTES));
-        places
+    fn named_memory(&self) -> Vec<NamedMemory> {
+        let mut named_memory =
+            self.dram.as_ref().map_or_else(Vec::new, |(dram, layout)| dram_named_memory(dram, layout));
+        named_memory.push(
+            NamedMemory::at("the image, block", self.image.address() as u64, self.image.length()).each(BLOCK_BYTES),
+        );
+        named_memory
     }
 
     fn crash(&mut self, delays: Delays) -> Result<u64> {
@@ -392,9 +397,9 @@ impl Machine for Own {
 }
 
 /// The areas of DirectFS's DRAM region.
-fn dram_places(dram: &Mapping, layout: &DramLayout) -> Vec<Place> {
+fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
     let base = dram.address() as u64;
-    let area = |name: &str, start: u64, end: u64| Place::at(name, base + start, end - start);
+    let area = |name: &str, start: u64, end: u64| NamedMemory::at(name, base + start, end - start);
     let header = [
         (0, "magic, epoch, seed"),
         (offset_of!(DramHeader, buckets), "sizes of the index, number of slots"),
@@ -402,7 +407,7 @@ fn dram_places(dram: &Mapping, layout: &DramLayout) -> Vec<Place> {
         (offset_of!(DramHeader, directory_move_lock), "lock for moving directories"),
         (offset_of!(DramHeader, evict_lock), "lock for eviction"),
         (offset_of!(DramHeader, reserved0), "rest"),
-        (offset_of!(DramHeader, grace), "grace epoch"),
+        (offset_of!(DramHeader, global_epoch), "grace epoch"),
         (offset_of!(DramHeader, reserved2), "rest"),
         (offset_of!(DramHeader, names), "count of names"),
         (offset_of!(DramHeader, cachelets_next), "pools of cachelets"),
@@ -438,7 +443,7 @@ fn dram_places(dram: &Mapping, layout: &DramLayout) -> Vec<Place> {
     ];
     let bucket = [(0, "lock, version"), (offset_of!(Bucket, entries), "entries")];
     vec![
-        Place::at("the DRAM region's header", base, size_of::<DramHeader>() as u64).fields(&header),
+        NamedMemory::at("the DRAM region's header", base, size_of::<DramHeader>() as u64).fields(&header),
         area("thread slot", layout.slots, layout.block_bits).each(size_of::<ThreadSlot>() as u64).fields(&slot),
         area("bits of free blocks, word", layout.block_bits, layout.groups).each(8),
         area("group of blocks", layout.groups, layout.slabs).each(size_of::<Group>() as u64),

@@ -98,11 +98,11 @@ impl Bench<'_> {
     /// Reports the next step, or ends the experiment.
     pub fn step(&self, what: &str) -> Result<()> {
         (self.progress)(what);
-        self.go_on()
+        self.check_stop()
     }
 
     /// Ends the experiment if `stop` requests it.
-    pub fn go_on(&self) -> Result<()> {
+    pub fn check_stop(&self) -> Result<()> {
         if (self.stop)() { Err(Failure::Interrupted) } else { Ok(()) }
     }
 

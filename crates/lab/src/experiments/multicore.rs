@@ -9,13 +9,13 @@ use super::clock::HeldTime;
 use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
 use super::loops::shuffled;
 use super::machine::{Plan, Result, Subject, machine_for};
-use super::threads::{Crowd, Deed, Site, files, path};
+use super::threads::{Site, ThreadGroup, ThreadOperation, files, path};
 use super::{Bench, Experiment, Failure, MEMORIES, Size};
 use crate::calls::Calls;
 use crate::multicore::calibrate::{self, Content, Distance};
 use crate::multicore::coherence::{Costs, Outcome, PROCESSORS_MAX, Program, replay};
-use crate::multicore::events::{Code, Event, Kind, Mode, bring_own, events, keep_shared};
-use crate::multicore::places::{Place, describe};
+use crate::multicore::events::{Code, Event, EventKind, LockMode, bring_own, events, keep_shared};
+use crate::multicore::named_memory::{NamedMemory, describe};
 use crate::multicore::record::record;
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,13 +25,26 @@ const PROCESSORS: [usize; 10] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64];
 /// The processor count of the papers' machines, at which claims are judged.
 const JUDGED: usize = 24;
 /// In recording order: each leaves the files that the next one needs.
-const RECORDED: [Deed; 5] = [Deed::StatCold, Deed::Stat, Deed::Rename, Deed::Remove, Deed::Create];
-const SHOWN: [Deed; 6] = [Deed::Create, Deed::Stat, Deed::StatCold, Deed::Remove, Deed::Rename, Deed::StatRenaming];
+const RECORDED: [ThreadOperation; 5] = [
+    ThreadOperation::StatCold,
+    ThreadOperation::Stat,
+    ThreadOperation::Rename,
+    ThreadOperation::Remove,
+    ThreadOperation::Create,
+];
+const SHOWN: [ThreadOperation; 6] = [
+    ThreadOperation::Create,
+    ThreadOperation::Stat,
+    ThreadOperation::StatCold,
+    ThreadOperation::Remove,
+    ThreadOperation::Rename,
+    ThreadOperation::StatRenaming,
+];
 /// Printed where a claim does not hold.
 const BOTTLENECKS: &str = "The notes name the words whose lines the processors wait for.";
 const DIRECTORY_WORDS: &str = "Each call changes the directory's count of names, the tail of its log or its references, which are in two lines of its cachelet; these lines move from one processor to the next. A call takes a microsecond or less on one processor, so a few processors keep these lines busy. The paper's call takes two to eight microseconds and reaches that limit with more processors. The notes give the resulting call rates next to NOVA's.";
 /// Calls that append to the directory's log, which a lock would affect.
-const LOCKED: [Deed; 2] = [Deed::Create, Deed::Rename];
+const LOCKED: [ThreadOperation; 2] = [ThreadOperation::Create, ThreadOperation::Rename];
 /// Name of the word from which slots of a directory's log are claimed.
 const LOG_TAIL: &str = "tail of the log";
 /// More instructions than any call has that does not build an index or rewrite a directory's log.
@@ -62,19 +75,19 @@ fn calls_replayed(size: Size) -> f64 {
 /// An order to a thread.
 #[derive(Clone, Copy)]
 struct Order {
-    deed: Deed,
+    deed: ThreadOperation,
     /// The file's number.
     file: u64,
     recorded: bool,
 }
 
-fn act(calls: &dyn Calls, deed: Deed, one: &[u8], two: &[u8]) -> posix::Result<()> {
-    match deed {
-        Deed::Create => calls.create(one, 0o644),
-        Deed::Stat | Deed::StatCold | Deed::StatRenaming => calls.stat(one).map(drop),
+fn act(calls: &dyn Calls, operation: ThreadOperation, one: &[u8], two: &[u8]) -> posix::Result<()> {
+    match operation {
+        ThreadOperation::Create => calls.create(one, 0o644),
+        ThreadOperation::Stat | ThreadOperation::StatCold | ThreadOperation::StatRenaming => calls.stat(one).map(drop),
         // Removes the renamed file.
-        Deed::Remove => calls.unlink(two),
-        Deed::Rename => calls.rename(one, two, 0),
+        ThreadOperation::Remove => calls.unlink(two),
+        ThreadOperation::Rename => calls.rename(one, two, 0),
     }
 }
 
@@ -84,14 +97,14 @@ type Answer = Option<Vec<Event>>;
 /// A thread's loop: executes orders, and answers with the recorded events.
 fn serve(calls: &dyn Calls, orders: &Receiver<Order>, answers: &Sender<Result<Answer>>) -> Result<()> {
     let mut code = Code::new()?;
-    for Order { deed, file, recorded } in orders {
+    for Order { deed: operation, file, recorded } in orders {
         let (one, two) = (path('a', file), path('b', file));
         let mut answer = || {
             if !recorded {
-                act(calls, deed, &one, &two)?;
+                act(calls, operation, &one, &two)?;
                 return Ok(None);
             }
-            let (steps, done) = record(STEPS_MAX, || act(calls, deed, &one, &two))?;
+            let (steps, done) = record(STEPS_MAX, || act(calls, operation, &one, &two))?;
             done?;
             Ok(steps.map(|steps| events(&steps, &mut code)).transpose()?)
         };
@@ -103,8 +116,8 @@ fn serve(calls: &dyn Calls, orders: &Receiver<Order>, answers: &Sender<Result<An
 
 /// The programs of all threads by operation, and the memory areas.
 struct Recording {
-    programs: HashMap<Deed, Vec<Program>>,
-    places: Vec<Place>,
+    programs: HashMap<ThreadOperation, Vec<Program>>,
+    named_memory: Vec<NamedMemory>,
 }
 
 fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
@@ -132,46 +145,49 @@ fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
             });
             orders.push(order);
         }
-        let told = |thread: usize, order: Order| -> Result<Answer> {
+        let result = |thread: usize, order: Order| -> Result<Answer> {
             let lost = || Failure::Call(posix::Errno::EIO);
             orders[thread].send(order).map_err(|_| lost())?;
             answers.recv().map_err(|_| lost())?
         };
         let _held = HeldTime::new();
-        warm_up(threads, count, &told)?;
-        for deed in RECORDED {
+        warm_up(threads, count, &result)?;
+        for operation in RECORDED {
             let mut of_threads = vec![Program::new(); threads];
             // Threads take turns, as calls of running threads interleave: their appends alternate.
             for call in 0..calls {
                 for (thread, program) in of_threads.iter_mut().enumerate() {
-                    let what = format!("{}, {}, call {} of {calls}", subject.name(), deed.name(), call + 1);
+                    let what = format!("{}, {}, call {} of {calls}", subject.name(), operation.name(), call + 1);
                     bench.step(&format!("{what}, thread {} of {threads}", thread + 1))?;
-                    program.extend(told(thread, Order { deed, file: thread as u64 * calls + call, recorded: true })?);
+                    program.extend(result(
+                        thread,
+                        Order { deed: operation, file: thread as u64 * calls + call, recorded: true },
+                    )?);
                 }
             }
             if of_threads.iter().any(Program::is_empty) {
-                let what = format!("all calls of {} take more than {STEPS_MAX} instructions", deed.name());
+                let what = format!("all calls of {} take more than {STEPS_MAX} instructions", operation.name());
                 return Err(std::io::Error::other(what).into());
             }
-            programs.insert(deed, of_threads);
+            programs.insert(operation, of_threads);
         }
         Ok(())
     })?;
     programs.values_mut().for_each(|programs| bring_own(programs));
-    let stats = programs[&Deed::Stat].iter().skip(1).cloned();
-    let beside_a_rename = programs[&Deed::Rename].iter().take(1).cloned().chain(stats).collect();
-    programs.insert(Deed::StatRenaming, beside_a_rename);
+    let stats = programs[&ThreadOperation::Stat].iter().skip(1).cloned();
+    let beside_a_rename = programs[&ThreadOperation::Rename].iter().take(1).cloned().chain(stats).collect();
+    programs.insert(ThreadOperation::StatRenaming, beside_a_rename);
     programs.values_mut().for_each(|programs| keep_shared(programs));
-    Ok(Recording { programs, places: machine.places() })
+    Ok(Recording { programs, named_memory: machine.named_memory() })
 }
 
 /// Lets each thread create and remove a different number of names, so that events that occur only
 /// every n-th call fall on different threads.
-fn warm_up(threads: usize, first: u64, told: &dyn Fn(usize, Order) -> Result<Answer>) -> Result<()> {
+fn warm_up(threads: usize, first: u64, result: &dyn Fn(usize, Order) -> Result<Answer>) -> Result<()> {
     for thread in 0..threads {
         for _ in 0..3 + thread * 7 % 61 {
-            for deed in [Deed::Create, Deed::Rename, Deed::Remove] {
-                told(thread, Order { deed, file: first + thread as u64, recorded: false })?;
+            for operation in [ThreadOperation::Create, ThreadOperation::Rename, ThreadOperation::Remove] {
+                result(thread, Order { deed: operation, file: first + thread as u64, recorded: false })?;
             }
         }
     }
@@ -180,16 +196,20 @@ fn warm_up(threads: usize, first: u64, told: &dyn Fn(usize, Order) -> Result<Ans
 
 /// Measures one and two real threads. Adds the distance between processors in each round to
 /// `distances`.
-fn measure(bench: &Bench<'_>, subject: Subject, distances: &mut Vec<Distance>) -> Result<HashMap<Deed, Round>> {
+fn measure(
+    bench: &Bench<'_>,
+    subject: Subject,
+    distances: &mut Vec<Distance>,
+) -> Result<HashMap<ThreadOperation, Round>> {
     let count = files(bench.size);
     let named = |letter| (0..count).map(|index| path(letter, index)).collect::<Vec<_>>();
     let (one, two, order) = (named('a'), named('b'), shuffled(count));
     let mut site = Site::new(subject, count)?;
     let mut measured = HashMap::new();
-    for deed in RECORDED {
-        bench.step(&format!("{}, {}, one and two threads measured", subject.name(), deed.name()))?;
+    for operation in RECORDED {
+        bench.step(&format!("{}, {}, one and two threads measured", subject.name(), operation.name()))?;
         let mut rate = |threads| {
-            let crowd = Crowd { deed, threads, one: &one, two: &two, order: &order };
+            let crowd = ThreadGroup { deed: operation, threads, one: &one, two: &two, order: &order };
             site.measure(bench, &crowd, MEMORIES[0], 1)
         };
         let mut rounds = Vec::new();
@@ -199,7 +219,7 @@ fn measure(bench: &Bench<'_>, subject: Subject, distances: &mut Vec<Distance>) -
             distances.extend([before, after]);
             rounds.push(Round { one, two, before, after });
         }
-        measured.insert(deed, typical(rounds).ok_or(Failure::Call(posix::Errno::EIO))?);
+        measured.insert(operation, typical(rounds).ok_or(Failure::Call(posix::Errno::EIO))?);
     }
     Ok(measured)
 }
@@ -239,10 +259,10 @@ fn typical(rounds: Vec<Round>) -> Option<Round> {
 }
 
 /// The content of a call as a sentence.
-fn content_sentence(content: &Content, subject: Subject, deed: Deed, costs: &Costs) -> String {
+fn content_sentence(content: &Content, subject: Subject, operation: ThreadOperation, costs: &Costs) -> String {
     format!(
         "{}, {}: {:.0} instructions per call ({:.2} ns each), {:.1} lines from memory ({:.0} ns each), {:.1} locked instructions, {:.1} flushes, {:.1} fences.",
-        deed.name(),
+        operation.name(),
         subject.name(),
         content.instructions,
         costs.instruction_ns,
@@ -270,31 +290,37 @@ fn scale(programs: &[Program], count: usize, costs: &Costs, duration_ns: f64, fi
     (rates.iter().sum::<f64>() / rates.len().max(1) as f64, last.unwrap_or(empty))
 }
 
-fn row(deed: Deed, processors: usize) -> String {
-    format!("{}, {processors}", deed.name())
+fn row(operation: ThreadOperation, processors: usize) -> String {
+    format!("{}, {processors}", operation.name())
 }
 
-fn measured_row(deed: Deed) -> String {
-    format!("{}, 2 (measured)", deed.name())
+fn measured_row(operation: ThreadOperation) -> String {
+    format!("{}, 2 (measured)", operation.name())
 }
 
 /// The model with the distance at the time of the measurement.
-fn beside_row(deed: Deed) -> String {
-    format!("{}, 2 (model, same distance)", deed.name())
+fn beside_row(operation: ThreadOperation) -> String {
+    format!("{}, 2 (model, same distance)", operation.name())
 }
 
 /// The model with the short distance.
-fn near_row(deed: Deed, processors: usize) -> String {
-    format!("{}, {processors} (short distance)", deed.name())
+fn near_row(operation: ThreadOperation, processors: usize) -> String {
+    format!("{}, {processors} (short distance)", operation.name())
 }
 
 /// The words that the processors wait for most, as a sentence.
-fn bottleneck(subject: &str, deed: Deed, count: usize, outcome: &Outcome, places: &[Place]) -> String {
+fn bottleneck(
+    subject: &str,
+    operation: ThreadOperation,
+    count: usize,
+    outcome: &Outcome,
+    named_memory: &[NamedMemory],
+) -> String {
     let all: f64 = outcome.waits.iter().map(|(_, ns)| ns).sum();
     let share = 100.0 * all / (outcome.ns * count as f64);
     let mut by_name: Vec<(String, f64)> = Vec::new();
     for (word, ns) in &outcome.waits {
-        let name = describe(places, *word);
+        let name = describe(named_memory, *word);
         match by_name.iter_mut().find(|(known, _)| *known == name) {
             Some((_, sum)) => *sum += ns,
             None => by_name.push((name, *ns)),
@@ -303,7 +329,7 @@ fn bottleneck(subject: &str, deed: Deed, count: usize, outcome: &Outcome, places
     by_name.sort_by(|a, b| b.1.total_cmp(&a.1));
     let named: Vec<String> =
         by_name.iter().take(3).map(|(name, ns)| format!("{name} ({:.0} %)", 100.0 * ns / all)).collect();
-    let what = format!("{}, {subject}, {count} processors", deed.name());
+    let what = format!("{}, {subject}, {count} processors", operation.name());
     match named.is_empty() {
         true => format!("{what}: no waiting."),
         false => format!("{what}: {share:.0} % of their time they wait for each other; at {}.", named.join(", ")),
@@ -315,15 +341,17 @@ fn bottleneck(subject: &str, deed: Deed, count: usize, outcome: &Outcome, places
 /// released after the call's last fence.
 const LOCKED_LOG: &str = "DirectFS, locked log";
 
-fn lock_log(operation: &[Event], places: &[Place]) -> Vec<Event> {
-    let is_claim =
-        |event: &Event| event.kind == Kind::Exchange && describe(places, event.address).starts_with(LOG_TAIL);
+fn lock_log(operation: &[Event], named_memory: &[NamedMemory]) -> Vec<Event> {
+    let is_claim = |event: &Event| {
+        event.kind == EventKind::Exchange && describe(named_memory, event.address).starts_with(LOG_TAIL)
+    };
     let Some(claimed) = operation.iter().position(is_claim) else { return operation.to_vec() };
-    let left = operation.iter().rposition(|event| event.kind == Kind::Fence).map_or(operation.len(), |last| last + 1);
+    let left =
+        operation.iter().rposition(|event| event.kind == EventKind::Fence).map_or(operation.len(), |last| last + 1);
     let mut locked = operation.to_vec();
     let address = locked[claimed].address;
-    locked[claimed].kind = Kind::Acquire(Mode::Exclusive);
-    let release = Event { kind: Kind::Release(Mode::Exclusive, false), address, count: 0 };
+    locked[claimed].kind = EventKind::Acquire(LockMode::Exclusive);
+    let release = Event { kind: EventKind::Release(LockMode::Exclusive, false), address, count: 0 };
     locked.insert(left.max(claimed + 1), release);
     locked
 }
@@ -331,24 +359,24 @@ fn lock_log(operation: &[Event], places: &[Place]) -> Vec<Event> {
 /// The common parameters of all replays of one operation.
 struct Replays<'r> {
     bench: &'r Bench<'r>,
-    deed: Deed,
+    deed: ThreadOperation,
     costs: Costs,
     duration_ns: f64,
-    places: &'r [Place],
+    named_memory: &'r [NamedMemory],
 }
 
 impl Replays<'_> {
     /// Adds the rates for all processor counts to the findings, and the waits to the notes.
     fn scale(&self, name: &str, programs: &[Program], findings: &mut Findings) -> Result<()> {
         // A renaming processor runs along.
-        let first = usize::from(self.deed == Deed::StatRenaming);
+        let first = usize::from(self.deed == ThreadOperation::StatRenaming);
         for count in PROCESSORS.into_iter().filter(|count| *count <= programs.len()) {
             self.bench.step(&format!("{name}, {}, {count} processors", self.deed.name()))?;
             // Without the renaming processor, one fewer than `count` may be left.
             let there = count.min(programs.len() - first);
             let (rate, outcome) = scale(programs, there, &self.costs, self.duration_ns, first);
             if count == JUDGED.min(programs.len()) {
-                findings.notes.push(bottleneck(name, self.deed, there + first, &outcome, self.places));
+                findings.notes.push(bottleneck(name, self.deed, there + first, &outcome, self.named_memory));
             }
             let (row, here) = (row(self.deed, count), vec![Some(rate * count as f64 / there as f64)]);
             findings.measures.push(Measure { row, subject: name.to_owned(), paper: None, here });
@@ -362,58 +390,58 @@ fn one_subject(
     bench: &Bench<'_>,
     findings: &mut Findings,
     subject: Subject,
-    measured: &HashMap<Deed, Round>,
+    measured: &HashMap<ThreadOperation, Round>,
     costs: &Costs,
     short: &Distance,
 ) -> Result<()> {
-    let Recording { programs, places } = record_all(bench, subject)?;
-    for deed in SHOWN {
+    let Recording { programs, named_memory } = record_all(bench, subject)?;
+    for operation in SHOWN {
         // Stats with a concurrent rename have the content of stats.
-        let alone = if deed == Deed::StatRenaming { Deed::Stat } else { deed };
+        let alone = if operation == ThreadOperation::StatRenaming { ThreadOperation::Stat } else { operation };
         let content = Content::of(&programs[&alone]);
         let real = &measured[&alone];
         let measured_ns = 1e3 / real.one;
         let costs = calibrate::fit(costs, measured_ns, &content);
         let duration_ns = measured_ns * calls_replayed(bench.size);
-        let replays = Replays { bench, deed, costs, duration_ns, places: &places };
-        replays.scale(subject.name(), &programs[&deed], findings)?;
-        if subject == Subject::DirectFs && LOCKED.contains(&deed) {
-            let locked = |program: &Program| program.iter().map(|call| lock_log(call, &places)).collect();
-            let locked: Vec<Program> = programs[&deed].iter().map(locked).collect();
+        let replays = Replays { bench, deed: operation, costs, duration_ns, named_memory: &named_memory };
+        replays.scale(subject.name(), &programs[&operation], findings)?;
+        if subject == Subject::DirectFs && LOCKED.contains(&operation) {
+            let locked = |program: &Program| program.iter().map(|call| lock_log(call, &named_memory)).collect();
+            let locked: Vec<Program> = programs[&operation].iter().map(locked).collect();
             replays.scale(LOCKED_LOG, &locked, findings)?;
         }
-        if alone == deed {
+        if alone == operation {
             let at = |count: usize, distance: &Distance| {
-                scale(&programs[&deed], count, &distance.costs(&costs), duration_ns, 0).0
+                scale(&programs[&operation], count, &distance.costs(&costs), duration_ns, 0).0
             };
-            let judged = JUDGED.min(programs[&deed].len());
+            let judged = JUDGED.min(programs[&operation].len());
             let beside = at(2, &real.distance());
             let rows = [
-                (measured_row(deed), real.two),
-                (beside_row(deed), beside),
-                (near_row(deed, judged), at(judged, short)),
+                (measured_row(operation), real.two),
+                (beside_row(operation), beside),
+                (near_row(operation, judged), at(judged, short)),
             ];
             for (row, rate) in rows {
                 let subject = subject.name().to_owned();
                 findings.measures.push(Measure { row, subject, paper: None, here: vec![Some(rate)] });
             }
-            findings.notes.push(content_sentence(&content, subject, deed, &costs));
+            findings.notes.push(content_sentence(&content, subject, operation, &costs));
         }
     }
     Ok(())
 }
 
-fn plot(findings: &Findings, deed: Deed) -> Plot {
-    let at = |name: &str, count: usize| findings.here(&row(deed, count), name, 0);
+fn plot(findings: &Findings, operation: ThreadOperation) -> Plot {
+    let at = |name: &str, count: usize| findings.here(&row(operation, count), name, 0);
     let counts: Vec<usize> =
         PROCESSORS.into_iter().filter(|count| at(Subject::DirectFs.name(), *count).is_some()).collect();
     let series =
         |name: &str| Series { name: name.to_owned(), values: counts.iter().map(|count| at(name, *count)).collect() };
-    let names = SUBJECTS.map(Subject::name).into_iter().chain(LOCKED.contains(&deed).then_some(LOCKED_LOG));
+    let names = SUBJECTS.map(Subject::name).into_iter().chain(LOCKED.contains(&operation).then_some(LOCKED_LOG));
     Plot {
-        title: format!("{} in one directory, by processors", deed.name()),
+        title: format!("{} in one directory, by processors", operation.name()),
         unit: findings.unit.to_owned(),
-        places: counts.iter().map(usize::to_string).collect(),
+        x_labels: counts.iter().map(usize::to_string).collect(),
         lines: true,
         basis: "the model; one processor is measured",
         here: names.map(series).collect(),
@@ -422,17 +450,18 @@ fn plot(findings: &Findings, deed: Deed) -> Plot {
 }
 
 /// The largest judged processor count, and its rate relative to one processor.
-fn speedup(findings: &Findings, deed: Deed, subject: &str) -> Option<(usize, f64)> {
-    let at = |count| findings.here(&row(deed, count), subject, 0);
+fn speedup(findings: &Findings, operation: ThreadOperation, subject: &str) -> Option<(usize, f64)> {
+    let at = |count| findings.here(&row(operation, count), subject, 0);
     let most = PROCESSORS.into_iter().rev().filter(|count| *count <= JUDGED).find(|count| at(*count).is_some())?;
     Some((most, at(most)? / at(1)?))
 }
 
-fn claim(findings: &mut Findings, deed: Deed, subject: &str, scales: bool, what: &str) {
-    let Some((count, here)) = speedup(findings, deed, subject) else { return };
+fn claim(findings: &mut Findings, operation: ThreadOperation, subject: &str, scales: bool, what: &str) {
+    let Some((count, here)) = speedup(findings, operation, subject) else { return };
     let (part, sense) = if scales { (SCALES, Sense::AtLeast) } else { (STOPS, Sense::AtMost) };
     let (what, paper) = (format!("{what}; {count} processors"), part * count as f64);
-    let changes_directory = matches!(deed, Deed::Create | Deed::Remove | Deed::Rename);
+    let changes_directory =
+        matches!(operation, ThreadOperation::Create | ThreadOperation::Remove | ThreadOperation::Rename);
     let is_own = subject == Subject::DirectFs.name();
     let reason = if is_own && changes_directory { DIRECTORY_WORDS } else { BOTTLENECKS };
     findings.claims.push(Claim { what, unit: "times", paper, here: vec![here], sense, reason });
@@ -440,10 +469,10 @@ fn claim(findings: &mut Findings, deed: Deed, subject: &str, scales: bool, what:
 
 /// The total call rates at the judged processor count, DirectFS next to NOVA.
 fn rates_note(findings: &Findings) -> Option<String> {
-    let (count, _) = speedup(findings, Deed::Stat, Subject::DirectFs.name())?;
-    let of = |deed: Deed| {
-        let at = |subject: Subject| findings.here(&row(deed, count), subject.name(), 0);
-        Some(format!("{} {:.1} and {:.1}", deed.name(), at(Subject::DirectFs)?, at(Subject::Nova)?))
+    let (count, _) = speedup(findings, ThreadOperation::Stat, Subject::DirectFs.name())?;
+    let of = |operation: ThreadOperation| {
+        let at = |subject: Subject| findings.here(&row(operation, count), subject.name(), 0);
+        Some(format!("{} {:.1} and {:.1}", operation.name(), at(Subject::DirectFs)?, at(Subject::Nova)?))
     };
     let each: Vec<String> = SHOWN.into_iter().filter_map(of).collect();
     Some(format!("Million calls per second with {count} processors, DirectFS and NOVA: {}.", each.join("; ")))
@@ -452,14 +481,14 @@ fn rates_note(findings: &Findings) -> Option<String> {
 /// Where the model of two processors agrees with two threads.
 fn agreement(findings: &Findings) -> String {
     let (mut close, mut apart) = (Vec::new(), Vec::new());
-    for deed in RECORDED {
+    for operation in RECORDED {
         for subject in SUBJECTS {
             let of = |row: String| findings.here(&row, subject.name(), 0);
-            let Some((model, measured)) = of(beside_row(deed)).zip(of(measured_row(deed))) else {
+            let Some((model, measured)) = of(beside_row(operation)).zip(of(measured_row(operation))) else {
                 continue;
             };
             let percent = 100.0 * (model / measured - 1.0);
-            let named = format!("{} of {} ({percent:+.0} %)", deed.name(), subject.name());
+            let named = format!("{} of {} ({percent:+.0} %)", operation.name(), subject.name());
             if percent.abs() <= AGREES { close.push(named) } else { apart.push(named) }
         }
     }
@@ -499,30 +528,35 @@ pub const MULTICORE: Experiment = Experiment {
             one_subject(bench, &mut findings, subject, &measured[&subject], &costs, &short)?;
         }
         let judged = JUDGED.min(processors(bench.size));
-        let beside = |deed| [near_row(deed, judged), measured_row(deed), beside_row(deed)];
-        let of = |deed| PROCESSORS.map(|count| row(deed, count)).into_iter().chain(beside(deed));
+        let beside = |operation| [near_row(operation, judged), measured_row(operation), beside_row(operation)];
+        let of = |operation| PROCESSORS.map(|count| row(operation, count)).into_iter().chain(beside(operation));
         let rows: Vec<String> = SHOWN.into_iter().flat_map(of).collect();
         findings.measures.sort_by_key(|measure| rows.iter().position(|row| *row == measure.row));
-        for deed in SHOWN {
-            let plot = plot(&findings, deed);
+        for operation in SHOWN {
+            let plot = plot(&findings, operation);
             findings.plots.push(plot);
         }
         let (own, nova) = (Subject::DirectFs.name(), Subject::Nova.name());
         let claims = [
-            (Deed::Stat, own, true, "DirectFS's stat scales (Fig. 7 a)"),
-            (Deed::Remove, own, true, "DirectFS's remove scales (Fig. 7 b)"),
-            (Deed::Rename, own, true, "DirectFS's rename scales (Fig. 7 c: to 20 processors)"),
-            (Deed::StatRenaming, own, true, "DirectFS's stat scales with a concurrent rename (Fig. 7 d)"),
-            (Deed::Stat, nova, true, "NOVA's warm stat scales (Fig. 3, Fig. 7 a)"),
-            (Deed::StatRenaming, nova, true, "NOVA's warm stat scales with a concurrent rename (Fig. 7 d)"),
-            (Deed::StatCold, nova, false, "NOVA's cold stat does not scale (Fig. 3)"),
-            (Deed::Create, nova, false, "NOVA's create does not scale (Fig. 3)"),
-            (Deed::Remove, nova, false, "NOVA's remove does not scale (Fig. 7 b)"),
-            (Deed::Rename, nova, false, "NOVA's rename does not scale (Fig. 7 c)"),
-            (Deed::Rename, LOCKED_LOG, false, "DirectFS's rename does not scale with a locked log (Fig. 7 c, nocon)"),
+            (ThreadOperation::Stat, own, true, "DirectFS's stat scales (Fig. 7 a)"),
+            (ThreadOperation::Remove, own, true, "DirectFS's remove scales (Fig. 7 b)"),
+            (ThreadOperation::Rename, own, true, "DirectFS's rename scales (Fig. 7 c: to 20 processors)"),
+            (ThreadOperation::StatRenaming, own, true, "DirectFS's stat scales with a concurrent rename (Fig. 7 d)"),
+            (ThreadOperation::Stat, nova, true, "NOVA's warm stat scales (Fig. 3, Fig. 7 a)"),
+            (ThreadOperation::StatRenaming, nova, true, "NOVA's warm stat scales with a concurrent rename (Fig. 7 d)"),
+            (ThreadOperation::StatCold, nova, false, "NOVA's cold stat does not scale (Fig. 3)"),
+            (ThreadOperation::Create, nova, false, "NOVA's create does not scale (Fig. 3)"),
+            (ThreadOperation::Remove, nova, false, "NOVA's remove does not scale (Fig. 7 b)"),
+            (ThreadOperation::Rename, nova, false, "NOVA's rename does not scale (Fig. 7 c)"),
+            (
+                ThreadOperation::Rename,
+                LOCKED_LOG,
+                false,
+                "DirectFS's rename does not scale with a locked log (Fig. 7 c, nocon)",
+            ),
         ];
-        for (deed, subject, scales, what) in claims {
-            claim(&mut findings, deed, subject, scales, what);
+        for (operation, subject, scales, what) in claims {
+            claim(&mut findings, operation, subject, scales, what);
         }
         let (rates, agreement) = (rates_note(&findings), agreement(&findings));
         findings.notes.extend(rates.into_iter().chain([agreement]));
@@ -549,19 +583,30 @@ mod tests {
 
     #[test]
     fn a_locked_log_is_held_from_the_claim_of_a_place_to_the_last_fence() {
-        let places = [Place::at("cachelet", 1000, 128).fields(&[(0, "lock"), (80, LOG_TAIL)])];
+        let named_memory = [NamedMemory::at("cachelet", 1000, 128).fields(&[(0, "lock"), (80, LOG_TAIL)])];
         let event = |kind, address| Event { kind, address, count: 0 };
         let call = [
-            event(Kind::Exchange, 1000),
-            event(Kind::Fence, 0),
-            event(Kind::Exchange, 1080),
-            event(Kind::Exchange, 1080),
-            event(Kind::Fence, 0),
-            event(Kind::Store, 1000),
+            event(EventKind::Exchange, 1000),
+            event(EventKind::Fence, 0),
+            event(EventKind::Exchange, 1080),
+            event(EventKind::Exchange, 1080),
+            event(EventKind::Fence, 0),
+            event(EventKind::Store, 1000),
         ];
-        let locked: Vec<Kind> = lock_log(&call, &places).iter().map(|event| event.kind).collect();
-        let (taken, left) = (Kind::Acquire(Mode::Exclusive), Kind::Release(Mode::Exclusive, false));
-        assert_eq!(locked, [Kind::Exchange, Kind::Fence, taken, Kind::Exchange, Kind::Fence, left, Kind::Store]);
-        assert_eq!(lock_log(&call[..2], &places), call[..2]);
+        let locked: Vec<EventKind> = lock_log(&call, &named_memory).iter().map(|event| event.kind).collect();
+        let (taken, left) = (EventKind::Acquire(LockMode::Exclusive), EventKind::Release(LockMode::Exclusive, false));
+        assert_eq!(
+            locked,
+            [
+                EventKind::Exchange,
+                EventKind::Fence,
+                taken,
+                EventKind::Exchange,
+                EventKind::Fence,
+                left,
+                EventKind::Store
+            ]
+        );
+        assert_eq!(lock_log(&call[..2], &named_memory), call[..2]);
     }
 }

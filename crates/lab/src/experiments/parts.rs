@@ -3,15 +3,15 @@
 
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series};
 use super::loops::{Watch, per_call, read_once, write_file};
-use super::machine::{Fronted, Machine, Result, Slow, Subject, machine};
+use super::machine::{Machine, Result, Slow, Subject, VfsMachine, machine};
 use super::programs::{BYVFS_STEPS, CONTENT, Program, Step, Tree, directories, plan, time};
-use super::timed::{ClockCost, Notes, Timed, take_notes};
+use super::timed::{ClockCost, OperationTimes, Timed, take_times};
 use super::trees::{SMALL_DIRECTORIES, WHOLE_FILES};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
-use crate::front::{DentryCache, FrontOptions};
 use crate::nova::Nova;
 use crate::pmfs::Pmfs;
+use crate::vfs::{DentryCache, VfsOptions};
 use pmem::Delays;
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ struct Parts {
     total_ns: f64,
     /// Finding names and inodes in the VFS's caches.
     vfs_lookup_ns: f64,
-    notes: Notes,
+    notes: OperationTimes,
     /// Calls by path.
     calls: u64,
     /// The first lookup in each directory, if measured separately: mostly the time to build the
@@ -56,11 +56,11 @@ fn parts(
 ) -> Result<Parts> {
     let mut parts = Parts::default();
     machine.with(&mut |calls| {
-        take_notes(cost);
+        take_times(cost);
         let start = Instant::now();
         parts.calls = work(calls)?;
         let ns = start.elapsed().as_nanos() as f64;
-        parts.notes = take_notes(cost);
+        parts.notes = take_times(cost);
         parts.total_ns = (ns - parts.notes.operations as f64 * cost.whole_ns).max(0.0);
         parts.vfs_lookup_ns = (parts.calls as f64 * warm_ns).min(parts.total_ns);
         Ok(())
@@ -69,11 +69,11 @@ fn parts(
 }
 
 fn timed_nova(size: Size) -> Result<Box<dyn Machine>> {
-    Ok(Box::new(Fronted::<Timed<Nova<Slow>>, DentryCache>::new(plan(size), FrontOptions::default())?))
+    Ok(Box::new(VfsMachine::<Timed<Nova<Slow>>, DentryCache>::new(plan(size), VfsOptions::default())?))
 }
 
 fn timed_pmfs(size: Size) -> Result<Box<dyn Machine>> {
-    Ok(Box::new(Fronted::<Timed<Pmfs<Slow>>, DentryCache>::new(plan(size), FrontOptions::default())?))
+    Ok(Box::new(VfsMachine::<Timed<Pmfs<Slow>>, DentryCache>::new(plan(size), VfsOptions::default())?))
 }
 
 /// Nanoseconds of one stat of a file of the tree with all names in memory.
@@ -106,7 +106,7 @@ fn programs_apart(bench: &Bench<'_>, steps: &[Step]) -> Result<Vec<Vec<Parts>>> 
         for (_, program, _) in steps {
             machine.remount(delays)?;
             of_programs.push(parts(&*machine, cost, warm_ns, &|calls| program.run(calls, &tree))?);
-            bench.go_on()?;
+            bench.check_stop()?;
         }
         all.push(of_programs);
     }
@@ -128,7 +128,7 @@ fn shares(findings: &Findings, title: &str, rows: &[&str], subjects: &[&str]) ->
     Plot {
         title: title.to_owned(),
         unit: findings.unit.to_owned(),
-        places: rows.iter().map(|row| (*row).to_owned()).collect(),
+        x_labels: rows.iter().map(|row| (*row).to_owned()).collect(),
         lines: false,
         basis: MEASURED,
         here: subjects.iter().map(series).collect(),
@@ -244,7 +244,7 @@ fn figure_1_round(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) 
         all.push(Parts { index_ns: first_look_ns(machine, delays, &[Vec::new()])?.min(read.total_ns), ..read });
         all.push(written);
         machine.with(&mut |calls| Ok(paths.iter().try_for_each(|path| calls.unlink(path))?))?;
-        bench.go_on()?;
+        bench.check_stop()?;
     }
     let index_ns = first_look_ns(machine, delays, &tree.directories)?;
     for program in [Program::Du, Program::Rm] {
@@ -348,7 +348,7 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
             let content_ns = content_ns(bench, &mut *own, delays)?;
             let parts = figure_1_parts(bench, &mut *own, delays)?;
             let content_ns = content_ns.into_iter().chain(std::iter::repeat(0.0));
-            ours.push(parts.iter().zip(content_ns).map(|(parts, ns)| Own::new(parts, ns)).collect::<Vec<_>>());
+            ours.push(parts.iter().zip(content_ns).map(|(parts, ns)| MetadataTime::new(parts, ns)).collect::<Vec<_>>());
         }
         for (index, row) in rows.iter().enumerate() {
             let nova_part =
@@ -362,7 +362,8 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
             add("NOVA VFS metadata", nova_part(&Parts::vfs_metadata_ns));
             add("NOVA PFS metadata", nova_part(&|parts| parts.notes.metadata_ns + rebuilt(parts)));
             add("NOVA", nova_part(&|parts| parts.total_ns - parts.notes.data_ns));
-            let own = |of: &dyn Fn(&Own) -> f64| ours.iter().map(|memory| Some(of(&memory[index]) / 1e6)).collect();
+            let own =
+                |of: &dyn Fn(&MetadataTime) -> f64| ours.iter().map(|memory| Some(of(&memory[index]) / 1e6)).collect();
             add("DirectFS lookup", own(&|own| own.lookup_ns));
             add("DirectFS PFS metadata (index)", own(&|own| own.index_ns));
             add("DirectFS other", own(&|own| own.total_ns - own.lookup_ns - own.index_ns));
@@ -393,18 +394,18 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
 };
 
 /// DirectFS's time for metadata.
-struct Own {
+struct MetadataTime {
     total_ns: f64,
     lookup_ns: f64,
     index_ns: f64,
 }
 
-impl Own {
-    fn new(parts: &Parts, content_ns: f64) -> Own {
+impl MetadataTime {
+    fn new(parts: &Parts, content_ns: f64) -> MetadataTime {
         let lookup_ns = parts.vfs_lookup_ns;
         // The content's time was measured in another run.
         let total_ns = (parts.total_ns - content_ns).max(lookup_ns);
-        Own { total_ns, lookup_ns, index_ns: parts.index_ns.min(total_ns - lookup_ns) }
+        MetadataTime { total_ns, lookup_ns, index_ns: parts.index_ns.min(total_ns - lookup_ns) }
     }
 }
 

@@ -57,7 +57,7 @@ fn measure(bench: &Bench<'_>, memories: &[Delays]) -> Result<Vec<Vec<Measured>>>
             for (machine, measured) in machines.iter().zip(&mut measured) {
                 let mut ignored = Measured::default();
                 round(&**machine, &paths, if number == 0 { &mut ignored } else { measured })?;
-                bench.go_on()?;
+                bench.check_stop()?;
             }
         }
         all.push(measured);
@@ -155,7 +155,7 @@ pub const FIGURE_3: Experiment = Experiment {
         let plot = Plot {
             title: "unlink by delay of a flushed line".to_owned(),
             unit: "µs".to_owned(),
-            places: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
+            x_labels: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
             lines: true,
             basis: "measured here",
             here: SUBJECTS.iter().map(series).collect(),

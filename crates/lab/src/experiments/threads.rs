@@ -16,7 +16,7 @@ use std::time::Instant;
 
 /// An operation of the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Deed {
+pub(super) enum ThreadOperation {
     /// Each thread creates files.
     Create,
     /// Each stats its part of the files, with names in memory.
@@ -31,34 +31,36 @@ pub(super) enum Deed {
     StatRenaming,
 }
 
-impl Deed {
+impl ThreadOperation {
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Deed::Create => "create",
-            Deed::Stat => "stat",
-            Deed::StatCold => "stat_cold",
-            Deed::Remove => "remove",
-            Deed::Rename => "rename",
-            Deed::StatRenaming => "stat with rename",
+            ThreadOperation::Create => "create",
+            ThreadOperation::Stat => "stat",
+            ThreadOperation::StatCold => "stat_cold",
+            ThreadOperation::Remove => "remove",
+            ThreadOperation::Rename => "rename",
+            ThreadOperation::StatRenaming => "stat with rename",
         }
     }
 
     const fn needs_files(self) -> bool {
-        !matches!(self, Deed::Create)
+        !matches!(self, ThreadOperation::Create)
     }
 
     /// Whether a subject runs it. Ablations are measured where the paper measures them.
     fn is_done_by(self, subject: Subject) -> bool {
         match subject {
-            Subject::Ablated(Variant::Radix | Variant::BTree) => matches!(self, Deed::Stat | Deed::Remove),
-            Subject::Ablated(Variant::LockedLog) => self == Deed::Rename,
+            Subject::Ablated(Variant::Radix | Variant::BTree) => {
+                matches!(self, ThreadOperation::Stat | ThreadOperation::Remove)
+            }
+            Subject::Ablated(Variant::LockedLog) => self == ThreadOperation::Rename,
             _ => true,
         }
     }
 
     /// Whether it leaves everything unchanged, so that it can be repeated at once.
     const fn changes_nothing(self) -> bool {
-        matches!(self, Deed::Stat | Deed::StatRenaming)
+        matches!(self, ThreadOperation::Stat | ThreadOperation::StatRenaming)
     }
 }
 
@@ -76,15 +78,15 @@ pub(super) fn path(letter: char, index: u64) -> Vec<u8> {
     format!("/shared/{letter}{index:07}").into_bytes()
 }
 
-pub(super) struct Crowd<'c> {
-    pub(super) deed: Deed,
+pub(super) struct ThreadGroup<'c> {
+    pub(super) deed: ThreadOperation,
     pub(super) threads: u64,
     pub(super) one: &'c [Vec<u8>],
     pub(super) two: &'c [Vec<u8>],
     pub(super) order: &'c [u64],
 }
 
-impl Crowd<'_> {
+impl ThreadGroup<'_> {
     /// Repetitions of a thread's part in a timed section.
     fn turns(&self) -> u64 {
         if self.deed.changes_nothing() { CALLS_MIN.div_ceil(self.one.len() as u64) } else { 1 }
@@ -98,10 +100,10 @@ impl Crowd<'_> {
     fn one_turn(&self, calls: &dyn Calls, thread: u64) -> Result<()> {
         for file in self.part_of(thread) {
             match self.deed {
-                Deed::Create => calls.create(&self.one[file], 0o644)?,
-                Deed::Remove => calls.unlink(&self.one[file])?,
-                Deed::Rename => calls.rename(&self.one[file], &self.two[file], 0)?,
-                Deed::Stat | Deed::StatCold | Deed::StatRenaming => {
+                ThreadOperation::Create => calls.create(&self.one[file], 0o644)?,
+                ThreadOperation::Remove => calls.unlink(&self.one[file])?,
+                ThreadOperation::Rename => calls.rename(&self.one[file], &self.two[file], 0)?,
+                ThreadOperation::Stat | ThreadOperation::StatCold | ThreadOperation::StatRenaming => {
                     calls.stat(&self.one[file])?;
                 }
             }
@@ -112,7 +114,8 @@ impl Crowd<'_> {
     /// The files of a thread, in processing order.
     fn part_of(&self, thread: u64) -> impl Iterator<Item = usize> {
         let count = self.one.len() as u64;
-        let looks = matches!(self.deed, Deed::Stat | Deed::StatCold | Deed::StatRenaming);
+        let looks =
+            matches!(self.deed, ThreadOperation::Stat | ThreadOperation::StatCold | ThreadOperation::StatRenaming);
         let file = move |step: u64| if looks { self.order[step as usize] } else { step };
         (thread * count / self.threads..(thread + 1) * count / self.threads).map(move |step| file(step) as usize)
     }
@@ -121,7 +124,7 @@ impl Crowd<'_> {
     /// memory, including missing ones, and no thread starts with the cache content of another
     /// thread's processor.
     fn warm_up(&self, calls: &dyn Calls, thread: u64) {
-        if self.deed != Deed::StatCold {
+        if self.deed != ThreadOperation::StatCold {
             self.part_of(thread).for_each(|file| {
                 let _ = calls.stat(&self.one[file]);
             });
@@ -132,10 +135,10 @@ impl Crowd<'_> {
     /// last one's end, by their own clocks. The starting thread itself may be delayed.
     pub(super) fn rate(&self, machine: &dyn Machine) -> Result<f64> {
         let (arrived, over) = (AtomicU64::new(0), AtomicBool::new(false));
-        let renames = self.deed == Deed::StatRenaming;
+        let renames = self.deed == ThreadOperation::StatRenaming;
         let mut seconds = 0.0;
         std::thread::scope(|scope| -> Result<()> {
-            let renamer = renames.then(|| scope.spawn(|| rename_to_and_fro(machine, &over)));
+            let renamer = renames.then(|| scope.spawn(|| rename_back_and_forth(machine, &over)));
             let mut running = Vec::new();
             for thread in 0..self.threads {
                 let arrived = &arrived;
@@ -177,17 +180,17 @@ impl Crowd<'_> {
 /// Waits until `threads` threads have arrived. Waiters spin, because a thread that must be woken
 /// starts much later than the others.
 fn meet(arrived: &AtomicU64, threads: u64) {
-    const LOOKS: u32 = 10_000;
+    const SPINS: u32 = 10_000;
     arrived.fetch_add(1, AcqRel);
     let mut looks = 0u32;
     while arrived.load(Acquire) < threads {
         looks = looks.wrapping_add(1);
         // The other threads may have no processor.
-        if looks.is_multiple_of(LOOKS) { std::thread::yield_now() } else { spin_loop() }
+        if looks.is_multiple_of(SPINS) { std::thread::yield_now() } else { spin_loop() }
     }
 }
 
-fn rename_to_and_fro(machine: &dyn Machine, over: &AtomicBool) -> Result<()> {
+fn rename_back_and_forth(machine: &dyn Machine, over: &AtomicBool) -> Result<()> {
     machine.with(&mut |calls| {
         while !over.load(Acquire) {
             calls.rename(b"/shared/to", b"/shared/fro", 0)?;
@@ -220,7 +223,7 @@ impl Site {
 
     /// Restores the initial files of an operation under their first names, or removes them for one
     /// that creates them.
-    fn prepare(&mut self, crowd: &Crowd<'_>) -> Result<()> {
+    fn prepare(&mut self, crowd: &ThreadGroup<'_>) -> Result<()> {
         self.machine.slow_down(Delays::default());
         self.machine.with(&mut |calls| {
             for (one, two) in crowd.one.iter().zip(crowd.two) {
@@ -241,7 +244,7 @@ impl Site {
     pub(super) fn measure(
         &mut self,
         bench: &Bench<'_>,
-        crowd: &Crowd<'_>,
+        crowd: &ThreadGroup<'_>,
         delays: Delays,
         rounds: usize,
     ) -> Result<f64> {
@@ -249,7 +252,7 @@ impl Site {
         for _ in 0..rounds {
             self.prepare(crowd)?;
             match crowd.deed {
-                Deed::StatCold => self.machine.remount(delays)?,
+                ThreadOperation::StatCold => self.machine.remount(delays)?,
                 _ => self.machine.slow_down(delays),
             }
             // The first lookup builds the directory's index, before the threads start.
@@ -258,13 +261,13 @@ impl Site {
                 Ok(())
             })?;
             most = most.max(crowd.rate(&*self.machine)?);
-            bench.go_on()?;
+            bench.check_stop()?;
         }
         Ok(most)
     }
 }
 
-fn run(bench: &Bench<'_>, subjects: &[Subject], deeds: &[Deed]) -> Result<Findings> {
+fn run(bench: &Bench<'_>, subjects: &[Subject], deeds: &[ThreadOperation]) -> Result<Findings> {
     let mut findings = Findings::new("million calls/s", &MEMORIES);
     let count = files(bench.size);
     let named = |letter| (0..count).map(|index| path(letter, index)).collect::<Vec<_>>();
@@ -274,68 +277,68 @@ fn run(bench: &Bench<'_>, subjects: &[Subject], deeds: &[Deed]) -> Result<Findin
         bench.step(&format!("set-up of {}", subject.name()))?;
         sites.push(Site::new(*subject, count)?);
     }
-    for &deed in deeds {
+    for &operation in deeds {
         for threads in THREADS {
-            let crowd = Crowd { deed, threads, one: &one, two: &two, order: &order };
-            for site in sites.iter_mut().filter(|site| deed.is_done_by(site.subject)) {
+            let crowd = ThreadGroup { deed: operation, threads, one: &one, two: &two, order: &order };
+            for site in sites.iter_mut().filter(|site| operation.is_done_by(site.subject)) {
                 let name = site.subject.name();
                 let mut here = Vec::new();
                 for delays in MEMORIES {
-                    bench.step(&format!("{}, {threads} threads, {name}, {}", deed.name(), memory_name(delays)))?;
+                    bench.step(&format!("{}, {threads} threads, {name}, {}", operation.name(), memory_name(delays)))?;
                     here.push(Some(site.measure(bench, &crowd, delays, bench.rounds().min(3))?));
                 }
-                let row = format!("{}, {threads}", deed.name());
+                let row = format!("{}, {threads}", operation.name());
                 findings.measures.push(Measure { row, subject: name.to_owned(), paper: None, here });
             }
         }
-        findings.plots.push(scaling(&findings, deed, subjects));
+        findings.plots.push(scaling(&findings, operation, subjects));
     }
     Ok(findings)
 }
 
-fn scaling(findings: &Findings, deed: Deed, subjects: &[Subject]) -> Plot {
+fn scaling(findings: &Findings, operation: ThreadOperation, subjects: &[Subject]) -> Plot {
     let series = |subject: &Subject| Series {
         name: subject.name().to_owned(),
         values: THREADS
             .iter()
-            .map(|threads| findings.here(&format!("{}, {threads}", deed.name()), subject.name(), 0))
+            .map(|threads| findings.here(&format!("{}, {threads}", operation.name()), subject.name(), 0))
             .collect(),
     };
     Plot {
-        title: format!("{} in one directory, by threads", deed.name()),
+        title: format!("{} in one directory, by threads", operation.name()),
         unit: findings.unit.to_owned(),
-        places: THREADS.map(|threads| threads.to_string()).to_vec(),
+        x_labels: THREADS.map(|threads| threads.to_string()).to_vec(),
         lines: true,
         basis: MEASURED,
-        here: subjects.iter().filter(|subject| deed.is_done_by(**subject)).map(series).collect(),
+        here: subjects.iter().filter(|subject| operation.is_done_by(**subject)).map(series).collect(),
         paper: Vec::new(),
     }
 }
 
 /// The rate of two threads divided by that of one.
-fn speedups(findings: &Findings, deed: Deed, subject: &str) -> Vec<f64> {
+fn speedups(findings: &Findings, operation: ThreadOperation, subject: &str) -> Vec<f64> {
     let of = |memory| {
-        let at = |threads| findings.here(&format!("{}, {threads}", deed.name()), subject, memory);
+        let at = |threads| findings.here(&format!("{}, {threads}", operation.name()), subject, memory);
         Some(at(2)? / at(1)?)
     };
     (0..findings.memories.len()).filter_map(of).collect()
 }
 
-fn scales(findings: &mut Findings, deed: Deed, subject: &str, paper: (f64, Sense), what: &str) {
+fn scales(findings: &mut Findings, operation: ThreadOperation, subject: &str, paper: (f64, Sense), what: &str) {
     let reason = "Two processors say little about 24: a resource that many processors always wait for, two meet at only now and then. A second thread that shares its processor with other programs says nothing. The model (multicore) shows the further trend.";
-    scales_or(findings, deed, subject, paper, what, reason);
+    scales_or(findings, operation, subject, paper, what, reason);
 }
 
 /// The same with a specific reason.
 fn scales_or(
     findings: &mut Findings,
-    deed: Deed,
+    operation: ThreadOperation,
     subject: &str,
     paper: (f64, Sense),
     what: &str,
     reason: &'static str,
 ) {
-    let here = speedups(findings, deed, subject);
+    let here = speedups(findings, operation, subject);
     findings.claims.push(Claim { what: what.to_owned(), unit: "times", paper: paper.0, here, sense: paper.1, reason });
 }
 
@@ -360,11 +363,11 @@ pub const DIRECTFS_FIGURE_3: Experiment = Experiment {
     method: "All threads in one directory, NOVA under the conventional layer; the index of the directory's names is built before the clock starts. The text's statements about the drawing are tested with two threads: create does not scale, nor does stat with cold caches; stat with warm caches does. \"Scales\" means at least 1.5 times one thread's rate here, \"does not\" at most 1.2 times.",
     needs_bytes: needs,
     run: |bench| {
-        let deeds = [Deed::Create, Deed::Stat, Deed::StatCold];
+        let deeds = [ThreadOperation::Create, ThreadOperation::Stat, ThreadOperation::StatCold];
         let mut findings = run(bench, &FIGURE_3_SUBJECTS, &deeds)?;
-        scales(&mut findings, Deed::Create, "NOVA", STOPS, "creating does not scale");
-        scales(&mut findings, Deed::Stat, "NOVA", SCALES, "warm stat scales");
-        scales(&mut findings, Deed::StatCold, "NOVA", STOPS, "cold stat does not scale");
+        scales(&mut findings, ThreadOperation::Create, "NOVA", STOPS, "creating does not scale");
+        scales(&mut findings, ThreadOperation::Stat, "NOVA", SCALES, "warm stat scales");
+        scales(&mut findings, ThreadOperation::StatCold, "NOVA", STOPS, "cold stat does not scale");
         Ok(findings)
     },
 };
@@ -387,17 +390,18 @@ pub const DIRECTFS_FIGURE_7: Experiment = Experiment {
     method: "a: stat, b: remove, c: rename, d: stat while another thread renames a file in the same directory. All threads in one directory, names in memory. Tested as in directfs-fig3, with two threads; with the renaming thread there are three on two processors. _r and _b: DirectFS with a radix tree (six bits of a name's hash per level, a lock for each subtree of the first one) or a B-tree (under one read-write lock) in place of its hash table, with equally full buckets. _nocon: with a lock on a directory's log, held from before a slot is claimed until the call's last fence. \"Stat after others\": after ten times as many other files were used, DirectFS with an index that evicts names (its caches hold twice the shared directory) and with one that does not (noGC).",
     needs_bytes: needs,
     run: |bench| {
-        let deeds = [Deed::Stat, Deed::Remove, Deed::Rename, Deed::StatRenaming];
+        let deeds =
+            [ThreadOperation::Stat, ThreadOperation::Remove, ThreadOperation::Rename, ThreadOperation::StatRenaming];
         let mut findings = run(bench, &FIGURE_7_SUBJECTS, &deeds)?;
-        scales(&mut findings, Deed::Stat, "DirectFS", SCALES, "DirectFS's stat scales (a)");
-        scales(&mut findings, Deed::Stat, "NOVA", SCALES, "NOVA's warm stat scales (a)");
+        scales(&mut findings, ThreadOperation::Stat, "DirectFS", SCALES, "DirectFS's stat scales (a)");
+        scales(&mut findings, ThreadOperation::Stat, "NOVA", SCALES, "NOVA's warm stat scales (a)");
         radix_is_slower(&mut findings);
         trees_scale(&mut findings);
         garbage(bench, &mut findings)?;
-        scales(&mut findings, Deed::Remove, "DirectFS", SCALES, "DirectFS's remove scales (b)");
-        scales(&mut findings, Deed::Remove, "NOVA", STOPS, "NOVA's remove does not scale (b)");
-        scales(&mut findings, Deed::Rename, "DirectFS", SCALES, "DirectFS's rename scales (c)");
-        scales(&mut findings, Deed::Rename, "NOVA", STOPS, "NOVA's rename does not scale (c)");
+        scales(&mut findings, ThreadOperation::Remove, "DirectFS", SCALES, "DirectFS's remove scales (b)");
+        scales(&mut findings, ThreadOperation::Remove, "NOVA", STOPS, "NOVA's remove does not scale (b)");
+        scales(&mut findings, ThreadOperation::Rename, "DirectFS", SCALES, "DirectFS's rename scales (c)");
+        scales(&mut findings, ThreadOperation::Rename, "NOVA", STOPS, "NOVA's rename does not scale (c)");
         locked_log_scales_less(&mut findings);
         Ok(findings)
     },
@@ -415,7 +419,7 @@ fn garbage(bench: &Bench<'_>, findings: &mut Findings) -> Result<()> {
     let count = files(bench.size);
     let names = || (0..count).map(|index| path('a', index)).collect::<Vec<_>>();
     let (one, order) = (names(), shuffled(count));
-    let crowd = Crowd { deed: Deed::Stat, threads: 1, one: &one, two: &[], order: &order };
+    let crowd = ThreadGroup { deed: ThreadOperation::Stat, threads: 1, one: &one, two: &[], order: &order };
     for (name, cached_files_max) in [(Subject::DirectFs.name(), count * 2), (NO_GC, 0)] {
         bench.step(&format!("{} other files in {name}", count * OTHERS))?;
         let mut machine = directfs(Plan::of_names(count * (OTHERS + 1) + 1000), cached_files_max)?;
@@ -437,7 +441,7 @@ fn garbage(bench: &Bench<'_>, findings: &mut Findings) -> Result<()> {
             // The first round loads the names again.
             for _ in 0..=bench.rounds().min(3) {
                 most = most.max(crowd.rate(&*machine)?);
-                bench.go_on()?;
+                bench.check_stop()?;
             }
             here.push(Some(most));
         }
@@ -463,43 +467,44 @@ fn garbage(bench: &Bench<'_>, findings: &mut Findings) -> Result<()> {
 fn trees_scale(findings: &mut Findings) {
     let claims = [
         (
-            Deed::Stat,
+            ThreadOperation::Stat,
             "DirectFS_r",
             SCALES,
             "stat scales with a radix tree as index (a)",
             "A lookup takes no lock and writes nothing that others read, so only the processors limit a second thread; one that shares its processor with other programs says nothing.",
         ),
         (
-            Deed::Stat,
+            ThreadOperation::Stat,
             "DirectFS_b",
             STOPS,
             "stat does not scale with a B-tree as index (a)",
             "On two processors each lookup takes the line with the lock's count from the other one. Threads that share one processor do not meet there, and their rates say nothing.",
         ),
         (
-            Deed::Remove,
+            ThreadOperation::Remove,
             "DirectFS_r",
             STOPS,
             "remove does not scale with a radix tree as index (b)",
             "The paper does not say how large the locked subtree is. Here the tree has 64 of them, chosen by the hash, and two threads seldom need the same one.",
         ),
         (
-            Deed::Remove,
+            ThreadOperation::Remove,
             "DirectFS_b",
             STOPS,
             "remove does not scale with a B-tree as index (b)",
             "The tree is locked while a name is removed, which is a part of the call. Two threads find the path and free the file's space concurrently.",
         ),
     ];
-    for (deed, subject, sense, what, reason) in claims {
-        scales_or(findings, deed, subject, sense, what, reason);
+    for (operation, subject, sense, what, reason) in claims {
+        scales_or(findings, operation, subject, sense, what, reason);
     }
 }
 
 /// The paper's nocon stops scaling after 4 threads. Two threads can only show that the second one
 /// gains less with the lock than without; any difference counts.
 fn locked_log_scales_less(findings: &mut Findings) {
-    let [locked, free] = ["DirectFS_nocon", "DirectFS"].map(|subject| speedups(findings, Deed::Rename, subject));
+    let [locked, free] =
+        ["DirectFS_nocon", "DirectFS"].map(|subject| speedups(findings, ThreadOperation::Rename, subject));
     findings.claims.push(Claim {
         what: "with a locked log a second thread gains less at rename (c, nocon: it stops after 4 threads)".to_owned(),
         unit: "%",
@@ -512,7 +517,7 @@ fn locked_log_scales_less(findings: &mut Findings) {
 
 /// The paper's text has no number for this: any loss counts.
 fn radix_is_slower(findings: &mut Findings) {
-    let row = format!("{}, 1", Deed::Stat.name());
+    let row = format!("{}, 1", ThreadOperation::Stat.name());
     let of = |memory| {
         let here = |subject| findings.here(&row, subject, memory);
         Some(less(here("DirectFS_r")?, here("DirectFS")?))

@@ -4,7 +4,7 @@
 //! measured first and subtracted.
 
 use crate::error::Result;
-use crate::multicore::places::Place;
+use crate::multicore::named_memory::NamedMemory;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs, Renamed,
     Renaming, Shared, Space,
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 /// Kinds of operations of a physical file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OperationKind {
     /// Finding a name and loading its inode.
     Lookup,
     /// Changing names, attributes, logs; reading directories; freeing.
@@ -28,7 +28,7 @@ enum Kind {
 
 /// The recorded times.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Notes {
+pub struct OperationTimes {
     /// Nanoseconds of looking up names and inodes.
     pub lookup_ns: f64,
     /// Nanoseconds of all other operations except content.
@@ -75,20 +75,20 @@ impl ClockCost {
 }
 
 /// Returns and resets the thread's records.
-pub fn take_notes(cost: ClockCost) -> Notes {
+pub fn take_times(cost: ClockCost) -> OperationTimes {
     let counts: [u64; 3] = COUNTS.with(|counts| counts.each_ref().map(Cell::take));
     let ns: [u64; 3] = NS.with(|ns| ns.each_ref().map(Cell::take));
-    let own = |kind: Kind| (ns[kind as usize] as f64 - counts[kind as usize] as f64 * cost.inside_ns).max(0.0);
-    Notes {
-        lookup_ns: own(Kind::Lookup),
-        metadata_ns: own(Kind::Metadata),
-        data_ns: own(Kind::Data),
+    let own = |kind: OperationKind| (ns[kind as usize] as f64 - counts[kind as usize] as f64 * cost.inside_ns).max(0.0);
+    OperationTimes {
+        lookup_ns: own(OperationKind::Lookup),
+        metadata_ns: own(OperationKind::Metadata),
+        data_ns: own(OperationKind::Data),
         operations: counts.iter().sum(),
         names: NAMES.take(),
     }
 }
 
-fn noted<T>(kind: Kind, operation: impl FnOnce() -> T) -> T {
+fn timed<T>(kind: OperationKind, operation: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = operation();
     let ns = start.elapsed().as_nanos() as u64;
@@ -124,33 +124,33 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
     fn root(&self) -> u64 {
         self.0.root()
     }
-    fn places(&self) -> Vec<Place> {
-        self.0.places()
+    fn named_memory(&self) -> Vec<NamedMemory> {
+        self.0.named_memory()
     }
     fn inode_place(&self, number: u64) -> Result<u64> {
-        noted(Kind::Lookup, || self.0.inode_place(number))
+        timed(OperationKind::Lookup, || self.0.inode_place(number))
     }
     fn nv_pointer(&self, inode: u64) -> Result<&NvPointer> {
         self.0.nv_pointer(inode)
     }
     fn load(&self, number: u64) -> Result<Loaded<P::Info>> {
-        noted(Kind::Lookup, || self.0.load(number))
+        timed(OperationKind::Lookup, || self.0.load(number))
     }
     fn forget(&self, number: u64, info: P::Info) -> Result<()> {
-        noted(Kind::Metadata, || self.0.forget(number, info))
+        timed(OperationKind::Metadata, || self.0.forget(number, info))
     }
     fn evict(&self, number: u64, attributes: &Attributes, info: P::Info) -> Result<()> {
-        noted(Kind::Metadata, || self.0.evict(number, attributes, info))
+        timed(OperationKind::Metadata, || self.0.evict(number, attributes, info))
     }
     fn lookup(&self, directory: Shared<'_, P::Info>, name: &[u8]) -> Result<Option<Found>> {
         NAMES.set(NAMES.get() + 1);
-        noted(Kind::Lookup, || self.0.lookup(directory, name))
+        timed(OperationKind::Lookup, || self.0.lookup(directory, name))
     }
     fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
         self.0.entry_is_named(entry, name)
     }
     fn parent(&self, directory: Shared<'_, P::Info>) -> Result<u64> {
-        noted(Kind::Lookup, || self.0.parent(directory))
+        timed(OperationKind::Lookup, || self.0.parent(directory))
     }
     fn read_directory(
         &self,
@@ -158,7 +158,7 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
         cookie: u64,
         visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
     ) -> Result<()> {
-        noted(Kind::Metadata, || self.0.read_directory(directory, cookie, visit))
+        timed(OperationKind::Metadata, || self.0.read_directory(directory, cookie, visit))
     }
     fn create(
         &self,
@@ -167,7 +167,7 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
         new: &NewFile<'_>,
         now_ns: i64,
     ) -> Result<Made<P::Info>> {
-        noted(Kind::Metadata, || self.0.create(directory, name, new, now_ns))
+        timed(OperationKind::Metadata, || self.0.create(directory, name, new, now_ns))
     }
     fn link(
         &self,
@@ -176,7 +176,7 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
         name: Name<'_>,
         now_ns: i64,
     ) -> Result<u64> {
-        noted(Kind::Metadata, || self.0.link(file, directory, name, now_ns))
+        timed(OperationKind::Metadata, || self.0.link(file, directory, name, now_ns))
     }
     fn unlink(
         &self,
@@ -185,7 +185,7 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
         file: &mut Exclusive<'_, P::Info>,
         now_ns: i64,
     ) -> Result<()> {
-        noted(Kind::Metadata, || self.0.unlink(directory, name, file, now_ns))
+        timed(OperationKind::Metadata, || self.0.unlink(directory, name, file, now_ns))
     }
     fn rmdir(
         &self,
@@ -194,31 +194,31 @@ impl<P: PhysicalFs> PhysicalFs for Timed<P> {
         removed: &mut Exclusive<'_, P::Info>,
         now_ns: i64,
     ) -> Result<()> {
-        noted(Kind::Metadata, || self.0.rmdir(directory, name, removed, now_ns))
+        timed(OperationKind::Metadata, || self.0.rmdir(directory, name, removed, now_ns))
     }
     fn rename(&self, renaming: Renaming<'_, '_, P::Info>) -> Result<Renamed> {
-        noted(Kind::Metadata, || self.0.rename(renaming))
+        timed(OperationKind::Metadata, || self.0.rename(renaming))
     }
     fn change(&self, file: &mut Exclusive<'_, P::Info>, changes: &Changes, now_ns: i64) -> Result<()> {
-        noted(Kind::Metadata, || self.0.change(file, changes, now_ns))
+        timed(OperationKind::Metadata, || self.0.change(file, changes, now_ns))
     }
     fn read(&self, file: Shared<'_, P::Info>, offset: u64, into: &mut [u8]) -> Result<usize> {
-        noted(Kind::Data, || self.0.read(file, offset, into))
+        timed(OperationKind::Data, || self.0.read(file, offset, into))
     }
     fn write(&self, file: &mut Exclusive<'_, P::Info>, offset: u64, bytes: &[u8], now_ns: i64) -> Result<()> {
-        noted(Kind::Data, || self.0.write(file, offset, bytes, now_ns))
+        timed(OperationKind::Data, || self.0.write(file, offset, bytes, now_ns))
     }
     fn truncate(&self, file: &mut Exclusive<'_, P::Info>, size_bytes: u64, now_ns: i64) -> Result<()> {
-        noted(Kind::Data, || self.0.truncate(file, size_bytes, now_ns))
+        timed(OperationKind::Data, || self.0.truncate(file, size_bytes, now_ns))
     }
     fn read_link(&self, link: Shared<'_, P::Info>, into: &mut [u8]) -> Result<usize> {
-        noted(Kind::Data, || self.0.read_link(link, into))
+        timed(OperationKind::Data, || self.0.read_link(link, into))
     }
     fn sync_file(&self, file: &mut Exclusive<'_, P::Info>) -> Result<()> {
-        noted(Kind::Data, || self.0.sync_file(file))
+        timed(OperationKind::Data, || self.0.sync_file(file))
     }
     fn sync(&self) -> Result<()> {
-        noted(Kind::Data, || self.0.sync())
+        timed(OperationKind::Data, || self.0.sync())
     }
     fn space(&self) -> Result<Space> {
         self.0.space()

@@ -26,7 +26,7 @@ fn all_times(bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<
                         machine.remount(delays)?;
                     }
                     *least = least.min(time(&**machine, *program, &tree)?);
-                    bench.go_on()?;
+                    bench.check_stop()?;
                 }
             }
         }

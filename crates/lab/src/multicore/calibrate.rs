@@ -2,7 +2,7 @@
 //! interference only adds time.
 
 use super::coherence::{Costs, Program};
-use super::events::Kind;
+use super::events::EventKind;
 use crate::locks::lock;
 use pmem::{Direct, Mapping, Pm, Region};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,9 +141,9 @@ fn handover_ns() -> f64 {
         };
         (1..=TIMES).map(one).collect()
     });
-    const LOOKS: u64 = 100;
-    let clock_ns = shortest_ns(LOOKS, || {
-        for _ in 0..LOOKS {
+    const SPINS: u64 = 100;
+    let clock_ns = shortest_ns(SPINS, || {
+        for _ in 0..SPINS {
             std::hint::black_box(now_ns());
         }
     });
@@ -257,12 +257,12 @@ impl Content {
         let each = 1.0 / operations.max(1) as f64;
         for event in programs.iter().flatten().flatten() {
             match event.kind {
-                Kind::Work => content.instructions += event.count as f64 * each,
-                Kind::Bring => content.brought += each,
-                Kind::Exchange | Kind::Acquire(_) | Kind::Release(_, true) => content.exchanges += each,
-                Kind::Flush => content.flushes += each,
-                Kind::Fence => content.fences += each,
-                Kind::Load | Kind::Store | Kind::Release(_, false) => {}
+                EventKind::Work => content.instructions += event.count as f64 * each,
+                EventKind::Bring => content.brought += each,
+                EventKind::Exchange | EventKind::Acquire(_) | EventKind::Release(_, true) => content.exchanges += each,
+                EventKind::Flush => content.flushes += each,
+                EventKind::Fence => content.fences += each,
+                EventKind::Load | EventKind::Store | EventKind::Release(_, false) => {}
             }
         }
         content

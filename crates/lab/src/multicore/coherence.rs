@@ -19,7 +19,7 @@
 //! Not modelled: full store buffers, memory bandwidth, distances (two sockets), failed and repeated
 //! exchanges, optimistic readers that retry.
 
-use super::events::{Event, Kind, LINE_BYTES, Mode};
+use super::events::{Event, EventKind, LINE_BYTES, LockMode};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -82,28 +82,28 @@ struct Line {
 struct Lock {
     exclusive: bool,
     shared: u32,
-    waiting: VecDeque<(usize, Mode)>,
+    waiting: VecDeque<(usize, LockMode)>,
     /// Time of the last release, and of the last exclusive release.
     left_at: f64,
     alone_until: f64,
 }
 
 impl Lock {
-    fn admits(&self, mode: Mode) -> bool {
-        !self.exclusive && (mode == Mode::Shared || self.shared == 0)
+    fn admits(&self, mode: LockMode) -> bool {
+        !self.exclusive && (mode == LockMode::Shared || self.shared == 0)
     }
 
-    fn take(&mut self, mode: Mode) {
+    fn take(&mut self, mode: LockMode) {
         match mode {
-            Mode::Exclusive => self.exclusive = true,
-            Mode::Shared => self.shared += 1,
+            LockMode::Exclusive => self.exclusive = true,
+            LockMode::Shared => self.shared += 1,
         }
     }
 
-    fn leave(&mut self, mode: Mode) {
+    fn leave(&mut self, mode: LockMode) {
         match mode {
-            Mode::Exclusive => self.exclusive = false,
-            Mode::Shared => self.shared = self.shared.saturating_sub(1),
+            LockMode::Exclusive => self.exclusive = false,
+            LockMode::Shared => self.shared = self.shared.saturating_sub(1),
         }
     }
 }
@@ -121,7 +121,7 @@ struct Processor {
 /// An event with indices instead of addresses.
 #[derive(Debug, Clone, Copy)]
 struct Step {
-    kind: Kind,
+    kind: EventKind,
     line: usize,
     word: usize,
     count: u32,
@@ -192,24 +192,24 @@ impl Replay<'_> {
             processor.done += 1;
             // An operation without events would repeat for ever at one instant.
             processor.now += if operation.is_empty() { self.costs.instruction_ns.max(0.001) } else { 0.0 };
-            return self.go_on(index);
+            return self.requeue(index);
         };
         processor.event += 1;
         match step.kind {
-            Kind::Work => processor.now += step.count as f64 * self.costs.instruction_ns,
-            Kind::Bring => processor.now += self.costs.memory_ns,
-            Kind::Load => self.load(index, step),
-            Kind::Store => self.store(index, step),
-            Kind::Exchange => self.exchange(index, step),
-            Kind::Flush => processor.now += self.costs.flush_ns,
-            Kind::Fence => processor.now = processor.now.max(processor.drained_at) + self.costs.fence_ns,
-            Kind::Acquire(mode) => return self.acquire(index, step, mode),
-            Kind::Release(mode, by_exchange) => self.release(index, step, mode, by_exchange),
+            EventKind::Work => processor.now += step.count as f64 * self.costs.instruction_ns,
+            EventKind::Bring => processor.now += self.costs.memory_ns,
+            EventKind::Load => self.load(index, step),
+            EventKind::Store => self.store(index, step),
+            EventKind::Exchange => self.exchange(index, step),
+            EventKind::Flush => processor.now += self.costs.flush_ns,
+            EventKind::Fence => processor.now = processor.now.max(processor.drained_at) + self.costs.fence_ns,
+            EventKind::Acquire(mode) => return self.acquire(index, step, mode),
+            EventKind::Release(mode, by_exchange) => self.release(index, step, mode, by_exchange),
         }
-        self.go_on(index);
+        self.requeue(index);
     }
 
-    fn go_on(&mut self, index: usize) {
+    fn requeue(&mut self, index: usize) {
         self.queue.push(Reverse((picoseconds(self.processors[index].now), index)));
     }
 
@@ -267,7 +267,7 @@ impl Replay<'_> {
         self.processors[index].drained_at = end;
     }
 
-    fn acquire(&mut self, index: usize, step: Step, mode: Mode) {
+    fn acquire(&mut self, index: usize, step: Step, mode: LockMode) {
         let lock = &mut self.locks[step.word];
         if !lock.waiting.is_empty() || !lock.admits(mode) {
             // The processor continues when it is granted the lock.
@@ -275,7 +275,7 @@ impl Replay<'_> {
             return;
         }
         lock.take(mode);
-        let from = if mode == Mode::Exclusive { lock.left_at } else { lock.alone_until };
+        let from = if mode == LockMode::Exclusive { lock.left_at } else { lock.alone_until };
         self.granted(index, step, from);
     }
 
@@ -293,11 +293,11 @@ impl Replay<'_> {
         } else {
             self.exchange(index, step);
         }
-        self.go_on(index);
+        self.requeue(index);
     }
 
     /// Releases a lock, by a locked instruction or a store, and admits waiters.
-    fn release(&mut self, index: usize, step: Step, mode: Mode, by_exchange: bool) {
+    fn release(&mut self, index: usize, step: Step, mode: LockMode, by_exchange: bool) {
         match by_exchange {
             true => self.exchange(index, step),
             false => self.store(index, step),
@@ -306,7 +306,7 @@ impl Replay<'_> {
         let lock = &mut self.locks[step.word];
         lock.leave(mode);
         lock.left_at = lock.left_at.max(left_at);
-        if mode == Mode::Exclusive {
+        if mode == LockMode::Exclusive {
             lock.alone_until = left_at;
         }
         let mut next = Vec::new();
@@ -345,12 +345,12 @@ mod tests {
     };
     const LONG_NS: f64 = 1e6;
 
-    fn event(kind: Kind, address: u64) -> Event {
+    fn event(kind: EventKind, address: u64) -> Event {
         Event { kind, address, count: 0 }
     }
 
     fn work(count: u32) -> Event {
-        Event { kind: Kind::Work, address: 0, count }
+        Event { kind: EventKind::Work, address: 0, count }
     }
 
     /// Operations per microsecond of processors that all do the same.
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn one_shared_counter_does_not_get_faster_than_its_line_travels() {
-        let count = |_| vec![event(Kind::Exchange, 640)];
+        let count = |_| vec![event(EventKind::Exchange, 640)];
         assert_about(rate(1, count), 1e3 / 5.0);
         for processors in [2, 8, 64] {
             assert_about(rate(processors, count), 1e3 / (50.0 + 5.0));
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn private_counters_scale_with_the_processors() {
-        let count = |processor| vec![event(Kind::Exchange, 640 + processor * 64)];
+        let count = |processor| vec![event(EventKind::Exchange, 640 + processor * 64)];
         for processors in [1, 8, 64] {
             assert_about(rate(processors, count), processors as f64 * 1e3 / 5.0);
         }
@@ -383,13 +383,13 @@ mod tests {
 
     #[test]
     fn private_counters_in_one_line_do_as_badly_as_a_shared_one() {
-        let count = |processor| vec![event(Kind::Exchange, 640 + processor * 8)];
+        let count = |processor| vec![event(EventKind::Exchange, 640 + processor * 8)];
         assert_about(rate(8, count), 1e3 / (50.0 + 5.0));
     }
 
     #[test]
-    fn a_line_that_is_only_read_costs_nobody_anything() {
-        let look = |_| vec![work(20), event(Kind::Load, 640)];
+    fn a_line_that_is_only_read_costs_no_processor_anything() {
+        let look = |_| vec![work(20), event(EventKind::Load, 640)];
         for processors in [1, 8, 64] {
             assert_about(rate(processors, look), processors as f64 * 1e3 / 20.0);
         }
@@ -397,8 +397,8 @@ mod tests {
 
     #[test]
     fn readers_of_a_line_that_one_processor_writes_wait_for_its_way_there_and_back() {
-        let writer = vec![vec![work(1000), event(Kind::Exchange, 640)]];
-        let reader = vec![vec![work(20), event(Kind::Load, 640)]];
+        let writer = vec![vec![work(1000), event(EventKind::Exchange, 640)]];
+        let reader = vec![vec![work(20), event(EventKind::Load, 640)]];
         let programs: Vec<Program> = std::iter::once(writer).chain(vec![reader; 15]).collect();
         let outcome = replay(&programs, &COSTS, LONG_NS);
         // In each cycle of the writer a reader waits until the line moved to the writer, was
@@ -408,13 +408,13 @@ mod tests {
     }
 
     /// An operation with work inside and outside a lock.
-    fn locked(mode: Mode, inside: u32, outside: u32) -> impl Fn(u64) -> Vec<Event> {
+    fn locked(mode: LockMode, inside: u32, outside: u32) -> impl Fn(u64) -> Vec<Event> {
         let taken = move |kind| Event { kind, address: 640, count: 0 };
         move |_| {
             vec![
-                taken(Kind::Acquire(mode)),
+                taken(EventKind::Acquire(mode)),
                 work(inside),
-                taken(Kind::Release(mode, mode == Mode::Shared)),
+                taken(EventKind::Release(mode, mode == LockMode::Shared)),
                 work(outside),
             ]
         }
@@ -422,10 +422,10 @@ mod tests {
 
     #[test]
     fn work_under_a_lock_is_done_by_one_at_a_time() {
-        assert_about(rate(1, locked(Mode::Exclusive, 200, 800)), 1e3 / 1005.0);
+        assert_about(rate(1, locked(LockMode::Exclusive, 200, 800)), 1e3 / 1005.0);
         for processors in [16, 64] {
             // The releasing store is buffered.
-            assert_about(rate(processors, locked(Mode::Exclusive, 200, 800)), 1e3 / (200.0 + 80.0));
+            assert_about(rate(processors, locked(LockMode::Exclusive, 200, 800)), 1e3 / (200.0 + 80.0));
         }
     }
 
@@ -433,8 +433,8 @@ mod tests {
     fn what_comes_from_memory_under_a_lock_is_waited_for_by_all() {
         let brought = |place: usize| {
             move |processor: u64| {
-                let mut events = locked(Mode::Exclusive, 100, 100)(processor);
-                events.insert(place, event(Kind::Bring, 64_000 + processor * 64));
+                let mut events = locked(LockMode::Exclusive, 100, 100)(processor);
+                events.insert(place, event(EventKind::Bring, 64_000 + processor * 64));
                 events
             }
         };
@@ -445,23 +445,23 @@ mod tests {
 
     #[test]
     fn few_processors_hardly_meet_at_a_lock_that_is_held_shortly() {
-        let alone = rate(1, locked(Mode::Exclusive, 10, 10_000));
-        let four = rate(4, locked(Mode::Exclusive, 10, 10_000));
+        let alone = rate(1, locked(LockMode::Exclusive, 10, 10_000));
+        let four = rate(4, locked(LockMode::Exclusive, 10, 10_000));
         assert!(four > 3.9 * alone, "{four} by {alone}");
     }
 
     #[test]
     fn readers_of_a_read_write_lock_are_inside_together_but_queue_for_its_line() {
         // The line is written twice per cycle: with 64 processors it never idles.
-        assert_about(rate(64, locked(Mode::Shared, 200, 800)), 1e3 / (2.0 * 55.0));
+        assert_about(rate(64, locked(LockMode::Shared, 200, 800)), 1e3 / (2.0 * 55.0));
         let outcome = |mode| rate(4, locked(mode, 2000, 0));
-        assert!(outcome(Mode::Shared) > 3.0 * outcome(Mode::Exclusive));
+        assert!(outcome(LockMode::Shared) > 3.0 * outcome(LockMode::Exclusive));
     }
 
     #[test]
     fn a_store_to_a_line_of_others_is_waited_for_by_a_fence_only() {
-        let store = |_| vec![work(500), event(Kind::Store, 640)];
-        let fenced = |_| vec![work(500), event(Kind::Store, 640), event(Kind::Fence, 0)];
+        let store = |_| vec![work(500), event(EventKind::Store, 640)];
+        let fenced = |_| vec![work(500), event(EventKind::Store, 640), event(EventKind::Fence, 0)];
         assert_about(rate(2, store), 2.0 * 1e3 / 500.0);
         assert!(rate(2, fenced) <= 2.0 * 1e3 / 640.0, "{}", rate(2, fenced));
     }
@@ -469,9 +469,9 @@ mod tests {
     #[test]
     fn the_word_that_processors_wait_for_is_named_first() {
         let operation = |processor: u64| {
-            let mut events = locked(Mode::Exclusive, 300, 100)(processor);
-            events.push(event(Kind::Exchange, 6400));
-            events.push(event(Kind::Exchange, 12_800 + processor * 64));
+            let mut events = locked(LockMode::Exclusive, 300, 100)(processor);
+            events.push(event(EventKind::Exchange, 6400));
+            events.push(event(EventKind::Exchange, 12_800 + processor * 64));
             events
         };
         let programs: Vec<Program> = (0..16).map(|processor| vec![operation(processor)]).collect();

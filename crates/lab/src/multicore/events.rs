@@ -26,7 +26,7 @@ const COUNTER: usize = 1;
 
 /// The mode of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum LockMode {
     /// One holder.
     Exclusive,
     /// Any number of shared holders.
@@ -35,7 +35,7 @@ pub enum Mode {
 
 /// The type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EventKind {
     /// `count` instructions.
     Work,
     /// A line is read.
@@ -51,26 +51,26 @@ pub enum Kind {
     /// Waits for flushes, or orders stores and loads.
     Fence,
     /// A lock is acquired, by a locked instruction.
-    Acquire(Mode),
+    Acquire(LockMode),
     /// A lock is released: by a locked instruction (true) or a store (false).
-    Release(Mode, bool),
+    Release(LockMode, bool),
 }
 
 /// An event of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
     /// Its type.
-    pub kind: Kind,
+    pub kind: EventKind,
     /// The address.
     pub address: u64,
-    /// For [`Kind::Work`]: the number of instructions.
+    /// For [`EventKind::Work`]: the number of instructions.
     pub count: u32,
 }
 
 impl Event {
     /// The line that it reads, writes or flushes.
     fn line(&self) -> Option<u64> {
-        let touches = !matches!(self.kind, Kind::Work | Kind::Fence | Kind::Bring);
+        let touches = !matches!(self.kind, EventKind::Work | EventKind::Fence | EventKind::Bring);
         touches.then_some(self.address / LINE_BYTES)
     }
 }
@@ -192,11 +192,15 @@ pub fn events(steps: &[Step], code: &mut Code) -> io::Result<Vec<Event>> {
 impl Reader<'_> {
     fn end_work(&mut self) {
         if self.instructions > 0 {
-            self.events.push(Event { kind: Kind::Work, address: 0, count: std::mem::take(&mut self.instructions) });
+            self.events.push(Event {
+                kind: EventKind::Work,
+                address: 0,
+                count: std::mem::take(&mut self.instructions),
+            });
         }
     }
 
-    fn push(&mut self, kind: Kind, address: u64) {
+    fn push(&mut self, kind: EventKind, address: u64) {
         self.end_work();
         self.events.push(Event { kind, address, count: 0 });
     }
@@ -205,7 +209,7 @@ impl Reader<'_> {
         let instruction = self.code.instruction(step.at)?;
         self.instructions += 1;
         match instruction.mnemonic() {
-            Mnemonic::Sfence | Mnemonic::Mfence => self.push(Kind::Fence, 0),
+            Mnemonic::Sfence | Mnemonic::Mfence => self.push(EventKind::Fence, 0),
             Mnemonic::Nop => {}
             mnemonic => {
                 let is_flush = matches!(mnemonic, Mnemonic::Clflush | Mnemonic::Clflushopt | Mnemonic::Clwb);
@@ -230,17 +234,17 @@ impl Reader<'_> {
             for line in address / LINE_BYTES..=last / LINE_BYTES {
                 let at = address.max(line * LINE_BYTES);
                 match access {
-                    _ if is_flush => self.push(Kind::Flush, at),
-                    OpAccess::Read | OpAccess::CondRead => self.push(Kind::Load, at),
+                    _ if is_flush => self.push(EventKind::Flush, at),
+                    OpAccess::Read | OpAccess::CondRead => self.push(EventKind::Load, at),
                     OpAccess::Write | OpAccess::CondWrite => {
-                        self.write(Kind::Store, at, bytes, step, after, instruction)
+                        self.write(EventKind::Store, at, bytes, step, after, instruction)
                     }
                     OpAccess::ReadWrite | OpAccess::ReadCondWrite if is_locked => {
-                        self.write(Kind::Exchange, at, bytes, step, after, instruction);
+                        self.write(EventKind::Exchange, at, bytes, step, after, instruction);
                     }
                     OpAccess::ReadWrite | OpAccess::ReadCondWrite => {
-                        self.push(Kind::Load, at);
-                        self.push(Kind::Store, at);
+                        self.push(EventKind::Load, at);
+                        self.push(EventKind::Store, at);
                     }
                     _ => {}
                 }
@@ -248,7 +252,15 @@ impl Reader<'_> {
         }
     }
 
-    fn write(&mut self, kind: Kind, address: u64, bytes: u64, step: &Step, after: &Step, instruction: &Instruction) {
+    fn write(
+        &mut self,
+        kind: EventKind,
+        address: u64,
+        bytes: u64,
+        step: &Step,
+        after: &Step,
+        instruction: &Instruction,
+    ) {
         self.push(kind, address);
         let mask = if bytes >= 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 };
         // Locks are words; wider accesses hold none.
@@ -272,8 +284,8 @@ impl Reader<'_> {
             let mut at = 0;
             while at < writes.len() {
                 if let Some((left, mode, by_exchange)) = left(writes[at], &writes[at + 1..]) {
-                    self.events[writes[at].event].kind = Kind::Acquire(mode);
-                    self.events[writes[at + 1 + left].event].kind = Kind::Release(mode, by_exchange);
+                    self.events[writes[at].event].kind = EventKind::Acquire(mode);
+                    self.events[writes[at + 1 + left].event].kind = EventKind::Release(mode, by_exchange);
                     at += left + 1;
                 }
                 at += 1;
@@ -284,7 +296,7 @@ impl Reader<'_> {
 
 /// If a write acquires a lock: the index of the later write that releases it, the mode, and whether
 /// a locked instruction releases it.
-fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
+fn left(taking: &Write, later: &[&Write]) -> Option<(usize, LockMode, bool)> {
     let (Change::Exchange { old, new } | Change::Swap { old, new }) = taking.change else { return None };
     if old == new {
         return None;
@@ -293,11 +305,11 @@ fn left(taking: &Write, later: &[&Write]) -> Option<(usize, Mode, bool)> {
     for (index, write) in later.iter().enumerate() {
         let is_back = |value: u64| (value ^ old) & bits == 0;
         match write.change {
-            Change::Store(value) if is_back(value) => return Some((index, Mode::Exclusive, false)),
-            Change::Swap { new, .. } if is_back(new) => return Some((index, Mode::Exclusive, true)),
-            Change::And(kept) if (kept | old) & bits == 0 => return Some((index, Mode::Exclusive, true)),
+            Change::Store(value) if is_back(value) => return Some((index, LockMode::Exclusive, false)),
+            Change::Swap { new, .. } if is_back(new) => return Some((index, LockMode::Exclusive, true)),
+            Change::And(kept) if (kept | old) & bits == 0 => return Some((index, LockMode::Exclusive, true)),
             Change::Add(added) if new.wrapping_add(added) & taking.mask == old => {
-                let mode = if new == old.wrapping_add(1) { Mode::Shared } else { Mode::Exclusive };
+                let mode = if new == old.wrapping_add(1) { LockMode::Shared } else { LockMode::Exclusive };
                 return Some((index, mode, true));
             }
             // A compare-and-exchange that restores a word is no release.
@@ -321,7 +333,7 @@ pub fn bring_own(programs: &mut [Program]) {
         let mut events = Vec::with_capacity(call.len());
         for event in call.drain(..) {
             if event.line().is_some_and(|line| calls[&line] == 1 && brought.insert(line)) {
-                events.push(Event { kind: Kind::Bring, ..event });
+                events.push(Event { kind: EventKind::Bring, ..event });
             }
             events.push(event);
         }
@@ -337,7 +349,7 @@ pub fn keep_shared(programs: &mut [Program]) {
     for (processor, program) in programs.iter().enumerate() {
         for (event, line) in program.iter().flatten().filter_map(|event| Some((event, event.line()?))) {
             users.entry(line).or_default().insert(processor);
-            if !matches!(event.kind, Kind::Load | Kind::Flush) {
+            if !matches!(event.kind, EventKind::Load | EventKind::Flush) {
                 written.insert(line);
             }
         }
@@ -350,20 +362,20 @@ pub fn keep_shared(programs: &mut [Program]) {
         let mut kept: Vec<Event> = Vec::new();
         for event in operation.drain(..) {
             let stays = match event.kind {
-                Kind::Work => {
-                    if let Some(last) = kept.last_mut().filter(|last| last.kind == Kind::Work) {
+                EventKind::Work => {
+                    if let Some(last) = kept.last_mut().filter(|last| last.kind == EventKind::Work) {
                         last.count += event.count;
                         continue;
                     }
                     true
                 }
-                Kind::Bring | Kind::Flush | Kind::Fence | Kind::Exchange => true,
-                Kind::Acquire(_) | Kind::Release(_, true) => true,
-                Kind::Load | Kind::Store | Kind::Release(_, false) => is_felt(&event),
+                EventKind::Bring | EventKind::Flush | EventKind::Fence | EventKind::Exchange => true,
+                EventKind::Acquire(_) | EventKind::Release(_, true) => true,
+                EventKind::Load | EventKind::Store | EventKind::Release(_, false) => is_felt(&event),
             };
             // A lock that no other processor takes is an exchange.
             let kind = match event.kind {
-                Kind::Acquire(_) | Kind::Release(_, true) if !is_felt(&event) => Kind::Exchange,
+                EventKind::Acquire(_) | EventKind::Release(_, true) if !is_felt(&event) => EventKind::Exchange,
                 kind => kind,
             };
             if stays {
@@ -387,10 +399,10 @@ mod tests {
     }
 
     /// The types of events at an object, in order, without repetitions.
-    fn at<T>(events: &[Event], thing: &T) -> Vec<Kind> {
+    fn at<T>(events: &[Event], thing: &T) -> Vec<EventKind> {
         let start = thing as *const T as u64;
         let range = start..start + size_of::<T>() as u64;
-        let mut kinds: Vec<Kind> =
+        let mut kinds: Vec<EventKind> =
             events.iter().filter(|event| range.contains(&event.address)).map(|event| event.kind).collect();
         kinds.dedup();
         kinds
@@ -404,9 +416,9 @@ mod tests {
             written.store(7, Ordering::Release);
             counted.fetch_add(3, Ordering::Relaxed);
         });
-        assert_eq!(at(&events, &read), [Kind::Load]);
-        assert_eq!(at(&events, &written), [Kind::Store]);
-        assert_eq!(at(&events, &counted), [Kind::Exchange]);
+        assert_eq!(at(&events, &read), [EventKind::Load]);
+        assert_eq!(at(&events, &written), [EventKind::Store]);
+        assert_eq!(at(&events, &counted), [EventKind::Exchange]);
     }
 
     #[test]
@@ -418,10 +430,10 @@ mod tests {
             other.fetch_add(1, Ordering::Relaxed);
             *guard += 1;
         });
-        let place = |wanted: fn(&Kind) -> bool| events.iter().position(|event| wanted(&event.kind));
-        let taken = place(|kind| *kind == Kind::Acquire(Mode::Exclusive)).expect("it is taken");
-        let left = place(|kind| *kind == Kind::Release(Mode::Exclusive, true)).expect("it is left");
-        let inside = place(|kind| *kind == Kind::Exchange).expect("something is counted");
+        let place = |wanted: fn(&EventKind) -> bool| events.iter().position(|event| wanted(&event.kind));
+        let taken = place(|kind| *kind == EventKind::Acquire(LockMode::Exclusive)).expect("it is taken");
+        let left = place(|kind| *kind == EventKind::Release(LockMode::Exclusive, true)).expect("it is left");
+        let inside = place(|kind| *kind == EventKind::Exchange).expect("something is counted");
         assert!(taken < inside && inside < left, "{taken} {inside} {left}");
     }
 
@@ -431,11 +443,11 @@ mod tests {
         let reading = recorded(|| {
             std::hint::black_box(*lock.read().expect("not poisoned"));
         });
-        assert!(at(&reading, &lock).contains(&Kind::Acquire(Mode::Shared)), "{:?}", at(&reading, &lock));
-        assert!(at(&reading, &lock).contains(&Kind::Release(Mode::Shared, true)));
+        assert!(at(&reading, &lock).contains(&EventKind::Acquire(LockMode::Shared)), "{:?}", at(&reading, &lock));
+        assert!(at(&reading, &lock).contains(&EventKind::Release(LockMode::Shared, true)));
         let writing = recorded(|| *lock.write().expect("not poisoned") += 1);
-        assert!(at(&writing, &lock).contains(&Kind::Acquire(Mode::Exclusive)), "{:?}", at(&writing, &lock));
-        assert!(at(&writing, &lock).contains(&Kind::Release(Mode::Exclusive, true)));
+        assert!(at(&writing, &lock).contains(&EventKind::Acquire(LockMode::Exclusive)), "{:?}", at(&writing, &lock));
+        assert!(at(&writing, &lock).contains(&EventKind::Release(LockMode::Exclusive, true)));
     }
 
     #[test]
@@ -445,7 +457,10 @@ mod tests {
             let _ = word.compare_exchange(0, 17, Ordering::AcqRel, Ordering::Relaxed);
             word.store(0, Ordering::Release);
         });
-        assert_eq!(at(&events, &word), [Kind::Acquire(Mode::Exclusive), Kind::Release(Mode::Exclusive, false)]);
+        assert_eq!(
+            at(&events, &word),
+            [EventKind::Acquire(LockMode::Exclusive), EventKind::Release(LockMode::Exclusive, false)]
+        );
     }
 
     #[test]
@@ -459,7 +474,7 @@ mod tests {
         });
         assert_eq!(
             at(&events, &word),
-            [Kind::Acquire(Mode::Exclusive), Kind::Store, Kind::Release(Mode::Exclusive, true)]
+            [EventKind::Acquire(LockMode::Exclusive), EventKind::Store, EventKind::Release(LockMode::Exclusive, true)]
         );
     }
 
@@ -473,8 +488,8 @@ mod tests {
             count.fetch_sub(1, Ordering::Relaxed);
             flag.store(true, Ordering::Relaxed);
         });
-        assert_eq!(at(&events, &tail), [Kind::Exchange]);
-        assert_eq!(at(&events, &count), [Kind::Exchange]);
+        assert_eq!(at(&events, &tail), [EventKind::Exchange]);
+        assert_eq!(at(&events, &count), [EventKind::Exchange]);
     }
 
     #[test]
@@ -485,41 +500,42 @@ mod tests {
             let dirty = region.write_bytes(4096, &[1; 128]).expect("inside");
             region.persist(dirty);
         });
-        assert_eq!(events.iter().filter(|event| event.kind == Kind::Flush).count(), 2);
-        assert!(events.iter().any(|event| event.kind == Kind::Fence));
+        assert_eq!(events.iter().filter(|event| event.kind == EventKind::Flush).count(), 2);
+        assert!(events.iter().any(|event| event.kind == EventKind::Fence));
     }
 
     #[test]
     fn a_line_that_one_call_alone_touches_comes_from_memory_once() {
         let event = |kind, address| Event { kind, address, count: 0 };
-        let call = |own: u64| vec![event(Kind::Load, 640), event(Kind::Store, own), event(Kind::Load, own + 8)];
+        let call =
+            |own: u64| vec![event(EventKind::Load, 640), event(EventKind::Store, own), event(EventKind::Load, own + 8)];
         let mut programs = vec![vec![call(6400), call(12_800)], vec![call(64_000)]];
         bring_own(&mut programs);
         for (call, own) in programs.iter().flatten().zip([6400, 12_800, 64_000]) {
-            let brought = event(Kind::Bring, own);
-            assert_eq!(call[..], [call[0], brought, event(Kind::Store, own), event(Kind::Load, own + 8)]);
+            let brought = event(EventKind::Bring, own);
+            assert_eq!(call[..], [call[0], brought, event(EventKind::Store, own), event(EventKind::Load, own + 8)]);
         }
         keep_shared(&mut programs);
-        assert!(programs.iter().flatten().all(|call| call.iter().any(|event| event.kind == Kind::Bring)));
+        assert!(programs.iter().flatten().all(|call| call.iter().any(|event| event.kind == EventKind::Bring)));
     }
 
     #[test]
-    fn what_only_one_processor_touches_or_nobody_writes_is_left_out() {
+    fn private_and_read_only_lines_are_left_out() {
         let event = |kind, address| Event { kind, address, count: 0 };
         let one = |own: u64| {
             vec![
-                Event { kind: Kind::Work, address: 0, count: 3 },
-                event(Kind::Store, own),
-                Event { kind: Kind::Work, address: 0, count: 4 },
-                event(Kind::Load, 640),
-                event(Kind::Store, 1280),
-                event(Kind::Acquire(Mode::Exclusive), own + 64),
+                Event { kind: EventKind::Work, address: 0, count: 3 },
+                event(EventKind::Store, own),
+                Event { kind: EventKind::Work, address: 0, count: 4 },
+                event(EventKind::Load, 640),
+                event(EventKind::Store, 1280),
+                event(EventKind::Acquire(LockMode::Exclusive), own + 64),
             ]
         };
         let mut programs = vec![vec![one(6400)], vec![one(64_000)]];
         keep_shared(&mut programs);
-        let kinds: Vec<Kind> = programs[0][0].iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, [Kind::Work, Kind::Store, Kind::Exchange]);
+        let kinds: Vec<EventKind> = programs[0][0].iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [EventKind::Work, EventKind::Store, EventKind::Exchange]);
         assert_eq!(programs[0][0][0].count, 7);
     }
 }

@@ -18,5 +18,5 @@
 pub mod calibrate;
 pub mod coherence;
 pub mod events;
-pub mod places;
+pub mod named_memory;
 pub mod record;

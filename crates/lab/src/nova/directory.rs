@@ -2,7 +2,7 @@
 //! memory, ordered by hash (NOVA uses a radix tree).
 
 use super::format::{ADD, ADD_BYTES, AddEntry, Inode, REMOVED};
-use super::log::{Appending, Entry};
+use super::log::{Appending, LogEntry};
 use super::{Body, Nova, NovaInfo};
 use crate::error::{Error, Result};
 use crate::physical::{DirectoryEntry, Exclusive, Found, Index, Name, Shared};
@@ -48,7 +48,7 @@ impl<M: Memory> Nova<M> {
     /// Whether the entry at an offset has this name.
     pub(super) fn is_named(&self, at: u64, name: &[u8]) -> bool {
         let Ok(entry) = self.region.get::<AddEntry>(Pm::new(at)) else { return false };
-        self.region.note_read(at, ADD_BYTES + name.len() as u64);
+        self.region.report_read(at, ADD_BYTES + name.len() as u64);
         let header = entry.header.load();
         header & 0xff == ADD
             && (header >> 16) & 0xff == name.len() as u64
@@ -82,7 +82,7 @@ impl<M: Memory> Nova<M> {
         }
     }
 
-    pub(super) fn note_added(&self, info: &mut NovaInfo, name: &[u8], found: Found) -> Result<()> {
+    pub(super) fn record_added(&self, info: &mut NovaInfo, name: &[u8], found: Found) -> Result<()> {
         let names = names_mut(info)?;
         names.count += 1;
         if self.index == Index::Own {
@@ -93,7 +93,7 @@ impl<M: Memory> Nova<M> {
         Ok(())
     }
 
-    pub(super) fn note_removed(&self, info: &mut NovaInfo, name: &[u8], entry: u64) -> Result<()> {
+    pub(super) fn record_removed(&self, info: &mut NovaInfo, name: &[u8], entry: u64) -> Result<()> {
         info.log.live = info.log.live.saturating_sub(super::format::add_bytes(name.len() as u64));
         let names = names_mut(info)?;
         names.count = names.count.saturating_sub(1);
@@ -131,12 +131,12 @@ impl<M: Memory> Nova<M> {
         cookie: u64,
         visit: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
     ) -> Result<()> {
-        if self.index == Index::Front {
+        if self.index == Index::Vfs {
             return self.scan_names(directory, cookie, visit);
         }
         let mut buffer = [0; 256];
         for (key, found) in names(directory.info)?.index.range(cookie.saturating_add(1)..) {
-            let Entry::Add { name_length, kind, number, .. } = self.entry(found.entry)? else {
+            let LogEntry::Add { name_length, kind, number, .. } = self.entry(found.entry)? else {
                 return Err(Error::damaged("an indexed entry is no name", found.entry));
             };
             let name = self.name_at(found.entry, name_length, &mut buffer)?;
@@ -160,7 +160,7 @@ impl<M: Memory> Nova<M> {
         let mut buffer = [0; 256];
         self.scan_log(inode, &mut |_| {}, &mut |at, entry| {
             ordinal += 1;
-            if let Entry::Add { number, name_length, kind, removed: false, .. } = entry
+            if let LogEntry::Add { number, name_length, kind, removed: false, .. } = entry
                 && goes_on
                 && ordinal > cookie
             {
@@ -179,7 +179,7 @@ impl<M: Memory> Nova<M> {
         let names = names(directory.info)?;
         let is_due = match self.index {
             Index::Own => log.pages >= 4 && log.live * 3 < log.pages * BLOCK_BYTES,
-            Index::Front => log.pages >= 4 && names.count == 0,
+            Index::Vfs => log.pages >= 4 && names.count == 0,
         };
         if !is_due {
             return Ok(());
@@ -212,7 +212,7 @@ impl<M: Memory> Nova<M> {
         let mut moved = Vec::new();
         let mut buffer = [0; 256];
         for found in names(directory.info)?.index.values() {
-            let Entry::Add { number, name_length, kind, .. } = self.entry(found.entry)? else {
+            let LogEntry::Add { number, name_length, kind, .. } = self.entry(found.entry)? else {
                 return Err(Error::damaged("an indexed entry is no name", found.entry));
             };
             let name = self.name_at(found.entry, name_length, &mut buffer)?;
@@ -224,8 +224,8 @@ impl<M: Memory> Nova<M> {
     }
 
     /// Adds a log entry to a directory that is being loaded.
-    pub(super) fn load_name(&self, names: &mut Names, at: u64, entry: &Entry) -> Result<()> {
-        if let Entry::Add { number, name_length, removed: false, .. } = entry {
+    pub(super) fn load_name(&self, names: &mut Names, at: u64, entry: &LogEntry) -> Result<()> {
+        if let LogEntry::Add { number, name_length, removed: false, .. } = entry {
             names.count += 1;
             if self.index == Index::Own {
                 let mut buffer = [0; 256];

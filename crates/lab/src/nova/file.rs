@@ -1,6 +1,6 @@
 //! File content. Writes go to fresh blocks (copy on write); the log records which.
 
-use super::log::{Appending, Entry};
+use super::log::{Appending, LogEntry};
 use super::{Body, Nova, NovaInfo};
 use crate::error::{Error, Result};
 use crate::physical::{Exclusive, Shared};
@@ -74,13 +74,13 @@ impl Extents {
     }
 
     /// Applies a log entry and passes the blocks that it makes obsolete to `freed`.
-    pub(super) fn replay(&mut self, entry: &Entry, freed: &mut dyn FnMut(BlockRange)) {
+    pub(super) fn replay(&mut self, entry: &LogEntry, freed: &mut dyn FnMut(BlockRange)) {
         match entry {
-            Entry::Write { page, block, count, .. } => {
+            LogEntry::Write { page, block, count, .. } => {
                 self.remove(*page, page + count, freed);
                 self.insert(*page, BlockRange { start: *block, count: *count });
             }
-            Entry::Attributes(attributes) => {
+            LogEntry::Attributes(attributes) => {
                 self.remove(attributes.size_bytes.div_ceil(BLOCK_BYTES), u64::MAX, freed);
             }
             _ => {}
@@ -136,7 +136,7 @@ impl<M: Memory> Nova<M> {
         Ok(match old {
             Some(old) => {
                 let from = old.start * BLOCK_BYTES + within;
-                self.region.note_read(from, length);
+                self.region.report_read(from, length);
                 self.region.stream_within(from, to, length)?
             }
             None => self.region.stream_zeros(to, length)?,

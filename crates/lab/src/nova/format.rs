@@ -108,7 +108,7 @@ pub(super) struct AddEntry {
     pub header: Cell64,
     pub number: Cell64,
     /// The directory's modification and change time.
-    pub moment_ns: Cell64,
+    pub timestamp_ns: Cell64,
 }
 // SAFETY: three cells of eight bytes.
 unsafe impl Layout for AddEntry {}
@@ -120,7 +120,7 @@ pub(super) struct RemoveEntry {
     pub header: Cell64,
     /// Offset of the removed entry.
     pub removed: Cell64,
-    pub moment_ns: Cell64,
+    pub timestamp_ns: Cell64,
 }
 // SAFETY: as above.
 unsafe impl Layout for RemoveEntry {}
@@ -149,7 +149,7 @@ pub(super) struct WriteEntry {
     pub block: Cell64,
     /// The file's length after this write.
     pub size_bytes: Cell64,
-    pub moment_ns: Cell64,
+    pub timestamp_ns: Cell64,
 }
 // SAFETY: five cells of eight bytes.
 unsafe impl Layout for WriteEntry {}
@@ -172,7 +172,7 @@ const _: () = assert!(size_of::<Journal>() == 256);
 
 #[repr(C)]
 pub(super) struct JournalWord {
-    pub place: Cell64,
+    pub offset: Cell64,
     pub old: Cell64,
 }
 // SAFETY: two cells of eight bytes.

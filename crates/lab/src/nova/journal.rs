@@ -40,7 +40,7 @@ impl<M: Memory> Nova<M> {
         let _held = locks::lock(&self.journals[index]);
         let journal = self.journal(index as u64)?;
         for (slot, (word, _)) in journal.words.iter().zip(changes) {
-            self.region.set64(&slot.place, self.region.offset_of(*word)).unflushed();
+            self.region.set64(&slot.offset, self.region.offset_of(*word)).unflushed();
             self.region.set64(&slot.old, word.load()).unflushed();
         }
         let noted = self.region.flush_range(self.region.offset_of(&journal.words), changes.len() as u64 * 16);
@@ -73,7 +73,7 @@ impl<M: Memory> Nova<M> {
             }
             let mut flushed = Flushed::nothing();
             for slot in &journal.words[..active as usize] {
-                let word: &Commit64 = self.region.get(Pm::new(slot.place.load()))?;
+                let word: &Commit64 = self.region.get(Pm::new(slot.offset.load()))?;
                 flushed = flushed.and(self.region.flush(self.region.retract(word, slot.old.load())));
             }
             self.region.fence(flushed);

@@ -68,20 +68,20 @@ impl Drop for Appending<'_> {
 
 /// A decoded entry.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Entry {
-    Add { number: u64, name_length: u64, kind: FileKind, removed: bool, links: u32, moment_ns: i64 },
-    Remove { removed: u64, links: u32, moment_ns: i64 },
+pub(super) enum LogEntry {
+    Add { number: u64, name_length: u64, kind: FileKind, removed: bool, links: u32, timestamp_ns: i64 },
+    Remove { removed: u64, links: u32, timestamp_ns: i64 },
     Attributes(Attributes),
-    Write { page: u64, block: u64, count: u64, size_bytes: u64, moment_ns: i64 },
+    Write { page: u64, block: u64, count: u64, size_bytes: u64, timestamp_ns: i64 },
 }
 
-impl Entry {
+impl LogEntry {
     fn bytes(&self) -> u64 {
         match self {
-            Entry::Add { name_length, .. } => add_bytes(*name_length),
-            Entry::Remove { .. } => REMOVE_BYTES,
-            Entry::Attributes(_) => ATTRIBUTES_BYTES,
-            Entry::Write { .. } => WRITE_BYTES,
+            LogEntry::Add { name_length, .. } => add_bytes(*name_length),
+            LogEntry::Remove { .. } => REMOVE_BYTES,
+            LogEntry::Attributes(_) => ATTRIBUTES_BYTES,
+            LogEntry::Write { .. } => WRITE_BYTES,
         }
     }
 }
@@ -150,7 +150,7 @@ impl<M: Memory> Nova<M> {
         appending: &mut Appending<'_>,
         name: &[u8],
         (number, kind): (u64, FileKind),
-        (links, moment_ns): (u32, i64),
+        (links, timestamp_ns): (u32, i64),
     ) -> Result<u64> {
         let bytes = add_bytes(name.len() as u64);
         let at = self.room(inode, appending, bytes)?;
@@ -158,7 +158,7 @@ impl<M: Memory> Nova<M> {
         let header = ADD | (name.len() as u64) << 16 | (kind as u64) << 24 | (links as u64) << 32;
         self.region.set64(&entry.header, header).unflushed();
         self.region.set64(&entry.number, number).unflushed();
-        self.region.set64(&entry.moment_ns, moment_ns as u64).unflushed();
+        self.region.set64(&entry.timestamp_ns, timestamp_ns as u64).unflushed();
         self.region.write_bytes(at + ADD_BYTES, name)?.unflushed();
         self.wrote(appending, at, bytes);
         Ok(at)
@@ -170,13 +170,13 @@ impl<M: Memory> Nova<M> {
         inode: &Inode,
         appending: &mut Appending<'_>,
         removed: u64,
-        (links, moment_ns): (u32, i64),
+        (links, timestamp_ns): (u32, i64),
     ) -> Result<()> {
         let at = self.room(inode, appending, REMOVE_BYTES)?;
         let entry: &RemoveEntry = self.region.get(Pm::new(at))?;
         self.region.set64(&entry.header, REMOVE | (links as u64) << 32).unflushed();
         self.region.set64(&entry.removed, removed).unflushed();
-        self.region.set64(&entry.moment_ns, moment_ns as u64).unflushed();
+        self.region.set64(&entry.timestamp_ns, timestamp_ns as u64).unflushed();
         self.wrote(appending, at, REMOVE_BYTES);
         // The entry is obsolete once the log is rewritten.
         appending.log.live -= REMOVE_BYTES;
@@ -216,7 +216,7 @@ impl<M: Memory> Nova<M> {
         inode: &Inode,
         appending: &mut Appending<'_>,
         (page, block, count): (u64, u64, u64),
-        (size_bytes, moment_ns): (u64, i64),
+        (size_bytes, timestamp_ns): (u64, i64),
     ) -> Result<()> {
         let at = self.room(inode, appending, WRITE_BYTES)?;
         let entry: &WriteEntry = self.region.get(Pm::new(at))?;
@@ -225,7 +225,7 @@ impl<M: Memory> Nova<M> {
             (&entry.page, page),
             (&entry.block, block),
             (&entry.size_bytes, size_bytes),
-            (&entry.moment_ns, moment_ns as u64),
+            (&entry.timestamp_ns, timestamp_ns as u64),
         ];
         words.into_iter().for_each(|(cell, word)| self.region.set64(cell, word).unflushed());
         self.wrote(appending, at, WRITE_BYTES);
@@ -251,7 +251,7 @@ impl<M: Memory> Nova<M> {
     }
 
     /// Decodes the entry at an offset. The bytes are untrusted.
-    pub(super) fn entry(&self, at: u64) -> Result<Entry> {
+    pub(super) fn entry(&self, at: u64) -> Result<LogEntry> {
         let header: &Cell64 = self.region.get(Pm::new(at))?;
         let header = header.load();
         let (count, kind) = (header >> 32, header & 0xff);
@@ -264,21 +264,21 @@ impl<M: Memory> Nova<M> {
                 if name_length == 0 {
                     return Err(damaged());
                 }
-                Entry::Add {
+                LogEntry::Add {
                     number: entry.number.load(),
                     name_length,
                     kind,
                     removed: header & REMOVED != 0,
                     links: count as u32,
-                    moment_ns: entry.moment_ns.load() as i64,
+                    timestamp_ns: entry.timestamp_ns.load() as i64,
                 }
             }
             REMOVE => {
                 let entry: &RemoveEntry = self.region.get(Pm::new(at))?;
-                let moment_ns = entry.moment_ns.load() as i64;
-                Entry::Remove { removed: entry.removed.load(), links: count as u32, moment_ns }
+                let timestamp_ns = entry.timestamp_ns.load() as i64;
+                LogEntry::Remove { removed: entry.removed.load(), links: count as u32, timestamp_ns }
             }
-            ATTRIBUTES => Entry::Attributes(self.attributes_at(at)?),
+            ATTRIBUTES => LogEntry::Attributes(self.attributes_at(at)?),
             WRITE => {
                 let entry: &WriteEntry = self.region.get(Pm::new(at))?;
                 let (page, block) = (entry.page.load(), entry.block.load());
@@ -287,8 +287,8 @@ impl<M: Memory> Nova<M> {
                 if block < known.start || block >= end || count > end - block || page > 1 << 52 {
                     return Err(damaged());
                 }
-                let moment_ns = entry.moment_ns.load() as i64;
-                Entry::Write { page, block, count, size_bytes: entry.size_bytes.load(), moment_ns }
+                let timestamp_ns = entry.timestamp_ns.load() as i64;
+                LogEntry::Write { page, block, count, size_bytes: entry.size_bytes.load(), timestamp_ns }
             }
             _ => return Err(damaged()),
         })
@@ -322,7 +322,7 @@ impl<M: Memory> Nova<M> {
         &self,
         inode: &Inode,
         page: &mut dyn FnMut(u64),
-        visit: &mut dyn FnMut(u64, Entry) -> Result<()>,
+        visit: &mut dyn FnMut(u64, LogEntry) -> Result<()>,
     ) -> Result<Log> {
         let (head, tail) = (inode.log_head.load(), inode.log_tail.load());
         if tail == 0 {
@@ -339,7 +339,7 @@ impl<M: Memory> Nova<M> {
             log.pages += 1;
             let is_last = tail > here && tail <= here + PAGE_BODY;
             let end = if is_last { tail } else { here + PAGE_BODY };
-            self.region.note_read(here, end - here);
+            self.region.report_read(here, end - here);
             let mut at = here;
             while at < end {
                 let header: &Cell64 = self.region.get(Pm::new(at))?;
@@ -350,7 +350,7 @@ impl<M: Memory> Nova<M> {
                 if at + entry.bytes() > end {
                     return Err(damaged(at));
                 }
-                if let Entry::Add { removed: false, .. } = entry {
+                if let LogEntry::Add { removed: false, .. } = entry {
                     log.live += entry.bytes();
                 }
                 visit(at, entry)?;

@@ -37,7 +37,7 @@ mod recovery;
 mod table;
 
 use crate::error::{Error, Result};
-use crate::multicore::places::Place;
+use crate::multicore::named_memory::NamedMemory;
 use crate::physical::{
     DirectoryEntry, Exclusive, Found, Index, Loaded, Made, MkfsOptions, MountOptions, Name, NewFile, PhysicalFs,
     Renamed, Renaming, Shared, Space,
@@ -181,8 +181,8 @@ impl<M: Memory> Nova<M> {
     }
 
     /// Fills a free inode. It becomes valid when its state becomes `USED`.
-    fn fill_inode(&self, place: u64, number: u64, new: &NewFile<'_>, parent: u64, now_ns: i64) -> Result<Attributes> {
-        let inode = self.inode(place)?;
+    fn fill_inode(&self, offset: u64, number: u64, new: &NewFile<'_>, parent: u64, now_ns: i64) -> Result<Attributes> {
+        let inode = self.inode(offset)?;
         let generation = (inode.generation_device.load() >> 32) as u32;
         let is_directory = new.kind == FileKind::Directory;
         let attributes = Attributes {
@@ -222,7 +222,7 @@ impl<M: Memory> Nova<M> {
     /// inode number.
     fn make_inode<'w>(
         &'w self,
-        (number, place): (u64, u64),
+        (number, offset): (u64, u64),
         new: &NewFile<'_>,
         parent: u64,
         now_ns: i64,
@@ -236,8 +236,8 @@ impl<M: Memory> Nova<M> {
             parent_or_target = block * BLOCK_BYTES;
             step.with(self.region.stream_bytes(parent_or_target, new.target)?);
         }
-        let attributes = self.fill_inode(place, number, new, parent_or_target, now_ns)?;
-        let inode = self.inode(place)?;
+        let attributes = self.fill_inode(offset, number, new, parent_or_target, now_ns)?;
+        let inode = self.inode(offset)?;
         step.with(self.region.flush_all(inode));
         step.change(&inode.state, USED);
         let body = match new.kind {
@@ -245,7 +245,7 @@ impl<M: Memory> Nova<M> {
             FileKind::Regular => Body::Regular(Extents::default()),
             _ => Body::Other,
         };
-        Ok(Loaded { attributes, info: NovaInfo { inode: place, log: Log::default(), body }, inode: place })
+        Ok(Loaded { attributes, info: NovaInfo { inode: offset, log: Log::default(), body }, inode: offset })
     }
 
     fn create_at(
@@ -266,7 +266,7 @@ impl<M: Memory> Nova<M> {
         let entry = self.append_add(above, &mut appending, name, (at.0, new.kind), (links, now_ns))?;
         step.log(above, appending);
         directory.info.log = self.finish(step)?[0];
-        self.note_added(directory.info, name, Found { number: at.0, entry })?;
+        self.record_added(directory.info, name, Found { number: at.0, entry })?;
         touch(directory, links, now_ns);
         self.compact_directory(directory)?;
         let entry = self.entry_now(directory.info, name, entry)?;
@@ -275,7 +275,7 @@ impl<M: Memory> Nova<M> {
 
     /// The offset of an entry after a compaction.
     fn entry_now(&self, info: &NovaInfo, name: &[u8], entry: u64) -> Result<u64> {
-        if self.index == Index::Front { Ok(entry) } else { self.entry_of(info, Name::new(name)) }
+        if self.index == Index::Vfs { Ok(entry) } else { self.entry_of(info, Name::new(name)) }
     }
 
     /// Appends a new link count to a file's log.
@@ -327,7 +327,7 @@ impl<M: Memory> Nova<M> {
         if let Some(log) = file_log {
             file.info.log = logs[log];
         }
-        self.note_removed(directory.info, name.bytes, entry)?;
+        self.record_removed(directory.info, name.bytes, entry)?;
         touch(directory, links_above, now_ns);
         file.attributes.update(|attributes| {
             attributes.links = links;
@@ -446,9 +446,9 @@ impl<M: Memory> Nova<M> {
         let Renaming { from, from_name, to, to_name, file, other, now_ns, .. } = renaming;
         let now_ns = *now_ns;
         from.info.log = logs[0];
-        self.note_removed(from.info, from_name.bytes, plan.old)?;
+        self.record_removed(from.info, from_name.bytes, plan.old)?;
         if let (Some(entry), Some(other)) = (renamed.from_entry, other.as_ref()) {
-            self.note_added(from.info, from_name.bytes, Found { number: other.number, entry })?;
+            self.record_added(from.info, from_name.bytes, Found { number: other.number, entry })?;
         }
         touch(from, plan.from_links, now_ns);
         let target = match to {
@@ -460,9 +460,9 @@ impl<M: Memory> Nova<M> {
             None => from,
         };
         if let Some(entry) = plan.replaced {
-            self.note_removed(target.info, to_name.bytes, entry)?;
+            self.record_removed(target.info, to_name.bytes, entry)?;
         }
-        self.note_added(target.info, to_name.bytes, Found { number: file.number, entry: renamed.to_entry })?;
+        self.record_added(target.info, to_name.bytes, Found { number: file.number, entry: renamed.to_entry })?;
         file.attributes.update(|attributes| attributes.changed_ns = now_ns);
         if let Some(other) = other {
             if let Some((_, Some(log))) = dropped {
@@ -548,7 +548,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
             segment_blocks,
             shards,
             // Recovery needs no index of names.
-            index: Index::Front,
+            index: Index::Vfs,
             blocks: FreeBlocks::with_used(blocks, 1, |_| true),
             inodes: Inodes::new(shards),
             journals: (0..JOURNALS).map(|_| Mutex::new(())).collect(),
@@ -585,12 +585,12 @@ impl<M: Memory> PhysicalFs for Nova<M> {
     }
 
     fn load(&self, number: u64) -> Result<Loaded<NovaInfo>> {
-        let place = self.find_inode(number)?;
-        if self.inode(place)?.state.load_acquire() != USED {
-            return Err(Error::damaged("an entry refers to a free inode", place));
+        let offset = self.find_inode(number)?;
+        if self.inode(offset)?.state.load_acquire() != USED {
+            return Err(Error::damaged("an entry refers to a free inode", offset));
         }
-        let (attributes, info) = self.load_inode(place, number, &mut |_| {})?;
-        Ok(Loaded { attributes, info, inode: place })
+        let (attributes, info) = self.load_inode(offset, number, &mut |_| {})?;
+        Ok(Loaded { attributes, info, inode: offset })
     }
 
     fn forget(&self, _: u64, _: NovaInfo) -> Result<()> {
@@ -667,7 +667,7 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         step.log(self.inode(file.info.inode)?, self.append_links(file, links, now_ns)?);
         let logs = self.finish(step)?;
         (directory.info.log, file.info.log) = (logs[0], logs[1]);
-        self.note_added(directory.info, name.bytes, Found { number: file.number, entry })?;
+        self.record_added(directory.info, name.bytes, Found { number: file.number, entry })?;
         touch(directory, links_above, now_ns);
         file.attributes.update(|attributes| {
             attributes.links = links;
@@ -770,12 +770,13 @@ impl<M: Memory> PhysicalFs for Nova<M> {
         Ok(())
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn named_memory(&self) -> Vec<NamedMemory> {
         let size = size_of::<Mutex<()>>() as u64;
-        let journals = Place::at("lock of journal", self.journals.as_ptr() as u64, self.journals.len() as u64 * size);
+        let journals =
+            NamedMemory::at("lock of journal", self.journals.as_ptr() as u64, self.journals.len() as u64 * size);
         let mut places = vec![journals.each(size)];
-        places.extend(self.inodes.places());
-        places.extend(self.blocks.places());
+        places.extend(self.inodes.named_memory());
+        places.extend(self.blocks.named_memory());
         places
     }
 

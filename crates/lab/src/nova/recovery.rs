@@ -2,7 +2,7 @@
 //! free lists at a clean unmount and then skips the scan; this system always scans.
 
 use super::format::{FIRST_BLOCK, FREE, INODE_BYTES, ORPHAN, TABLES, USED};
-use super::log::Entry;
+use super::log::LogEntry;
 use super::table::number_of;
 use super::{Body, Nova, NovaInfo};
 use crate::error::{Error, Result};
@@ -58,10 +58,10 @@ impl<M: Memory> Nova<M> {
             // A cyclic chain fails here, too: its first segment is in use already.
             used.mark(BlockRange { start: at / BLOCK_BYTES, count: self.segment_blocks })?;
             for _ in 0..self.per_segment() {
-                let place = at + (index % self.per_segment() + 1) * INODE_BYTES;
+                let offset = at + (index % self.per_segment() + 1) * INODE_BYTES;
                 let number = number_of(table, index);
-                if self.recover_inode(place, number, used)? {
-                    self.inodes.note_used();
+                if self.recover_inode(offset, number, used)? {
+                    self.inodes.count_used();
                 } else {
                     free.push(number);
                 }
@@ -74,8 +74,8 @@ impl<M: Memory> Nova<M> {
     }
 
     /// Recovers one inode. Returns whether it is in use.
-    fn recover_inode(&self, place: u64, number: u64, used: &mut Used) -> Result<bool> {
-        let inode = self.inode(place)?;
+    fn recover_inode(&self, offset: u64, number: u64, used: &mut Used) -> Result<bool> {
+        let inode = self.inode(offset)?;
         match inode.state.load() {
             FREE => return Ok(false),
             USED => {}
@@ -84,16 +84,16 @@ impl<M: Memory> Nova<M> {
                 freed.unfenced();
                 return Ok(false);
             }
-            _ => return Err(Error::damaged("an inode's state is invalid", place)),
+            _ => return Err(Error::damaged("an inode's state is invalid", offset)),
         }
         let mut pages = Vec::new();
-        let (attributes, info) = self.load_inode(place, number, &mut |page| pages.push(page))?;
+        let (attributes, info) = self.load_inode(offset, number, &mut |page| pages.push(page))?;
         for page in pages {
             used.mark(BlockRange { start: page / BLOCK_BYTES, count: 1 })?;
         }
         match &info.body {
             Body::Regular(extents) => extents.runs().try_for_each(|(_, run)| used.mark(run))?,
-            Body::Directory(_) => self.finish_removals(place)?,
+            Body::Directory(_) => self.finish_removals(offset)?,
             Body::Other if attributes.kind == FileKind::Symlink => {
                 used.mark(BlockRange { start: inode.parent_or_target.load() / BLOCK_BYTES, count: 1 })?;
             }
@@ -104,17 +104,17 @@ impl<M: Memory> Nova<M> {
 
     /// Sets the marks of removed names as the log says. A crash can lose a mark, or leave the mark
     /// of a removal that was rolled back.
-    fn finish_removals(&self, place: u64) -> Result<()> {
-        let inode = self.inode(place)?;
+    fn finish_removals(&self, offset: u64) -> Result<()> {
+        let inode = self.inode(offset)?;
         let mut gone = HashSet::new();
         self.scan_log(inode, &mut |_| {}, &mut |_, entry| {
-            if let Entry::Remove { removed, .. } = entry {
+            if let LogEntry::Remove { removed, .. } = entry {
                 gone.insert(removed);
             }
             Ok(())
         })?;
         self.scan_log(inode, &mut |_| {}, &mut |at, entry| {
-            if let Entry::Add { removed, .. } = entry
+            if let LogEntry::Add { removed, .. } = entry
                 && removed != gone.contains(&at)
             {
                 self.mark(at, !removed)?.unfenced();
@@ -127,12 +127,12 @@ impl<M: Memory> Nova<M> {
     /// Reads an inode and its log.
     pub(super) fn load_inode(
         &self,
-        place: u64,
+        offset: u64,
         number: u64,
         page: &mut dyn FnMut(u64),
     ) -> Result<(engine::Attributes, NovaInfo)> {
-        let inode = self.inode(place)?;
-        self.region.note_read(place, INODE_BYTES);
+        let inode = self.inode(offset)?;
+        self.region.report_read(offset, INODE_BYTES);
         let mut attributes = self.made_attributes(inode, number)?;
         let mut body = match attributes.kind {
             FileKind::Directory => Body::Directory(Default::default()),
@@ -141,15 +141,15 @@ impl<M: Memory> Nova<M> {
         };
         let log = self.scan_log(inode, page, &mut |at, entry| {
             match &entry {
-                Entry::Add { links, moment_ns, .. } | Entry::Remove { links, moment_ns, .. } => {
+                LogEntry::Add { links, timestamp_ns, .. } | LogEntry::Remove { links, timestamp_ns, .. } => {
                     attributes.links = *links;
-                    (attributes.modified_ns, attributes.changed_ns) = (*moment_ns, *moment_ns);
+                    (attributes.modified_ns, attributes.changed_ns) = (*timestamp_ns, *timestamp_ns);
                 }
-                Entry::Write { size_bytes, moment_ns, .. } => {
+                LogEntry::Write { size_bytes, timestamp_ns, .. } => {
                     attributes.size_bytes = *size_bytes;
-                    (attributes.modified_ns, attributes.changed_ns) = (*moment_ns, *moment_ns);
+                    (attributes.modified_ns, attributes.changed_ns) = (*timestamp_ns, *timestamp_ns);
                 }
-                Entry::Attributes(now) => {
+                LogEntry::Attributes(now) => {
                     if now.kind != attributes.kind {
                         return Err(Error::damaged("a log changes a file's type", at));
                     }
@@ -171,6 +171,6 @@ impl<M: Memory> Nova<M> {
             Body::Regular(extents) => extents.blocks(),
             _ => log.pages,
         };
-        Ok((attributes, NovaInfo { inode: place, log, body }))
+        Ok((attributes, NovaInfo { inode: offset, log, body }))
     }
 }

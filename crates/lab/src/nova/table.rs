@@ -4,7 +4,7 @@ use super::Nova;
 use super::format::{FREE, INODE_BYTES, Inode, SegmentHeader, TABLES, TABLES_BLOCK};
 use crate::error::{Error, Result};
 use crate::locks;
-use crate::multicore::places::Place;
+use crate::multicore::named_memory::NamedMemory;
 use crate::substrate::{BlockRange, shard};
 use pmem::{BLOCK_BYTES, Commit64, Durable, Memory, Pm};
 use posix::Errno;
@@ -35,14 +35,14 @@ impl Inodes {
         }
     }
 
-    pub(super) fn places(&self) -> Vec<Place> {
+    pub(super) fn named_memory(&self) -> Vec<NamedMemory> {
         let size = size_of::<Mutex<Vec<u64>>>() as u64;
-        let lists = Place::at("list of free inodes", self.free.as_ptr() as u64, self.free.len() as u64 * size);
+        let lists = NamedMemory::at("list of free inodes", self.free.as_ptr() as u64, self.free.len() as u64 * size);
         vec![
             lists.each(size),
-            Place::of("lock of inode table", &self.tables).each(size_of::<Mutex<u64>>() as u64),
-            Place::of("next inode table", &self.next_table),
-            Place::of("count of inodes", &self.used),
+            NamedMemory::of("lock of inode table", &self.tables).each(size_of::<Mutex<u64>>() as u64),
+            NamedMemory::of("next inode table", &self.next_table),
+            NamedMemory::of("count of inodes", &self.used),
         ]
     }
 
@@ -54,7 +54,7 @@ impl Inodes {
         locks::lock(&self.free[shard])
     }
 
-    pub(super) fn note_used(&self) {
+    pub(super) fn count_used(&self) {
         self.used.fetch_add(1, Relaxed);
     }
 
@@ -100,7 +100,7 @@ impl<M: Memory> Nova<M> {
         let mut at = self.table_head(table)?.load_acquire();
         for _ in 0..index / self.per_segment() {
             let segment = self.segment(at)?;
-            self.region.note_read(at, 8);
+            self.region.report_read(at, 8);
             at = segment.next.load_acquire();
         }
         if at == 0 {
@@ -109,8 +109,8 @@ impl<M: Memory> Nova<M> {
         Ok(at + (index % self.per_segment() + 1) * INODE_BYTES)
     }
 
-    pub(super) fn inode(&self, place: u64) -> Result<&Inode> {
-        Ok(self.region.get(Pm::new(place))?)
+    pub(super) fn inode(&self, offset: u64) -> Result<&Inode> {
+        Ok(self.region.get(Pm::new(offset))?)
     }
 
     /// Allocates an inode. Returns its number and offset.
@@ -127,7 +127,7 @@ impl<M: Memory> Nova<M> {
                 }
             },
         };
-        self.inodes.note_used();
+        self.inodes.count_used();
         Ok((number, self.find_inode(number)?))
     }
 

@@ -80,7 +80,7 @@ impl<M: Memory> Pmfs<M> {
             seen = at + DENTRY_BYTES + entry.name_length - block;
             at += entry.length;
         }
-        self.region.note_read(block, seen);
+        self.region.report_read(block, seen);
         Ok(has_enough)
     }
 
@@ -186,7 +186,7 @@ impl<M: Memory> Pmfs<M> {
         };
         let adding = Adding { at, room, header: header(length, name.len() as u64, kind), number };
         if let Err(error) = self.write_dentry(&adding, name, transaction) {
-            self.abandon_add(adding);
+            self.roll_back_add(adding);
             return Err(error);
         }
         Ok(adding)
@@ -237,9 +237,9 @@ impl<M: Memory> Pmfs<M> {
     }
 
     /// Frees the space of a prepared entry.
-    pub(super) fn abandon_add(&self, adding: Adding) {
+    pub(super) fn roll_back_add(&self, adding: Adding) {
         if let Room::Block { growing, .. } = adding.room {
-            self.abandon(growing);
+            self.roll_back_growth(growing);
         }
     }
 
@@ -283,7 +283,7 @@ impl<M: Memory> Pmfs<M> {
                 Ok(Room::Block { at, growing })
             }
             Err(error) => {
-                self.abandon(growing);
+                self.roll_back_growth(growing);
                 Err(error)
             }
         }
@@ -307,7 +307,7 @@ impl<M: Memory> Pmfs<M> {
         let next = at + here.length;
         let behind = if next < block + BLOCK_BYTES { Some(self.read_dentry(next)?) } else { None };
         let last = behind.map_or(at, |entry| entry.at);
-        self.region.note_read(block, last + DENTRY_BYTES - block);
+        self.region.report_read(block, last + DENTRY_BYTES - block);
         Ok((before, behind.filter(|entry| entry.number == 0)))
     }
 
@@ -333,7 +333,7 @@ impl<M: Memory> Pmfs<M> {
     ) -> Result<()> {
         transaction.set(&self.dentry(removing.at)?.number, 0);
         transaction.set(&self.dentry(removing.grown.0)?.header, removing.grown.1);
-        info.note_room(removing.at);
+        info.record_room(removing.at);
         Ok(())
     }
 }

@@ -69,7 +69,7 @@ impl<M: Memory> Pmfs<M> {
         match self.write_growing(inode, &attributes, &mut growing, offset, bytes, now_ns) {
             Ok(()) => {}
             Err(error) => {
-                self.abandon(growing);
+                self.roll_back_growth(growing);
                 return Err(error);
             }
         }

@@ -94,7 +94,7 @@ pub(super) const UNDO_ENTRIES: usize = 63;
 /// An undo entry: one line.
 #[repr(C, align(64))]
 pub(super) struct Undo {
-    pub place: Cell64,
+    pub offset: Cell64,
     /// The number of the transaction.
     pub generation: Cell64,
     /// Number of valid words (bits 0…31), CRC-32C over everything but this word (32…63).

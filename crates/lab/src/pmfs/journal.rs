@@ -26,8 +26,8 @@ pub(super) struct Transaction<'p, M: Memory> {
     _held: MutexGuard<'p, ()>,
 }
 
-fn checksum(place: u64, generation: u64, count: u64, old: &[u64; UNDO_WORDS]) -> u32 {
-    let head = [place, generation, count].iter().fold(0, |crc, word| crc32c(crc, &word.to_le_bytes()));
+fn checksum(offset: u64, generation: u64, count: u64, old: &[u64; UNDO_WORDS]) -> u32 {
+    let head = [offset, generation, count].iter().fold(0, |crc, word| crc32c(crc, &word.to_le_bytes()));
     old.iter().fold(head, |crc, word| crc32c(crc, &word.to_le_bytes()))
 }
 
@@ -73,16 +73,16 @@ impl<M: Memory> Pmfs<M> {
         let mut flushed = None::<Flushed>;
         for entry in journal.entries.iter().rev() {
             let old: [u64; UNDO_WORDS] = std::array::from_fn(|index| entry.old[index].load());
-            let (place, count_checksum) = (entry.place.load(), entry.count_checksum.load());
+            let (offset, count_checksum) = (entry.offset.load(), entry.count_checksum.load());
             let count = count_checksum & 0xffff_ffff;
             let is_valid = entry.generation.load() == generation
                 && count <= UNDO_WORDS as u64
-                && count_checksum >> 32 == checksum(place, generation, count, &old) as u64;
+                && count_checksum >> 32 == checksum(offset, generation, count, &old) as u64;
             if !is_valid {
                 continue;
             }
             for (index, value) in old[..count as usize].iter().enumerate() {
-                let cell: &Cell64 = self.region.get(Pm::new(place + index as u64 * 8))?;
+                let cell: &Cell64 = self.region.get(Pm::new(offset + index as u64 * 8))?;
                 let back = self.region.flush(self.region.set64(cell, *value));
                 flushed = Some(match flushed {
                     Some(before) => before.and(back),
@@ -98,19 +98,19 @@ impl<M: Memory> Pmfs<M> {
 
 impl<'p, M: Memory> Transaction<'p, M> {
     /// Logs the current values of words, before they change.
-    pub(super) fn log(&mut self, place: u64, words: u64) -> Result<()> {
+    pub(super) fn log(&mut self, offset: u64, words: u64) -> Result<()> {
         debug_assert!(!self.begun);
         let mut done = 0;
         while done < words {
             let count = (words - done).min(UNDO_WORDS as u64);
             let entry: &Undo = self.journal.entries.get(self.count).ok_or(Error::Errno(Errno::EIO))?;
-            let at = place + done * 8;
+            let at = offset + done * 8;
             let mut old = [0; UNDO_WORDS];
             for (index, word) in old.iter_mut().take(count as usize).enumerate() {
                 *word = self.pmfs.region.get::<Cell64>(Pm::new(at + index as u64 * 8))?.load();
             }
             let region = &self.pmfs.region;
-            region.set64(&entry.place, at).unflushed();
+            region.set64(&entry.offset, at).unflushed();
             region.set64(&entry.generation, self.generation).unflushed();
             let sum = checksum(at, self.generation, count, &old) as u64;
             region.set64(&entry.count_checksum, count | sum << 32).unflushed();

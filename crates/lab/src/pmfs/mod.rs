@@ -78,7 +78,7 @@ impl PmfsInfo {
     }
 
     /// Records that the block of an entry has free space.
-    fn note_room(&mut self, entry: u64) {
+    fn record_room(&mut self, entry: u64) {
         let block = entry / BLOCK_BYTES * BLOCK_BYTES;
         if self.roomy.len() >= ROOMY_MAX {
             self.roomy.clear();
@@ -124,8 +124,8 @@ fn geometry(length: u64) -> (u64, u64) {
 }
 
 impl<M: Memory> Pmfs<M> {
-    fn inode(&self, place: u64) -> Result<&Inode> {
-        Ok(self.region.get(Pm::new(place))?)
+    fn inode(&self, offset: u64) -> Result<&Inode> {
+        Ok(self.region.get(Pm::new(offset))?)
     }
 
     fn inode_offset(&self, number: u64) -> Result<u64> {
@@ -185,9 +185,9 @@ impl<M: Memory> Pmfs<M> {
         })
     }
 
-    fn log_inode(&self, transaction: &mut Transaction<'_, M>, place: u64) -> Result<&Inode> {
-        let inode = self.inode(place)?;
-        transaction.log(place, 8)?;
+    fn log_inode(&self, transaction: &mut Transaction<'_, M>, offset: u64) -> Result<&Inode> {
+        let inode = self.inode(offset)?;
+        transaction.log(offset, 8)?;
         Ok(inode)
     }
 
@@ -242,9 +242,9 @@ impl<M: Memory> Pmfs<M> {
         new: &NewFile<'_>,
         (now_ns, target): (i64, Option<u64>),
     ) -> Result<Made<PmfsInfo>> {
-        let place = self.inode_offset(number)?;
+        let offset = self.inode_offset(number)?;
         let attributes = self.fill_inode(number, new, directory.number, now_ns, target)?;
-        let inode = self.inode(place)?;
+        let inode = self.inode(offset)?;
         let mut transaction = self.transaction()?;
         if let Some(block) = target {
             transaction.with(self.region.stream_bytes(block, new.target)?);
@@ -258,8 +258,8 @@ impl<M: Memory> Pmfs<M> {
             transaction.set(&inode.mode_links, pair(attributes.mode, attributes.links));
             Ok(())
         })?;
-        let info = PmfsInfo::new(place);
-        Ok(Made { file: Loaded { attributes, info, inode: place }, entry })
+        let info = PmfsInfo::new(offset);
+        Ok(Made { file: Loaded { attributes, info, inode: offset }, entry })
     }
 
     /// Ends a transaction that adds a name to a directory. `rest` makes further changes.
@@ -275,7 +275,7 @@ impl<M: Memory> Pmfs<M> {
         let above = match self.log_inode(&mut transaction, directory.info.inode) {
             Ok(above) => above,
             Err(error) => {
-                self.abandon_add(adding);
+                self.roll_back_add(adding);
                 return Err(error);
             }
         };
@@ -412,7 +412,7 @@ impl<M: Memory> Pmfs<M> {
             }
             _ => {
                 transaction.set(&old.number, 0);
-                renaming.from.info.note_room(logged.old);
+                renaming.from.info.record_room(logged.old);
             }
         }
         Ok(())
@@ -573,10 +573,10 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
     }
 
     fn load(&self, number: u64) -> Result<Loaded<PmfsInfo>> {
-        let place = self.inode_offset(number)?;
-        self.region.note_read(place, INODE_BYTES);
-        let attributes = self.attributes_of(self.inode(place)?, number)?;
-        Ok(Loaded { attributes, info: PmfsInfo::new(place), inode: place })
+        let offset = self.inode_offset(number)?;
+        self.region.report_read(offset, INODE_BYTES);
+        let attributes = self.attributes_of(self.inode(offset)?, number)?;
+        Ok(Loaded { attributes, info: PmfsInfo::new(offset), inode: offset })
     }
 
     fn forget(&self, _: u64, _: PmfsInfo) -> Result<()> {
@@ -598,7 +598,7 @@ impl<M: Memory> PhysicalFs for Pmfs<M> {
     }
 
     fn entry_is_named(&self, entry: u64, name: &[u8]) -> bool {
-        self.region.note_read(entry, format::DENTRY_BYTES + name.len() as u64);
+        self.region.report_read(entry, format::DENTRY_BYTES + name.len() as u64);
         self.read_dentry(entry).is_ok_and(|entry| self.has_name(&entry, name))
     }
 

@@ -33,15 +33,15 @@ impl<M: Memory> Pmfs<M> {
     }
 
     fn recover_inode(&self, number: u64, mark: &mut dyn FnMut(u64) -> Result<()>) -> Result<bool> {
-        let place = self.inode_offset(number)?;
-        let inode = self.inode(place)?;
-        self.region.note_read(place, INODE_BYTES);
+        let offset = self.inode_offset(number)?;
+        let inode = self.inode(offset)?;
+        self.region.report_read(offset, INODE_BYTES);
         let mode_links = inode.mode_links.load();
         if mode_links == 0 {
             return Ok(false);
         }
         let kind = FileKind::from_mode((mode_links >> 32) as u32)
-            .ok_or_else(|| Error::damaged("an inode has an invalid file type", place))?;
+            .ok_or_else(|| Error::damaged("an inode has an invalid file type", offset))?;
         if mode_links as u32 == 0 {
             // Unlinked while open.
             self.region.flush(self.region.set64(&inode.mode_links, 0)).unfenced();

@@ -84,7 +84,7 @@ impl<M: Memory> Pmfs<M> {
         let mut at = tree.block();
         for level in (0..tree.height()).rev() {
             let slot = self.slot(at, page / Tree::reach(level) % FANOUT)?;
-            self.region.note_read(self.region.offset_of(slot), 8);
+            self.region.report_read(self.region.offset_of(slot), 8);
             at = self.check_block(slot.load_acquire())?;
             if at == 0 {
                 break;
@@ -149,13 +149,13 @@ impl<M: Memory> Pmfs<M> {
         }
         for level in (0..height).rev() {
             let slot = self.slot(at, page / Tree::reach(level) % FANOUT)?;
-            let place = self.region.offset_of(slot);
-            let next = match growing.pending.get(&place) {
+            let offset = self.region.offset_of(slot);
+            let next = match growing.pending.get(&offset) {
                 Some(next) => *next,
                 None => self.check_block(slot.load())?,
             };
             if next != 0 {
-                fresh_above = fresh_above || growing.pending.contains_key(&place);
+                fresh_above = fresh_above || growing.pending.contains_key(&offset);
                 at = next;
                 continue;
             }
@@ -170,7 +170,7 @@ impl<M: Memory> Pmfs<M> {
             if fresh_above {
                 join(flushed, self.region.flush(self.region.set64(slot, next)));
             } else {
-                growing.pending.insert(place, next);
+                growing.pending.insert(offset, next);
             }
             fresh_above = true;
             if level == 0 {
@@ -184,15 +184,15 @@ impl<M: Memory> Pmfs<M> {
     /// Sets the pointers of a tree that grew. Their targets are durable. The caller sets the root.
     pub(super) fn set_pointers(&self, growing: &Growing) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
-        for (place, block) in &growing.pending {
-            let slot: &Cell64 = self.region.get(Pm::new(*place))?;
+        for (offset, block) in &growing.pending {
+            let slot: &Cell64 = self.region.get(Pm::new(*offset))?;
             flushed = flushed.and(self.region.flush(self.region.set64(slot, *block)));
         }
         Ok(flushed)
     }
 
     /// Frees the blocks of a failed growth.
-    pub(super) fn abandon(&self, growing: Growing) {
+    pub(super) fn roll_back_growth(&self, growing: Growing) {
         growing.taken.into_iter().for_each(|block| self.blocks.free(block / BLOCK_BYTES));
     }
 

@@ -65,7 +65,7 @@ impl Link {
 
 /// A position of the list: it has a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ChainPosition {
     /// A bucket.
     Bucket(u32),
     /// The entry at an offset.
@@ -123,7 +123,7 @@ impl Directory {
 #[derive(Debug, Clone, Copy)]
 pub struct Gap {
     /// The preceding position.
-    pub before: Place,
+    pub before: ChainPosition,
     /// The successor of that position.
     pub next: Link,
     /// Number of positions passed on the way.
@@ -136,7 +136,7 @@ const STEPS_MAX: u32 = 8;
 impl<M: Memory> Volume<M> {
     /// A directory's bucket line.
     pub fn bucket_line(&self, directory: Directory) -> Result<&BucketLine> {
-        self.region.note_read(directory.line().offset(), LINE_BYTES);
+        self.region.report_read(directory.line().offset(), LINE_BYTES);
         Ok(self.region.get(directory.line())?)
     }
 
@@ -153,7 +153,7 @@ impl<M: Memory> Volume<M> {
                 return Ok(None);
             }
             let word = &self.word_page(page)?[(index as u64 >> (9 * step) & (PAGE_WORDS - 1)) as usize];
-            self.region.note_read(self.region.offset_of(word), 8);
+            self.region.report_read(self.region.offset_of(word), 8);
             if step == 0 {
                 return Ok(Some(word));
             }
@@ -175,14 +175,14 @@ impl<M: Memory> Volume<M> {
         if !offset.is_multiple_of(LINE_BYTES) {
             return Err(Error::damaged("an entry is not aligned to a line", offset));
         }
-        self.region.note_read(offset, LINE_BYTES);
+        self.region.report_read(offset, LINE_BYTES);
         Ok(self.region.get(Pm::new(offset))?)
     }
 
     /// The successor of a position in a view; none for a bucket that is not in the list.
-    pub fn link(&self, directory: Directory, view: View<'_>, place: Place) -> Result<Option<Link>> {
-        match place {
-            Place::Bucket(index) => {
+    pub fn link(&self, directory: Directory, view: View<'_>, position: ChainPosition) -> Result<Option<Link>> {
+        match position {
+            ChainPosition::Bucket(index) => {
                 if let View::Latest(buckets) = view
                     && let Some(&word) = buckets.heads.get(index as usize)
                     && word != 0
@@ -192,7 +192,7 @@ impl<M: Memory> Volume<M> {
                 let Some(word) = self.bucket_word(directory, index)? else { return Ok(None) };
                 Link::from_word(word.load_acquire(), self.region.offset_of(word))
             }
-            Place::Entry(offset) => {
+            ChainPosition::Entry(offset) => {
                 let entry = self.entry(offset)?;
                 if let View::Latest(_) = view
                     && let Some(latest) = self.latest(entry)?
@@ -249,14 +249,14 @@ impl<M: Memory> Volume<M> {
 
     /// Like [`seek`](Self::seek), from a bucket that is in the list.
     fn seek_from(&self, directory: Directory, view: View<'_>, start: u32, key: u64) -> Result<Gap> {
-        let mut gap = Gap { before: Place::Bucket(start), next: Link::End, steps: 0 };
+        let mut gap = Gap { before: ChainPosition::Bucket(start), next: Link::End, steps: 0 };
         let mut passed = bucket_key(start);
         loop {
             gap.next = self.link(directory, view, gap.before)?.ok_or_else(|| broken(directory))?;
-            let (place, at) = match gap.next {
+            let (position, at) = match gap.next {
                 Link::End => return Ok(gap),
-                Link::Bucket(index) => (Place::Bucket(index), bucket_key(index)),
-                Link::Entry(offset) => (Place::Entry(offset), self.key(offset)?),
+                Link::Bucket(index) => (ChainPosition::Bucket(index), bucket_key(index)),
+                Link::Entry(offset) => (ChainPosition::Entry(offset), self.key(offset)?),
             };
             if at <= passed {
                 return Err(broken(directory));
@@ -264,7 +264,7 @@ impl<M: Memory> Volume<M> {
             if at >= key {
                 return Ok(gap);
             }
-            (gap.before, gap.steps, passed) = (place, gap.steps + 1, at);
+            (gap.before, gap.steps, passed) = (position, gap.steps + 1, at);
         }
     }
 
@@ -290,7 +290,7 @@ impl<M: Memory> Volume<M> {
                         return Err(broken(directory));
                     }
                     passed = Some(bucket_key(index));
-                    let next = self.link(directory, view, Place::Bucket(index))?;
+                    let next = self.link(directory, view, ChainPosition::Bucket(index))?;
                     link = next.ok_or_else(|| broken(directory))?;
                 }
             }
@@ -318,21 +318,21 @@ impl<M: Memory> Volume<M> {
             if !visit(offset, entry)? {
                 return Ok(());
             }
-            link = self.link(directory, view, Place::Entry(offset))?.ok_or_else(|| broken(directory))?;
+            link = self.link(directory, view, ChainPosition::Entry(offset))?.ok_or_else(|| broken(directory))?;
         }
         Ok(())
     }
 
     /// Sets a position's successor in the latest view.
-    pub fn set_latest(&self, buckets: &mut Buckets, place: Place, link: Link) -> Result<()> {
-        match place {
-            Place::Bucket(index) => {
+    pub fn set_latest(&self, buckets: &mut Buckets, position: ChainPosition, link: Link) -> Result<()> {
+        match position {
+            ChainPosition::Bucket(index) => {
                 if buckets.heads.len() <= index as usize {
                     buckets.heads.resize((index as usize + 1).next_power_of_two().max(1 << buckets.level), 0);
                 }
                 buckets.heads[index as usize] = link.word();
             }
-            Place::Entry(offset) => {
+            ChainPosition::Entry(offset) => {
                 let entry = self.entry(offset)?;
                 let fresh = self.latest(entry)?.is_some_and(|latest| latest.fresh);
                 let word = Latest { link, fresh }.word(self.mounts);
@@ -358,10 +358,10 @@ impl<M: Memory> Volume<M> {
         let gap = self.seek_from(directory, View::Latest(buckets), parent, bucket_key(index))?;
         if gap.next == Link::Bucket(index) {
             // A crash left the bucket in the list with the `PREPARED` bit.
-            let next = self.link(directory, View::Latest(buckets), Place::Bucket(index))?;
-            return self.set_latest(buckets, Place::Bucket(index), next.ok_or_else(|| broken(directory))?);
+            let next = self.link(directory, View::Latest(buckets), ChainPosition::Bucket(index))?;
+            return self.set_latest(buckets, ChainPosition::Bucket(index), next.ok_or_else(|| broken(directory))?);
         }
-        self.set_latest(buckets, Place::Bucket(index), gap.next)?;
+        self.set_latest(buckets, ChainPosition::Bucket(index), gap.next)?;
         self.set_latest(buckets, gap.before, Link::Bucket(index))
     }
 

@@ -98,7 +98,7 @@ impl<M: Memory> Volume<M> {
         let mut page = tree.root;
         for level in (1..=tree.height).rev() {
             let word = &self.word_page(page)?[slot(block, level)];
-            self.region.note_read(self.region.offset_of(word), 8);
+            self.region.report_read(self.region.offset_of(word), 8);
             page = word.load_acquire();
             if page == 0 {
                 return Ok(0);
@@ -130,7 +130,7 @@ impl<M: Memory> Volume<M> {
         if height == 0 {
             return Ok(());
         }
-        self.region.note_read(page, BLOCK_BYTES);
+        self.region.report_read(page, BLOCK_BYTES);
         for word in words {
             let child = word.load_acquire();
             if child != 0 {
@@ -185,7 +185,7 @@ impl<M: Memory> Volume<M> {
             (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
         });
         let node = Node { sequence: self.next_sequence(), change: Change::SizeChanged };
-        self.note(&inode, &attributes, Some(node));
+        self.record(&inode, &attributes, Some(node));
         Ok(())
     }
 
@@ -261,7 +261,7 @@ impl<M: Memory> Volume<M> {
         }
         let mut content = inode.content_mut();
         content.now.blocks.extend(new_blocks);
-        content.note_unflushed(ranges);
+        content.record_unflushed(ranges);
         content.size_bytes = old_size.max(offset + bytes.len() as u64);
         Ok(())
     }
@@ -288,7 +288,7 @@ impl<M: Memory> Volume<M> {
         }
         let until = (within + (new_size - size)).min(BLOCK_BYTES);
         self.zero(page, within..until)?;
-        inode.content_mut().note_unflushed([(page + within, until - within)]);
+        inode.content_mut().record_unflushed([(page + within, until - within)]);
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl<M: Memory> Volume<M> {
             (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
         });
         let node = Node { sequence: self.next_sequence(), change: Change::SizeChanged };
-        self.note(&inode, &attributes, Some(node));
+        self.record(&inode, &attributes, Some(node));
         Ok(())
     }
 
@@ -453,34 +453,34 @@ impl<M: Memory> Volume<M> {
         for (offset, length) in unflushed {
             flushed = flushed.and(self.region.flush_range(*offset, *length));
         }
-        let mut planting = Planting {
+        let mut insertion = BlockInsertion {
             tree: self.tree(inode.offset)?,
             spare,
             fresh: BTreeSet::new(),
             links: BTreeMap::new(),
             marks: Marks::default(),
         };
-        let old_root = planting.tree.word();
+        let old_root = insertion.tree.word();
         let blocks: Vec<(u64, u64)> =
             inode.content().moving.blocks.iter().map(|(block, page)| (*block, *page)).collect();
         for (block, page) in blocks {
-            flushed = flushed.and(self.plant(&mut planting, block, page)?);
+            flushed = flushed.and(self.insert_block(&mut insertion, block, page)?);
         }
-        for page in &planting.fresh {
+        for page in &insertion.fresh {
             flushed = flushed.and(self.region.flush_range(*page, BLOCK_BYTES));
         }
         let durable = self.region.fence(flushed);
-        self.space.settle(planting.marks, durable);
+        self.space.mark_durable(insertion.marks, durable);
         let mut flushed = Flushed::nothing();
-        for (slot, page) in &planting.links {
+        for (slot, page) in &insertion.links {
             let word = &self.word_page(slot & !(BLOCK_BYTES - 1))?[(slot % BLOCK_BYTES / 8) as usize];
             flushed = flushed.and(self.region.flush(self.region.commit(word, *page, durable)));
         }
-        let root = planting.tree.word();
+        let root = insertion.tree.word();
         if root != old_root {
             let lines = self.inode_lines(inode.offset)?;
             flushed = flushed.and(self.region.flush(self.region.commit(&lines.root, root, durable)));
-        } else if planting.links.is_empty() {
+        } else if insertion.links.is_empty() {
             return Ok(());
         }
         self.region.fence(flushed);
@@ -489,45 +489,45 @@ impl<M: Memory> Volume<M> {
 
     /// Inserts a block's page into a tree: directly in pages that are not yet reachable, as a
     /// deferred link in others.
-    fn plant(&self, planting: &mut Planting<'_>, block: u64, page: u64) -> Result<Flushed> {
-        let mut flushed = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut planting.marks)?;
-        if planting.tree.root == 0 {
+    fn insert_block(&self, insertion: &mut BlockInsertion<'_>, block: u64, page: u64) -> Result<Flushed> {
+        let mut flushed = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut insertion.marks)?;
+        if insertion.tree.root == 0 {
             // An empty tree starts with the height that it needs.
             let height = height_for(block);
-            let root = if height == 0 { page } else { self.fresh_page(planting, &mut flushed)? };
-            planting.tree = Tree { root, height };
+            let root = if height == 0 { page } else { self.fresh_page(insertion, &mut flushed)? };
+            insertion.tree = Tree { root, height };
         }
-        while !planting.tree.covers(block) {
-            let root = self.fresh_page(planting, &mut flushed)?;
-            let below = planting.tree.root;
+        while !insertion.tree.covers(block) {
+            let root = self.fresh_page(insertion, &mut flushed)?;
+            let below = insertion.tree.root;
             self.region.commit(&self.word_page(root)?[0], below, self.settled()).unflushed();
-            planting.tree = Tree { root, height: planting.tree.height + 1 };
+            insertion.tree = Tree { root, height: insertion.tree.height + 1 };
         }
-        if planting.tree.height == 0 {
-            planting.tree.root = page;
+        if insertion.tree.height == 0 {
+            insertion.tree.root = page;
             return Ok(flushed);
         }
-        let mut at = planting.tree.root;
-        for level in (1..=planting.tree.height).rev() {
+        let mut at = insertion.tree.root;
+        for level in (1..=insertion.tree.height).rev() {
             let index = slot(block, level);
             let word_at = at + index as u64 * 8;
-            let known = planting.links.get(&word_at).copied();
+            let known = insertion.links.get(&word_at).copied();
             let child = match known {
                 Some(child) => child,
                 None => self.word_page(at)?[index].load_acquire(),
             };
             let next = match (level, child) {
                 (1, _) => page,
-                (_, 0) => self.fresh_page(planting, &mut flushed)?,
+                (_, 0) => self.fresh_page(insertion, &mut flushed)?,
                 (_, child) => child,
             };
             if next != child {
-                if planting.fresh.contains(&at) {
+                if insertion.fresh.contains(&at) {
                     // The page is unreachable until the deferred link is stored, so the durability
                     // of the target needs no proof.
                     self.region.commit(&self.word_page(at)?[index], next, self.settled()).unflushed();
                 } else {
-                    planting.links.insert(word_at, next);
+                    insertion.links.insert(word_at, next);
                 }
             }
             at = next;
@@ -536,14 +536,14 @@ impl<M: Memory> Volume<M> {
     }
 
     /// Takes a zeroed pointer page from those that the write reserved.
-    fn fresh_page(&self, planting: &mut Planting<'_>, flushed: &mut Flushed) -> Result<u64> {
-        let page = match planting.spare.pop() {
+    fn fresh_page(&self, insertion: &mut BlockInsertion<'_>, flushed: &mut Flushed) -> Result<u64> {
+        let page = match insertion.spare.pop() {
             Some(page) => page,
             None => self.space.take_page().ok_or(Errno::ENOSPC)?,
         };
         self.word_page(page)?.iter().for_each(|word| self.region.retract(word, 0).unflushed());
-        planting.fresh.insert(page);
-        let marked = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut planting.marks)?;
+        insertion.fresh.insert(page);
+        let marked = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut insertion.marks)?;
         *flushed = std::mem::replace(flushed, Flushed::nothing()).and(marked);
         Ok(page)
     }
@@ -565,7 +565,7 @@ impl<M: Memory> Volume<M> {
 }
 
 impl FileState {
-    fn note_unflushed(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+    fn record_unflushed(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
         for (offset, length) in ranges {
             match self.unflushed.last_mut() {
                 // Merge consecutive small appends.
@@ -579,7 +579,7 @@ impl FileState {
 }
 
 /// A tree that gains blocks.
-struct Planting<'s> {
+struct BlockInsertion<'s> {
     tree: Tree,
     spare: &'s mut Vec<u64>,
     /// Pointer pages that are not yet reachable on the image.

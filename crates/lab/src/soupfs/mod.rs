@@ -291,7 +291,7 @@ impl<M: Memory> PhysicalFs for SoupFs<M> {
             attributes.modified_ns = changes.modified_ns.unwrap_or(attributes.modified_ns);
             attributes.changed_ns = now_ns;
         });
-        self.volume.note(&file.info.inode, &attributes, None);
+        self.volume.record(&file.info.inode, &attributes, None);
         Ok(())
     }
 

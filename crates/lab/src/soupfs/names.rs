@@ -1,7 +1,7 @@
 //! Names: what system calls change in directories, in the latest view only. Nothing here flushes or
 //! fences.
 
-use super::chain::{Buckets, Directory, Gap, Link, Place, View};
+use super::chain::{Buckets, ChainPosition, Directory, Gap, Link, View};
 use super::format::{
     EntryHead, INLINE_TARGET_BYTES, Latest, NAME_BYTES_MAX, TARGET_BYTES_MAX, Tag, entry_lines, inode_lines, target,
     target_lines, target_word,
@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// The result of a search for a name.
 struct Search {
     /// The entry and the position before it.
-    found: Option<(u64, Place)>,
+    found: Option<(u64, ChainPosition)>,
     /// The gap and tie for a new entry; none if all ties of the hash are taken.
     room: Option<(Gap, u8)>,
     hash: u32,
@@ -50,7 +50,7 @@ impl<M: Memory> Volume<M> {
                 return Ok(search);
             }
             last_tie = other.tie;
-            gap.before = Place::Entry(offset);
+            gap.before = ChainPosition::Entry(offset);
             gap.next = self
                 .link(directory, view, gap.before)?
                 .ok_or_else(|| Error::damaged("a directory's list is interrupted", offset))?;
@@ -64,7 +64,7 @@ impl<M: Memory> Volume<M> {
     fn name_is(&self, entry: u64, name: &[u8]) -> bool {
         let at = entry + size_of::<EntryHead>() as u64;
         if entry_lines(name.len()) > 1 {
-            self.region.note_read(entry + LINE_BYTES, name.len() as u64);
+            self.region.report_read(entry + LINE_BYTES, name.len() as u64);
         }
         self.region.bytes_equal(at, name)
     }
@@ -134,7 +134,7 @@ impl<M: Memory> Volume<M> {
         let search = self.search(at, buckets, name)?;
         let (before, next, tie) = match (replaced, search.found, search.room) {
             (Some(old), Some((found, before)), _) if old == found => {
-                let next = self.link(at, View::Latest(buckets), Place::Entry(old))?;
+                let next = self.link(at, View::Latest(buckets), ChainPosition::Entry(old))?;
                 (
                     before,
                     next.ok_or_else(|| Error::damaged("a directory's list is interrupted", old))?,
@@ -170,7 +170,7 @@ impl<M: Memory> Volume<M> {
         let buckets = &mut directory.info.buckets;
         let bucket = self.latest_bucket(at, buckets, self.hash(name))?;
         let (entry, before) = self.search(at, buckets, name)?.found.ok_or(Errno::ENOENT)?;
-        let next = self.link(at, View::Latest(buckets), Place::Entry(entry))?;
+        let next = self.link(at, View::Latest(buckets), ChainPosition::Entry(entry))?;
         self.set_latest(
             buckets,
             before,
@@ -182,7 +182,7 @@ impl<M: Memory> Volume<M> {
 
     /// Leaves the node of an added entry, which cannot be cancelled unless
     /// [`let_cancel`](Self::let_cancel) is called.
-    fn note_addition(
+    fn record_addition(
         &self,
         directory: &Exclusive<'_, Info>,
         inode: &Arc<Inode>,
@@ -193,28 +193,34 @@ impl<M: Memory> Volume<M> {
     ) {
         let sequence = self.next_sequence();
         let mark = AddMark::new(&directory.info.inode, sequence);
-        self.note_added(inode, entry, &mark);
+        self.record_added(inode, entry, &mark);
         if let Some((_, replaced)) = &replaced {
             replaced.state().naming_nodes += 1;
         }
         let change = Change::EntryAdded { entry, bucket, inode: Arc::clone(inode), mark, replaced, after };
-        self.note(&directory.info.inode, &directory.attributes.get(), Some(Node { sequence, change }));
+        self.record(&directory.info.inode, &directory.attributes.get(), Some(Node { sequence, change }));
     }
 
     /// Leaves the node of a removed entry. If no persister has taken the node that added the entry,
     /// cancels that one instead.
-    fn note_removal(&self, directory: &Exclusive<'_, Info>, inode: &Arc<Inode>, entry: u64, bucket: u32) -> Result<()> {
+    fn record_removal(
+        &self,
+        directory: &Exclusive<'_, Info>,
+        inode: &Arc<Inode>,
+        entry: u64,
+        bucket: u32,
+    ) -> Result<()> {
         let attributes = directory.attributes.get();
         if self.cancel(inode, entry) {
             self.free_cancelled(entry)?;
-            self.note(&directory.info.inode, &attributes, None);
+            self.record(&directory.info.inode, &attributes, None);
             return Ok(());
         }
         let after = Self::names_to_wait_for(inode);
         inode.state().naming_nodes += 1;
         let change = Change::EntryRemoved { entry, bucket, inode: Arc::clone(inode), after };
         let node = Node { sequence: self.next_sequence(), change };
-        self.note(&directory.info.inode, &attributes, Some(node));
+        self.record(&directory.info.inode, &attributes, Some(node));
         Ok(())
     }
 
@@ -266,7 +272,7 @@ impl<M: Memory> Volume<M> {
             (attributes.modified_ns, attributes.changed_ns) = (now_ns, now_ns);
             attributes.links += u32::from(new.kind == FileKind::Directory);
         });
-        self.note_addition(directory, &inode, entry, bucket, None, Vec::new());
+        self.record_addition(directory, &inode, entry, bucket, None, Vec::new());
         self.let_cancel(&inode);
         let attributes = inode.state().attributes;
         let place = inode.offset;
@@ -349,10 +355,10 @@ impl<M: Memory> Volume<M> {
             attributes.changed_ns = now_ns;
         });
         touch(directory, now_ns);
-        self.note(&inode, &attributes, None);
+        self.record(&inode, &attributes, None);
         // If an older name is removed, this one must be durable.
         directory.info.inode.hold_names();
-        self.note_addition(directory, &inode, entry, bucket, None, Vec::new());
+        self.record_addition(directory, &inode, entry, bucket, None, Vec::new());
         self.let_cancel(&inode);
         Ok(entry)
     }
@@ -375,19 +381,19 @@ impl<M: Memory> Volume<M> {
         if inode.is_directory() {
             directory.attributes.update(|attributes| attributes.links = attributes.links.saturating_sub(1));
         }
-        self.lose_name(file, now_ns);
-        self.note_removal(directory, &inode, entry, bucket)
+        self.uncount_name(file, now_ns);
+        self.record_removal(directory, &inode, entry, bucket)
     }
 
     /// Decrements the link count.
-    fn lose_name(&self, file: &mut Exclusive<'_, Info>, now_ns: i64) {
+    fn uncount_name(&self, file: &mut Exclusive<'_, Info>, now_ns: i64) {
         self.correct(&file.info.inode, file.attributes);
         let is_directory = file.info.inode.is_directory();
         let attributes = file.attributes.update(|attributes| {
             attributes.links = if is_directory { 0 } else { attributes.links.saturating_sub(1) };
             attributes.changed_ns = now_ns;
         });
-        self.note(&file.info.inode, &attributes, None);
+        self.record(&file.info.inode, &attributes, None);
     }
 
     /// Whether a directory has no names. Counts them if that was not done before.
@@ -445,9 +451,9 @@ impl<M: Memory> Volume<M> {
         touch(from, now_ns);
         self.move_links(from, to.as_deref_mut(), &inode, replaced.as_ref().map(|(_, inode)| inode));
         let attributes = file.attributes.update(|attributes| attributes.changed_ns = now_ns);
-        self.note(&inode, &attributes, None);
+        self.record(&inode, &attributes, None);
         if let Some(other) = other {
-            self.lose_name(other, now_ns);
+            self.uncount_name(other, now_ns);
         }
         // A file that was never durable under its old name needs no ordering. A directory's content
         // may wait for its old name.
@@ -463,15 +469,15 @@ impl<M: Memory> Volume<M> {
         let is_replacing = replaced.is_some();
         let losing = replaced.iter().map(|(_, other)| other).chain(Some(&inode).filter(|inode| inode.is_directory()));
         let after = losing.flat_map(Self::names_to_wait_for).collect();
-        self.note_addition(directory, &inode, entry, bucket, replaced, after);
+        self.record_addition(directory, &inode, entry, bucket, replaced, after);
         if was_cancelled {
             self.free_cancelled(old_entry)?;
-            self.note(&from.info.inode, &from.attributes.get(), None);
+            self.record(&from.info.inode, &from.attributes.get(), None);
             if !is_replacing {
                 self.let_cancel(&inode);
             }
         } else {
-            self.note_removal(from, &inode, old_entry, old_bucket)?;
+            self.record_removal(from, &inode, old_entry, old_bucket)?;
         }
         Ok(Renamed { to_entry: entry, from_entry: None })
     }

@@ -14,7 +14,7 @@
 //! anything that was in the list at that time. So every mixture of old and new words reaches
 //! everything that the run did not remove, and all targets were prepared.
 
-use super::chain::{Directory, Link, PREPARED, Place, View};
+use super::chain::{ChainPosition, Directory, Link, PREPARED, View};
 use super::format::{
     EntryHead, InodeLines, LEVEL_MAX, PAGE_LINES, bucket_key, entry_lines, identity_word, inode_lines, parent_bucket,
     target_lines,
@@ -236,7 +236,7 @@ impl<M: Memory> Volume<M> {
             self.prepare(inode, directory, node, &mut pending)?;
         }
         let durable = self.region.fence(pending.flushed);
-        self.space.settle(pending.marks, durable);
+        self.space.mark_durable(pending.marks, durable);
 
         let mut pending = Pending::new();
         for node in nodes {
@@ -265,7 +265,7 @@ impl<M: Memory> Volume<M> {
                 self.prepare_bucket(directory, *bucket, pending)?;
                 self.raise_links(inode, child, *entry, pending)?;
                 let next = match replaced {
-                    Some((old, _)) => self.link(directory, View::Consistent, Place::Entry(*old))?,
+                    Some((old, _)) => self.link(directory, View::Consistent, ChainPosition::Entry(*old))?,
                     // An entry with the same key is in the list until its removal, earlier in this
                     // run, is done.
                     None => Some(self.seek(directory, View::Consistent, self.key(*entry)? + 1)?.next),
@@ -336,7 +336,7 @@ impl<M: Memory> Volume<M> {
                     }
                     None => gap.next,
                 };
-                let own = self.store_link(directory, Place::Entry(*entry), next, durable)?;
+                let own = self.store_link(directory, ChainPosition::Entry(*entry), next, durable)?;
                 let before = self.store_link(directory, gap.before, Link::Entry(*entry), durable)?;
                 Ok(flushed.and(own).and(before))
             }
@@ -356,14 +356,14 @@ impl<M: Memory> Volume<M> {
         if link != Link::Entry(entry) {
             return Err(Error::damaged("a directory's list does not lead to an entry", entry));
         }
-        let next = self.link(directory, View::Consistent, Place::Entry(entry))?;
+        let next = self.link(directory, View::Consistent, ChainPosition::Entry(entry))?;
         next.ok_or_else(|| Error::damaged("a directory's list is interrupted", entry))
     }
 
-    fn store_link(&self, directory: Directory, place: Place, link: Link, durable: Durable) -> Result<Flushed> {
+    fn store_link(&self, directory: Directory, place: ChainPosition, link: Link, durable: Durable) -> Result<Flushed> {
         let (word, mark) = match place {
-            Place::Entry(offset) => (&self.region.get(Pm::<EntryHead>::new(offset))?.consistent_next, 0),
-            Place::Bucket(index) => {
+            ChainPosition::Entry(offset) => (&self.region.get(Pm::<EntryHead>::new(offset))?.consistent_next, 0),
+            ChainPosition::Bucket(index) => {
                 let word = self.bucket_word(directory, index)?;
                 let word = word.ok_or_else(|| Error::damaged("a bucket of a directory is missing", directory.inode))?;
                 (word, word.load() & PREPARED)
@@ -410,7 +410,7 @@ impl<M: Memory> Volume<M> {
                 let flushed = self.region.stream_zeros(new, BLOCK_BYTES)?;
                 let marked = self.space.mark(&self.region, new, PAGE_LINES, &mut marks)?;
                 let durable = self.region.fence(flushed.and(marked));
-                self.space.settle(marks, durable);
+                self.space.mark_durable(marks, durable);
                 let dirty = self.region.commit(word, new, durable);
                 // The page must be durable before a list leads into it.
                 self.region.persist(dirty);
@@ -433,7 +433,7 @@ impl<M: Memory> Volume<M> {
         }
         // The prepared word skips nothing, so either value may reach the medium with the link that
         // leads to the bucket.
-        let own = self.store_link(directory, Place::Bucket(index), gap.next, durable)?;
+        let own = self.store_link(directory, ChainPosition::Bucket(index), gap.next, durable)?;
         let before = self.store_link(directory, gap.before, Link::Bucket(index), durable)?;
         Ok(flushed.and(own).and(before))
     }

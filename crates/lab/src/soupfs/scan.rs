@@ -57,13 +57,13 @@ pub struct Scan {
     is_due: AtomicBool,
     /// Held by the running scan.
     running: Mutex<()>,
-    found: Mutex<Found>,
+    found: Mutex<ScanState>,
     corrections: Mutex<HashMap<u64, u32>>,
     corrections_left: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Found {
+struct ScanState {
     /// Lines in use at the mount, by page.
     old: Vec<u64>,
     /// Lines reached, by page.
@@ -83,7 +83,7 @@ struct Found {
     freed: HashSet<u64>,
 }
 
-impl Found {
+impl ScanState {
     fn is_old(&self, offset: u64) -> bool {
         let (page, mask) = place(offset, 1);
         self.old.get(page as usize).is_some_and(|old| old & mask != 0)
@@ -113,7 +113,7 @@ impl Scan {
         if !was_clean {
             let old = space.snapshot();
             let seen = vec![0; old.len()];
-            *lock(&scan.found) = Found { old, seen, ..Found::default() };
+            *lock(&scan.found) = ScanState { old, seen, ..ScanState::default() };
             space.begin_scan();
             scan.is_due.store(true, Release);
         }
@@ -193,7 +193,7 @@ impl Scan {
     fn account<M: Memory>(
         &self,
         volume: &Volume<M>,
-        found: &mut Found,
+        found: &mut ScanState,
         directory: u64,
         entry: u64,
         inode: u64,
@@ -280,7 +280,7 @@ impl<M: Memory> Volume<M> {
     }
 
     /// Frees what was not reached.
-    fn conclude(&self, found: &mut Found) -> Result<ScanReport> {
+    fn conclude(&self, found: &mut ScanState) -> Result<ScanReport> {
         let mut report = ScanReport::default();
         for &inode in &found.inodes {
             if found.freed.contains(&inode) {
@@ -311,7 +311,7 @@ impl<M: Memory> Volume<M> {
         corrections.extend(report.excess_links.iter().copied());
         self.scan.corrections_left.store(corrections.len(), Release);
         drop(corrections);
-        *found = Found::default();
+        *found = ScanState::default();
         self.scan.is_due.store(false, Release);
         self.space.end_scan(report.leaked.iter().copied());
         Ok(report)

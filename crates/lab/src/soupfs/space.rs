@@ -75,7 +75,7 @@ impl Space {
     /// Loads the pool from the allocation table.
     pub fn load<M: Memory>(region: &Region<M>, pages: u64, first_page: u64) -> Result<Space> {
         let table = region.slice::<Cell64>(Pm::new(TABLE), pages)?;
-        region.note_read(TABLE, pages * 8);
+        region.report_read(TABLE, pages * 8);
         let words = || table.iter().map(|word| AtomicU64::new(word.load())).collect();
         let space = Space {
             used: words(),
@@ -209,7 +209,7 @@ impl Space {
     }
 
     /// Makes the table's bits for lines durable with the caller's next fence, before the lines
-    /// become reachable. After the fence the caller calls [`settle`](Self::settle).
+    /// become reachable. After the fence the caller calls [`mark_durable`](Self::mark_durable).
     pub fn mark<M: Memory>(&self, region: &Region<M>, offset: u64, lines: u64, marks: &mut Marks) -> Result<Flushed> {
         let (page, mask) = place(offset, lines);
         let durable =
@@ -229,7 +229,7 @@ impl Space {
     }
 
     /// Records that the marks are durable.
-    pub fn settle(&self, marks: Marks, _fenced: pmem::Durable) {
+    pub fn mark_durable(&self, marks: Marks, _fenced: pmem::Durable) {
         for (page, value) in marks.0 {
             self.durable[page as usize].fetch_or(value, Release);
         }

@@ -175,7 +175,7 @@ impl<M: Memory> Volume<M> {
 
     /// An inode's lines.
     pub fn inode_lines(&self, offset: u64) -> Result<&InodeLines> {
-        self.region.note_read(offset, LINE_BYTES);
+        self.region.report_read(offset, LINE_BYTES);
         Ok(self.region.get(Pm::new(offset))?)
     }
 
@@ -215,7 +215,7 @@ impl<M: Memory> Volume<M> {
 
     /// Records an operation on an inode: its attributes, and its change if that is more than
     /// attributes.
-    pub fn note(&self, inode: &Arc<Inode>, attributes: &Attributes, change: Option<Node>) {
+    pub fn record(&self, inode: &Arc<Inode>, attributes: &Attributes, change: Option<Node>) {
         let mut state = inode.state();
         state.attributes = *attributes;
         let mut added = 0;
@@ -255,7 +255,7 @@ impl<M: Memory> Volume<M> {
     }
 
     /// Records an added entry, for nodes that wait for it.
-    pub fn note_added(&self, inode: &Arc<Inode>, entry: u64, mark: &Arc<AddMark>) {
+    pub fn record_added(&self, inode: &Arc<Inode>, entry: u64, mark: &Arc<AddMark>) {
         let mut state = inode.state();
         state.naming_nodes += 1;
         state.added.retain(|added| !added.mark.is_done());
@@ -373,7 +373,7 @@ impl<M: Memory> Volume<M> {
             }
         }
         let attributes = Attributes { links, ..attributes };
-        self.note(inode, &attributes, None);
+        self.record(inode, &attributes, None);
         attributes
     }
 

@@ -4,7 +4,7 @@
 use super::shard;
 use crate::error::Result;
 use crate::locks;
-use crate::multicore::places::Place;
+use crate::multicore::named_memory::NamedMemory;
 use posix::Errno;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -56,10 +56,11 @@ impl FreeBlocks {
     }
 
     /// The memory areas of this structure, for reports.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn named_memory(&self) -> Vec<NamedMemory> {
         let size = size_of::<Mutex<BTreeMap<u64, u64>>>() as u64;
-        let lists = Place::at("list of free blocks", self.shards.as_ptr() as u64, self.shards.len() as u64 * size);
-        vec![lists.each(size), Place::of("count of free blocks", &self.free)]
+        let lists =
+            NamedMemory::at("list of free blocks", self.shards.as_ptr() as u64, self.shards.len() as u64 * size);
+        vec![lists.each(size), NamedMemory::of("count of free blocks", &self.free)]
     }
 
     /// The shard that owns a block. A freed block returns to its list, so that ranges merge again.

@@ -10,6 +10,6 @@ pub use blocks::{BlockRange, FreeBlocks};
 pub use nv_pointer::NvPointer;
 pub use shard::shard;
 pub use superblock::{
-    FIRST_FREE, FORMAT_VERSION, IDENTITY_BYTES, Identity, PARAMETERS, Superblock, System, format, front_noted,
-    identify, leave, note_front, open,
+    FIRST_FREE, FORMAT_VERSION, IDENTITY_BYTES, Identity, PARAMETERS, Superblock, System, format, identify, leave,
+    open, record_vfs, recorded_vfs,
 };

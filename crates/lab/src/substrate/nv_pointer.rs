@@ -21,7 +21,7 @@ impl NvPointer {
     /// The value, if the pointer is live.
     #[inline]
     pub fn get<M: Memory>(&self, region: &Region<M>, mounts: u64) -> Option<u64> {
-        region.note_read(region.offset_of(self), 16);
+        region.report_read(region.offset_of(self), 16);
         if self.mount.load_acquire() != mounts {
             return None;
         }

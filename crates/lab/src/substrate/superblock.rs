@@ -65,11 +65,11 @@ pub struct Superblock {
     /// The VFS layer that a mount uses by default. It corresponds to ByVFS's S_NVMFS_ROOT, the flag
     /// at a mounted directory that selects which layer walks paths. Any value is valid here; the
     /// mount interprets it.
-    front: Cell64,
+    vfs: Cell64,
     reserved: [Cell64; 5],
 }
 const _: () = assert!(size_of::<Superblock>() == 128);
-/// Bytes of an image that [`identify`] and [`front_noted`] need.
+/// Bytes of an image that [`identify`] and [`recorded_vfs`] need.
 pub const IDENTITY_BYTES: usize = std::mem::offset_of!(Superblock, reserved);
 
 // SAFETY: cells of eight bytes and arrays of them, `repr(C)`, no padding, any bits are a value.
@@ -97,8 +97,8 @@ pub fn identify(first_bytes: &[u8]) -> Option<System> {
 }
 
 /// The default VFS layer that the first bytes of an image record.
-pub fn front_noted(first_bytes: &[u8]) -> u64 {
-    word(first_bytes, std::mem::offset_of!(Superblock, front)).unwrap_or(0)
+pub fn recorded_vfs(first_bytes: &[u8]) -> u64 {
+    word(first_bytes, std::mem::offset_of!(Superblock, vfs)).unwrap_or(0)
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u64> {
@@ -106,9 +106,9 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Records the default VFS layer in an image that is not mounted.
-pub fn note_front<M: Memory>(region: &Region<M>, front: u64) -> Result<()> {
+pub fn record_vfs<M: Memory>(region: &Region<M>, vfs: u64) -> Result<()> {
     let superblock = region.first::<Superblock>()?;
-    region.persist(region.set64(&superblock.front, front));
+    region.persist(region.set64(&superblock.vfs, vfs));
     Ok(())
 }
 
@@ -132,7 +132,7 @@ pub fn format<M: Memory>(
     }
     region.set64(&superblock.checksum, line_checksum(&words)).unflushed();
     region.retract(&superblock.mounts, 0).unflushed();
-    region.set64(&superblock.front, 0).unflushed();
+    region.set64(&superblock.vfs, 0).unflushed();
     for cell in &superblock.reserved {
         region.set64(cell, 0).unflushed();
     }

@@ -4,8 +4,8 @@
 
 use engine::format::FileKind;
 use lab::calls::Calls;
-use lab::front::{Front, FrontOptions, Names};
 use lab::physical::{MkfsOptions, PhysicalFs};
+use lab::vfs::{Names, Vfs, VfsOptions};
 use pmem::{MappedRegion, Mapping, Memory};
 use posix::{Errno, Result};
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ pub struct Model {
 
 const ROOT: usize = 0;
 
-struct Place {
+struct PathTarget {
     directory: usize,
     name: Vec<u8>,
     slash: bool,
@@ -111,12 +111,12 @@ impl Model {
         }
     }
 
-    fn place(&self, start: usize, path: &[u8], followed: &mut u32) -> Result<Place> {
+    fn place(&self, start: usize, path: &[u8], followed: &mut u32) -> Result<PathTarget> {
         let mut here = if path.first() == Some(&b'/') { ROOT } else { start };
         let slash = path.ends_with(b"/") && path.iter().any(|byte| *byte != b'/');
         let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
         let Some((last, parents)) = parts.split_last() else {
-            return Ok(Place { directory: here, name: Vec::new(), slash });
+            return Ok(PathTarget { directory: here, name: Vec::new(), slash });
         };
         for part in parents {
             let next = self.step(here, part)?;
@@ -129,7 +129,7 @@ impl Model {
         if last.len() > 255 {
             return Err(Errno::ENAMETOOLONG);
         }
-        Ok(Place { directory: here, name: last.to_vec(), slash })
+        Ok(PathTarget { directory: here, name: last.to_vec(), slash })
     }
 
     fn follow(&self, here: usize, target: &[u8], followed: &mut u32) -> Result<usize> {
@@ -141,7 +141,7 @@ impl Model {
         self.end(place, true, followed)
     }
 
-    fn end(&self, place: Place, follow: bool, followed: &mut u32) -> Result<usize> {
+    fn end(&self, place: PathTarget, follow: bool, followed: &mut u32) -> Result<usize> {
         let found = self.step(place.directory, &place.name)?;
         let found = match &self.nodes[found].body {
             Body::Symlink(target) if follow || place.slash => self.follow(place.directory, target, followed)?,
@@ -159,7 +159,7 @@ impl Model {
         self.end(place, follow, &mut followed)
     }
 
-    fn new_name(&self, path: &[u8], is_directory: bool) -> Result<Place> {
+    fn new_name(&self, path: &[u8], is_directory: bool) -> Result<PathTarget> {
         let place = self.place(ROOT, path, &mut 0)?;
         if matches!(place.name.as_slice(), b"" | b"." | b"..") {
             return Err(Errno::EEXIST);
@@ -176,7 +176,7 @@ impl Model {
 
     fn make(&mut self, path: &[u8], body: Body, permissions: u32) -> Result<()> {
         let is_directory = matches!(body, Body::Directory(..));
-        let Place { directory, name, .. } = self.new_name(path, is_directory)?;
+        let PathTarget { directory, name, .. } = self.new_name(path, is_directory)?;
         let body = if is_directory { Body::Directory(BTreeMap::new(), directory) } else { body };
         self.nodes.push(Node { body, permissions, links: if is_directory { 2 } else { 1 } });
         let node = self.nodes.len() - 1;
@@ -237,7 +237,7 @@ impl Model {
 
     pub fn link(&mut self, from: &[u8], to: &[u8]) -> Result<()> {
         let node = self.find(from, false)?;
-        let Place { directory, name, .. } = self.new_name(to, false)?;
+        let PathTarget { directory, name, .. } = self.new_name(to, false)?;
         if self.is_directory(node) {
             return Err(Errno::EPERM);
         }
@@ -298,7 +298,7 @@ impl Model {
         let (exchange, no_replace) = (flags & libc::RENAME_EXCHANGE != 0, flags & libc::RENAME_NOREPLACE != 0);
         let one = self.place(ROOT, from, &mut 0)?;
         let two = self.place(ROOT, to, &mut 0)?;
-        let special = |place: &Place| matches!(place.name.as_slice(), b"" | b"." | b"..");
+        let special = |place: &PathTarget| matches!(place.name.as_slice(), b"" | b"." | b"..");
         if special(&one) {
             return Err(Errno::EBUSY);
         }
@@ -449,8 +449,8 @@ impl Image {
     }
 }
 
-pub fn small_options() -> FrontOptions {
-    FrontOptions { files_max: 1 << 14, names_max: 1 << 14, ..FrontOptions::default() }
+pub fn small_options() -> VfsOptions {
+    VfsOptions { files_max: 1 << 14, names_max: 1 << 14, ..VfsOptions::default() }
 }
 
 pub fn mkfs<P: PhysicalFs<Memory = M>, M: Memory>(image: &Image, memory: M) {
@@ -543,7 +543,7 @@ pub fn one_call(random: &mut Random, real: &impl Calls, model: &mut Model) {
 
 /// Makes random calls with unmounts in between. The trees must agree after each round, before and
 /// after a mount.
-pub fn compare_with_model<P, M, N>(seed: u64, memory: impl Fn() -> M, image_bytes: u64, options: FrontOptions)
+pub fn compare_with_model<P, M, N>(seed: u64, memory: impl Fn() -> M, image_bytes: u64, options: VfsOptions)
 where
     M: Memory,
     P: PhysicalFs<Memory = M>,
@@ -556,24 +556,24 @@ where
     let mut model = Model::new();
     model.exchanges = P::NAME != "SoupFS";
     for _ in 0..12 {
-        let front = Front::<P, N>::mount(image.region(memory()), options).unwrap();
-        assert_eq!(tree_of(&front), model.tree(), "after the mount");
+        let vfs = Vfs::<P, N>::mount(image.region(memory()), options).unwrap();
+        assert_eq!(tree_of(&vfs), model.tree(), "after the mount");
         for _ in 0..200 {
-            one_call(&mut random, &front, &mut model);
+            one_call(&mut random, &vfs, &mut model);
             if random.below(100) == 0 {
-                front.drop_caches().unwrap();
+                vfs.drop_caches().unwrap();
             }
         }
-        assert_eq!(tree_of(&front), model.tree(), "before the unmount");
-        front.unmount().unwrap();
+        assert_eq!(tree_of(&vfs), model.tree(), "before the unmount");
+        vfs.unmount().unwrap();
     }
     // Nothing leaks: an empty tree has all its space again, except for what the formats never free.
-    let front = Front::<P, N>::mount(image.region(memory()), options).unwrap();
-    remove_all(&front);
-    front.unmount().unwrap();
-    let front = Front::<P, N>::mount(image.region(memory()), options).unwrap();
-    let space = front.physical().space().unwrap();
-    front.unmount().unwrap();
+    let vfs = Vfs::<P, N>::mount(image.region(memory()), options).unwrap();
+    remove_all(&vfs);
+    vfs.unmount().unwrap();
+    let vfs = Vfs::<P, N>::mount(image.region(memory()), options).unwrap();
+    let space = vfs.physical().space().unwrap();
+    vfs.unmount().unwrap();
     let used = space.blocks - space.blocks_free;
     assert!(used * 10 <= space.blocks, "{used} of {} blocks are in use with no files", space.blocks);
 }
@@ -591,27 +591,27 @@ pub fn remove_all(calls: &impl Calls) {
 }
 
 /// Makes a random call on names that threads share.
-pub fn any_call(front: &impl Calls, random: &mut Random) {
+pub fn any_call(vfs: &impl Calls, random: &mut Random) {
     let directories = ["/a", "/b", "/a/c", "/b/d", "/a/x", "/b/x"];
     let names = ["x", "y", "z", "c", "d", "w"];
     let mut path = || format!("{}/{}", random.pick(&directories), random.pick(&names)).into_bytes();
     let (one, two) = (path(), path());
     let bytes = [random.next() as u8; 5000];
     let done = match random.below(11) {
-        0 | 1 => front.create(&one, 0o644),
-        2 => front.mkdir(&one, 0o755),
-        3 => front.unlink(&one),
-        4 => front.rmdir(&one),
-        5 => front.rename(&one, &two, 0),
-        6 => front.rename(&one, &two, libc::RENAME_EXCHANGE),
-        7 => front.link(&one, &two),
-        8 => front.open(&one, libc::O_RDWR, 0).and_then(|file| {
-            let wrote = front.write(file, random.below(9000), &bytes);
-            front.close(file).unwrap();
+        0 | 1 => vfs.create(&one, 0o644),
+        2 => vfs.mkdir(&one, 0o755),
+        3 => vfs.unlink(&one),
+        4 => vfs.rmdir(&one),
+        5 => vfs.rename(&one, &two, 0),
+        6 => vfs.rename(&one, &two, libc::RENAME_EXCHANGE),
+        7 => vfs.link(&one, &two),
+        8 => vfs.open(&one, libc::O_RDWR, 0).and_then(|file| {
+            let wrote = vfs.write(file, random.below(9000), &bytes);
+            vfs.close(file).unwrap();
             wrote.map(drop)
         }),
-        9 => front.stat(&one).map(drop),
-        _ => front.read_directory(&one, &mut |_, _| {}),
+        9 => vfs.stat(&one).map(drop),
+        _ => vfs.read_directory(&one, &mut |_, _| {}),
     };
     let expected =
         [Errno::ENOENT, Errno::EEXIST, Errno::ENOTDIR, Errno::EISDIR, Errno::ENOTEMPTY, Errno::EINVAL, Errno::EPERM];

@@ -4,9 +4,9 @@ use super::image::Image;
 use super::machine::{Random, bytes, formatted, load, mapping, mount_alone, quiet, region};
 use super::model::dump;
 use lab::calls::Calls;
-use lab::front::{Conventional, FrontOptions};
 use lab::physical::MountOptions;
 use lab::soupfs::SoupFs;
+use lab::vfs::{Conventional, VfsOptions};
 use pmem::{CrashImage, Direct, Grain, Memory, Recorder};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use std::sync::Arc;
 const THREADS: u64 = 3;
 
 /// Three persisters that run all the time.
-fn busy() -> FrontOptions {
+fn busy() -> VfsOptions {
     let mount = MountOptions { persist_period_ms: 1, shards: 12, ..MountOptions::default() };
-    FrontOptions { mount, ..quiet() }
+    VfsOptions { mount, ..quiet() }
 }
 
 /// A thread's expectation: its own names in shared directories, with their content.

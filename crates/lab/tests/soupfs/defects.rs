@@ -3,7 +3,7 @@
 
 use super::crash::setup;
 use super::explore::{Effort, Recording, record};
-use super::image::{Image, Place};
+use super::image::{Image, LineUse};
 use super::model::Operation;
 use Mutation::*;
 use pmem::{Event, Recorded};
@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Copy)]
 enum Mutation {
     /// New lines of a kind are never flushed.
-    UnflushedNew(Place),
+    UnflushedNew(LineUse),
     /// Old lines of a kind are never flushed.
-    UnflushedOld(Place),
+    UnflushedOld(LineUse),
     /// Of several lines flushed at once, only the first is.
-    FirstLineOnly(Place),
+    FirstLineOnly(LineUse),
     /// The fence with this number is missing.
     NoFence(usize),
     /// The fence before the first change of a consistent link is missing.
@@ -109,52 +109,52 @@ fn remove_and_reuse() -> Vec<Operation> {
 }
 
 const DEFECTS: &[Defect] = &[
-    Defect { name: "create: entry not flushed", operations: create, mutation: UnflushedNew(Place::Entry) },
-    Defect { name: "create: inode not flushed", operations: create, mutation: UnflushedNew(Place::Inode) },
+    Defect { name: "create: entry not flushed", operations: create, mutation: UnflushedNew(LineUse::Entry) },
+    Defect { name: "create: inode not flushed", operations: create, mutation: UnflushedNew(LineUse::Inode) },
     Defect {
         name: "create: the link to the entry not flushed",
         operations: create,
-        mutation: UnflushedOld(Place::BucketLine),
+        mutation: UnflushedOld(LineUse::BucketLine),
     },
     Defect { name: "create: no fence before the link", operations: create, mutation: NoFenceBeforeLink },
     Defect { name: "create: sync returns before its fence", operations: create, mutation: NoFenceAfterLink },
-    Defect { name: "create: allocation table not flushed", operations: create, mutation: UnflushedOld(Place::Table) },
+    Defect { name: "create: allocation table not flushed", operations: create, mutation: UnflushedOld(LineUse::Table) },
     Defect { name: "create: allocation table not written", operations: create, mutation: TableOmitted },
     Defect {
         name: "create: only the first line of a long name flushed",
         operations: create_long,
-        mutation: FirstLineOnly(Place::Entry),
+        mutation: FirstLineOnly(LineUse::Entry),
     },
     Defect {
         name: "mkdir: table of the new directory not flushed",
         operations: mkdir,
-        mutation: UnflushedNew(Place::BucketLine),
+        mutation: UnflushedNew(LineUse::BucketLine),
     },
-    Defect { name: "symlink: target not flushed", operations: symlink, mutation: UnflushedNew(Place::Target) },
+    Defect { name: "symlink: target not flushed", operations: symlink, mutation: UnflushedNew(LineUse::Target) },
     Defect {
         name: "unlink: link past the entry not flushed",
         operations: unlink,
-        mutation: UnflushedOld(Place::BucketLine),
+        mutation: UnflushedOld(LineUse::BucketLine),
     },
-    Defect { name: "link: inode's count not flushed", operations: link, mutation: UnflushedOld(Place::Inode) },
+    Defect { name: "link: inode's count not flushed", operations: link, mutation: UnflushedOld(LineUse::Inode) },
     Defect {
         name: "unlink: space reused before the removal is durable",
         operations: remove_and_reuse,
         mutation: EarlyReuse,
     },
     Defect { name: "link: count not raised before", operations: link, mutation: RaiseOmitted },
-    Defect { name: "append: data not flushed", operations: append, mutation: UnflushedNew(Place::Data) },
+    Defect { name: "append: data not flushed", operations: append, mutation: UnflushedNew(LineUse::Data) },
     Defect {
         name: "append in a block: data not flushed",
         operations: append_in_block,
-        mutation: UnflushedOld(Place::Data),
+        mutation: UnflushedOld(LineUse::Data),
     },
-    Defect { name: "append: pointers not flushed", operations: append, mutation: UnflushedNew(Place::Pointers) },
+    Defect { name: "append: pointers not flushed", operations: append, mutation: UnflushedNew(LineUse::Pointers) },
     Defect { name: "append: size before the data", operations: append, mutation: WordFirst(16) },
     Defect { name: "append: root before the data", operations: append, mutation: WordFirst(24) },
     Defect { name: "append: no fence between data and pointers", operations: append, mutation: NoFence(0) },
     Defect { name: "append: size not written", operations: append, mutation: WordOmitted(16) },
-    Defect { name: "chmod: attributes not flushed", operations: chmod, mutation: UnflushedOld(Place::Inode) },
+    Defect { name: "chmod: attributes not flushed", operations: chmod, mutation: UnflushedOld(LineUse::Inode) },
     Defect { name: "rename: the old name is removed first", operations: rename_file, mutation: RemovalFirst },
     Defect {
         name: "rename over a file: no fence before the link",
@@ -176,14 +176,14 @@ const DEFECTS: &[Defect] = &[
         operations: out_and_remove,
         mutation: RemovalFirst,
     },
-    Defect { name: "growing: bucket page not flushed", operations: grow, mutation: UnflushedNew(Place::BucketPage) },
+    Defect { name: "growing: bucket page not flushed", operations: grow, mutation: UnflushedNew(LineUse::BucketPage) },
     Defect { name: "growing: buckets not marked as not in the list", operations: grow, mutation: NoPreparedMark },
 ];
 
 /// The use of each line, before and after.
 struct Map {
-    before: BTreeMap<u64, Place>,
-    after: BTreeMap<u64, Place>,
+    before: BTreeMap<u64, LineUse>,
+    after: BTreeMap<u64, LineUse>,
     first: u64,
 }
 
@@ -194,13 +194,13 @@ impl Map {
         Map { before: before.reachable().lines, after: after.reachable().lines, first }
     }
 
-    fn place(&self, offset: u64) -> Place {
+    fn place(&self, offset: u64) -> LineUse {
         match offset {
-            0..4096 => Place::Superblock,
-            _ if offset < self.first => Place::Table,
+            0..4096 => LineUse::Superblock,
+            _ if offset < self.first => LineUse::Table,
             _ => {
                 let line = offset / 64 * 64;
-                *self.after.get(&line).or_else(|| self.before.get(&line)).unwrap_or(&Place::Free)
+                *self.after.get(&line).or_else(|| self.before.get(&line)).unwrap_or(&LineUse::Free)
             }
         }
     }
@@ -212,9 +212,9 @@ impl Map {
     /// Whether a word is a link of the consistent view.
     fn is_link(&self, offset: u64) -> bool {
         match self.place(offset) {
-            Place::Entry => offset % 64 == 8,
-            Place::BucketLine => offset % 64 >= 32,
-            place => place == Place::BucketPage,
+            LineUse::Entry => offset % 64 == 8,
+            LineUse::BucketLine => offset % 64 >= 32,
+            place => place == LineUse::BucketPage,
         }
     }
 }
@@ -244,18 +244,18 @@ fn without(log: &[Recorded], dropped: &dyn Fn(usize) -> bool) -> Vec<Recorded> {
 
 /// Moves some events of the last operation to its beginning and makes them durable there.
 fn first(log: &[Recorded], from: usize, chosen: &[usize]) -> Vec<Recorded> {
-    let mut planted = log[..from].to_vec();
+    let mut injected = log[..from].to_vec();
     // The thread of the system calls has number zero.
     let persister = log[chosen[0]].thread;
     for at in chosen {
-        planted.push(log[*at].clone());
+        injected.push(log[*at].clone());
         if let Event::Store { offset, .. } = log[*at].event {
-            planted.push(Recorded { thread: persister, event: Event::Flush { offset, length: 8 } });
+            injected.push(Recorded { thread: persister, event: Event::Flush { offset, length: 8 } });
         }
     }
-    planted.push(Recorded { thread: persister, event: Event::Fence });
-    planted.extend((from..log.len()).filter(|at| !chosen.contains(at)).map(|at| log[at].clone()));
-    planted
+    injected.push(Recorded { thread: persister, event: Event::Fence });
+    injected.extend((from..log.len()).filter(|at| !chosen.contains(at)).map(|at| log[at].clone()));
+    injected
 }
 
 /// A recording in which faults are injected.
@@ -299,7 +299,9 @@ impl Scene<'_> {
 
     /// The stores to a word of old inodes.
     fn inode_word(&self, word: u64) -> Vec<usize> {
-        self.stores(&|offset| self.map.place(offset) == Place::Inode && self.map.is_old(offset) && offset % 64 == word)
+        self.stores(&|offset| {
+            self.map.place(offset) == LineUse::Inode && self.map.is_old(offset) && offset % 64 == word
+        })
     }
 
     /// The store that raises a link count.
@@ -320,12 +322,12 @@ impl Scene<'_> {
         start..(start..self.log.len()).find(is_mark).expect("its end")
     }
 
-    fn unflushed(&self, place: Place, is_old: bool) -> Vec<Recorded> {
+    fn unflushed(&self, place: LineUse, is_old: bool) -> Vec<Recorded> {
         let hit = |offset| self.map.place(offset) == place && self.map.is_old(offset) == is_old;
         self.log.iter().flat_map(|event| unflushed(event, &hit)).collect()
     }
 
-    fn first_line_only(&self, event: &Recorded, place: Place) -> Recorded {
+    fn first_line_only(&self, event: &Recorded, place: LineUse) -> Recorded {
         match event.event {
             Event::Flush { offset, length } if self.map.place(offset) == place => {
                 like(event, Event::Flush { offset, length: length.min(64) })
@@ -335,12 +337,12 @@ impl Scene<'_> {
     }
 
     fn is_table(&self, at: usize) -> bool {
-        matches!(self.log[at].event, Event::Store { offset, .. } if self.map.place(offset) == Place::Table)
+        matches!(self.log[at].event, Event::Store { offset, .. } if self.map.place(offset) == LineUse::Table)
     }
 }
 
 impl Mutation {
-    fn plant(self, recording: &Recording) -> Vec<Recorded> {
+    fn inject(self, recording: &Recording) -> Vec<Recorded> {
         let scene = Scene::new(recording);
         let Scene { log, last, .. } = scene;
         match self {
@@ -382,7 +384,7 @@ impl Mutation {
 fn without_mark(event: &Recorded, map: &Map) -> Recorded {
     if let Event::Store { offset, bytes } = &event.event
         && map.is_link(*offset)
-        && map.place(*offset) != Place::Entry
+        && map.place(*offset) != LineUse::Entry
         && bytes.len() == 8
     {
         let value = u64::from_le_bytes((**bytes).try_into().expect("eight bytes")) & !0x20;
@@ -400,7 +402,7 @@ fn recording(operations: Vec<Operation>) -> Recording {
 }
 
 #[test]
-fn planted_defects_are_found_and_nothing_without_them() {
+fn injected_defects_are_found_and_nothing_without_them() {
     // Panics of the raw decoder count as violations and are expected here.
     let effort = Effort { lines_max: 6, sample: 40, use_every: 2 };
     let mut missed = Vec::new();
@@ -409,9 +411,9 @@ fn planted_defects_are_found_and_nothing_without_them() {
         if let Err(violation) = run.explore(effort, 1) {
             panic!("{}: without the defect: {violation:?}", defect.name);
         }
-        let planted = defect.mutation.plant(&run);
-        assert_ne!(planted, run.log, "{}: the defect changes nothing", defect.name);
-        run.log = planted;
+        let injected = defect.mutation.inject(&run);
+        assert_ne!(injected, run.log, "{}: the defect changes nothing", defect.name);
+        run.log = injected;
         match run.explore(effort, 1) {
             Ok(states) => missed.push(format!("{} ({states} states)", defect.name)),
             Err(violation) => {

@@ -119,7 +119,7 @@ impl Recording {
             let returned = crash.marks().filter(|(_, mark)| mark % 2 == 1).count();
             let mut seen = HashSet::new();
             let mut image = crash.durable().to_vec();
-            for (grain, lines) in [(Grain::Line, effort.lines_max), (Grain::Moment, 3), (Grain::Word, 3)] {
+            for (grain, lines) in [(Grain::Line, effort.lines_max), (Grain::Instant, 3), (Grain::Word, 3)] {
                 for state in crash.states(grain, lines, effort.sample, seed) {
                     let mut hasher = DefaultHasher::new();
                     state.changes().iter().for_each(|change| (change.offset, change.after).hash(&mut hasher));
@@ -131,7 +131,7 @@ impl Recording {
                     let draw = Random(hasher.finish() ^ seed).next();
                     // A panic of the raw decoder on damage is a violation, too.
                     let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                        self.judge(&machine, &image, returned, begun, draw, effort)
+                        self.check_state(&machine, &image, returned, begun, draw, effort)
                     }));
                     let judged = judged.unwrap_or_else(|panic| {
                         let text = panic.downcast_ref::<String>().cloned();
@@ -149,7 +149,7 @@ impl Recording {
         }
     }
 
-    fn judge(
+    fn check_state(
         &self,
         machine: &Arc<Mapping>,
         image: &[u8],
@@ -169,7 +169,7 @@ impl Recording {
         }
         let fs = mount_alone(machine);
         let found = dump(&fs).map_err(|what| format!("{what}\n{}", Image(image).describe(Image(image).root())))?;
-        self.judge_tree(&found, returned, begun)?;
+        self.check_tree(&found, returned, begun)?;
         drop(fs);
         if draw.is_multiple_of(effort.use_every) {
             let scans_first = (draw / effort.use_every).is_multiple_of(2);
@@ -188,14 +188,14 @@ impl Recording {
         (0..returned).rev().find(is_sync).unwrap_or(0)
     }
 
-    fn judge_tree(&self, found: &Tree, returned: usize, begun: usize) -> Result<(), String> {
+    fn check_tree(&self, found: &Tree, returned: usize, begun: usize) -> Result<(), String> {
         let window = &self.trees[self.since(returned, None)..=begun];
         for (id, file) in &found.files {
             let own = &self.trees[self.since(returned, Some(*id))..=begun];
-            judge_file(*id, file, own, found)?;
+            check_file(*id, file, own, found)?;
         }
         for (directory, names) in &found.names {
-            judge_names(*directory, names, window)?;
+            check_names(*directory, names, window)?;
         }
         let named = found.named();
         let always = |trees: &[Tree], id: &Id| trees.iter().all(|tree| tree.named().contains(id));
@@ -330,7 +330,7 @@ fn use_everywhere(fs: &impl Calls, tree: &Tree) -> Result<(), String> {
     Ok(())
 }
 
-fn judge_names(directory: Id, names: &BTreeMap<Vec<u8>, Id>, window: &[Tree]) -> Result<(), String> {
+fn check_names(directory: Id, names: &BTreeMap<Vec<u8>, Id>, window: &[Tree]) -> Result<(), String> {
     let trees: Vec<_> = window.iter().filter_map(|tree| tree.names.get(&directory)).collect();
     let known: BTreeSet<&Vec<u8>> = trees.iter().flat_map(|names| names.keys()).chain(names.keys()).collect();
     for name in known {
@@ -350,7 +350,7 @@ fn judge_names(directory: Id, names: &BTreeMap<Vec<u8>, Id>, window: &[Tree]) ->
     Ok(())
 }
 
-fn judge_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) -> Result<(), String> {
+fn check_file(id: Id, file: &super::model::File, window: &[Tree], found: &Tree) -> Result<(), String> {
     let history: Vec<_> = window.iter().filter_map(|tree| tree.files.get(&id)).collect();
     if history.is_empty() {
         return Err(format!("{id:?} was never created"));

@@ -8,7 +8,7 @@ const PAGE: u64 = 4096;
 
 /// The use of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum LineUse {
     Superblock,
     Table,
     Inode,
@@ -27,7 +27,7 @@ pub enum Place {
 #[derive(Debug, Default)]
 pub struct Reachable {
     /// The use of each line, by offset.
-    pub lines: BTreeMap<u64, Place>,
+    pub lines: BTreeMap<u64, LineUse>,
     /// Valid names: (directory, entry, inode).
     pub names: Vec<(u64, u64, u64)>,
     /// Stale entries.
@@ -79,17 +79,17 @@ impl Image<'_> {
 
     fn visit(&self, inode: u64, found: &mut Reachable, grey: &mut Vec<u64>) {
         let mode = self.word(inode) >> 32 & 0xffff;
-        found.see(inode, 1, Place::Inode);
-        found.see(inode + LINE, 1, Place::Spare);
+        found.see(inode, 1, LineUse::Inode);
+        found.see(inode + LINE, 1, LineUse::Spare);
         let root = self.word(inode + 24);
         match mode >> 12 {
             4 => {
-                found.see(inode + 2 * LINE, 1, Place::BucketLine);
+                found.see(inode + 2 * LINE, 1, LineUse::BucketLine);
                 for depth in 1..=3 {
                     self.visit_buckets(self.word(inode + 2 * LINE + depth * 8), depth, found);
                 }
                 for entry in self.entries(inode) {
-                    found.see(entry, entry_lines(self.word(entry + 24) >> 32 & 0xff), Place::Entry);
+                    found.see(entry, entry_lines(self.word(entry + 24) >> 32 & 0xff), LineUse::Entry);
                     let target = self.word(entry);
                     let (child, kind) = (target & !0x3f, target & 0x3f);
                     if target != 0 && (kind != 4 || self.word(child + 16) == entry) {
@@ -101,7 +101,7 @@ impl Image<'_> {
                 }
             }
             8 => self.visit_tree(root & !(PAGE - 1), root & 7, found),
-            10 if root != 0 => found.see(root, self.word(inode + 16).div_ceil(LINE), Place::Target),
+            10 if root != 0 => found.see(root, self.word(inode + 16).div_ceil(LINE), LineUse::Target),
             _ => {}
         }
     }
@@ -110,7 +110,7 @@ impl Image<'_> {
         if page == 0 {
             return;
         }
-        found.see(page, 64, Place::BucketPage);
+        found.see(page, 64, LineUse::BucketPage);
         if depth > 1 {
             (0..512).for_each(|index| self.visit_buckets(self.word(page + index * 8), depth - 1, found));
         }
@@ -120,7 +120,7 @@ impl Image<'_> {
         if page == 0 {
             return;
         }
-        found.see(page, 64, if height == 0 { Place::Data } else { Place::Pointers });
+        found.see(page, 64, if height == 0 { LineUse::Data } else { LineUse::Pointers });
         if height > 0 {
             (0..512).for_each(|index| self.visit_tree(self.word(page + index * 8), height - 1, found));
         }
@@ -192,7 +192,7 @@ impl Image<'_> {
 }
 
 impl Reachable {
-    fn see(&mut self, offset: u64, lines: u64, place: Place) {
+    fn see(&mut self, offset: u64, lines: u64, place: LineUse) {
         for line in (0..lines).map(|line| offset + line * LINE) {
             if self.lines.insert(line, place).is_some() {
                 self.shared.push(line);

@@ -1,8 +1,8 @@
 //! Images in memory, and file systems on them.
 
-use lab::front::{ByVfs, FrontOptions};
 use lab::physical::{MkfsOptions, MountOptions, PhysicalFs};
 use lab::soupfs::SoupFs;
+use lab::vfs::{ByVfs, VfsOptions};
 use pmem::{Direct, MappedRegion, Mapping, Memory};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,9 @@ pub fn formatted(bytes: u64) -> Arc<Mapping> {
 }
 
 /// Without threads: nothing runs in the background.
-pub fn quiet() -> FrontOptions {
+pub fn quiet() -> VfsOptions {
     let mount = MountOptions { persist_period_ms: 0, ..MountOptions::default() };
-    FrontOptions { files_max: 1 << 12, names_max: 1 << 12, mount, ..FrontOptions::default() }
+    VfsOptions { files_max: 1 << 12, names_max: 1 << 12, mount, ..VfsOptions::default() }
 }
 
 /// Every lookup asks the file system.

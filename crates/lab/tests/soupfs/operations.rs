@@ -3,16 +3,16 @@
 use super::machine::{formatted, mount, mount_alone, quiet, region};
 use super::model::{Drawer, Operation, dump, perform, persist};
 use lab::calls::Calls;
-use lab::front::{Cachelet, Conventional};
 use lab::physical::PhysicalFs;
 use lab::soupfs::SoupFs;
+use lab::vfs::{Cachelet, Conventional};
 use pmem::Direct;
 use posix::Errno;
 
 const IMAGE: u64 = 4 << 20;
 
 #[test]
-fn random_operations_are_what_the_model_says() {
+fn random_operations_agree_with_the_model() {
     for seed in 0..30 {
         let mapping = formatted(IMAGE);
         let mut drawer = Drawer::new(seed);
@@ -74,7 +74,7 @@ fn everything_removed_leaves_the_space_of_a_fresh_image() {
 fn a_large_directory_keeps_its_names_across_unmounts_and_its_walks_short() {
     let mapping = formatted(64 << 20);
     let options = quiet();
-    let big = lab::front::FrontOptions { files_max: 1 << 17, names_max: 1 << 17, ..options };
+    let big = lab::vfs::VfsOptions { files_max: 1 << 17, names_max: 1 << 17, ..options };
     let fs = Conventional::<SoupFs<Direct>>::mount(region(&mapping, Direct), big).expect("mounted");
     let name = |number: u64| format!("/d/{number:x}");
     fs.mkdir(b"/d", 0o755).expect("made");
@@ -106,7 +106,7 @@ fn a_large_directory_keeps_its_names_across_unmounts_and_its_walks_short() {
 }
 
 #[test]
-fn all_fronts_see_the_same() {
+fn all_vfs_kinds_see_the_same() {
     let mapping = formatted(IMAGE);
     let first = Cachelet::<SoupFs<Direct>>::mount(region(&mapping, Direct), quiet()).expect("mounted");
     let mut drawer = Drawer::new(77);
@@ -130,7 +130,7 @@ fn all_fronts_see_the_same() {
 }
 
 #[test]
-fn a_full_image_says_so_and_goes_on_when_there_is_room() {
+fn a_full_image_is_reported_and_works_again_when_there_is_room() {
     let mapping = formatted(64 * 4096);
     let fs = mount(&mapping, Direct);
     fs.create(b"/big", 0o600).expect("created");

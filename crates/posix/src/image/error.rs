@@ -36,7 +36,7 @@ pub enum ImageError {
          (mount with -o cache=0)",
         path.display(), path.display()
     )]
-    NotAlone {
+    NotExclusive {
         /// The image.
         path: PathBuf,
     },
@@ -163,7 +163,7 @@ pub enum ImageError {
          truncate images that are in use",
         path.display()
     )]
-    Cut {
+    Truncated {
         /// The image.
         path: PathBuf,
     },

@@ -20,7 +20,7 @@ pub(super) enum Byte {
     Attaching,
     Writing,
     /// Of what the process with that number lends.
-    Lent(u32),
+    HandedOff(u32),
 }
 
 impl Byte {
@@ -29,7 +29,7 @@ impl Byte {
             Byte::Attached => 0,
             Byte::Attaching => 1,
             Byte::Writing => 2,
-            Byte::Lent(number) => (1 << 40) + libc::off_t::from(number),
+            Byte::HandedOff(number) => (1 << 40) + libc::off_t::from(number),
         }
     }
 }
@@ -96,11 +96,11 @@ pub(super) fn is_held_by_others(file: impl AsFd, byte: Byte) -> io::Result<bool>
 }
 
 /// Calls `attempt` until it has something, an error, or patience is over.
-pub(super) fn patiently<T, E>(
-    patience: Duration,
+pub(super) fn retry_until<T, E>(
+    timeout: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>, E>,
 ) -> Result<Option<T>, E> {
-    let end = Instant::now() + patience;
+    let end = Instant::now() + timeout;
     let mut pause = Duration::from_millis(1);
     loop {
         if let Some(result) = attempt()? {
@@ -115,19 +115,19 @@ pub(super) fn patiently<T, E>(
 }
 
 /// A lock that is given up on drop.
-pub(super) struct Held<F: AsFd> {
+pub(super) struct LockGuard<F: AsFd> {
     file: F,
     byte: Byte,
 }
 
-impl<F: AsFd> Held<F> {
+impl<F: AsFd> LockGuard<F> {
     /// Takes a lock, or `None` if others have it.
-    pub(super) fn take(file: F, byte: Byte, lock: Lock) -> io::Result<Option<Held<F>>> {
-        Ok(try_set(&file, byte, lock)?.then(|| Held { file, byte }))
+    pub(super) fn take(file: F, byte: Byte, lock: Lock) -> io::Result<Option<LockGuard<F>>> {
+        Ok(try_set(&file, byte, lock)?.then(|| LockGuard { file, byte }))
     }
 }
 
-impl<F: AsFd> Drop for Held<F> {
+impl<F: AsFd> Drop for LockGuard<F> {
     fn drop(&mut self) {
         // Giving up a lock fails only for want of kernel memory; then it ends with the descriptor.
         let _ = try_set(&self.file, self.byte, Lock::None);

@@ -1,6 +1,6 @@
 //! Making images.
 
-use super::locks::{Byte, Held, Lock};
+use super::locks::{Byte, Lock, LockGuard};
 use super::{ImageError, MEMORY_NAME, lock_error};
 use crate::host::{PLATFORM, now_ns};
 use engine::dram::HUGE_PAGE_BYTES;
@@ -183,8 +183,8 @@ impl Target {
         Ok(Made { uuid, length: mapping.length(), backing: mapping.backing(), reserved })
     }
 
-    fn lock(&self, byte: Byte) -> Result<Held<&File>, ImageError> {
-        Held::take(&self.file, byte, Lock::Exclusive)
+    fn lock(&self, byte: Byte) -> Result<LockGuard<&File>, ImageError> {
+        LockGuard::take(&self.file, byte, Lock::Exclusive)
             .map_err(|source| lock_error(&self.path, source))?
             .ok_or_else(|| ImageError::InUse { path: self.path.clone() })
     }

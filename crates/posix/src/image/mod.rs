@@ -9,20 +9,20 @@
 //! Both sides are checked at each attach: the superblock names the region's directory, and the
 //! region names the device and inode of the image.
 //!
-//! A process can also take part by descriptors that another one hands down to it (`lend`), as
+//! A process can also take part by descriptors that another one hands down to it (`handoff`), as
 //! programs do that know of no path to open.
 
-mod alone;
 mod error;
-mod lend;
+mod exclusive;
+mod handoff;
 mod locks;
 mod make;
 mod runtime;
 mod users;
 
-pub use alone::Alone;
 pub use error::ImageError;
-pub use lend::{Lent, Loan};
+pub use exclusive::ExclusiveImage;
+pub use handoff::{Handoff, HandoffId};
 pub use make::{Made, MakeOptions, Watch, make, make_watched};
 pub use runtime::own_description;
 pub use users::{Users, users};
@@ -30,7 +30,7 @@ pub use users::{Users, users};
 use crate::host::PLATFORM;
 use engine::format::Superblock;
 use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, Recovery, RecoveryReport};
-use locks::{Byte, Held, Lock, patiently, try_set};
+use locks::{Byte, Lock, LockGuard, retry_until, try_set};
 use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Region};
 use runtime::{Found, RuntimeDirectory, cannot_share};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -48,7 +48,7 @@ pub struct OpenImage {
     /// Refuse all changes by this process. Others may write the image meanwhile if they came first.
     pub read_only: bool,
     /// Keep everybody else out, or who only reads, everybody who writes. The DRAM region is this process's own memory then.
-    pub alone: bool,
+    pub exclusive: bool,
     /// Files cached at most; 0: as many as the image holds.
     pub cached_files_max: u64,
     /// Threads that recover; 0: as many as there are processors.
@@ -56,7 +56,7 @@ pub struct OpenImage {
     /// Where the DRAM region's file is.
     pub dram_directory: PathBuf,
     /// How long to wait for others to go.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Flush lines also where that makes nothing safer: so calls cost what they would on persistent memory.
     pub always_flush: bool,
 }
@@ -65,11 +65,11 @@ impl Default for OpenImage {
     fn default() -> Self {
         OpenImage {
             read_only: false,
-            alone: false,
+            exclusive: false,
             cached_files_max: 0,
             recovery_threads: 0,
             dram_directory: PathBuf::from("/dev/shm"),
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             always_flush: false,
         }
     }
@@ -90,22 +90,22 @@ pub struct Image<M: Memory = Direct> {
     /// Mappings of the two regions: `fs` works on them, so they outlive it.
     pm: Arc<Mapping>,
     dram: Arc<Mapping>,
-    place: DramPlace,
+    backing_of_dram: DramBacking,
     path: PathBuf,
     report: Option<RecoveryReport>,
 }
 
 /// What is behind the DRAM region.
-enum DramPlace {
+enum DramBacking {
     /// A file that other processes find by the superblock.
-    Named(RuntimeDirectory),
+    NamedFile(RuntimeDirectory),
     /// A file without a name, for processes that inherit its descriptor. They meet in the directory.
-    Handed(RuntimeDirectory),
+    Inheritable(RuntimeDirectory),
     /// Memory of this process's own.
-    Alone,
+    Private,
     /// Another process's, which also leaves the image. The description of the meeting directory is
     /// this process's own.
-    Borrowed(OwnedFd),
+    HandedOff(OwnedFd),
 }
 
 /// How an image was left.
@@ -137,7 +137,7 @@ impl Image<Direct> {
         let runtime = RuntimeDirectory::create_anywhere(&options.dram_directory);
         let runtime =
             runtime.map_err(|source| ImageError::NoShared { path: options.dram_directory.clone(), source })?;
-        attempt.attach_first(DramPlace::Handed(runtime))
+        attempt.attach_first(DramBacking::Inheritable(runtime))
     }
 }
 
@@ -163,7 +163,7 @@ impl<M: Memory> Image<M> {
         let pm = Arc::new(Mapping::from_file(file, path, access)?);
         let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &memory };
         let mut last_error = None;
-        let attached = patiently(options.patience, || {
+        let attached = retry_until(options.timeout, || {
             let result = if options.read_only { attempt.read_only() } else { attempt.writing() };
             match result {
                 Ok(image) => Ok(Some(image)),
@@ -205,12 +205,12 @@ impl<M: Memory> Image<M> {
 
     /// Whether other processes can come to use it, too.
     pub fn is_shared(&self) -> bool {
-        matches!(self.place, DramPlace::Named(_) | DramPlace::Handed(_))
+        matches!(self.backing_of_dram, DramBacking::NamedFile(_) | DramBacking::Inheritable(_))
     }
 
     /// Whether the image's file, or the shared memory beside it, became shorter while it was in use.
-    pub fn is_cut(&self) -> bool {
-        self.pm.is_cut() || self.dram.has_lost_pages()
+    pub fn is_truncated(&self) -> bool {
+        self.pm.is_truncated() || self.dram.has_lost_pages()
     }
 
     /// Brings everything to where it is as safe as this image can be: to the disk, where there is one.
@@ -228,35 +228,36 @@ impl<M: Memory> Image<M> {
         if !fs.is_written() {
             return Ok(Closed::ReadOnly);
         }
-        if matches!(self.place, DramPlace::Borrowed(_)) {
+        if matches!(self.backing_of_dram, DramBacking::HandedOff(_)) {
             return Ok(Closed::OthersRemain);
         }
         let path = self.path.clone();
         let file = self.pm.file().ok_or_else(|| lock_error(&path, io::ErrorKind::Unsupported.into()))?;
         // Whoever recovers can take long, but does not want what we have: there is no point in giving up early.
-        let patience = Duration::from_secs(600);
-        let take = || Held::take(file, Byte::Attaching, Lock::Exclusive).map_err(|source| lock_error(&path, source));
-        let Some(_attaching) = patiently(patience, take)? else { return Err(ImageError::Changing { path }) };
+        let timeout = Duration::from_secs(600);
+        let take =
+            || LockGuard::take(file, Byte::Attaching, Lock::Exclusive).map_err(|source| lock_error(&path, source));
+        let Some(_attaching) = retry_until(timeout, take)? else { return Err(ImageError::Changing { path }) };
         if !try_set(file, Byte::Attached, Lock::Exclusive).map_err(|source| lock_error(&path, source))? {
             // The others keep the DRAM region; only our locks go.
             self.unlock(file);
             return Ok(Closed::OthersRemain);
         }
-        if self.is_cut() {
+        if self.is_truncated() {
             // What is left of it is not looked at any more, and not called clean.
             self.remove_runtime_directory();
             self.unlock(file);
-            return Err(ImageError::Cut { path });
+            return Err(ImageError::Truncated { path });
         }
-        if matches!(self.place, DramPlace::Named(_)) {
+        if matches!(self.backing_of_dram, DramBacking::NamedFile(_)) {
             name_runtime_directory(&fs, 0);
         }
         let detached = fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source });
         let synced = self.pm.sync(0..self.pm.length());
         self.remove_runtime_directory();
         self.unlock(file);
-        if self.is_cut() {
-            return Err(ImageError::Cut { path });
+        if self.is_truncated() {
+            return Err(ImageError::Truncated { path });
         }
         detached?;
         synced.map_err(|source| ImageError::File { action: "sync", path, source })?;
@@ -264,7 +265,7 @@ impl<M: Memory> Image<M> {
     }
 
     fn remove_runtime_directory(&self) {
-        if let DramPlace::Named(runtime) | DramPlace::Handed(runtime) = &self.place {
+        if let DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) = &self.backing_of_dram {
             runtime.remove();
         }
     }
@@ -335,7 +336,7 @@ fn lock_error(path: &Path, source: io::Error) -> ImageError {
 impl ImageError {
     /// Whether waiting may help.
     fn may_pass(&self) -> bool {
-        matches!(self, ImageError::InUse { .. } | ImageError::NotAlone { .. } | ImageError::Changing { .. })
+        matches!(self, ImageError::InUse { .. } | ImageError::NotExclusive { .. } | ImageError::Changing { .. })
     }
 }
 
@@ -344,8 +345,8 @@ impl<M: Memory> Attempt<'_, M> {
         try_set(self.file, byte, lock).map_err(|source| lock_error(self.path, source))
     }
 
-    fn attaching(&self, lock: Lock) -> Result<Held<&File>, ImageError> {
-        Held::take(self.file, Byte::Attaching, lock)
+    fn attaching(&self, lock: Lock) -> Result<LockGuard<&File>, ImageError> {
+        LockGuard::take(self.file, Byte::Attaching, lock)
             .map_err(|source| lock_error(self.path, source))?
             .ok_or_else(|| ImageError::Changing { path: self.path.to_owned() })
     }
@@ -363,8 +364,8 @@ impl<M: Memory> Attempt<'_, M> {
 
     fn writing_locked(&self) -> Result<Image<M>, ImageError> {
         let first = self.set(Byte::Attached, Lock::Exclusive)?;
-        if !first && self.options.alone {
-            return Err(ImageError::NotAlone { path: self.path.to_owned() });
+        if !first && self.options.exclusive {
+            return Err(ImageError::NotExclusive { path: self.path.to_owned() });
         }
         if !first && !self.set(Byte::Attached, Lock::Shared)? {
             return Err(ImageError::InUse { path: self.path.to_owned() });
@@ -374,14 +375,14 @@ impl<M: Memory> Attempt<'_, M> {
         if !first {
             return self.attach_shared(name);
         }
-        if self.options.alone {
-            let image = self.attach_first(DramPlace::Alone)?;
+        if self.options.exclusive {
+            let image = self.attach_first(DramBacking::Private)?;
             return Ok(image);
         }
         let parent = &self.options.dram_directory;
         let runtime =
             RuntimeDirectory::create(parent).map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
-        let image = self.attach_first(DramPlace::Named(runtime))?;
+        let image = self.attach_first(DramBacking::NamedFile(runtime))?;
         // From exclusive to shared: this never has to wait.
         self.set(Byte::Attached, Lock::Shared)?;
         Ok(image)
@@ -405,10 +406,10 @@ impl<M: Memory> Attempt<'_, M> {
             locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
         let name = self.check_superblock(false)?;
         if !written {
-            return self.attach_first(DramPlace::Alone);
+            return self.attach_first(DramBacking::Private);
         }
-        if self.options.alone {
-            return Err(ImageError::NotAlone { path: self.path.to_owned() });
+        if self.options.exclusive {
+            return Err(ImageError::NotExclusive { path: self.path.to_owned() });
         }
         if self.pm.access() == Access::ReadOnly {
             let reason = "it is being written, and you may only read it".to_owned();
@@ -456,10 +457,10 @@ impl<M: Memory> Attempt<'_, M> {
     }
 
     /// Builds the DRAM region.
-    fn attach_first(&self, place: DramPlace) -> Result<Image<M>, ImageError> {
+    fn attach_first(&self, place: DramBacking) -> Result<Image<M>, ImageError> {
         let built = self.build_in(&place);
         if built.is_err()
-            && let DramPlace::Named(runtime) | DramPlace::Handed(runtime) = &place
+            && let DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) = &place
         {
             runtime.remove();
         }
@@ -467,27 +468,27 @@ impl<M: Memory> Attempt<'_, M> {
         Ok(self.image(fs, dram, place, Some(report)))
     }
 
-    fn build_in(&self, place: &DramPlace) -> Result<(Fs<M>, Arc<Mapping>, RecoveryReport), ImageError> {
+    fn build_in(&self, place: &DramBacking) -> Result<(Fs<M>, Arc<Mapping>, RecoveryReport), ImageError> {
         let options = self.attach_options()?;
         let layout = Fs::<M>::dram_layout(&self.pm_region(), &options).map_err(|error| self.engine_error(error))?;
         let dram = Arc::new(match place {
             // Before the cachelets come the maps, which recovery fills at once.
-            DramPlace::Named(runtime) => {
+            DramBacking::NamedFile(runtime) => {
                 runtime.create_region(self.file, self.path, layout.length, layout.cachelets)?
             }
-            DramPlace::Handed(_) => runtime::create_unnamed_region(layout.length)?,
-            DramPlace::Alone | DramPlace::Borrowed(_) => Mapping::anonymous(layout.length)?,
+            DramBacking::Inheritable(_) => runtime::create_unnamed_region(layout.length)?,
+            DramBacking::Private | DramBacking::HandedOff(_) => Mapping::anonymous(layout.length)?,
         });
         let runtime = match place {
-            DramPlace::Named(runtime) | DramPlace::Handed(runtime) => Some(runtime),
-            DramPlace::Alone | DramPlace::Borrowed(_) => None,
+            DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime),
+            DramBacking::Private | DramBacking::HandedOff(_) => None,
         };
         let liveness = runtime.map_or(Liveness::alone(), |runtime| Liveness::shared(runtime.meeting().as_raw_fd()));
         let (fs, report) = self.build(&dram, liveness, &options).map_err(|error| self.engine_error(error))?;
         if let Some(runtime) = runtime {
             fs.set_directory_secret(runtime.secret()).map_err(|error| self.engine_error(error))?;
         }
-        if let DramPlace::Named(runtime) = place {
+        if let DramBacking::NamedFile(runtime) = place {
             name_runtime_directory(&fs, runtime.name());
         }
         Ok((fs, dram, report))
@@ -524,11 +525,18 @@ impl<M: Memory> Attempt<'_, M> {
             ),
             other => self.engine_error(other),
         })?;
-        Ok(self.image(fs, dram, DramPlace::Named(runtime), None))
+        Ok(self.image(fs, dram, DramBacking::NamedFile(runtime), None))
     }
 
-    fn image(&self, fs: Fs<M>, dram: Arc<Mapping>, place: DramPlace, report: Option<RecoveryReport>) -> Image<M> {
-        Image { fs: Some(fs), pm: Arc::clone(self.pm), dram, place, path: self.path.to_owned(), report }
+    fn image(&self, fs: Fs<M>, dram: Arc<Mapping>, place: DramBacking, report: Option<RecoveryReport>) -> Image<M> {
+        Image {
+            fs: Some(fs),
+            pm: Arc::clone(self.pm),
+            dram,
+            backing_of_dram: place,
+            path: self.path.to_owned(),
+            report,
+        }
     }
 }
 

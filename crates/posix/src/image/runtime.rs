@@ -153,7 +153,7 @@ impl RuntimeDirectory {
         file.set_len(length).map_err(failed)?;
         // Members of the image's group tell by the group that one of them made it.
         let _ = rustix::fs::fchown(&self.directory, None, Some(Gid::from_raw(owner.st_gid)));
-        hand_over(&file, &owner);
+        adopt_owner(&file, &owner);
         Ok(Mapping::from_file(file, &region, Access::ReadWrite)?)
     }
 
@@ -256,7 +256,7 @@ fn make_meeting(directory: &OwnedFd, secret: [u64; 2]) -> Result<(), Errno> {
 
 /// Gives the region the image's owner, group and mode, as far as that is allowed and as far as
 /// they let write the image. Where it is not allowed, fewer can share: never more.
-fn hand_over(region: &File, image: &Stat) {
+fn adopt_owner(region: &File, image: &Stat) {
     let class = |shift: u32| if image.st_mode >> shift & 0o6 == 0o6 { 0o6 << shift } else { 0 };
     let mut mode = 0o600 | class(0);
     if rustix::fs::fchown(region, None, Some(Gid::from_raw(image.st_gid))).is_ok() {

@@ -5,11 +5,13 @@
 //! A call that works on a description must not lose it to another thread that closes the descriptor. While a process has one thread nobody can.
 //! Otherwise the call enters itself as a *use* in the table and looks the descriptor up once more. Whoever takes a descriptor away then hands
 //! its reference to a use that it finds, and the end of that use drops it. Either sees the other: both store (a full fence) before they look. As long as only the thread
-//! that opened a description has used it, which the description says ([`Company`](crate::open_file::Company)), that thread's closing looks at its own uses only.
+//! that opened a description has used it, which the description says ([`DescriptionUsers`](crate::open_file::DescriptionUsers)), that thread's closing looks at its own uses only.
 
-use super::actor::{Actor, BUSY, OWNED, Place, entry_of, file_of};
-use super::areas::{DESCRIPTORS_NEAR, PAGE_DESCRIPTORS, USES, USES_OF_LINE, line_of_uses};
-use super::{DESCRIPTORS_MAX, Descriptor, Process, Processes, Using};
+use super::shared_tables::{
+    IN_FLIGHT_REFERENCES, INLINE_DESCRIPTORS, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, in_flight_line,
+};
+use super::table_transaction::{BUSY, OWNED, TableSlot, TableTransaction, entry_of, file_of};
+use super::{DESCRIPTORS_MAX, Descriptor, InFlightFile, Process, Processes};
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use core::sync::atomic::AtomicU32;
@@ -18,18 +20,18 @@ use engine::Thread;
 use pmem::Memory;
 
 /// Of a use that is none, since the process has one thread.
-pub(super) const NO_USE: u32 = u32::MAX;
+pub(super) const NO_REFERENCE: u32 = u32::MAX;
 
 impl<'f, M: Memory> Processes<'f, M> {
     /// The page of a table that has the word of `fd`, which does not lie near; none where there is no page.
     fn page(&self, table: u32, fd: u32) -> Result<Option<&'f [AtomicU32]>> {
-        let Some(page) = self.areas.page_link(table, fd)?.load(Acquire).checked_sub(1) else { return Ok(None) };
-        Ok(Some(&self.areas.page(page)?.descriptors))
+        let Some(page) = self.tables.page_link(table, fd)?.load(Acquire).checked_sub(1) else { return Ok(None) };
+        Ok(Some(&self.tables.page(page)?.descriptors))
     }
 
     /// The word of a descriptor of a table; none where there is no page for it.
     pub(super) fn descriptor_word(&self, table: u32, fd: u32) -> Result<Option<&'f AtomicU32>> {
-        if let Some(word) = self.areas.slot(table)?.near(fd) {
+        if let Some(word) = self.tables.slot(table)?.inline_descriptor(fd) {
             return Ok(Some(word));
         }
         Ok(self.page(table, fd)?.and_then(|page| page.get((fd % PAGE_DESCRIPTORS) as usize)))
@@ -37,14 +39,15 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// The first descriptor of a table from `from` on, and its entry.
     fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
-        let slot = self.areas.slot(table)?;
+        let slot = self.tables.slot(table)?;
         let end = slot.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
         let is_used = |(_, entry): &(u32, u32)| *entry != 0;
-        let mut near = (from..end.min(DESCRIPTORS_NEAR)).map_while(|fd| Some((fd, entry_in(slot.near(fd)?))));
+        let mut near =
+            (from..end.min(INLINE_DESCRIPTORS)).map_while(|fd| Some((fd, entry_in(slot.inline_descriptor(fd)?))));
         if let Some(found) = near.find(is_used) {
             return Ok(Some(found));
         }
-        let mut fd = from.max(DESCRIPTORS_NEAR);
+        let mut fd = from.max(INLINE_DESCRIPTORS);
         while fd < end {
             let first = fd / PAGE_DESCRIPTORS * PAGE_DESCRIPTORS;
             let page = self.page(table, fd)?.unwrap_or_default();
@@ -63,17 +66,17 @@ fn entry_in(word: &AtomicU32) -> u32 {
     word.load(Acquire) & !BUSY
 }
 
-impl<M: Memory> Actor<'_, '_, M> {
+impl<M: Memory> TableTransaction<'_, '_, M> {
     /// Sees to it that a table has room for a descriptor, and that whoever walks the table comes to it.
     pub(super) fn reach(&self, table: u32, fd: u32) -> Result<()> {
         if fd >= DESCRIPTORS_MAX {
             return Err(Errno::EBADF);
         }
-        let end = &self.areas().slot(table)?.descriptors_end;
+        let end = &self.tables().slot(table)?.descriptors_end;
         if end.load(Relaxed) <= fd {
             end.store(fd + 1, Release);
         }
-        if fd < DESCRIPTORS_NEAR { Ok(()) } else { self.make_page(table, fd) }
+        if fd < INLINE_DESCRIPTORS { Ok(()) } else { self.make_page(table, fd) }
     }
 
     /// Gives the descriptors `first..=last` of a table to `each`, with their entries.
@@ -85,7 +88,7 @@ impl<M: Memory> Actor<'_, '_, M> {
         each: &mut dyn FnMut(u32, u32) -> Result<()>,
     ) -> Result<()> {
         let mut fd = first;
-        while let Some((found, entry)) = self.all.next_entry(table, fd)?.filter(|(found, _)| *found <= last) {
+        while let Some((found, entry)) = self.processes.next_entry(table, fd)?.filter(|(found, _)| *found <= last) {
             each(found, entry)?;
             fd = found + 1;
         }
@@ -95,29 +98,29 @@ impl<M: Memory> Actor<'_, '_, M> {
     /// What any close does to the record locks of the process on a file.
     pub(super) fn release_locks(&self, entry: u32) -> Result<()> {
         let Some(file) = file_of(entry) else { return Ok(()) };
-        let cachelet = self.areas().file(file)?.node().cachelet;
+        let cachelet = self.tables().file(file)?.node().cachelet;
         super::locks::release_process(self, cachelet, self.table)
     }
 
     /// close, of a descriptor of the actor's own table.
     pub(super) fn close(&self, fd: u32, entry: u32) -> Result<()> {
         self.release_locks(entry)?;
-        self.clear(Place::Descriptor(self.table, fd))
+        self.clear(TableSlot::Descriptor(self.table, fd))
     }
 }
 
 impl<'f, M: Memory> Process<'f, M> {
     #[inline]
     pub(super) fn entry(&self, fd: u32) -> u32 {
-        match self.table.near(fd) {
+        match self.table.inline_descriptor(fd) {
             Some(word) => word.load(Acquire),
-            None => self.far_entry(fd),
+            None => self.paged_entry(fd),
         }
     }
 
     #[cold]
-    fn far_entry(&self, fd: u32) -> u32 {
-        match self.all.descriptor_word(self.table_index, fd) {
+    fn paged_entry(&self, fd: u32) -> u32 {
+        match self.processes.descriptor_word(self.table_index, fd) {
             Ok(Some(word)) => word.load(Acquire),
             _ => 0,
         }
@@ -132,36 +135,43 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// The description behind a descriptor, for the time of a call; none if it is not one of this file system.
     #[inline]
-    pub fn file<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<Using<'u, 'f, M>> {
+    pub fn file<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<InFlightFile<'u, 'f, M>> {
         let index = file_of(self.entry(fd))?;
         if self.table.threads.load(Relaxed) != 0 {
             return self.file_among_threads(thread, fd);
         }
-        Some(Using { process: self, thread, file: self.all.areas.file(index).ok()?, index, which: NO_USE })
+        Some(InFlightFile {
+            process: self,
+            thread,
+            file: self.processes.tables.file(index).ok()?,
+            index,
+            which: NO_REFERENCE,
+        })
     }
 
-    fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<Using<'u, 'f, M>> {
-        let own_line = line_of_uses(thread.index());
+    fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<InFlightFile<'u, 'f, M>> {
+        let own_line = in_flight_line(thread.index());
         let mut tries = 0u32;
         loop {
             let index = file_of(self.entry(fd))?;
-            let which = (own_line * USES_OF_LINE as u32).wrapping_add(tries) % USES as u32;
-            let word = &self.table.uses[which as usize];
-            let line = which / USES_OF_LINE as u32;
-            if self.table.use_lines.load(Relaxed) & 1 << line == 0 {
-                self.table.use_lines.fetch_or(1 << line, SeqCst);
+            let which = (own_line * REFERENCES_PER_LINE as u32).wrapping_add(tries) % IN_FLIGHT_REFERENCES as u32;
+            let word = &self.table.in_flight[which as usize];
+            let line = which / REFERENCES_PER_LINE as u32;
+            if self.table.in_flight_lines.load(Relaxed) & 1 << line == 0 {
+                self.table.in_flight_lines.fetch_or(1 << line, SeqCst);
             }
             if word.load(Relaxed) == 0 && word.compare_exchange(0, index as u64 + 1, SeqCst, Relaxed).is_ok() {
-                let using = Using { process: self, thread, file: self.all.areas.file(index).ok()?, index, which };
-                if self.is_used(&using, fd, line == own_line) {
+                let using =
+                    InFlightFile { process: self, thread, file: self.processes.tables.file(index).ok()?, index, which };
+                if self.is_referenced(&using, fd, line == own_line) {
                     return Some(using);
                 }
                 // It was closed, or became another one, meanwhile.
                 drop(using);
             }
             tries = tries.wrapping_add(1);
-            if tries.is_multiple_of(4 * USES as u32) {
-                self.all.platform().wait(&AtomicU32::new(0), 0, 1);
+            if tries.is_multiple_of(4 * IN_FLIGHT_REFERENCES as u32) {
+                self.processes.platform().wait(&AtomicU32::new(0), 0, 1);
             }
         }
     }
@@ -170,18 +180,18 @@ impl<'f, M: Memory> Process<'f, M> {
     ///
     /// With the same company before and after, the descriptor was looked at in one life of the description. If it leads there, the closing comes later, and sees
     /// the company, so it looks where the use is.
-    fn is_used(&self, using: &Using<'_, 'f, M>, fd: u32, in_own_line: bool) -> bool {
-        let mut company = using.file.company();
+    fn is_referenced(&self, using: &InFlightFile<'_, 'f, M>, fd: u32, in_own_line: bool) -> bool {
+        let mut sharing = using.file.sharing();
         loop {
-            let is_mine = in_own_line && company.is_only(using.thread.index());
-            if !is_mine && !company.is_any() {
-                company = using.file.admit_any();
+            let is_mine = in_own_line && sharing.is_only(using.thread.index());
+            if !is_mine && !sharing.is_any() {
+                sharing = using.file.share_with_all();
             }
             if file_of(self.entry(fd)) != Some(using.index) {
                 return false;
             }
-            let before = core::mem::replace(&mut company, using.file.company());
-            if before == company {
+            let before = core::mem::replace(&mut sharing, using.file.sharing());
+            if before == sharing {
                 return true;
             }
         }
@@ -190,26 +200,26 @@ impl<'f, M: Memory> Process<'f, M> {
     /// Puts an open file behind a descriptor, in place of what was there. The description takes over the reference of `file`, also when this
     /// fails (then it is given back). EBADF: the number is too large; ENFILE: too many open files.
     pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: &OpenFile, cloexec: bool) -> Result<()> {
-        let installed = match self.install_beside(thread, file, fd, cloexec) {
+        let installed = match self.install_lock_free(thread, file, fd, cloexec) {
             Some(installed) => installed,
-            None => self.install_alone(thread, file, fd, cloexec),
+            None => self.install_locked(thread, file, fd, cloexec),
         };
         if installed.is_err() {
-            thread.give_back(file.node());
+            thread.release_recorded(file.node());
         }
         installed
     }
 
     /// An empty descriptor near by; beside other threads.
     #[inline]
-    fn install_beside(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Option<Result<()>> {
-        let word = self.table.near(fd)?;
-        let actor = self.act_beside(thread)?;
-        if !actor.reserve_near(fd, word) {
+    fn install_lock_free(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Option<Result<()>> {
+        let word = self.table.inline_descriptor(fd)?;
+        let transaction = self.begin_lock_free(thread)?;
+        if !transaction.reserve_inline(fd, word) {
             return None;
         }
-        self.note_end(fd);
-        let made = actor.make_near(file, fd, word, cloexec);
+        self.record_end(fd);
+        let made = transaction.make_inline(file, fd, word, cloexec);
         if made.is_err() {
             let _ = word.compare_exchange(BUSY, 0, Release, Relaxed);
         }
@@ -217,27 +227,33 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     #[inline]
-    fn install_alone(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
-        let actor = self.act(thread);
-        match self.table.near(fd) {
+    fn install_locked(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
+        let transaction = self.begin(thread);
+        match self.table.inline_descriptor(fd) {
             Some(word) if word.load(Acquire) == 0 => {
-                self.note_end(fd);
-                actor.make_near(file, fd, word, cloexec)
+                self.record_end(fd);
+                transaction.make_inline(file, fd, word, cloexec)
             }
-            _ => self.install_anywhere(&actor, file, fd, cloexec),
+            _ => self.install_anywhere(&transaction, file, fd, cloexec),
         }
     }
 
     #[cold]
-    fn install_anywhere(&self, actor: &Actor<'_, 'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
-        actor.reach(self.table_index, fd)?;
-        actor.release_locks(self.entry(fd))?;
-        actor.make_into(file, Place::Descriptor(self.table_index, fd), cloexec)
+    fn install_anywhere(
+        &self,
+        transaction: &TableTransaction<'_, 'f, M>,
+        file: &OpenFile,
+        fd: u32,
+        cloexec: bool,
+    ) -> Result<()> {
+        transaction.reach(self.table_index, fd)?;
+        transaction.release_locks(self.entry(fd))?;
+        transaction.create_into(file, TableSlot::Descriptor(self.table_index, fd), cloexec)
     }
 
     /// Sees to it that whoever walks the table comes to a descriptor.
     #[inline]
-    fn note_end(&self, fd: u32) {
+    fn record_end(&self, fd: u32) {
         let end = &self.table.descriptors_end;
         if end.load(Relaxed) <= fd {
             end.fetch_max(fd + 1, AcqRel);
@@ -246,26 +262,26 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Acts beside other threads, if this thread has a slot for that and nobody has the table to himself.
     #[inline]
-    fn act_beside<'a>(&'a self, thread: &'a Thread<'f, M>) -> Option<Actor<'a, 'f, M>> {
+    fn begin_lock_free<'a>(&'a self, thread: &'a Thread<'f, M>) -> Option<TableTransaction<'a, 'f, M>> {
         let member = self.member?;
-        self.all.act_beside(thread, member, (self.table_index, self.table))
+        self.processes.begin_lock_free(thread, member, (self.table_index, self.table))
     }
 
     #[inline]
-    fn act<'a>(&'a self, thread: &'a Thread<'f, M>) -> Actor<'a, 'f, M> {
-        self.all.act_in(thread, (self.index, self.slot), (self.table_index, self.table))
+    fn begin<'a>(&'a self, thread: &'a Thread<'f, M>) -> TableTransaction<'a, 'f, M> {
+        self.processes.begin_in(thread, (self.index, self.slot), (self.table_index, self.table))
     }
 
     /// dup, dup2, dup3, F_DUPFD, once the kernel has named `to`: `to` becomes what `from` is, in place of what was there. EBADF: `from` is not ours.
     pub fn duplicate(&self, thread: &Thread<'f, M>, from: u32, to: u32, cloexec: bool) -> Result<()> {
-        let actor = self.all.act(thread, self.index)?;
+        let transaction = self.processes.begin(thread, self.index)?;
         let file = file_of(self.entry(from)).ok_or(Errno::EBADF)?;
         if from == to {
             return Ok(());
         }
-        actor.reach(self.table_index, to)?;
-        actor.release_locks(self.entry(to))?;
-        actor.take_into(file, Place::Descriptor(self.table_index, to), entry_of(file, cloexec))
+        transaction.reach(self.table_index, to)?;
+        transaction.release_locks(self.entry(to))?;
+        transaction.reference_into(file, TableSlot::Descriptor(self.table_index, to), entry_of(file, cloexec))
     }
 
     /// close. Whether there was something. Releases the process's record locks on the file, as any close does.
@@ -273,43 +289,43 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.entry(fd) == 0 {
             return false;
         }
-        if let Some(removed) = self.remove_beside(thread, fd) {
+        if let Some(removed) = self.remove_lock_free(thread, fd) {
             return removed;
         }
-        let actor = self.act(thread);
+        let transaction = self.begin(thread);
         let entry = self.entry(fd);
         if entry == 0 {
             return false;
         }
-        if actor.release_locks(entry).is_err() {
+        if transaction.release_locks(entry).is_err() {
             return false;
         }
-        let cleared = match self.table.near(fd) {
-            Some(word) if self.table.threads.load(Relaxed) == 0 => actor.clear_near(fd, word, entry),
-            _ => actor.clear(Place::Descriptor(self.table_index, fd)),
+        let cleared = match self.table.inline_descriptor(fd) {
+            Some(word) if self.table.threads.load(Relaxed) == 0 => transaction.clear_inline(fd, word, entry),
+            _ => transaction.clear(TableSlot::Descriptor(self.table_index, fd)),
         };
         cleared.is_ok()
     }
 
     /// close beside other threads; none if that cannot be.
     #[inline]
-    fn remove_beside(&self, thread: &Thread<'f, M>, fd: u32) -> Option<bool> {
-        let word = self.table.near(fd)?;
-        let actor = self.act_beside(thread)?;
+    fn remove_lock_free(&self, thread: &Thread<'f, M>, fd: u32) -> Option<bool> {
+        let word = self.table.inline_descriptor(fd)?;
+        let transaction = self.begin_lock_free(thread)?;
         let entry = word.load(Acquire);
         let file = file_of(entry).filter(|_| entry & BUSY == 0)?;
-        let cachelet = self.all.areas.file(file).ok()?.node().cachelet;
-        if self.all.areas.record(cachelet).ok()?.ranges.load(Acquire) != 0 {
+        let cachelet = self.processes.tables.file(file).ok()?.node().cachelet;
+        if self.processes.tables.record(cachelet).ok()?.ranges.load(Acquire) != 0 {
             return None;
         }
         // Of two who close it one gets it.
         word.compare_exchange(entry, entry | BUSY, AcqRel, Relaxed).ok()?;
-        Some(actor.clear_near(fd, word, entry).is_ok())
+        Some(transaction.clear_inline(fd, word, entry).is_ok())
     }
 
     /// FD_CLOEXEC on or off; whether the descriptor is ours.
     pub fn set_cloexec(&self, fd: u32, cloexec: bool) -> bool {
-        let Ok(Some(word)) = self.all.descriptor_word(self.table_index, fd) else { return false };
+        let Ok(Some(word)) = self.processes.descriptor_word(self.table_index, fd) else { return false };
         let change = |entry: u32| (entry & !BUSY != 0).then_some(entry & !1 | cloexec as u32);
         word.fetch_update(AcqRel, Acquire, change).is_ok()
     }
@@ -317,20 +333,20 @@ impl<'f, M: Memory> Process<'f, M> {
     /// close_range: closes our descriptors `first..=last`, or with `only_mark` sets FD_CLOEXEC on them. CLOSE_RANGE_UNSHARE is the front's
     /// matter: threads that unshare tables are not supported.
     pub fn close_range(&self, thread: &Thread<'f, M>, first: u32, last: u32, only_mark: bool) -> Result<()> {
-        let actor = self.all.act(thread, self.index)?;
-        actor.each_entry(self.table_index, first, last, &mut |fd, entry| match only_mark {
+        let transaction = self.processes.begin(thread, self.index)?;
+        transaction.each_entry(self.table_index, first, last, &mut |fd, entry| match only_mark {
             true => {
                 self.set_cloexec(fd, true);
                 Ok(())
             }
-            false => actor.close(fd, entry),
+            false => transaction.close(fd, entry),
         })
     }
 
     /// Gives all our descriptors to `each`, in order, until it returns false.
     pub fn descriptors(&self, each: &mut dyn FnMut(u32, Descriptor) -> bool) {
         let mut fd = 0;
-        while let Some((found, entry)) = self.all.next_entry(self.table_index, fd).ok().flatten() {
+        while let Some((found, entry)) = self.processes.next_entry(self.table_index, fd).ok().flatten() {
             let Some(file) = file_of(entry) else { return };
             if !each(found, Descriptor { file, cloexec: entry & 1 != 0 }) {
                 return;
@@ -340,14 +356,14 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 }
 
-impl<M: Memory> core::ops::Deref for Using<'_, '_, M> {
+impl<M: Memory> core::ops::Deref for InFlightFile<'_, '_, M> {
     type Target = OpenFile;
     fn deref(&self) -> &OpenFile {
         self.file
     }
 }
 
-impl<M: Memory> Using<'_, '_, M> {
+impl<M: Memory> InFlightFile<'_, '_, M> {
     /// Number of the description.
     pub fn index(&self) -> u32 {
         self.index
@@ -355,19 +371,19 @@ impl<M: Memory> Using<'_, '_, M> {
 
     #[cold]
     fn drop_owned(&self) {
-        let Ok(actor) = self.process.all.act(self.thread, self.process.index) else { return };
+        let Ok(transaction) = self.process.processes.begin(self.thread, self.process.index) else { return };
         // An error says that the tables are damaged; there is nobody to tell.
-        let _ = actor.drop_use(self.index, self.which);
+        let _ = transaction.drop_in_flight(self.index, self.which);
     }
 }
 
-impl<M: Memory> Drop for Using<'_, '_, M> {
+impl<M: Memory> Drop for InFlightFile<'_, '_, M> {
     #[inline]
     fn drop(&mut self) {
-        if self.which == NO_USE {
+        if self.which == NO_REFERENCE {
             return;
         }
-        let (word, mine) = (&self.process.table.uses[self.which as usize], self.index as u64 + 1);
+        let (word, mine) = (&self.process.table.in_flight[self.which as usize], self.index as u64 + 1);
         if word.compare_exchange(mine, 0, AcqRel, Acquire).is_err() {
             debug_assert_eq!(word.load(Relaxed), mine | OWNED, "somebody else's use");
             self.drop_owned();

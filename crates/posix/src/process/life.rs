@@ -9,8 +9,8 @@
 //! - A child's slot has the child's process number from the start, if the parent has taken one for it (the child inherits the liveness lock, so it lives as long as
 //!   parent or child hold that). Otherwise it is the parent's until the child adopts it.
 
-use super::actor::{Actor, ONE_HOLD, OWNED, Place, Step, file_of};
-use super::areas::{DESCRIPTORS_NEAR, SLOTS, Slot, SlotState};
+use super::shared_tables::{INLINE_DESCRIPTORS, SLOTS, Slot, SlotState};
+use super::table_transaction::{ONE_HOLD, OWNED, TableSlot, TableTransaction, TransactionStep, file_of};
 use super::{ChildNumber, Fork, Process, Processes};
 use crate::errno::{Errno, Result};
 use crate::host::reopen_directory;
@@ -21,9 +21,9 @@ use pmem::Memory;
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
 /// The slot that is kept for whoever has to make room, and is in nobody's way: it does not count among those that were ever used.
-const SPARE: u32 = SLOTS - 1;
+const RESERVED_SLOT: u32 = SLOTS - 1;
 /// Slots that are looked at for dead processes whenever one is made.
-const LOOKS: u32 = 1;
+const SLOTS_LOOKED_AT: u32 = 1;
 
 fn state_of(slot: &Slot) -> SlotState {
     let number = slot.state.load(Acquire);
@@ -43,26 +43,26 @@ fn change_state(slot: &Slot, from: SlotState, to: SlotState) -> bool {
 
 impl<'f, M: Memory> Processes<'f, M> {
     fn process(&self, index: u32) -> Result<Process<'f, M>> {
-        let slot = self.areas.slot(index)?;
+        let slot = self.tables.slot(index)?;
         let table_index = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
-        let all = Processes { me: index + 1, ..*self };
-        let (number, table) = (slot.number(), self.areas.slot(table_index)?);
-        Ok(Process { all, index, number, slot, table_index, table, member: None })
+        let all = Processes { own_pid: index + 1, ..*self };
+        let (number, table) = (slot.number(), self.tables.slot(table_index)?);
+        Ok(Process { processes: all, index, number, slot, table_index, table, member: None })
     }
 
     /// The calling process, new here: an empty table, no working directory in the mount, umask as given. ENFILE: too many processes.
     /// Looks for dead processes on the way.
     pub fn register(&self, thread: &Thread<'f, M>, umask: u32) -> Result<Process<'f, M>> {
         let index = self.claim_slot(thread, self.fs.process_number()?)?;
-        let slot = self.areas.slot(index)?;
+        let slot = self.tables.slot(index)?;
         self.introduce(slot);
         slot.table.store(index + 1, Relaxed);
         slot.umask.store(umask, Relaxed);
         set_state(slot, SlotState::Live);
         // Whoever started it may have seen others end.
-        thread.fs().settle_dead()?;
+        thread.fs().recover_dead_threads()?;
         let process = self.process(index)?;
-        process.all.reap_some(thread)?;
+        process.processes.reap_some(thread)?;
         Ok(process)
     }
 
@@ -74,19 +74,19 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Claims a slot for the process with that number.
     fn claim_slot(&self, thread: &Thread<'f, M>, number: u32) -> Result<u32> {
-        if let Some(index) = self.try_claim_slot(0..SPARE, number)? {
+        if let Some(index) = self.try_claim_slot(0..RESERVED_SLOT, number)? {
             return Ok(index);
         }
         self.reap(thread)?;
-        self.try_claim_slot(0..SPARE, number)?.ok_or(Errno::ENFILE)
+        self.try_claim_slot(0..RESERVED_SLOT, number)?.ok_or(Errno::ENFILE)
     }
 
     fn try_claim_slot(&self, range: core::ops::Range<u32>, number: u32) -> Result<Option<u32>> {
         for index in range {
-            let owner = &self.areas.slot(index)?.owner;
+            let owner = &self.tables.slot(index)?.owner;
             if owner.load(Relaxed) == 0 && owner.compare_exchange(0, number as u64, AcqRel, Relaxed).is_ok() {
-                if index != SPARE {
-                    self.areas.header().slots_high.fetch_max(index + 1, AcqRel);
+                if index != RESERVED_SLOT {
+                    self.tables.header().slots_high.fetch_max(index + 1, AcqRel);
                 }
                 return Ok(Some(index));
             }
@@ -97,14 +97,14 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// The process number of a slot, and whether other processes may have it: for a program that
     /// goes on, after exec, in the slot that it was told. None: the slot is not in use.
     pub fn number_of(&self, index: u32) -> Option<(u32, bool)> {
-        let slot = self.areas.slot(index).ok().filter(|slot| state_of(slot) == SlotState::Live)?;
+        let slot = self.tables.slot(index).ok().filter(|slot| state_of(slot) == SlotState::Live)?;
         Some((slot.number(), slot.shares_number.load(Relaxed) != 0))
     }
 
     /// Gives the calling process's slot the number that it has taken in place of one that it shared
     /// with others; whether the slot was still its own.
     pub fn change_number(&self, index: u32, from: u32) -> Result<bool> {
-        let slot = self.areas.slot(index)?;
+        let slot = self.tables.slot(index)?;
         let changed = slot.change_number(from, self.fs.process_number()?);
         if changed {
             self.introduce(slot);
@@ -116,9 +116,9 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// what exec closes, forgets the mappings of the program before, and puts in order what its other threads were at when exec ended them.
     pub fn resume(&self, thread: &Thread<'f, M>, index: Option<u32>) -> Result<Option<Process<'f, M>>> {
         let number = self.fs.process_number()?;
-        let high = self.areas.header().slots_high.load(Acquire).min(SLOTS);
+        let high = self.tables.header().slots_high.load(Acquire).min(SLOTS);
         for index in index.into_iter().filter(|index| *index < SLOTS).chain(0..high) {
-            let slot = self.areas.slot(index)?;
+            let slot = self.tables.slot(index)?;
             let mine = slot.number() == number && slot.process_id.load(Relaxed) == self.platform().process_id();
             if mine && state_of(slot) == SlotState::Live {
                 return self.process(index)?.begin_anew(thread).map(Some);
@@ -129,7 +129,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// The calling process, which has entered that slot already and goes on as it is: another part of the same program takes over. ESRCH if it is not its own.
     pub fn rejoin(&self, index: u32) -> Result<Process<'f, M>> {
-        let slot = self.areas.slot(index)?;
+        let slot = self.tables.slot(index)?;
         let mine = slot.number() == self.fs.process_number()?;
         if mine && state_of(slot) == SlotState::Live { self.process(index) } else { Err(Errno::ESRCH) }
     }
@@ -137,7 +137,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// In the child, before anything else: takes what [`Process::prepare_fork`] made. ESRCH if somebody took it for dead (the parent died
     /// before anybody knew of the child).
     pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
-        let slot = self.areas.slot(child)?;
+        let slot = self.tables.slot(child)?;
         let (number, own) = (slot.number(), self.fs.process_number()?);
         if state_of(slot) != SlotState::Prepared || number != own && !slot.change_number(number, own) {
             return Err(Errno::ESRCH);
@@ -147,7 +147,7 @@ impl<'f, M: Memory> Processes<'f, M> {
             return Err(Errno::ESRCH);
         }
         let process = self.process(child)?;
-        process.all.reap_some(thread)?;
+        process.processes.reap_some(thread)?;
         Ok(process)
     }
 
@@ -155,24 +155,24 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Gives back all that dead processes held; how many there were. The caller need not be registered.
     pub fn reap(&self, thread: &Thread<'f, M>) -> Result<u32> {
-        if self.me != 0 {
+        if self.own_pid != 0 {
             return self.reap_all(thread);
         }
         // Any slot will do; there may be none but the spare one, and somebody at that, who does the same.
         let number = self.fs.process_number()?;
-        let index = match self.try_claim_slot(0..SPARE, number)? {
-            None => self.try_claim_slot(SPARE..SLOTS, number)?,
+        let index = match self.try_claim_slot(0..RESERVED_SLOT, number)? {
+            None => self.try_claim_slot(RESERVED_SLOT..SLOTS, number)?,
             found => found,
         };
         let Some(index) = index else { return Ok(0) };
-        let reaped = Processes { me: index + 1, ..*self }.reap_all(thread);
-        free_slot(self.areas.slot(index)?);
+        let reaped = Processes { own_pid: index + 1, ..*self }.reap_all(thread);
+        free_slot(self.tables.slot(index)?);
         reaped
     }
 
     pub(super) fn reap_all(&self, thread: &Thread<'f, M>) -> Result<u32> {
         let mut reaped = 0;
-        for index in (0..self.areas.header().slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
+        for index in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain([RESERVED_SLOT]) {
             reaped += self.reap_if_dead(thread, index)? as u32;
         }
         Ok(reaped)
@@ -180,9 +180,9 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Looks at the next few slots.
     fn reap_some(&self, thread: &Thread<'f, M>) -> Result<()> {
-        let header = self.areas.header();
+        let header = self.tables.header();
         let high = header.slots_high.load(Acquire).clamp(1, SLOTS);
-        for _ in 0..LOOKS.min(high) {
+        for _ in 0..SLOTS_LOOKED_AT.min(high) {
             let index = header.reap_cursor.fetch_add(1, Relaxed) % high;
             self.reap_if_dead(thread, index)?;
         }
@@ -208,17 +208,17 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Takes a slot apart if its process is dead and nobody living is at it; whether it did.
     pub(super) fn reap_if_dead(&self, thread: &Thread<'f, M>, index: u32) -> Result<bool> {
-        let slot = self.areas.slot(index)?;
-        if self.me == index + 1 || !self.is_dead(index, slot)? {
+        let slot = self.tables.slot(index)?;
+        if self.own_pid == index + 1 || !self.is_dead(index, slot)? {
             return Ok(false);
         }
         if self.is_member(thread, index, slot)?
-            || !self.bury_parent(thread, slot)?
-            || !self.claim_corpse(index, slot)?
+            || !self.reclaim_parent(thread, slot)?
+            || !self.claim_dead_slot(index, slot)?
         {
             return Ok(false);
         }
-        self.take_apart(thread, index)?;
+        self.release_slot(thread, index)?;
         Ok(true)
     }
 
@@ -228,7 +228,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         else {
             return Ok(false);
         };
-        let process_slot = self.areas.slot(process)?;
+        let process_slot = self.tables.slot(process)?;
         let is_listed = || process_slot.members.iter().any(|word| word.load(Acquire) == index + 1);
         if is_listed() {
             self.reap_if_dead(thread, process)?;
@@ -238,12 +238,12 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// A slot that was prepared is taken apart after its parent, if that is dead too: the parent may have been putting something into it. Whether
     /// it may be now.
-    fn bury_parent(&self, thread: &Thread<'f, M>, slot: &Slot) -> Result<bool> {
+    fn reclaim_parent(&self, thread: &Thread<'f, M>, slot: &Slot) -> Result<bool> {
         let parent = slot.parent.load(Acquire);
-        if state_of(slot) != SlotState::Prepared || parent == 0 || parent == self.me {
+        if state_of(slot) != SlotState::Prepared || parent == 0 || parent == self.own_pid {
             return Ok(true);
         }
-        let parent_slot = self.areas.slot(parent - 1)?;
+        let parent_slot = self.tables.slot(parent - 1)?;
         if self.is_dead(parent - 1, parent_slot)? {
             self.reap_if_dead(thread, parent - 1)?;
         }
@@ -251,12 +251,12 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     /// Becomes the one who takes a slot apart.
-    fn claim_corpse(&self, index: u32, slot: &Slot) -> Result<bool> {
+    fn claim_dead_slot(&self, index: u32, slot: &Slot) -> Result<bool> {
         let (number, reaper) = (slot.number(), slot.reaper());
-        if reaper == self.me || (reaper != 0 && self.is_slot_alive(self.areas.slot(reaper - 1)?)) {
+        if reaper == self.own_pid || (reaper != 0 && self.is_slot_alive(self.tables.slot(reaper - 1)?)) {
             return Ok(false);
         }
-        if number == 0 || !slot.claim_reaping(number, reaper, self.me) {
+        if number == 0 || !slot.claim_reaping(number, reaper, self.own_pid) {
             return Ok(false);
         }
         // It may have been taken apart, and used again by the same process, since it was found dead.
@@ -270,9 +270,9 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     /// Of what a dead reaper had begun to take apart it is the reaper no more: its ticket will be another's.
-    fn disown_corpses(&self, index: u32) -> Result<()> {
-        for other in (0..self.areas.header().slots_high.load(Acquire).min(SPARE)).chain([SPARE]) {
-            let slot = self.areas.slot(other)?;
+    fn disown_dead_slots(&self, index: u32) -> Result<()> {
+        for other in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain([RESERVED_SLOT]) {
+            let slot = self.tables.slot(other)?;
             if other != index && slot.reaper() == index + 1 {
                 slot.claim_reaping(slot.number(), index + 1, 0);
             }
@@ -281,30 +281,30 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     /// Gives back all that a slot holds, and the slot. The caller is its reaper, and it is dying.
-    fn take_apart(&self, thread: &Thread<'f, M>, index: u32) -> Result<()> {
-        let slot = self.areas.slot(index)?;
-        if self.me != index + 1 {
+    fn release_slot(&self, thread: &Thread<'f, M>, index: u32) -> Result<()> {
+        let slot = self.tables.slot(index)?;
+        if self.own_pid != index + 1 {
             // First what its threads were at in the engine: they may have been at a file that is given back here.
-            thread.fs().reap_dead()?;
+            thread.fs().reap_dead_threads()?;
         }
         let (table, shared);
         {
-            let actor = self.act_for_dead(thread, index)?;
-            table = actor.table;
+            let transaction = self.begin_for_dead(thread, index)?;
+            table = transaction.table;
             shared = self.is_shared(index)?;
-            actor.recover_members()?;
-            actor.recover()?;
+            transaction.recover_members()?;
+            transaction.recover()?;
             if slot.foreign.load(Acquire) != 0 {
-                super::locks::release_front(&actor)?;
+                super::locks::release_mount_locks(&transaction)?;
             }
-            actor.clear(Place::Directory(index))?;
-            actor.drop_mappings(index)?;
+            transaction.clear(TableSlot::Directory(index))?;
+            transaction.drop_mappings(index)?;
             if table == index && !shared {
-                actor.empty_table()?;
+                transaction.empty_table()?;
             }
         }
-        if self.me != index + 1 {
-            self.disown_corpses(index)?;
+        if self.own_pid != index + 1 {
+            self.disown_dead_slots(index)?;
         }
         if table == index && !shared {
             free_slot(slot);
@@ -322,11 +322,11 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Whether processes (or what is left of them) other than its own use a table.
     fn is_shared(&self, table: u32) -> Result<bool> {
-        if self.areas.slot(table)?.threads.load(Acquire) == 0 {
+        if self.tables.slot(table)?.threads.load(Acquire) == 0 {
             return Ok(false);
         }
-        for index in 0..self.areas.header().slots_high.load(Acquire).min(SLOTS) {
-            let slot = self.areas.slot(index)?;
+        for index in 0..self.tables.header().slots_high.load(Acquire).min(SLOTS) {
+            let slot = self.tables.slot(index)?;
             let counts = !matches!(state_of(slot), SlotState::Free | SlotState::Member);
             if index != table && slot.table.load(SeqCst) == table + 1 && counts {
                 return Ok(true);
@@ -345,7 +345,7 @@ pub(super) fn free_slot(slot: &Slot) {
         &slot.parent,
         &slot.table,
         &slot.descriptors_end,
-        &slot.use_lines,
+        &slot.in_flight_lines,
         &slot.intent.step,
     ] {
         word.store(0, Release);
@@ -358,13 +358,13 @@ pub(super) fn free_slot(slot: &Slot) {
     slot.owner.store(0, Release);
 }
 
-impl<M: Memory> Actor<'_, '_, M> {
+impl<M: Memory> TableTransaction<'_, '_, M> {
     /// Closes all descriptors of the actor's table, ends all uses, and frees its pages.
     fn empty_table(&self) -> Result<()> {
-        let table = self.areas().slot(self.table)?;
+        let table = self.tables().slot(self.table)?;
         self.each_entry(self.table, 0, u32::MAX, &mut |fd, entry| self.close(fd, entry))?;
-        self.end_uses()?;
-        if table.descriptors_end.load(Relaxed) > DESCRIPTORS_NEAR {
+        self.end_in_flight()?;
+        if table.descriptors_end.load(Relaxed) > INLINE_DESCRIPTORS {
             self.free_pages(self.table)?;
         }
         table.descriptors_end.store(0, Release);
@@ -373,13 +373,13 @@ impl<M: Memory> Actor<'_, '_, M> {
     }
 
     /// Ends the uses of threads that are gone.
-    fn end_uses(&self) -> Result<()> {
-        for (which, word) in self.areas().slot(self.table)?.uses.iter().enumerate() {
+    fn end_in_flight(&self) -> Result<()> {
+        for (which, word) in self.tables().slot(self.table)?.in_flight.iter().enumerate() {
             let word_now = word.load(Acquire);
             if word_now & OWNED == 0 {
                 word.store(0, Release);
             } else if let Some(file) = (word_now as u32).checked_sub(1) {
-                self.drop_use(file, which as u32)?;
+                self.drop_in_flight(file, which as u32)?;
             }
         }
         Ok(())
@@ -390,7 +390,7 @@ impl<M: Memory> Actor<'_, '_, M> {
         if !fork.shares_files {
             self.each_entry(self.table, 0, u32::MAX, &mut |fd, entry| {
                 self.reach(child, fd)?;
-                self.take_into(file_of(entry).ok_or(Errno::EIO)?, Place::Descriptor(child, fd), entry)
+                self.reference_into(file_of(entry).ok_or(Errno::EIO)?, TableSlot::Descriptor(child, fd), entry)
             })?;
         }
         let directory = self.slot.directory.load(Relaxed);
@@ -398,10 +398,10 @@ impl<M: Memory> Actor<'_, '_, M> {
             self.set_directory(child, directory)?;
         }
         if !fork.shares_memory {
-            let areas = self.areas();
+            let tables = self.tables();
             let mut copied = Ok(());
             // What is added goes to another list than the one that is walked.
-            super::lists::walk_mappings(areas, self.index, &mut |index, _| {
+            super::lists::walk_mappings(tables, self.index, &mut |index, _| {
                 copied = self.inherit_mapping(child, index);
                 copied.is_ok()
             })?;
@@ -412,10 +412,10 @@ impl<M: Memory> Actor<'_, '_, M> {
 
     fn set_directory(&self, slot: u32, cachelet: u32) -> Result<()> {
         let intent = self.intent();
-        self.prepare(Place::Directory(slot), cachelet)?;
+        self.prepare(TableSlot::Directory(slot), cachelet)?;
         intent.record.store(cachelet, Release);
-        self.take_record(ONE_HOLD, Step::Put)?;
-        self.go_on()
+        self.take_record(ONE_HOLD, TransactionStep::Put)?;
+        self.resume()
     }
 }
 
@@ -427,8 +427,8 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// All processes.
-    pub fn all(&self) -> &Processes<'f, M> {
-        &self.all
+    pub fn processes(&self) -> &Processes<'f, M> {
+        &self.processes
     }
 
     /// The id of the process in its own namespace.
@@ -455,8 +455,8 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.table_index != self.index || self.table.shared.load(Relaxed) != 0 {
             return None;
         }
-        let index = self.all.try_claim_slot(0..SPARE, self.number).ok()??;
-        let slot = self.all.areas.slot(index).ok()?;
+        let index = self.processes.try_claim_slot(0..RESERVED_SLOT, self.number).ok()??;
+        let slot = self.processes.tables.slot(index).ok()?;
         slot.table.store(self.index + 1, Release);
         set_state(slot, SlotState::Member);
         let is_free = |word: &&AtomicU32| word.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok();
@@ -482,7 +482,7 @@ impl<'f, M: Memory> Process<'f, M> {
     /// exec. Without a description (no descriptor is free, say) parent and child have one number,
     /// and count as living while either does.
     pub fn take_child_number(&self, lowest: i32) -> Result<ChildNumber> {
-        let fs = self.all.fs;
+        let fs = self.processes.fs;
         let Some(own) = fs.liveness_description() else {
             return Ok(ChildNumber { number: fs.new_process_number()?, description: None });
         };
@@ -491,7 +491,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let description = reopen_directory(own).and_then(|fresh| rustix::io::fcntl_dupfd_cloexec(fresh, lowest));
         if let Ok(description) = description {
             let number = fs.new_process_number()?;
-            if self.all.platform().hold_liveness(description.as_raw_fd(), number) {
+            if self.processes.platform().hold_liveness(description.as_raw_fd(), number) {
                 return Ok(ChildNumber { number, description: Some(description.into_raw_fd()) });
             }
         }
@@ -500,7 +500,7 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// A child's process number that is its parent's, too.
     pub fn share_number(&self) -> ChildNumber {
-        self.all.fs.share_process_number();
+        self.processes.fs.share_process_number();
         self.slot.shares_number.store(1, Release);
         ChildNumber { number: self.number, description: None }
     }
@@ -510,10 +510,10 @@ impl<'f, M: Memory> Process<'f, M> {
         if fork.shares_directory {
             return Err(Errno::EINVAL);
         }
-        self.all.reap_some(thread)?;
+        self.processes.reap_some(thread)?;
         let number = if fork.number == 0 { self.number } else { fork.number };
-        let child = self.all.claim_slot(thread, number)?;
-        let slot = self.all.areas.slot(child)?;
+        let child = self.processes.claim_slot(thread, number)?;
+        let slot = self.processes.tables.slot(child)?;
         if fork.shares_files {
             self.set_threads();
             self.table.shared.store(1, SeqCst);
@@ -525,24 +525,25 @@ impl<'f, M: Memory> Process<'f, M> {
         slot.program[1].store(self.slot.program[1].load(Relaxed), Relaxed);
         slot.program[0].store(self.slot.program[0].load(Relaxed), Relaxed);
         set_state(slot, SlotState::Prepared);
-        let copied = self.all.act(thread, self.index).and_then(|actor| actor.copy_to_child(child, fork));
+        let copied =
+            self.processes.begin(thread, self.index).and_then(|transaction| transaction.copy_to_child(child, fork));
         if let Err(error) = copied {
-            self.abandon(thread, child);
+            self.cancel_fork(thread, child);
             return Err(error);
         }
         Ok(child)
     }
 
     /// The fork failed: undoes [`Process::prepare_fork`].
-    pub fn abandon(&self, thread: &Thread<'f, M>, child: u32) {
-        let Ok(slot) = self.all.areas.slot(child) else { return };
+    pub fn cancel_fork(&self, thread: &Thread<'f, M>, child: u32) {
+        let Ok(slot) = self.processes.tables.slot(child) else { return };
         let mine = slot.parent.load(Acquire) == self.index + 1;
         if mine
-            && slot.claim_reaping(slot.number(), 0, self.all.me)
+            && slot.claim_reaping(slot.number(), 0, self.processes.own_pid)
             && change_state(slot, SlotState::Prepared, SlotState::Dying)
         {
             // What fails here is left to a reaper.
-            let _ = self.all.take_apart(thread, child);
+            let _ = self.processes.release_slot(thread, child);
         }
     }
 
@@ -550,53 +551,53 @@ impl<'f, M: Memory> Process<'f, M> {
     /// the descriptors; the rest is reaped. (Whoever does not say so is reaped as a whole.)
     pub fn exit(self, thread: &Thread<'f, M>) {
         if self.table.threads.load(Acquire) != 0 {
-            let shared = self.table_index != self.index || self.all.is_shared(self.index).unwrap_or(true);
+            let shared = self.table_index != self.index || self.processes.is_shared(self.index).unwrap_or(true);
             if !shared {
                 let _ = self.close_range(thread, 0, u32::MAX, false);
             }
             return;
         }
-        if self.slot.claim_reaping(self.number, 0, self.all.me) {
+        if self.slot.claim_reaping(self.number, 0, self.processes.own_pid) {
             set_state(self.slot, SlotState::Dying);
-            let _ = self.all.take_apart(thread, self.index);
+            let _ = self.processes.release_slot(thread, self.index);
         }
     }
 
     /// The same process with a new program.
     fn begin_anew(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         {
-            let actor = self.all.act_for_dead(thread, self.index)?;
-            actor.recover_members()?;
-            actor.recover()?;
+            let transaction = self.processes.begin_for_dead(thread, self.index)?;
+            transaction.recover_members()?;
+            transaction.recover()?;
             self.end_wait();
-            actor.drop_mappings(self.index)?;
+            transaction.drop_mappings(self.index)?;
         }
-        self.abandon_unborn(thread)?;
-        let shared = self.table_index != self.index || self.all.is_shared(self.index)?;
+        self.cancel_pending_forks(thread)?;
+        let shared = self.table_index != self.index || self.processes.is_shared(self.index)?;
         if shared {
             return self.unshare(thread)?.begin_anew(thread);
         }
-        let actor = self.all.act_for_dead(thread, self.index)?;
-        actor.end_uses()?;
+        let transaction = self.processes.begin_for_dead(thread, self.index)?;
+        transaction.end_in_flight()?;
         self.table.threads.store(0, Release);
-        actor.each_entry(self.index, 0, u32::MAX, &mut |fd, entry| match entry & 1 {
+        transaction.each_entry(self.index, 0, u32::MAX, &mut |fd, entry| match entry & 1 {
             0 => Ok(()),
-            _ => actor.close(fd, entry),
+            _ => transaction.close(fd, entry),
         })?;
-        drop(actor);
+        drop(transaction);
         Ok(self)
     }
 
     /// Abandons the children that a thread was preparing when exec ended it.
-    fn abandon_unborn(&self, thread: &Thread<'f, M>) -> Result<()> {
-        for index in 0..self.all.areas.header().slots_high.load(Acquire).min(SLOTS) {
-            let slot = self.all.areas.slot(index)?;
+    fn cancel_pending_forks(&self, thread: &Thread<'f, M>) -> Result<()> {
+        for index in 0..self.processes.tables.header().slots_high.load(Acquire).min(SLOTS) {
+            let slot = self.processes.tables.slot(index)?;
             // A child that was made has inherited the lock of its number.
             let number = slot.number();
-            let unborn = number == self.number || !self.all.fs.is_process_alive(number);
+            let unborn = number == self.number || !self.processes.fs.is_process_alive(number);
             let unborn = unborn && state_of(slot) == SlotState::Prepared;
             if unborn && slot.parent.load(Acquire) == self.index + 1 {
-                self.abandon(thread, index);
+                self.cancel_fork(thread, index);
             }
         }
         Ok(())
@@ -605,10 +606,10 @@ impl<'f, M: Memory> Process<'f, M> {
     /// exec gives a process that shared its descriptor table one of its own: it moves to another slot.
     fn unshare(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         let fresh = self.prepare_fork(thread, Fork::default())?;
-        let moved = self.all.adopt(thread, fresh)?;
-        if self.slot.claim_reaping(self.number, 0, moved.all.me) {
+        let moved = self.processes.adopt(thread, fresh)?;
+        if self.slot.claim_reaping(self.number, 0, moved.processes.own_pid) {
             set_state(self.slot, SlotState::Dying);
-            moved.all.take_apart(thread, self.index)?;
+            moved.processes.release_slot(thread, self.index)?;
         }
         Ok(moved)
     }
@@ -630,16 +631,16 @@ impl<'f, M: Memory> Process<'f, M> {
         if cachelet == 0 {
             return None;
         }
-        let number = self.all.fs.dram().cachelet(cachelet).ok()?.number.load(Relaxed);
+        let number = self.processes.fs.dram().cachelet(cachelet).ok()?.number.load(Relaxed);
         Some(Node { cachelet, number })
     }
 
     /// chdir: into the mount, or out of it. Takes a reference of its own.
     pub fn set_directory(&self, thread: &Thread<'f, M>, directory: Option<Node>) -> Result<()> {
-        let actor = self.all.act(thread, self.index)?;
+        let transaction = self.processes.begin(thread, self.index)?;
         match directory {
-            Some(node) => actor.set_directory(self.index, node.cachelet),
-            None => actor.clear(Place::Directory(self.index)),
+            Some(node) => transaction.set_directory(self.index, node.cachelet),
+            None => transaction.clear(TableSlot::Directory(self.index)),
         }
     }
 }

@@ -10,8 +10,8 @@
 //! - A process has range locks only on files that its table has a descriptor of: any close of the file releases them. So whoever
 //!   empties a table finds all of them.
 
-use super::actor::{Actor, Place, Step};
-use super::areas::{Areas, Kind, LOCKS, LockNode, Record, Slot};
+use super::shared_tables::{LOCKS, LockNode, Record, SharedTables, Slot, TableKind};
+use super::table_transaction::{TableSlot, TableTransaction, TransactionStep};
 use super::{Blocked, Conflict, LockKind, LockOwner, LockRange, Locked, Process, Processes};
 use crate::errno::{Errno, Result};
 use core::sync::atomic::AtomicU32;
@@ -22,7 +22,7 @@ use pmem::Memory;
 /// How long one wait for a lock lasts at most: how late the death of an owner is noticed.
 const WAIT_MS: u32 = 100;
 /// Waiters that are followed to find a ring of them.
-const RING_MAX: usize = 64;
+const CYCLE_MAX: usize = 64;
 /// Bit of `waits_last`: an exclusive lock is wanted.
 const EXCLUSIVE: u64 = 1 << 63;
 /// The last byte of a lock that reaches to the end whatever that will be.
@@ -33,7 +33,7 @@ impl LockOwner {
         match self {
             LockOwner::Process(table) => 1 << 56 | table as u64,
             LockOwner::Description(file) => 2 << 56 | file as u64,
-            LockOwner::Foreign { front, number } => 3 << 56 | (front as u64) << 32 | number as u64,
+            LockOwner::Foreign { mount, number } => 3 << 56 | (mount as u64) << 32 | number as u64,
         }
     }
 
@@ -41,7 +41,7 @@ impl LockOwner {
         match word >> 56 {
             1 => LockOwner::Process(word as u32),
             2 => LockOwner::Description(word as u32),
-            _ => LockOwner::Foreign { front: (word >> 32) as u32 & 0xff_ffff, number: word as u32 },
+            _ => LockOwner::Foreign { mount: (word >> 32) as u32 & 0xff_ffff, number: word as u32 },
         }
     }
 }
@@ -82,17 +82,17 @@ impl LockRange {
 
 /// What somebody wants to lock, or has locked.
 #[derive(Debug, Clone, Copy)]
-struct Claimed {
+struct LockRequest {
     owner: LockOwner,
     range: LockRange,
     kind: LockKind,
     pid: i32,
 }
 
-impl Claimed {
-    fn read(node: &LockNode) -> Claimed {
+impl LockRequest {
+    fn read(node: &LockNode) -> LockRequest {
         let kind = if node.exclusive.load(Relaxed) != 0 { LockKind::Exclusive } else { LockKind::Shared };
-        Claimed {
+        LockRequest {
             owner: LockOwner::from_word(node.owner.load(Relaxed)),
             range: LockRange { start: node.start.load(Relaxed), last: node.last.load(Relaxed) },
             kind,
@@ -100,15 +100,15 @@ impl Claimed {
         }
     }
 
-    fn conflicts(&self, other: &Claimed) -> bool {
+    fn conflicts(&self, other: &LockRequest) -> bool {
         self.owner != other.owner
             && (self.kind == LockKind::Exclusive || other.kind == LockKind::Exclusive)
             && self.range.overlaps(&other.range)
     }
 }
 
-impl From<Claimed> for Conflict {
-    fn from(held: Claimed) -> Conflict {
+impl From<LockRequest> for Conflict {
+    fn from(held: LockRequest) -> Conflict {
         Conflict { kind: held.kind, range: held.range, owner: held.owner, pid: held.pid }
     }
 }
@@ -122,13 +122,13 @@ struct Linked<'f> {
 
 /// The nodes of a list, from `head` on. Under the record's lock.
 struct Walk<'a, 'f> {
-    areas: &'a Areas<'f>,
+    tables: &'a SharedTables<'f>,
     link: &'f AtomicU32,
     left: u32,
 }
 
-fn walk<'a, 'f>(areas: &'a Areas<'f>, head: &'f AtomicU32) -> Walk<'a, 'f> {
-    Walk { areas, link: head, left: LOCKS }
+fn walk<'a, 'f>(tables: &'a SharedTables<'f>, head: &'f AtomicU32) -> Walk<'a, 'f> {
+    Walk { tables, link: head, left: LOCKS }
 }
 
 impl<'f> Iterator for Walk<'_, 'f> {
@@ -138,19 +138,19 @@ impl<'f> Iterator for Walk<'_, 'f> {
         // A list is no longer than all nodes together; what is longer is a ring.
         self.left = self.left.checked_sub(1)?;
         let index = self.link.load(Acquire).checked_sub(1)?;
-        let node = self.areas.lock(index).ok()?;
+        let node = self.tables.lock(index).ok()?;
         let link = core::mem::replace(&mut self.link, &node.next);
         Some(Linked { index, link, node })
     }
 }
 
 /// Whether a list leads to a node. Under the record's lock.
-pub(super) fn is_linked<'f>(areas: &Areas<'f>, head: &'f AtomicU32, node: u32) -> Result<bool> {
-    Ok(walk(areas, head).any(|linked| linked.index == node))
+pub(super) fn is_linked<'f>(tables: &SharedTables<'f>, head: &'f AtomicU32, node: u32) -> Result<bool> {
+    Ok(walk(tables, head).any(|linked| linked.index == node))
 }
 
 /// Tells those who wait for locks of a file to look again.
-pub(super) fn tell_waiters<M: Memory>(all: &Processes<'_, M>, record: &Record) {
+pub(super) fn wake_waiters<M: Memory>(all: &Processes<'_, M>, record: &Record) {
     record.version.fetch_add(1, AcqRel);
     if record.waiters.swap(0, AcqRel) != 0 {
         all.platform().wake(&record.version);
@@ -158,61 +158,73 @@ pub(super) fn tell_waiters<M: Memory>(all: &Processes<'_, M>, record: &Record) {
 }
 
 /// Releases what a description has locked of its file: it is going.
-pub(super) fn release_description<M: Memory>(actor: &Actor<'_, '_, M>, cachelet: u32, file: u32) -> Result<()> {
-    release(actor, cachelet, &|owner| owner == LockOwner::Description(file))
+pub(super) fn release_description<M: Memory>(
+    transaction: &TableTransaction<'_, '_, M>,
+    cachelet: u32,
+    file: u32,
+) -> Result<()> {
+    release(transaction, cachelet, &|owner| owner == LockOwner::Description(file))
 }
 
 /// Releases the ranges that a process has locked of a file.
-pub(super) fn release_process<M: Memory>(actor: &Actor<'_, '_, M>, cachelet: u32, table: u32) -> Result<()> {
-    if actor.areas().record(cachelet)?.ranges.load(Acquire) == 0 {
+pub(super) fn release_process<M: Memory>(
+    transaction: &TableTransaction<'_, '_, M>,
+    cachelet: u32,
+    table: u32,
+) -> Result<()> {
+    if transaction.tables().record(cachelet)?.ranges.load(Acquire) == 0 {
         return Ok(());
     }
-    actor.prepare(Place::Nowhere, 0)?;
-    actor.intent().record.store(cachelet, Release);
-    actor.step(Step::Locks);
-    let released = release(actor, cachelet, &|owner| owner == LockOwner::Process(table));
-    actor.step(Step::None);
+    transaction.prepare(TableSlot::Nowhere, 0)?;
+    transaction.intent().record.store(cachelet, Release);
+    transaction.step(TransactionStep::Locks);
+    let released = release(transaction, cachelet, &|owner| owner == LockOwner::Process(table));
+    transaction.step(TransactionStep::None);
     released
 }
 
 /// Releases the locks of owners that `gone` says yes to.
-fn release<M: Memory>(actor: &Actor<'_, '_, M>, cachelet: u32, gone: &dyn Fn(LockOwner) -> bool) -> Result<()> {
-    let record = actor.areas().record(cachelet)?;
+fn release<M: Memory>(
+    transaction: &TableTransaction<'_, '_, M>,
+    cachelet: u32,
+    gone: &dyn Fn(LockOwner) -> bool,
+) -> Result<()> {
+    let record = transaction.tables().record(cachelet)?;
     if record.ranges.load(Acquire) == 0 && record.flocks.load(Acquire) == 0 {
         return Ok(());
     }
-    actor.lock_record(cachelet)?;
+    transaction.lock_record(cachelet)?;
     let mut released = false;
     for head in [&record.ranges, &record.flocks] {
         while let Some(found) =
-            walk(actor.areas(), head).find(|linked| gone(LockOwner::from_word(linked.node.owner.load(Relaxed))))
+            walk(transaction.tables(), head).find(|linked| gone(LockOwner::from_word(linked.node.owner.load(Relaxed))))
         {
-            actor.remove_lock(&found)?;
+            transaction.remove_lock(&found)?;
             released = true;
         }
     }
-    actor.unlock_record(record);
+    transaction.unlock_record(record);
     if released {
-        tell_waiters(actor.all, record);
+        wake_waiters(transaction.processes, record);
     }
     Ok(())
 }
 
-impl<'f, M: Memory> Actor<'_, 'f, M> {
+impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
     fn remove_lock(&self, found: &Linked<'f>) -> Result<()> {
         let unlinked = &self.intent().unlinked;
         found.node.claimed.store(self.ticket(), Release);
         unlinked.store(found.index + 1, Release);
         found.link.store(found.node.next.load(Relaxed), Release);
-        self.unclaim(Kind::Lock, found.index)?;
+        self.unclaim(TableKind::Lock, found.index)?;
         unlinked.store(0, Release);
         Ok(())
     }
 
     /// Claims a node, as the `which`th of the operation, and fills it.
-    fn new_lock(&self, which: usize, cachelet: u32, claimed: &Claimed) -> Result<u32> {
-        let index = self.claim(Kind::Lock, which)?.ok_or(Errno::ENOLCK)?;
-        let node = self.areas().lock(index)?;
+    fn new_lock(&self, which: usize, cachelet: u32, claimed: &LockRequest) -> Result<u32> {
+        let index = self.claim(TableKind::Lock, which)?.ok_or(Errno::ENOLCK)?;
+        let node = self.tables().lock(index)?;
         node.owner.store(claimed.owner.word(), Relaxed);
         node.start.store(claimed.range.start, Relaxed);
         node.last.store(claimed.range.last, Relaxed);
@@ -223,21 +235,21 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
     }
 
     fn insert_lock(&self, link: &AtomicU32, index: u32) -> Result<()> {
-        self.areas().lock(index)?.next.store(link.load(Relaxed), Relaxed);
+        self.tables().lock(index)?.next.store(link.load(Relaxed), Relaxed);
         link.store(index + 1, Release);
         Ok(())
     }
 
     /// Runs `change` with a record locked, as a step that can be recovered.
     fn with_locks<T>(&self, cachelet: u32, change: impl FnOnce(&'f Record) -> Result<T>) -> Result<T> {
-        self.prepare(Place::Nowhere, 0)?;
+        self.prepare(TableSlot::Nowhere, 0)?;
         self.intent().record.store(cachelet, Release);
-        self.step(Step::Locks);
+        self.step(TransactionStep::Locks);
         let record = self.lock_record(cachelet)?;
         let changed = change(record);
         let cleaned = self.undo_claims();
         self.unlock_record(record);
-        self.step(Step::None);
+        self.step(TransactionStep::None);
         cleaned.and(changed)
     }
 
@@ -245,7 +257,7 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
     fn position(&self, record: &'f Record, owner: LockOwner, start: u64) -> &'f AtomicU32 {
         let mut link = &record.ranges;
         let mut among_own = false;
-        for linked in walk(self.areas(), &record.ranges) {
+        for linked in walk(self.tables(), &record.ranges) {
             let own = linked.node.owner.load(Relaxed) == owner.word();
             // Before an own range behind it; or else behind the last own one; or at the end.
             if (own && linked.node.start.load(Relaxed) >= start) || (among_own && !own) {
@@ -257,24 +269,24 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
         link
     }
 
-    fn first(&self, head: &'f AtomicU32, meant: &dyn Fn(&Claimed) -> bool) -> Option<Claimed> {
-        walk(self.areas(), head).map(|linked| Claimed::read(linked.node)).find(|other| meant(other))
+    fn first(&self, head: &'f AtomicU32, meant: &dyn Fn(&LockRequest) -> bool) -> Option<LockRequest> {
+        walk(self.tables(), head).map(|linked| LockRequest::read(linked.node)).find(|other| meant(other))
     }
 
-    fn first_conflict(&self, head: &'f AtomicU32, wanted: &Claimed) -> Option<Claimed> {
+    fn first_conflict(&self, head: &'f AtomicU32, wanted: &LockRequest) -> Option<LockRequest> {
         self.first(head, &|other| other.conflicts(wanted))
     }
 
     /// Sets a range to a kind, or to no lock. Nobody is in the way.
-    fn set_range(&self, record: &'f Record, cachelet: u32, wanted: &Claimed, kind: Option<LockKind>) -> Result<()> {
+    fn set_range(&self, record: &'f Record, cachelet: u32, wanted: &LockRequest, kind: Option<LockKind>) -> Result<()> {
         let own = || {
-            walk(self.areas(), &record.ranges).filter(|linked| linked.node.owner.load(Relaxed) == wanted.owner.word())
+            walk(self.tables(), &record.ranges).filter(|linked| linked.node.owner.load(Relaxed) == wanted.owner.word())
         };
         let range = wanted.range;
         let mut whole = range;
         let mut tail = None;
         for linked in own() {
-            let held = Claimed::read(linked.node);
+            let held = LockRequest::read(linked.node);
             if Some(held.kind) == kind {
                 if held.range.contains(&range) {
                     return Ok(());
@@ -285,7 +297,7 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
                 }
             } else if held.range.start < range.start && held.range.last > range.last {
                 // It is cut in two: the part behind becomes a node of its own.
-                tail = Some(Claimed { range: LockRange { start: range.last + 1, last: held.range.last }, ..held });
+                tail = Some(LockRequest { range: LockRange { start: range.last + 1, last: held.range.last }, ..held });
             }
         }
         // All that can fail comes first. Then what is added, and then what goes: at every moment all is held that is held before and after.
@@ -294,7 +306,7 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
             None => None,
         };
         let added = match kind {
-            Some(kind) => Some(self.new_lock(1, cachelet, &Claimed { range: whole, kind, ..*wanted })?),
+            Some(kind) => Some(self.new_lock(1, cachelet, &LockRequest { range: whole, kind, ..*wanted })?),
             None => None,
         };
         if let Some((start, index)) = tail {
@@ -306,7 +318,7 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
         let is_new = |index: u32| Some(index) == added || tail.is_some_and(|(_, tail)| tail == index);
         while let Some((linked, held)) = own()
             .filter(|linked| !is_new(linked.index))
-            .map(|linked| (Claimed::read(linked.node), linked))
+            .map(|linked| (LockRequest::read(linked.node), linked))
             .find(|(held, _)| held.range.overlaps(&range) || (Some(held.kind) == kind && held.range.touches(&range)))
             .map(|(held, linked)| (linked, held))
         {
@@ -325,9 +337,9 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
     fn lock_range(
         &self,
         node: Node,
-        wanted: &Claimed,
+        wanted: &LockRequest,
         kind: Option<LockKind>,
-    ) -> Result<core::result::Result<(), (Blocked, Claimed)>> {
+    ) -> Result<core::result::Result<(), (Blocked, LockRequest)>> {
         let changed = self.with_locks(node.cachelet, |record| {
             if kind.is_some()
                 && let Some(other) = self.first_conflict(&record.ranges, wanted)
@@ -339,18 +351,18 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
         })?;
         if changed.is_ok() {
             // Even a lock may let others in: one that was exclusive before.
-            tell_waiters(self.all, self.areas().record(node.cachelet)?);
+            wake_waiters(self.processes, self.tables().record(node.cachelet)?);
         }
         Ok(changed)
     }
 
-    fn flock(&self, node: Node, wanted: &Claimed, kind: Option<LockKind>) -> Result<Locked> {
+    fn flock(&self, node: Node, wanted: &LockRequest, kind: Option<LockKind>) -> Result<Locked> {
         let mut released = false;
         let locked = self.with_locks(node.cachelet, |record| {
-            let own = walk(self.areas(), &record.flocks)
+            let own = walk(self.tables(), &record.flocks)
                 .find(|linked| linked.node.owner.load(Relaxed) == wanted.owner.word());
             if let Some(own) = own {
-                if Some(Claimed::read(own.node).kind) == kind {
+                if Some(LockRequest::read(own.node).kind) == kind {
                     return Ok(Locked::Done);
                 }
                 // Also where the new one is refused, as on Linux.
@@ -370,9 +382,9 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
             Ok(Locked::Done)
         })?;
         if released {
-            let record = self.areas().record(node.cachelet)?;
+            let record = self.tables().record(node.cachelet)?;
             // Not for oneself: what was seen stays what is waited for.
-            tell_waiters(self.all, record);
+            wake_waiters(self.processes, record);
             if let Locked::Blocked(blocked) = locked {
                 return Ok(Locked::Blocked(Blocked { version: blocked.version.wrapping_add(1), ..blocked }));
             }
@@ -383,30 +395,30 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
     /// Whether the actor's process has to give up waiting for `blocker`: the processes wait for each other in a ring, and it was the last to come. The
     /// others of the ring find the same, so one of them is told, whoever looks when. If the last one looked before another had said what it waits for, it finds
     /// the ring when it attempts again.
-    fn must_give_up(&self, blocker: LockOwner) -> Result<bool> {
-        let Some(ring) = self.ring(blocker)? else { return Ok(false) };
+    fn is_deadlock_victim(&self, blocker: LockOwner) -> Result<bool> {
+        let Some(ring) = self.deadlock_cycle(blocker)? else { return Ok(false) };
         // Who is passed is not held meanwhile: a ring of what was true one after the other is none. One whose waits are the same when looked at again was there
         // between the two looks, since who waits releases nothing.
-        if self.ring(blocker)? != Some(ring) {
+        if self.deadlock_cycle(blocker)? != Some(ring) {
             return Ok(false);
         }
-        let mine = self.areas().slot(self.table)?.wait();
+        let mine = self.tables().slot(self.table)?.wait();
         Ok(ring.iter().flatten().all(|other| !other.is_newer(mine)))
     }
 
     /// The waits from that of `blocker` to the actor's own, if they lead there.
-    fn ring(&self, blocker: LockOwner) -> Result<Option<[Option<Wait>; RING_MAX]>> {
+    fn deadlock_cycle(&self, blocker: LockOwner) -> Result<Option<[Option<Wait>; CYCLE_MAX]>> {
         let me = LockOwner::Process(self.table);
-        let mut ring = [None; RING_MAX];
+        let mut ring = [None; CYCLE_MAX];
         let mut next = blocker;
-        for place in &mut ring {
+        for slot_at in &mut ring {
             if next == me {
                 return Ok(Some(ring));
             }
             let LockOwner::Process(table) = next else { return Ok(None) };
-            let wait = self.areas().slot(table)?.wait();
+            let wait = self.tables().slot(table)?.wait();
             let Some(waiting) = self.blocker_of(table, wait)? else { return Ok(None) };
-            *place = Some(wait);
+            *slot_at = Some(wait);
             next = waiting;
         }
         Ok(None)
@@ -417,9 +429,9 @@ impl<'f, M: Memory> Actor<'_, 'f, M> {
         if wait.cachelet == 0 {
             return Ok(None);
         }
-        let slot: &Slot = self.areas().slot(table)?;
+        let slot: &Slot = self.tables().slot(table)?;
         let (range, kind) = slot.waits_for();
-        let wanted = Claimed { owner: LockOwner::Process(table), range, kind, pid: 0 };
+        let wanted = LockRequest { owner: LockOwner::Process(table), range, kind, pid: 0 };
         self.with_locks(wait.cachelet, |record| {
             Ok(self.first_conflict(&record.ranges, &wanted).map(|other| other.owner))
         })
@@ -471,20 +483,20 @@ impl Slot {
 impl<'f, M: Memory> Process<'f, M> {
     /// flock(2): `None` unlocks. A conversion that is blocked has lost the lock before, as on Linux.
     pub fn flock(&self, thread: &Thread<'f, M>, fd: u32, kind: Option<LockKind>) -> Result<Locked> {
-        let actor = self.all.act(thread, self.index)?;
+        let transaction = self.processes.begin(thread, self.index)?;
         let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
-        let file = self.all.areas.file(descriptor.file)?;
+        let file = self.processes.tables.file(descriptor.file)?;
         if file.is_path() {
             return Err(Errno::EBADF);
         }
         let owner = LockOwner::Description(descriptor.file);
-        let wanted = Claimed {
+        let wanted = LockRequest {
             owner,
             range: LockRange::ALL,
             kind: kind.unwrap_or(LockKind::Shared),
             pid: self.process_id() as i32,
         };
-        actor.flock(file.node(), &wanted, kind)
+        transaction.flock(file.node(), &wanted, kind)
     }
 
     /// fcntl(F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW): `None` unlocks. `of_description`: an OFD lock. EBADF: not ours, or not opened for that;
@@ -498,9 +510,9 @@ impl<'f, M: Memory> Process<'f, M> {
         of_description: bool,
         waits: bool,
     ) -> Result<Locked> {
-        let actor = self.all.act(thread, self.index)?;
+        let transaction = self.processes.begin(thread, self.index)?;
         let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
-        let file = self.all.areas.file(descriptor.file)?;
+        let file = self.processes.tables.file(descriptor.file)?;
         let allowed = match kind {
             None => !file.is_path(),
             Some(LockKind::Shared) => file.reads(),
@@ -511,15 +523,15 @@ impl<'f, M: Memory> Process<'f, M> {
         }
         let owner = self.owner(descriptor.file, of_description);
         let pid = if of_description { -1 } else { self.process_id() as i32 };
-        let wanted = Claimed { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid };
-        let (blocked, other) = match actor.lock_range(file.node(), &wanted, kind)? {
+        let wanted = LockRequest { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid };
+        let (blocked, other) = match transaction.lock_range(file.node(), &wanted, kind)? {
             Ok(()) => return Ok(Locked::Done),
             Err(in_the_way) => in_the_way,
         };
         if waits && !of_description {
             // Said before looking: of two that close a ring at once at least one sees it.
-            self.say_what_is_waited_for(&blocked, &wanted)?;
-            if actor.must_give_up(other.owner)? {
+            self.publish_wait(&blocked, &wanted)?;
+            if transaction.is_deadlock_victim(other.owner)? {
                 self.end_wait();
                 return Err(Errno::EDEADLK);
             }
@@ -532,7 +544,7 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// Says what the process waits for. To say the same again is to go on waiting.
-    fn say_what_is_waited_for(&self, blocked: &Blocked, wanted: &Claimed) -> Result<()> {
+    fn publish_wait(&self, blocked: &Blocked, wanted: &LockRequest) -> Result<()> {
         let (table, cachelet) = (self.table, blocked.node.cachelet);
         if table.wait().cachelet == cachelet && table.waits_for() == (wanted.range, wanted.kind) {
             return Ok(());
@@ -541,7 +553,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let exclusive = if wanted.kind == LockKind::Exclusive { EXCLUSIVE } else { 0 };
         table.waits_start.store(wanted.range.start, Relaxed);
         table.waits_last.store(wanted.range.last | exclusive, Relaxed);
-        let number = self.all.areas.header().waits.fetch_add(1, SeqCst);
+        let number = self.processes.tables.header().waits.fetch_add(1, SeqCst);
         table.set_wait(Wait { number, cachelet });
         Ok(())
     }
@@ -556,9 +568,9 @@ impl<'f, M: Memory> Process<'f, M> {
         kind: Option<LockKind>,
         of_description: bool,
     ) -> Result<Option<Conflict>> {
-        let actor = self.all.act(thread, self.index)?;
+        let transaction = self.processes.begin(thread, self.index)?;
         let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
-        let file = self.all.areas.file(descriptor.file)?;
+        let file = self.processes.tables.file(descriptor.file)?;
         if file.is_path() {
             return Err(Errno::EBADF);
         }
@@ -566,9 +578,9 @@ impl<'f, M: Memory> Process<'f, M> {
             return Err(Errno::EINVAL);
         }
         let owner = self.owner(descriptor.file, of_description);
-        let wanted = Claimed { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid: 0 };
-        let found = actor.with_locks(file.node().cachelet, |record| {
-            Ok(actor.first(&record.ranges, &|other| match kind {
+        let wanted = LockRequest { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid: 0 };
+        let found = transaction.with_locks(file.node().cachelet, |record| {
+            Ok(transaction.first(&record.ranges, &|other| match kind {
                 Some(_) => other.conflicts(&wanted),
                 None => other.owner == owner && other.range.overlaps(&range),
             }))
@@ -577,21 +589,21 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// Sleeps until the locks of the file change, a signal comes, or a short time has passed (100 ms: after that somebody looks whether
-    /// the blocker still lives). The caller then attempts again, unless a signal came. Holds no [`Using`](super::Using).
+    /// the blocker still lives). The caller then attempts again, unless a signal came. Holds no [`InFlightFile`](super::InFlightFile).
     pub fn wait_for_lock(&self, thread: &Thread<'f, M>, blocked: &Blocked) {
-        let Ok(record) = self.all.areas.record(blocked.node.cachelet) else { return };
+        let Ok(record) = self.processes.tables.record(blocked.node.cachelet) else { return };
         record.waiters.store(1, SeqCst);
         if record.version.load(SeqCst) != blocked.version {
             return;
         }
-        self.all.platform().wait(&record.version, blocked.version, WAIT_MS);
+        self.processes.platform().wait(&record.version, blocked.version, WAIT_MS);
         if record.version.load(Acquire) == blocked.version {
             // Nobody gave anything up: perhaps because he cannot any more.
             let _ = match blocked.blocker {
-                LockOwner::Process(slot) | LockOwner::Foreign { front: slot, .. } => {
-                    self.all.reap_if_dead(thread, slot).map(u32::from)
+                LockOwner::Process(slot) | LockOwner::Foreign { mount: slot, .. } => {
+                    self.processes.reap_if_dead(thread, slot).map(u32::from)
                 }
-                LockOwner::Description(_) => self.all.reap_all(thread),
+                LockOwner::Description(_) => self.processes.reap_all(thread),
             };
         }
     }
@@ -611,15 +623,15 @@ impl<'f, M: Memory> Process<'f, M> {
         range: Option<LockRange>,
         kind: Option<LockKind>,
     ) -> Result<Locked> {
-        let actor = self.all.act(thread, self.index)?;
+        let transaction = self.processes.begin(thread, self.index)?;
         self.slot.foreign.store(1, Release);
-        let owner = LockOwner::Foreign { front: self.index, number };
+        let owner = LockOwner::Foreign { mount: self.index, number };
         let wanted_kind = kind.unwrap_or(LockKind::Shared);
-        let wanted = Claimed { owner, range: range.unwrap_or(LockRange::ALL), kind: wanted_kind, pid };
+        let wanted = LockRequest { owner, range: range.unwrap_or(LockRange::ALL), kind: wanted_kind, pid };
         if range.is_none() {
-            return actor.flock(node, &wanted, kind);
+            return transaction.flock(node, &wanted, kind);
         }
-        Ok(match actor.lock_range(node, &wanted, kind)? {
+        Ok(match transaction.lock_range(node, &wanted, kind)? {
             Ok(()) => Locked::Done,
             Err((blocked, _)) => Locked::Blocked(blocked),
         })
@@ -634,31 +646,32 @@ impl<'f, M: Memory> Process<'f, M> {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Conflict>> {
-        let actor = self.all.act(thread, self.index)?;
-        let wanted = Claimed { owner: LockOwner::Foreign { front: self.index, number }, range, kind, pid: 0 };
-        let found = actor.with_locks(node.cachelet, |record| Ok(actor.first_conflict(&record.ranges, &wanted)))?;
+        let transaction = self.processes.begin(thread, self.index)?;
+        let wanted = LockRequest { owner: LockOwner::Foreign { mount: self.index, number }, range, kind, pid: 0 };
+        let found =
+            transaction.with_locks(node.cachelet, |record| Ok(transaction.first_conflict(&record.ranges, &wanted)))?;
         Ok(found.map(Conflict::from))
     }
 }
 
 /// Releases all locks of the foreign owners of a front that died.
-pub(super) fn release_front<M: Memory>(actor: &Actor<'_, '_, M>) -> Result<()> {
-    let front = actor.index;
-    let is_ours = |owner| matches!(owner, LockOwner::Foreign { front: of, .. } if of == front);
-    actor.areas().each_claimed(Kind::Lock, &mut |index| {
-        let node = actor.areas().lock(index)?;
+pub(super) fn release_mount_locks<M: Memory>(transaction: &TableTransaction<'_, '_, M>) -> Result<()> {
+    let mount = transaction.index;
+    let is_ours = |owner| matches!(owner, LockOwner::Foreign { mount: of, .. } if of == mount);
+    transaction.tables().each_claimed(TableKind::Lock, &mut |index| {
+        let node = transaction.tables().lock(index)?;
         if !is_ours(LockOwner::from_word(node.owner.load(Relaxed))) {
             return Ok(());
         }
         // It may have become another one since; then nothing there is ours.
         let cachelet = node.record.load(Relaxed);
-        actor.prepare(Place::Nowhere, 0)?;
-        actor.intent().record.store(cachelet, Release);
-        actor.step(Step::Locks);
-        let released = release(actor, cachelet, &is_ours);
-        actor.step(Step::None);
+        transaction.prepare(TableSlot::Nowhere, 0)?;
+        transaction.intent().record.store(cachelet, Release);
+        transaction.step(TransactionStep::Locks);
+        let released = release(transaction, cachelet, &is_ours);
+        transaction.step(TransactionStep::None);
         released
     })?;
-    actor.slot.foreign.store(0, Release);
+    transaction.slot.foreign.store(0, Release);
     Ok(())
 }

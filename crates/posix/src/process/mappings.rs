@@ -1,8 +1,8 @@
 //! Which files a process has mapped where: so that the file's blocks stay while somebody looks at them, and come back when he is gone.
 
-use super::actor::{Actor, ONE_MAPPING, Place, Step};
-use super::areas::{Kind, MappingNode};
 use super::lists::walk_mappings;
+use super::shared_tables::{MappingNode, TableKind};
+use super::table_transaction::{ONE_MAPPING, TableSlot, TableTransaction, TransactionStep};
 use super::{FileMapping, Process};
 use crate::errno::{Errno, Result};
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -50,17 +50,17 @@ impl FileMapping {
     }
 }
 
-impl<M: Memory> Actor<'_, '_, M> {
+impl<M: Memory> TableTransaction<'_, '_, M> {
     /// Records a mapping of a slot.
     pub(super) fn add_mapping(&self, slot: u32, mapping: &FileMapping) -> Result<()> {
         let intent = self.intent();
-        self.prepare(Place::Mappings(slot), 0)?;
-        self.step(Step::Claim);
-        let Some(index) = self.claim(Kind::Mapping, 0)? else {
-            self.step(Step::None);
+        self.prepare(TableSlot::Mappings(slot), 0)?;
+        self.step(TransactionStep::Claim);
+        let Some(index) = self.claim(TableKind::Mapping, 0)? else {
+            self.step(TransactionStep::None);
             return Err(Errno::ENOMEM);
         };
-        let node = self.areas().mapping(index)?;
+        let node = self.tables().mapping(index)?;
         node.address.store(mapping.address, Relaxed);
         node.length.store(mapping.length, Relaxed);
         node.offset.store(mapping.offset, Relaxed);
@@ -68,8 +68,8 @@ impl<M: Memory> Actor<'_, '_, M> {
         node.cachelet.store(mapping.node.cachelet, Relaxed);
         node.flags.store(flags_of(mapping), Relaxed);
         intent.record.store(mapping.node.cachelet, Release);
-        self.take_record(ONE_MAPPING, Step::LinkMapping)?;
-        self.go_on()
+        self.take_record(ONE_MAPPING, TransactionStep::LinkMapping)?;
+        self.resume()
     }
 
     /// The first mapping of a slot that `wanted` says yes to.
@@ -78,10 +78,10 @@ impl<M: Memory> Actor<'_, '_, M> {
         slot: u32,
         wanted: &mut dyn FnMut(&FileMapping) -> bool,
     ) -> Result<Option<(u32, FileMapping)>> {
-        let areas = self.areas();
+        let tables = self.tables();
         let mut found = None;
-        walk_mappings(areas, slot, &mut |index, _| {
-            let mapping = areas.mapping(index).ok().map(read).filter(|mapping| wanted(mapping));
+        walk_mappings(tables, slot, &mut |index, _| {
+            let mapping = tables.mapping(index).ok().map(read).filter(|mapping| wanted(mapping));
             found = mapping.map(|mapping| (index, mapping));
             found.is_none()
         })?;
@@ -103,14 +103,14 @@ impl<M: Memory> Actor<'_, '_, M> {
     fn end_mapping(&self, slot: u32, index: u32, mapping: &FileMapping) -> Result<()> {
         if mapping.stores && !mapping.inherited {
             // An image without room for it leaves the times as they are: what ends cannot fail.
-            let _ = self.thread.note_stores(mapping.node);
+            let _ = self.thread.record_stores(mapping.node);
         }
         self.drop_mapping(slot, index)
     }
 
     /// Gives a child a copy of a mapping.
     pub(super) fn inherit_mapping(&self, child: u32, index: u32) -> Result<()> {
-        let mapping = read(self.areas().mapping(index)?);
+        let mapping = read(self.tables().mapping(index)?);
         self.add_mapping(child, &FileMapping { inherited: true, ..mapping })
     }
 
@@ -131,29 +131,30 @@ impl<'f, M: Memory> Process<'f, M> {
         if mapping.length == 0 || mapping.address.checked_add(mapping.length).is_none() {
             return Err(Errno::EINVAL);
         }
-        let actor = self.all.act(thread, self.index)?;
+        let transaction = self.processes.begin(thread, self.index)?;
         // What is cut away may be all that holds the file.
-        let old = actor.find_mapping(self.index, &mut |old| old.part(mapping.address, mapping.end()).is_some())?;
+        let old =
+            transaction.find_mapping(self.index, &mut |old| old.part(mapping.address, mapping.end()).is_some())?;
         if old.is_some() {
-            actor.cut(self.index, mapping.address, mapping.end())?;
+            transaction.cut(self.index, mapping.address, mapping.end())?;
         }
-        actor.add_mapping(self.index, mapping)
+        transaction.add_mapping(self.index, mapping)
     }
 
     /// Allows or refuses, *before* mprotect, that the process stores into the shared mappings of an address range. EACCES: one is of a file
     /// that was not opened for writing.
     pub fn allow_stores(&self, thread: &Thread<'f, M>, address: u64, length: u64) -> Result<()> {
         let end = address.saturating_add(length);
-        let actor = self.all.act(thread, self.index)?;
-        let areas = actor.areas();
+        let transaction = self.processes.begin(thread, self.index)?;
+        let tables = transaction.tables();
         let is_meant = |mapping: &FileMapping| mapping.shared && mapping.part(address, end).is_some();
-        if actor.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.writable)?.is_some() {
+        if transaction.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.writable)?.is_some() {
             return Err(Errno::EACCES);
         }
         while let Some((index, _)) =
-            actor.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.stores)?
+            transaction.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.stores)?
         {
-            areas.mapping(index)?.flags.fetch_or(STORES, Relaxed);
+            tables.mapping(index)?.flags.fetch_or(STORES, Relaxed);
         }
         Ok(())
     }
@@ -167,7 +168,7 @@ impl<'f, M: Memory> Process<'f, M> {
             let Some(mapping) = self.mapping_at(thread, at)? else { break };
             let part = mapping.part(at, end).ok_or(Errno::EIO)?;
             if part.writable && !thread.fs().is_read_only() {
-                thread.note_stores(part.node)?;
+                thread.record_stores(part.node)?;
             }
             if durable {
                 thread.flush_mapped(part.node, part.offset, part.length)?;
@@ -179,20 +180,21 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Forgets the mappings of an address range, *after* it was unmapped or replaced; parts of a mapping outside stay. ENOMEM: too many.
     pub fn remove_mappings(&self, thread: &Thread<'f, M>, address: u64, length: u64) -> Result<()> {
-        self.all.act(thread, self.index)?.cut(self.index, address, address.saturating_add(length))
+        self.processes.begin(thread, self.index)?.cut(self.index, address, address.saturating_add(length))
     }
 
     /// The mapping at an address, if it is of this file system.
     pub fn mapping_at(&self, thread: &Thread<'f, M>, address: u64) -> Result<Option<FileMapping>> {
-        let actor = self.all.act(thread, self.index)?;
-        let found = actor.find_mapping(self.index, &mut |mapping| mapping.part(address, address + 1).is_some())?;
+        let transaction = self.processes.begin(thread, self.index)?;
+        let found =
+            transaction.find_mapping(self.index, &mut |mapping| mapping.part(address, address + 1).is_some())?;
         Ok(found.map(|(_, mapping)| mapping))
     }
 
     /// Gives all mappings to `each`, in no order; it must not call this layer.
     pub fn mappings(&self, thread: &Thread<'f, M>, each: &mut dyn FnMut(&FileMapping)) -> Result<()> {
-        let actor = self.all.act(thread, self.index)?;
-        let all = actor.find_mapping(self.index, &mut |mapping| {
+        let transaction = self.processes.begin(thread, self.index)?;
+        let all = transaction.find_mapping(self.index, &mut |mapping| {
             each(mapping);
             false
         });

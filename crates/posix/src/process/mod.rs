@@ -14,27 +14,27 @@
 //! Methods that may give up a file take the engine's [`Thread`]. The calls of one process may come from several of its threads, if it was told so
 //! ([`Process::set_threads`]). A signal handler must not call this layer while the thread it interrupted is inside: the front defers it.
 
-mod actor;
-mod areas;
 mod descriptors;
+mod fd_passing;
 mod life;
 mod lists;
 mod locks;
 mod mappings;
 mod programs;
 mod recovery;
-mod transit;
+mod shared_tables;
+mod table_transaction;
 mod usage;
 
-pub(crate) use areas::ask_for_record;
 pub use programs::Program;
+pub(crate) use shared_tables::prefetch_record;
 pub use usage::Usage;
 
 use crate::errno::Result;
 use crate::open_file::OpenFile;
-use areas::{Areas, Slot};
 use engine::{Fs, Node, Platform, Thread};
 use pmem::{Direct, Memory};
+use shared_tables::{SharedTables, Slot};
 
 /// Descriptors that a process can have.
 pub const DESCRIPTORS_MAX: u32 = 1 << 20;
@@ -42,16 +42,16 @@ pub const DESCRIPTORS_MAX: u32 = 1 << 20;
 /// The processes of a file system: a view of the shared tables. Cheap to make and to copy.
 pub struct Processes<'f, M: Memory = Direct> {
     fs: &'f Fs<M>,
-    areas: Areas<'f>,
+    tables: SharedTables<'f>,
     /// Ticket of the process that looks through it; zero: not registered.
-    me: u32,
+    own_pid: u32,
 }
 
 /// A process that uses the file system: a slot in the tables. All threads of the process may use it.
 ///
 /// A copy of the value is the same process. What it names ends with [`Process::exit`], or when the process dies.
 pub struct Process<'f, M: Memory = Direct> {
-    all: Processes<'f, M>,
+    processes: Processes<'f, M>,
     index: u32,
     /// The process number that the slot has.
     number: u32,
@@ -98,7 +98,7 @@ pub struct Descriptor {
 
 /// An open file description in use by a call: it stays what it is until this is dropped, even if another thread closes the descriptor.
 /// It may be kept for the time of a call that ends soon, but not while waiting for a lock ([`Process::wait_for_lock`] tells how).
-pub struct Using<'u, 'f, M: Memory = Direct> {
+pub struct InFlightFile<'u, 'f, M: Memory = Direct> {
     process: &'u Process<'f, M>,
     thread: &'u Thread<'f, M>,
     file: &'f OpenFile,
@@ -118,7 +118,7 @@ pub enum LockOwner {
     /// does too.
     Foreign {
         /// Slot of the front's process.
-        front: u32,
+        mount: u32,
         /// The front's number.
         number: u32,
     },
@@ -174,15 +174,15 @@ pub struct Blocked {
 
 /// A descriptor on its way to another process: how that one finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token {
-    /// Entry of the table: 0 to [`TOKENS_MAX`].
+pub struct FdToken {
+    /// Entry of the table: 0 to [`FD_TOKENS_MAX`].
     pub index: u32,
     /// A number that nobody can guess.
     pub secret: u64,
 }
 
 /// Descriptors that can be on their way at a time.
-pub const TOKENS_MAX: u32 = 4096;
+pub const FD_TOKENS_MAX: u32 = 4096;
 
 /// A range of a process's addresses that shows a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,7 +222,7 @@ impl<M: Memory> Copy for Process<'_, M> {}
 impl<'f, M: Memory> Processes<'f, M> {
     /// The processes of a file system.
     pub fn new(fs: &'f Fs<M>) -> Result<Self> {
-        Ok(Processes { fs, areas: Areas::new(fs)?, me: 0 })
+        Ok(Processes { fs, tables: SharedTables::new(fs)?, own_pid: 0 })
     }
 
     fn platform(&self) -> &'static dyn Platform {

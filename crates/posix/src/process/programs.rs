@@ -3,7 +3,7 @@
 //! There are no counts that a death could leave behind: a process names its program in its slot, and whoever wants to know looks at all slots. That is asked seldom, of files that
 //! may be executed only.
 
-use super::areas::{Kind, SLOTS};
+use super::shared_tables::{SLOTS, TableKind};
 use super::{Process, Processes};
 use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -32,8 +32,8 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     fn seems_to_run(&self, program: Program) -> Result<bool> {
-        for index in 0..self.areas.header().slots_high.load(Acquire).min(SLOTS) {
-            let [number, generation] = &self.areas.slot(index)?.program;
+        for index in 0..self.tables.header().slots_high.load(Acquire).min(SLOTS) {
+            let [number, generation] = &self.tables.slot(index)?.program;
             if number.load(Acquire) == program.number && generation.load(Relaxed) == u64::from(program.generation) {
                 return Ok(true);
             }
@@ -48,8 +48,8 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     fn seems_written(&self, number: u64) -> Result<bool> {
         let mut found = false;
-        self.areas.each_claimed(Kind::File, &mut |index| {
-            let file = self.areas.file(index)?;
+        self.tables.each_claimed(TableKind::File, &mut |index| {
+            let file = self.tables.file(index)?;
             found |= file.node().number == number && file.writes();
             Ok(())
         })?;

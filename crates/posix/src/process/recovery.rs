@@ -1,21 +1,21 @@
 //! What a dead process was at: put in order by whoever takes its slot over.
 //!
-//! The steps and what they promise are those of [`super::actor`]: here the one that was under way is put back to its beginning, and the operation then undone (while
+//! The steps and what they promise are those of [`super::table_transaction`]: here the one that was under way is put back to its beginning, and the operation then undone (while
 //! nothing refers to what was taken) or gone on with.
 
-use super::actor::{Actor, BUSY, Place, Step};
-use super::areas::Kind;
+use super::shared_tables::TableKind;
+use super::table_transaction::{BUSY, TableSlot, TableTransaction, TransactionStep};
 use super::{life, lists, locks};
 use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
 
-impl<M: Memory> Actor<'_, '_, M> {
+impl<M: Memory> TableTransaction<'_, '_, M> {
     /// Of a process that is gone: puts in order what its threads were at, and frees their slots.
     pub fn recover_members(&self) -> Result<()> {
         for word in &self.slot.members {
             let Some(index) = word.load(Acquire).checked_sub(1) else { continue };
-            let slot = self.areas().slot(index)?;
+            let slot = self.tables().slot(index)?;
             self.as_member(index, slot).recover()?;
             // In this order: a slot that is in the list is this process's.
             word.store(0, Release);
@@ -29,18 +29,18 @@ impl<M: Memory> Actor<'_, '_, M> {
         let step = self.present_step();
         self.free_locks(step)?;
         match step {
-            Step::Claim | Step::TakeRecord | Step::TakeUsers => {
+            TransactionStep::Claim | TransactionStep::TakeRecord | TransactionStep::TakeReferences => {
                 self.undo_claims()?;
-                if let Some(word) = self.place_word(Place::from_word(self.intent().place.load(Relaxed)))? {
+                if let Some(word) = self.slot_word(TableSlot::from_word(self.intent().place.load(Relaxed)))? {
                     let _ = word.compare_exchange(BUSY, 0, Release, Relaxed);
                 }
-                self.step(Step::None);
+                self.step(TransactionStep::None);
             }
             _ => {}
         }
-        let done = self.go_on();
-        self.step(Step::None);
-        let tokens_lock = &self.areas().header().tokens_lock;
+        let done = self.resume();
+        self.step(TransactionStep::None);
+        let tokens_lock = &self.tables().header().tokens_lock;
         if tokens_lock.load(Acquire) == self.ticket() {
             tokens_lock.store(0, Release);
         }
@@ -48,36 +48,36 @@ impl<M: Memory> Actor<'_, '_, M> {
     }
 
     /// Gives up the locks that the intent names, putting back a count that was perhaps changed.
-    fn free_locks(&self, step: Step) -> Result<()> {
+    fn free_locks(&self, step: TransactionStep) -> Result<()> {
         let intent = self.intent();
         let counting = intent.counting.load(Acquire) != 0;
         if let Some(index) = intent.file.load(Acquire).checked_sub(1) {
-            let file = self.areas().file(index)?;
+            let file = self.tables().file(index)?;
             if file.lock.load(Acquire) == self.ticket() {
-                if counting && matches!(step, Step::TakeUsers | Step::DropUsers) {
+                if counting && matches!(step, TransactionStep::TakeReferences | TransactionStep::DropReferences) {
                     file.users.store(intent.before.load(Relaxed) as u32, Release);
                 }
                 file.lock.store(0, Release);
             }
         }
         let cachelet = intent.record.load(Acquire);
-        let record = self.areas().record(cachelet)?;
+        let record = self.tables().record(cachelet)?;
         if cachelet != 0 && record.lock.load(Acquire) == self.ticket() {
             let before = intent.before.load(Relaxed);
-            if counting && matches!(step, Step::TakeRecord | Step::DropRecord) {
+            if counting && matches!(step, TransactionStep::TakeRecord | TransactionStep::DropRecord) {
                 record.counts.store(before, Release);
             }
             // What is given is given once more, marks included; what was taken is undone here.
-            if counting && step == Step::TakeRecord {
+            if counting && step == TransactionStep::TakeRecord {
                 self.mark(cachelet, before.wrapping_add(intent.change.load(Relaxed)), before)?;
             }
-            if matches!(step, Step::Locks | Step::DropLocks) {
+            if matches!(step, TransactionStep::Locks | TransactionStep::DropLocks) {
                 self.undo_claims()?;
                 if let Some(node) = intent.unlinked.load(Relaxed).checked_sub(1) {
                     lists::free_if_unlinked(self, node)?;
                     intent.unlinked.store(0, Release);
                 }
-                locks::tell_waiters(self.all, record);
+                locks::wake_waiters(self.processes, record);
             }
             self.unlock_record(record);
         }
@@ -87,26 +87,28 @@ impl<M: Memory> Actor<'_, '_, M> {
     /// Frees what was claimed and is not used.
     pub fn undo_claims(&self) -> Result<()> {
         let intent = self.intent();
-        let Some(kind) = Kind::from_number(intent.claimed_kind.load(Relaxed)) else { return Ok(()) };
+        let Some(kind) = TableKind::from_number(intent.claimed_table.load(Relaxed)) else { return Ok(()) };
         for claim in &intent.claims {
             let Some(index) = claim.load(Relaxed).checked_sub(1) else { continue };
             match kind {
-                Kind::Lock => lists::free_if_unlinked(self, index)?,
-                Kind::Page => {
-                    let Place::Descriptor(slot, fd) = Place::from_word(intent.place.load(Relaxed)) else { continue };
-                    if self.areas().page_link(slot, fd)?.load(Acquire) != index + 1 {
-                        self.unclaim(Kind::Page, index)?;
+                TableKind::Lock => lists::free_if_unlinked(self, index)?,
+                TableKind::Page => {
+                    let TableSlot::Descriptor(slot, fd) = TableSlot::from_word(intent.place.load(Relaxed)) else {
+                        continue;
+                    };
+                    if self.tables().page_link(slot, fd)?.load(Acquire) != index + 1 {
+                        self.unclaim(TableKind::Page, index)?;
                     }
                 }
-                Kind::Token if self.areas().token(index)?.file.load(Acquire) != 0 => {}
-                Kind::File => {
-                    let file = self.areas().file(index)?;
+                TableKind::FdToken if self.tables().token(index)?.file.load(Acquire) != 0 => {}
+                TableKind::File => {
+                    let file = self.tables().file(index)?;
                     if file.claimed.load(Acquire) == self.ticket() {
                         file.users.store(0, Release);
-                        self.unclaim(Kind::File, index)?;
+                        self.unclaim(TableKind::File, index)?;
                     }
                 }
-                Kind::Mapping | Kind::Token => self.unclaim(kind, index)?,
+                TableKind::Mapping | TableKind::FdToken => self.unclaim(kind, index)?,
             }
             claim.store(0, Release);
         }

@@ -1,7 +1,7 @@
 //! How much of the tables is in use: for people, and for tests that nothing is lost.
 
 use super::Processes;
-use super::areas::{Kind, SLOTS, SlotState};
+use super::shared_tables::{SLOTS, SlotState, TableKind};
 use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
@@ -31,20 +31,20 @@ impl<M: Memory> Processes<'_, M> {
     /// What is in use; exact while nobody changes it.
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
-        for index in 0..self.areas.header().slots_high.load(Acquire).min(SLOTS) {
-            let slot = self.areas.slot(index)?;
+        for index in 0..self.tables.header().slots_high.load(Acquire).min(SLOTS) {
+            let slot = self.tables.slot(index)?;
             let is_process = slot.number() != 0 && slot.state.load(Acquire) != SlotState::Member as u32;
             usage.processes += is_process as u32;
         }
         let counted = [
-            (Kind::File, &mut usage.files),
-            (Kind::Page, &mut usage.pages),
-            (Kind::Lock, &mut usage.locks),
-            (Kind::Mapping, &mut usage.mappings),
-            (Kind::Token, &mut usage.tokens),
+            (TableKind::File, &mut usage.files),
+            (TableKind::Page, &mut usage.pages),
+            (TableKind::Lock, &mut usage.locks),
+            (TableKind::Mapping, &mut usage.mappings),
+            (TableKind::FdToken, &mut usage.tokens),
         ];
         for (kind, count) in counted {
-            self.areas.each_claimed(kind, &mut |_| {
+            self.tables.each_claimed(kind, &mut |_| {
                 *count += 1;
                 Ok(())
             })?;
@@ -52,7 +52,7 @@ impl<M: Memory> Processes<'_, M> {
         let dram = self.fs.dram();
         let cachelets = dram.header()?.cachelets_next.load(Acquire).min(dram.layout.cachelets_max);
         for cachelet in 0..cachelets as u32 {
-            let counts = self.areas.record(cachelet)?.counts.load(Relaxed);
+            let counts = self.tables.record(cachelet)?.counts.load(Relaxed);
             usage.files_held += (counts as u32 != 0) as u32;
             usage.files_mapped += (counts >> 32 != 0) as u32;
         }

@@ -4,7 +4,7 @@
 use engine::format::FileKind;
 use engine::{Attributes, Node, Thread};
 use posix::image::{Image, MakeOptions, OpenImage, make};
-use posix::path::{LastLink, Outcome, PathBuffer, Place};
+use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Credentials, Errno, OpenFile, Result};
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ pub struct Scratch {
 pub fn options_in(directory: &TempDir) -> OpenImage {
     OpenImage {
         dram_directory: directory.path().to_owned(),
-        patience: std::time::Duration::from_millis(50),
+        timeout: std::time::Duration::from_millis(50),
         ..OpenImage::default()
     }
 }
@@ -32,8 +32,8 @@ impl Scratch {
         // Memory is fast, and has holes and locks.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let path = directory.path().join("image");
-        let making = MakeOptions { length: IMAGE_BYTES, permissions: 0o777, ..MakeOptions::default() };
-        make(&path, &making).unwrap();
+        let arguments = MakeOptions { length: IMAGE_BYTES, permissions: 0o777, ..MakeOptions::default() };
+        make(&path, &arguments).unwrap();
         let options = options_in(&directory);
         let image = Image::open(&path, &options).unwrap();
         Scratch { image, path, options, directory }
@@ -43,7 +43,7 @@ impl Scratch {
 /// Somebody at the image: paths begin at its root.
 pub struct Session<'t, 'f> {
     pub caller: Caller<'t, 'f>,
-    pub place: Place,
+    pub walk_start: WalkStart,
 }
 
 pub const ROOT: Credentials<'static> = Credentials::user(0, 0, &[]);
@@ -70,8 +70,11 @@ fn unwrap<T>(outcome: Outcome<T>) -> T {
 }
 
 impl<'t, 'f> Session<'t, 'f> {
-    pub fn new(thread: &'t Thread<'f>, root: Node, who: Credentials<'t>) -> Self {
-        Session { caller: Caller::new(thread, who), place: Place { root, start: root, can_leave: false } }
+    pub fn new(thread: &'t Thread<'f>, root: Node, credentials: Credentials<'t>) -> Self {
+        Session {
+            caller: Caller::new(thread, credentials),
+            walk_start: WalkStart { root, start: root, can_leave: false },
+        }
     }
 
     pub fn mkdir(&self, path: &str, mode: u32) -> Result<()> {
@@ -80,12 +83,12 @@ impl<'t, 'f> Session<'t, 'f> {
 
     pub fn mkdir_masked(&self, path: &str, mode: u32, umask: u32) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        self.caller.mkdir_path(&self.place, path.as_bytes(), mode, umask, &mut buffer).map(unwrap)
+        self.caller.mkdir_path(&self.walk_start, path.as_bytes(), mode, umask, &mut buffer).map(unwrap)
     }
 
     pub fn symlink(&self, target: &str, path: &str) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        self.caller.symlink_path(target.as_bytes(), &self.place, path.as_bytes(), &mut buffer).map(unwrap)
+        self.caller.symlink_path(target.as_bytes(), &self.walk_start, path.as_bytes(), &mut buffer).map(unwrap)
     }
 
     pub fn mknod(&self, path: &str, mode: u32) -> Result<()> {
@@ -94,7 +97,7 @@ impl<'t, 'f> Session<'t, 'f> {
 
     pub fn mknod_masked(&self, path: &str, mode: u32, umask: u32) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        self.caller.mknod_path(&self.place, path.as_bytes(), (mode, umask), 0x103, &mut buffer).map(unwrap)
+        self.caller.mknod_path(&self.walk_start, path.as_bytes(), (mode, umask), 0x103, &mut buffer).map(unwrap)
     }
 
     pub fn open(&self, path: &str, flags: i32) -> Result<OpenFile> {
@@ -103,7 +106,7 @@ impl<'t, 'f> Session<'t, 'f> {
 
     pub fn open_mode(&self, path: &str, flags: i32, mode: u32) -> Result<OpenFile> {
         let mut buffer = PathBuffer::new();
-        let opened = self.caller.open_path(&self.place, path.as_bytes(), flags, (mode, 0), &mut buffer)?;
+        let opened = self.caller.open_path(&self.walk_start, path.as_bytes(), flags, (mode, 0), &mut buffer)?;
         Ok(unwrap(opened).file)
     }
 
@@ -120,24 +123,24 @@ impl<'t, 'f> Session<'t, 'f> {
 
     pub fn unlink(&self, path: &str) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        self.caller.unlink_path(&self.place, path.as_bytes(), &mut buffer).map(unwrap)
+        self.caller.unlink_path(&self.walk_start, path.as_bytes(), &mut buffer).map(unwrap)
     }
 
     pub fn rmdir(&self, path: &str) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        self.caller.rmdir_path(&self.place, path.as_bytes(), &mut buffer).map(unwrap)
+        self.caller.rmdir_path(&self.walk_start, path.as_bytes(), &mut buffer).map(unwrap)
     }
 
     pub fn rename(&self, from: &str, to: &str, flags: u32) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        let (from, to) = ((&self.place, from.as_bytes()), (&self.place, to.as_bytes()));
+        let (from, to) = ((&self.walk_start, from.as_bytes()), (&self.walk_start, to.as_bytes()));
         self.caller.rename_path(from, to, flags, &mut buffer).map(unwrap)
     }
 
     pub fn link(&self, from: &str, to: &str) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        let found = unwrap(self.caller.resolve(&self.place, from.as_bytes(), LastLink::Stay, &mut buffer)?);
-        let linked = self.caller.link_path(found.node(), false, &self.place, to.as_bytes(), &mut buffer);
+        let found = unwrap(self.caller.resolve(&self.walk_start, from.as_bytes(), LastLink::Stay, &mut buffer)?);
+        let linked = self.caller.link_path(found.node(), false, &self.walk_start, to.as_bytes(), &mut buffer);
         linked.map(unwrap)
     }
 
@@ -147,7 +150,7 @@ impl<'t, 'f> Session<'t, 'f> {
 
     pub fn at_link<T>(&self, path: &str, last: LastLink, call: impl FnOnce(Node) -> Result<T>) -> Result<T> {
         let mut buffer = PathBuffer::new();
-        self.caller.at_path(&self.place, path.as_bytes(), last, &mut buffer, call).map(unwrap)
+        self.caller.at_path(&self.walk_start, path.as_bytes(), last, &mut buffer, call).map(unwrap)
     }
 
     pub fn stat(&self, path: &str) -> Result<Attributes> {

@@ -1,6 +1,6 @@
 //! The engine next to the model: runs the same calls on both, and compares the results.
 
-use super::{ATTRIBUTES, At, Content, Counts, File, Kind, Model, Op, SLOTS, USERS};
+use super::{ATTRIBUTES, At, Content, Counts, File, FileType, Model, ModelCall, SLOTS, USERS};
 use crate::machine::{Clock, Machine, Watched};
 use engine::format::FileKind;
 use engine::{AttachOptions, Node};
@@ -28,20 +28,20 @@ impl Default for World {
 type Thread<'f> = engine::Thread<'f, Watched>;
 
 /// A result, or a description of the failure.
-type Judged<T> = Result<T, String>;
+type Checked<T> = Result<T, String>;
 
 fn errno<T>(result: posix::Result<T>) -> Result<T, i32> {
     result.map_err(|errno| errno.0)
 }
 
-fn caller<'t, 'f>(thread: &'t Thread<'f>, who: u8) -> Caller<'t, 'f, Watched> {
-    let (uid, gid, groups) = USERS[who as usize];
+fn caller<'t, 'f>(thread: &'t Thread<'f>, user: u8) -> Caller<'t, 'f, Watched> {
+    let (uid, gid, groups) = USERS[user as usize];
     Caller::new(thread, Credentials::user(uid, gid, groups))
 }
 
 impl World {
     /// Runs calls on an empty file system. An error has the index of the failed call.
-    pub fn run(&mut self, ops: &[Op]) -> Result<Counts, (usize, String)> {
+    pub fn run(&mut self, ops: &[ModelCall]) -> Result<Counts, (usize, String)> {
         self.machine.restore(&self.empty);
         let mut model = Model::default();
         let mut counts = Counts::default();
@@ -55,7 +55,7 @@ impl World {
                 let thread = fs.enter().map_err(|error| (next, format!("enter: {error}")))?;
                 let mut session = Session { thread: &thread, slots: [const { None }; SLOTS] };
                 next = session.run(&mut model, ops, next, &mut counts)?;
-                if matches!(ops.get(next - 1), Some(Op::Crash)) {
+                if matches!(ops.get(next - 1), Some(ModelCall::Crash)) {
                     continue;
                 }
                 session.close_all();
@@ -83,17 +83,17 @@ impl<'t, 'f> Session<'t, 'f> {
     fn run(
         &mut self,
         model: &mut Model,
-        ops: &[Op],
+        ops: &[ModelCall],
         start: usize,
         counts: &mut Counts,
     ) -> Result<usize, (usize, String)> {
         self.compare(model).map_err(|what| (start.min(ops.len() - 1), what))?;
         counts.comparisons += 1;
         for (index, op) in ops.iter().enumerate().skip(start) {
-            if matches!(op, Op::Detach | Op::Crash) {
+            if matches!(op, ModelCall::Detach | ModelCall::Crash) {
                 let _ = model.apply(op);
                 match op {
-                    Op::Crash => counts.crashes += 1,
+                    ModelCall::Crash => counts.crashes += 1,
                     _ => counts.detaches += 1,
                 }
                 return Ok(index + 1);
@@ -104,7 +104,7 @@ impl<'t, 'f> Session<'t, 'f> {
             let found = self.perform(op, &before, model).map_err(|what| (index, what))?;
             // A rename may be refused for several reasons at once; which error it returns is
             // unspecified.
-            let both_refused = matches!(op, Op::Rename { .. }) && found.is_err() && expected.is_err();
+            let both_refused = matches!(op, ModelCall::Rename { .. }) && found.is_err() && expected.is_err();
             if found != expected && !both_refused {
                 return Err((index, format!("it returns {found:?}, expected {expected:?}")));
             }
@@ -128,7 +128,7 @@ impl<'t, 'f> Session<'t, 'f> {
     }
 
     /// The node at a path, with a reference.
-    fn walk(&self, path: &[&str]) -> Judged<Node> {
+    fn walk(&self, path: &[&str]) -> Checked<Node> {
         let mut node = self.thread.root().map_err(|error| format!("root: {error}"))?;
         for name in path {
             let next = self.thread.lookup(node, name.as_bytes());
@@ -138,7 +138,7 @@ impl<'t, 'f> Session<'t, 'f> {
         Ok(node)
     }
 
-    fn in_directory<T>(&self, path: &[&str], call: impl FnOnce(Node) -> T) -> Judged<T> {
+    fn in_directory<T>(&self, path: &[&str], call: impl FnOnce(Node) -> T) -> Checked<T> {
         let node = self.walk(path)?;
         let result = call(node);
         self.thread.release(node, 1);
@@ -146,7 +146,7 @@ impl<'t, 'f> Session<'t, 'f> {
     }
 
     /// The same with the file of a name in it.
-    fn on_file<T>(&self, path: &[&str], at: At, call: impl FnOnce(Node) -> Result<T, i32>) -> Judged<Result<T, i32>> {
+    fn on_file<T>(&self, path: &[&str], at: At, call: impl FnOnce(Node) -> Result<T, i32>) -> Checked<Result<T, i32>> {
         self.in_directory(path, |directory| match self.thread.lookup(directory, at.name().as_bytes()) {
             Err(error) => Err(error.errno()),
             Ok(node) => {
@@ -157,77 +157,77 @@ impl<'t, 'f> Session<'t, 'f> {
         })
     }
 
-    fn perform(&mut self, op: &Op, paths: &Paths, model: &Model) -> Judged<Result<(), i32>> {
+    fn perform(&mut self, op: &ModelCall, paths: &Paths, model: &Model) -> Checked<Result<(), i32>> {
         let (one, other) = (&paths.0[..], &paths.1[..]);
         let thread = self.thread;
         match *op {
-            Op::Create { who, at, mode } => self.in_directory(one, |directory| {
+            ModelCall::Create { user, at, mode } => self.in_directory(one, |directory| {
                 let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
-                let opened = caller(thread, who).open_name(directory, at.name().as_bytes(), flags, mode, 0);
-                errno(opened).map(|opened| caller(thread, who).close(&opened.file))
+                let opened = caller(thread, user).open_name(directory, at.name().as_bytes(), flags, mode, 0);
+                errno(opened).map(|opened| caller(thread, user).close(&opened.file))
             }),
-            Op::Mkdir { who, at, mode } => self.in_directory(one, |directory| {
-                errno(caller(thread, who).mkdir(directory, at.name().as_bytes(), mode, 0)).map(drop)
+            ModelCall::Mkdir { user, at, mode } => self.in_directory(one, |directory| {
+                errno(caller(thread, user).mkdir(directory, at.name().as_bytes(), mode, 0)).map(drop)
             }),
-            Op::Fifo { who, at } => self.in_directory(one, |directory| {
-                let made = caller(thread, who).mknod(directory, at.name().as_bytes(), libc::S_IFIFO | 0o644, 0, 0);
+            ModelCall::Fifo { user, at } => self.in_directory(one, |directory| {
+                let made = caller(thread, user).mknod(directory, at.name().as_bytes(), libc::S_IFIFO | 0o644, 0, 0);
                 errno(made).map(drop)
             }),
-            Op::Symlink { who, at, length } => self.in_directory(one, |directory| {
+            ModelCall::Symlink { user, at, length } => self.in_directory(one, |directory| {
                 let target = vec![b'x'; length as usize];
-                errno(caller(thread, who).symlink(&target, directory, at.name().as_bytes())).map(drop)
+                errno(caller(thread, user).symlink(&target, directory, at.name().as_bytes())).map(drop)
             }),
-            Op::Link { who, from, to } => self.on_file(one, from, |node| {
+            ModelCall::Link { user, from, to } => self.on_file(one, from, |node| {
                 let linked = self.in_directory(other, |directory| {
-                    errno(caller(thread, who).link(node, directory, to.name().as_bytes(), false))
+                    errno(caller(thread, user).link(node, directory, to.name().as_bytes(), false))
                 });
                 linked.unwrap_or(Err(-1))
             }),
-            Op::Unlink { who, at } => {
-                self.in_directory(one, |directory| errno(caller(thread, who).unlink(directory, at.name().as_bytes())))
+            ModelCall::Unlink { user, at } => {
+                self.in_directory(one, |directory| errno(caller(thread, user).unlink(directory, at.name().as_bytes())))
             }
-            Op::Rmdir { who, at } => {
-                self.in_directory(one, |directory| errno(caller(thread, who).rmdir(directory, at.name().as_bytes())))
+            ModelCall::Rmdir { user, at } => {
+                self.in_directory(one, |directory| errno(caller(thread, user).rmdir(directory, at.name().as_bytes())))
             }
-            Op::Rename { who, from, to, flags } => {
+            ModelCall::Rename { user, from, to, flags } => {
                 let there = self.walk(other)?;
                 let renamed = self.in_directory(one, |here| {
                     let (from, to) = ((here, from.name().as_bytes()), (there, to.name().as_bytes()));
-                    errno(caller(thread, who).rename(from, to, flags))
+                    errno(caller(thread, user).rename(from, to, flags))
                 });
                 thread.release(there, 1);
                 renamed
             }
-            Op::Chmod { who, at, mode } => self.on_file(one, at, |node| {
+            ModelCall::Chmod { user, at, mode } => self.on_file(one, at, |node| {
                 let is_directory = errno(caller(thread, 0).stat(node))?.kind == FileKind::Directory;
                 let mode = if is_directory { mode } else { mode & 0o777 };
-                errno(caller(thread, who).chmod(node, mode)).map(drop)
+                errno(caller(thread, user).chmod(node, mode)).map(drop)
             }),
-            Op::Chown { at, uid, gid } => {
+            ModelCall::Chown { at, uid, gid } => {
                 self.on_file(one, at, |node| errno(caller(thread, 0).chown(node, Some(uid), Some(gid))).map(drop))
             }
-            Op::Open { who, at, slot } => {
+            ModelCall::Open { user, at, slot } => {
                 let opened = self.in_directory(one, |directory| {
-                    errno(caller(thread, who).open_name(directory, at.name().as_bytes(), libc::O_RDWR, 0, 0))
+                    errno(caller(thread, user).open_name(directory, at.name().as_bytes(), libc::O_RDWR, 0, 0))
                 })?;
                 Ok(opened.map(|opened| self.keep(slot, opened.file)))
             }
-            Op::SetAttribute { who, at, key, length, flags } => self.on_file(one, at, |node| {
+            ModelCall::SetAttribute { user, at, key, length, flags } => self.on_file(one, at, |node| {
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
-                errno(caller(thread, who).set_attribute(node, name, &vec![key; length as usize], flags))
+                errno(caller(thread, user).set_attribute(node, name, &vec![key; length as usize], flags))
             }),
-            Op::RemoveAttribute { who, at, key } => self.on_file(one, at, |node| {
+            ModelCall::RemoveAttribute { user, at, key } => self.on_file(one, at, |node| {
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
-                errno(caller(thread, who).remove_attribute(node, name))
+                errno(caller(thread, user).remove_attribute(node, name))
             }),
-            Op::Stat { at } => {
+            ModelCall::Stat { at } => {
                 let found = self.on_file(one, at, |node| errno(caller(thread, 0).stat(node)))?;
                 match (found, model.find(at)) {
                     (Ok(stat), Some(number)) => compare_stat(&stat, &model.files[&number]).map(Ok),
                     (found, _) => Ok(found.map(drop)),
                 }
             }
-            Op::List { directory } => {
+            ModelCall::List { directory } => {
                 let number = model.directory(directory);
                 self.in_directory(one, |node| self.compare_names(node, &model.files[&number]))?.map(Ok)
             }
@@ -244,31 +244,33 @@ impl<'t, 'f> Session<'t, 'f> {
     }
 
     /// Calls on open files.
-    fn perform_open(&mut self, op: &Op, model: &Model) -> Judged<Result<(), i32>> {
+    fn perform_open(&mut self, op: &ModelCall, model: &Model) -> Checked<Result<(), i32>> {
         let root = caller(self.thread, 0);
-        let (Op::Close { slot }
-        | Op::Write { slot, .. }
-        | Op::Append { slot, .. }
-        | Op::Truncate { slot, .. }
-        | Op::Allocate { slot, .. }
-        | Op::Read { slot, .. }) = *op
+        let (ModelCall::Close { slot }
+        | ModelCall::Write { slot, .. }
+        | ModelCall::Append { slot, .. }
+        | ModelCall::Truncate { slot, .. }
+        | ModelCall::Allocate { slot, .. }
+        | ModelCall::Read { slot, .. }) = *op
         else {
             return Err(format!("{op:?} is not a call on an open file"));
         };
         let Some(file) = &self.slots[slot as usize] else { return Err("the file is not open".to_owned()) };
         Ok(match *op {
-            Op::Write { offset, length, byte, .. } => {
+            ModelCall::Write { offset, length, byte, .. } => {
                 let bytes = vec![byte; length as usize];
                 whole(root.write_at(file, offset as i64, &bytes), bytes.len())
             }
-            Op::Append { length, byte, .. } => {
+            ModelCall::Append { length, byte, .. } => {
                 let size = errno(root.stat(file.node())).map_or(0, |stat| stat.size_bytes);
                 let bytes = vec![byte; length as usize];
                 whole(root.write_at(file, size as i64, &bytes), bytes.len())
             }
-            Op::Truncate { length, .. } => errno(root.truncate_open(file, length as i64)),
-            Op::Allocate { mode, offset, length, .. } => errno(root.allocate(file, mode, offset as i64, length as i64)),
-            Op::Read { offset, length, .. } => {
+            ModelCall::Truncate { length, .. } => errno(root.truncate_open(file, length as i64)),
+            ModelCall::Allocate { mode, offset, length, .. } => {
+                errno(root.allocate(file, mode, offset as i64, length as i64))
+            }
+            ModelCall::Read { offset, length, .. } => {
                 let mut bytes = vec![0xee; length as usize];
                 let count = errno(root.read_at(file, offset as i64, &mut bytes));
                 let number = model.slots[slot as usize].unwrap_or_default();
@@ -289,7 +291,7 @@ impl<'t, 'f> Session<'t, 'f> {
     }
 
     /// Compares everything that is reachable, and the open files.
-    fn compare(&self, model: &Model) -> Judged<()> {
+    fn compare(&self, model: &Model) -> Checked<()> {
         let root = self.walk(&[])?;
         let mut seen = BTreeSet::new();
         let compared = self.compare_below(root, 0, 0, model, &mut seen);
@@ -312,12 +314,12 @@ impl<'t, 'f> Session<'t, 'f> {
         parent: usize,
         model: &Model,
         seen: &mut BTreeSet<usize>,
-    ) -> Judged<()> {
+    ) -> Checked<()> {
         let file = &model.files[&number];
         if seen.insert(number) {
             self.compare_file(node, file).map_err(|what| format!("{:?}: {what}", file.kind))?;
         }
-        if file.kind != Kind::Directory {
+        if file.kind != FileType::Directory {
             return Ok(());
         }
         let _ = parent;
@@ -326,7 +328,7 @@ impl<'t, 'f> Session<'t, 'f> {
             let below = self.thread.lookup(node, name.as_bytes());
             let below = below.map_err(|error| format!("{:?}/{name}: {error}", model.path(number)))?;
             let compared = self.compare_below(below, *child, number, model, seen);
-            if model.files[child].kind == Kind::Directory && self.thread.parent(below) != Ok(node.number) {
+            if model.files[child].kind == FileType::Directory && self.thread.parent(below) != Ok(node.number) {
                 self.thread.release(below, 1);
                 return Err(format!("`..` of {name} is {:?}", self.thread.parent(below)));
             }
@@ -336,7 +338,7 @@ impl<'t, 'f> Session<'t, 'f> {
         Ok(())
     }
 
-    fn compare_names(&self, node: Node, file: &File) -> Judged<()> {
+    fn compare_names(&self, node: Node, file: &File) -> Checked<()> {
         let mut names = Vec::new();
         let done = self.thread.read_directory(node, 0, &mut Default::default(), &mut |entry| {
             names.push(String::from_utf8_lossy(entry.name).into_owned());
@@ -348,13 +350,13 @@ impl<'t, 'f> Session<'t, 'f> {
         if names == expected { Ok(()) } else { Err(format!("it lists {names:?}, expected {expected:?}")) }
     }
 
-    fn compare_file(&self, node: Node, file: &File) -> Judged<()> {
+    fn compare_file(&self, node: Node, file: &File) -> Checked<()> {
         let root = caller(self.thread, 0);
         let stat = errno(root.stat(node)).map_err(|errno| format!("stat: {errno}"))?;
         compare_stat(&stat, file)?;
         match file.kind {
-            Kind::File => self.compare_content(node, &file.content)?,
-            Kind::Symlink => {
+            FileType::File => self.compare_content(node, &file.content)?,
+            FileType::Symlink => {
                 let mut target = vec![0; 4096];
                 let length = errno(root.readlink(node, &mut target)).map_err(|errno| format!("readlink: {errno}"))?;
                 if target[..length] != file.content.read(0, 4096)[..] {
@@ -374,7 +376,7 @@ impl<'t, 'f> Session<'t, 'f> {
         Ok(())
     }
 
-    fn compare_content(&self, node: Node, content: &Content) -> Judged<()> {
+    fn compare_content(&self, node: Node, content: &Content) -> Checked<()> {
         // Blocks far apart are compared at their edges.
         let mut at = 0;
         let mut bytes = vec![0; 64 << 10];
@@ -399,15 +401,15 @@ fn whole(written: posix::Result<usize>, length: usize) -> Result<(), i32> {
     }
 }
 
-fn compare_stat(stat: &engine::Attributes, file: &File) -> Judged<()> {
+fn compare_stat(stat: &engine::Attributes, file: &File) -> Checked<()> {
     let kind = match file.kind {
-        Kind::Directory => FileKind::Directory,
-        Kind::File => FileKind::Regular,
-        Kind::Symlink => FileKind::Symlink,
-        Kind::Fifo => FileKind::Fifo,
+        FileType::Directory => FileKind::Directory,
+        FileType::File => FileKind::Regular,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::Fifo => FileKind::Fifo,
     };
     // The size of a directory is unspecified.
-    let size = if file.kind == Kind::Directory { 0 } else { stat.size_bytes };
+    let size = if file.kind == FileType::Directory { 0 } else { stat.size_bytes };
     let found = (stat.kind, stat.mode & 0o7777, stat.uid, stat.gid, stat.links, size);
     let expected = (kind, file.mode, file.uid, file.gid, file.links, file.content.size);
     if found == expected { Ok(()) } else { Err(format!("stat returns {found:?}, expected {expected:?}")) }
@@ -417,23 +419,25 @@ fn compare_stat(stat: &engine::Attributes, file: &File) -> Judged<()> {
 struct Paths(Vec<&'static str>, Vec<&'static str>);
 
 impl Paths {
-    fn of(model: &Model, op: &Op) -> Paths {
+    fn of(model: &Model, op: &ModelCall) -> Paths {
         let path = |rank: u8| model.path(model.directory(rank));
         match *op {
-            Op::Link { from, to, .. } | Op::Rename { from, to, .. } => Paths(path(from.directory), path(to.directory)),
-            Op::Create { at, .. }
-            | Op::Mkdir { at, .. }
-            | Op::Fifo { at, .. }
-            | Op::Symlink { at, .. }
-            | Op::Unlink { at, .. }
-            | Op::Rmdir { at, .. }
-            | Op::Chmod { at, .. }
-            | Op::Chown { at, .. }
-            | Op::Open { at, .. }
-            | Op::SetAttribute { at, .. }
-            | Op::RemoveAttribute { at, .. }
-            | Op::Stat { at } => Paths(path(at.directory), Vec::new()),
-            Op::List { directory } => Paths(path(directory), Vec::new()),
+            ModelCall::Link { from, to, .. } | ModelCall::Rename { from, to, .. } => {
+                Paths(path(from.directory), path(to.directory))
+            }
+            ModelCall::Create { at, .. }
+            | ModelCall::Mkdir { at, .. }
+            | ModelCall::Fifo { at, .. }
+            | ModelCall::Symlink { at, .. }
+            | ModelCall::Unlink { at, .. }
+            | ModelCall::Rmdir { at, .. }
+            | ModelCall::Chmod { at, .. }
+            | ModelCall::Chown { at, .. }
+            | ModelCall::Open { at, .. }
+            | ModelCall::SetAttribute { at, .. }
+            | ModelCall::RemoveAttribute { at, .. }
+            | ModelCall::Stat { at } => Paths(path(at.directory), Vec::new()),
+            ModelCall::List { directory } => Paths(path(directory), Vec::new()),
             _ => Paths(Vec::new(), Vec::new()),
         }
     }

@@ -1,7 +1,7 @@
 //! The linearizability check: whether a history can be explained by executing its calls one after
 //! the other.
 
-use super::model::{Answer, Do, Model};
+use super::model::{Action, Answer, Model};
 use std::collections::HashSet;
 
 /// A call of a history.
@@ -10,7 +10,7 @@ pub struct Call {
     /// The calling thread.
     pub thread: usize,
     /// The call.
-    pub what: Do,
+    pub what: Action,
     /// Its answer.
     pub answer: Answer,
     /// Start time; any clock that is the same for all threads.
@@ -46,7 +46,7 @@ fn search(
         let mut next = state.clone();
         let done = done | 1 << index;
         let mut fits = next.allows(call.what, call.answer);
-        if !fits && finds_it_dying(calls, call) {
+        if !fits && sees_dying_directory(calls, call) {
             // The call changed nothing.
             next.clone_from(state);
             fits = true;
@@ -57,14 +57,14 @@ fn search(
 
 /// Whether a call was refused because its directory, or the file to be linked, was being removed.
 /// The refusal may come before the name is removed.
-fn finds_it_dying(calls: &[Call], call: &Call) -> bool {
+fn sees_dying_directory(calls: &[Call], call: &Call) -> bool {
     let may_be_dying = match call.what {
-        Do::Make((directory, _), _) | Do::Rename(_, (directory, _), _) => directory == 1,
-        Do::Link(_) => true,
+        Action::Make((directory, _), _) | Action::Rename(_, (directory, _), _) => directory == 1,
+        Action::Link(_) => true,
         _ => false,
     };
     let removes = |other: &Call| {
-        matches!(other.what, Do::Rmdir(_) | Do::Unlink(_) | Do::Rename(..))
+        matches!(other.what, Action::Rmdir(_) | Action::Unlink(_) | Action::Rename(..))
             && other.answer == Answer::Done
             && other.began < call.ended
             && call.began < other.ended
@@ -78,7 +78,7 @@ mod tests {
     use engine::Error;
     use engine::format::FileKind;
 
-    fn call(thread: usize, what: Do, answer: Answer, began: u64, ended: u64) -> Call {
+    fn call(thread: usize, what: Action, answer: Answer, began: u64, ended: u64) -> Call {
         Call { thread, what, answer, began, ended }
     }
 
@@ -86,21 +86,21 @@ mod tests {
         is_linearizable(&Model::new(10, 11), calls, &|_| true)
     }
 
-    const MAKE: Do = Do::Make((0, 1), FileKind::Regular);
+    const MAKE: Action = Action::Make((0, 1), FileKind::Regular);
     const MADE: Answer = Answer::File(20, FileKind::Regular);
     const MISSED: Answer = Answer::Refused(Error::NotFound);
 
     #[test]
     fn calls_at_once_may_be_seen_in_either_order() {
         for answer in [MADE, MISSED] {
-            assert!(passes(&[call(0, MAKE, MADE, 0, 10), call(1, Do::Lookup((0, 1)), answer, 5, 6)]));
+            assert!(passes(&[call(0, MAKE, MADE, 0, 10), call(1, Action::Lookup((0, 1)), answer, 5, 6)]));
         }
     }
 
     #[test]
-    fn who_comes_later_sees_what_was_done() {
-        assert!(!passes(&[call(0, MAKE, MADE, 0, 10), call(1, Do::Lookup((0, 1)), MISSED, 11, 12)]));
-        assert!(!passes(&[call(0, MAKE, MADE, 5, 10), call(1, Do::Lookup((0, 1)), MADE, 0, 4)]));
+    fn a_later_call_sees_earlier_changes() {
+        assert!(!passes(&[call(0, MAKE, MADE, 0, 10), call(1, Action::Lookup((0, 1)), MISSED, 11, 12)]));
+        assert!(!passes(&[call(0, MAKE, MADE, 5, 10), call(1, Action::Lookup((0, 1)), MADE, 0, 4)]));
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn what_was_seen_is_not_unseen() {
-        let look = |answer, began| call(1, Do::Lookup((0, 1)), answer, began, began + 1);
+        let look = |answer, began| call(1, Action::Lookup((0, 1)), answer, began, began + 1);
         assert!(passes(&[call(0, MAKE, MADE, 0, 100), look(MISSED, 10), look(MADE, 20)]));
         assert!(!passes(&[call(0, MAKE, MADE, 0, 100), look(MADE, 10), look(MISSED, 20)]));
     }

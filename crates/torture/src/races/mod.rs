@@ -20,5 +20,5 @@ pub mod model;
 pub mod run;
 
 pub use check::Call;
-pub use model::{Answer, Do, Model};
+pub use model::{Action, Answer, Model};
 pub use run::{Outcome, Races, races};

@@ -14,23 +14,23 @@ pub const NAMES: usize = 3;
 pub const SECOND_AT: usize = 2;
 
 /// A name: directory and name in it.
-pub type Place = (usize, usize);
+pub type NameRef = (usize, usize);
 
 /// A call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Do {
+pub enum Action {
     /// Creates a file or a directory.
-    Make(Place, FileKind),
+    Make(NameRef, FileKind),
     /// Adds a name to the open file.
-    Link(Place),
+    Link(NameRef),
     /// Removes a name of a file.
-    Unlink(Place),
+    Unlink(NameRef),
     /// Removes an empty directory.
-    Rmdir(Place),
+    Rmdir(NameRef),
     /// Renames.
-    Rename(Place, Place, How),
+    Rename(NameRef, NameRef, RenameMode),
     /// Looks a name up.
-    Lookup(Place),
+    Lookup(NameRef),
     /// Reads the link count of the open file.
     Links,
     /// Fills the open file with copies of one byte.
@@ -43,7 +43,7 @@ pub enum Do {
 
 /// How a rename treats the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum RenameMode {
     /// It replaces an existing name.
     Replace,
     /// It refuses an existing name.
@@ -69,7 +69,7 @@ pub enum Answer {
 
 /// The target of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Entry {
+pub struct NamedFile {
     /// Inode number.
     pub number: u64,
     /// Whether it is a directory.
@@ -80,7 +80,7 @@ pub struct Entry {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Model {
     /// The names of both directories.
-    pub names: [[Option<Entry>; NAMES]; 2],
+    pub names: [[Option<NamedFile>; NAMES]; 2],
     /// The file that all threads have open.
     pub file: u64,
     /// The number of the second directory.
@@ -97,12 +97,12 @@ impl Model {
     /// The state before a history.
     pub fn new(file: u64, second: u64) -> Model {
         let mut names = [[None; NAMES]; 2];
-        names[0][0] = Some(Entry { number: file, is_directory: false });
-        names[0][SECOND_AT] = Some(Entry { number: second, is_directory: true });
+        names[0][0] = Some(NamedFile { number: file, is_directory: false });
+        names[0][SECOND_AT] = Some(NamedFile { number: second, is_directory: true });
         Model { names, file, second, byte: 0, is_gone: false }
     }
 
-    fn get(&self, at: Place) -> Option<Entry> {
+    fn get(&self, at: NameRef) -> Option<NamedFile> {
         self.names[at.0][at.1]
     }
 
@@ -115,11 +115,11 @@ impl Model {
     }
 
     /// Whether a directory has names in it: only the second one can.
-    fn is_full(&self, entry: Entry) -> bool {
+    fn is_full(&self, entry: NamedFile) -> bool {
         entry.number == self.second && self.names[1].iter().any(Option::is_some)
     }
 
-    fn remove(&mut self, at: Place) {
+    fn remove(&mut self, at: NameRef) {
         if let Some(entry) = self.names[at.0][at.1].take()
             && entry.number == self.second
         {
@@ -128,42 +128,42 @@ impl Model {
     }
 
     /// Applies a call if the model gives the same `answer`; returns whether it does.
-    pub fn allows(&mut self, what: Do, answer: Answer) -> bool {
+    pub fn allows(&mut self, what: Action, answer: Answer) -> bool {
         let done = |change: Change| change.map_or_else(Answer::Refused, |()| Answer::Done) == answer;
         match what {
-            Do::Make(at, kind) => self.make(at, kind, answer),
-            Do::Link(at) => {
+            Action::Make(at, kind) => self.make(at, kind, answer),
+            Action::Link(at) => {
                 let linked = self.link(at);
                 done(linked)
             }
-            Do::Unlink(at) => {
+            Action::Unlink(at) => {
                 let removed = self.unlink(at);
                 done(removed)
             }
-            Do::Rmdir(at) => {
+            Action::Rmdir(at) => {
                 let removed = self.rmdir(at);
                 done(removed)
             }
-            Do::Rename(from, to, how) => {
+            Action::Rename(from, to, how) => {
                 let renamed = self.rename(from, to, how);
                 done(renamed)
             }
-            Do::Lookup(at) => match self.get(at) {
+            Action::Lookup(at) => match self.get(at) {
                 _ if self.is_gone(at.0) => answer == Answer::Refused(Error::NotFound),
                 None => answer == Answer::Refused(Error::NotFound),
                 Some(entry) => answer == Answer::File(entry.number, kind(entry)),
             },
-            Do::Links => answer == Answer::Links(self.links()),
-            Do::Write(byte) => {
+            Action::Links => answer == Answer::Links(self.links()),
+            Action::Write(byte) => {
                 self.byte = byte;
                 answer == Answer::Done
             }
-            Do::Read => answer == Answer::Bytes(Some(self.byte)),
-            Do::Crowd(_) => answer == Answer::Done,
+            Action::Read => answer == Answer::Bytes(Some(self.byte)),
+            Action::Crowd(_) => answer == Answer::Done,
         }
     }
 
-    fn make(&mut self, at: Place, kind: FileKind, answer: Answer) -> bool {
+    fn make(&mut self, at: NameRef, kind: FileKind, answer: Answer) -> bool {
         if self.is_gone(at.0) {
             return answer == Answer::Refused(Error::NotFound);
         }
@@ -172,11 +172,11 @@ impl Model {
         }
         // The file system chooses the number.
         let Answer::File(number, made) = answer else { return false };
-        self.names[at.0][at.1] = Some(Entry { number, is_directory: kind == FileKind::Directory });
+        self.names[at.0][at.1] = Some(NamedFile { number, is_directory: kind == FileKind::Directory });
         made == kind
     }
 
-    fn link(&mut self, at: Place) -> Change {
+    fn link(&mut self, at: NameRef) -> Change {
         if self.get(at).is_some() {
             return Err(Error::Exists);
         }
@@ -184,15 +184,15 @@ impl Model {
         if self.links() == 0 || self.is_gone(at.0) {
             return Err(Error::NotFound);
         }
-        self.names[at.0][at.1] = Some(Entry { number: self.file, is_directory: false });
+        self.names[at.0][at.1] = Some(NamedFile { number: self.file, is_directory: false });
         Ok(())
     }
 
-    fn unlink(&mut self, at: Place) -> Change {
+    fn unlink(&mut self, at: NameRef) -> Change {
         match self.get(at) {
             _ if self.is_gone(at.0) => Err(Error::NotFound),
             None => Err(Error::NotFound),
-            Some(Entry { is_directory: true, .. }) => Err(Error::IsADirectory),
+            Some(NamedFile { is_directory: true, .. }) => Err(Error::IsADirectory),
             Some(_) => {
                 self.remove(at);
                 Ok(())
@@ -200,11 +200,11 @@ impl Model {
         }
     }
 
-    fn rmdir(&mut self, at: Place) -> Change {
+    fn rmdir(&mut self, at: NameRef) -> Change {
         match self.get(at) {
             _ if self.is_gone(at.0) => Err(Error::NotFound),
             None => Err(Error::NotFound),
-            Some(Entry { is_directory: false, .. }) => Err(Error::NotADirectory),
+            Some(NamedFile { is_directory: false, .. }) => Err(Error::NotADirectory),
             Some(entry) if self.is_full(entry) => Err(Error::NotEmpty),
             Some(_) => {
                 self.remove(at);
@@ -213,42 +213,42 @@ impl Model {
         }
     }
 
-    fn rename(&mut self, from: Place, to: Place, how: How) -> Change {
+    fn rename(&mut self, from: NameRef, to: NameRef, how: RenameMode) -> Change {
         if self.is_gone(from.0) || self.is_gone(to.0) {
             return Err(Error::NotFound);
         }
         let source = self.get(from).ok_or(Error::NotFound)?;
         let target = self.get(to);
         match (target, how) {
-            (Some(_), How::Keep) => return Err(Error::Exists),
-            (None, How::Exchange) => return Err(Error::NotFound),
+            (Some(_), RenameMode::Keep) => return Err(Error::Exists),
+            (None, RenameMode::Exchange) => return Err(Error::NotFound),
             (Some(target), _) if target.number == source.number => return Ok(()),
             _ => {}
         }
         // The check for ancestors comes before that for kinds.
-        let is_above = |entry: Entry, directory: usize| entry.number == self.second && directory == 1;
+        let is_above = |entry: NamedFile, directory: usize| entry.number == self.second && directory == 1;
         let takes_parent = target.is_some_and(|target| is_above(target, from.0));
-        if is_above(source, to.0) || (how == How::Exchange && takes_parent) {
+        if is_above(source, to.0) || (how == RenameMode::Exchange && takes_parent) {
             return Err(Error::Loop);
         }
         if takes_parent {
             return Err(Error::NotEmpty);
         }
         match target {
-            Some(target) if how == How::Replace && source.is_directory && !target.is_directory => {
+            Some(target) if how == RenameMode::Replace && source.is_directory && !target.is_directory => {
                 return Err(Error::NotADirectory);
             }
-            Some(target) if how == How::Replace && !source.is_directory && target.is_directory => {
+            Some(target) if how == RenameMode::Replace && !source.is_directory && target.is_directory => {
                 return Err(Error::IsADirectory);
             }
             _ => {}
         }
         match how {
-            How::Exchange => {
+            RenameMode::Exchange => {
                 self.names[from.0][from.1] = target;
                 self.names[to.0][to.1] = Some(source);
             }
-            How::Replace | How::Keep => {
+            RenameMode::Replace | RenameMode::Keep => {
                 if target.is_some_and(|target| self.is_full(target)) {
                     return Err(Error::NotEmpty);
                 }
@@ -261,6 +261,6 @@ impl Model {
     }
 }
 
-fn kind(entry: Entry) -> FileKind {
+fn kind(entry: NamedFile) -> FileKind {
     if entry.is_directory { FileKind::Directory } else { FileKind::Regular }
 }

@@ -1,7 +1,7 @@
 //! Runs histories: threads wait for each other, then make their calls concurrently.
 
 use super::check::{CALLS_MAX, Call, is_linearizable};
-use super::model::{Answer, Do, How, Model, NAMES, Place, SECOND_AT};
+use super::model::{Action, Answer, Model, NAMES, NameRef, RenameMode, SECOND_AT};
 use engine::format::FileKind;
 use engine::{AttachOptions, DirectoryHint, Error, Fs, MkfsOptions, NewNode, Node, RenameFlags, Result, Thread, mkfs};
 use pmem::{Direct, Mapping, Region};
@@ -75,37 +75,38 @@ impl Random {
         (self.0 >> 11) % end
     }
 
-    fn place(&mut self) -> Place {
+    fn name_ref(&mut self) -> NameRef {
         (usize::from(self.below(3) == 0), self.below(NAMES as u64) as usize)
     }
 
-    fn call(&mut self) -> Do {
-        let at = self.place();
+    fn call(&mut self) -> Action {
+        let at = self.name_ref();
         match self.below(20) {
-            0..=2 => Do::Make(at, FileKind::Regular),
-            3 => Do::Make(at, FileKind::Directory),
-            4..=5 => Do::Link(at),
-            6..=7 => Do::Unlink(at),
-            8..=9 => Do::Rmdir(at),
+            0..=2 => Action::Make(at, FileKind::Regular),
+            3 => Action::Make(at, FileKind::Directory),
+            4..=5 => Action::Link(at),
+            6..=7 => Action::Unlink(at),
+            8..=9 => Action::Rmdir(at),
             10..=13 => {
-                let how = [How::Replace, How::Replace, How::Keep, How::Exchange][self.below(4) as usize];
-                Do::Rename(at, self.place(), how)
+                let how = [RenameMode::Replace, RenameMode::Replace, RenameMode::Keep, RenameMode::Exchange]
+                    [self.below(4) as usize];
+                Action::Rename(at, self.name_ref(), how)
             }
-            14..=16 => Do::Lookup(at),
-            17..=18 => [Do::Write(self.below(200) as u8 + 1), Do::Read][self.below(2) as usize],
-            _ => [Do::Crowd(self.below(CROWDS)), Do::Lookup(at)][usize::from(self.below(4) != 0)],
+            14..=16 => Action::Lookup(at),
+            17..=18 => [Action::Write(self.below(200) as u8 + 1), Action::Read][self.below(2) as usize],
+            _ => [Action::Crowd(self.below(CROWDS)), Action::Lookup(at)][usize::from(self.below(4) != 0)],
         }
     }
 }
 
 /// A spinning barrier: the threads start at the same time.
-struct Meeting {
+struct SpinBarrier {
     threads: usize,
     arrived: AtomicUsize,
     round: AtomicUsize,
 }
 
-impl Meeting {
+impl SpinBarrier {
     fn meet(&self) {
         let round = self.round.load(Acquire);
         if self.arrived.fetch_add(1, AcqRel) + 1 == self.threads {
@@ -138,59 +139,65 @@ fn new_node(kind: FileKind) -> NewNode<'static> {
 }
 
 /// A thread in a history.
-struct Actor<'t, 'f> {
+struct RaceThread<'t, 'f> {
     thread: &'t Thread<'f>,
     scene: Scene,
     /// The files that it created, open to the end, so that no number is reused.
     made: RefCell<Vec<Node>>,
 }
 
-impl Actor<'_, '_> {
-    fn at(&self, place: Place) -> (Node, &'static [u8]) {
-        (self.scene.directories[place.0], NAME[place.1])
+impl RaceThread<'_, '_> {
+    fn at(&self, name: NameRef) -> (Node, &'static [u8]) {
+        (self.scene.directories[name.0], NAME[name.1])
     }
 
-    fn act(&self, what: Do) -> Answer {
+    fn act(&self, what: Action) -> Answer {
         self.try_act(what).unwrap_or_else(Answer::Refused)
     }
 
-    fn try_act(&self, what: Do) -> Result<Answer> {
+    fn try_act(&self, what: Action) -> Result<Answer> {
         let thread = self.thread;
         let (directory, name) = match what {
-            Do::Make(at, _) | Do::Link(at) | Do::Unlink(at) | Do::Rmdir(at) | Do::Rename(at, ..) | Do::Lookup(at) => {
-                self.at(at)
-            }
+            Action::Make(at, _)
+            | Action::Link(at)
+            | Action::Unlink(at)
+            | Action::Rmdir(at)
+            | Action::Rename(at, ..)
+            | Action::Lookup(at) => self.at(at),
             _ => self.at((0, 0)),
         };
         match what {
-            Do::Make(_, kind) => {
+            Action::Make(_, kind) => {
                 let node = thread.create(directory, name, &new_node(kind))?;
                 self.made.borrow_mut().push(node);
                 return Ok(Answer::File(node.number, kind));
             }
-            Do::Link(_) => thread.link(self.scene.file, directory, name)?,
-            Do::Unlink(_) => thread.unlink(directory, name, |_| Ok(()))?,
-            Do::Rmdir(_) => thread.remove_directory(directory, name, |_| Ok(()))?,
-            Do::Rename(_, to, how) => {
-                let flags =
-                    RenameFlags { no_replace: how == How::Keep, exchange: how == How::Exchange, whiteout: false };
+            Action::Link(_) => thread.link(self.scene.file, directory, name)?,
+            Action::Unlink(_) => thread.unlink(directory, name, |_| Ok(()))?,
+            Action::Rmdir(_) => thread.remove_directory(directory, name, |_| Ok(()))?,
+            Action::Rename(_, to, how) => {
+                let flags = RenameFlags {
+                    no_replace: how == RenameMode::Keep,
+                    exchange: how == RenameMode::Exchange,
+                    whiteout: false,
+                };
                 thread.rename((directory, name), self.at(to), flags, |_, _| Ok(()))?;
             }
-            Do::Lookup(_) => {
+            Action::Lookup(_) => {
                 let node = thread.lookup(directory, name)?;
                 let kind = thread.stat(node).map(|attributes| attributes.kind);
                 thread.release(node, 1);
                 return Ok(Answer::File(node.number, kind?));
             }
-            Do::Links => return Ok(Answer::Links(thread.stat(self.scene.file)?.links)),
-            Do::Write(byte) => drop(thread.write(self.scene.file, 0, &[byte; FILE_BYTES])?),
-            Do::Read => {
+            Action::Links => return Ok(Answer::Links(thread.stat(self.scene.file)?.links)),
+            Action::Write(byte) => drop(thread.write(self.scene.file, 0, &[byte; FILE_BYTES])?),
+            Action::Read => {
                 let mut bytes = [0; FILE_BYTES];
                 let length = thread.read(self.scene.file, 0, &mut bytes)?;
                 let whole = length == FILE_BYTES && bytes.iter().all(|byte| *byte == bytes[0]);
                 return Ok(Answer::Bytes(whole.then_some(bytes[0])));
             }
-            Do::Crowd(index) => {
+            Action::Crowd(index) => {
                 let root = thread.root()?;
                 let crowd = thread.lookup(root, crowd_name(index).as_bytes());
                 thread.release(root, 1);
@@ -224,7 +231,7 @@ impl Actor<'_, '_> {
 struct Stage<'f> {
     fs: &'f Fs,
     plan: Races,
-    meeting: Meeting,
+    meeting: SpinBarrier,
     clock: AtomicU64,
     ended: AtomicBool,
     scene: Mutex<Option<Scene>>,
@@ -232,8 +239,8 @@ struct Stage<'f> {
     made: Mutex<Vec<Node>>,
 }
 
-/// Runs histories until the time is up or a violation is found. `tell` receives the progress.
-pub fn races(plan: &Races, tell: &mut dyn FnMut(&Outcome)) -> Result<Outcome> {
+/// Runs histories until the time is up or a violation is found. `report` receives the progress.
+pub fn races(plan: &Races, report: &mut dyn FnMut(&Outcome)) -> Result<Outcome> {
     let begun = Instant::now();
     let threads = plan.threads.clamp(2, CALLS_MAX / CALLS_PER_THREAD as usize);
     let mut outcome = Outcome::default();
@@ -243,7 +250,7 @@ pub fn races(plan: &Races, tell: &mut dyn FnMut(&Outcome)) -> Result<Outcome> {
             || (plan.histories_max != 0 && outcome.histories >= plan.histories_max)
     };
     while outcome.images == 0 || !is_over(&outcome) {
-        on_an_image(&Races { threads, ..*plan }, &mut outcome, &is_over, tell)?;
+        on_an_image(&Races { threads, ..*plan }, &mut outcome, &is_over, report)?;
     }
     Ok(outcome)
 }
@@ -269,7 +276,7 @@ fn on_an_image(
     let stage = Stage {
         fs: &fs,
         plan: *plan,
-        meeting: Meeting { threads: plan.threads, arrived: AtomicUsize::new(0), round: AtomicUsize::new(0) },
+        meeting: SpinBarrier { threads: plan.threads, arrived: AtomicUsize::new(0), round: AtomicUsize::new(0) },
         clock: AtomicU64::new(0),
         ended: AtomicBool::new(false),
         scene: Mutex::new(None),
@@ -325,17 +332,17 @@ fn make_crowd(fs: &Fs) -> Result<()> {
 }
 
 impl<'f> Stage<'f> {
-    fn actor<'t>(&'t self, thread: &'t Thread<'f>, scene: Scene) -> Actor<'t, 'f> {
-        Actor { thread, scene, made: RefCell::default() }
+    fn race_thread<'t>(&'t self, thread: &'t Thread<'f>, scene: Scene) -> RaceThread<'t, 'f> {
+        RaceThread { thread, scene, made: RefCell::default() }
     }
 
     /// Makes the calls of one thread in one history.
     fn take_part(&self, index: usize, thread: &Thread<'f>, scene: Scene) {
-        let actor = self.actor(thread, scene);
+        let race_thread = self.race_thread(thread, scene);
         self.meeting.meet();
-        let calls = actor.play(index, &self.clock);
+        let calls = race_thread.play(index, &self.clock);
         locked(&self.calls).extend(calls);
-        locked(&self.made).extend(actor.made.into_inner());
+        locked(&self.made).extend(race_thread.made.into_inner());
         self.meeting.meet();
     }
 
@@ -357,9 +364,9 @@ impl<'f> Stage<'f> {
         &self,
         outcome: &mut Outcome,
         is_over: &dyn Fn(&Outcome) -> bool,
-        tell: &mut dyn FnMut(&Outcome),
+        report: &mut dyn FnMut(&Outcome),
     ) -> Result<()> {
-        let led = self.lead_all(outcome, is_over, tell);
+        let led = self.lead_all(outcome, is_over, report);
         self.ended.store(true, Release);
         self.meeting.meet();
         led
@@ -369,7 +376,7 @@ impl<'f> Stage<'f> {
         &self,
         outcome: &mut Outcome,
         is_over: &dyn Fn(&Outcome) -> bool,
-        tell: &mut dyn FnMut(&Outcome),
+        report: &mut dyn FnMut(&Outcome),
     ) -> Result<()> {
         let thread = self.fs.enter()?;
         let root = thread.root()?;
@@ -382,7 +389,7 @@ impl<'f> Stage<'f> {
                     break;
                 }
             }
-            tell(outcome);
+            report(outcome);
             if is_over(outcome) {
                 thread.release(first, 1);
                 break;
@@ -407,7 +414,7 @@ impl<'f> Stage<'f> {
         outcome.histories += 1;
         outcome.calls += calls.len() as u64;
         outcome.overlapping += u64::from(overlaps(&calls));
-        let found = self.actor(thread, scene).look(&calls);
+        let found = self.race_thread(thread, scene).look(&calls);
         if let Err(what) = found {
             outcome.violations.push(describe(seed, &what, &calls));
         }
@@ -429,13 +436,13 @@ fn overlaps(calls: &[Call]) -> bool {
     calls.iter().any(|call| calls.iter().any(|other| at_once(call, other)))
 }
 
-impl Actor<'_, '_> {
+impl RaceThread<'_, '_> {
     /// Checks the final state of a history, and whether the calls and this state can be explained.
     fn look(&self, calls: &[Call]) -> std::result::Result<(), String> {
         let mut names = [[None; NAMES]; 2];
         for (directory, names) in names.iter_mut().enumerate() {
             for (name, number) in names.iter_mut().enumerate() {
-                *number = match self.act(Do::Lookup((directory, name))) {
+                *number = match self.act(Action::Lookup((directory, name))) {
                     Answer::File(number, _) => Some(number),
                     Answer::Refused(Error::NotFound) => None,
                     other => return Err(format!("afterwards the lookup of {directory}/{name} returns {other:?}")),
@@ -444,11 +451,11 @@ impl Actor<'_, '_> {
             self.compare_listing(directory, names)?;
         }
         let links = names.iter().flatten().flatten().filter(|number| **number == self.scene.file.number).count();
-        let said = self.act(Do::Links);
+        let said = self.act(Action::Links);
         if said != Answer::Links(links as u32) {
             return Err(format!("afterwards the file has {links} names, but the link count is {said:?}"));
         }
-        let byte = self.act(Do::Read);
+        let byte = self.act(Action::Read);
         let before = Model::new(self.scene.file.number, self.scene.directories[1].number);
         let is_end = |end: &Model| {
             let numbers = end.names.map(|names| names.map(|entry| entry.map(|entry| entry.number)));

@@ -2,7 +2,7 @@
 //! calls.
 
 use super::work::{Call, Names, Seen};
-use crate::hand::Hand;
+use crate::test_thread::TestThread;
 use engine::format::FileKind;
 use engine::{Changes, Error, RenameFlags};
 use std::fs;
@@ -22,41 +22,41 @@ pub trait Files {
 }
 
 /// Calls of the engine.
-pub struct ByLibrary<'h, 'f>(pub &'h Hand<'f>);
+pub struct ByLibrary<'h, 'f>(pub &'h TestThread<'f>);
 
 impl Files for ByLibrary<'_, '_> {
     fn call(&self, directory: &str, call: &Call) -> Result<(), i32> {
-        let hand = self.0;
+        let thread = self.0;
         let at = |name: &str| format!("/{directory}/{name}");
         let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
         let done = match call {
-            Call::Create(name) => hand.create(&at(name)),
+            Call::Create(name) => thread.create(&at(name)),
             Call::Write(name, offset, bytes) => {
-                hand.with(&at(name), |node| hand.thread.write(node, *offset, bytes)).and_then(|count| {
+                thread.with(&at(name), |node| thread.thread.write(node, *offset, bytes)).and_then(|count| {
                     // There is room, and the write is one call.
                     if count == bytes.len() { Ok(()) } else { Err(Error::NoSpace) }
                 })
             }
-            Call::Truncate(name, length) => hand.truncate(&at(name), *length),
-            Call::Mode(name, mode) => hand.with(&at(name), |node| {
+            Call::Truncate(name, length) => thread.truncate(&at(name), *length),
+            Call::Mode(name, mode) => thread.with(&at(name), |node| {
                 let changes = Changes { permissions: Some(*mode), ..Changes::default() };
-                hand.thread.change(node, |_| Ok(changes)).map(drop)
+                thread.thread.change(node, |_| Ok(changes)).map(drop)
             }),
-            Call::Link(name, other) => hand.link(&at(name), &at(other)),
-            Call::Rename(name, other) => hand.rename(&at(name), &at(other)),
-            Call::Exchange(name, other) => hand.rename_with(&at(name), &at(other), exchange),
-            Call::Unlink(name) => hand.unlink(&at(name)),
-            Call::MakeDirectory(name) => hand.mkdir(&at(name)),
-            Call::RemoveDirectory(name) => hand.rmdir(&at(name)),
+            Call::Link(name, other) => thread.link(&at(name), &at(other)),
+            Call::Rename(name, other) => thread.rename(&at(name), &at(other)),
+            Call::Exchange(name, other) => thread.rename_with(&at(name), &at(other), exchange),
+            Call::Unlink(name) => thread.unlink(&at(name)),
+            Call::MakeDirectory(name) => thread.mkdir(&at(name)),
+            Call::RemoveDirectory(name) => thread.rmdir(&at(name)),
         };
         done.map_err(Error::errno)
     }
 
     fn see(&self, directory: &str) -> Result<Names, i32> {
-        let hand = self.0;
-        let seen = hand.with(&format!("/{directory}"), |node| {
+        let thread = self.0;
+        let seen = thread.with(&format!("/{directory}"), |node| {
             let mut names = Vec::new();
-            hand.thread.read_directory(node, 0, &mut Default::default(), &mut |entry| {
+            thread.thread.read_directory(node, 0, &mut Default::default(), &mut |entry| {
                 names.push(String::from_utf8_lossy(entry.name).into_owned());
                 true
             })?;

@@ -15,18 +15,17 @@
 //! detach `fsck` must find neither an error nor a warning. On a failure the image and all output
 //! are kept.
 
-mod crew;
 mod files;
 pub mod work;
+mod workers;
 
-pub use crew::take_part;
+pub use workers::take_part;
 
-use crate::hand::Hand;
 use crate::machine::Watch;
+use crate::test_thread::TestThread;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use crew::{Ledger, Orders, Place, once_more, own};
 use files::{ByLibrary, Files};
-use posix::image::{Alone, Image, MakeOptions, OpenImage, make};
+use posix::image::{ExclusiveImage, Image, MakeOptions, OpenImage, make};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,6 +33,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use work::{Chapter, Random};
+use workers::{Ledger, Orders, WorkerProgress, own_directory, spawn_self};
 
 const IMAGE_BYTES: u64 = 64 << 20;
 /// The path of the image's files under `directfs run`.
@@ -47,7 +47,7 @@ const VIOLATIONS_MAX: usize = 20;
 
 /// The way in which workers access the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-pub enum Front {
+pub enum AccessMethod {
     /// The engine in their own process.
     Library,
     /// A mount.
@@ -56,22 +56,22 @@ pub enum Front {
     Run,
 }
 
-impl Front {
+impl AccessMethod {
     /// All fronts.
-    pub const ALL: [Front; 3] = [Front::Library, Front::Mount, Front::Run];
+    pub const ALL: [AccessMethod; 3] = [AccessMethod::Library, AccessMethod::Mount, AccessMethod::Run];
 
     /// Whether a write may reach the file system in pieces: the kernel passes it on page by page,
     /// and stops when the writer is killed.
     fn cuts_writes(self) -> bool {
-        self == Front::Mount
+        self == AccessMethod::Mount
     }
 
     /// For display.
     pub fn name(self) -> &'static str {
         match self {
-            Front::Library => "library",
-            Front::Mount => "mount",
-            Front::Run => "run",
+            AccessMethod::Library => "library",
+            AccessMethod::Mount => "mount",
+            AccessMethod::Run => "run",
         }
     }
 }
@@ -90,7 +90,7 @@ pub struct Plan {
     /// Concurrent workers.
     pub workers: usize,
     /// The fronts, used in turn.
-    pub fronts: Vec<Front>,
+    pub access_methods: Vec<AccessMethod>,
     /// The program `directfs`, for all fronts but the library.
     pub directfs: Option<PathBuf>,
     /// The arguments with which this program takes part in the storm, separated by spaces.
@@ -129,7 +129,7 @@ impl std::ops::AddAssign for Counts {
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// By front.
-    pub lines: Vec<(Front, Counts)>,
+    pub lines: Vec<(AccessMethod, Counts)>,
     /// The violations, with the paths of the images.
     pub violations: Vec<String>,
 }
@@ -151,7 +151,7 @@ impl Outcome {
             let _ = write!(text, " {title:>14}");
         }
         let total = self.total();
-        let named = self.lines.iter().map(|(front, line)| (front.name(), line)).chain([("all", &total)]);
+        let named = self.lines.iter().map(|(access, line)| (access.name(), line)).chain([("all", &total)]);
         for (name, line) in named {
             let Counts { rounds, kills, servers, calls, violations, seconds } = line;
             let _ = write!(
@@ -166,7 +166,7 @@ impl Outcome {
 /// How the library opens the image of a storm.
 fn library(image: &Path) -> OpenImage {
     let dram_directory = image.parent().map_or_else(|| PathBuf::from("/dev/shm"), Path::to_owned);
-    OpenImage { dram_directory, recovery_threads: 1, patience: Duration::from_secs(60), ..OpenImage::default() }
+    OpenImage { dram_directory, recovery_threads: 1, timeout: Duration::from_secs(60), ..OpenImage::default() }
 }
 
 /// A storm's directory, which is removed with it.
@@ -176,9 +176,9 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(front: Front, seed: u64) -> Result<Stage> {
+    fn new(access: AccessMethod, seed: u64) -> Result<Stage> {
         let base = if Path::new("/dev/shm").is_dir() { PathBuf::from("/dev/shm") } else { std::env::temp_dir() };
-        let directory = base.join(format!("torture-{}-{}-{seed}", std::process::id(), front.name()));
+        let directory = base.join(format!("torture-{}-{}-{seed}", std::process::id(), access.name()));
         fs::create_dir(&directory).with_context(|| format!("creating {}", directory.display()))?;
         let stage = Stage { directory, keep: false };
         fs::create_dir(stage.point())?;
@@ -229,7 +229,7 @@ impl Drop for Stage {
 /// A storm on one front.
 struct Storm<'p> {
     plan: &'p Plan,
-    front: Front,
+    access: AccessMethod,
     seed: u64,
     stage: Stage,
     random: Random,
@@ -241,10 +241,10 @@ struct Storm<'p> {
 
 impl<'p> Storm<'p> {
     /// Starts with a fresh image. The seed belongs to this image.
-    fn new(plan: &'p Plan, front: Front, seed: u64) -> Result<Storm<'p>> {
-        let stage = Stage::new(front, seed)?;
-        let random = Random(seed ^ (front as u64) << 32);
-        Ok(Storm { plan, front, seed, stage, random, rounds: 0, counts: Counts::default() })
+    fn new(plan: &'p Plan, access: AccessMethod, seed: u64) -> Result<Storm<'p>> {
+        let stage = Stage::new(access, seed)?;
+        let random = Random(seed ^ (access as u64) << 32);
+        Ok(Storm { plan, access, seed, stage, random, rounds: 0, counts: Counts::default() })
     }
 
     fn directfs(&self) -> Result<Command> {
@@ -255,15 +255,15 @@ impl<'p> Storm<'p> {
 
     fn orders(&self) -> Orders {
         Orders {
-            front: self.front,
+            access: self.access,
             // The same for all rounds: the calls of a chapter depend on it.
             seed: self.seed,
             workers: self.plan.workers,
             kills: self.plan.kills,
-            place: match self.front {
-                Front::Library => self.stage.image(),
-                Front::Mount => self.stage.point(),
-                Front::Run => INSIDE.into(),
+            directory: match self.access {
+                AccessMethod::Library => self.stage.image(),
+                AccessMethod::Mount => self.stage.point(),
+                AccessMethod::Run => INSIDE.into(),
             },
             ledger: self.stage.ledger(),
         }
@@ -274,9 +274,9 @@ impl<'p> Storm<'p> {
         let begun = Instant::now();
         self.counts = Counts { rounds: 1, ..Counts::default() };
         self.rounds += 1;
-        let before = self.places();
+        let before = self.progress();
         let passed = self.play();
-        for (worker, (before, now)) in before.into_iter().zip(self.places()).enumerate() {
+        for (worker, (before, now)) in before.into_iter().zip(self.progress()).enumerate() {
             let all = |chapter: u64| Chapter::new(self.seed, worker, chapter).calls().len() as u64;
             let ended: u64 = (before.chapter..now.chapter).map(all).sum();
             self.counts.calls += ended + now.returned as u64 - before.returned as u64;
@@ -288,39 +288,39 @@ impl<'p> Storm<'p> {
 
     fn play(&mut self) -> Result<()> {
         let _ = fs::remove_file(self.stage.said());
-        match self.front {
-            Front::Library => self.let_loose(Command::new(std::env::current_exe()?))?,
-            Front::Run => {
+        match self.access {
+            AccessMethod::Library => self.run_storm_workers(Command::new(std::env::current_exe()?))?,
+            AccessMethod::Run => {
                 let mut command = self.directfs()?;
                 command.args(["run", "--image"]).arg(self.stage.image()).args(["-C", INSIDE, "--"]);
                 command.arg(std::env::current_exe()?);
-                self.let_loose(command)?;
+                self.run_storm_workers(command)?;
             }
-            Front::Mount => self.mount_round()?,
+            AccessMethod::Mount => self.mount_round()?,
         }
         self.look(false).context("as the round left the image")?;
         self.compare()?;
         self.look(true).context("after a clean attach and detach")
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn progress(&self) -> Vec<WorkerProgress> {
         match Ledger::open(&self.stage.ledger()) {
-            Ok(ledger) => (0..self.plan.workers).map(|worker| ledger.place(worker)).collect(),
+            Ok(ledger) => (0..self.plan.workers).map(|worker| ledger.progress(worker)).collect(),
             Err(_) => Vec::new(),
         }
     }
 
-    fn crew(&self, program: Command) -> Result<Child> {
-        let mut command = once_more(program, "crew", &self.orders(), &self.plan.arguments);
+    fn run_workers(&self, program: Command) -> Result<Child> {
+        let mut command = spawn_self(program, "crew", &self.orders(), &self.plan.arguments);
         command.stdout(Stdio::piped()).stderr(self.stage.said_file()?).spawn().context("starting a crew")
     }
 
-    fn let_loose(&mut self, program: Command) -> Result<()> {
-        let output = self.crew(program)?.wait_with_output()?;
-        self.note_crew(&output)
+    fn run_storm_workers(&mut self, program: Command) -> Result<()> {
+        let output = self.run_workers(program)?.wait_with_output()?;
+        self.record_workers(&output)
     }
 
-    fn note_crew(&mut self, output: &std::process::Output) -> Result<()> {
+    fn record_workers(&mut self, output: &std::process::Output) -> Result<()> {
         let text = String::from_utf8_lossy(&output.stdout);
         let kills = text.lines().find_map(|line| line.strip_prefix("kills ")?.parse::<u64>().ok());
         self.counts.kills += kills.unwrap_or(0);
@@ -336,34 +336,34 @@ impl<'p> Storm<'p> {
     /// A round on a mount: in every second one its server is killed.
     fn mount_round(&mut self) -> Result<()> {
         let mut server = self.serve()?;
-        let mut crew = self.crew(Command::new(std::env::current_exe()?))?;
+        let mut workers = self.run_workers(Command::new(std::env::current_exe()?))?;
         let kills_server = self.rounds.is_multiple_of(2);
         if kills_server {
-            self.wait_for_calls(&mut crew)?;
+            self.wait_for_calls(&mut workers)?;
             server.kill().context("killing a server")?;
             self.counts.servers += 1;
         }
-        let output = crew.wait_with_output()?;
-        let noted = self.note_crew(&output);
+        let output = workers.wait_with_output()?;
+        let noted = self.record_workers(&output);
         // Workers without a server exit, and so does their crew.
-        let gone = kills_server && output.status.code() == Some(crew::GONE);
+        let gone = kills_server && output.status.code() == Some(workers::EXIT_SERVER_GONE);
         let lazily: &[&str] = if kills_server { &["umount", "--lazy"] } else { &["umount"] };
         let unmounted = self.directfs()?.args(lazily).arg(self.stage.point()).output()?;
         let ended = server.wait()?;
         if !gone {
             noted?;
         }
-        let told = String::from_utf8_lossy(&unmounted.stderr);
-        ensure!(unmounted.status.success(), "umount exited with {}: {told}", unmounted.status);
+        let result = String::from_utf8_lossy(&unmounted.stderr);
+        ensure!(unmounted.status.success(), "umount exited with {}: {result}", unmounted.status);
         ensure!(kills_server || ended.success(), "the server exited with {ended}");
         Ok(())
     }
 
     /// Waits until workers have made some of the calls of a round, or until the crew has ended.
-    fn wait_for_calls(&mut self, crew: &mut Child) -> Result<()> {
-        let made = |storm: &Storm| storm.places().into_iter().map(Place::calls).sum::<u64>();
-        let calls = made(self) + self.random.below(crew::CALLS_BETWEEN / 2 * self.plan.kills);
-        while made(self) < calls && crew.try_wait()?.is_none() {
+    fn wait_for_calls(&mut self, workers: &mut Child) -> Result<()> {
+        let made = |storm: &Storm| storm.progress().into_iter().map(WorkerProgress::calls).sum::<u64>();
+        let calls = made(self) + self.random.below(workers::CALLS_BETWEEN / 2 * self.plan.kills);
+        while made(self) < calls && workers.try_wait()?.is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -400,14 +400,15 @@ impl<'p> Storm<'p> {
         let watch = Arc::new(Watch::new(IMAGE_BYTES));
         let image = Image::open_with(&path, &library(&path), || Arc::clone(&watch)).context("opening the image")?;
         {
-            let hand = Hand::new(image.fs()).map_err(|error| anyhow!("entering: {error:?}"))?;
-            for (worker, place) in self.places().into_iter().enumerate() {
-                let found = match ByLibrary(&hand).see(&own(worker)) {
-                    Err(libc::ENOENT) if place == (Place { chapter: 0, returned: 0 }) => continue,
+            let thread = TestThread::new(image.fs()).map_err(|error| anyhow!("entering: {error:?}"))?;
+            for (worker, progress) in self.progress().into_iter().enumerate() {
+                let found = match ByLibrary(&thread).see(&own_directory(worker)) {
+                    Err(libc::ENOENT) if progress == (WorkerProgress { chapter: 0, returned: 0 }) => continue,
                     found => found.map_err(|error| anyhow!("reading w{worker}: error {error}"))?,
                 };
-                let Place { chapter, returned } = place;
-                let judged = Chapter::new(self.seed, worker, chapter).judge(returned, &found, self.front.cuts_writes());
+                let WorkerProgress { chapter, returned } = progress;
+                let judged =
+                    Chapter::new(self.seed, worker, chapter).check(returned, &found, self.access.cuts_writes());
                 judged.map_err(|what| anyhow!("worker {worker}, chapter {chapter}, call {returned}: {what}"))?;
             }
         }
@@ -416,7 +417,7 @@ impl<'p> Storm<'p> {
 
     /// Runs `fsck` on the image: as the deaths left it, or after a clean detach.
     fn look(&self, in_order: bool) -> Result<()> {
-        let alone = Alone::open(self.stage.image()).context("opening the image exclusively")?;
+        let alone = ExclusiveImage::open(self.stage.image()).context("opening the image exclusively")?;
         let mapping = alone.mapping();
         // SAFETY: the mapping outlives the region, and nothing else uses it.
         let region = unsafe { pmem::Region::new(mapping.address(), mapping.length(), pmem::Direct) };
@@ -429,21 +430,21 @@ impl<'p> Storm<'p> {
     /// Keeps the files of a violation; returns its description.
     fn keep(&mut self, error: &anyhow::Error) -> String {
         self.stage.keep = true;
-        let (front, round, seed) = (self.front.name(), self.rounds, self.seed);
+        let (access, round, seed) = (self.access.name(), self.rounds, self.seed);
         format!(
-            "{front}, round {round} of seed {seed}: {error:#}\n    The image is kept in {}.",
+            "{access}, round {round} of seed {seed}: {error:#}\n    The image is kept in {}.",
             self.stage.directory.display()
         )
     }
 }
 
-/// Runs storms on the fronts of a plan in turn until its time is up. `tell` is called after each
+/// Runs storms on the fronts of a plan in turn until its time is up. `report` is called after each
 /// round, `found` immediately for each violation.
-pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Outcome), found: &dyn Fn(&str)) -> Result<Outcome> {
+pub fn run(plan: &Plan, report: &mut dyn FnMut(&Outcome), found: &dyn Fn(&str)) -> Result<Outcome> {
     let begun = Instant::now();
-    let lines = plan.fronts.iter().map(|front| (*front, Counts::default())).collect();
+    let lines = plan.access_methods.iter().map(|access| (*access, Counts::default())).collect();
     let mut outcome = Outcome { lines, violations: Vec::new() };
-    let mut storms: Vec<Option<Storm>> = plan.fronts.iter().map(|_| None).collect();
+    let mut storms: Vec<Option<Storm>> = plan.access_methods.iter().map(|_| None).collect();
     let mut seed = plan.seed;
     while outcome.violations.len() < VIOLATIONS_MAX {
         for (line, storm) in outcome.lines.iter_mut().zip(&mut storms) {
@@ -456,13 +457,13 @@ pub fn run(plan: &Plan, tell: &mut dyn FnMut(&Outcome), found: &dyn Fn(&str)) ->
             let (counts, passed) = at.round();
             line.1 += counts;
             if let Err(error) = passed {
-                let told = at.keep(&error);
-                found(&told);
-                outcome.violations.push(told);
+                let result = at.keep(&error);
+                found(&result);
+                outcome.violations.push(result);
                 *storm = None;
             }
         }
-        tell(&outcome);
+        report(&outcome);
         let rounds = outcome.lines.iter().map(|(_, counts)| counts.rounds).min();
         if begun.elapsed() >= plan.duration && rounds.is_none_or(|rounds| rounds >= plan.rounds_min) {
             break;

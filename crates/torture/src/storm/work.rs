@@ -212,7 +212,7 @@ impl Chapter {
     /// The number of calls that have taken effect, given that `returned` had returned when the
     /// worker died and that `found` is the state; the error is the difference. With `in_pieces`, a
     /// dead writer's write may have been cut short at the end of a page; it must then be repeated.
-    pub fn judge(&self, returned: usize, found: &Names, in_pieces: bool) -> Result<usize, String> {
+    pub fn check(&self, returned: usize, found: &Names, in_pieces: bool) -> Result<usize, String> {
         let before = self.names_after(returned);
         if *found == before {
             return Ok(returned);
@@ -226,7 +226,7 @@ impl Chapter {
             return Ok(returned);
         }
         let (before, after) = (differences(found, &before), differences(found, &after));
-        Err(format!("the directory is neither as before {} ({before}) nor as after it ({after})", told(call)))
+        Err(format!("the directory is neither as before {} ({before}) nor as after it ({after})", describe(call)))
     }
 
     /// Whether the state is that of a shorter write which ends with a page.
@@ -243,7 +243,7 @@ impl Chapter {
 }
 
 /// A call without its bytes, for display.
-pub fn told(call: &Call) -> String {
+pub fn describe(call: &Call) -> String {
     match call {
         Call::Write(name, offset, bytes) => format!("Write({name}, {offset}, {} bytes of {})", bytes.len(), bytes[0]),
         other => format!("{other:?}"),
@@ -260,8 +260,8 @@ fn differences(found: &Names, wanted: &Names) -> String {
             Some(format!("{name} has {} bytes, expected {}, and differs at {at:?}", lengths.0, lengths.1))
         }
         Some(wanted) if wanted != seen => {
-            let told = |seen: &Seen| format!("{:?} {:o} with {} links", seen.kind, seen.mode, seen.links);
-            Some(format!("{name} is {}, expected {}", told(seen), told(wanted)))
+            let result = |seen: &Seen| format!("{:?} {:o} with {} links", seen.kind, seen.mode, seen.links);
+            Some(format!("{name} is {}, expected {}", result(seen), result(wanted)))
         }
         Some(_) => None,
     });
@@ -295,13 +295,13 @@ mod tests {
         assert!(chapter.names_after(chapter.calls().len()).is_empty());
         for count in 0..chapter.calls().len() {
             let found = chapter.names_after(count);
-            let judged = chapter.judge(count, &found, false).expect("as it should be");
+            let judged = chapter.check(count, &found, false).expect("as it should be");
             assert_eq!(judged, count);
             if count > 2 {
                 let long_ago = chapter.names_after(count - 2);
                 assert!(
                     long_ago == found
-                        || chapter.judge(count, &long_ago, false).is_err()
+                        || chapter.check(count, &long_ago, false).is_err()
                         || long_ago == chapter.names_after(count + 1)
                 );
             }

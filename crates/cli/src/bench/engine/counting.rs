@@ -1,7 +1,7 @@
 //! A memory that counts the lines that leave the cache: write amplification, which no clock shows.
 
-use crate::bench::crew::Probe;
-use crate::bench::task::What;
+use crate::bench::task::PhaseName;
+use crate::bench::workers::Probe;
 use crate::bench::workloads::calls::Call;
 use pmem::{LINE_BYTES, Memory};
 use serde::Serialize;
@@ -71,8 +71,8 @@ impl Probe for CountingProbe {
         self.memory.fences.store(0, Relaxed);
     }
 
-    fn end(&self, what: &What, calls: u64) {
-        let What::Call(call) = *what else { return };
+    fn end(&self, what: &PhaseName, calls: u64) {
+        let PhaseName::Call(call) = *what else { return };
         let each = |counter: &AtomicU64| counter.load(Relaxed) as f64 / calls as f64;
         let written = Written { lines: each(&self.memory.lines), fences: each(&self.memory.fences) };
         let mut all = self.written.lock().expect("no thread panics while holding it");

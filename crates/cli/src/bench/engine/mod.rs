@@ -6,16 +6,16 @@
 
 mod counting;
 mod directory;
-pub mod floor;
 mod memory;
+pub mod persist_cost;
 mod scale;
 
 pub use counting::Written;
 pub use scale::Scale;
 
-use super::crew;
 use super::statistics::Repeats;
 use super::task::Outcome;
+use super::workers;
 use super::workloads::calls::{Call, Round};
 use crate::interrupt;
 use crate::terminal::Progress;
@@ -69,7 +69,8 @@ fn measure_calls(files: u64, repeats: u32, timer_ns: u64) -> Result<Vec<Repeats>
     let mut one_round = |done: u32| -> Result<Vec<Outcome>> {
         interrupt::check()?;
         progress.at(done as u64);
-        crew::alone(timer_ns, None, |member| round.run(member, &directory, files)).with_context(|| what.clone())
+        workers::open_exclusive(timer_ns, None, |member| round.run(member, &directory, files))
+            .with_context(|| what.clone())
     };
     // The first round touches the memory that later rounds use again.
     let mut measured: Vec<Repeats> = one_round(0)?.into_iter().map(|outcome| Repeats::new(outcome.what)).collect();
@@ -93,14 +94,14 @@ fn count_lines(timer_ns: u64) -> Result<Vec<(Call, Written)>> {
     // The first round clears new inode segments, which happens once in an image's life; the second
     // one counts.
     for _ in 0..2 {
-        crew::alone(timer_ns, Some(&probe), |member| round.run(member, &directory, COUNTED_FILES))?;
+        workers::open_exclusive(timer_ns, Some(&probe), |member| round.run(member, &directory, COUNTED_FILES))?;
     }
     Ok(probe.written())
 }
 
 /// The design's goal in multiples of the floor: for 10,000 files, and twice that where the names no
 /// longer fit into the caches.
-pub fn floors_wanted(call: Call, files: u64) -> Option<f64> {
+pub fn target_multiple(call: Call, files: u64) -> Option<f64> {
     let over_few = match call {
         Call::Stat => 1.5,
         Call::StatHot => 0.5,
@@ -115,7 +116,7 @@ pub fn floors_wanted(call: Call, files: u64) -> Option<f64> {
 }
 
 /// The maximum number of lines that a call may write.
-pub fn lines_wanted(call: Call) -> Option<f64> {
+pub fn lines_target(call: Call) -> Option<f64> {
     match call {
         Call::Unlink => Some(1.0),
         Call::Create => Some(4.0),

@@ -2,7 +2,7 @@
 //! programs.
 
 use super::svg::{Bars, Lines, bars, escape, lines};
-use super::table::told;
+use super::table::format_figure;
 use super::{EngineReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, Unit};
 use crate::arguments::BenchGroup;
 use crate::bench::statistics::Figure;
@@ -44,7 +44,8 @@ pub fn page(report: &Report) -> String {
 }
 
 fn head(report: &Report) -> String {
-    let mut text = format!("<h1>directfs {} bench</h1><p>{}</p>", report.version, escape(&report.machine.words()));
+    let mut text =
+        format!("<h1>directfs {} bench</h1><p>{}</p>", report.version, escape(&report.machine.description()));
     let _ = write!(
         text,
         "<p class=dim>floor P (store, flush, fence of one line) {}; reading the clock {}, subtracted; duration {}</p>",
@@ -52,7 +53,7 @@ fn head(report: &Report) -> String {
         duration(report.timer_ns as f64),
         duration(report.took_s * 1e9)
     );
-    if let Some(words) = report.scaling_words() {
+    if let Some(words) = report.scaling_description() {
         let _ = write!(text, "<p class=dim>{words}</p>");
     }
     if let Some(load) = report.machine.load_before.filter(|&load| load > LOAD_QUIET) {
@@ -89,7 +90,7 @@ fn growth_by_size(report: &Report) -> String {
             Some((section.files? as f64, figure.time.median_ns))
         };
         let series = |subject| sections.iter().filter_map(|section| point(section, subject)).collect();
-        lines(&Lines { title: row.what.clone(), series: (0..row.cells.len()).map(series).collect(), tell: duration })
+        lines(&Lines { title: row.what.clone(), series: (0..row.cells.len()).map(series).collect(), format: duration })
     });
     format!("<h2>Time per call by the number of files</h2><div class=plots>{}</div>\n", plots.collect::<String>())
 }
@@ -123,9 +124,9 @@ fn bar_group(row: &Row) -> Bars {
         Unit::Rate | Unit::Bandwidth => figure.per_second,
         Unit::Call | Unit::Duration => figure.time.median_ns,
     };
-    let value = |figure: &Figure| (length(figure), told(figure, row.unit));
+    let value = |figure: &Figure| (length(figure), format_figure(figure, row.unit));
     let values = row.cells.iter().map(|cell| cell.figure.as_ref().map(value)).collect();
-    Bars { what: row.words(), values }
+    Bars { what: row.label(), values }
 }
 
 /// Calls per second of all members, by the number of members.
@@ -140,7 +141,7 @@ fn by_members(section: &SectionReport) -> String {
         };
         let series = |subject| same.iter().filter_map(|row| point(row, subject)).collect();
         let series = (0..first.cells.len()).map(series).collect();
-        plots += &lines(&Lines { title: first.what.clone(), series, tell: rate });
+        plots += &lines(&Lines { title: first.what.clone(), series, format: rate });
         rows = rest;
     }
     plots + "</div>"
@@ -155,7 +156,7 @@ fn by_depth(section: &SectionReport) -> String {
     };
     let series = |subject| depths.iter().enumerate().filter_map(|row| point(row, subject)).collect();
     let series = (0..first.cells.len()).map(series).collect();
-    lines(&Lines { title: "stat, median, by depth".into(), series, tell: duration })
+    lines(&Lines { title: "stat, median, by depth".into(), series, format: duration })
 }
 
 fn rate(per_second: f64) -> String {
@@ -173,10 +174,10 @@ fn table(section: &SectionReport, report: &Report) -> String {
     }
     text += "<th>x tmpfs</th><th>median x tmpfs</th><th>aim</th></tr>";
     for row in &section.rows {
-        let _ = write!(text, "<tr><td>{}</td>", escape(&row.words()));
+        let _ = write!(text, "<tr><td>{}</td>", escape(&row.label()));
         for cell in &row.cells {
             let figure = cell.figure.as_ref();
-            let shown = figure.map_or("-".into(), |figure| told(figure, row.unit));
+            let shown = figure.map_or("-".into(), |figure| format_figure(figure, row.unit));
             let _ = write!(text, "<td>{shown}</td>");
             let latency = figure.and_then(|figure| figure.latency);
             let mark = latency.filter(|latency| latency.batch > 1).map_or("", |_| "~");
@@ -216,7 +217,7 @@ fn engine_text(engine: &EngineReport) -> String {
             let _ = write!(
                 text,
                 "<tr><td>{}</td><td>{}</td><td>{:.2}</td><td>{}</td><td>{:.1}</td><td>{}</td><td>{:.1}</td></tr>",
-                call.call.words(),
+                call.call.label(),
                 duration(call.figure.time.median_ns),
                 call.floors,
                 aim(call.floors_wanted),

@@ -12,7 +12,7 @@ use super::engine::{self, Scale, Written};
 use super::plan::{Section, times_wanted};
 use super::statistics::{Figure, Repeats, Summary, TaskRepeats};
 use super::subject::Subject;
-use super::task::{Crew, CrewKind, What};
+use super::task::{PhaseName, WorkerKind, Workers};
 use super::threads::Scaling;
 use super::workloads::calls::Call;
 use super::workloads::data;
@@ -54,7 +54,7 @@ pub struct Report {
 
 impl Report {
     /// The speedup of independent threads, as text.
-    fn scaling_words(&self) -> Option<String> {
+    fn scaling_description(&self) -> Option<String> {
         let Scaling { threads, median, least, most } = self.scaling?;
         Some(format!(
             "{threads} independent threads do {median:.2} times as much as one ({least:.2} to {most:.2}): the machine's own scaling"
@@ -133,7 +133,7 @@ pub struct Row {
     /// Concurrent members.
     pub members: u32,
     /// As threads or processes.
-    pub kind: CrewKind,
+    pub kind: WorkerKind,
     /// Each in its own directory.
     pub private: bool,
     /// In the order of the subjects.
@@ -203,7 +203,7 @@ impl Machine {
     }
 
     /// On one line.
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         let memory = self.memory_bytes.map_or_else(String::new, |bytes| format!("{} of memory, ", size(bytes)));
         let processors = counted(self.processors.into(), "processor");
         format!("{}, {processors}, {memory}Linux {}", self.processor, self.kernel)
@@ -239,8 +239,8 @@ impl SectionReport {
         if section.scaling {
             scale(&mut rows);
         }
-        if let (BenchGroup::Data, Some(ours)) = (section.group, find(&Subject::is_directfs)) {
-            compare_with_memcpy(&mut rows, ours);
+        if let (BenchGroup::Data, Some(directfs)) = (section.group, find(&Subject::is_directfs)) {
+            compare_with_memcpy(&mut rows, directfs);
         }
         if section.group == BenchGroup::Depth {
             rows.extend(growth(&rows));
@@ -259,21 +259,21 @@ impl SectionReport {
 }
 
 impl Row {
-    fn new(what: &What, crew: Crew, cells: Vec<Cell>) -> Row {
+    fn new(what: &PhaseName, workers: Workers, cells: Vec<Cell>) -> Row {
         let (call, unit) = match what {
-            What::Call(call) => (Some(*call), Unit::Call),
-            What::Each(_) => (None, Unit::Call),
-            What::Once(_) => (None, Unit::Duration),
-            What::Rate(_) => (None, Unit::Rate),
-            What::Bandwidth(_) => (None, Unit::Bandwidth),
+            PhaseName::Call(call) => (Some(*call), Unit::Call),
+            PhaseName::Each(_) => (None, Unit::Call),
+            PhaseName::Once(_) => (None, Unit::Duration),
+            PhaseName::Rate(_) => (None, Unit::Rate),
+            PhaseName::Bandwidth(_) => (None, Unit::Bandwidth),
         };
         Row {
-            what: what.words().to_owned(),
+            what: what.label().to_owned(),
             call,
             unit,
-            members: crew.members,
-            kind: crew.kind,
-            private: crew.private,
+            members: workers.members,
+            kind: workers.kind,
+            private: workers.private,
             cells,
             times_tmpfs: None,
             times_tmpfs_p50: None,
@@ -286,23 +286,26 @@ impl Row {
     /// Compares DirectFS with tmpfs.
     fn compare(&mut self, pair: Option<(usize, usize)>) {
         let figure = |at: usize| self.cells.get(at)?.figure.as_ref();
-        let Some((ours, theirs)) = pair.and_then(|(ours, theirs)| figure(ours).zip(figure(theirs))) else { return };
-        let (our_ns, their_ns) = (ours.time.median_ns, theirs.time.median_ns);
+        let Some((directfs, peer)) = pair.and_then(|(directfs, peer)| figure(directfs).zip(figure(peer))) else {
+            return;
+        };
+        let (our_ns, their_ns) = (directfs.time.median_ns, peer.time.median_ns);
         self.times_tmpfs = Some(their_ns / our_ns);
         let median = |figure: &Figure| figure.latency?.p50_ns.filter(|&ns| ns > 0.0);
-        self.times_tmpfs_p50 = median(theirs).zip(median(ours)).map(|(theirs, ours)| theirs / ours);
+        self.times_tmpfs_p50 = median(peer).zip(median(directfs)).map(|(peer, directfs)| peer / directfs);
         // If hardly any time is left, the quotient is meaningless.
-        let beyond = theirs.user_ns.map(|own| (their_ns - own, our_ns - own));
-        self.times_beyond_own =
-            beyond.filter(|(theirs, ours)| theirs.min(*ours) > their_ns / 50.0).map(|(theirs, ours)| theirs / ours);
+        let beyond = peer.user_ns.map(|own| (their_ns - own, our_ns - own));
+        self.times_beyond_own = beyond
+            .filter(|(peer, directfs)| peer.min(*directfs) > their_ns / 50.0)
+            .map(|(peer, directfs)| peer / directfs);
     }
 
     /// The name in a table with rows of different crews.
-    pub fn words(&self) -> String {
-        let kind = if self.kind == CrewKind::Threads { "thread" } else { "process" };
+    pub fn label(&self) -> String {
+        let kind = if self.kind == WorkerKind::Threads { "thread" } else { "process" };
         match (self.members, self.kind) {
-            (1, CrewKind::Threads) => self.what.clone(),
-            (members, CrewKind::Processes) if members > 1 => format!("{}, {members} processes", self.what),
+            (1, WorkerKind::Threads) => self.what.clone(),
+            (members, WorkerKind::Processes) if members > 1 => format!("{}, {members} processes", self.what),
             (members, _) => format!("{}, {}", self.what, counted(members.into(), kind)),
         }
     }
@@ -341,8 +344,8 @@ fn scale(rows: &mut Vec<Row>) {
 }
 
 /// Compares reads and writes with memcpy, whose own row is not a file system's and is not compared.
-fn compare_with_memcpy(rows: &mut [Row], ours: usize) {
-    let rate = |row: &Row| row.cells.get(ours)?.figure.as_ref().map(|figure| figure.per_second);
+fn compare_with_memcpy(rows: &mut [Row], directfs: usize) {
+    let rate = |row: &Row| row.cells.get(directfs)?.figure.as_ref().map(|figure| figure.per_second);
     let copied = |rows: &[Row], what: &str| rows.iter().find(|row| row.what == what).and_then(rate);
     let (to, from) = (copied(rows, data::MEMCPY_TO), copied(rows, data::MEMCPY_FROM));
     for row in rows {
@@ -367,7 +370,7 @@ fn growth(rows: &[Row]) -> Option<Row> {
         let figure = added.map(|ns| Figure { time: time(ns), latency: None, per_second: 0.0, user_ns: None });
         Cell { subject: first.subject.clone(), figure, scaling: None }
     });
-    Some(Row::new(&What::Each("each further level".into()), Crew::ONE, cells.collect()))
+    Some(Row::new(&PhaseName::Each("each further level".into()), Workers::ONE, cells.collect()))
 }
 
 /// The engine in this process.
@@ -412,11 +415,11 @@ impl EngineReport {
         let written = |call: Call| measured.written.iter().find(|(counted, _)| *counted == call).map(|pair| pair.1);
         let directory = |(files, calls): (u64, Vec<Repeats>)| {
             let calls = calls.iter().filter_map(|repeats| {
-                let What::Call(call) = repeats.what else { return None };
+                let PhaseName::Call(call) = repeats.what else { return None };
                 let figure = repeats.figure()?;
                 let floors = figure.time.median_ns / floor.median_ns;
-                let floors_wanted = engine::floors_wanted(call, files);
-                let lines_wanted = engine::lines_wanted(call);
+                let floors_wanted = engine::target_multiple(call, files);
+                let lines_wanted = engine::lines_target(call);
                 Some(EngineCall { call, figure, floors, floors_wanted, written: written(call), lines_wanted })
             });
             EngineDirectoryReport { files, calls: calls.collect() }

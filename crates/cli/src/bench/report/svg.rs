@@ -66,7 +66,7 @@ pub struct Lines {
     /// Points, in ascending order of x.
     pub series: Vec<Vec<(f64, f64)>>,
     /// Formats a y value.
-    pub tell: fn(f64) -> String,
+    pub format: fn(f64) -> String,
 }
 
 /// A small plot with lines. The x positions are equidistant (sizes and numbers of threads grow by
@@ -92,7 +92,7 @@ pub fn lines(plot: &Lines) -> String {
             body,
             r#"<text class="v" x="{LEFT}" y="{:.1}" dx="-4" text-anchor="end">{}</text>"#,
             at + 3.0,
-            escape(&(plot.tell)(value))
+            escape(&(plot.format)(value))
         );
     }
     for &place in &places {
@@ -113,7 +113,7 @@ pub fn lines(plot: &Lines) -> String {
                 r#"<circle class="s{subject}" cx="{:.1}" cy="{:.1}" r="3"><title>{}</title></circle>"#,
                 x(at),
                 y(value),
-                escape(&(plot.tell)(value))
+                escape(&(plot.format)(value))
             );
         }
     }
@@ -140,9 +140,10 @@ mod tests {
         let values = vec![Some((3.0, "3 ns".into())), None, Some((0.0, "<0>".into()))];
         let plot = bars(&[Bars { what: "a & b".into(), values }]);
         assert!(plot.contains("a &amp; b") && plot.contains("&lt;0&gt;") && !plot.contains("NaN"), "{plot}");
-        let empty = lines(&Lines { title: "none".into(), series: vec![vec![]], tell: |ns| format!("{ns}") });
+        let empty = lines(&Lines { title: "none".into(), series: vec![vec![]], format: |ns| format!("{ns}") });
         assert!(!empty.contains("NaN") && !empty.contains("inf"), "{empty}");
-        let single = lines(&Lines { title: "one".into(), series: vec![vec![(1.0, 0.0)]], tell: |ns| format!("{ns}") });
+        let single =
+            lines(&Lines { title: "one".into(), series: vec![vec![(1.0, 0.0)]], format: |ns| format!("{ns}") });
         assert!(!single.contains("NaN") && !single.contains("inf"), "{single}");
     }
 }

@@ -30,13 +30,13 @@ pub fn print(report: &Report) {
 fn print_head(report: &Report) {
     let machine = &report.machine;
     anstream::println!("{}", bold(format!("directfs {} bench", report.version)));
-    anstream::println!("{}", machine.words());
+    anstream::println!("{}", machine.description());
     anstream::println!(
         "floor P (store, flush, fence of one line): {}; reading the clock: {} (subtracted)",
         bold(duration(report.floor.median_ns)),
         duration(report.timer_ns as f64)
     );
-    if let Some(words) = report.scaling_words() {
+    if let Some(words) = report.scaling_description() {
         anstream::println!("{words}");
     }
     for subject in &report.subjects {
@@ -104,9 +104,11 @@ fn times(section: &SectionReport, report: &Report) -> Table {
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut table = Table::new(&headings);
     for row in &section.rows {
-        let mut cells = vec![row.words()];
+        let mut cells = vec![row.label()];
         cells.extend(
-            row.cells.iter().map(|cell| cell.figure.as_ref().map_or("-".into(), |figure| told(figure, row.unit))),
+            row.cells
+                .iter()
+                .map(|cell| cell.figure.as_ref().map_or("-".into(), |figure| format_figure(figure, row.unit))),
         );
         if is_compared {
             cells.push(optional(row.times_tmpfs));
@@ -138,7 +140,7 @@ fn heading(section: &SectionReport) -> String {
 }
 
 /// Formats a figure in its row's unit.
-pub fn told(figure: &Figure, unit: Unit) -> String {
+pub fn format_figure(figure: &Figure, unit: Unit) -> String {
     match unit {
         // The difference of a level may be negative.
         Unit::Call if (0.0..1e5).contains(&figure.time.median_ns) => {
@@ -175,7 +177,7 @@ fn distributions(section: &SectionReport, report: &Report) -> Option<Table> {
         }
         if cells.iter().any(|cell| cell != "-") {
             any = true;
-            table.row([row.words()].into_iter().chain(cells).collect());
+            table.row([row.label()].into_iter().chain(cells).collect());
         }
     }
     any.then_some(table)
@@ -208,7 +210,7 @@ fn print_engine(directory: &EngineDirectoryReport) {
             call.written.as_ref().map_or_else(|| "-".into(), |written| format!("{:.1}", pick(written)))
         };
         table.row(vec![
-            call.call.words().to_owned(),
+            call.call.label().to_owned(),
             duration(time.median_ns),
             duration(time.min_ns),
             duration(time.max_ns),

@@ -4,9 +4,9 @@
 //! process.
 
 use super::names::Names;
-use crate::bench::crew::{Done, Member};
 use crate::bench::measure::Stopwatch;
-use crate::bench::task::What;
+use crate::bench::task::PhaseName;
+use crate::bench::workers::{Member, PhaseResult};
 use crate::interrupt;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ pub enum Call {
 
 impl Call {
     /// For display.
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Call::Create => "create+close",
             Call::Stat => "stat",
@@ -123,10 +123,10 @@ pub struct Round {
 }
 
 impl Round {
-    /// For files with these numbers. The names begin with `place`: a directory and a slash, or
+    /// For files with these numbers. The names begin with `prefix`: a directory and a slash, or
     /// nothing.
-    pub fn new(place: &str, numbers: std::ops::Range<u64>) -> Round {
-        let [file, other, missing] = ["f", "g", "x"].map(|letter| format!("{place}{letter}"));
+    pub fn new(prefix: &str, numbers: std::ops::Range<u64>) -> Round {
+        let [file, other, missing] = ["f", "g", "x"].map(|letter| format!("{prefix}{letter}"));
         Round {
             ascending: Names::ascending(&file, numbers.clone()),
             shuffled: Names::shuffled(&file, numbers.clone()),
@@ -142,7 +142,7 @@ impl Round {
     }
 
     /// Creates the files.
-    pub fn fill(&self, directory: &impl Directory, watch: &mut Stopwatch) -> Result<Done> {
+    pub fn fill(&self, directory: &impl Directory, watch: &mut Stopwatch) -> Result<PhaseResult> {
         over(&self.ascending, watch, |name| directory.create(name))
     }
 
@@ -150,30 +150,31 @@ impl Round {
     /// its number of names including those of all members.
     pub fn run(&self, member: &mut Member, directory: &impl Directory, in_directory: u64) -> Result<()> {
         let Round { ascending, shuffled, others, others_ascending, missing } = self;
-        member.phase(What::Call(Call::Create), |watch| self.fill(directory, watch))?;
-        member.phase(What::Call(Call::Stat), |watch| over(shuffled, watch, |name| directory.stat(name)))?;
-        member
-            .phase(What::Call(Call::StatMissing), |watch| over(missing, watch, |name| directory.stat_missing(name)))?;
-        member.phase(What::Call(Call::Access), |watch| over(shuffled, watch, |name| directory.access(name)))?;
-        member.phase(What::Call(Call::StatHot), |watch| self.over_hot(watch, |name| directory.stat(name)))?;
-        member.phase(What::Call(Call::AccessHot), |watch| self.over_hot(watch, |name| directory.access(name)))?;
-        member.phase(What::Call(Call::Open), |watch| over(shuffled, watch, |name| directory.open(name)))?;
-        member.phase(What::Call(Call::Readdir), |_| read(directory, in_directory))?;
-        member.phase(What::Call(Call::Rename), |watch| {
+        member.phase(PhaseName::Call(Call::Create), |watch| self.fill(directory, watch))?;
+        member.phase(PhaseName::Call(Call::Stat), |watch| over(shuffled, watch, |name| directory.stat(name)))?;
+        member.phase(PhaseName::Call(Call::StatMissing), |watch| {
+            over(missing, watch, |name| directory.stat_missing(name))
+        })?;
+        member.phase(PhaseName::Call(Call::Access), |watch| over(shuffled, watch, |name| directory.access(name)))?;
+        member.phase(PhaseName::Call(Call::StatHot), |watch| self.over_hot(watch, |name| directory.stat(name)))?;
+        member.phase(PhaseName::Call(Call::AccessHot), |watch| self.over_hot(watch, |name| directory.access(name)))?;
+        member.phase(PhaseName::Call(Call::Open), |watch| over(shuffled, watch, |name| directory.open(name)))?;
+        member.phase(PhaseName::Call(Call::Readdir), |_| read(directory, in_directory))?;
+        member.phase(PhaseName::Call(Call::Rename), |watch| {
             pairs(shuffled, others, watch, |name, other| directory.rename(name, other))
         })?;
         // Renames back, so that names and files are in the same order again; not counted.
         pairs(others, shuffled, &mut Stopwatch::new(0), |name, other| directory.rename(name, other))?;
         self.link(member, directory, ascending, others_ascending)?;
-        member.phase(What::Call(Call::Unlink), |watch| over(shuffled, watch, |name| directory.unlink(name)))?;
-        member.phase(What::Call(Call::Mkdir), |watch| over(ascending, watch, |name| directory.mkdir(name)))?;
-        member.phase(What::Call(Call::Rmdir), |watch| over(shuffled, watch, |name| directory.rmdir(name)))
+        member.phase(PhaseName::Call(Call::Unlink), |watch| over(shuffled, watch, |name| directory.unlink(name)))?;
+        member.phase(PhaseName::Call(Call::Mkdir), |watch| over(ascending, watch, |name| directory.mkdir(name)))?;
+        member.phase(PhaseName::Call(Call::Rmdir), |watch| over(shuffled, watch, |name| directory.rmdir(name)))
     }
 
     /// Adds second names and removes them. Some file systems do not support them.
     fn link(&self, member: &mut Member, directory: &impl Directory, names: &Names, others: &Names) -> Result<()> {
         let mut linked = true;
-        member.phase(What::Call(Call::Link), |watch| {
+        member.phase(PhaseName::Call(Call::Link), |watch| {
             if let Err(error) = directory.link(names.get(0), others.get(0)) {
                 linked = false;
                 return refusal(error);
@@ -188,7 +189,7 @@ impl Round {
         Ok(())
     }
 
-    fn over_hot(&self, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<Done> {
+    fn over_hot(&self, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<PhaseResult> {
         let hot: Vec<&CStr> = self.ascending.iter().take(HOT_FILES as usize).collect();
         let rounds = (self.files() * 4).clamp(HOT_FILES, HOT_CALLS_MAX) / HOT_FILES;
         for round in 0..rounds {
@@ -198,19 +199,19 @@ impl Round {
             // Too short to be timed one by one.
             watch.call(|| hot.iter().try_for_each(|name| call(name)))?;
         }
-        Ok(Done { calls: rounds * hot.len() as u64, batch: hot.len() as u64, ..Done::default() })
+        Ok(PhaseResult { calls: rounds * hot.len() as u64, batch: hot.len() as u64, ..PhaseResult::default() })
     }
 }
 
 /// Runs `call` on all names.
-pub fn over(names: &Names, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<Done> {
+pub fn over(names: &Names, watch: &mut Stopwatch, mut call: impl FnMut(&CStr) -> Result<()>) -> Result<PhaseResult> {
     for (index, name) in names.iter().enumerate() {
         if index.is_multiple_of(BATCH) {
             interrupt::check()?;
         }
         watch.call(|| call(name))?;
     }
-    Ok(Done::calls(names.count()))
+    Ok(PhaseResult::calls(names.count()))
 }
 
 /// Runs `call` on pairs of names.
@@ -219,29 +220,29 @@ fn pairs(
     others: &Names,
     watch: &mut Stopwatch,
     mut call: impl FnMut(&CStr, &CStr) -> Result<()>,
-) -> Result<Done> {
+) -> Result<PhaseResult> {
     let mut other = others.iter();
     over(names, watch, |name| call(name, other.next().context("as many names as others")?))
 }
 
 /// Reads the directory and requires this number of names.
-pub fn read(directory: &impl Directory, files: u64) -> Result<Done> {
+pub fn read(directory: &impl Directory, files: u64) -> Result<PhaseResult> {
     let found = directory.read()?;
     ensure!(
         found == files,
         "the directory has {files} names but reading it returned {found}: this is a defect of the file system"
     );
     interrupt::check()?;
-    Ok(Done::calls(files))
+    Ok(PhaseResult::calls(files))
 }
 
 /// An error that means that the file system does not have this call is not a failure of the
 /// benchmark.
-fn refusal(error: anyhow::Error) -> Result<Done> {
+fn refusal(error: anyhow::Error) -> Result<PhaseResult> {
     let refused = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
     match refused {
         Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS | libc::EMLINK) => {
-            Ok(Done { refused: Some("no hard links on this file system".into()), ..Done::default() })
+            Ok(PhaseResult { refused: Some("no hard links on this file system".into()), ..PhaseResult::default() })
         }
         _ => Err(error),
     }

@@ -5,9 +5,9 @@
 use super::calls::{Directory, over, read};
 use super::names::Names;
 use super::system::{File, NEW, Outcomes, SystemDirectory};
-use crate::bench::crew::{self, Done, Member};
 use crate::bench::measure::Stopwatch;
-use crate::bench::task::{Crew, What};
+use crate::bench::task::{PhaseName, Workers};
+use crate::bench::workers::{self, Member, PhaseResult};
 use anyhow::{Context, Result};
 
 /// Size of each file.
@@ -36,17 +36,18 @@ pub fn prepare(files: u64) -> Outcomes {
 /// Measures the first calls on them.
 pub fn run(files: u64, timer_ns: u64) -> Outcomes {
     let names = Names::shuffled("f", 0..files);
-    crew::run(Crew::ONE, timer_ns, &|member: &mut Member| {
+    workers::run(Workers::ONE, timer_ns, &|member: &mut Member| {
         let directory = SystemDirectory::CURRENT;
-        member.phase(What::Once("stat, the first one".into()), |_| {
-            directory.stat(names.get(0)).map(|()| Done::calls(1))
+        member.phase(PhaseName::Once("stat, the first one".into()), |_| {
+            directory.stat(names.get(0)).map(|()| PhaseResult::calls(1))
         })?;
-        member.phase(What::Each("stat, each name once".into()), |watch| {
+        member.phase(PhaseName::Each("stat, each name once".into()), |watch| {
             over(&names, watch, |name| directory.stat(name))
         })?;
-        member.phase(What::Each("readdir, per name".into()), |_| read(&directory, files))?;
-        member
-            .phase(What::Each("open, read 4 KiB, close, each file once".into()), |watch| over(&names, watch, read_file))
+        member.phase(PhaseName::Each("readdir, per name".into()), |_| read(&directory, files))?;
+        member.phase(PhaseName::Each("open, read 4 KiB, close, each file once".into()), |watch| {
+            over(&names, watch, read_file)
+        })
     })
 }
 

@@ -4,9 +4,9 @@
 
 use super::names::Random;
 use super::system::{File, Outcomes};
-use crate::bench::crew::{self, Done, Member};
 use crate::bench::measure::Stopwatch;
-use crate::bench::task::{Crew, What};
+use crate::bench::task::{PhaseName, Workers};
+use crate::bench::workers::{self, Member, PhaseResult};
 use crate::interrupt;
 use anyhow::Result;
 use std::hint::black_box;
@@ -21,7 +21,7 @@ const SMALL_PIECE: usize = 4096;
 /// Measures with a file of this length.
 pub fn run(bytes: u64, timer_ns: u64) -> Outcomes {
     let bytes = bytes.next_multiple_of(LARGE_PIECE as u64);
-    crew::run(Crew::ONE, timer_ns, &|member: &mut Member| {
+    workers::run(Workers::ONE, timer_ns, &|member: &mut Member| {
         let mut piece = vec![0x5a; LARGE_PIECE];
         copy_memory(member, bytes, &mut piece)?;
         let large: Vec<u64> = (0..bytes / LARGE_PIECE as u64).map(|index| index * LARGE_PIECE as u64).collect();
@@ -29,7 +29,7 @@ pub fn run(bytes: u64, timer_ns: u64) -> Outcomes {
         Random::new(1).shuffle(&mut small);
         let file = File::open(c"data", libc::O_CREAT | libc::O_RDWR)?;
         let mut pieces = |words: &str, offsets: &[u64], run: &mut dyn FnMut(u64) -> Result<()>| {
-            member.phase(What::Bandwidth(words.into()), |watch| {
+            member.phase(PhaseName::Bandwidth(words.into()), |watch| {
                 let length = bytes / offsets.len() as u64;
                 each(offsets, length, watch, run)
             })
@@ -47,13 +47,13 @@ fn copy_memory(member: &mut Member, bytes: u64, piece: &mut [u8]) -> Result<()> 
     // Filled with ones, so that each page is allocated.
     let mut memory = vec![1u8; bytes as usize];
     let offsets: Vec<u64> = (0..bytes / LARGE_PIECE as u64).map(|index| index * LARGE_PIECE as u64).collect();
-    member.phase(What::Bandwidth(MEMCPY_TO.into()), |watch| {
+    member.phase(PhaseName::Bandwidth(MEMCPY_TO.into()), |watch| {
         each(&offsets, LARGE_PIECE as u64, watch, &mut |at| {
             memory[at as usize..][..LARGE_PIECE].copy_from_slice(black_box(piece));
             Ok(())
         })
     })?;
-    member.phase(What::Bandwidth(MEMCPY_FROM.into()), |watch| {
+    member.phase(PhaseName::Bandwidth(MEMCPY_FROM.into()), |watch| {
         each(&offsets, LARGE_PIECE as u64, watch, &mut |at| {
             piece.copy_from_slice(&memory[at as usize..][..LARGE_PIECE]);
             black_box(&piece);
@@ -63,10 +63,15 @@ fn copy_memory(member: &mut Member, bytes: u64, piece: &mut [u8]) -> Result<()> 
 }
 
 /// Moves a piece at each offset; returns the bytes moved.
-fn each(offsets: &[u64], length: u64, watch: &mut Stopwatch, run: &mut dyn FnMut(u64) -> Result<()>) -> Result<Done> {
+fn each(
+    offsets: &[u64],
+    length: u64,
+    watch: &mut Stopwatch,
+    run: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<PhaseResult> {
     for &offset in offsets {
         interrupt::check()?;
         watch.call(|| run(offset))?;
     }
-    Ok(Done::calls(offsets.len() as u64 * length))
+    Ok(PhaseResult::calls(offsets.len() as u64 * length))
 }

@@ -7,9 +7,9 @@
 use super::calls::Directory;
 use super::names::{Names, Random};
 use super::system::{File, NEW, Outcomes, SystemDirectory};
-use crate::bench::crew::{self, Done, Member};
 use crate::bench::measure::{Stopwatch, now_ns};
-use crate::bench::task::{Crew, What};
+use crate::bench::task::{PhaseName, Workers};
+use crate::bench::workers::{self, Member, PhaseResult};
 use crate::interrupt;
 use anyhow::{Context, Result};
 use std::ffi::{CStr, CString};
@@ -26,8 +26,8 @@ pub const SERVED_BYTES: u64 = 128 << 10;
 const DIRECTORY_FILES: u64 = 20;
 
 /// A mail server: one directory; mails are removed, received, read and marked, and read.
-pub fn run_varmail(files: u64, run_ms: u64, crew: Crew, timer_ns: u64) -> Outcomes {
-    crew::run(crew, timer_ns, &|member: &mut Member| {
+pub fn run_varmail(files: u64, run_ms: u64, workers: Workers, timer_ns: u64) -> Outcomes {
+    workers::run(workers, timer_ns, &|member: &mut Member| {
         let names = Names::ascending("m", member.share(files));
         let names = names.iter().map(CStr::to_owned).collect();
         let mut set = Files::make(names, MAIL_BYTES, member.index)?;
@@ -37,11 +37,11 @@ pub fn run_varmail(files: u64, run_ms: u64, crew: Crew, timer_ns: u64) -> Outcom
 
 /// A file server: directories of twenty files; files are created and written, appended to, read,
 /// removed and examined.
-pub fn run_fileserver(files: u64, run_ms: u64, crew: Crew, timer_ns: u64) -> Outcomes {
+pub fn run_fileserver(files: u64, run_ms: u64, workers: Workers, timer_ns: u64) -> Outcomes {
     for number in 0..files.div_ceil(DIRECTORY_FILES) {
         std::fs::create_dir(format!("d{number}")).context("cannot create a directory")?;
     }
-    crew::run(crew, timer_ns, &|member: &mut Member| {
+    workers::run(workers, timer_ns, &|member: &mut Member| {
         let name = |number: u64| CString::new(format!("d{}/f{number:08}", number / DIRECTORY_FILES));
         let names = member.share(files).map(name).collect::<Result<_, _>>()?;
         let mut set = Files::make(names, SERVED_BYTES, member.index)?;
@@ -49,21 +49,21 @@ pub fn run_fileserver(files: u64, run_ms: u64, crew: Crew, timer_ns: u64) -> Out
     })
 }
 
-/// Runs `turn`, which returns its number of operations, until the time is up.
+/// Runs `round`, which returns its number of operations, until the time is up.
 fn measure(
     member: &mut Member,
     words: &str,
     run_ms: u64,
-    mut turn: impl FnMut(&mut Stopwatch) -> Result<u64>,
+    mut round: impl FnMut(&mut Stopwatch) -> Result<u64>,
 ) -> Result<()> {
-    member.phase(What::Rate(words.into()), |watch| {
+    member.phase(PhaseName::Rate(words.into()), |watch| {
         let end_ns = now_ns() + run_ms * 1_000_000;
         let mut operations = 0;
         while now_ns() < end_ns {
             interrupt::check()?;
-            operations += turn(watch)?;
+            operations += round(watch)?;
         }
-        Ok(Done::calls(operations))
+        Ok(PhaseResult::calls(operations))
     })
 }
 

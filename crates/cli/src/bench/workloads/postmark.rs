@@ -5,9 +5,9 @@
 use super::calls::Directory;
 use super::names::{Names, Random};
 use super::system::{File, NEW, Outcomes, SystemDirectory};
-use crate::bench::crew::{self, Done, Member};
 use crate::bench::measure::Stopwatch;
-use crate::bench::task::{Crew, What};
+use crate::bench::task::{PhaseName, Workers};
+use crate::bench::workers::{self, Member, PhaseResult};
 use crate::interrupt;
 use anyhow::Result;
 use std::ffi::CStr;
@@ -18,8 +18,8 @@ pub const BYTES_MAX: u64 = 10_000;
 const PIECE_BYTES: usize = 512;
 
 /// Measures this many transactions on this many files.
-pub fn run(files: u64, transactions: u64, crew: Crew, timer_ns: u64) -> Outcomes {
-    crew::run(crew, timer_ns, &|member: &mut Member| {
+pub fn run(files: u64, transactions: u64, workers: Workers, timer_ns: u64) -> Outcomes {
+    workers::run(workers, timer_ns, &|member: &mut Member| {
         // Every transaction may create a file.
         let share = member.share(transactions);
         let share = share.end - share.start;
@@ -30,12 +30,12 @@ pub fn run(files: u64, transactions: u64, crew: Crew, timer_ns: u64) -> Outcomes
         for _ in 0..at_first {
             pool.create()?;
         }
-        member.phase(What::Rate("transactions".into()), |watch| {
+        member.phase(PhaseName::Rate("transactions".into()), |watch| {
             for _ in 0..share {
                 interrupt::check()?;
                 watch.call(|| pool.transact())?;
             }
-            Ok(Done::calls(share))
+            Ok(PhaseResult::calls(share))
         })?;
         let removed = &mut Stopwatch::new(0);
         pool.there.iter().try_for_each(|&name| removed.call(|| SystemDirectory::CURRENT.unlink(names.get(name))))

@@ -4,19 +4,19 @@
 use super::calls::{Directory, over};
 use super::names::Names;
 use super::system::{File, NEW, Outcomes, SystemDirectory};
-use crate::bench::crew::{self, Member};
 use crate::bench::measure::Stopwatch;
-use crate::bench::task::{Crew, What};
+use crate::bench::task::{PhaseName, Workers};
+use crate::bench::workers::{self, Member};
 use anyhow::{Result, ensure};
 use std::ffi::CStr;
 
 /// Measures files of this size.
-pub fn run(bytes: u64, files: u64, crew: Crew, timer_ns: u64) -> Outcomes {
+pub fn run(bytes: u64, files: u64, workers: Workers, timer_ns: u64) -> Outcomes {
     let data = vec![0x5a; bytes as usize];
-    crew::run(crew, timer_ns, &|member: &mut Member| {
+    workers::run(workers, timer_ns, &|member: &mut Member| {
         let names = Names::ascending("f", member.share(files));
         let mut buffer = vec![0; bytes as usize];
-        member.phase(What::Each(format!("{} of data", crate::units::size(bytes))), |watch| {
+        member.phase(PhaseName::Each(format!("{} of data", crate::units::size(bytes))), |watch| {
             over(&names, watch, |name| write_and_read(name, &data, &mut buffer))
         })?;
         over(&names, &mut Stopwatch::new(0), |name| SystemDirectory::CURRENT.unlink(name)).map(drop)

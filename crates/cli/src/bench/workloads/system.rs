@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_told_by_call_and_name() {
+    fn a_failure_names_the_call_and_the_file() {
         let error = SystemDirectory::CURRENT.stat(c"no/such/name").unwrap_err();
         assert!(format!("{error:#}").starts_with("stat of no/such/name failed: No such file"), "{error:#}");
         let error = SystemDirectory::CURRENT.stat_missing(c"/").unwrap_err();

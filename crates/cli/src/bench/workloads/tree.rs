@@ -2,8 +2,8 @@
 //! exit.
 
 use super::system::Outcomes;
-use crate::bench::crew::{self, Done, Member};
-use crate::bench::task::{Crew, What};
+use crate::bench::task::{PhaseName, Workers};
+use crate::bench::workers::{self, Member, PhaseResult};
 use crate::interrupt;
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ pub fn run(source: &Path, timer_ns: u64) -> Outcomes {
     std::fs::create_dir("unpacked").context("cannot create a directory")?;
     read_all(source)?;
     let has_git = has("git");
-    crew::run(Crew::ONE, timer_ns, &|member: &mut Member| {
+    workers::run(Workers::ONE, timer_ns, &|member: &mut Member| {
         for (words, program) in PROGRAMS {
             if program[0] == "git" && !has_git {
                 continue;
@@ -43,9 +43,9 @@ pub fn run(source: &Path, timer_ns: u64) -> Outcomes {
             if words == "git add" {
                 start(&["git", "init", "--quiet", "tree"], source)?;
             }
-            member.phase(What::Once(words.into()), |_| {
+            member.phase(PhaseName::Once(words.into()), |_| {
                 let user_ns = Some(start(program, source)?);
-                Ok(Done { calls: 1, user_ns, ..Done::default() })
+                Ok(PhaseResult { calls: 1, user_ns, ..PhaseResult::default() })
             })?;
         }
         Ok(())

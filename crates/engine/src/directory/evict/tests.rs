@@ -5,20 +5,20 @@ use crate::error::Error;
 use crate::format::FileKind;
 use crate::fs::Node;
 use crate::mindex::check_names;
-use crate::reap_tests::{Hand, everlasting, make};
+use crate::reap_tests::{MortalThread, everlasting, make};
 use crate::testing::mortality::{at_next_step, at_step};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Evicts a directory, whether or not it has a second chance.
-fn evict(hand: &Hand<'_>, directory: Node) {
-    let evicted = || hand.evict_directory(directory.cachelet).expect("no damage");
+fn evict(thread: &MortalThread<'_>, directory: Node) {
+    let evicted = || thread.evict_directory(directory.cachelet).expect("no damage");
     assert!(evicted() || evicted());
 }
 
-fn node(hand: &Hand<'_>, directory: Node, name: &[u8]) -> Node {
-    let node = hand.lookup(directory, name).expect("is there");
-    hand.release(node, 1);
+fn node(thread: &MortalThread<'_>, directory: Node, name: &[u8]) -> Node {
+    let node = thread.lookup(directory, name).expect("is there");
+    thread.release(node, 1);
     node
 }
 
@@ -26,22 +26,22 @@ fn node(hand: &Hand<'_>, directory: Node, name: &[u8]) -> Node {
 fn names_are_there_once_if_they_come_in_while_their_directory_goes() {
     static LOOKS: AtomicU64 = AtomicU64::new(0);
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    let (world, hand) = everlasting();
-    let root = hand.root().expect("a root");
-    let outer = make(hand, root, b"outer", FileKind::Directory);
-    let inner = make(hand, outer, b"inner", FileKind::Directory);
-    for made in [make(hand, inner, b"file", FileKind::Regular), inner, outer] {
-        hand.release(made, 1);
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
+    let outer = make(thread, root, b"outer", FileKind::Directory);
+    let inner = make(thread, outer, b"inner", FileKind::Directory);
+    for made in [make(thread, inner, b"file", FileKind::Regular), inner, outer] {
+        thread.release(made, 1);
     }
     for step in 0.. {
-        let outer = node(hand, root, b"outer");
-        let inner = node(hand, outer, b"inner");
-        node(hand, inner, b"file");
-        evict(hand, inner);
+        let outer = node(thread, root, b"outer");
+        let inner = node(thread, outer, b"inner");
+        node(thread, inner, b"file");
+        evict(thread, inner);
         at_step(step, move || {
             STEPS.fetch_add(1, SeqCst);
             // A thread that holds a lock continues first.
-            if hand.slot.held.iter().any(|record| record.load(Relaxed) != 0) {
+            if thread.slot.held.iter().any(|record| record.load(Relaxed) != 0) {
                 return;
             }
             let other = world.fs().enter().expect("enters");
@@ -50,7 +50,7 @@ fn names_are_there_once_if_they_come_in_while_their_directory_goes() {
             other.release(inner, 1);
             LOOKS.fetch_add(1, SeqCst);
         });
-        evict(hand, outer);
+        evict(thread, outer);
         at_next_step(|| {});
         check_names(world.fs());
         if STEPS.load(SeqCst) == step {
@@ -65,12 +65,12 @@ fn names_are_there_once_if_they_come_in_while_their_directory_goes() {
 fn a_file_keeps_count_of_its_names_if_it_goes_with_one_while_another_is_removed() {
     static EVICTIONS: AtomicU64 = AtomicU64::new(0);
     static STEPS: AtomicU64 = AtomicU64::new(0);
-    let (world, hand) = everlasting();
-    let root = hand.root().expect("a root");
+    let (world, thread) = everlasting();
+    let root = thread.root().expect("a root");
     for step in 0.. {
-        let file = make(hand, root, b"one", FileKind::Regular);
-        hand.link(file, root, b"other").expect("links");
-        hand.release(file, 1);
+        let file = make(thread, root, b"one", FileKind::Regular);
+        thread.link(file, root, b"other").expect("links");
+        thread.release(file, 1);
         at_step(step, move || {
             STEPS.fetch_add(1, SeqCst);
             // Acts as the eviction of a directory with the other name, which began before this name
@@ -85,11 +85,11 @@ fn a_file_keeps_count_of_its_names_if_it_goes_with_one_while_another_is_removed(
             other.release(again, 1);
             EVICTIONS.fetch_add(1, SeqCst);
         });
-        hand.unlink(root, b"one", |_| Ok(())).expect("removes");
+        thread.unlink(root, b"one", |_| Ok(())).expect("removes");
         at_next_step(|| {});
-        assert_eq!(hand.stat_name(root, b"other").expect("is there").links, 1, "at step {step}");
-        hand.unlink(root, b"other", |_| Ok(())).expect("removes");
-        assert_eq!(hand.node(file.number, None), Err(Error::NotFound));
+        assert_eq!(thread.stat_name(root, b"other").expect("is there").links, 1, "at step {step}");
+        thread.unlink(root, b"other", |_| Ok(())).expect("removes");
+        assert_eq!(thread.node(file.number, None), Err(Error::NotFound));
         if STEPS.load(SeqCst) == step {
             break;
         }

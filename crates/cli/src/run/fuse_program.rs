@@ -1,0 +1,458 @@
+//! Programs into which nothing can be loaded: static ones, those of another C library, and those of users who do not get to the preload library. The kernel shows them the image, as a mount that only they and
+//! what they start see.
+//!
+//! The preload library starts this program in their place, and it becomes them in four steps: it steps into a mount namespace of its own, leaves a
+//! server behind outside of it, puts what was open in the image before in terms of the mount, and runs the program. The server ends with the
+//! namespace, that is, with the last program in it.
+//!
+//! Invariants:
+//!
+//! - A program is run only when its mount, its working directory and all its descriptors are what they were inside; otherwise a line says why not.
+//! - Nothing of this is seen outside of the namespace.
+
+use super::{EXIT_NOT_FOUND, EXIT_NOT_RUN, Failure, detach_helper, namespace};
+use anyhow::{Context, Result, bail};
+use engine::format::FileKind;
+use engine::{Node, Thread};
+use fuse::{Cache, Inherited, MountError, MountOptions};
+use intercept::handoff::HandoffRecord;
+use pmem::Direct;
+use posix::image::{Image, OpenImage};
+use posix::process::{Fork, Process, Processes};
+use posix::{Caller, Credentials};
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Entries of the environment that are for the library alone.
+const LIBRARY_VARIABLES: [&str; 8] = [
+    "DIRECTFS_EARLY",
+    "DIRECTFS_RUN",
+    "DIRECTFS_IMAGE",
+    "DIRECTFS_START",
+    "DIRECTFS_PROCESS",
+    "DIRECTFS_BINARY",
+    "DIRECTFS_COUNTS",
+    "DIRECTFS_PROGRAM",
+];
+
+/// Becomes the program: its path, then its arguments from the zeroth on.
+pub fn run(words: &[OsString]) -> Failure {
+    let [path, name, arguments @ ..] = words else {
+        return anyhow::anyhow!("no program is named").into();
+    };
+    let mask = signal_mask();
+    if let Some(error) = restart_without_library() {
+        return error.into();
+    }
+    let shown = Path::new(path).display().to_string();
+    match enter() {
+        Ok(()) => {}
+        Err(error) => {
+            let error = error.context(format!(
+                "{shown}: not run, since nothing can be loaded into it (a static program, one of another C library, or one for a user who does not get \
+                 to the preload library) and the kernel cannot show it the image"
+            ));
+            return Failure { exit_code: EXIT_NOT_RUN, error };
+        }
+    }
+    // Without a slash it would be looked for elsewhere.
+    let path = if path.as_bytes().contains(&b'/') { PathBuf::from(path) } else { Path::new(".").join(path) };
+    let mut command = Command::new(path);
+    command.arg0(name).args(arguments);
+    LIBRARY_VARIABLES.iter().for_each(|entry| {
+        command.env_remove(entry);
+    });
+    // SAFETY: a plain system call on a value of the closure's own.
+    unsafe {
+        command.pre_exec(move || {
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+    let error = command.exec();
+    let exit_code = if error.kind() == std::io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUN };
+    Failure { exit_code, error: anyhow::Error::from(error).context(format!("cannot run {shown}")) }
+}
+
+fn signal_mask() -> libc::sigset_t {
+    // SAFETY: a set that the call fills.
+    unsafe {
+        let mut mask = MaybeUninit::zeroed().assume_init();
+        libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+        mask
+    }
+}
+
+/// If the library is in this process, starts this program anew without it: what follows is for the kernel. Comes back with an error, or because it is
+/// not.
+fn restart_without_library() -> Option<anyhow::Error> {
+    let library = std::env::var_os("DIRECTFS_RUN")?;
+    let preloads = std::env::var_os("LD_PRELOAD")?;
+    let without_us = |list: &OsString| -> Option<Vec<u8>> {
+        let others = list.as_bytes().strip_prefix(library.as_bytes())?;
+        Some(others.strip_prefix(b":").unwrap_or(others).to_vec())
+    };
+    let others = without_us(&preloads)?;
+    let audits = std::env::var_os("LD_AUDIT").map(|list| without_us(&list).unwrap_or_else(|| list.into_vec()));
+    let string = |bytes: Vec<u8>| CString::new(bytes).expect("arguments and environment have no zeros");
+    let entry = |(name, value): (OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+    let kept = std::env::vars_os().filter(|(name, _)| name != "LD_PRELOAD" && name != "LD_AUDIT");
+    let list = |name: &[u8], value: Vec<u8>| (!value.is_empty()).then(|| [name, b"=", &value].concat());
+    let lists = list(b"LD_PRELOAD", others).into_iter().chain(audits.and_then(|audits| list(b"LD_AUDIT", audits)));
+    let environment: Vec<CString> = kept.map(entry).chain(lists).map(string).collect();
+    let arguments: Vec<CString> = std::env::args_os().map(|word| string(word.into_vec())).collect();
+    let pointers = |list: &[CString]| -> Vec<*const libc::c_char> {
+        list.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let own = match std::env::current_exe() {
+        Ok(own) => string(own.into_os_string().into_vec()),
+        Err(error) => return Some(anyhow::Error::from(error).context("cannot find this program's own file")),
+    };
+    // SAFETY: strings and lists that outlive the call.
+    let error = unsafe { native_execve(&own, &pointers(&arguments), &pointers(&environment)) };
+    Some(anyhow::Error::from(error).context("cannot start anew without the preload library"))
+}
+
+/// execve by an instruction of our own, which the library has not replaced.
+///
+/// # Safety
+/// Both lists end with null.
+unsafe fn native_execve(
+    path: &CString,
+    arguments: &[*const libc::c_char],
+    environment: &[*const libc::c_char],
+) -> std::io::Error {
+    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+    let mut result = libc::SYS_execve;
+    // Nor shall the kernel bring it there.
+    // SAFETY: switches that off for this thread, and does nothing where it is not on.
+    unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) };
+    // SAFETY: a system call changes rax, rcx and r11 only; the rest is the caller's promise.
+    unsafe {
+        std::arch::asm!("syscall", inout("rax") result, in("rdi") path.as_ptr(), in("rsi") arguments.as_ptr(),
+            in("rdx") environment.as_ptr(), lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    std::io::Error::from_raw_os_error(-result as i32)
+}
+
+/// An open file of the image that the program has.
+struct InheritedFile {
+    descriptor: u32,
+    /// Equal for descriptors that share a position.
+    description: u32,
+    node: Node,
+    flags: i32,
+    position: u64,
+    /// Of a directory: where it is.
+    path: Option<PathBuf>,
+}
+
+/// Everything before the program.
+fn enter() -> Result<()> {
+    let value = |name: &str| {
+        std::env::var_os(name).with_context(|| format!("{name} is not set: this is started by directfs run"))
+    };
+    let handoff =
+        HandoffRecord::parse(value("DIRECTFS_IMAGE")?.as_bytes()).context("DIRECTFS_IMAGE is of another version")?;
+    let mount = PathBuf::from(value("DIRECTFS_MOUNT")?);
+    let result = told_process();
+    // A child that ran in its parent's memory had its own description somewhere else; the library, if
+    // it is in this program, has moved it to the usual number.
+    // SAFETY: asks only.
+    let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
+    let meeting = result.and_then(|(_, meeting)| meeting).filter(is_open).unwrap_or(handoff.meeting);
+    let handoff = HandoffRecord { meeting, ..handoff };
+    let handed_down = [handoff.image, handoff.region, handoff.placeholder, handoff.meeting];
+    let foreign: Vec<RawFd> =
+        detach_helper::open_descriptors().into_iter().filter(|fd| !handed_down.contains(fd)).collect();
+    // For ever: this process ends as another program, and its server keeps it to the end.
+    let image: &'static Image = Box::leak(Box::new(open_handed_off(&handoff, duplicate_contracted(handoff.meeting)?)?));
+    if let Some((slot, _)) = result
+        && let Some((number, shared)) = Processes::new(image.fs())?.number_of(slot)
+    {
+        // It goes on as the process that executed it.
+        image.fs().set_process_number(number, shared);
+    }
+    let thread = image.fs().enter().context("cannot enter the file system")?;
+    let processes = Processes::new(image.fs())?;
+    let process = match processes.resume(&thread, result.map(|(slot, _)| slot))? {
+        Some(process) => process,
+        None => processes.register(&thread, 0o022)?,
+    };
+    let open = open_files(&thread, &process, &mount)?;
+    let directory = match process.directory() {
+        Some(directory) => Some(mount.join(path_of(&thread, directory)?)),
+        None => std::env::var_os("DIRECTFS_START")
+            .map(|start| mount.join(Path::new(&start).strip_prefix("/").unwrap_or(Path::new("")))),
+    };
+    let here = std::env::current_dir().ok();
+
+    namespace::enter_user_namespace()?;
+    let device = fuse::open_device().map_err(|error| match error {
+        MountError::Device { source } => anyhow::anyhow!(
+            "cannot open /dev/fuse: {source}; let this user open it, load the module (modprobe fuse), or give the container the device"
+        ),
+        other => other.into(),
+    })?;
+    let child = process.prepare_fork(&thread, Fork::default())?;
+    drop(thread);
+    let server = Server { handoff, image, process: child, device, foreign, open: &open };
+    let (device, mut begin) = server.start()?;
+
+    let thread = image.fs().enter().context("cannot enter the file system")?;
+    namespace::enter_mount_namespace()?;
+    let made = namespace::make_mount_point(&mount)?;
+    fuse::mount_device(&device, "directfs", &mount, &options())?;
+    begin.write_all(&made).context("the server of the mount has ended")?;
+    drop((begin, device));
+    if let Some(directory) = directory.or(here) {
+        std::env::set_current_dir(&directory)
+            .with_context(|| format!("cannot enter {} through the mount", directory.display()))?;
+    }
+    reopen(&open, &mount)?;
+    process.exit(&thread);
+    drop(thread);
+    for fd in handed_down {
+        // SAFETY: descriptors that were handed down for this; the program shall not have them.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    Ok(())
+}
+
+/// Nothing is cached: the library changes the image at the same time.
+fn options() -> MountOptions {
+    MountOptions { cache: Cache::None, ..MountOptions::default() }
+}
+
+/// The slot of the process that executed this program, and the descriptor of its meeting directory
+/// where that is not the usual one.
+fn told_process() -> Option<(u32, Option<RawFd>)> {
+    let text = std::env::var("DIRECTFS_PROCESS").ok()?;
+    let mut parts = text.split(',');
+    let slot = parts.next()?.parse().ok()?;
+    Some((slot, parts.next().and_then(|meeting| meeting.parse().ok())))
+}
+
+/// A duplicate of a descriptor that the contract names: the same open file description.
+fn duplicate_contracted(fd: RawFd) -> Result<OwnedFd> {
+    // SAFETY: if it is not open the call says so.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    fd.try_clone_to_owned().context("the image was not handed down")
+}
+
+/// Uses the image that was handed down. `meeting`: a description of the meeting directory that is
+/// this process's own.
+fn open_handed_off(handoff: &HandoffRecord, meeting: OwnedFd) -> Result<Image> {
+    let options = OpenImage {
+        read_only: handoff.read_only,
+        cached_files_max: handoff.cached_files_max,
+        always_flush: handoff.flushes,
+        ..OpenImage::default()
+    };
+    let (image, region) = (duplicate_contracted(handoff.image)?.into(), duplicate_contracted(handoff.region)?.into());
+    Ok(Image::open_handed_off(image, region, meeting, &options)?)
+}
+
+/// What the program has open.
+fn open_files(
+    thread: &Thread<'static, Direct>,
+    process: &Process<'static, Direct>,
+    mount: &Path,
+) -> Result<Vec<InheritedFile>> {
+    let mut descriptors = Vec::new();
+    process.descriptors(&mut |fd, descriptor| {
+        descriptors.push((fd, descriptor.file));
+        true
+    });
+    let mut open = Vec::new();
+    for (descriptor, description) in descriptors {
+        let Some(file) = process.file(thread, descriptor) else { continue };
+        let path = match file.kind() {
+            FileKind::Directory => Some(mount.join(path_of(thread, file.node())?)),
+            _ => None,
+        };
+        let (node, flags, position) = (file.node(), file.flags(), file.position());
+        open.push(InheritedFile { descriptor, description, node, flags, position, path });
+    }
+    Ok(open)
+}
+
+/// The path of a directory from the root, without a slash before it.
+fn path_of(thread: &Thread<'static, Direct>, directory: Node) -> Result<PathBuf> {
+    let caller = Caller::new(thread, Credentials::kernel_checked(0, 0));
+    let mut names = Vec::new();
+    let mut number = directory.number;
+    loop {
+        let node = thread.node(number, None)?;
+        let parent = thread.parent(node);
+        thread.release(node, 1);
+        let parent = parent?;
+        if parent == number {
+            break;
+        }
+        let above = thread.node(parent, None)?;
+        let file = caller.open_node(above, libc::O_RDONLY | libc::O_DIRECTORY);
+        thread.release(above, 1);
+        let file = file?;
+        let mut name = None;
+        let listed = caller.read_directory_at(&file, 0, &mut |entry| {
+            let is_it = entry.number == number && entry.name != b"." && entry.name != b"..";
+            if is_it {
+                name = Some(entry.name.to_vec());
+            }
+            !is_it
+        });
+        caller.close(&file);
+        listed?;
+        names.push(name.context("a directory that the program uses was removed")?);
+        number = parent;
+    }
+    Ok(names.iter().rev().map(|name| Path::new(std::ffi::OsStr::from_bytes(name))).collect())
+}
+
+/// Puts descriptors of the mount in place of those that only the library knows.
+fn reopen(open: &[InheritedFile], mount: &Path) -> Result<()> {
+    for (index, file) in open.iter().enumerate() {
+        let target = file.descriptor as RawFd;
+        let failed = || format!("cannot open descriptor {target} anew through the mount");
+        // Those that shared a position go on sharing one.
+        let earlier = open[..index].iter().find(|earlier| earlier.description == file.description);
+        let opened = match earlier {
+            Some(earlier) => duplicate(earlier.descriptor as RawFd),
+            None => open_anew(file, mount),
+        };
+        let opened = opened.with_context(failed)?;
+        // SAFETY: two descriptors, of which the second is a placeholder that stood for the file.
+        if unsafe { libc::dup2(opened.as_raw_fd(), target) } < 0 {
+            return Err(std::io::Error::last_os_error()).with_context(failed);
+        }
+    }
+    Ok(())
+}
+
+fn duplicate(fd: RawFd) -> std::io::Result<OwnedFd> {
+    // SAFETY: an open descriptor, put there by `reopen`.
+    unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()
+}
+
+fn open_anew(file: &InheritedFile, mount: &Path) -> std::io::Result<OwnedFd> {
+    let name = match &file.path {
+        Some(path) => path.clone(),
+        None => mount.join(format!("{}{}", fuse::INHERITED_NAME, file.descriptor)),
+    };
+    let name = CString::new(name.into_os_string().into_vec())?;
+    let flags = file.flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_TMPFILE & !libc::O_DIRECTORY);
+    // SAFETY: a terminated path; the new descriptor is ours alone.
+    let opened = unsafe {
+        let fd = libc::open(name.as_ptr(), flags | libc::O_CLOEXEC);
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        OwnedFd::from_raw_fd(fd)
+    };
+    if file.path.is_none() && file.position > 0 {
+        // SAFETY: an open descriptor.
+        unsafe { libc::lseek(opened.as_raw_fd(), file.position as libc::off_t, libc::SEEK_SET) };
+    }
+    Ok(opened)
+}
+
+/// The server of the mount, before it is a process of its own.
+struct Server<'o> {
+    handoff: HandoffRecord,
+    image: &'static Image,
+    /// The slot in which it keeps the program's descriptions open.
+    process: u32,
+    device: OwnedFd,
+    foreign: Vec<RawFd>,
+    open: &'o [InheritedFile],
+}
+
+impl Server<'_> {
+    /// Starts it, as a child of nobody whom the program would know. Comes back with the device, and the pipe on which the server learns that it is
+    /// mounted, and of the directories that were made for that.
+    fn start(self) -> Result<(OwnedFd, File)> {
+        let device = self.device.try_clone().context("cannot duplicate a descriptor")?;
+        let (begun, begin) = std::io::pipe().context("cannot make a pipe")?;
+        let (ready, mut is_ready) = std::io::pipe().context("cannot make a pipe")?;
+        let (begun, ready) = (File::from(OwnedFd::from(begun)), File::from(OwnedFd::from(ready)));
+        // SAFETY: this process has one thread, so the child may do whatever the parent may.
+        match unsafe { libc::fork() } {
+            -1 => return Err(std::io::Error::last_os_error()).context("cannot start a server"),
+            0 => {
+                drop((device, begin));
+                // SAFETY: as above.
+                let second = unsafe { libc::fork() };
+                if second == 0 {
+                    drop(ready);
+                    let code = self.serve(begun, &mut is_ready);
+                    // SAFETY: ends this process.
+                    unsafe { libc::_exit(code) };
+                }
+                drop(is_ready);
+                let answer = read_byte(ready);
+                // SAFETY: ends this process.
+                unsafe { libc::_exit(i32::from(second < 0 || !answer)) };
+            }
+            pid => {
+                drop((is_ready, begun, ready));
+                let mut status = 0;
+                // SAFETY: waits for the child that was just made.
+                unsafe { libc::waitpid(pid, &raw mut status, 0) };
+                if status != 0 {
+                    bail!("the server of the mount does not start");
+                }
+            }
+        }
+        Ok((device, File::from(OwnedFd::from(begin))))
+    }
+
+    /// In the process that serves. Its exit code.
+    fn serve(self, mut begun: File, is_ready: &mut impl Write) -> i32 {
+        detach_helper::detach_from_terminal(&self.foreign);
+        let Ok(processes) = Processes::new(self.image.fs()) else { return 1 };
+        let adopted = self.image.fs().enter().ok().and_then(|thread| processes.adopt(&thread, self.process).ok());
+        let Some(process) = adopted else { return 1 };
+        if is_ready.write_all(b"+").is_err() {
+            return 1;
+        }
+        let mut made = Vec::new();
+        // Nothing at all: the program could not be mounted for, and has said why.
+        if begun.read_to_end(&mut made).is_err() || made.is_empty() {
+            return 1;
+        }
+        let served = self.serve_mounted(process);
+        namespace::remove_made(&made);
+        i32::from(served.is_err())
+    }
+
+    fn serve_mounted(self, process: Process<'static, Direct>) -> Result<()> {
+        let files = self.open.iter().filter(|file| file.path.is_none()).map(|file| (file.descriptor, file.node));
+        let (image, moving) = (self.image, process);
+        let moved = move |descriptor, position| {
+            if let Ok(thread) = image.fs().enter()
+                && let Some(file) = moving.file(&thread, descriptor)
+            {
+                file.set_position(position);
+            }
+        };
+        process.set_threads();
+        let inherited = Inherited::new(files, Box::new(moved));
+        let meeting = posix::image::own_description(&duplicate_contracted(self.handoff.meeting)?)?;
+        fuse::serve_device(open_handed_off(&self.handoff, meeting)?, self.device, &options(), Some(inherited))?;
+        let thread = self.image.fs().enter()?;
+        process.exit(&thread);
+        Ok(())
+    }
+}
+
+fn read_byte(mut from: File) -> bool {
+    matches!(from.read(&mut [0]), Ok(1))
+}

@@ -1,0 +1,86 @@
+//! An image that somebody truncates while it is in use: an error for everybody who uses it, and nobody dies.
+
+use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Builds the program; none if there is no compiler.
+fn program(directory: &Path) -> Option<PathBuf> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/truncated.c");
+    let binary = directory.join("truncated");
+    match Command::new("cc").args(["-O1", "-w", "-o"]).arg(&binary).arg(source).status() {
+        Ok(status) => {
+            assert!(status.success());
+            Some(binary)
+        }
+        Err(_) => {
+            eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
+            None
+        }
+    }
+}
+
+fn truncate(image: &Path, length: u64) {
+    File::options().write(true).open(image).unwrap().set_len(length).unwrap();
+}
+
+const ALL_LOST: &str = "lost: EIO\nread: EIO\nwrite: EIO\nstat: EIO\nfstat: EIO\nopen: EIO\nmkdir: EIO\nrename: EIO\nlist: EIO\nchdir: EIO\nfsync: EIO\n\
+     elsewhere: done\nchild: EIO\nchild ended: 7\nclose: done\nclose: done\n";
+
+#[test]
+fn a_program_gets_errors_when_the_image_is_truncated_under_it_and_ends_by_itself() {
+    let directory = scratch();
+    let Some(program) = program(directory.path()) else { return };
+    for (length, handler) in [(4096, false), (0, false), (4 << 20, true)] {
+        let image = image_in(directory.path());
+        let mut run = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        run.args(["run", "-C", "/mnt/directfs", "--image"]).arg(&image).arg("--").arg(&program);
+        run.args(handler.then_some("with-a-handler"));
+        let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(run.stdout.take().unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        truncate(&image, length);
+        run.stdin.take().unwrap().write_all(b"\n").unwrap();
+        let mut result = String::new();
+        output.read_to_string(&mut result).unwrap();
+        assert_eq!(result, ALL_LOST, "cut to {length} bytes");
+        let ended = run.wait_with_output().unwrap();
+        // The program has ended as it wanted to; the run says that the image was not left in order.
+        assert_eq!(ended.status.code(), Some(125), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("became shorter"), "{}", stderr(&ended));
+        let again = directfs(&["run", "--image", image.to_str().unwrap(), "--", "true"]);
+        assert_eq!(again.status.code(), Some(125));
+        std::fs::remove_file(&image).unwrap();
+    }
+}
+
+#[test]
+fn a_mount_gives_errors_when_its_image_is_truncated_and_can_be_unmounted() {
+    if !can_mount("a_mount_gives_errors_when_its_image_is_truncated_and_can_be_unmounted") {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mount = directory.path().join("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let (image_name, mount_name) = (image.to_str().unwrap(), mount.to_str().unwrap());
+    let mounted = directfs(&["mount", image_name, mount_name, "-o", "cache=0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    std::fs::write(mount.join("file"), vec![1u8; 6 << 20]).unwrap();
+    truncate(&image, 1 << 20);
+    let errors: Vec<Option<i32>> = (0..3)
+        .map(|_| std::fs::read(mount.join("file")).map(|content| content.len()))
+        .map(|result| result.err().and_then(|error| error.raw_os_error()))
+        .collect();
+    let made = std::fs::create_dir(mount.join("directory")).unwrap_err().raw_os_error();
+    let unmounted = directfs(&["umount", mount_name]);
+    assert_eq!(errors, [Some(libc::EIO); 3]);
+    assert_eq!(made, Some(libc::EIO));
+    assert!(unmounted.status.success(), "{}{}", stdout(&unmounted), stderr(&unmounted));
+    let check = directfs(&["info", image_name]);
+    assert!(!check.status.success() || stdout(&check).contains("short"), "{}", stdout(&check));
+}

@@ -1,0 +1,63 @@
+//! Backoff: waiting for a state that other threads will end, where there is no lock to wait for.
+//! Attempts are counted, and dead threads are reaped in between, so no loop waits for ever for
+//! something that only a dead thread could end.
+
+use crate::error::{Error, Result};
+use crate::fs::Fs;
+use crate::sync::{AtomicU32, spin_loop};
+use pmem::Memory;
+
+/// Consecutive attempts before a waiting thread sleeps between them.
+pub(crate) const SPINS: u32 = 2000;
+/// Sleeps between two checks for dead threads.
+const SLEEPS: u32 = 4;
+
+/// Waiting for a state that a live thread will end.
+pub(crate) struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Backoff {
+        Backoff { attempts: 0 }
+    }
+
+    /// A backoff that sleeps from the first attempt on.
+    pub(crate) fn after_spinning() -> Backoff {
+        Backoff { attempts: SPINS }
+    }
+
+    /// One failed attempt. Out of line: every call could fail here, but hardly any does.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pause<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
+        self.attempts = self.attempts.wrapping_add(1);
+        if self.attempts < SPINS {
+            spin_loop();
+            return Ok(());
+        }
+        self.sleep_or_reap(fs)
+    }
+
+    /// One failed attempt of a pinned thread: `Busy` when it is time to sleep. The thread that
+    /// could end the awaited state may itself be waiting until all pinned threads have left.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn pause_pinned(&mut self) -> Result<()> {
+        self.attempts = self.attempts.wrapping_add(1);
+        if self.attempts >= SPINS {
+            return Err(Error::Busy);
+        }
+        spin_loop();
+        Ok(())
+    }
+
+    fn sleep_or_reap<M: Memory>(&mut self, fs: &Fs<M>) -> Result<()> {
+        if self.attempts >= SPINS + SLEEPS {
+            self.attempts = SPINS;
+            fs.reap_dead_threads()?;
+        }
+        fs.platform.wait(&AtomicU32::new(0), 0, 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Grace periods: a removed object is reused only after all threads that were pinned at its removal
+//! have left (RCU by epochs).
+//!
+//! Invariants
+//! - While a slot is pinned in epoch `e`, the global epoch is at most `e + 1`.
+//! - An object retired by a thread pinned in `e` became unreachable while the global epoch was at
+//!   most `e + 1`. So a thread that still uses it was pinned in `e + 1` or before, and has left
+//!   once the global epoch is `e + 3` ([`GRACE_PERIOD_EPOCHS`]). Stamping with the thread's own pin
+//!   and waiting one epoch longer saves each removal a full fence and a load of the shared counter.
+
+use crate::error::Result;
+use crate::fs::{Fs, Thread};
+use crate::step::dead;
+use crate::sync::{AtomicU32, spin_loop};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{compiler_fence, fence};
+use pmem::Memory;
+
+/// How far the global epoch must be beyond the stamp of a retired object.
+pub(crate) const GRACE_PERIOD_EPOCHS: u64 = 3;
+/// The first epoch: zero means "not pinned".
+pub(crate) const FIRST_EPOCH: u64 = 1;
+/// Attempts before the first sleep.
+const SPINS: u32 = 200;
+
+/// While it lives, nothing that the thread can reach is reused.
+pub(crate) struct Pin<'t, 'f, M: Memory> {
+    thread: &'t Thread<'f, M>,
+}
+
+impl<M: Memory> Drop for Pin<'_, '_, M> {
+    #[inline]
+    fn drop(&mut self) {
+        if dead() {
+            return;
+        }
+        let slot = self.thread.slot;
+        let pins = slot.pins.load(Relaxed) - 1;
+        slot.pins.store(pins, Relaxed);
+        if pins == 0 {
+            slot.pinned.store(0, Release);
+        }
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// Tries to advance the global epoch and returns it: it advances when all pinned threads are
+    /// pinned in the present epoch. `reap_dead_threads`: reaps dead threads that hold it back.
+    pub(crate) fn advance_epoch(&self, reap_dead: bool) -> Result<u64> {
+        let header = self.header()?;
+        let epoch = header.global_epoch.load(SeqCst);
+        fence(SeqCst);
+        for index in 0..header.slots_high.load(Acquire) as u32 {
+            let pinned = self.dram.slot(index)?.pinned.load(Acquire);
+            if pinned == 0 || pinned == epoch {
+                continue;
+            }
+            if !reap_dead || !self.reap_if_dead(index)? {
+                return Ok(epoch);
+            }
+        }
+        // On failure another thread has advanced it.
+        Ok(match header.global_epoch.compare_exchange(epoch, epoch + 1, AcqRel, Acquire) {
+            Ok(_) => epoch + 1,
+            Err(now) => now,
+        })
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Pins the thread; nests.
+    #[inline]
+    pub(crate) fn pin(&self) -> Pin<'_, 'f, M> {
+        let pins = self.slot.pins.load(Relaxed);
+        if pins == 0 {
+            // A region without a header cannot be attached; epoch 1 would hold back all
+            // reclamation, which is safe.
+            let epoch = self.fs.header().map_or(FIRST_EPOCH, |header| header.global_epoch.load(Relaxed));
+            // A full fence, in the cheapest form that x86 has: everything read from here on was
+            // reachable after the pin was visible.
+            self.slot.pinned.swap(epoch, SeqCst);
+            compiler_fence(SeqCst);
+        }
+        self.slot.pins.store(pins + 1, Relaxed);
+        Pin { thread: self }
+    }
+
+    /// Whether the thread is pinned.
+    #[inline]
+    pub(crate) fn pinned(&self) -> bool {
+        self.slot.pins.load(Relaxed) != 0
+    }
+
+    /// Waits until all threads that are pinned now have left (for eviction and compaction). The
+    /// caller must not be pinned.
+    pub(crate) fn wait_for_grace_period(&self) -> Result<()> {
+        debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
+        // Makes the caller's removals visible to all threads that pin from here on.
+        fence(SeqCst);
+        let end = self.fs.header()?.global_epoch.load(SeqCst) + 2;
+        self.wait_for_epoch(end)
+    }
+
+    /// Waits until the global epoch is at least `end`.
+    pub(crate) fn wait_for_epoch(&self, end: u64) -> Result<()> {
+        debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
+        let nobody_wakes = AtomicU32::new(0);
+        let mut looks = 0u32;
+        while self.fs.advance_epoch(looks > SPINS)? < end {
+            looks = looks.saturating_add(1);
+            if looks <= SPINS {
+                spin_loop();
+            } else {
+                self.fs.platform.wait(&nobody_wakes, 0, 1);
+            }
+        }
+        Ok(())
+    }
+}

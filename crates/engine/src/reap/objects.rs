@@ -1,0 +1,228 @@
+//! Reaping what a slot names: in-flight allocations, objects being reclaimed, files whose locks
+//! were held, blocks, references.
+
+use crate::alloc::{BlockRun, owned_by_slot};
+use crate::dram::{
+    Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_UNNAMED,
+    References, RetiredKind,
+};
+use crate::error::{Corruption, Result};
+use crate::format::{FileKind, LogPage, PROPERTY_INLINE, SlotTag, slot_word};
+use crate::fs::Thread;
+use crate::step::step;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::fence;
+use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Rolls back the in-flight allocations of an operation that did not take effect, or of none.
+    pub(super) fn recover_in_flight(&self) -> Result<()> {
+        let hand = &self.slot.in_flight;
+        for index in 0..2 {
+            self.roll_back_name(index)?;
+        }
+        let (number, cachelet) = (hand.number.load(Relaxed), hand.cachelet.load(Relaxed));
+        if number != 0 {
+            self.roll_back_inode(number, cachelet)?;
+        } else if cachelet != 0 && !self.is_listed(cachelet)? && !self.is_cachelet_of_inode(cachelet)? {
+            self.list_cachelet(cachelet)?;
+        }
+        self.clear_in_flight();
+        Ok(())
+    }
+
+    /// Rolls back a dentry that is not published: recycles its lines, and turns the slot that names
+    /// it into a hole.
+    fn roll_back_name(&self, index: usize) -> Result<()> {
+        let hand = &self.slot.in_flight;
+        let (offset, lines) = (self.in_flight_dentry(index), hand.dentries[index].load(Relaxed) & 63);
+        if offset == 0 || self.are_in_mask(offset, lines) {
+            return Ok(());
+        }
+        let pm = &self.fs.pm;
+        if let slot @ 1.. = hand.slots[index].load(Relaxed) {
+            let slot = pm.get(Pm::<Commit64>::new(slot))?;
+            if slot.load() == slot_word(offset, SlotTag::Dentry) {
+                pm.persist(pm.retract(slot, 0));
+            }
+        }
+        if !self.is_queued(RetiredKind::Dentry, offset) {
+            self.retire_unpublished(offset, lines);
+        }
+        step();
+        hand.dentries[index].store(0, Release);
+        hand.slots[index].store(0, Release);
+        Ok(())
+    }
+
+    /// Rolls back an inode without a name. If lookups by number can have found it, the release of
+    /// the last reference frees it; otherwise it is free at once.
+    fn roll_back_inode(&self, number: u64, index: u32) -> Result<()> {
+        if self.is_in_magazine(number) {
+            return Ok(());
+        }
+        let inode = self.fs.inode(number)?;
+        if index != 0 && !self.is_listed(index)? {
+            let cachelet = self.fs.dram.cachelet(index)?;
+            if cachelet.number.load(Acquire) == number {
+                return self.roll_back_cachelet(index, cachelet);
+            }
+            self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
+            self.list_cachelet(index)?;
+        } else {
+            self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
+        }
+        self.sweep_blocks(number)?;
+        self.put_back_inode(number)
+    }
+
+    fn roll_back_cachelet(&self, index: u32, cachelet: &'f Cachelet) -> Result<()> {
+        let unnamed = |word: u64| {
+            let state = References::from_word(word);
+            let nameless = state.links == 0 && state.flags & (FLAG_DELETED | FLAG_UNNAMED) == FLAG_DELETED;
+            let references = state.references.saturating_sub(1);
+            let flags = FLAG_READABLE | FLAG_DELETED | state.flags & FLAG_HELD;
+            (!nameless).then(|| References { references, links: 0, flags }.word())
+        };
+        let _ = cachelet.references.fetch_update(AcqRel, Acquire, unnamed);
+        step();
+        self.slot.intent.victim.store(index, Release);
+        step();
+        self.clear_in_flight();
+        Ok(())
+    }
+
+    /// Whether a cachelet stands for an inode.
+    fn is_cachelet_of_inode(&self, index: u32) -> Result<bool> {
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let number = cachelet.number.load(Acquire);
+        if number == 0 {
+            return Ok(false);
+        }
+        Ok(self.fs.inode(number)?.nv_pointer.load_acquire() == self.fs.nv_pointer(index))
+    }
+
+    /// Reclaims the object that was being removed, evicted, or released, if that is due and no
+    /// other slot does it.
+    pub(super) fn recover_victim(&self) -> Result<()> {
+        let index = self.slot.intent.victim.load(Relaxed);
+        let cachelet = self.fs.dram.cachelet(index)?;
+        let number = cachelet.number.load(Acquire);
+        if index == 0 || number == 0 {
+            return Ok(());
+        }
+        self.retire_if_unused(index, cachelet);
+        let state = References::from_word(cachelet.references.load(Acquire));
+        if state.flags & FLAG_DEAD == 0 || state.reclaimer() != self.ticket() {
+            return Ok(());
+        }
+        if state.flags & FLAG_EVICTED != 0 {
+            self.clear_pointer(cachelet, index)?;
+            if !self.is_queued(RetiredKind::Cachelet, index as u64) {
+                self.retire(RetiredKind::Cachelet, index as u64, 0);
+            }
+        } else if !self.is_queued(RetiredKind::Inode, number) {
+            self.retire(RetiredKind::Inode, number, index as u64);
+        }
+        Ok(())
+    }
+
+    /// Makes a cachelet whose lock is held and its inode consistent with each other and with the
+    /// image.
+    pub(super) fn recover_cachelet(&self, cachelet: &'f Cachelet) -> Result<()> {
+        if cachelet.references.load(Acquire) & References::flag(FLAG_EVICTED) != 0 {
+            // It was consistent before it was evicted, and by now another cachelet may stand for
+            // the inode.
+            return Ok(());
+        }
+        let number = cachelet.number.load(Acquire);
+        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+        let generation = cachelet.generation.load(Relaxed);
+        let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
+        // The dead thread's stores are in the cache, but possibly not fenced.
+        self.fs.pm.fence(self.fs.pm.flush_all(inode));
+        cachelet.sequence.store(sequence, Relaxed);
+        let version = cachelet.version.load(Acquire);
+        cachelet.version.store(version.wrapping_add(version & 1), Release);
+        // Any entry that is whole fits the map: what an earlier entry names is freed only after a
+        // later one was published.
+        self.publish_property(cachelet, &property);
+        match property.kind() {
+            Some(FileKind::Directory) => self.recover_directory(cachelet, number)?,
+            _ => {
+                let has_body = matches!(property.kind(), Some(FileKind::Regular | FileKind::Symlink));
+                let mut after = property;
+                after.links = References::from_word(cachelet.references.load(Acquire)).links;
+                if has_body && property.flags & PROPERTY_INLINE == 0 {
+                    let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
+                    after.blocks = crate::file::recover_body(self.fs, inode, &property, &mut mark)?;
+                }
+                if after != property {
+                    let flushed = self.commit_property(cachelet, &after, Flushed::nothing().sealed())?;
+                    self.fs.pm.fence(flushed);
+                    self.publish_property(cachelet, &after);
+                }
+            }
+        }
+        let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
+        crate::file::mark_body(self.fs, inode.xattrs.load_acquire(), &mut mark)?;
+        self.sweep_blocks(number)
+    }
+
+    /// Recovers a directory's tail and pages.
+    fn recover_directory(&self, directory: &'f Cachelet, number: u64) -> Result<()> {
+        let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
+        // Times and links that were about to be written.
+        directory.dirty.fetch_or(DIRTY, AcqRel);
+        match DirectoryState::of(directory) {
+            DirectoryState::Indexing => DirectoryState::mark_needs_recount(directory),
+            DirectoryState::Indexed | DirectoryState::NeedsRecount => self.repair_tail(directory)?,
+            _ => {}
+        }
+        let mut offset = inode.log.load_acquire();
+        for _ in 0..self.fs.geometry.blocks {
+            if offset == 0 {
+                break;
+            }
+            let run = BlockRun { first: offset / BLOCK_BYTES, count: 1 };
+            self.fs.mark_reached(run, number)?;
+            offset = self.fs.pm.get(Pm::<LogPage>::new(offset))?.next.load_acquire();
+        }
+        Ok(())
+    }
+
+    /// Frees the blocks that the slot held in transit.
+    pub(super) fn recover_blocks(&self) -> Result<()> {
+        let owner = owned_by_slot(self.ticket());
+        self.mark_queued(owner)?;
+        self.sweep_blocks(owner)
+    }
+
+    /// Whether the dead thread may have been adding or removing a pointer to a shared block: with a
+    /// file locked, or while recycling a removed file's body.
+    pub(super) fn may_have_shared(&self) -> Result<bool> {
+        let recycles = self.slot.recycling.load(Acquire) != 0 && self.slot.recycling_marked.load(Acquire) != 0;
+        let holds = self.slot.held.iter().any(|record| record.load(Acquire) != 0);
+        Ok((recycles || holds) && self.fs.header()?.blocks_shared.load(Acquire) != 0)
+    }
+
+    /// Releases the references that the dead thread had recorded.
+    pub(super) fn recover_references(&self) -> Result<()> {
+        for word in &self.slot.references {
+            let index = word.load(Relaxed);
+            if index == 0 {
+                continue;
+            }
+            let cachelet = self.fs.dram.cachelet(index)?;
+            self.slot.intent.victim.store(index, Release);
+            step();
+            // Nothing in between: see `release_from`.
+            word.store(0, Release);
+            cachelet.references.fetch_sub(References::ONE_REFERENCE, AcqRel);
+            fence(AcqRel);
+            step();
+            self.recover_victim()?;
+        }
+        Ok(())
+    }
+}

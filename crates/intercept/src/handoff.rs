@@ -1,0 +1,229 @@
+//! What the launcher and the programs that it starts agree on: how a process finds the file system.
+//!
+//! The launcher opens the image (`posix::image`), keeps it open until the last program has ended, and passes down four descriptors that are
+//! inherited over fork and exec. Their numbers are high, out of the way of programs, which can neither close nor see them by number:
+//!
+//! | descriptor | what | opened |
+//! | --- | --- | --- |
+//! | image | the image's file: the *same open file description* on which the launcher holds the locks, so that the image stays in use while any program lives | as the launcher has it |
+//! | region | the file of the DRAM region (`/dev/shm`, or a memfd where the image is in memory) | for reading and writing |
+//! | placeholder | stands behind the descriptors of open files: see [`placeholder`](crate::launch::placeholder) | neither reading nor writing |
+//! | meeting | the directory in which the image's processes meet (`posix::image`): each process has an open file description of its own, with its liveness lock (`engine::Liveness`) | for reading |
+//!
+//! and these entries of the environment, each of which a program that clears its environment passes on all the same:
+//!
+//! | entry | meaning |
+//! | --- | --- |
+//! | `LD_PRELOAD` | the library first, then what the user had there |
+//! | `LD_AUDIT`, `DIRECTFS_EARLY` | where the loader needs the mount before the program begins (`hook::early`): the library first, then what the user had there; and room for an address |
+//! | `DIRECTFS_RUN` | path of the library; the tables of call sites lie beside it |
+//! | `DIRECTFS_IMAGE` | [`HandoffRecord`] as text: version, descriptors, lengths, limits |
+//! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |
+//! | `DIRECTFS_START` | only from the launcher: the first program's working directory, if that is in the mount: its path below the mount directory, beginning with a slash. Later programs do not get it |
+//! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps over exec, and the descriptor of its meeting directory (`slot,meeting`). Absent for the first program, which takes a slot of its own |
+//! | `DIRECTFS_PROGRAM` | only from a program: the path of the file that is being run, if that lies in the mount: the kernel runs a copy in memory |
+//! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`; if anything that it is given names the mount; without this entry it is refused with a line on standard error |
+//!
+//! In each program the library's constructor maps image and region whole, attaches (`Fs::attach_shared`) and enters its process slot
+//! (`posix::process`). Without `DIRECTFS_IMAGE` the library is loaded but serves nothing.
+//!
+//! Invariant: a number or length here is believed only after fstat of the descriptor agrees; what does not fit ends the program with a line that says why.
+
+/// The entry with the descriptors.
+pub const IMAGE: &[u8] = b"DIRECTFS_IMAGE=";
+/// The entry with the mount directory.
+pub const MOUNT: &[u8] = b"DIRECTFS_MOUNT=";
+/// The entry with the first working directory.
+pub const START: &[u8] = b"DIRECTFS_START=";
+/// The entry with the process slot.
+pub const PROCESS: &[u8] = b"DIRECTFS_PROCESS=";
+/// The entry with the path of the program's own file.
+pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
+/// The entry with the path of the binary.
+pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
+
+/// First field of `DIRECTFS_IMAGE`; raised whenever anything here changes its meaning.
+pub const VERSION: u64 = 3;
+/// Longest text of a contract, with its zero byte.
+pub const TEXT_BYTES_MAX: usize = 160;
+/// Where the launcher looks for free descriptor numbers, downwards if the limit is lower. Not far up: each fork copies the kernel's table up to the highest.
+pub const DESCRIPTORS_FROM: i32 = 1000;
+
+/// What `DIRECTFS_IMAGE` says: `version,image,image_bytes,region,region_bytes,placeholder,meeting,cached_files_max,read_only,image_read_only,flushes` in decimal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HandoffRecord {
+    /// Descriptor of the image.
+    pub image: i32,
+    /// Bytes of it to map, from its start.
+    pub image_bytes: u64,
+    /// Descriptor of the DRAM region.
+    pub region: i32,
+    /// Bytes of it to map.
+    pub region_bytes: u64,
+    /// Descriptor of which those of open files are duplicates.
+    pub placeholder: i32,
+    /// Descriptor of the meeting directory.
+    pub meeting: i32,
+    /// As the DRAM region was made with (`AttachOptions`).
+    pub cached_files_max: u64,
+    /// Programs may change nothing.
+    pub read_only: bool,
+    /// The image's descriptor does not allow writing.
+    pub image_read_only: bool,
+    /// Lines of the image must leave the cache to be durable (`pmem::Backing::needs_flushes`).
+    pub flushes: bool,
+}
+
+/// Fields of the text.
+const FIELDS: usize = 11;
+
+impl HandoffRecord {
+    /// Reads the value of the entry; none if it is not of this version or not whole.
+    pub fn parse(text: &[u8]) -> Option<HandoffRecord> {
+        let mut fields = [0u64; FIELDS];
+        let mut count = 0;
+        for part in text.split(|&byte| byte == b',') {
+            *fields.get_mut(count)? = number(part)?;
+            count += 1;
+        }
+        let [
+            version,
+            image,
+            image_bytes,
+            region,
+            region_bytes,
+            placeholder,
+            meeting,
+            cached_files_max,
+            read_only,
+            image_read_only,
+            flushes,
+        ] = fields;
+        if count != FIELDS || version != VERSION || read_only > 1 || image_read_only > 1 || flushes > 1 {
+            return None;
+        }
+        Some(HandoffRecord {
+            image: i32::try_from(image).ok()?,
+            image_bytes,
+            region: i32::try_from(region).ok()?,
+            region_bytes,
+            placeholder: i32::try_from(placeholder).ok()?,
+            meeting: i32::try_from(meeting).ok()?,
+            cached_files_max,
+            read_only: read_only == 1,
+            image_read_only: image_read_only == 1,
+            flushes: flushes == 1,
+        })
+    }
+
+    /// Writes the value of the entry; how many bytes it has. The room must be [`TEXT_BYTES_MAX`] at least.
+    pub fn write(&self, into: &mut [u8]) -> usize {
+        let fields = [
+            VERSION,
+            self.image as u64,
+            self.image_bytes,
+            self.region as u64,
+            self.region_bytes,
+            self.placeholder as u64,
+            self.meeting as u64,
+            self.cached_files_max,
+            u64::from(self.read_only),
+            u64::from(self.image_read_only),
+            u64::from(self.flushes),
+        ];
+        let mut length = 0;
+        for (index, field) in fields.into_iter().enumerate() {
+            if index > 0 {
+                into[length] = b',';
+                length += 1;
+            }
+            length += write_number(field, &mut into[length..]);
+        }
+        length
+    }
+}
+
+/// A decimal number; none if it is none, or too large.
+pub fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |sum, &byte| {
+        let digit = byte.checked_sub(b'0').filter(|&digit| digit < 10)?;
+        sum.checked_mul(10)?.checked_add(u64::from(digit))
+    })
+}
+
+/// Writes a decimal number; how many bytes it has (20 at most).
+pub fn write_number(number: u64, into: &mut [u8]) -> usize {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = number;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    let length = digits.len() - at;
+    into[..length].copy_from_slice(&digits[at..]);
+    length
+}
+
+/// Whether a path can be a mount directory: absolute, in normal form, not the root, with room for the filter.
+pub fn is_mount_directory(path: &[u8]) -> bool {
+    path.len() > 1
+        && path.len() < 4096
+        && path[0] == b'/'
+        && !path.contains(&0)
+        && path[1..].split(|&byte| byte == b'/').all(|part| !part.is_empty() && part != b"." && part != b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handoff_record_round_trips() {
+        let handoff = HandoffRecord {
+            image: 1000,
+            image_bytes: u64::MAX,
+            region: 1001,
+            region_bytes: 1 << 40,
+            placeholder: i32::MAX,
+            meeting: 1003,
+            cached_files_max: 0,
+            read_only: true,
+            image_read_only: false,
+            flushes: true,
+        };
+        let mut text = [0; TEXT_BYTES_MAX];
+        let length = handoff.write(&mut text);
+        assert_eq!(HandoffRecord::parse(&text[..length]), Some(handoff));
+        for end in 0..length {
+            let cut = HandoffRecord::parse(&text[..end]);
+            assert!(cut.is_none(), "{cut:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_handoff_record_is_rejected() {
+        for text in
+            ["", ",", "2,3,4,5,6,7,8,9,0,0,0", "3,3,4,5,6,7,8,0,0,0", "3,3,4,5,6,7,8,9,2,0,0", "3,-3,4,5,6,7,8,9,0,0,0"]
+        {
+            assert_eq!(HandoffRecord::parse(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(HandoffRecord::parse(b"3,3,99999999999999999999,5,6,7,8,9,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"3,2147483648,4,5,6,7,8,9,0,0,0"), None);
+    }
+
+    #[test]
+    fn a_mount_directory_is_in_normal_form() {
+        assert!(is_mount_directory(b"/mnt/directfs") && is_mount_directory(b"/m"));
+        for path in ["", "/", "mnt", "/mnt/", "//mnt", "/mnt/../x", "/mnt/.", "/mnt\0x"] {
+            assert!(!is_mount_directory(path.as_bytes()), "{path}");
+        }
+    }
+}

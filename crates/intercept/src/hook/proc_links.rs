@@ -1,0 +1,64 @@
+//! Paths of the kernel that name descriptors: /proc/self/fd/N and its kin.
+
+use super::sys;
+use crate::handoff::number;
+
+/// The descriptor of this process that a path names, if it names nothing behind it.
+pub fn descriptor_of(path: &[u8]) -> Option<u32> {
+    match split(path)? {
+        (fd, b"") => Some(fd),
+        _ => None,
+    }
+}
+
+/// The descriptor of this process that a path begins with, and the rest: empty, or from a slash on.
+pub fn split(path: &[u8]) -> Option<(u32, &[u8])> {
+    for (name, fd) in [(&b"/dev/stdin"[..], 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)] {
+        if path == name {
+            return Some((fd, b""));
+        }
+    }
+    let rest = match path.strip_prefix(b"/dev/fd/") {
+        Some(rest) => rest,
+        None => {
+            let (process, rest) = cut(path.strip_prefix(b"/proc/")?);
+            if !is_this_process(process) {
+                return None;
+            }
+            rest.strip_prefix(b"/fd/")?
+        }
+    };
+    let (fd, rest) = cut(rest);
+    Some((u32::try_from(number(fd)?).ok()?, rest))
+}
+
+/// Up to a slash, and from there on.
+fn cut(path: &[u8]) -> (&[u8], &[u8]) {
+    let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
+    path.split_at(end)
+}
+
+fn is_this_process(name: &[u8]) -> bool {
+    match name {
+        b"self" | b"thread-self" => true,
+        pid => number(pid).is_some_and(|pid| pid == sys::process_id() as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_named_in_several_ways() {
+        let own = format!("/proc/{}/fd/7", std::process::id());
+        for path in ["/dev/fd/7", "/proc/self/fd/7", "/proc/thread-self/fd/7", &own] {
+            assert_eq!(descriptor_of(path.as_bytes()), Some(7), "{path}");
+        }
+        assert_eq!(descriptor_of(b"/dev/stderr"), Some(2));
+        assert_eq!(split(b"/dev/fd/12/a/b"), Some((12, &b"/a/b"[..])));
+        for path in ["/dev/fd/", "/dev/fd/x", "/proc/self/fdinfo/7", "/proc/1/fd/7", "/dev/fd/7/", "/dev/stdinx"] {
+            assert_eq!(descriptor_of(path.as_bytes()), None, "{path}");
+        }
+    }
+}

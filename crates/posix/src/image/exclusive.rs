@@ -1,0 +1,40 @@
+//! An image that nobody else can attach to meanwhile, as it lies there: for programs that change it from outside of the file system.
+
+use super::locks::{Byte, Lock, LockGuard};
+use super::{ImageError, lock_error, open_file};
+use pmem::Mapping;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An image that is this process's alone. Nothing in it was looked at: it may be damaged, or be none. The locks end with it.
+pub struct ExclusiveImage {
+    mapping: Arc<Mapping>,
+    // Attached to by nobody, and nobody comes.
+    _locks: [LockGuard<File>; 2],
+}
+
+impl ExclusiveImage {
+    /// Takes an image for itself; an error at once if somebody has it.
+    pub fn open(path: impl AsRef<Path>) -> Result<ExclusiveImage, ImageError> {
+        let path = path.as_ref();
+        let (file, access) = open_file(path, false)?;
+        let failed = |source| lock_error(path, source);
+        let take = |byte| -> Result<LockGuard<File>, ImageError> {
+            let file = file.try_clone().map_err(failed)?;
+            let held = LockGuard::take(file, byte, Lock::Exclusive).map_err(failed)?;
+            held.ok_or_else(|| match byte {
+                Byte::Attaching => ImageError::Changing { path: path.to_owned() },
+                _ => ImageError::NotExclusive { path: path.to_owned() },
+            })
+        };
+        let locks = [take(Byte::Attaching)?, take(Byte::Attached)?];
+        let mapping = Arc::new(Mapping::from_file(file, path, access)?);
+        Ok(ExclusiveImage { mapping, _locks: locks })
+    }
+
+    /// The mapping of the image.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+}

@@ -1,0 +1,158 @@
+//! Handing an image down: to processes that inherit its descriptors, over fork and exec.
+//!
+//! Invariants:
+//!
+//! - What is lent has locks of its own, which last until the last process that has its descriptor or its mapping is gone, however that ends.
+//!   So nobody takes the image for unused meanwhile, whether the lender lives or not.
+//! - The lender leaves the image, not the borrowers. One that died before leaves it to be recovered.
+
+use super::locks::{Byte, Lock, try_set, wait_and_set};
+use super::{
+    DramBacking, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, dram_region, flushing_where_needed, identity_of,
+    lock_error, runtime,
+};
+use engine::{AttachOptions, Fs, Liveness};
+use pmem::{Access, Direct, Mapping, Memory, Region};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// An image that is lent: descriptors to be inherited. They are closed on exec until somebody changes that.
+#[derive(Debug)]
+pub struct Handoff {
+    image: File,
+    image_bytes: u64,
+    region: File,
+    region_bytes: u64,
+    meeting: OwnedFd,
+    flushes: bool,
+    /// Which byte tells that borrowers live.
+    owner: u32,
+}
+
+impl Handoff {
+    /// Descriptor of the image, and how many bytes of it are mapped.
+    pub fn image(&self) -> (BorrowedFd<'_>, u64) {
+        (self.image.as_fd(), self.image_bytes)
+    }
+
+    /// Descriptor of the DRAM region, and how many bytes of it are mapped.
+    pub fn region(&self) -> (BorrowedFd<'_>, u64) {
+        (self.region.as_fd(), self.region_bytes)
+    }
+
+    /// Descriptor of the meeting directory. A borrower opens a description of its own by it.
+    pub fn meeting(&self) -> BorrowedFd<'_> {
+        self.meeting.as_fd()
+    }
+
+    /// Whether its lines must be flushed.
+    pub fn flushes(&self) -> bool {
+        self.flushes
+    }
+
+    /// Closes the lender's own descriptors: now only borrowers have them.
+    pub fn into_id(self) -> HandoffId {
+        HandoffId { owner: self.owner }
+    }
+}
+
+/// An image that borrowers have.
+#[derive(Debug, Clone, Copy)]
+pub struct HandoffId {
+    owner: u32,
+}
+
+impl<M: Memory> Image<M> {
+    /// Lends the image, once per process.
+    pub fn hand_off(&self) -> Result<Handoff, ImageError> {
+        let error = |source| lock_error(&self.path, source);
+        let file = self.pm.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let region = self.dram.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        // An open file description of its own. The image may have no path, or another one by now.
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let image = File::options().read(true).write(true).open(again).map_err(error)?;
+        let owner = self.fs().process_number().map_err(|source| self.engine_error(source))?;
+        for byte in [Byte::Attached, Byte::Writing, Byte::HandedOff(owner)] {
+            if !try_set(&image, byte, Lock::Shared).map_err(error)? {
+                return Err(ImageError::InUse { path: self.path.clone() });
+            }
+        }
+        let region = region.try_clone().map_err(error)?;
+        let meeting = self.meeting().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let meeting = runtime::own_description(meeting).map_err(error)?;
+        let (image_bytes, region_bytes) = (self.pm.length(), self.dram.length());
+        Ok(Handoff { image, image_bytes, region, region_bytes, meeting, flushes: self.fs().pm().flushes(), owner })
+    }
+
+    fn meeting(&self) -> Option<BorrowedFd<'_>> {
+        match &self.backing_of_dram {
+            DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime.meeting()),
+            DramBacking::HandedOff(meeting) => Some(meeting.as_fd()),
+            DramBacking::Private => None,
+        }
+    }
+
+    fn engine_error(&self, source: engine::Error) -> ImageError {
+        ImageError::Engine { path: self.path.clone(), source }
+    }
+
+    /// Whether all who borrowed the image are gone.
+    pub fn is_handoff_over(&self, handoff_id: HandoffId) -> Result<bool, ImageError> {
+        self.after_handoff(handoff_id, |file, byte| try_set(file, byte, Lock::Exclusive))
+    }
+
+    /// Sleeps until all who borrowed the image are gone.
+    pub fn wait_for_handoff(&self, handoff_id: HandoffId) -> Result<(), ImageError> {
+        self.after_handoff(handoff_id, |file, byte| wait_and_set(file, byte, Lock::Exclusive))
+    }
+
+    fn after_handoff<T>(
+        &self,
+        handoff_id: HandoffId,
+        probe: impl FnOnce(&File, Byte) -> io::Result<T>,
+    ) -> Result<T, ImageError> {
+        let error = |source| lock_error(&self.path, source);
+        let file = self.pm.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let byte = Byte::HandedOff(handoff_id.owner);
+        let answer = probe(file, byte).map_err(error)?;
+        try_set(file, byte, Lock::None).map_err(error)?;
+        Ok(answer)
+    }
+}
+
+impl Image<Direct> {
+    /// Uses an image by descriptors that were handed down. Nothing is left to do where it is dropped.
+    /// The open file description of `meeting` is this process's alone: see [`own_description`].
+    ///
+    /// [`own_description`]: super::own_description
+    pub fn open_handed_off(
+        image: File,
+        region: File,
+        meeting: OwnedFd,
+        options: &OpenImage,
+    ) -> Result<Image, ImageError> {
+        let path = Path::new(MEMORY_NAME);
+        let identity = identity_of(&image, path)?;
+        let pm = Arc::new(Mapping::from_file(image, path, Access::ReadWrite)?);
+        let dram = Arc::new(Mapping::from_file(region, path, Access::ReadWrite)?);
+        let attach =
+            AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max, image: identity };
+        let liveness = Liveness::shared(meeting.as_raw_fd());
+        // SAFETY: mapped readable and writable; the image that gets this region holds the mapping longer.
+        let pm_region = unsafe { Region::new(pm.address(), pm.length(), Direct) };
+        let pm_region = flushing_where_needed(pm_region, &pm, options);
+        let fs = Fs::attach_shared(pm_region, dram_region(&dram), &PLATFORM, liveness, &attach)
+            .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
+        Ok(Image {
+            fs: Some(fs),
+            pm,
+            dram,
+            backing_of_dram: DramBacking::HandedOff(meeting),
+            path: path.to_owned(),
+            report: None,
+        })
+    }
+}

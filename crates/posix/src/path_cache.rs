@@ -1,0 +1,181 @@
+//! The ways that a thread has gone lately: so that many paths through the same directories do not look each of them up again.
+//!
+//! Invariants
+//! - A trail is a path's directories with what the engine says of each ([`engine::ValidationStamp`]). As long as all of them stand, the path leads through them, and who is
+//!   like the one that went it may search all but the last. Each use looks at each of them; so nobody who renames, removes or protects a
+//!   directory need know of trails, in whatever process he is.
+//! - A trail says what was true at one moment for each of its directories: they are looked at, and only then looked up again.
+//! - All zero is a valid value, without trails.
+
+use crate::credentials::Credentials;
+use core::cell::{Cell, RefCell};
+use engine::{Node, Protection, ValidationStamp, Visit, VisitedFile};
+use pmem::Memory;
+
+/// Trails of a thread.
+const ENTRIES: usize = 16;
+/// The longest path of one, in bytes.
+const ENTRY_PATH_BYTES_MAX: usize = 192;
+/// Directories of one at most, with the one where it begins.
+const STAMPS_MAX: usize = 12;
+
+/// What of somebody decides whether directories may be searched, where groups do not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SearchRights {
+    uid: u32,
+    everywhere: bool,
+}
+
+impl SearchRights {
+    #[inline]
+    pub(crate) fn of(credentials: &Credentials<'_>) -> SearchRights {
+        SearchRights { uid: credentials.uid, everywhere: credentials.searches_everywhere() }
+    }
+
+    /// Whether a directory may be searched in whatever groups one is.
+    fn searches(&self, directory: &Protection) -> bool {
+        let Protection { mode, uid, access_list, .. } = *directory;
+        let by_mode = if uid == self.uid { mode & 0o100 != 0 } else { !access_list && mode & 0o011 == 0o011 };
+        mode & libc::S_IFMT == libc::S_IFDIR && (self.everywhere || by_mode)
+    }
+}
+
+/// One path to a directory.
+struct PathCacheEntry {
+    hash: u64,
+    rights: SearchRights,
+    path_bytes: u8,
+    stamp_count: u8,
+    path: [u8; ENTRY_PATH_BYTES_MAX],
+    stamps: [ValidationStamp; STAMPS_MAX],
+}
+
+impl PathCacheEntry {
+    const NONE: PathCacheEntry = PathCacheEntry {
+        hash: 0,
+        rights: SearchRights { uid: 0, everywhere: false },
+        path_bytes: 0,
+        stamp_count: 0,
+        path: [0; ENTRY_PATH_BYTES_MAX],
+        stamps: [ValidationStamp::NONE; STAMPS_MAX],
+    };
+
+    #[inline]
+    fn stamps(&self) -> &[ValidationStamp] {
+        self.stamps.get(..self.stamp_count as usize).unwrap_or_default()
+    }
+
+    #[inline]
+    fn matches(&self, start: Node, path: &[u8], rights: SearchRights) -> bool {
+        self.rights == rights
+            && self.stamps[0].is_for(start)
+            && self.path.get(..self.path_bytes as usize).is_some_and(|own| own == path)
+    }
+}
+
+/// Goes a way, tells of each directory that it comes to, the first and the last one included, and gives the last one.
+type Walk<'w, 'f> = &'w mut dyn FnMut(&mut dyn FnMut(VisitedFile<'f>)) -> Option<VisitedFile<'f>>;
+
+/// The trails of a thread. See the head of this file.
+pub struct PathCache {
+    entries: [RefCell<PathCacheEntry>; ENTRIES],
+    /// The hashes of paths that had none, in the places where it would be: a path that is gone once gets none.
+    misses: [Cell<u64>; ENTRIES],
+}
+
+impl PathCache {
+    /// None yet.
+    pub const fn new() -> PathCache {
+        PathCache {
+            entries: [const { RefCell::new(PathCacheEntry::NONE) }; ENTRIES],
+            misses: [const { Cell::new(0) }; ENTRIES],
+        }
+    }
+
+    /// The directory that a path, which ends with a slash, leads to from `start`; if not by a trail, then by `walk`.
+    #[inline]
+    pub(crate) fn resolve<'f, M: Memory>(
+        &self,
+        visit: &Visit<'_, 'f, M>,
+        start: Node,
+        path: &[u8],
+        rights: SearchRights,
+        mut walk: impl FnMut(&mut dyn FnMut(VisitedFile<'f>)) -> Option<VisitedFile<'f>>,
+    ) -> Option<VisitedFile<'f>> {
+        let hash = hash_of(start, path);
+        let slot = (hash >> 32) as usize % ENTRIES;
+        let Ok(entry) = self.entries[slot].try_borrow() else { return walk(&mut |_| {}) };
+        if entry.hash == hash
+            && entry.matches(start, path, rights)
+            && let Some(directory) = visit.validated_end(entry.stamps())
+        {
+            return Some(directory);
+        }
+        drop(entry);
+        if self.misses[slot].replace(hash) != hash || path.len() > ENTRY_PATH_BYTES_MAX {
+            return walk(&mut |_| {});
+        }
+        self.fill(visit, (hash, slot), path, rights, &mut walk)
+    }
+
+    /// Goes a way twice: to see what the directories are like, and then whether that is where it leads.
+    #[cold]
+    fn fill<'f, M: Memory>(
+        &self,
+        visit: &Visit<'_, 'f, M>,
+        (hash, slot): (u64, usize),
+        path: &[u8],
+        rights: SearchRights,
+        walk: Walk<'_, 'f>,
+    ) -> Option<VisitedFile<'f>> {
+        let Ok(mut entry) = self.entries[slot].try_borrow_mut() else { return walk(&mut |_| {}) };
+        let entry = &mut *entry;
+        // None, until all is known.
+        (entry.hash, entry.stamp_count) = (0, 0);
+        let mut seen = 0;
+        walk(&mut |directory| {
+            if let (Some(stamp), Some(slot)) = (visit.validation_stamp(directory), entry.stamps.get_mut(seen)) {
+                *slot = stamp;
+                seen += 1;
+            } else {
+                seen = usize::MAX;
+            }
+        })?;
+        let Some(stamps) = entry.stamps.get(..seen) else { return walk(&mut |_| {}) };
+        let (mut again, mut holds) = (0, true);
+        let last = walk(&mut |directory| {
+            let is_last = again + 1 == seen;
+            let searches = || visit.protection(directory).is_ok_and(|protection| rights.searches(&protection));
+            holds &= stamps.get(again).is_some_and(|stamp| stamp.is_for(directory.node()));
+            holds &= is_last || searches();
+            again += 1;
+        })?;
+        if holds && again == seen && visit.validated_end(stamps).is_some() {
+            entry.path[..path.len()].copy_from_slice(path);
+            (entry.hash, entry.rights) = (hash, rights);
+            (entry.path_bytes, entry.stamp_count) = (path.len() as u8, seen as u8);
+        }
+        Some(last)
+    }
+}
+
+impl Default for PathCache {
+    fn default() -> Self {
+        PathCache::new()
+    }
+}
+
+/// Any function that spreads paths; never zero.
+#[inline]
+fn hash_of(start: Node, path: &[u8]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |hash: u64, word: u64| (hash.rotate_left(23) ^ word).wrapping_mul(FACTOR);
+    let (words, rest) = path.as_chunks::<8>();
+    let mut hash = u64::from(start.cachelet);
+    for word in words {
+        hash = mix(hash, u64::from_le_bytes(*word));
+    }
+    let mut last = [0u8; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    mix(hash, u64::from_le_bytes(last)) | 1
+}

@@ -1,0 +1,480 @@
+//! Where the tables of the process layer lie in the DRAM region, and what their entries are.
+//!
+//! Invariants
+//! - Zero is the initial state of everything, and what is free is as it was initially, but for caches of hints.
+//! - Every entry that is handed out has a `claimed` word: zero when free, else the ticket of the process that claimed it, by compare-and-swap. That
+//!   process wrote the entry's index into its intent before, so an entry that was claimed and not yet used is found again.
+//! - A ticket is the index of a process slot plus one.
+
+use crate::errno::{Errno, Result};
+use crate::open_file::OpenFile;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use engine::Fs;
+use engine::dram::{UPPER_BYTES, UPPER_FILE_BYTES};
+use pmem::{Layout, Memory, Pm};
+
+/// Processes at a time.
+pub(super) const SLOTS: u32 = 4096;
+/// Descriptors that lie in the slot itself.
+pub(super) const INLINE_DESCRIPTORS: u32 = 512;
+/// Descriptors in a page of the rest.
+pub(super) const PAGE_DESCRIPTORS: u32 = 1024;
+/// Pages of descriptors, of all processes.
+const PAGES: u32 = 16384;
+/// Open file descriptions, of all processes.
+pub(super) const FILES: u32 = 1 << 20;
+/// Locked ranges, of all files.
+pub(super) const LOCKS: u32 = 1 << 18;
+/// Mappings, of all processes.
+pub(super) const MAPPINGS: u32 = 1 << 18;
+/// Descriptors on their way.
+pub(super) const TOKENS: u32 = super::FD_TOKENS_MAX;
+/// Threads of a process that can have slots.
+pub(super) const MEMBERS: usize = 32;
+/// Uses in flight that a table can hold at a time.
+pub(super) const IN_FLIGHT_REFERENCES: usize = 128;
+/// Uses in a cache line. Threads begin their search for a free one in lines of their own.
+pub(super) const REFERENCES_PER_LINE: usize = 8;
+/// The line of a thread's own uses.
+#[inline]
+pub(super) fn in_flight_line(thread: u32) -> u32 {
+    thread % (IN_FLIGHT_REFERENCES / REFERENCES_PER_LINE) as u32
+}
+const _: () = assert!(
+    IN_FLIGHT_REFERENCES.is_multiple_of(REFERENCES_PER_LINE)
+        && IN_FLIGHT_REFERENCES / REFERENCES_PER_LINE <= u32::BITS as usize
+);
+/// Pages of a directory.
+const DIRECTORY_PAGES: usize = 1024;
+const _: () = assert!(DIRECTORY_PAGES as u32 * PAGE_DESCRIPTORS == super::DESCRIPTORS_MAX);
+
+/// How far a slot is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum SlotState {
+    /// Nobody's, or claimed and not used yet.
+    Free = 0,
+    /// Made by its parent (which is the owner still) for a child that has not come yet.
+    Prepared = 2,
+    /// In use.
+    Live = 3,
+    /// Its process is gone; somebody takes it apart.
+    Dying = 4,
+    /// Its process is gone and what it held given back, but for its descriptor table, which others use.
+    Table = 5,
+    /// A thread's, of the process whose table it uses: an intent, cursors and a ticket of its own, nothing else.
+    Member = 6,
+}
+
+/// The operation in flight: see `actor`.
+#[repr(C)]
+pub(super) struct Intent {
+    /// A step of `actor::TransactionStep`.
+    pub step: AtomicU32,
+    /// Whether `before` holds the count as it was.
+    pub counting: AtomicU32,
+    /// The count before it changed.
+    pub before: AtomicU64,
+    /// The place that is being changed: kind (high half) and index (low half).
+    pub place: AtomicU64,
+    /// What is to come into the place (low half), and what was there before (high half).
+    pub entry: AtomicU64,
+    /// The description whose users change, plus one.
+    pub file: AtomicU32,
+    /// Cachelet whose record changes.
+    pub record: AtomicU32,
+    /// What is being given or taken of that record.
+    pub change: AtomicU64,
+    /// Entries that were claimed, or are about to be, plus one: mapping or lock nodes, a page.
+    pub claims: [AtomicU32; 2],
+    /// What the claims are of.
+    pub claimed_table: AtomicU32,
+    /// An entry that is taken out of a list, plus one.
+    pub unlinked: AtomicU32,
+}
+const _: () = assert!(size_of::<Intent>() == 64);
+// SAFETY: repr(C), atomics only, no padding: the fields sum up to the asserted size.
+unsafe impl Layout for Intent {}
+
+/// A process.
+#[repr(C, align(4096))]
+pub(super) struct Slot {
+    /// [`SlotState`].
+    pub state: AtomicU32,
+    /// Slot whose descriptor table it uses, plus one: its own, but with CLONE_FILES.
+    pub table: AtomicU32,
+    /// The id of the process in its own namespace: for messages and F_GETLK.
+    pub process_id: AtomicU32,
+    /// 1: other processes may have the same process number (`engine::Liveness`).
+    pub shares_number: AtomicU32,
+    /// The process number (low half) and the ticket of the process that takes the slot apart (high
+    /// half). Zero: free. Both are claimed by compare-and-swap, and freed by one store, so that no
+    /// reaper of the past can take a slot for the one it knew.
+    pub owner: AtomicU64,
+    /// Zero.
+    pub reserved0: AtomicU32,
+    /// The umask.
+    pub umask: AtomicU32,
+    /// Several may make calls for it at a time.
+    pub threads: AtomicU32,
+    /// First of its mappings, plus one.
+    pub mappings: AtomicU32,
+    /// Working directory: cachelet, zero for one outside.
+    pub directory: AtomicU32,
+    /// Prepared: ticket of the parent.
+    pub parent: AtomicU32,
+    /// A range that the process waits to lock: cachelet of the file, zero for none (low half), and which wait it is (high half, counted by
+    /// [`Header::waits`]); first byte; last byte and whether exclusively (highest bit).
+    pub waits_in: AtomicU64,
+    /// See above.
+    pub waits_start: AtomicU64,
+
+    /// Ticket of who changes the slot or its table.
+    pub lock: AtomicU32,
+    /// Somebody sleeps on `lock`.
+    pub waiters: AtomicU32,
+    /// No descriptor is at or behind this one.
+    pub descriptors_end: AtomicU32,
+    /// Where the next search for a free entry begins, plus one, by [`TableKind`]: hints.
+    pub cursors: [AtomicU32; 5],
+    /// Other processes use the table, or did: members keep each other out, too.
+    pub shared: AtomicU32,
+    /// A bit for each line of `in_flight` in which there has been one: whoever looks for a use need not go through the others. Set before the use, never cleared.
+    pub in_flight_lines: AtomicU32,
+    /// Zero.
+    pub reserved1: [AtomicU32; 6],
+
+    /// The operation in flight, under `lock`.
+    pub intent: Intent,
+    /// Uses in flight: see `descriptors`.
+    pub in_flight: [AtomicU64; IN_FLIGHT_REFERENCES],
+    /// See `waits_in`.
+    pub waits_last: AtomicU64,
+    /// It has set locks of foreign owners.
+    pub foreign: AtomicU64,
+    /// The file that runs in the process: its inode number, and its generation; zero for one outside.
+    pub program: [AtomicU64; 2],
+    /// Slots of its threads, plus one each. A thread is taken out after its intent is empty, and before its slot is free.
+    pub members: [AtomicU32; MEMBERS],
+    /// Zero.
+    pub reserved2: [AtomicU64; 97 - MEMBERS / 2],
+    /// The first descriptors: see `descriptors`.
+    pub descriptors: [AtomicU32; INLINE_DESCRIPTORS as usize],
+}
+const _: () = assert!(size_of::<Slot>() == 4096);
+// SAFETY: as above.
+unsafe impl Layout for Slot {}
+
+impl Slot {
+    /// The process number; zero: the slot is free.
+    pub fn number(&self) -> u32 {
+        self.owner.load(Acquire) as u32
+    }
+
+    /// The word of a descriptor that lies in the slot. Neighbours are in different cache lines: threads that open and close files have those.
+    #[inline]
+    pub fn inline_descriptor(&self, fd: u32) -> Option<&AtomicU32> {
+        const ACROSS: u32 = INLINE_DESCRIPTORS / 16;
+        let slot_at = fd % ACROSS * 16 + fd / ACROSS;
+        self.descriptors.get(slot_at as usize).filter(|_| fd < INLINE_DESCRIPTORS)
+    }
+
+    /// Ticket of who takes the slot apart; zero: nobody.
+    pub fn reaper(&self) -> u32 {
+        (self.owner.load(Acquire) >> 32) as u32
+    }
+
+    /// Becomes the reaper in place of `before`; whether it did. The process is still the same then.
+    pub fn claim_reaping(&self, number: u32, before: u32, reaper: u32) -> bool {
+        let word = |reaper: u32| number as u64 | (reaper as u64) << 32;
+        self.owner.compare_exchange(word(before), word(reaper), AcqRel, Acquire).is_ok()
+    }
+
+    /// Gives the slot another process number, unless a process takes it apart; whether it did.
+    pub fn change_number(&self, from: u32, to: u32) -> bool {
+        self.owner.compare_exchange(from as u64, to as u64, AcqRel, Acquire).is_ok()
+    }
+
+    /// Nobody takes the slot apart any more.
+    pub fn end_reaping(&self) {
+        self.owner.fetch_and(u32::MAX as u64, AcqRel);
+    }
+}
+
+/// Pages of the descriptors that are not in the slot.
+#[repr(C, align(4096))]
+pub(super) struct Directory {
+    /// Page plus one.
+    pub pages: [AtomicU32; DIRECTORY_PAGES],
+}
+// SAFETY: as above.
+unsafe impl Layout for Directory {}
+
+/// A page of descriptors.
+#[repr(C, align(4096))]
+pub(super) struct Page {
+    pub descriptors: [AtomicU32; PAGE_DESCRIPTORS as usize],
+}
+// SAFETY: as above.
+unsafe impl Layout for Page {}
+
+/// What is known of a file beside its cachelet, by the cachelet's index.
+#[repr(C, align(32))]
+pub(super) struct Record {
+    /// Ticket of who changes the record.
+    pub lock: AtomicU32,
+    /// Counts changes of locks; waiters sleep on it.
+    pub version: AtomicU32,
+    /// What holds the file (low half: descriptions, working directories, mappings), mappings (high half).
+    pub counts: AtomicU64,
+    /// First of the ranges locked by processes and by descriptions (fcntl), plus one.
+    pub ranges: AtomicU32,
+    /// First of the locks of flock, plus one.
+    pub flocks: AtomicU32,
+    /// Sleepers on `version`, at least those who have not woken.
+    pub waiters: AtomicU32,
+    /// Zero.
+    pub reserved: AtomicU32,
+}
+const _: () = assert!(size_of::<Record>() as u64 == UPPER_FILE_BYTES);
+// SAFETY: as above.
+unsafe impl Layout for Record {}
+
+/// A locked range, or a flock.
+#[repr(C, align(64))]
+pub(super) struct LockNode {
+    pub claimed: AtomicU32,
+    /// Next of the file, plus one.
+    pub next: AtomicU32,
+    /// Whose: see `locks`.
+    pub owner: AtomicU64,
+    pub start: AtomicU64,
+    pub last: AtomicU64,
+    /// 1: exclusive.
+    pub exclusive: AtomicU32,
+    /// As F_GETLK tells it.
+    pub pid: AtomicI32,
+    /// Cachelet of the file.
+    pub record: AtomicU32,
+    pub reserved0: AtomicU32,
+    pub reserved: [AtomicU64; 2],
+}
+const _: () = assert!(size_of::<LockNode>() == 64);
+// SAFETY: as above.
+unsafe impl Layout for LockNode {}
+
+/// A mapping.
+#[repr(C, align(64))]
+pub(super) struct MappingNode {
+    pub claimed: AtomicU32,
+    /// Next of the process, plus one.
+    pub next: AtomicU32,
+    pub address: AtomicU64,
+    pub length: AtomicU64,
+    pub offset: AtomicU64,
+    pub number: AtomicU64,
+    pub cachelet: AtomicU32,
+    /// 1: shared, 2: writable, 4: stores, 8: inherited.
+    pub flags: AtomicU32,
+    pub reserved: [AtomicU64; 2],
+}
+const _: () = assert!(size_of::<MappingNode>() == 64);
+// SAFETY: as above.
+unsafe impl Layout for MappingNode {}
+
+/// A descriptor on its way.
+#[repr(C, align(32))]
+pub(super) struct FdTokenEntry {
+    pub claimed: AtomicU32,
+    /// Description plus one.
+    pub file: AtomicU32,
+    pub secret: AtomicU64,
+    pub reserved: [AtomicU64; 2],
+}
+const _: () = assert!(size_of::<FdTokenEntry>() == 32);
+// SAFETY: as above.
+unsafe impl Layout for FdTokenEntry {}
+
+/// What all share.
+#[repr(C, align(4096))]
+pub(super) struct Header {
+    /// Slots that were ever used.
+    pub slots_high: AtomicU32,
+    /// Where the next look for dead processes begins.
+    pub reap_cursor: AtomicU32,
+    /// Ticket of who changes the tokens.
+    pub tokens_lock: AtomicU32,
+    /// Entries of each [`TableKind`] that were ever claimed: none at or behind this one.
+    pub ends: [AtomicU32; 5],
+    /// Waits for ranges that ever began.
+    pub waits: AtomicU32,
+    pub reserved0: AtomicU32,
+    pub reserved: [AtomicU64; 507],
+}
+const _: () = assert!(size_of::<Header>() == 4096);
+// SAFETY: as above.
+unsafe impl Layout for Header {}
+
+// SAFETY: repr(C), 64 bytes of atomics without padding, asserted where it is declared; any value of them is one.
+unsafe impl Layout for OpenFile {}
+
+/// The tables whose lengths are the same for all images, as they lie at the start of the area.
+#[repr(C)]
+struct FixedTables {
+    header: Header,
+    slots: [Slot; SLOTS as usize],
+    directories: [Directory; SLOTS as usize],
+    pages: [Page; PAGES as usize],
+    page_claims: [AtomicU32; PAGES as usize],
+    files: [OpenFile; FILES as usize],
+    locks: [LockNode; LOCKS as usize],
+    mappings: [MappingNode; MAPPINGS as usize],
+    tokens: [FdTokenEntry; TOKENS as usize],
+}
+const RECORDS_AT: u64 = size_of::<FixedTables>() as u64;
+const _: () = assert!(RECORDS_AT <= UPPER_BYTES);
+const _: () = assert!(
+    size_of::<FixedTables>()
+        == size_of::<Header>()
+            + SLOTS as usize * (size_of::<Slot>() + size_of::<Directory>())
+            + PAGES as usize * (size_of::<Page>() + size_of::<AtomicU32>())
+            + FILES as usize * size_of::<OpenFile>()
+            + LOCKS as usize * size_of::<LockNode>()
+            + MAPPINGS as usize * size_of::<MappingNode>()
+            + TOKENS as usize * size_of::<FdTokenEntry>()
+);
+// SAFETY: repr(C), arrays of what may be laid over any bytes, without padding: their sizes sum up to that of all, as asserted.
+unsafe impl Layout for FixedTables {}
+
+/// The tables of a DRAM region.
+#[derive(Clone, Copy)]
+pub(super) struct SharedTables<'f> {
+    fixed: &'f FixedTables,
+    records: &'f [Record],
+}
+
+/// What can be claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum TableKind {
+    File = 0,
+    Page = 1,
+    Lock = 2,
+    Mapping = 3,
+    FdToken = 4,
+}
+
+impl TableKind {
+    pub fn from_number(number: u32) -> Option<TableKind> {
+        [TableKind::File, TableKind::Page, TableKind::Lock, TableKind::Mapping, TableKind::FdToken]
+            .into_iter()
+            .find(|kind| *kind as u32 == number)
+    }
+
+    pub fn count(self) -> u32 {
+        match self {
+            TableKind::File => FILES,
+            TableKind::Page => PAGES,
+            TableKind::Lock => LOCKS,
+            TableKind::Mapping => MAPPINGS,
+            TableKind::FdToken => TOKENS,
+        }
+    }
+}
+
+#[inline(always)]
+fn entry<T>(table: &[T], index: u32) -> Result<&T> {
+    table.get(index as usize).ok_or(Errno::EIO)
+}
+
+/// Asks for the record of a file that is soon to be held.
+#[inline]
+pub fn prefetch_record<M: Memory>(fs: &Fs<M>, cachelet: u32) {
+    let dram = fs.dram();
+    dram.region().prefetch_for_write(dram.layout.upper + RECORDS_AT + cachelet as u64 * UPPER_FILE_BYTES);
+}
+
+impl<'f> SharedTables<'f> {
+    pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<SharedTables<'f>> {
+        let (region, layout) = (fs.dram().region(), &fs.dram().layout);
+        if RECORDS_AT + layout.cachelets_max * UPPER_FILE_BYTES > layout.upper_bytes {
+            return Err(Errno::EIO);
+        }
+        let tables = region.get(Pm::new(layout.upper)).map_err(|_| Errno::EIO)?;
+        let records = region.slice(Pm::new(layout.upper + RECORDS_AT), layout.cachelets_max).map_err(|_| Errno::EIO)?;
+        Ok(SharedTables { fixed: tables, records })
+    }
+
+    pub fn header(&self) -> &'f Header {
+        &self.fixed.header
+    }
+
+    #[inline]
+    pub fn slot(&self, index: u32) -> Result<&'f Slot> {
+        entry(&self.fixed.slots, index)
+    }
+
+    #[inline]
+    pub fn file(&self, index: u32) -> Result<&'f OpenFile> {
+        entry(&self.fixed.files, index)
+    }
+
+    #[inline]
+    pub fn record(&self, cachelet: u32) -> Result<&'f Record> {
+        entry(self.records, cachelet)
+    }
+
+    pub fn lock(&self, index: u32) -> Result<&'f LockNode> {
+        entry(&self.fixed.locks, index)
+    }
+
+    pub fn mapping(&self, index: u32) -> Result<&'f MappingNode> {
+        entry(&self.fixed.mappings, index)
+    }
+
+    pub fn token(&self, index: u32) -> Result<&'f FdTokenEntry> {
+        entry(&self.fixed.tokens, index)
+    }
+
+    pub fn page(&self, index: u32) -> Result<&'f Page> {
+        entry(&self.fixed.pages, index)
+    }
+
+    /// Where the page with descriptor `fd` is named in the directory of a slot.
+    pub fn page_link(&self, slot: u32, fd: u32) -> Result<&'f AtomicU32> {
+        let directory = entry(&self.fixed.directories, slot)?;
+        directory.pages.get((fd / PAGE_DESCRIPTORS) as usize).ok_or(Errno::EBADF)
+    }
+
+    /// The word by which an entry is claimed.
+    pub fn claim_word(&self, kind: TableKind, index: u32) -> Result<&'f AtomicU32> {
+        Ok(match kind {
+            TableKind::File => &self.file(index)?.claimed,
+            TableKind::Page => entry(&self.fixed.page_claims, index)?,
+            TableKind::Lock => &self.lock(index)?.claimed,
+            TableKind::Mapping => &self.mapping(index)?.claimed,
+            TableKind::FdToken => &self.token(index)?.claimed,
+        })
+    }
+
+    /// Claims a free entry for `ticket`.
+    pub fn try_claim(&self, kind: TableKind, index: u32, ticket: u32) -> Result<bool> {
+        let word = self.claim_word(kind, index)?;
+        let end = &self.header().ends[kind as usize];
+        if end.load(Relaxed) <= index {
+            end.fetch_max(index + 1, AcqRel);
+        }
+        Ok(word.load(Relaxed) == 0 && word.compare_exchange(0, ticket, AcqRel, Relaxed).is_ok())
+    }
+
+    /// Gives the indexes of all entries that are claimed to `each`.
+    pub fn each_claimed(&self, kind: TableKind, each: &mut dyn FnMut(u32) -> Result<()>) -> Result<()> {
+        for index in 0..self.header().ends[kind as usize].load(Acquire).min(kind.count()) {
+            if self.claim_word(kind, index)?.load(Acquire) != 0 {
+                each(index)?;
+            }
+        }
+        Ok(())
+    }
+}
