@@ -1,4 +1,4 @@
-//! What can go wrong when an image is made or opened: each says what is the matter and what to do.
+//! Errors of making and opening images. Each message names cause, effect and remedy.
 
 use engine::format::SuperblockError;
 use pmem::MapError;
@@ -12,7 +12,7 @@ pub enum ImageError {
     /// The file cannot be opened or mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// What is in it is not a usable image.
+    /// The content is not a usable image.
     #[error("{}: {cause}", path.display())]
     NotUsable {
         /// The image.
@@ -20,19 +20,19 @@ pub enum ImageError {
         /// What is wrong.
         cause: SuperblockError,
     },
-    /// Others use it and do not share.
+    /// Another process uses the image and does not share it.
     #[error(
-        "{} is in use by a process that does not share it (a mount with its own cache, mkfs or fsck): end that first (unmount it; \
-         `fuser -v {}` tells who it is), or mount with -o cache=0, which shares",
+        "{} is in use by a process that does not share it (a mount with its own cache, mkfs or fsck): end that process first (unmount it; \
+         `fuser -v {}` names it), or mount with -o cache=0, which shares",
         path.display(), path.display()
     )]
     InUse {
         /// The image.
         path: PathBuf,
     },
-    /// It was to be used alone, and others use it.
+    /// Exclusive use was requested, and other processes use the image.
     #[error(
-        "{} is in use by other processes and was to be used alone: end them first (`fuser -v {}` tells who they are), or share it \
+        "{} is in use by other processes, and exclusive use was requested: end them first (`fuser -v {}` lists them), or share it \
          (mount with -o cache=0)",
         path.display(), path.display()
     )]
@@ -40,16 +40,16 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
-    /// Somebody is attaching, recovering or detaching, for longer than one waits.
-    #[error("{} is just being attached, recovered or left by another process, which takes long: try again", path.display())]
+    /// Another process attaches, recovers or detaches, for longer than the timeout.
+    #[error("another process attaches, recovers or detaches {} and takes long: try again", path.display())]
     Changing {
         /// The image.
         path: PathBuf,
     },
-    /// Others use it, and what they share cannot be reached from here.
+    /// The image is in use, and the shared memory of its users cannot be reached.
     #[error(
-        "{} is in use by processes whose shared memory ({}) cannot be reached from here: {reason}; end them first, or run in their \
-         container and as a user who may write the image",
+        "{} is in use by processes whose shared memory ({}) cannot be reached: {reason}; end them first, or run in their \
+         container and as a user with permission to write the image",
         path.display(), dram.display()
     )]
     CannotShare {
@@ -60,7 +60,7 @@ pub enum ImageError {
         /// Why.
         reason: String,
     },
-    /// What an earlier process left behind is in the way.
+    /// A file that an earlier process left behind is in the way.
     #[error(
         "{} was left behind by a process that ended, and cannot be removed: {source}; have its owner remove it",
         path.display()
@@ -68,98 +68,98 @@ pub enum ImageError {
     Stale {
         /// The DRAM region's file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The DRAM region's file cannot be made.
+    /// The DRAM region's file cannot be created.
     #[error(
-        "cannot make {}: {source}; what the users of an image share is there, so each of them must be able to make files in that directory (/dev/shm \
+        "cannot create {}: {source}; the users of an image share memory there, so each of them needs permission to create files in that directory (/dev/shm \
          usually has mode 1777)",
         path.display()
     )]
     NoShared {
         /// The DRAM region's file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// No room for the DRAM region.
+    /// Too little space for the DRAM region.
     #[error(
-        "{} has {available} bytes free, and the image needs about {needed} bytes of shared memory there: make it larger (mount -o \
-         remount,size=...; with containers --shm-size), or use the image alone",
+        "{} has {available} bytes free, and the image needs about {needed} bytes of shared memory there: enlarge it (mount -o \
+         remount,size=...; with containers --shm-size), or open the image exclusively",
         path.display()
     )]
     NoDram {
         /// The directory.
         path: PathBuf,
-        /// What is free.
+        /// Free bytes.
         available: u64,
-        /// What is needed at least.
+        /// Bytes needed at least.
         needed: u64,
     },
-    /// A lock could not be asked for.
-    #[error("cannot lock {}: {source}; use a file system that has locks (not every network file system does)", path.display())]
+    /// The lock request failed.
+    #[error("cannot lock {}: {source}; use a file system that supports locks (some network file systems do not)", path.display())]
     Lock {
         /// The image.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The file is there and holds something.
+    /// The file exists and is not empty.
     #[error("{} holds {what}: choose another name, or overwrite it with --force", path.display())]
     WouldOverwrite {
         /// The file.
         path: PathBuf,
-        /// What is in it.
+        /// Its content.
         what: String,
     },
-    /// The image does not fit where it is to be.
+    /// Too little space for the image.
     #[error(
-        "there are {available} bytes free for {} and the image needs {needed}: make room or a smaller image; --sparse takes blocks only as \
-         they are used, at the price that running out of them ends the programs that use the image",
+        "{} needs {needed} bytes and {available} are free: free space or make a smaller image; --sparse allocates blocks only as \
+         they are used, but if they run out, the programs that use the image end",
         path.display()
     )]
     NoSpace {
         /// The file.
         path: PathBuf,
-        /// What is free.
+        /// Free bytes.
         available: u64,
-        /// What is needed.
+        /// Bytes needed.
         needed: u64,
     },
-    /// Whoever wanted it made thought better of it.
-    #[error("{} is not made: that was stopped; make it again when it is wanted", path.display())]
+    /// The watch function stopped the operation.
+    #[error("{} was not made, because the operation was stopped: run it again", path.display())]
     Stopped {
         /// The file.
         path: PathBuf,
     },
-    /// A size that no image has.
-    #[error("an image of {length} bytes is not possible: it has at least {least} bytes; choose a larger size")]
+    /// A size below the minimum.
+    #[error("an image of {length} bytes is too small: the minimum is {least} bytes; choose a larger size")]
     Size {
-        /// What was asked for.
+        /// Requested bytes.
         length: u64,
-        /// The least.
+        /// The minimum.
         least: u64,
     },
-    /// A label that does not fit.
-    #[error("the label has {length} bytes, and there is room for 64: choose a shorter one")]
+    /// A label that is too long.
+    #[error("the label has {length} bytes, and the limit is 64: choose a shorter one")]
     Label {
         /// Its bytes.
         length: usize,
     },
-    /// Something about the file went wrong.
+    /// An operation on the file failed.
     #[error("cannot {action} {}: {source}", path.display())]
     File {
-        /// What was tried.
+        /// The operation.
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The file became shorter.
+    /// The file was truncated while in use.
     #[error(
-        "{} became shorter while it was in use: what was behind its new end is lost, and it is not left clean; bring back a whole copy of it, and do not \
+        "{} was truncated while in use: the data behind its new end is lost, and the image is not clean; restore a whole copy, and do not \
          truncate images that are in use",
         path.display()
     )]
@@ -167,7 +167,7 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
-    /// The engine refused.
+    /// The engine's error.
     #[error("{}: {source}", path.display())]
     Engine {
         /// The image.

@@ -1,4 +1,5 @@
-//! An image that nobody else can attach to meanwhile, as it lies there: for programs that change it from outside of the file system.
+//! Exclusive access to the bytes of an image, for programs that change it from outside the file
+//! system (fsck). No other process can attach meanwhile.
 
 use super::locks::{Byte, Lock, LockGuard};
 use super::{ImageError, lock_error, open_file};
@@ -7,15 +8,16 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An image that is this process's alone. Nothing in it was looked at: it may be damaged, or be none. The locks end with it.
+/// An image that only this process uses. Its content is not checked: it may be damaged, or no image
+/// at all. The locks end when this is dropped.
 pub struct ExclusiveImage {
     mapping: Arc<Mapping>,
-    // Attached to by nobody, and nobody comes.
+    // No process is attached, and none can attach.
     _locks: [LockGuard<File>; 2],
 }
 
 impl ExclusiveImage {
-    /// Takes an image for itself; an error at once if somebody has it.
+    /// Locks and maps an image. Fails at once if another process uses it.
     pub fn open(path: impl AsRef<Path>) -> Result<ExclusiveImage, ImageError> {
         let path = path.as_ref();
         let (file, access) = open_file(path, false)?;

@@ -1,10 +1,12 @@
-//! Handing an image down: to processes that inherit its descriptors, over fork and exec.
+//! Handoff of an image to processes that inherit its descriptors over fork and exec.
 //!
 //! Invariants:
 //!
-//! - What is lent has locks of its own, which last until the last process that has its descriptor or its mapping is gone, however that ends.
-//!   So nobody takes the image for unused meanwhile, whether the lender lives or not.
-//! - The lender leaves the image, not the borrowers. One that died before leaves it to be recovered.
+//! - A handed-off image has its own locks. They last until the last process that has its descriptor
+//!   or its mapping has ended, in whatever way. So no process takes the image for unused meanwhile,
+//!   even if the lender has died.
+//! - The lender closes the image, not the borrowers. If the lender dies first, the next attach
+//!   recovers the image.
 
 use super::locks::{Byte, Lock, try_set, wait_and_set};
 use super::{
@@ -19,7 +21,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// An image that is lent: descriptors to be inherited. They are closed on exec until somebody changes that.
+/// A handed-off image: descriptors to inherit. They are close-on-exec until the caller changes
+/// that.
 #[derive(Debug)]
 pub struct Handoff {
     image: File,
@@ -28,50 +31,51 @@ pub struct Handoff {
     region_bytes: u64,
     meeting: OwnedFd,
     flushes: bool,
-    /// Which byte tells that borrowers live.
+    /// Number of the lending process. It selects the lock byte that borrowers hold.
     owner: u32,
 }
 
 impl Handoff {
-    /// Descriptor of the image, and how many bytes of it are mapped.
+    /// Descriptor of the image, and the number of mapped bytes.
     pub fn image(&self) -> (BorrowedFd<'_>, u64) {
         (self.image.as_fd(), self.image_bytes)
     }
 
-    /// Descriptor of the DRAM region, and how many bytes of it are mapped.
+    /// Descriptor of the DRAM region, and the number of mapped bytes.
     pub fn region(&self) -> (BorrowedFd<'_>, u64) {
         (self.region.as_fd(), self.region_bytes)
     }
 
-    /// Descriptor of the meeting directory. A borrower opens a description of its own by it.
+    /// Descriptor of the meeting directory. A borrower opens its own description through it.
     pub fn meeting(&self) -> BorrowedFd<'_> {
         self.meeting.as_fd()
     }
 
-    /// Whether its lines must be flushed.
+    /// Whether lines of the image must be flushed.
     pub fn flushes(&self) -> bool {
         self.flushes
     }
 
-    /// Closes the lender's own descriptors: now only borrowers have them.
+    /// Closes the lender's copies of the descriptors, so that only borrowers hold them.
     pub fn into_id(self) -> HandoffId {
         HandoffId { owner: self.owner }
     }
 }
 
-/// An image that borrowers have.
+/// Identifies a handoff after the lender has closed its descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct HandoffId {
     owner: u32,
 }
 
 impl<M: Memory> Image<M> {
-    /// Lends the image, once per process.
+    /// Hands off the image, once per process.
     pub fn hand_off(&self) -> Result<Handoff, ImageError> {
         let error = |source| lock_error(&self.path, source);
         let file = self.pm.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
         let region = self.dram.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
-        // An open file description of its own. The image may have no path, or another one by now.
+        // A separate open file description. Not by path: the image may have none, or have been
+        // renamed.
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let image = File::options().read(true).write(true).open(again).map_err(error)?;
         let owner = self.fs().process_number().map_err(|source| self.engine_error(source))?;
@@ -99,12 +103,12 @@ impl<M: Memory> Image<M> {
         ImageError::Engine { path: self.path.clone(), source }
     }
 
-    /// Whether all who borrowed the image are gone.
+    /// Whether all borrowers of the image have ended.
     pub fn is_handoff_over(&self, handoff_id: HandoffId) -> Result<bool, ImageError> {
         self.after_handoff(handoff_id, |file, byte| try_set(file, byte, Lock::Exclusive))
     }
 
-    /// Sleeps until all who borrowed the image are gone.
+    /// Sleeps until all borrowers of the image have ended.
     pub fn wait_for_handoff(&self, handoff_id: HandoffId) -> Result<(), ImageError> {
         self.after_handoff(handoff_id, |file, byte| wait_and_set(file, byte, Lock::Exclusive))
     }
@@ -124,8 +128,8 @@ impl<M: Memory> Image<M> {
 }
 
 impl Image<Direct> {
-    /// Uses an image by descriptors that were handed down. Nothing is left to do where it is dropped.
-    /// The open file description of `meeting` is this process's alone: see [`own_description`].
+    /// Opens an image by handed-off descriptors. Dropping it does nothing more. The open file
+    /// description of `meeting` belongs to this process alone: see [`own_description`].
     ///
     /// [`own_description`]: super::own_description
     pub fn open_handed_off(
@@ -141,7 +145,8 @@ impl Image<Direct> {
         let attach =
             AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max, image: identity };
         let liveness = Liveness::shared(meeting.as_raw_fd());
-        // SAFETY: mapped readable and writable; the image that gets this region holds the mapping longer.
+        // SAFETY: mapped readable and writable; the `Image` that owns this region outlives it with
+        // the mapping.
         let pm_region = unsafe { Region::new(pm.address(), pm.length(), Direct) };
         let pm_region = flushing_where_needed(pm_region, &pm, options);
         let fs = Fs::attach_shared(pm_region, dram_region(&dram), &PLATFORM, liveness, &attach)

@@ -1,25 +1,26 @@
-//! Locks on the image file: who uses it, and who is coming or going.
+//! Locks on the image file: which processes use it, and which attach or detach.
 //!
-//! They are locks of the open file description (not of the process), so they end with it, however the process ends.
+//! The locks belong to the open file description, not to the process. So they end with it, however
+//! the process ends.
 //!
 //! | byte | shared | exclusive |
 //! | --- | --- | --- |
-//! | 0 | uses the image | uses it alone |
-//! | 1 | comes or goes, without changing anything for others | comes or goes |
-//! | 2 | may write the image, or reads it together with those who do | never |
-//! | 2^40 + process number | has the image by inheritance from that process | that process, when it waits for all these to be gone |
+//! | 0 | uses the image | uses it exclusively |
+//! | 1 | attaches or detaches without effect on others | attaches or detaches |
+//! | 2 | may write the image, or reads it together with writers | never |
+//! | 2^40 + process number | has the image by handoff from that process | that process, to wait for the end of all its borrowers |
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// A byte of the image that is locked; the table above says what it means.
+/// A byte of the image that is locked, as in the table above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Byte {
     Attached,
     Attaching,
     Writing,
-    /// Of what the process with that number lends.
+    /// Held by the borrowers of the process with this number.
     HandedOff(u32),
 }
 
@@ -56,10 +57,10 @@ fn description(byte: Byte, lock: Lock) -> libc::flock {
     }
 }
 
-/// Takes, changes or gives up a lock at once. `false`: others have it.
+/// Takes, changes or releases a lock without waiting. `false`: another process has it.
 pub(super) fn try_set(file: impl AsFd, byte: Byte, lock: Lock) -> io::Result<bool> {
     let wanted = description(byte, lock);
-    // SAFETY: an open descriptor, and a whole description that the call only reads.
+    // SAFETY: an open descriptor, and a complete description that the call only reads.
     if unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const wanted) } == 0 {
         return Ok(true);
     }
@@ -70,7 +71,7 @@ pub(super) fn try_set(file: impl AsFd, byte: Byte, lock: Lock) -> io::Result<boo
     }
 }
 
-/// Takes a lock, and sleeps until it can be had.
+/// Takes a lock, and sleeps until it is free.
 pub(super) fn wait_and_set(file: impl AsFd, byte: Byte, lock: Lock) -> io::Result<()> {
     let wanted = description(byte, lock);
     loop {
@@ -85,17 +86,17 @@ pub(super) fn wait_and_set(file: impl AsFd, byte: Byte, lock: Lock) -> io::Resul
     }
 }
 
-/// Whether somebody else has the byte locked in any way.
+/// Whether another open file description has any lock on the byte.
 pub(super) fn is_held_by_others(file: impl AsFd, byte: Byte) -> io::Result<bool> {
     let mut asked = description(byte, Lock::Exclusive);
-    // SAFETY: an open descriptor, and a whole description that the call may overwrite.
+    // SAFETY: an open descriptor, and a complete description that the call may overwrite.
     if unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &raw mut asked) } != 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(asked.l_type != libc::F_UNLCK as libc::c_short)
 }
 
-/// Calls `attempt` until it has something, an error, or patience is over.
+/// Calls `attempt` until it returns a value or an error, or the timeout has passed.
 pub(super) fn retry_until<T, E>(
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<Option<T>, E>,
@@ -114,14 +115,14 @@ pub(super) fn retry_until<T, E>(
     }
 }
 
-/// A lock that is given up on drop.
+/// A lock that is released on drop.
 pub(super) struct LockGuard<F: AsFd> {
     file: F,
     byte: Byte,
 }
 
 impl<F: AsFd> LockGuard<F> {
-    /// Takes a lock, or `None` if others have it.
+    /// Takes a lock; `None` if another process has it.
     pub(super) fn take(file: F, byte: Byte, lock: Lock) -> io::Result<Option<LockGuard<F>>> {
         Ok(try_set(&file, byte, lock)?.then(|| LockGuard { file, byte }))
     }
@@ -129,7 +130,7 @@ impl<F: AsFd> LockGuard<F> {
 
 impl<F: AsFd> Drop for LockGuard<F> {
     fn drop(&mut self) {
-        // Giving up a lock fails only for want of kernel memory; then it ends with the descriptor.
+        // A release fails only for lack of kernel memory; then the lock ends with the descriptor.
         let _ = try_set(&self.file, self.byte, Lock::None);
     }
 }

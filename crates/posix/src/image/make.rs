@@ -1,4 +1,5 @@
-//! Making images.
+//! Making images. Blocks are reserved in steps, so that progress can be reported and the operation
+//! stopped. Failure removes a file that the call created.
 
 use super::locks::{Byte, Lock, LockGuard};
 use super::{ImageError, MEMORY_NAME, lock_error};
@@ -12,25 +13,27 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// So much is set aside at once: little enough to hear of it several times a second.
+/// Blocks reserved per step: small enough for several progress reports a second.
 const RESERVED_AT_ONCE_BYTES: u64 = 64 << 20;
 
-/// What to make.
+/// Parameters of a new image.
 #[derive(Debug, Clone)]
 pub struct MakeOptions {
-    /// Bytes; ignored for a DAX device, which has its own size.
+    /// Size in bytes; ignored for a DAX device, which has its own size.
     pub length: u64,
     /// Label: at most 64 bytes.
     pub label: String,
-    /// UUID; drawn if none is given.
+    /// UUID; random if absent.
     pub uuid: Option<[u8; 16]>,
-    /// Inodes; 0: as many as the size suggests.
+    /// Number of inodes; 0: in proportion to the size.
     pub inodes_max: u64,
-    /// Overwrite what is there.
+    /// Overwrite existing content.
     pub force: bool,
-    /// Take blocks of the file system below only as they are used. Running out of them is a fault in the programs that use the image.
+    /// Do not reserve blocks in advance. If the underlying file system runs out of them, the
+    /// programs that use the image receive SIGBUS.
     pub sparse: bool,
-    /// Permission bits of a new file: who may use the image. All who may can read and write everything in it.
+    /// Permission bits of a new image file. A user with access to the file can read and write
+    /// everything in the image.
     pub mode: u32,
     /// Owner and group of the root directory.
     pub owner: (u32, u32),
@@ -55,20 +58,21 @@ impl Default for MakeOptions {
     }
 }
 
-/// What was made.
+/// Properties of a new image.
 #[derive(Debug, Clone, Copy)]
 pub struct Made {
     /// Its UUID.
     pub uuid: [u8; 16],
     /// Bytes.
     pub length: u64,
-    /// What is behind it.
+    /// The kind of storage behind it.
     pub backing: Backing,
-    /// Whether its blocks are set aside.
+    /// Whether its blocks are reserved.
     pub reserved: bool,
 }
 
-/// Hears, while an image is made, of how many bytes out of how many the blocks are set aside, and says whether to go on.
+/// Progress callback: receives the number of reserved bytes and the total; `false` stops the
+/// operation.
 pub type Watch<'w> = &'w mut dyn FnMut(u64, u64) -> bool;
 
 /// Makes an image in a new file, in an empty one, or (with `force`) in place of what is there.
@@ -76,7 +80,8 @@ pub fn make(path: impl AsRef<Path>, options: &MakeOptions) -> Result<Made, Image
     make_watched(path, options, &mut |_, _| true)
 }
 
-/// The same for who wants to hear how far it is: large images in memory take seconds. Where it is not to go on, what was there is gone as well.
+/// Like [`make`], with progress reports: large images in memory take seconds. If `watch` stops it,
+/// the previous content is lost as well.
 pub fn make_watched(path: impl AsRef<Path>, options: &MakeOptions, watch: Watch<'_>) -> Result<Made, ImageError> {
     let path = path.as_ref();
     let label = label_bytes(&options.label)?;
@@ -89,7 +94,8 @@ pub fn make_watched(path: impl AsRef<Path>, options: &MakeOptions, watch: Watch<
     made
 }
 
-/// Makes an image in a file without a name that takes memory as it fills. The file is what keeps it: it is gone with the last process that has it open.
+/// Makes an image in a file without a name that takes memory as it fills. The memory is freed with
+/// the last process that has the file open.
 pub(super) fn make_in_memory(options: &MakeOptions) -> Result<File, ImageError> {
     let label = label_bytes(&options.label)?;
     let uuid = options.uuid.unwrap_or_else(random_uuid);
@@ -176,7 +182,8 @@ impl Target {
             now_ns: now_ns(),
             zeroed: !self.is_device,
         };
-        // SAFETY: mapped readable and writable for longer than the region lives, which is this function.
+        // SAFETY: mapped readable and writable for longer than the region lives, which is this
+        // function.
         let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
         engine::mkfs(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
         mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
@@ -214,7 +221,7 @@ impl Target {
         Err(ImageError::WouldOverwrite { path: self.path.clone(), what })
     }
 
-    /// Gives the file its size, all zeros.
+    /// Sets the file's size; its content is all zeros.
     fn size(&self, options: &MakeOptions) -> Result<(), ImageError> {
         let length = options.length / pmem::BLOCK_BYTES * pmem::BLOCK_BYTES;
         if length < Geometry::LENGTH_MIN {
@@ -227,7 +234,8 @@ impl Target {
         self.file.set_len(length).map_err(self.error("size"))
     }
 
-    /// Gives the file its blocks, in huge pages where it is in memory and they can be had. Whether it could.
+    /// Reserves the file's blocks, in memory as huge pages where possible. `false`: the file system
+    /// cannot reserve.
     fn reserve(&self, mapping: &Mapping, watch: Watch<'_>) -> Result<bool, ImageError> {
         let total = mapping.length();
         let mut done = 0;
@@ -235,16 +243,16 @@ impl Target {
             let bytes = RESERVED_AT_ONCE_BYTES.min(total - done);
             let address = mapping.address().wrapping_add(done as usize);
             if mapping.backing() == Backing::Tmpfs && (address as u64).is_multiple_of(HUGE_PAGE_BYTES) {
-                // What the kernel refuses here, it is asked for again in the next line.
+                // Best effort: the `fallocate` below repeats the request with small pages.
                 let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
                 PLATFORM.provide_huge(address, whole as usize);
             }
             match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), done, bytes) {
                 Ok(()) => done += bytes,
                 Err(rustix::io::Errno::NOSPC) => return Err(self.given_up(self.no_space(total))),
-                // The file system cannot set blocks aside.
+                // The file system cannot reserve blocks.
                 Err(rustix::io::Errno::OPNOTSUPP) => return Ok(false),
-                // A signal that somebody catches; whether that is the end, `watch` says.
+                // The process handled a signal; `watch` decides whether to stop.
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(self.given_up(self.error("reserve blocks for")(errno.into()))),
             }
@@ -255,13 +263,13 @@ impl Target {
         Ok(true)
     }
 
-    /// The reason, once what was set aside is free again.
+    /// Frees the reserved blocks and returns the reason.
     fn given_up(&self, reason: ImageError) -> ImageError {
         let _ = self.file.set_len(0);
         reason
     }
 
-    /// What is free, together with what the file has already.
+    /// Free bytes, together with those that the file has already.
     fn available(&self) -> u64 {
         let own = self.file.metadata().map_or(0, |metadata| metadata.blocks() * 512);
         rustix::fs::fstatvfs(&self.file).map_or(u64::MAX, |space| space.f_bavail * space.f_frsize + own)
@@ -271,7 +279,7 @@ impl Target {
         ImageError::NoSpace { path: self.path.clone(), available: self.available(), needed }
     }
 
-    /// Before the old content goes.
+    /// Runs before the old content is discarded.
     fn check_space(&self, length: u64) -> Result<(), ImageError> {
         if self.available() < length { Err(self.no_space(length)) } else { Ok(()) }
     }

@@ -1,16 +1,17 @@
-//! Opening an image for use by the processes of this machine, and making new ones.
+//! Opening an image for shared use by the processes of this machine, and making new images.
 //!
-//! The first process builds the DRAM region, in a directory of /dev/shm where the others find it
-//! (`runtime`); the last one leaves the image clean and removes that directory. No process serves
-//! another: locks on the image (`locks`) say which use it, and end with their owners. A region that
-//! no process uses is what a crash left; the next attach builds a new one and recovers the image.
+//! The first process builds the DRAM region in a directory of /dev/shm, where others find it
+//! (`runtime`). The last one marks the image clean and removes that directory. No process serves
+//! another: locks on the image (`locks`) show which processes use it, and end with their owners. A
+//! region without a user is left over from a crash; the next attach builds a new one and recovers
+//! the image.
 //!
-//! A region belongs to one image *file*: a copy of an image has the same UUID, and lies elsewhere.
-//! Both sides are checked at each attach: the superblock names the region's directory, and the
-//! region names the device and inode of the image.
+//! A region belongs to one image *file*: a copy of an image has the same UUID but another inode.
+//! Each attach checks both directions: the superblock names the region's directory, and the region
+//! names the device and inode of the image.
 //!
-//! A process can also take part by descriptors that another one hands down to it (`handoff`), as
-//! programs do that know of no path to open.
+//! A process can also attach by descriptors that another one hands to it (`handoff`), as programs
+//! do that know no path of the image.
 
 mod error;
 mod exclusive;
@@ -45,19 +46,22 @@ use std::time::Duration;
 /// How to open an image.
 #[derive(Debug, Clone)]
 pub struct OpenImage {
-    /// Refuse all changes by this process. Others may write the image meanwhile if they came first.
+    /// Refuse all changes by this process. Other processes may write the image meanwhile if they
+    /// attached first.
     pub read_only: bool,
-    /// Keep everybody else out, or who only reads, everybody who writes. The DRAM region is this process's own memory then.
+    /// Keep all other processes out; with `read_only`, only writers. The DRAM region is private
+    /// memory then.
     pub exclusive: bool,
-    /// Files cached at most; 0: as many as the image holds.
+    /// Maximal number of cached files; 0: as many as the image has inodes.
     pub cached_files_max: u64,
-    /// Threads that recover; 0: as many as there are processors.
+    /// Number of recovery threads; 0: one per processor.
     pub recovery_threads: usize,
-    /// Where the DRAM region's file is.
+    /// Directory of the DRAM region's file.
     pub dram_directory: PathBuf,
-    /// How long to wait for others to go.
+    /// How long to wait for other processes to detach.
     pub timeout: Duration,
-    /// Flush lines also where that makes nothing safer: so calls cost what they would on persistent memory.
+    /// Flush lines even where flushes add no safety, so that calls cost as much as on persistent
+    /// memory.
     pub always_flush: bool,
 }
 
@@ -75,19 +79,19 @@ impl Default for OpenImage {
     }
 }
 
-/// A region that flushes, unless what is behind its mapping needs no flushes.
+/// A region that flushes, unless the storage behind its mapping needs no flushes.
 fn flushing_where_needed<M: Memory>(region: Region<M>, mapping: &Mapping, options: &OpenImage) -> Region<M> {
     if options.always_flush || mapping.backing().needs_flushes() { region } else { region.without_flushes() }
 }
 
-/// What messages call an image without a path.
+/// Stands for the path in messages about an image without one.
 const MEMORY_NAME: &str = "the image in memory";
 
-/// An image in use by this process. Dropping it leaves the image like [`Image::close`], but tells no errors.
+/// An image in use by this process. Dropping it detaches like [`Image::close`], but ignores errors.
 pub struct Image<M: Memory = Direct> {
-    /// There until the image is left.
+    /// Present until detach.
     fs: Option<Fs<M>>,
-    /// Mappings of the two regions: `fs` works on them, so they outlive it.
+    /// Mappings of the two regions. `fs` works on them, so they outlive it.
     pm: Arc<Mapping>,
     dram: Arc<Mapping>,
     backing_of_dram: DramBacking,
@@ -95,27 +99,27 @@ pub struct Image<M: Memory = Direct> {
     report: Option<RecoveryReport>,
 }
 
-/// What is behind the DRAM region.
+/// What holds the DRAM region.
 enum DramBacking {
-    /// A file that other processes find by the superblock.
+    /// A file that other processes find through the superblock.
     NamedFile(RuntimeDirectory),
-    /// A file without a name, for processes that inherit its descriptor. They meet in the directory.
+    /// A file without a name, for processes that inherit its descriptor. They share the directory.
     Inheritable(RuntimeDirectory),
-    /// Memory of this process's own.
+    /// Private memory of this process.
     Private,
-    /// Another process's, which also leaves the image. The description of the meeting directory is
-    /// this process's own.
+    /// Handed off by another process, which also closes the image. The description of the meeting
+    /// directory belongs to this process.
     HandedOff(OwnedFd),
 }
 
-/// How an image was left.
+/// State of the image after a detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
     /// This process was the last one: the image is clean.
     Last,
-    /// Others still use it.
+    /// Other processes still use it.
     OthersRemain,
-    /// Nobody wrote.
+    /// The image was not written.
     ReadOnly,
 }
 
@@ -125,7 +129,8 @@ impl Image<Direct> {
         Image::open_with(path, options, || Direct)
     }
 
-    /// Makes an image that lives in memory, and opens it. It is gone with the last process that has it: this one, and those that it lends it to.
+    /// Makes an image in memory, and opens it. It is freed with the last process that has it: this
+    /// one, or one that received it by handoff.
     pub fn in_memory(make: &MakeOptions, options: &OpenImage) -> Result<Image, ImageError> {
         let path = Path::new(MEMORY_NAME);
         let file = make::make_in_memory(make)?;
@@ -141,7 +146,7 @@ impl Image<Direct> {
     }
 }
 
-/// What an attempt to attach works with.
+/// Parameters of one attempt to attach.
 struct Attempt<'a, M> {
     path: &'a Path,
     pm: &'a Arc<Mapping>,
@@ -151,7 +156,7 @@ struct Attempt<'a, M> {
 }
 
 impl<M: Memory> Image<M> {
-    /// Opens an image over watched or slowed memory.
+    /// Opens an image over instrumented or slowed memory.
     pub fn open_with(
         path: impl AsRef<Path>,
         options: &OpenImage,
@@ -167,7 +172,7 @@ impl<M: Memory> Image<M> {
             let result = if options.read_only { attempt.read_only() } else { attempt.writing() };
             match result {
                 Ok(image) => Ok(Some(image)),
-                // Whoever is in the way may be leaving.
+                // The process in the way may be about to detach.
                 Err(error) if error.may_pass() => {
                     last_error = Some(error);
                     Ok(None)
@@ -180,10 +185,10 @@ impl<M: Memory> Image<M> {
 
     /// The file system.
     pub fn fs(&self) -> &Fs<M> {
-        self.fs.as_ref().expect("there until close, which consumes the image")
+        self.fs.as_ref().expect("present until close, which consumes the image")
     }
 
-    /// What recovery found, if this process was the first one in.
+    /// The report of recovery, if this process attached first.
     pub fn report(&self) -> Option<&RecoveryReport> {
         self.report.as_ref()
     }
@@ -193,7 +198,7 @@ impl<M: Memory> Image<M> {
         &self.pm
     }
 
-    /// What is behind the image.
+    /// The kind of storage behind the image.
     pub fn backing(&self) -> Backing {
         self.pm.backing()
     }
@@ -203,22 +208,23 @@ impl<M: Memory> Image<M> {
         &self.path
     }
 
-    /// Whether other processes can come to use it, too.
+    /// Whether other processes can attach as well.
     pub fn is_shared(&self) -> bool {
         matches!(self.backing_of_dram, DramBacking::NamedFile(_) | DramBacking::Inheritable(_))
     }
 
-    /// Whether the image's file, or the shared memory beside it, became shorter while it was in use.
+    /// Whether the image's file or the shared memory was truncated while in use.
     pub fn is_truncated(&self) -> bool {
         self.pm.is_truncated() || self.dram.has_lost_pages()
     }
 
-    /// Brings everything to where it is as safe as this image can be: to the disk, where there is one.
+    /// Makes all changes as durable as the storage allows: writes them to disk where there is one.
     pub fn sync(&self) -> io::Result<()> {
         self.pm.sync(0..self.pm.length())
     }
 
-    /// Leaves the image. The last one to leave writes back what is kept lazily and marks the image clean. No thread may be inside.
+    /// Detaches. The last process to detach writes back deferred state and marks the image clean.
+    /// No thread may be inside a call.
     pub fn close(mut self) -> Result<Closed, ImageError> {
         self.leave()
     }
@@ -233,18 +239,19 @@ impl<M: Memory> Image<M> {
         }
         let path = self.path.clone();
         let file = self.pm.file().ok_or_else(|| lock_error(&path, io::ErrorKind::Unsupported.into()))?;
-        // Whoever recovers can take long, but does not want what we have: there is no point in giving up early.
+        // A recovery by another process can take long, but does not depend on this one: so wait for
+        // it.
         let timeout = Duration::from_secs(600);
         let take =
             || LockGuard::take(file, Byte::Attaching, Lock::Exclusive).map_err(|source| lock_error(&path, source));
         let Some(_attaching) = retry_until(timeout, take)? else { return Err(ImageError::Changing { path }) };
         if !try_set(file, Byte::Attached, Lock::Exclusive).map_err(|source| lock_error(&path, source))? {
-            // The others keep the DRAM region; only our locks go.
+            // The other processes keep the DRAM region; only the locks of this one are released.
             self.unlock(file);
             return Ok(Closed::OthersRemain);
         }
         if self.is_truncated() {
-            // What is left of it is not looked at any more, and not called clean.
+            // The rest of a truncated image is not read again, and not marked clean.
             self.remove_runtime_directory();
             self.unlock(file);
             return Err(ImageError::Truncated { path });
@@ -270,7 +277,7 @@ impl<M: Memory> Image<M> {
         }
     }
 
-    /// Locks end with the description of the file, but a child that was forked may still have that.
+    /// Locks end with the open file description, but a forked child may still hold that.
     fn unlock(&self, file: &File) {
         for byte in [Byte::Writing, Byte::Attached] {
             let _ = try_set(file, byte, Lock::None);
@@ -284,29 +291,29 @@ impl<M: Memory> Drop for Image<M> {
     }
 }
 
-/// Says in the superblock where the runtime directory of the image in use is; zero: nowhere.
+/// Stores the name of the runtime directory in the superblock; zero: none.
 fn name_runtime_directory<M: Memory>(fs: &Fs<M>, name: u64) {
     if let Ok(superblock) = fs.pm().first::<Superblock>() {
         fs.pm().persist(fs.pm().set64(&superblock.runtime_directory, name));
     }
 }
 
-/// The file that an image is, as this process has it open.
+/// Identity of the image file that this process has open.
 fn identity_of(file: &File, path: &Path) -> Result<ImageIdentity, ImageError> {
     let stat = rustix::fs::fstat(file).map_err(|errno| lock_error(path, errno.into()))?;
     Ok(ImageIdentity { device: stat.st_dev, inode: stat.st_ino, boot: boot_number() })
 }
 
-/// A number of this boot; zero where the kernel does not say.
+/// A number of this boot; zero if the kernel does not provide it.
 fn boot_number() -> u64 {
     let digits = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().replace('-', "");
     digits.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
-/// Opens the file for writing if at all possible: even a reader asks for locks that only writers may have.
+/// Opens the file for writing if possible: even readers take locks that need a writable descriptor.
 fn open_file(path: &Path, read_only: bool) -> Result<(File, Access), ImageError> {
     let open = |write: bool| {
-        // Not blocking, lest a pipe at the path holds us for ever.
+        // Nonblocking: opening a FIFO would block for ever.
         let flags = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
         OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
     };
@@ -334,7 +341,7 @@ fn lock_error(path: &Path, source: io::Error) -> ImageError {
 }
 
 impl ImageError {
-    /// Whether waiting may help.
+    /// Whether a retry may succeed.
     fn may_pass(&self) -> bool {
         matches!(self, ImageError::InUse { .. } | ImageError::NotExclusive { .. } | ImageError::Changing { .. })
     }
@@ -351,7 +358,7 @@ impl<M: Memory> Attempt<'_, M> {
             .ok_or_else(|| ImageError::Changing { path: self.path.to_owned() })
     }
 
-    /// Attaches to read and write. If that fails no lock stays.
+    /// Attaches to read and write. On failure no lock remains.
     fn writing(&self) -> Result<Image<M>, ImageError> {
         let _attaching = self.attaching(Lock::Exclusive)?;
         let result = self.writing_locked();
@@ -383,12 +390,13 @@ impl<M: Memory> Attempt<'_, M> {
         let runtime =
             RuntimeDirectory::create(parent).map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
         let image = self.attach_first(DramBacking::NamedFile(runtime))?;
-        // From exclusive to shared: this never has to wait.
+        // From exclusive to shared: this never waits.
         self.set(Byte::Attached, Lock::Shared)?;
         Ok(image)
     }
 
-    /// Attaches to read: with a DRAM region of our own, which leaves no trace; or if the image is being written, in the one of the writers.
+    /// Attaches read-only: with a private DRAM region, without any change; or, if the image is
+    /// being written, with the region of the writers.
     fn read_only(&self) -> Result<Image<M>, ImageError> {
         let _attaching = self.attaching(Lock::Shared)?;
         if !self.set(Byte::Attached, Lock::Shared)? {
@@ -412,10 +420,11 @@ impl<M: Memory> Attempt<'_, M> {
             return Err(ImageError::NotExclusive { path: self.path.to_owned() });
         }
         if self.pm.access() == Access::ReadOnly {
-            let reason = "it is being written, and you may only read it".to_owned();
+            let reason = "it is being written, and this user may only read it".to_owned();
             return Err(cannot_share(self.path, &self.options.dram_directory, reason));
         }
-        // Behind the scenes a reader takes part in what writers do, and the last one of them all leaves the image clean.
+        // A reader then takes part in the writers' shared state, and the last process of all marks
+        // the image clean.
         self.set(Byte::Writing, Lock::Shared)?;
         let image = self.attach_shared(name);
         if image.is_err() {
@@ -424,8 +433,8 @@ impl<M: Memory> Attempt<'_, M> {
         image
     }
 
-    /// Checks the superblock (nothing has been written so far); the name of the runtime directory,
-    /// which counts only while the image is in use.
+    /// Checks the superblock; nothing is written before. Returns the name of the runtime directory,
+    /// which is valid only while the image is in use.
     fn check_superblock(&self, writing: bool) -> Result<u64, ImageError> {
         let region = self.pm_region();
         let not_usable = |cause| ImageError::NotUsable { path: self.path.to_owned(), cause };
@@ -442,8 +451,8 @@ impl<M: Memory> Attempt<'_, M> {
     }
 
     fn pm_region(&self) -> Region<M> {
-        // SAFETY: whoever gets this region keeps the mapping next to it for at least as long (`Image`, or this attempt). A mapping that may
-        // only be read is attached read-only, so nothing is stored.
+        // SAFETY: the owner of this region (`Image`, or this attempt) keeps the mapping at least as
+        // long. A read-only mapping is attached read-only, so nothing is stored.
         let region = unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) };
         flushing_where_needed(region, self.pm, self.options)
     }
@@ -472,7 +481,7 @@ impl<M: Memory> Attempt<'_, M> {
         let options = self.attach_options()?;
         let layout = Fs::<M>::dram_layout(&self.pm_region(), &options).map_err(|error| self.engine_error(error))?;
         let dram = Arc::new(match place {
-            // Before the cachelets come the maps, which recovery fills at once.
+            // The maps lie before the cachelets, and recovery fills them at once.
             DramBacking::NamedFile(runtime) => {
                 runtime.create_region(self.file, self.path, layout.length, layout.cachelets)?
             }
@@ -513,7 +522,7 @@ impl<M: Memory> Attempt<'_, M> {
         let options = self.attach_options()?;
         let shared_path = found.path();
         let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
-        let other_version = "it was made by another version of this program, or it is not ready";
+        let other_version = "it was made by another version of this program, or is not ready";
         let secret = engine::directory_secret(&dram_region(&dram)).map_err(|_| refused(other_version))?;
         let runtime = found.enter(secret, self.path)?;
         let liveness = Liveness::shared(runtime.meeting().as_raw_fd());
@@ -521,7 +530,7 @@ impl<M: Memory> Attempt<'_, M> {
         let fs = fs.map_err(|error| match error {
             Error::Busy | Error::Invalid | Error::ReadOnly => refused(other_version),
             Error::OtherImage => refused(
-                "it belongs to another image file with the same UUID; give this one another UUID once it is not in use",
+                "it belongs to another image file with the same UUID; change this one's UUID when it is not in use",
             ),
             other => self.engine_error(other),
         })?;
@@ -541,11 +550,12 @@ impl<M: Memory> Attempt<'_, M> {
 }
 
 fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {
-    // SAFETY: mapped readable and writable; `Image` keeps the mapping next to the `Fs` that gets this region, and drops it later.
+    // SAFETY: mapped readable and writable; `Image` keeps the mapping next to the `Fs` that owns
+    // this region, and drops it later.
     unsafe { Region::new(dram.address(), dram.length(), Direct) }
 }
 
-/// Recovers with several threads. The first error counts.
+/// Recovers with several threads and returns the first error.
 fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<()> {
     std::thread::scope(|scope| {
         let helpers: Vec<_> = (1..threads.max(1))
@@ -553,7 +563,7 @@ fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<
             .collect();
         let mut result = recovery.work();
         for helper in helpers {
-            // A panic goes on where it was.
+            // Propagate the panic.
             let helped = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             result = result.and(helped);
         }

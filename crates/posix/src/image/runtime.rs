@@ -1,25 +1,24 @@
-//! What the processes of an image share while they use it: the *runtime directory*.
+//! The *runtime directory*: what the processes of an image share while they use it.
 //!
 //! ```text
-//!  /dev/shm/directfs-0123456789abcdef/        named at random; the superblock says the name while
-//!    |                                        the image is in use. Mode 0711: others cannot list it
-//!    +-- region                               the DRAM region: for those who may write the image
-//!    +-- 00112233445566778899aabbccddeeff/    the meeting directory, named at random; the region
-//!          |                                  says the name. Mode 0777
+//!  /dev/shm/directfs-0123456789abcdef/        random name, stored in the superblock while the
+//!    |                                        image is in use. Mode 0711: cannot be listed
+//!    +-- region                               the DRAM region, for users with write access
+//!    +-- 00112233445566778899aabbccddeeff/    the meeting directory: random name, stored in the
+//!          |                                  region. Mode 0777
 //!          |   (itself)                       carries the liveness locks (`crate::host`)
 //!          +-- fifo-...                       the kernel's objects behind those of the image
 //! ```
 //!
 //! Invariants
-//! - Names are drawn at random when the image comes into use, and made so that what exists is never
-//!   taken over. So no user can predict a name, or take it first.
-//! - The meeting directory is reached by those alone that can map the region, and by those that
-//!   inherit its descriptor: its name is a secret, and the directory above cannot be listed.
-//! - Whatever is opened by name is opened below a descriptor, without following links, and its
-//!   owner is checked on the new descriptor.
-//! - A meeting directory in which no process holds a liveness lock, and that no process has locked
-//!   (flock) while it makes or enters it, is a leftover. Its owner's next attach removes it with the
-//!   runtime directory.
+//! - Names are random, and creation fails on an existing name. So no user can predict a name or
+//!   create it first.
+//! - Only processes that can map the region, or that inherit the descriptor, reach the meeting
+//!   directory: its name is secret, and the directory above cannot be listed.
+//! - Every open by name is relative to a descriptor and follows no links. The owner is checked on
+//!   the new descriptor.
+//! - A meeting directory is a leftover if no process holds a liveness lock in it or has locked it
+//!   (flock) to create or enter it. Its owner's next attach removes it with the runtime directory.
 
 use super::ImageError;
 use crate::host::{PLATFORM, is_any_liveness_held, reopen_directory};
@@ -34,24 +33,24 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Room that must be free beside the areas that recovery fills at once.
+/// Free bytes required beyond the areas that recovery fills at once.
 const ROOM_BYTES: u64 = 16 << 20;
 const PREFIX: &str = "directfs-";
 const REGION: &str = "region";
-/// Names of the kernel's objects in the meeting directory begin with one of these.
+/// Names of kernel objects in the meeting directory begin with one of these.
 const OBJECTS: [&str; 4] = ["fifo-", "socket-", "new-", "void-"];
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A runtime directory that this process uses.
 pub(super) struct RuntimeDirectory {
-    /// Where it is.
+    /// The directory above.
     parent: PathBuf,
     name: u64,
     directory: OwnedFd,
     secret: [u64; 2],
-    /// The meeting directory: an open description of this process's own.
+    /// The meeting directory: an open file description of this process alone.
     meeting: OwnedFd,
-    /// The same once more, locked (flock, shared) for as long as this exists.
+    /// A second description of it, locked (flock, shared) while this value exists.
     _in_use: OwnedFd,
 }
 
@@ -75,7 +74,7 @@ fn open_directory(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
 }
 
 impl RuntimeDirectory {
-    /// Makes one in `parent`, after the leftovers there that are this user's are removed.
+    /// Creates one in `parent`, after removal of this user's leftovers there.
     pub(super) fn create(parent: &Path) -> io::Result<RuntimeDirectory> {
         let above = rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?;
         remove_leftovers(&above);
@@ -94,14 +93,14 @@ impl RuntimeDirectory {
                 found.meet(secret)
             });
             match made {
-                // Another attach has taken it for a leftover before it was locked.
+                // Another attach removed it as a leftover before it was locked.
                 Err(Errno::NOENT) => continue,
                 made => return Ok(made?),
             }
         }
     }
 
-    /// Makes one for processes that inherit its descriptor, wherever that is possible.
+    /// Creates one for processes that inherit its descriptor, in any directory that permits it.
     pub(super) fn create_anywhere(preferred: &Path) -> io::Result<RuntimeDirectory> {
         let first = RuntimeDirectory::create(preferred);
         let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -109,17 +108,18 @@ impl RuntimeDirectory {
         first.or_else(|error| others.map(|parent| RuntimeDirectory::create(&parent)).find_map(Result::ok).ok_or(error))
     }
 
-    /// The word by which others find it, in the superblock.
+    /// The name's number, as stored in the superblock.
     pub(super) fn name(&self) -> u64 {
         self.name
     }
 
-    /// The words by which those that have the region find the meeting directory.
+    /// The secret name of the meeting directory, as stored in the region.
     pub(super) fn secret(&self) -> [u64; 2] {
         self.secret
     }
 
-    /// The meeting directory. The description is this process's: it carries its liveness lock.
+    /// The meeting directory. The description belongs to this process and carries its liveness
+    /// lock.
     pub(super) fn meeting(&self) -> BorrowedFd<'_> {
         self.meeting.as_fd()
     }
@@ -128,8 +128,8 @@ impl RuntimeDirectory {
         self.parent.join(outer_name(self.name))
     }
 
-    /// Makes the region's file: for those, and only those, who may write the image. `filled` bytes
-    /// of it will be touched at once.
+    /// Creates the region's file, accessible exactly to users with write access to the image.
+    /// `filled` bytes of it are touched at once.
     pub(super) fn create_region(
         &self,
         image: &File,
@@ -151,15 +151,15 @@ impl RuntimeDirectory {
         let file = rustix::fs::openat(&self.directory, REGION, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);
         file.set_len(length).map_err(failed)?;
-        // Members of the image's group tell by the group that one of them made it.
+        // The group shows other members of the image's group that one of them created it.
         let _ = rustix::fs::fchown(&self.directory, None, Some(Gid::from_raw(owner.st_gid)));
         adopt_owner(&file, &owner);
         Ok(Mapping::from_file(file, &region, Access::ReadWrite)?)
     }
 
-    /// Removes it with all that is in it: the image is not used any more.
+    /// Removes the directory with its content, when the image is no longer in use.
     pub(super) fn remove(&self) {
-        // What fails here is a leftover, which the next attach of its owner removes.
+        // Anything that cannot be removed here is a leftover for the next attach of its owner.
         let Ok(above) = rustix::fs::open(&self.parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()) else {
             return;
         };
@@ -169,23 +169,21 @@ impl RuntimeDirectory {
 }
 
 impl Found {
-    /// Finds the one that the superblock of an image in use names.
+    /// Finds the directory that the superblock of an image in use names.
     pub(super) fn find(parent: &Path, name: u64, image: &File, path: &Path) -> Result<Found, ImageError> {
         let outer = parent.join(outer_name(name));
         let failed = |reason: String| cannot_share(path, &outer, reason);
         if name == 0 {
-            return Err(failed(
-                "the process that uses it does not say where (it may be of another version)".to_owned(),
-            ));
+            return Err(failed("the process that uses it does not name it (it may be of another version)".to_owned()));
         }
         let above = rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
-        // Others than its owner may go through it, and not read it.
+        // Other users have search permission only.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = above.and_then(|above| rustix::fs::openat(above, outer_name(name), flags, Mode::empty()));
         let directory = directory.map_err(|errno| failed(io::Error::from(errno).to_string()))?;
         let made = rustix::fs::fstat(&directory).map_err(|errno| failed(io::Error::from(errno).to_string()))?;
         if !is_trusted(&made, &stat(image, path)?) {
-            return Err(failed(format!("user {} made it, who has no right to write the image", made.st_uid)));
+            return Err(failed(format!("user {} created it, without permission to write the image", made.st_uid)));
         }
         Ok(Found { parent: parent.to_owned(), name, directory })
     }
@@ -194,7 +192,7 @@ impl Found {
         self.parent.join(outer_name(self.name))
     }
 
-    /// Opens the region that another process made.
+    /// Opens the region that another process created.
     pub(super) fn open_region(&self, image: &File, path: &Path) -> Result<Mapping, ImageError> {
         let region = self.path().join(REGION);
         let failed = |reason: String| cannot_share(path, &region, reason);
@@ -203,12 +201,12 @@ impl Found {
         let file = File::from(file.map_err(|errno| failed(io::Error::from(errno).to_string()))?);
         let made = stat(&file, &region)?;
         if !is_trusted(&made, &stat(image, path)?) || FileType::from_raw_mode(made.st_mode) != FileType::RegularFile {
-            return Err(failed(format!("user {} made it, who has no right to write the image", made.st_uid)));
+            return Err(failed(format!("user {} created it, without permission to write the image", made.st_uid)));
         }
         Ok(Mapping::from_file(file, &region, Access::ReadWrite)?)
     }
 
-    /// Enters the meeting directory, of which the region says the name.
+    /// Enters the meeting directory, whose name is stored in the region.
     pub(super) fn enter(self, secret: [u64; 2], image: &Path) -> Result<RuntimeDirectory, ImageError> {
         let path = self.path();
         self.meet(secret).map_err(|errno| cannot_share(image, &path, io::Error::from(errno).to_string()))
@@ -218,7 +216,7 @@ impl Found {
         let meeting = open_directory(&self.directory, &meeting_name(secret))?;
         let in_use = reopen_directory(meeting.as_fd())?;
         rustix::fs::flock(&in_use, FlockOperation::LockShared)?;
-        // Until it was locked it may have passed for a leftover.
+        // Another attach may have removed it as a leftover before it was locked.
         if rustix::fs::fstat(&in_use)?.st_nlink == 0 {
             return Err(Errno::NOENT);
         }
@@ -227,12 +225,12 @@ impl Found {
     }
 }
 
-/// A description of the calling process's own, of a meeting directory that was handed to it.
+/// Opens a separate description of a handed-off meeting directory for the calling process.
 pub fn own_description(meeting: impl AsFd) -> io::Result<OwnedFd> {
     Ok(reopen_directory(meeting.as_fd())?)
 }
 
-/// Makes a region's file without a name, for those who get its descriptor.
+/// Creates a region's file without a name, for processes that receive its descriptor.
 pub(super) fn create_unnamed_region(length: u64) -> Result<Mapping, ImageError> {
     let name = Path::new("the image's shared memory");
     let error = |source: io::Error| MapError::Create { path: name.to_owned(), length, source };
@@ -250,12 +248,13 @@ pub(super) fn cannot_share(image: &Path, dram: &Path, reason: String) -> ImageEr
 fn make_meeting(directory: &OwnedFd, secret: [u64; 2]) -> Result<(), Errno> {
     rustix::fs::mkdirat(directory, meeting_name(secret), Mode::RWXU)?;
     let meeting = open_directory(directory, &meeting_name(secret))?;
-    // Not by mkdir, from which the umask takes bits. Programs of other users in one run meet here.
+    // Not by the mode of mkdir, which the umask restricts. Programs of several users in one `run`
+    // share it.
     rustix::fs::fchmod(&meeting, Mode::from_raw_mode(0o777))
 }
 
-/// Gives the region the image's owner, group and mode, as far as that is allowed and as far as
-/// they let write the image. Where it is not allowed, fewer can share: never more.
+/// Copies owner, group and mode of the image to the region, limited to classes with write access.
+/// Where the kernel forbids that, fewer users can share: never more.
 fn adopt_owner(region: &File, image: &Stat) {
     let class = |shift: u32| if image.st_mode >> shift & 0o6 == 0o6 { 0o6 << shift } else { 0 };
     let mut mode = 0o600 | class(0);
@@ -276,9 +275,9 @@ fn stat(file: &File, path: &Path) -> Result<Stat, ImageError> {
     })
 }
 
-/// Whether a user made something that could have written the image itself: root, the image's
-/// owner, this user, or, where the group may write, a user of the group (no other user can give a
-/// file that group).
+/// Whether the owner of `made` could have written the image itself: root, the image's owner or this
+/// user. If the group may write, a user of the group as well: no other user can give a file that
+/// group.
 fn is_trusted(made: &Stat, image: &Stat) -> bool {
     let by_owner = [0, image.st_uid, rustix::process::geteuid().as_raw()].contains(&made.st_uid);
     let by_group = image.st_mode & 0o020 != 0 && made.st_gid == image.st_gid;
@@ -286,7 +285,7 @@ fn is_trusted(made: &Stat, image: &Stat) -> bool {
     by_owner || by_group || by_anyone
 }
 
-/// Removes this user's runtime directories that no process uses any more.
+/// Removes unused runtime directories of this user.
 fn remove_leftovers(above: &OwnedFd) {
     let own = rustix::process::geteuid().as_raw();
     for name in names_in(above) {
@@ -310,12 +309,12 @@ fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd) {
         }
         empty(directory, &meeting, &meeting_name);
     }
-    // One that was made and never filled has no meeting directory.
+    // A directory that was created and never filled has no meeting directory.
     let _ = rustix::fs::unlinkat(directory, REGION, AtFlags::empty());
     let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
 }
 
-/// Removes what is in a runtime directory, and nothing that was not made for one.
+/// Removes the content of a runtime directory, and no foreign files.
 fn empty(directory: &OwnedFd, meeting: &OwnedFd, name: &str) {
     for object in names_in(meeting).filter(|name| OBJECTS.iter().any(|prefix| name.starts_with(prefix))) {
         let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::empty());
@@ -326,7 +325,7 @@ fn empty(directory: &OwnedFd, meeting: &OwnedFd, name: &str) {
 }
 
 fn names_in(directory: &OwnedFd) -> impl Iterator<Item = String> + use<> {
-    // By a description of its own: the position of the other one stays.
+    // Through a separate description, so that the position of the other one stays.
     let entries = reopen_directory(directory.as_fd()).ok().and_then(|copy| rustix::fs::Dir::new(copy).ok());
     entries.into_iter().flatten().flatten().filter_map(|entry| {
         let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_str()?;
