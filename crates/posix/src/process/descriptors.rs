@@ -1,11 +1,15 @@
-//! Descriptors: which number means which open file description, in a process.
+//! Descriptors: the map of a process from numbers to open file descriptions.
 //!
-//! An entry is a word: the description's number plus one, and the CLOEXEC bit below it. It is read without a lock.
+//! An entry is a word: the description's number plus one, shifted left by one bit, with CLOEXEC in
+//! the lowest bit. Lookups read it without a lock.
 //!
-//! A call that works on a description must not lose it to another thread that closes the descriptor. While a process has one thread nobody can.
-//! Otherwise the call enters itself as a *use* in the table and looks the descriptor up once more. Whoever takes a descriptor away then hands
-//! its reference to a use that it finds, and the end of that use drops it. Either sees the other: both store (a full fence) before they look. As long as only the thread
-//! that opened a description has used it, which the description says ([`DescriptionUsers`](crate::open_file::DescriptionUsers)), that thread's closing looks at its own uses only.
+//! A call must not lose its description when another thread closes the descriptor. In a process
+//! with one thread that cannot happen. Otherwise the call writes an *in-flight reference* into the
+//! table and looks the descriptor up again. A close that finds an in-flight reference hands its own
+//! reference to it, and the end of the call drops that. One of the two always sees the other: both
+//! store (a full fence) before they look. While only the thread that opened a description has used
+//! it, as the description records ([`DescriptionUsers`](crate::open_file::DescriptionUsers)), a
+//! close by that thread searches only its own in-flight references.
 
 use super::shared_tables::{
     IN_FLIGHT_REFERENCES, INLINE_DESCRIPTORS, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, in_flight_line,
@@ -19,17 +23,17 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::Thread;
 use pmem::Memory;
 
-/// Of a use that is none, since the process has one thread.
+/// Stands for no in-flight reference, in a process with one thread.
 pub(super) const NO_REFERENCE: u32 = u32::MAX;
 
 impl<'f, M: Memory> Processes<'f, M> {
-    /// The page of a table that has the word of `fd`, which does not lie near; none where there is no page.
+    /// The page with the word of `fd`, which is not inline; `None` if the page does not exist.
     fn page(&self, table: u32, fd: u32) -> Result<Option<&'f [AtomicU32]>> {
         let Some(page) = self.tables.page_link(table, fd)?.load(Acquire).checked_sub(1) else { return Ok(None) };
         Ok(Some(&self.tables.page(page)?.descriptors))
     }
 
-    /// The word of a descriptor of a table; none where there is no page for it.
+    /// The word of a descriptor; `None` if its page does not exist.
     pub(super) fn descriptor_word(&self, table: u32, fd: u32) -> Result<Option<&'f AtomicU32>> {
         if let Some(word) = self.tables.slot(table)?.inline_descriptor(fd) {
             return Ok(Some(word));
@@ -37,7 +41,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(self.page(table, fd)?.and_then(|page| page.get((fd % PAGE_DESCRIPTORS) as usize)))
     }
 
-    /// The first descriptor of a table from `from` on, and its entry.
+    /// The first descriptor of a table at or above `from`, and its entry.
     fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
         let slot = self.tables.slot(table)?;
         let end = slot.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
@@ -61,13 +65,13 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 }
 
-/// The entry of a descriptor, for who has the table to himself.
+/// The entry of a descriptor, for a caller that has exclusive access to the table.
 fn entry_in(word: &AtomicU32) -> u32 {
     word.load(Acquire) & !BUSY
 }
 
 impl<M: Memory> TableTransaction<'_, '_, M> {
-    /// Sees to it that a table has room for a descriptor, and that whoever walks the table comes to it.
+    /// Ensures that a table has room for a descriptor, and that walks of the table reach it.
     pub(super) fn reach(&self, table: u32, fd: u32) -> Result<()> {
         if fd >= DESCRIPTORS_MAX {
             return Err(Errno::EBADF);
@@ -79,7 +83,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         if fd < INLINE_DESCRIPTORS { Ok(()) } else { self.make_page(table, fd) }
     }
 
-    /// Gives the descriptors `first..=last` of a table to `each`, with their entries.
+    /// Calls `each` with the descriptors `first..=last` of a table and their entries.
     pub(super) fn each_entry(
         &self,
         table: u32,
@@ -95,14 +99,14 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         Ok(())
     }
 
-    /// What any close does to the record locks of the process on a file.
+    /// Releases the process's record locks on a file, as any close does.
     pub(super) fn release_locks(&self, entry: u32) -> Result<()> {
         let Some(file) = file_of(entry) else { return Ok(()) };
         let cachelet = self.tables().file(file)?.node().cachelet;
         super::locks::release_process(self, cachelet, self.table)
     }
 
-    /// close, of a descriptor of the actor's own table.
+    /// close, of a descriptor of the transaction's own table.
     pub(super) fn close(&self, fd: u32, entry: u32) -> Result<()> {
         self.release_locks(entry)?;
         self.clear(TableSlot::Descriptor(self.table, fd))
@@ -126,14 +130,15 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
-    /// What a descriptor is; none if it is not one of this file system.
+    /// Properties of a descriptor; `None` if it does not belong to this file system.
     #[inline]
     pub fn descriptor(&self, fd: u32) -> Option<Descriptor> {
         let entry = self.entry(fd);
         Some(Descriptor { file: file_of(entry)?, cloexec: entry & 1 != 0 })
     }
 
-    /// The description behind a descriptor, for the time of a call; none if it is not one of this file system.
+    /// The description of a descriptor, for the duration of a call; `None` if it does not belong to
+    /// this file system.
     #[inline]
     pub fn file<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<InFlightFile<'u, 'f, M>> {
         let index = file_of(self.entry(fd))?;
@@ -166,7 +171,7 @@ impl<'f, M: Memory> Process<'f, M> {
                 if self.is_referenced(&using, fd, line == own_line) {
                     return Some(using);
                 }
-                // It was closed, or became another one, meanwhile.
+                // It was closed or replaced meanwhile.
                 drop(using);
             }
             tries = tries.wrapping_add(1);
@@ -176,10 +181,12 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
-    /// Whether whoever closes the descriptor from now on finds a use; false if it was closed before.
+    /// Whether every later close of the descriptor finds the in-flight reference; false if it was
+    /// closed before.
     ///
-    /// With the same company before and after, the descriptor was looked at in one life of the description. If it leads there, the closing comes later, and sees
-    /// the company, so it looks where the use is.
+    /// If the set of users is the same before and after, the lookup happened within one life of the
+    /// description. If the descriptor still leads to it, the close comes later and sees those
+    /// users. So it searches the line with the reference.
     fn is_referenced(&self, using: &InFlightFile<'_, 'f, M>, fd: u32, in_own_line: bool) -> bool {
         let mut sharing = using.file.sharing();
         loop {
@@ -197,8 +204,9 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
-    /// Puts an open file behind a descriptor, in place of what was there. The description takes over the reference of `file`, also when this
-    /// fails (then it is given back). EBADF: the number is too large; ENFILE: too many open files.
+    /// Puts an open file behind a descriptor and replaces what was there. The description takes
+    /// over the reference of `file`; on failure the reference is released. EBADF: the number is too
+    /// large; ENFILE: too many open files.
     pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: &OpenFile, cloexec: bool) -> Result<()> {
         let installed = match self.install_lock_free(thread, file, fd, cloexec) {
             Some(installed) => installed,
@@ -210,7 +218,7 @@ impl<'f, M: Memory> Process<'f, M> {
         installed
     }
 
-    /// An empty descriptor near by; beside other threads.
+    /// Fills an empty inline descriptor, lock-free.
     #[inline]
     fn install_lock_free(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Option<Result<()>> {
         let word = self.table.inline_descriptor(fd)?;
@@ -251,7 +259,7 @@ impl<'f, M: Memory> Process<'f, M> {
         transaction.create_into(file, TableSlot::Descriptor(self.table_index, fd), cloexec)
     }
 
-    /// Sees to it that whoever walks the table comes to a descriptor.
+    /// Ensures that walks of the table reach a descriptor.
     #[inline]
     fn record_end(&self, fd: u32) {
         let end = &self.table.descriptors_end;
@@ -260,7 +268,8 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
-    /// Acts beside other threads, if this thread has a slot for that and nobody has the table to himself.
+    /// Begins a lock-free transaction if this thread has a slot of its own and the table is not
+    /// locked.
     #[inline]
     fn begin_lock_free<'a>(&'a self, thread: &'a Thread<'f, M>) -> Option<TableTransaction<'a, 'f, M>> {
         let member = self.member?;
@@ -272,7 +281,8 @@ impl<'f, M: Memory> Process<'f, M> {
         self.processes.begin_in(thread, (self.index, self.slot), (self.table_index, self.table))
     }
 
-    /// dup, dup2, dup3, F_DUPFD, once the kernel has named `to`: `to` becomes what `from` is, in place of what was there. EBADF: `from` is not ours.
+    /// dup, dup2, dup3, F_DUPFD, after the kernel has chosen `to`: `to` becomes a copy of `from`
+    /// and replaces what was there. EBADF: `from` does not belong to this file system.
     pub fn duplicate(&self, thread: &Thread<'f, M>, from: u32, to: u32, cloexec: bool) -> Result<()> {
         let transaction = self.processes.begin(thread, self.index)?;
         let file = file_of(self.entry(from)).ok_or(Errno::EBADF)?;
@@ -284,7 +294,8 @@ impl<'f, M: Memory> Process<'f, M> {
         transaction.reference_into(file, TableSlot::Descriptor(self.table_index, to), entry_of(file, cloexec))
     }
 
-    /// close. Whether there was something. Releases the process's record locks on the file, as any close does.
+    /// close. Returns whether there was an entry. Releases the process's record locks on the file,
+    /// as any close does.
     pub fn remove(&self, thread: &Thread<'f, M>, fd: u32) -> bool {
         if self.entry(fd) == 0 {
             return false;
@@ -307,7 +318,7 @@ impl<'f, M: Memory> Process<'f, M> {
         cleared.is_ok()
     }
 
-    /// close beside other threads; none if that cannot be.
+    /// close, lock-free; `None` if that is not possible.
     #[inline]
     fn remove_lock_free(&self, thread: &Thread<'f, M>, fd: u32) -> Option<bool> {
         let word = self.table.inline_descriptor(fd)?;
@@ -318,20 +329,21 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.processes.tables.record(cachelet).ok()?.ranges.load(Acquire) != 0 {
             return None;
         }
-        // Of two who close it one gets it.
+        // Of two concurrent closes exactly one succeeds.
         word.compare_exchange(entry, entry | BUSY, AcqRel, Relaxed).ok()?;
         Some(transaction.clear_inline(fd, word, entry).is_ok())
     }
 
-    /// FD_CLOEXEC on or off; whether the descriptor is ours.
+    /// Sets or clears FD_CLOEXEC; returns whether the descriptor belongs to this file system.
     pub fn set_cloexec(&self, fd: u32, cloexec: bool) -> bool {
         let Ok(Some(word)) = self.processes.descriptor_word(self.table_index, fd) else { return false };
         let change = |entry: u32| (entry & !BUSY != 0).then_some(entry & !1 | cloexec as u32);
         word.fetch_update(AcqRel, Acquire, change).is_ok()
     }
 
-    /// close_range: closes our descriptors `first..=last`, or with `only_mark` sets FD_CLOEXEC on them. CLOSE_RANGE_UNSHARE is the front's
-    /// matter: threads that unshare tables are not supported.
+    /// close_range: closes this file system's descriptors `first..=last`, or with `only_mark` sets
+    /// FD_CLOEXEC on them. CLOSE_RANGE_UNSHARE is left to the VFS layer: threads that unshare
+    /// tables are not supported.
     pub fn close_range(&self, thread: &Thread<'f, M>, first: u32, last: u32, only_mark: bool) -> Result<()> {
         let transaction = self.processes.begin(thread, self.index)?;
         transaction.each_entry(self.table_index, first, last, &mut |fd, entry| match only_mark {
@@ -343,7 +355,7 @@ impl<'f, M: Memory> Process<'f, M> {
         })
     }
 
-    /// Gives all our descriptors to `each`, in order, until it returns false.
+    /// Calls `each` with all descriptors of this file system in order, until it returns false.
     pub fn descriptors(&self, each: &mut dyn FnMut(u32, Descriptor) -> bool) {
         let mut fd = 0;
         while let Some((found, entry)) = self.processes.next_entry(self.table_index, fd).ok().flatten() {
@@ -372,7 +384,7 @@ impl<M: Memory> InFlightFile<'_, '_, M> {
     #[cold]
     fn drop_owned(&self) {
         let Ok(transaction) = self.process.processes.begin(self.thread, self.process.index) else { return };
-        // An error says that the tables are damaged; there is nobody to tell.
+        // An error means that the tables are damaged; a drop cannot report it.
         let _ = transaction.drop_in_flight(self.index, self.which);
     }
 }
@@ -385,7 +397,7 @@ impl<M: Memory> Drop for InFlightFile<'_, '_, M> {
         }
         let (word, mine) = (&self.process.table.in_flight[self.which as usize], self.index as u64 + 1);
         if word.compare_exchange(mine, 0, AcqRel, Acquire).is_err() {
-            debug_assert_eq!(word.load(Relaxed), mine | OWNED, "somebody else's use");
+            debug_assert_eq!(word.load(Relaxed), mine | OWNED, "in-flight reference of another call");
             self.drop_owned();
         }
     }

@@ -1,8 +1,10 @@
-//! Descriptors on their way from one process to another (SCM_RIGHTS): a table of tokens, each of which keeps a description open.
+//! Descriptors in transit between processes (SCM_RIGHTS): a table of fd tokens, each of which keeps
+//! a description open.
 //!
 //! Invariants
-//! - The table changes under its lock. A token with a description holds one reference to it.
-//! - Whoever dies leaves a token as it was or as it was to become.
+//! - The table changes only under its lock. A token with a description holds one reference to it.
+//! - After a process dies at any instruction, recovery leaves each token either unchanged or fully
+//!   changed.
 
 use super::shared_tables::TableKind;
 use super::table_transaction::{TableSlot, TableTransaction, TransactionStep, entry_of, file_of};
@@ -14,7 +16,7 @@ use engine::Thread;
 use pmem::Memory;
 
 impl<M: Memory> TableTransaction<'_, '_, M> {
-    /// Runs `change` alone at the tokens.
+    /// Runs `change` with exclusive access to the tokens.
     fn with_token_lock<T>(&self, change: impl FnOnce() -> Result<T>) -> Result<T> {
         let lock = &self.tables().header().tokens_lock;
         self.processes.lock(self.thread, lock, &AtomicU32::new(0), self.ticket());
@@ -53,19 +55,21 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
 }
 
 impl<'f, M: Memory> Process<'f, M> {
-    /// Puts a descriptor into transit (SCM_RIGHTS): the token keeps the description open until it is taken out with `last`, or
-    /// [`Process::reap_fd_tokens`] finds that nobody can. EBADF: not ours. ETOOMANYREFS: the table is full (reap transit and try again).
+    /// Puts a descriptor into transit (SCM_RIGHTS). The token keeps the description open until a
+    /// receiver takes it out with `last`, or until [`Process::reap_fd_tokens`] finds that it cannot
+    /// be received any more. EBADF: not of this file system. ETOOMANYREFS: the table is full (reap
+    /// tokens and retry).
     pub fn export(&self, thread: &Thread<'f, M>, fd: u32) -> Result<FdToken> {
         let transaction = self.processes.begin(thread, self.index)?;
         let file = self.descriptor(fd).ok_or(Errno::EBADF)?.file;
-        // Zero is what a free entry has.
+        // Nonzero: zero marks a free entry.
         let secret = self.processes.platform().random() | 1;
         let index = transaction.with_token_lock(|| transaction.new_fd_token(file, secret))?;
         Ok(FdToken { index, secret })
     }
 
-    /// Puts a description in transit behind a descriptor of this process. `last`: take it out of transit (no when the message was only peeked at).
-    /// EBADF: no such token.
+    /// Puts a description in transit behind a descriptor of this process. `last`: take it out of
+    /// transit (false after a mere peek at the message). EBADF: no such token.
     pub fn import(&self, thread: &Thread<'f, M>, token: FdToken, fd: u32, cloexec: bool, last: bool) -> Result<()> {
         let transaction = self.processes.begin(thread, self.index)?;
         transaction.reach(self.table_index, fd)?;
@@ -81,8 +85,10 @@ impl<'f, M: Memory> Process<'f, M> {
         })
     }
 
-    /// Takes descriptors out of transit that nobody can receive any more: those of which `in_flight` says no. (A front that sends an own
-    /// descriptor along, with a lock on a byte of the image for each index, can ask the kernel: the lock lives in queues too.) How many.
+    /// Takes descriptors out of transit for which `in_flight` returns false, because no process can
+    /// receive them any more. Returns their number. (A VFS layer can ask the kernel: it sends its
+    /// own descriptor along, with a lock on one byte of the image per index. The lock persists in
+    /// socket queues as well.)
     pub fn reap_fd_tokens(&self, thread: &Thread<'f, M>, in_flight: &mut dyn FnMut(u32) -> bool) -> Result<u32> {
         let transaction = self.processes.begin(thread, self.index)?;
         transaction.with_token_lock(|| reap(&transaction, in_flight))

@@ -1,13 +1,15 @@
-//! Birth and death of processes: slots, forks, exec, and what a dead process leaves behind.
+//! Start and end of processes: slots, forks, exec, and reclaiming what a dead process held.
 //!
 //! Invariants
-//! - A slot is claimed by compare-and-swap of its owner word from zero, and free again when that is stored zero, which is the last store.
-//! - A slot is taken apart by its reaper, who is named in the same word and gets there by compare-and-swap, also in place of a reaper that died. Every step of
-//!   taking apart can be done again.
-//! - A descriptor table is that of the slot with the same index. Where it is shared (CLONE_FILES) its slot stays, without a process, until the last
-//!   process that uses it is gone.
-//! - A child's slot has the child's process number from the start, if the parent has taken one for it (the child inherits the liveness lock, so it lives as long as
-//!   parent or child hold that). Otherwise it is the parent's until the child adopts it.
+//! - A slot is claimed by compare-and-swap of its owner word from zero. A store of zero frees it,
+//!   as the last store.
+//! - The reaper of a slot is named in the same word, and becomes so by compare-and-swap, also in
+//!   place of a reaper that died. Every step of reaping is idempotent.
+//! - A descriptor table belongs to the slot with the same index. If it is shared (CLONE_FILES), its
+//!   slot remains without a process until the last process that uses the table has ended.
+//! - A child's slot has the child's process number from the start if the parent has taken one. (The
+//!   child inherits the liveness lock, so it counts as alive while parent or child hold that.)
+//!   Otherwise it has the parent's number until the child adopts the slot.
 
 use super::shared_tables::{INLINE_DESCRIPTORS, SLOTS, Slot, SlotState};
 use super::table_transaction::{ONE_HOLD, OWNED, TableSlot, TableTransaction, TransactionStep, file_of};
@@ -20,9 +22,9 @@ use engine::{Node, Thread};
 use pmem::Memory;
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
-/// The slot that is kept for whoever has to make room, and is in nobody's way: it does not count among those that were ever used.
+/// A slot reserved for reaping when all others are in use. It does not count among those ever used.
 const RESERVED_SLOT: u32 = SLOTS - 1;
-/// Slots that are looked at for dead processes whenever one is made.
+/// Slots checked for dead processes whenever a process is made.
 const SLOTS_LOOKED_AT: u32 = 1;
 
 fn state_of(slot: &Slot) -> SlotState {
@@ -50,8 +52,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(Process { processes: all, index, number, slot, table_index, table, member: None })
     }
 
-    /// The calling process, new here: an empty table, no working directory in the mount, umask as given. ENFILE: too many processes.
-    /// Looks for dead processes on the way.
+    /// Registers the calling process: an empty table, no working directory in the mount, umask as
+    /// given. Also checks a few slots for dead processes. ENFILE: too many processes.
     pub fn register(&self, thread: &Thread<'f, M>, umask: u32) -> Result<Process<'f, M>> {
         let index = self.claim_slot(thread, self.fs.process_number()?)?;
         let slot = self.tables.slot(index)?;
@@ -59,20 +61,20 @@ impl<'f, M: Memory> Processes<'f, M> {
         slot.table.store(index + 1, Relaxed);
         slot.umask.store(umask, Relaxed);
         set_state(slot, SlotState::Live);
-        // Whoever started it may have seen others end.
+        // The starter of this process may rely on the end of other processes that it saw.
         thread.fs().recover_dead_threads()?;
         let process = self.process(index)?;
         process.processes.reap_some(thread)?;
         Ok(process)
     }
 
-    /// Notes in the calling process's slot what it is to people, and whether others have its number.
+    /// Records in the calling process's slot its id, and whether other processes share its number.
     fn introduce(&self, slot: &Slot) {
         slot.process_id.store(self.platform().process_id(), Relaxed);
         slot.shares_number.store(self.fs.shares_process_number() as u32, Relaxed);
     }
 
-    /// Claims a slot for the process with that number.
+    /// Claims a slot for the process with this number.
     fn claim_slot(&self, thread: &Thread<'f, M>, number: u32) -> Result<u32> {
         if let Some(index) = self.try_claim_slot(0..RESERVED_SLOT, number)? {
             return Ok(index);
@@ -94,15 +96,15 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(None)
     }
 
-    /// The process number of a slot, and whether other processes may have it: for a program that
-    /// goes on, after exec, in the slot that it was told. None: the slot is not in use.
+    /// The process number of a slot, and whether other processes may share it; `None` if the slot
+    /// is not in use. For a program that resumes, after exec, in a slot with a known index.
     pub fn number_of(&self, index: u32) -> Option<(u32, bool)> {
         let slot = self.tables.slot(index).ok().filter(|slot| state_of(slot) == SlotState::Live)?;
         Some((slot.number(), slot.shares_number.load(Relaxed) != 0))
     }
 
-    /// Gives the calling process's slot the number that it has taken in place of one that it shared
-    /// with others; whether the slot was still its own.
+    /// Replaces the number in the calling process's slot, after the process has taken its own
+    /// number instead of a shared one. Returns whether the slot still belonged to the process.
     pub fn change_number(&self, index: u32, from: u32) -> Result<bool> {
         let slot = self.tables.slot(index)?;
         let changed = slot.change_number(from, self.fs.process_number()?);
@@ -112,8 +114,9 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(changed)
     }
 
-    /// After exec: the slot that the calling process had before, if it had one. `index` is where to look first (from the environment). Closes
-    /// what exec closes, forgets the mappings of the program before, and puts in order what its other threads were at when exec ended them.
+    /// After exec: returns the slot that the calling process had before, if any. `index` (from the
+    /// environment) is checked first. Closes what exec closes, removes the mappings of the previous
+    /// program, and recovers operations of other threads that exec interrupted.
     pub fn resume(&self, thread: &Thread<'f, M>, index: Option<u32>) -> Result<Option<Process<'f, M>>> {
         let number = self.fs.process_number()?;
         let high = self.tables.header().slots_high.load(Acquire).min(SLOTS);
@@ -127,15 +130,16 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(None)
     }
 
-    /// The calling process, which has entered that slot already and goes on as it is: another part of the same program takes over. ESRCH if it is not its own.
+    /// The calling process, if it is registered in that slot and continues unchanged, when another
+    /// part of the same program takes over. ESRCH if the slot belongs to another process.
     pub fn rejoin(&self, index: u32) -> Result<Process<'f, M>> {
         let slot = self.tables.slot(index)?;
         let mine = slot.number() == self.fs.process_number()?;
         if mine && state_of(slot) == SlotState::Live { self.process(index) } else { Err(Errno::ESRCH) }
     }
 
-    /// In the child, before anything else: takes what [`Process::prepare_fork`] made. ESRCH if somebody took it for dead (the parent died
-    /// before anybody knew of the child).
+    /// In the child, before anything else: adopts the slot that [`Process::prepare_fork`] made.
+    /// ESRCH if it was reaped, because the parent died before the child was known.
     pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
         let slot = self.tables.slot(child)?;
         let (number, own) = (slot.number(), self.fs.process_number()?);
@@ -151,14 +155,16 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(process)
     }
 
-    // Death.
+    // End of processes.
 
-    /// Gives back all that dead processes held; how many there were. The caller need not be registered.
+    /// Reclaims all that dead processes held; returns their number. The caller need not be
+    /// registered.
     pub fn reap(&self, thread: &Thread<'f, M>) -> Result<u32> {
         if self.own_pid != 0 {
             return self.reap_all(thread);
         }
-        // Any slot will do; there may be none but the spare one, and somebody at that, who does the same.
+        // Any slot serves. If none but the reserved one is free, and that is taken, its owner does
+        // the same work.
         let number = self.fs.process_number()?;
         let index = match self.try_claim_slot(0..RESERVED_SLOT, number)? {
             None => self.try_claim_slot(RESERVED_SLOT..SLOTS, number)?,
@@ -178,7 +184,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(reaped)
     }
 
-    /// Looks at the next few slots.
+    /// Checks the next few slots.
     fn reap_some(&self, thread: &Thread<'f, M>) -> Result<()> {
         let header = self.tables.header();
         let high = header.slots_high.load(Acquire).clamp(1, SLOTS);
@@ -199,14 +205,14 @@ impl<'f, M: Memory> Processes<'f, M> {
     fn is_dead(&self, index: u32, slot: &Slot) -> Result<bool> {
         Ok(match state_of(slot) {
             _ if slot.number() == 0 => false,
-            // A table goes with its last user.
+            // A table ends with its last user.
             SlotState::Table => !self.is_shared(index)?,
             SlotState::Dying => true,
             SlotState::Free | SlotState::Live | SlotState::Member | SlotState::Prepared => !self.is_slot_alive(slot),
         })
     }
 
-    /// Takes a slot apart if its process is dead and nobody living is at it; whether it did.
+    /// Reaps a slot if its process is dead and no living process reaps it; returns whether it did.
     pub(super) fn reap_if_dead(&self, thread: &Thread<'f, M>, index: u32) -> Result<bool> {
         let slot = self.tables.slot(index)?;
         if self.own_pid == index + 1 || !self.is_dead(index, slot)? {
@@ -222,7 +228,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(true)
     }
 
-    /// Whether a slot is a thread's of a process that is there still, or not yet taken apart: it goes with that one, which this sees to.
+    /// Whether a slot belongs to a thread of a process that still exists or is not reaped yet. Such
+    /// a slot is reaped with its process, which this function attempts.
     fn is_member(&self, thread: &Thread<'f, M>, index: u32, slot: &Slot) -> Result<bool> {
         let Some(process) = slot.table.load(Acquire).checked_sub(1).filter(|_| state_of(slot) == SlotState::Member)
         else {
@@ -236,8 +243,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(is_listed() || state_of(slot) != SlotState::Member)
     }
 
-    /// A slot that was prepared is taken apart after its parent, if that is dead too: the parent may have been putting something into it. Whether
-    /// it may be now.
+    /// A prepared slot is reaped after its parent, if that is dead too, because the parent may have
+    /// been changing it. Returns whether the slot may be reaped now.
     fn reclaim_parent(&self, thread: &Thread<'f, M>, slot: &Slot) -> Result<bool> {
         let parent = slot.parent.load(Acquire);
         if state_of(slot) != SlotState::Prepared || parent == 0 || parent == self.own_pid {
@@ -250,7 +257,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(!self.is_dead(parent - 1, parent_slot)?)
     }
 
-    /// Becomes the one who takes a slot apart.
+    /// Becomes the reaper of a slot.
     fn claim_dead_slot(&self, index: u32, slot: &Slot) -> Result<bool> {
         let (number, reaper) = (slot.number(), slot.reaper());
         if reaper == self.own_pid || (reaper != 0 && self.is_slot_alive(self.tables.slot(reaper - 1)?)) {
@@ -259,7 +266,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         if number == 0 || !slot.claim_reaping(number, reaper, self.own_pid) {
             return Ok(false);
         }
-        // It may have been taken apart, and used again by the same process, since it was found dead.
+        // Since the check it may have been reaped and reused by the same process.
         let state = state_of(slot);
         let claimed =
             self.is_dead(index, slot)? && (state == SlotState::Dying || change_state(slot, state, SlotState::Dying));
@@ -269,7 +276,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(claimed)
     }
 
-    /// Of what a dead reaper had begun to take apart it is the reaper no more: its ticket will be another's.
+    /// Removes a dead reaper from the slots that it had begun to reap: its ticket will be reused.
     fn disown_dead_slots(&self, index: u32) -> Result<()> {
         for other in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain([RESERVED_SLOT]) {
             let slot = self.tables.slot(other)?;
@@ -280,11 +287,13 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(())
     }
 
-    /// Gives back all that a slot holds, and the slot. The caller is its reaper, and it is dying.
+    /// Reclaims all that a slot holds, and the slot. The caller is its reaper, and its state is
+    /// `Dying`.
     fn release_slot(&self, thread: &Thread<'f, M>, index: u32) -> Result<()> {
         let slot = self.tables.slot(index)?;
         if self.own_pid != index + 1 {
-            // First what its threads were at in the engine: they may have been at a file that is given back here.
+            // First recovers its threads' operations in the engine: they may concern a file that is
+            // released here.
             thread.fs().reap_dead_threads()?;
         }
         let (table, shared);
@@ -316,11 +325,12 @@ impl<'f, M: Memory> Processes<'f, M> {
         } else {
             free_slot(slot);
         }
-        // Of two who leave at once each may have seen the other: whoever comes last here finds it alone.
+        // Two processes that end at once may each have seen the other: the later one finds it alone
+        // here.
         self.reap_if_dead(thread, table).map(drop)
     }
 
-    /// Whether processes (or what is left of them) other than its own use a table.
+    /// Whether a table is used by processes (or slots of dead ones) other than its own.
     fn is_shared(&self, table: u32) -> Result<bool> {
         if self.tables.slot(table)?.threads.load(Acquire) == 0 {
             return Ok(false);
@@ -336,7 +346,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 }
 
-/// Makes an empty slot free.
+/// Frees an empty slot.
 pub(super) fn free_slot(slot: &Slot) {
     for word in [
         &slot.threads,
@@ -359,7 +369,8 @@ pub(super) fn free_slot(slot: &Slot) {
 }
 
 impl<M: Memory> TableTransaction<'_, '_, M> {
-    /// Closes all descriptors of the actor's table, ends all uses, and frees its pages.
+    /// Closes all descriptors of the transaction's table, ends all in-flight references, and frees
+    /// its pages.
     fn empty_table(&self) -> Result<()> {
         let table = self.tables().slot(self.table)?;
         self.each_entry(self.table, 0, u32::MAX, &mut |fd, entry| self.close(fd, entry))?;
@@ -372,7 +383,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         Ok(())
     }
 
-    /// Ends the uses of threads that are gone.
+    /// Ends the in-flight references of dead threads.
     fn end_in_flight(&self) -> Result<()> {
         for (which, word) in self.tables().slot(self.table)?.in_flight.iter().enumerate() {
             let word_now = word.load(Acquire);
@@ -400,7 +411,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         if !fork.shares_memory {
             let tables = self.tables();
             let mut copied = Ok(());
-            // What is added goes to another list than the one that is walked.
+            // Additions go to another list than the one that is walked.
             super::lists::walk_mappings(tables, self.index, &mut |index, _| {
                 copied = self.inherit_mapping(child, index);
                 copied.is_ok()
@@ -419,9 +430,9 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
     }
 }
 
-/// Birth and death.
+/// Start and end.
 impl<'f, M: Memory> Process<'f, M> {
-    /// The slot: what a child and a new program image need to find it again.
+    /// The slot's index, by which a child or a new program image finds it again.
     pub fn index(&self) -> u32 {
         self.index
     }
@@ -436,21 +447,23 @@ impl<'f, M: Memory> Process<'f, M> {
         self.slot.process_id.load(Relaxed)
     }
 
-    /// Whether the slot is not this process's any more: it was taken for dead. Nothing that the
-    /// slot or its tables say is the process's then.
+    /// Whether the slot was reaped as dead and no longer belongs to this process. Then nothing in
+    /// the slot or its tables does.
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.slot.owner.load(Relaxed) != self.number as u64
     }
 
-    /// Whether other threads of the process (or a process that shares the table) may make calls at the same time. Lookups cost a little more
-    /// then. To be said before the first such thread is made; never taken back but by exec.
+    /// Declares that other threads of the process (or a process that shares the table) may make
+    /// calls at the same time, which makes lookups slightly slower. Call it before the first such
+    /// thread starts; only exec undoes it.
     pub fn set_threads(&self) {
         self.table.threads.store(1, SeqCst);
     }
 
-    /// The process as one of its several threads sees it, which opens and closes files beside the others from now on, until [`Process::end_thread`]. None: there are too many
-    /// such threads, or the descriptor table is not the process's alone.
+    /// A view of the process for one of its threads, which opens and closes files lock-free beside
+    /// the others until [`Process::end_thread`]. `None`: there are too many such threads, or the
+    /// descriptor table is shared.
     pub fn for_thread(&self) -> Option<Process<'f, M>> {
         if self.table_index != self.index || self.table.shared.load(Relaxed) != 0 {
             return None;
@@ -467,20 +480,20 @@ impl<'f, M: Memory> Process<'f, M> {
         None
     }
 
-    /// The thread ends, or uses the process as the others do.
+    /// Ends the thread's own view; the thread ends, or uses the shared one.
     pub fn end_thread(self) {
         let Some((index, slot)) = self.member else { return };
-        // In this order: a slot that is in the list is this process's.
+        // In this order: a slot in the list belongs to this process.
         if let Some(word) = self.slot.members.iter().find(|word| word.load(Relaxed) == index + 1) {
             word.store(0, Release);
             free_slot(slot);
         }
     }
 
-    /// Takes a process number for a child that is about to be made, and its liveness lock by a
-    /// description that the child inherits. The descriptor is at or above `lowest`, and closed by
-    /// exec. Without a description (no descriptor is free, say) parent and child have one number,
-    /// and count as living while either does.
+    /// Takes a process number for a child, and its liveness lock through a description that the
+    /// child inherits. The descriptor is at or above `lowest`, and close-on-exec. Without a
+    /// description (if no descriptor is free) parent and child share a number, and count as alive
+    /// while either lives.
     pub fn take_child_number(&self, lowest: i32) -> Result<ChildNumber> {
         let fs = self.processes.fs;
         let Some(own) = fs.liveness_description() else {
@@ -498,14 +511,15 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(self.share_number())
     }
 
-    /// A child's process number that is its parent's, too.
+    /// A child's process number that is shared with the parent.
     pub fn share_number(&self) -> ChildNumber {
         self.processes.fs.share_process_number();
         self.slot.shares_number.store(1, Release);
         ChildNumber { number: self.number, description: None }
     }
 
-    /// Before a fork: makes the child's slot with copies of everything that it inherits; its index. ENFILE: too many processes.
+    /// Before a fork: makes the child's slot with copies of everything that it inherits; returns
+    /// its index. ENFILE: too many processes.
     pub fn prepare_fork(&self, thread: &Thread<'f, M>, fork: Fork) -> Result<u32> {
         if fork.shares_directory {
             return Err(Errno::EINVAL);
@@ -534,7 +548,7 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(child)
     }
 
-    /// The fork failed: undoes [`Process::prepare_fork`].
+    /// After a failed fork: undoes [`Process::prepare_fork`].
     pub fn cancel_fork(&self, thread: &Thread<'f, M>, child: u32) {
         let Ok(slot) = self.processes.tables.slot(child) else { return };
         let mine = slot.parent.load(Acquire) == self.index + 1;
@@ -547,8 +561,9 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
-    /// The process ends: gives everything back. Of a process with several threads, some of which may be in calls until the kernel ends them,
-    /// the descriptors; the rest is reaped. (Whoever does not say so is reaped as a whole.)
+    /// Ends the process and reclaims everything. In a process with several threads, some may be in
+    /// calls until the kernel ends them: then only descriptors are closed, and the rest is reaped.
+    /// (A process that does not call this is reaped as a whole.)
     pub fn exit(self, thread: &Thread<'f, M>) {
         if self.table.threads.load(Acquire) != 0 {
             let shared = self.table_index != self.index || self.processes.is_shared(self.index).unwrap_or(true);
@@ -588,11 +603,11 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(self)
     }
 
-    /// Abandons the children that a thread was preparing when exec ended it.
+    /// Cancels the forks that a thread was preparing when exec ended it.
     fn cancel_pending_forks(&self, thread: &Thread<'f, M>) -> Result<()> {
         for index in 0..self.processes.tables.header().slots_high.load(Acquire).min(SLOTS) {
             let slot = self.processes.tables.slot(index)?;
-            // A child that was made has inherited the lock of its number.
+            // A child that was started has inherited the lock of its number.
             let number = slot.number();
             let unborn = number == self.number || !self.processes.fs.is_process_alive(number);
             let unborn = unborn && state_of(slot) == SlotState::Prepared;
@@ -603,7 +618,8 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(())
     }
 
-    /// exec gives a process that shared its descriptor table one of its own: it moves to another slot.
+    /// exec gives a process with a shared descriptor table its own one: the process moves to
+    /// another slot.
     fn unshare(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         let fresh = self.prepare_fork(thread, Fork::default())?;
         let moved = self.processes.adopt(thread, fresh)?;
@@ -619,13 +635,14 @@ impl<'f, M: Memory> Process<'f, M> {
         self.slot.umask.load(Relaxed)
     }
 
-    /// Sets the umask; the one before.
+    /// Sets the umask and returns the previous one.
     pub fn set_umask(&self, umask: u32) -> u32 {
         self.slot.umask.swap(umask & 0o777, Relaxed)
     }
 
-    /// The working directory, if it is in the mount. It stays referenced until it is changed: a caller with other threads retains it for itself
-    /// (`thread.retain`) if it uses it beyond its next look.
+    /// The working directory, if it is in the mount. It stays referenced until it is changed. In a
+    /// process with several threads a caller that uses it for longer takes its own reference
+    /// (`thread.retain`).
     pub fn directory(&self) -> Option<Node> {
         let cachelet = self.slot.directory.load(Acquire);
         if cachelet == 0 {
@@ -635,7 +652,7 @@ impl<'f, M: Memory> Process<'f, M> {
         Some(Node { cachelet, number })
     }
 
-    /// chdir: into the mount, or out of it. Takes a reference of its own.
+    /// chdir: into the mount, or out of it. Takes its own reference.
     pub fn set_directory(&self, thread: &Thread<'f, M>, directory: Option<Node>) -> Result<()> {
         let transaction = self.processes.begin(thread, self.index)?;
         match directory {

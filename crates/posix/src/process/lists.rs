@@ -1,4 +1,5 @@
-//! Lists of nodes in the tables, as an actor changes them: each change is one store, so a list is whole at any moment.
+//! Lists of nodes in the shared tables. Each change is one store, so a list is consistent at any
+//! instant.
 
 use super::shared_tables::{MAPPINGS, SharedTables, TableKind};
 use super::table_transaction::{TableSlot, TableTransaction};
@@ -15,14 +16,15 @@ fn mappings_of<'f>(tables: &SharedTables<'f>, slot_at: TableSlot) -> Result<&'f 
     }
 }
 
-/// Gives the mappings of a slot to `each` until it returns false: index, and the word that leads to it.
+/// Calls `each` with the mappings of a slot until it returns false: the index, and the word that
+/// links to it.
 pub(super) fn walk_mappings<'f>(
     tables: &SharedTables<'f>,
     slot: u32,
     each: &mut dyn FnMut(u32, &'f AtomicU32) -> bool,
 ) -> Result<()> {
     let mut link = &tables.slot(slot)?.mappings;
-    // A list is no longer than all nodes together.
+    // A list is no longer than the number of nodes.
     for _ in 0..MAPPINGS {
         let Some(index) = link.load(Acquire).checked_sub(1) else { return Ok(()) };
         let next = &tables.mapping(index)?.next;
@@ -34,7 +36,7 @@ pub(super) fn walk_mappings<'f>(
     Err(Errno::EIO)
 }
 
-/// Puts a mapping at the head of a list, unless it is in it.
+/// Inserts a mapping at the head of a list, unless it is there already.
 pub(super) fn link_mapping<M: Memory>(
     transaction: &TableTransaction<'_, '_, M>,
     slot_at: TableSlot,
@@ -42,7 +44,7 @@ pub(super) fn link_mapping<M: Memory>(
 ) -> Result<()> {
     let head = mappings_of(transaction.tables(), slot_at)?;
     let first = head.load(Acquire);
-    // It can only be the first: nobody else changes the list meanwhile.
+    // It can only be the first, because the list does not change meanwhile.
     if first != node + 1 {
         transaction.tables().mapping(node)?.next.store(first, Relaxed);
         head.store(node + 1, Release);
@@ -50,7 +52,7 @@ pub(super) fn link_mapping<M: Memory>(
     Ok(())
 }
 
-/// Takes a mapping out of a list, if it is in it.
+/// Removes a mapping from a list, if it is in it.
 pub(super) fn unlink_mapping<M: Memory>(
     transaction: &TableTransaction<'_, '_, M>,
     slot_at: TableSlot,
@@ -67,7 +69,7 @@ pub(super) fn unlink_mapping<M: Memory>(
     })
 }
 
-/// Frees a lock node that the intent's record does not lead to.
+/// Frees a lock node unless the intent's record links to it.
 pub(super) fn free_if_unlinked<M: Memory>(transaction: &TableTransaction<'_, '_, M>, node: u32) -> Result<()> {
     let record = transaction.tables().record(transaction.intent().record.load(Relaxed))?;
     let is_linked = super::locks::is_linked(transaction.tables(), &record.ranges, node)?

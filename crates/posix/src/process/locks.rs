@@ -1,14 +1,16 @@
-//! Advisory locks: flock, and byte ranges locked by processes and by open file descriptions (fcntl). What Linux does, to the order in which
-//! F_GETLK finds locks.
+//! Advisory locks: flock, and byte ranges locked by processes and by open file descriptions
+//! (fcntl). Semantics are those of Linux, including the order in which F_GETLK finds locks.
 //!
-//! A file's record leads to two lists: ranges and flocks. Ranges of one owner lie together in the list, in order; they do not overlap, and neighbours
-//! of one kind are merged. Owners come in the order of their first range.
+//! A file's record links to two lists: ranges and flocks. Ranges of one owner are contiguous in the
+//! list, and sorted. They do not overlap, and adjacent ranges of one kind are merged. Owners are
+//! ordered by the insertion of their first range.
 //!
 //! Invariants
-//! - A list changes under the record's lock, by one store at a time. A process that dies within a call leaves its owner with at least the locks
-//!   before or after the call, whichever are fewer, and at most both.
-//! - A process has range locks only on files that its table has a descriptor of: any close of the file releases them. So whoever
-//!   empties a table finds all of them.
+//! - A list changes under the record's lock, one store at a time. After a death within a call the
+//!   owner has at least the locks that it had both before and after the call, and at most those
+//!   that it had before or after.
+//! - A process has range locks only on files that its table has a descriptor of: any close of the
+//!   file releases them. So emptying a table finds all of them.
 
 use super::shared_tables::{LOCKS, LockNode, Record, SharedTables, Slot, TableKind};
 use super::table_transaction::{TableSlot, TableTransaction, TransactionStep};
@@ -19,13 +21,13 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::{Node, Thread};
 use pmem::Memory;
 
-/// How long one wait for a lock lasts at most: how late the death of an owner is noticed.
+/// Longest single wait for a lock, and so the delay until the death of an owner is noticed.
 const WAIT_MS: u32 = 100;
-/// Waiters that are followed to find a ring of them.
+/// Waiters that deadlock detection follows at most.
 const CYCLE_MAX: usize = 64;
-/// Bit of `waits_last`: an exclusive lock is wanted.
+/// Bit of `waits_last`: the wait is for an exclusive lock.
 const EXCLUSIVE: u64 = 1 << 63;
-/// The last byte of a lock that reaches to the end whatever that will be.
+/// The last byte of a lock that extends to the end of the file, however far that moves.
 const END: u64 = i64::MAX as u64;
 
 impl LockOwner {
@@ -50,8 +52,9 @@ impl LockRange {
     /// A whole file.
     pub const ALL: LockRange = LockRange { start: 0, last: END };
 
-    /// The bytes of a `struct flock`, whose `l_whence` has become `base` (0, position or length): EINVAL before the start, EOVERFLOW beyond what
-    /// offsets can say. A length of zero means to the end; a negative one the bytes before.
+    /// The bytes of a `struct flock`, with `l_whence` resolved to `base` (0, position or length).
+    /// EINVAL: before the start; EOVERFLOW: beyond the largest offset. A length of zero extends to
+    /// the end; a negative one covers the bytes before.
     pub fn new(base: u64, start: i64, length: i64) -> Result<LockRange> {
         let base = i64::try_from(base).map_err(|_| Errno::EOVERFLOW)?;
         let start = base.checked_add(start).ok_or(Errno::EOVERFLOW)?;
@@ -70,7 +73,7 @@ impl LockRange {
         self.start <= other.last && other.start <= self.last
     }
 
-    /// Whether they overlap or have nothing between them.
+    /// Whether they overlap or are adjacent.
     fn touches(&self, other: &LockRange) -> bool {
         self.start <= other.last.saturating_add(1) && other.start <= self.last.saturating_add(1)
     }
@@ -80,7 +83,7 @@ impl LockRange {
     }
 }
 
-/// What somebody wants to lock, or has locked.
+/// A requested or held lock.
 #[derive(Debug, Clone, Copy)]
 struct LockRequest {
     owner: LockOwner,
@@ -113,14 +116,14 @@ impl From<LockRequest> for Conflict {
     }
 }
 
-/// A node of a list, and the word that leads to it.
+/// A node of a list, and the word that links to it.
 struct Linked<'f> {
     index: u32,
     link: &'f AtomicU32,
     node: &'f LockNode,
 }
 
-/// The nodes of a list, from `head` on. Under the record's lock.
+/// Iterates over the nodes of a list from `head`, under the record's lock.
 struct Walk<'a, 'f> {
     tables: &'a SharedTables<'f>,
     link: &'f AtomicU32,
@@ -135,7 +138,7 @@ impl<'f> Iterator for Walk<'_, 'f> {
     type Item = Linked<'f>;
 
     fn next(&mut self) -> Option<Linked<'f>> {
-        // A list is no longer than all nodes together; what is longer is a ring.
+        // A list is no longer than the number of nodes; a longer one is circular.
         self.left = self.left.checked_sub(1)?;
         let index = self.link.load(Acquire).checked_sub(1)?;
         let node = self.tables.lock(index).ok()?;
@@ -144,12 +147,12 @@ impl<'f> Iterator for Walk<'_, 'f> {
     }
 }
 
-/// Whether a list leads to a node. Under the record's lock.
+/// Whether a list contains a node. Runs under the record's lock.
 pub(super) fn is_linked<'f>(tables: &SharedTables<'f>, head: &'f AtomicU32, node: u32) -> Result<bool> {
     Ok(walk(tables, head).any(|linked| linked.index == node))
 }
 
-/// Tells those who wait for locks of a file to look again.
+/// Makes waiters for locks of a file retry.
 pub(super) fn wake_waiters<M: Memory>(all: &Processes<'_, M>, record: &Record) {
     record.version.fetch_add(1, AcqRel);
     if record.waiters.swap(0, AcqRel) != 0 {
@@ -157,7 +160,7 @@ pub(super) fn wake_waiters<M: Memory>(all: &Processes<'_, M>, record: &Record) {
     }
 }
 
-/// Releases what a description has locked of its file: it is going.
+/// Releases the locks of a description on its file, because the description ends.
 pub(super) fn release_description<M: Memory>(
     transaction: &TableTransaction<'_, '_, M>,
     cachelet: u32,
@@ -166,7 +169,7 @@ pub(super) fn release_description<M: Memory>(
     release(transaction, cachelet, &|owner| owner == LockOwner::Description(file))
 }
 
-/// Releases the ranges that a process has locked of a file.
+/// Releases the ranges that a process has locked in a file.
 pub(super) fn release_process<M: Memory>(
     transaction: &TableTransaction<'_, '_, M>,
     cachelet: u32,
@@ -183,7 +186,7 @@ pub(super) fn release_process<M: Memory>(
     released
 }
 
-/// Releases the locks of owners that `gone` says yes to.
+/// Releases the locks of owners for which `gone` returns true.
 fn release<M: Memory>(
     transaction: &TableTransaction<'_, '_, M>,
     cachelet: u32,
@@ -221,7 +224,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         Ok(())
     }
 
-    /// Claims a node, as the `which`th of the operation, and fills it.
+    /// Claims a node, as number `which` of the operation, and fills it.
     fn new_lock(&self, which: usize, cachelet: u32, claimed: &LockRequest) -> Result<u32> {
         let index = self.claim(TableKind::Lock, which)?.ok_or(Errno::ENOLCK)?;
         let node = self.tables().lock(index)?;
@@ -240,7 +243,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         Ok(())
     }
 
-    /// Runs `change` with a record locked, as a step that can be recovered.
+    /// Runs `change` with a record locked, as a recoverable step.
     fn with_locks<T>(&self, cachelet: u32, change: impl FnOnce(&'f Record) -> Result<T>) -> Result<T> {
         self.prepare(TableSlot::Nowhere, 0)?;
         self.intent().record.store(cachelet, Release);
@@ -253,13 +256,13 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         cleaned.and(changed)
     }
 
-    /// Where in a list an owner's range that begins at `start` belongs.
+    /// The link at which an owner's range that begins at `start` belongs.
     fn position(&self, record: &'f Record, owner: LockOwner, start: u64) -> &'f AtomicU32 {
         let mut link = &record.ranges;
         let mut among_own = false;
         for linked in walk(self.tables(), &record.ranges) {
             let own = linked.node.owner.load(Relaxed) == owner.word();
-            // Before an own range behind it; or else behind the last own one; or at the end.
+            // Before the owner's next range; otherwise after its last one; otherwise at the end.
             if (own && linked.node.start.load(Relaxed) >= start) || (among_own && !own) {
                 return linked.link;
             }
@@ -277,7 +280,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         self.first(head, &|other| other.conflicts(wanted))
     }
 
-    /// Sets a range to a kind, or to no lock. Nobody is in the way.
+    /// Sets a range to a lock kind, or unlocks it. No lock conflicts.
     fn set_range(&self, record: &'f Record, cachelet: u32, wanted: &LockRequest, kind: Option<LockKind>) -> Result<()> {
         let own = || {
             walk(self.tables(), &record.ranges).filter(|linked| linked.node.owner.load(Relaxed) == wanted.owner.word())
@@ -296,11 +299,12 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
                     whole.last = whole.last.max(held.range.last);
                 }
             } else if held.range.start < range.start && held.range.last > range.last {
-                // It is cut in two: the part behind becomes a node of its own.
+                // The range is split: the part behind becomes a separate node.
                 tail = Some(LockRequest { range: LockRange { start: range.last + 1, last: held.range.last }, ..held });
             }
         }
-        // All that can fail comes first. Then what is added, and then what goes: at every moment all is held that is held before and after.
+        // All that can fail comes first. Additions precede removals, so at every instant all bytes
+        // stay locked that are locked both before and after.
         let tail = match tail {
             Some(tail) => Some((tail.range.start, self.new_lock(0, cachelet, &tail)?)),
             None => None,
@@ -350,7 +354,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
             self.set_range(record, node.cachelet, wanted, kind).map(Ok)
         })?;
         if changed.is_ok() {
-            // Even a lock may let others in: one that was exclusive before.
+            // A lock may also admit others, if it replaces an exclusive one.
             wake_waiters(self.processes, self.tables().record(node.cachelet)?);
         }
         Ok(changed)
@@ -365,7 +369,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
                 if Some(LockRequest::read(own.node).kind) == kind {
                     return Ok(Locked::Done);
                 }
-                // Also where the new one is refused, as on Linux.
+                // Even if the new lock is refused, as on Linux.
                 self.remove_lock(&own)?;
                 released = true;
             }
@@ -383,7 +387,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         })?;
         if released {
             let record = self.tables().record(node.cachelet)?;
-            // Not for oneself: what was seen stays what is waited for.
+            // The own wake-up does not count: the version to wait for is adjusted.
             wake_waiters(self.processes, record);
             if let Locked::Blocked(blocked) = locked {
                 return Ok(Locked::Blocked(Blocked { version: blocked.version.wrapping_add(1), ..blocked }));
@@ -392,13 +396,15 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         Ok(locked)
     }
 
-    /// Whether the actor's process has to give up waiting for `blocker`: the processes wait for each other in a ring, and it was the last to come. The
-    /// others of the ring find the same, so one of them is told, whoever looks when. If the last one looked before another had said what it waits for, it finds
-    /// the ring when it attempts again.
+    /// Whether the transaction's process must stop waiting for `blocker`, because the processes
+    /// wait for each other in a cycle and its wait is the newest. All processes of the cycle agree
+    /// on the newest, so exactly one is the victim, in whatever order they check. If the newest
+    /// checks before another one has published its wait, it finds the cycle at its next attempt.
     fn is_deadlock_victim(&self, blocker: LockOwner) -> Result<bool> {
         let Some(ring) = self.deadlock_cycle(blocker)? else { return Ok(false) };
-        // Who is passed is not held meanwhile: a ring of what was true one after the other is none. One whose waits are the same when looked at again was there
-        // between the two looks, since who waits releases nothing.
+        // A walk holds no locks: waits seen one after the other need not coexist. A cycle whose
+        // waits are the same on a second walk existed between the two walks, because a waiter
+        // releases nothing.
         if self.deadlock_cycle(blocker)? != Some(ring) {
             return Ok(false);
         }
@@ -406,7 +412,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         Ok(ring.iter().flatten().all(|other| !other.is_newer(mine)))
     }
 
-    /// The waits from that of `blocker` to the actor's own, if they lead there.
+    /// The waits from that of `blocker` to that of the transaction's process, if they form a cycle.
     fn deadlock_cycle(&self, blocker: LockOwner) -> Result<Option<[Option<Wait>; CYCLE_MAX]>> {
         let me = LockOwner::Process(self.table);
         let mut ring = [None; CYCLE_MAX];
@@ -424,7 +430,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
         Ok(None)
     }
 
-    /// Whom a process waits for at this moment.
+    /// The owner that a process waits for at this instant.
     fn blocker_of(&self, table: u32, wait: Wait) -> Result<Option<LockOwner>> {
         if wait.cachelet == 0 {
             return Ok(None);
@@ -438,7 +444,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
     }
 }
 
-/// A wait of a process for a range: which one, and of which file; no file if it does not wait.
+/// A wait of a process for a range: its number and its file; no file if the process does not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wait {
     number: u32,
@@ -448,7 +454,7 @@ struct Wait {
 impl Wait {
     const NONE: Wait = Wait { number: 0, cachelet: 0 };
 
-    /// Whether it began after another one. Of two that began at once both agree.
+    /// Whether it began after another one. Both waits yield the same answer.
     fn is_newer(self, other: Wait) -> bool {
         (self.number.wrapping_sub(other.number) as i32) > 0
     }
@@ -461,16 +467,17 @@ impl Slot {
     }
 
     fn set_wait(&self, wait: Wait) {
-        // With what comes before and after in its order: what is waited for is there when the wait is seen, and stays until it is not.
+        // Ordered against the accesses before and after it: the wait's parameters are visible when
+        // the wait is, and stay until it ends.
         self.waits_in.swap((wait.number as u64) << 32 | wait.cachelet as u64, SeqCst);
     }
 
-    /// It waits for no range.
+    /// The process waits for no range.
     pub(super) fn end_wait(&self) {
         self.set_wait(Wait::NONE);
     }
 
-    /// What the wait is for.
+    /// The parameters of the wait.
     fn waits_for(&self) -> (LockRange, LockKind) {
         let last = self.waits_last.load(Relaxed);
         let kind = if last & EXCLUSIVE != 0 { LockKind::Exclusive } else { LockKind::Shared };
@@ -478,10 +485,11 @@ impl Slot {
     }
 }
 
-/// Locks. Blocking calls are a loop of the front: attempt; if blocked, [`Process::wait_for_lock`]; if a signal came, EINTR; again from looking the
-/// descriptor up, since it may be closed meanwhile.
+/// Locks. The VFS layer implements blocking calls as a loop: attempt; if blocked,
+/// [`Process::wait_for_lock`]; after a signal, EINTR; otherwise look up the descriptor again,
+/// because it may be closed meanwhile.
 impl<'f, M: Memory> Process<'f, M> {
-    /// flock(2): `None` unlocks. A conversion that is blocked has lost the lock before, as on Linux.
+    /// flock(2); `None` unlocks. A blocked conversion has already lost the old lock, as on Linux.
     pub fn flock(&self, thread: &Thread<'f, M>, fd: u32, kind: Option<LockKind>) -> Result<Locked> {
         let transaction = self.processes.begin(thread, self.index)?;
         let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
@@ -499,8 +507,9 @@ impl<'f, M: Memory> Process<'f, M> {
         transaction.flock(file.node(), &wanted, kind)
     }
 
-    /// fcntl(F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW): `None` unlocks. `of_description`: an OFD lock. EBADF: not ours, or not opened for that;
-    /// ENOLCK: too many locks; EDEADLK (if `waits`, and not for OFD locks): to wait would be for ever.
+    /// fcntl(F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW); `None` unlocks. `of_description`: an
+    /// OFD lock. EBADF: not of this file system, or not opened for this access. ENOLCK: too many
+    /// locks. EDEADLK (if `waits`, and not for OFD locks): the wait would never end.
     pub fn lock_range(
         &self,
         thread: &Thread<'f, M>,
@@ -529,7 +538,7 @@ impl<'f, M: Memory> Process<'f, M> {
             Err(in_the_way) => in_the_way,
         };
         if waits && !of_description {
-            // Said before looking: of two that close a ring at once at least one sees it.
+            // Published before the check: if two waits close a cycle at once, at least one sees it.
             self.publish_wait(&blocked, &wanted)?;
             if transaction.is_deadlock_victim(other.owner)? {
                 self.end_wait();
@@ -543,7 +552,7 @@ impl<'f, M: Memory> Process<'f, M> {
         if of_description { LockOwner::Description(file) } else { LockOwner::Process(self.table_index) }
     }
 
-    /// Says what the process waits for. To say the same again is to go on waiting.
+    /// Publishes what the process waits for. Publishing the same again continues the wait.
     fn publish_wait(&self, blocked: &Blocked, wanted: &LockRequest) -> Result<()> {
         let (table, cachelet) = (self.table, blocked.node.cachelet);
         if table.wait().cachelet == cachelet && table.waits_for() == (wanted.range, wanted.kind) {
@@ -558,8 +567,8 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(())
     }
 
-    /// fcntl(F_GETLK, F_OFD_GETLK): the first lock in the way. `None` asks for the locks of the description itself, as Linux does since 6.6; of
-    /// a process that is EINVAL.
+    /// fcntl(F_GETLK, F_OFD_GETLK): the first conflicting lock. `None` queries the locks of the
+    /// description itself, as Linux does since 6.6; for a process that is EINVAL.
     pub fn conflict(
         &self,
         thread: &Thread<'f, M>,
@@ -588,8 +597,9 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(found.map(Conflict::from))
     }
 
-    /// Sleeps until the locks of the file change, a signal comes, or a short time has passed (100 ms: after that somebody looks whether
-    /// the blocker still lives). The caller then attempts again, unless a signal came. Holds no [`InFlightFile`](super::InFlightFile).
+    /// Sleeps until the locks of the file change, a signal arrives, or 100 ms have passed; after
+    /// the timeout it checks whether the blocker still lives. The caller then attempts again,
+    /// unless a signal arrived. The caller must not hold an [`InFlightFile`](super::InFlightFile).
     pub fn wait_for_lock(&self, thread: &Thread<'f, M>, blocked: &Blocked) {
         let Ok(record) = self.processes.tables.record(blocked.node.cachelet) else { return };
         record.waiters.store(1, SeqCst);
@@ -598,7 +608,7 @@ impl<'f, M: Memory> Process<'f, M> {
         }
         self.processes.platform().wait(&record.version, blocked.version, WAIT_MS);
         if record.version.load(Acquire) == blocked.version {
-            // Nobody gave anything up: perhaps because he cannot any more.
+            // No lock was released: the blocker may be dead.
             let _ = match blocked.blocker {
                 LockOwner::Process(slot) | LockOwner::Foreign { mount: slot, .. } => {
                     self.processes.reap_if_dead(thread, slot).map(u32::from)
@@ -608,13 +618,15 @@ impl<'f, M: Memory> Process<'f, M> {
         }
     }
 
-    /// The wait is over (locked, interrupted, given up): to be called at the end of every loop that waited.
+    /// Ends the wait (locked, interrupted or given up). Call it at the end of every loop that
+    /// waited.
     pub fn end_wait(&self) {
         self.table.end_wait();
     }
 
-    /// Sets the locks of an owner that only another front knows, by `number`, on a file that this process holds: `None` unlocks. `whole`: as
-    /// flock does; else a range. `pid` is what F_GETLK tells. For a mount on the same image.
+    /// Sets the locks of a foreign owner, known to another VFS layer by `number`, on a file that
+    /// this process holds; `None` unlocks. Without `range` it acts as flock. `pid` is what F_GETLK
+    /// reports. For a mount on the same image.
     pub fn lock_foreign(
         &self,
         thread: &Thread<'f, M>,
@@ -637,7 +649,7 @@ impl<'f, M: Memory> Process<'f, M> {
         })
     }
 
-    /// The first lock in the way of a foreign owner's.
+    /// The first lock that conflicts with one of a foreign owner.
     pub fn conflict_foreign(
         &self,
         thread: &Thread<'f, M>,
@@ -654,7 +666,7 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 }
 
-/// Releases all locks of the foreign owners of a front that died.
+/// Releases all locks of the foreign owners of a dead VFS layer.
 pub(super) fn release_mount_locks<M: Memory>(transaction: &TableTransaction<'_, '_, M>) -> Result<()> {
     let mount = transaction.index;
     let is_ours = |owner| matches!(owner, LockOwner::Foreign { mount: of, .. } if of == mount);
@@ -663,7 +675,7 @@ pub(super) fn release_mount_locks<M: Memory>(transaction: &TableTransaction<'_, 
         if !is_ours(LockOwner::from_word(node.owner.load(Relaxed))) {
             return Ok(());
         }
-        // It may have become another one since; then nothing there is ours.
+        // The node may have been reused meanwhile; then the list holds no lock of this mount.
         let cachelet = node.record.load(Relaxed);
         transaction.prepare(TableSlot::Nowhere, 0)?;
         transaction.intent().record.store(cachelet, Release);

@@ -1,4 +1,5 @@
-//! Which files a process has mapped where: so that the file's blocks stay while somebody looks at them, and come back when he is gone.
+//! Records of a process's file mappings. A mapped file's blocks stay in place, and its space is
+//! freed only after the last mapping has ended.
 
 use super::lists::walk_mappings;
 use super::shared_tables::{MappingNode, TableKind};
@@ -41,7 +42,7 @@ impl FileMapping {
         self.address.saturating_add(self.length)
     }
 
-    /// The part of it that is in an address range.
+    /// The part within an address range.
     fn part(&self, from: u64, to: u64) -> Option<FileMapping> {
         let (address, end) = (self.address.max(from), self.end().min(to));
         let length = end.checked_sub(address).filter(|length| *length > 0)?;
@@ -72,7 +73,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         self.resume()
     }
 
-    /// The first mapping of a slot that `wanted` says yes to.
+    /// The first mapping of a slot for which `wanted` returns true.
     pub(super) fn find_mapping(
         &self,
         slot: u32,
@@ -88,7 +89,8 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         Ok(found)
     }
 
-    /// Forgets an address range. What stays of a mapping is recorded anew first, so that the file is held all the time.
+    /// Removes the records of an address range. The remaining parts are recorded first, so that the
+    /// file is held all the time.
     fn cut(&self, slot: u32, from: u64, to: u64) -> Result<()> {
         while let Some((index, mapping)) = self.find_mapping(slot, &mut |mapping| mapping.part(from, to).is_some())? {
             for rest in [mapping.part(0, from), mapping.part(to, u64::MAX)].into_iter().flatten() {
@@ -99,10 +101,11 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         Ok(())
     }
 
-    /// Forgets a mapping; if the process may have stored into it, the file's times say so.
+    /// Removes the record of a mapping. If the process may have stored into it, updates the file's
+    /// times.
     fn end_mapping(&self, slot: u32, index: u32, mapping: &FileMapping) -> Result<()> {
         if mapping.stores && !mapping.inherited {
-            // An image without room for it leaves the times as they are: what ends cannot fail.
+            // If the image has no space for that, the times stay: ending a mapping cannot fail.
             let _ = self.thread.record_stores(mapping.node);
         }
         self.drop_mapping(slot, index)
@@ -114,7 +117,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         self.add_mapping(child, &FileMapping { inherited: true, ..mapping })
     }
 
-    /// Forgets all mappings of a slot.
+    /// Removes all mappings of a slot.
     pub(super) fn drop_mappings(&self, slot: u32) -> Result<()> {
         while let Some((index, mapping)) = self.find_mapping(slot, &mut |_| true)? {
             self.end_mapping(slot, index, &mapping)?;
@@ -125,14 +128,15 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
 
 /// Mappings.
 impl<'f, M: Memory> Process<'f, M> {
-    /// Records a mapping *before* it is made; parts of others at the same addresses are gone then (MAP_FIXED; the front has taken care that no
-    /// thread relies on them). From here on the file is changed in place, and no block of it is used for anything else. ENOMEM: too many.
+    /// Records a mapping *before* it is made. Parts of other mappings at the same addresses are
+    /// removed (MAP_FIXED; the VFS layer ensures that no thread relies on them). From here on the
+    /// file is changed in place, and its blocks are not reused. ENOMEM: too many mappings.
     pub fn add_mapping(&self, thread: &Thread<'f, M>, mapping: &FileMapping) -> Result<()> {
         if mapping.length == 0 || mapping.address.checked_add(mapping.length).is_none() {
             return Err(Errno::EINVAL);
         }
         let transaction = self.processes.begin(thread, self.index)?;
-        // What is cut away may be all that holds the file.
+        // The removed part may be the only reference to the file.
         let old =
             transaction.find_mapping(self.index, &mut |old| old.part(mapping.address, mapping.end()).is_some())?;
         if old.is_some() {
@@ -141,8 +145,8 @@ impl<'f, M: Memory> Process<'f, M> {
         transaction.add_mapping(self.index, mapping)
     }
 
-    /// Allows or refuses, *before* mprotect, that the process stores into the shared mappings of an address range. EACCES: one is of a file
-    /// that was not opened for writing.
+    /// Permits, *before* mprotect, stores of the process into the shared mappings of an address
+    /// range. EACCES: one of the files was not opened for writing.
     pub fn allow_stores(&self, thread: &Thread<'f, M>, address: u64, length: u64) -> Result<()> {
         let end = address.saturating_add(length);
         let transaction = self.processes.begin(thread, self.index)?;
@@ -159,8 +163,9 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(())
     }
 
-    /// What msync adds to a range of addresses: the files' times change where the process may have stored, and if `durable`, so is what was stored. Whether
-    /// any of it is ours.
+    /// The work of msync on an address range: updates the times of files that the process may have
+    /// stored into, and with `durable` makes the stores durable. Returns whether the range begins
+    /// with a mapping of this file system.
     pub fn sync_mappings(&self, thread: &Thread<'f, M>, address: u64, length: u64, durable: bool) -> Result<bool> {
         let end = address.saturating_add(length);
         let mut at = address;
@@ -178,12 +183,13 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(at > address)
     }
 
-    /// Forgets the mappings of an address range, *after* it was unmapped or replaced; parts of a mapping outside stay. ENOMEM: too many.
+    /// Removes the mappings of an address range, *after* it was unmapped or replaced; the parts
+    /// outside remain. ENOMEM: too many mappings.
     pub fn remove_mappings(&self, thread: &Thread<'f, M>, address: u64, length: u64) -> Result<()> {
         self.processes.begin(thread, self.index)?.cut(self.index, address, address.saturating_add(length))
     }
 
-    /// The mapping at an address, if it is of this file system.
+    /// The mapping at an address, if it belongs to this file system.
     pub fn mapping_at(&self, thread: &Thread<'f, M>, address: u64) -> Result<Option<FileMapping>> {
         let transaction = self.processes.begin(thread, self.index)?;
         let found =
@@ -191,7 +197,7 @@ impl<'f, M: Memory> Process<'f, M> {
         Ok(found.map(|(_, mapping)| mapping))
     }
 
-    /// Gives all mappings to `each`, in no order; it must not call this layer.
+    /// Calls `each` with all mappings, in no particular order; it must not call this layer.
     pub fn mappings(&self, thread: &Thread<'f, M>, each: &mut dyn FnMut(&FileMapping)) -> Result<()> {
         let transaction = self.processes.begin(thread, self.index)?;
         let all = transaction.find_mapping(self.index, &mut |mapping| {

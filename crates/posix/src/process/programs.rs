@@ -1,7 +1,8 @@
-//! Which files run as programs: nobody opens one for writing meanwhile, and nobody runs what is open for writing (ETXTBSY).
+//! Files that run as programs: they cannot be opened for writing, and files open for writing cannot
+//! be run (ETXTBSY).
 //!
-//! There are no counts that a death could leave behind: a process names its program in its slot, and whoever wants to know looks at all slots. That is asked seldom, of files that
-//! may be executed only.
+//! There are no counts that a death could leave wrong: a process names its program in its slot, and
+//! a query searches all slots. Queries are rare, and concern only executable files.
 
 use super::shared_tables::{SLOTS, TableKind};
 use super::{Process, Processes};
@@ -10,7 +11,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use engine::{Protection, Thread};
 use pmem::Memory;
 
-/// A file that runs: inode number and generation.
+/// A running file: inode number and generation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Program {
     number: u64,
@@ -27,7 +28,7 @@ impl Program {
 impl<'f, M: Memory> Processes<'f, M> {
     /// Whether a living process runs this program.
     pub fn runs(&self, thread: &Thread<'f, M>, program: Program) -> Result<bool> {
-        // Who died without a word still seems to run it.
+        // A dead process that is not reaped yet still appears to run it.
         Ok(self.seems_to_run(program)? && (self.reap(thread)? == 0 || self.seems_to_run(program)?))
     }
 
@@ -41,7 +42,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(false)
     }
 
-    /// Whether somebody living has a file open for writing.
+    /// Whether a living process has a file open for writing.
     pub fn is_written(&self, thread: &Thread<'f, M>, number: u64) -> Result<bool> {
         Ok(self.seems_written(number)? && (self.reap(thread)? == 0 || self.seems_written(number)?))
     }
@@ -58,14 +59,14 @@ impl<'f, M: Memory> Processes<'f, M> {
 }
 
 impl<M: Memory> Process<'_, M> {
-    /// The program that it runs, if that is in the mount.
+    /// The program that the process runs, if that is in the mount.
     pub fn program(&self) -> Option<Program> {
         let [number, generation] = &self.slot.program;
         let number = Some(number.load(Acquire)).filter(|&number| number != 0)?;
         Some(Program { number, generation: generation.load(Relaxed) as u32 })
     }
 
-    /// Before exec, which keeps the slot: the program that it is about to run.
+    /// Sets the program that the process is about to run, before exec, which keeps the slot.
     pub fn set_program(&self, program: Option<Program>) {
         let [number, generation] = &self.slot.program;
         number.store(0, Release);

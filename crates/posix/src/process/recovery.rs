@@ -1,7 +1,8 @@
-//! What a dead process was at: put in order by whoever takes its slot over.
+//! Recovery of a dead process's transaction, by the process that reaps its slot.
 //!
-//! The steps and what they promise are those of [`super::table_transaction`]: here the one that was under way is put back to its beginning, and the operation then undone (while
-//! nothing refers to what was taken) or gone on with.
+//! The steps and their guarantees are those of [`super::table_transaction`]. Recovery rolls the
+//! interrupted step back to its beginning. Then it rolls the transaction back, while nothing refers
+//! to what was taken, or completes it.
 
 use super::shared_tables::TableKind;
 use super::table_transaction::{BUSY, TableSlot, TableTransaction, TransactionStep};
@@ -11,20 +12,21 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
 
 impl<M: Memory> TableTransaction<'_, '_, M> {
-    /// Of a process that is gone: puts in order what its threads were at, and frees their slots.
+    /// For a dead process: recovers the transactions of its threads, and frees their slots.
     pub fn recover_members(&self) -> Result<()> {
         for word in &self.slot.members {
             let Some(index) = word.load(Acquire).checked_sub(1) else { continue };
             let slot = self.tables().slot(index)?;
             self.as_member(index, slot).recover()?;
-            // In this order: a slot that is in the list is this process's.
+            // In this order: a slot in the list belongs to this process.
             word.store(0, Release);
             life::free_slot(slot);
         }
         Ok(())
     }
 
-    /// Puts in order what the slot's process was at when it ended: finished or undone, no lock held but the table's.
+    /// Recovers the transaction that the slot's process was in when it ended: completed or rolled
+    /// back, with no lock held except the table's.
     pub fn recover(&self) -> Result<()> {
         let step = self.present_step();
         self.free_locks(step)?;
@@ -47,7 +49,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         done
     }
 
-    /// Gives up the locks that the intent names, putting back a count that was perhaps changed.
+    /// Releases the locks that the intent names, and restores a count that may have changed.
     fn free_locks(&self, step: TransactionStep) -> Result<()> {
         let intent = self.intent();
         let counting = intent.counting.load(Acquire) != 0;
@@ -67,7 +69,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
             if counting && matches!(step, TransactionStep::TakeRecord | TransactionStep::DropRecord) {
                 record.counts.store(before, Release);
             }
-            // What is given is given once more, marks included; what was taken is undone here.
+            // Releases are repeated, marks included; acquisitions are undone here.
             if counting && step == TransactionStep::TakeRecord {
                 self.mark(cachelet, before.wrapping_add(intent.change.load(Relaxed)), before)?;
             }
@@ -84,7 +86,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         Ok(())
     }
 
-    /// Frees what was claimed and is not used.
+    /// Frees entries that were claimed and not used.
     pub fn undo_claims(&self) -> Result<()> {
         let intent = self.intent();
         let Some(kind) = TableKind::from_number(intent.claimed_table.load(Relaxed)) else { return Ok(()) };
