@@ -1,10 +1,13 @@
-//! POSIX access control lists: `system.posix_acl_access` and `system.posix_acl_default` (acl(5), in the kernel's layout of the attribute).
+//! POSIX access control lists: `system.posix_acl_access` and `system.posix_acl_default` (acl(5), in
+//! the kernel's layout of the attribute).
 //!
 //! Invariants
-//! - A list is kept as an extended attribute, in sorted order of tags and with a mask if it names anybody. What the mode says, too (owner, mask,
-//!   others), counts from the mode only, so chmod need not touch the list; who asks for the list gets these entries from the mode.
-//! - An access list that says no more than a mode is not kept.
-//! - A file whose attributes hold a list has [`Attributes::access_list`] set, durably before the list is there. It may stay set without one.
+//! - A list is stored as an extended attribute, sorted by tag. It has a mask if it has named
+//!   entries. Owner, mask and others come from the mode alone, so chmod need not change the list;
+//!   reads of the list fill in these entries from the mode.
+//! - An access list equivalent to a mode is not stored.
+//! - A file whose attributes hold a list has [`Attributes::access_list`] set, durably before the
+//!   list exists. It may stay set without one.
 
 use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Credentials, Want};
@@ -13,25 +16,25 @@ use engine::format::FileKind;
 use engine::{Changes, Error, NewNode, Node, Protection};
 use pmem::Memory;
 
-/// Name of the list that says who may do what.
+/// Attribute of the list that grants access.
 pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
-/// Name of the list that what is made in a directory inherits.
+/// Attribute of the list that new entries of a directory inherit.
 pub(crate) const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
 
-/// Bytes of the version in front.
+/// Bytes of the version at the start.
 const HEADER_BYTES: usize = 4;
-/// The one layout that there is.
+/// The only defined version.
 const VERSION: u32 = 2;
 /// Tag (2 bytes), permissions (2), id (4).
 const ENTRY_BYTES: usize = 8;
-/// The longest list: 511 entries. A longer one finds no space, as on other file systems.
+/// The longest list: 511 entries. Longer ones fail with ENOSPC, as on other file systems.
 const LIST_BYTES_MAX: usize = HEADER_BYTES + 511 * ENTRY_BYTES;
-/// Where an entry has no id.
+/// The id of entries without one.
 const NO_ID: u32 = u32::MAX;
 /// The permission bits of a mode.
 const MODE_BITS: u32 = 0o777;
 
-/// Whom an entry is about; the numbers are those of the attribute.
+/// Subject of an entry; the numbers are those of the attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 enum Tag {
@@ -50,7 +53,7 @@ impl Tag {
             .find(|tag| *tag as u16 == raw)
     }
 
-    /// Where the permissions of such an entry are in a mode, if they are there.
+    /// Position of the entry's permissions in a mode, if the mode holds them.
     fn mode_shift(self) -> Option<u32> {
         match self {
             Tag::Owner => Some(6),
@@ -68,15 +71,16 @@ struct AccessListEntry {
     id: u32,
 }
 
-/// A list that holds together.
+/// A list.
 struct AccessList {
     bytes: [u8; LIST_BYTES_MAX],
     length: usize,
 }
 
 impl AccessList {
-    /// From an attribute's value; none for an empty one. EOPNOTSUPP for another version, EINVAL for what has no entries. Whether they make up a
-    /// list [`AccessList::check`] tells: who may not set one learns that first.
+    /// From an attribute's value; `None` for an empty list. EOPNOTSUPP: another version; EINVAL:
+    /// not a sequence of entries. [`AccessList::check`] validates the entries later, because a
+    /// missing permission takes precedence.
     fn from_value(value: &[u8]) -> Result<Option<AccessList>> {
         let (version, entries) = value.split_first_chunk().ok_or(Errno::EINVAL)?;
         if u32::from_le_bytes(*version) != VERSION {
@@ -111,7 +115,7 @@ impl AccessList {
         self.length.saturating_sub(HEADER_BYTES) / ENTRY_BYTES
     }
 
-    /// None for an entry that makes no sense.
+    /// `None` for an invalid entry.
     fn entry(&self, index: usize) -> Option<AccessListEntry> {
         let (tag, rest) = self.raw(index)?;
         let [permissions0, permissions1, id @ ..] = rest;
@@ -120,7 +124,7 @@ impl AccessList {
         (permissions <= 7).then_some(AccessListEntry { tag, permissions, id: u32::from_le_bytes(id) })
     }
 
-    /// The tag of an entry and what comes behind it.
+    /// The tag of an entry, and the bytes after it.
     fn raw(&self, index: usize) -> Option<(u16, [u8; 6])> {
         let entry = self.value().get(HEADER_BYTES + index * ENTRY_BYTES..)?.first_chunk::<ENTRY_BYTES>()?;
         let [tag0, tag1, rest @ ..] = *entry;
@@ -141,7 +145,8 @@ impl AccessList {
         self.bytes[at..at + 2].copy_from_slice(&(permissions as u16).to_le_bytes());
     }
 
-    /// That every entry makes sense and they come in order: owner, users, owning group, groups, mask, others; with a mask where somebody is named.
+    /// Checks that all entries are valid and in order: owner, users, owning group, groups, mask,
+    /// others; with a mask if there are named entries.
     fn check(&self) -> Result<()> {
         let mut allowed: &[Tag] = &[Tag::Owner];
         let mut masked = true;
@@ -164,19 +169,19 @@ impl AccessList {
         if complete { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
-    /// The permission bits of a mode that says the same or, if somebody is named or masked, the most that the list grants.
+    /// The equivalent permission bits; with named entries or a mask, the most that the list grants.
     fn mode(&self) -> u32 {
         let of = |tag| self.entries().find(|entry| entry.tag == tag).map(|entry| entry.permissions);
         let group = of(Tag::Mask).or(of(Tag::OwningGroup)).unwrap_or(0);
         of(Tag::Owner).unwrap_or(0) << 6 | group << 3 | of(Tag::Others).unwrap_or(0)
     }
 
-    /// Whether a mode says all that the list does.
+    /// Whether a mode expresses the whole list.
     fn is_mode(&self) -> bool {
         !self.entries().any(|entry| matches!(entry.tag, Tag::User | Tag::Group | Tag::Mask))
     }
 
-    /// Puts what the mode says into the list.
+    /// Copies the permissions of the mode into the list.
     fn follow_mode(&mut self, mode: u32) {
         for index in 0..self.count() {
             if let Some(entry) = self.entry(index)
@@ -187,7 +192,8 @@ impl AccessList {
         }
     }
 
-    /// Whether somebody who is not the owner gets what he wants, by acl(5): an entry for him, else any group's of his, else what others get.
+    /// Whether a user other than the owner is granted access, by acl(5): by the user's own entry,
+    /// otherwise by that of any of the user's groups, otherwise as others.
     fn grants(&self, credentials: &Credentials<'_>, file: &Protection, want: Want) -> bool {
         let masked = |permissions: u32| permissions & (file.mode >> 3) & want.0 == want.0;
         if let Some(entry) = self.entries().find(|entry| entry.tag == Tag::User && entry.id == credentials.uid) {
@@ -210,10 +216,10 @@ impl AccessList {
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Checks permissions by mode and access list: EACCES where they are missing.
+    /// Checks permissions by mode and access list; EACCES if they are missing.
     #[inline]
     pub(crate) fn permit(&self, file: &Protection, want: Want) -> Result<()> {
-        // Where the mode gives its group nothing the list gives nobody anything.
+        // If the mode grants its group nothing, the list grants nothing.
         let by_mode = !file.access_list
             || self.credentials.checked
             || self.credentials.uid == file.uid
@@ -224,14 +230,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     #[cold]
     #[inline(never)]
     fn permit_by_list(&self, file: &Protection, want: Want) -> Result<()> {
-        // A reference of its own; the file is in use, so it is at hand.
+        // A separate reference; the file is in use, so its cachelet is present.
         let node = NodeRef::owned(self.thread, self.thread.node(file.number, Some(file.generation))?);
         let Some(list) = self.list(node.node(), ACCESS_LIST)? else { return self.credentials.check(file, want) };
         let granted = list.grants(&self.credentials, file, want) || self.credentials.overrides(file, want);
         if granted { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// A list as it is kept.
+    /// A list as stored.
     fn list(&self, node: Node, name: &[u8]) -> Result<Option<AccessList>> {
         let mut list = AccessList { bytes: [0; LIST_BYTES_MAX], length: 0 };
         match self.thread.xattr(node, name, &mut list.bytes) {
@@ -239,7 +245,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             Err(Error::NoAttribute) => return Ok(None),
             Err(other) => return Err(other.into()),
         }
-        // Whoever may write the image may write anything.
+        // A process that can write the image can store any bytes.
         list.check().map_err(|_| Errno::EUCLEAN)?;
         Ok(Some(list))
     }
@@ -263,13 +269,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(list.length)
     }
 
-    /// setxattr of a list; an empty one removes it. The flags of setxattr mean nothing here.
+    /// setxattr of a list; an empty one removes it. The flags of setxattr have no effect here.
     pub(crate) fn set_list(&self, node: Node, name: &[u8], value: &[u8]) -> Result<()> {
         let list = AccessList::from_value(value)?;
         self.change_list(node, name, list.as_ref())
     }
 
-    /// removexattr of a list; that there is none is no error.
+    /// removexattr of a list; a missing list is no error.
     pub(crate) fn remove_list(&self, node: Node, name: &[u8]) -> Result<()> {
         self.change_list(node, name, None)
     }
@@ -302,8 +308,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// List and mode are two commits. So that a crash between them leaves nobody with more than the old or the new list grants, the mask
-    /// is what both have in common meanwhile.
+    /// List and mode are two commits. Meanwhile the mask is the intersection of both, so that a
+    /// crash between them never grants more than the old and the new list.
     fn replace_access_list(&self, node: Node, list: &AccessList) -> Result<()> {
         let new = list.mode();
         self.set_permissions(node, |old| old & !0o070 | old & new & 0o070)?;
@@ -317,7 +323,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.set_permissions(node, |_| new)
     }
 
-    /// Changes the permission bits and notes that there may be a list.
+    /// Changes the permission bits and records that there may be a list.
     fn set_permissions(&self, node: Node, bits: impl Fn(u32) -> u32) -> Result<()> {
         let credentials = self.credentials;
         self.thread.change(node, |file| {
@@ -330,7 +336,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(())
     }
 
-    /// Makes a file in a directory that may have a default list, by `create`: with what it inherits instead of the umask.
+    /// Creates a file, through `create`, in a directory that may have a default list: the list
+    /// replaces the umask.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_inheriting<R>(
@@ -343,7 +350,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let Some(inherited) = self.list(directory, DEFAULT_LIST)? else {
             return create(&NewNode { permissions: new.permissions & !umask, ..new });
         };
-        // What the list and the caller both grant.
+        // The intersection of the list and the requested mode.
         let permissions = new.permissions & (inherited.mode() | !MODE_BITS);
         let lists = [(ACCESS_LIST, inherited.value()), (DEFAULT_LIST, inherited.value())];
         let first = usize::from(inherited.is_mode());

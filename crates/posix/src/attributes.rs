@@ -1,4 +1,4 @@
-//! Attributes: stat, access, chmod, chown, utimens, statfs; and the rules by which set-id bits fall.
+//! Attributes: stat, access, chmod, chown, utimens, statfs; and the rules for clearing set-id bits.
 
 use crate::caller::Caller;
 use crate::credentials::{Capabilities, Credentials, Want};
@@ -11,25 +11,25 @@ use pmem::{BLOCK_BYTES, Memory};
 
 /// Permission bits that chmod changes.
 const PERMISSIONS: u32 = 0o7777;
-/// The name under which the kernel keeps a program's capabilities.
+/// The attribute with a program's capabilities.
 const FILE_CAPABILITIES: &[u8] = b"security.capability";
-/// A file's access time is written at least this often, even if it did not change meanwhile (relatime).
+/// A read updates an access time older than this even if the file did not change (relatime).
 const ACCESS_TIME_LAG_NS: i64 = 24 * 3600 * 1_000_000_000;
 
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeToSet {
-    /// Leave it.
+    /// Leave it unchanged.
     Omit,
-    /// The present.
+    /// The present time.
     Now,
-    /// This one, ns since 1970.
+    /// This time, in ns since 1970.
     At(i64),
 }
 
 impl TimeToSet {
-    /// From a `timespec` as utimensat takes it. EINVAL for ns out of range and for years that 64 bits of ns do not hold
-    /// (before 1678, after 2262): refused, never wrapped.
+    /// From a `timespec` of utimensat. EINVAL for ns out of range, and for years that 64 bits of ns
+    /// cannot represent (before 1678, after 2262): rejected, never wrapped.
     pub fn from_timespec(seconds: i64, nanoseconds: i64) -> Result<TimeToSet> {
         match nanoseconds {
             libc::UTIME_NOW => Ok(TimeToSet::Now),
@@ -51,25 +51,25 @@ impl TimeToSet {
     }
 }
 
-/// What statfs shows.
+/// Result of statfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystemStatus {
-    /// Bytes of a block.
+    /// Block size in bytes.
     pub block_bytes: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Free blocks; all of them are for everybody.
+    /// Free blocks; all of them are available to unprivileged users.
     pub blocks_free: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub files: u64,
     /// Free inodes.
     pub files_free: u64,
-    /// Longest name.
+    /// Longest name in bytes.
     pub name_bytes_max: u64,
 }
 
-/// The set-id bits that fall when somebody without FSETID changes a file: set-user-id always; set-group-id where it means what it says
-/// (group execution), or where the changer is not in the group.
+/// The set-id bits to clear when a caller without FSETID changes a file: set-user-id always;
+/// set-group-id if the group may execute the file, or if the caller is not in the group.
 fn dropped_set_id_bits(credentials: &Credentials<'_>, file: &Attributes) -> u32 {
     let mut fallen = file.mode & libc::S_ISUID;
     let group_executes = file.mode & libc::S_IXGRP != 0;
@@ -85,7 +85,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.stat(node)?)
     }
 
-    /// stat by path: what `report` makes of the attributes. It must not call the engine.
+    /// stat by path: returns the result of `report` on the attributes. `report` must not call the
+    /// engine.
     #[inline]
     pub fn query_path<T>(
         &self,
@@ -116,7 +117,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.query_path(walk_start, path, last_link, buffer, |attributes| Ok(*attributes))
     }
 
-    /// stat by any path. Takes no reference on the file where the last component is not followed further.
+    /// stat by any path. Takes no reference to the file unless the last component is followed.
     #[cold]
     fn stat_slow(
         &self,
@@ -147,8 +148,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.stat_name(directory, name)?)
     }
 
-    /// access(2): asks with this caller's ids, so for access and faccessat the front makes a caller of the real ones (with root's
-    /// capabilities only if the real user is root), for AT_EACCESS of those in effect.
+    /// access(2), with this caller's ids. For access and faccessat the VFS layer passes the real
+    /// ids (with root's capabilities only if the real user is root); for AT_EACCESS the effective
+    /// ones.
     pub fn access(&self, node: Node, want: Want) -> Result<()> {
         if want.0 & !7 != 0 {
             return Err(Errno::EINVAL);
@@ -156,7 +158,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.check(node, want).map(drop)
     }
 
-    /// access(2) for a file of which it is known who may use it.
+    /// access(2) for a file with known protection.
     pub fn access_of(&self, file: &Protection, want: Want) -> Result<()> {
         if want.0 & !7 != 0 {
             return Err(Errno::EINVAL);
@@ -164,7 +166,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.check_protection(file, want)
     }
 
-    /// The same for a file that is only seen on the way. None: a list decides, and the file must be read.
+    /// The same for a file without a reference. `None`: an access list decides, and must be read.
     #[inline]
     pub fn access_by_mode(&self, file: &Protection, want: Want) -> Result<Option<()>> {
         if file.access_list { Ok(None) } else { self.access_of(file, want).map(Some) }
@@ -208,7 +210,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(changed)
     }
 
-    /// chown. Set-id bits of anything but a directory fall, even for root.
+    /// chown. Clears set-id bits of anything but a directory, even for root.
     pub fn chown(&self, node: Node, uid: Option<u32>, gid: Option<u32>) -> Result<Attributes> {
         self.check_writable()?;
         let credentials = self.credentials;
@@ -233,7 +235,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         (uid_ok && gid_ok) || credentials.may(Capabilities::CHOWN)
     }
 
-    /// utimensat. With both omitted the kernel does not even look at the path, so fronts return before they resolve one.
+    /// utimensat. With both times omitted the kernel does not even resolve the path, so the VFS
+    /// layer returns earlier.
     pub fn set_times(&self, node: Node, accessed: TimeToSet, modified: TimeToSet) -> Result<Attributes> {
         if (accessed, modified) == (TimeToSet::Omit, TimeToSet::Omit) {
             return self.stat(node);
@@ -268,7 +271,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         })
     }
 
-    /// Lets set-id bits and file capabilities fall, as they must when a file's content changes. Cheap where there are none.
+    /// Clears set-id bits and file capabilities, as a change of content must. Cheap if there are
+    /// none.
     pub(crate) fn strip_privileges(&self, node: Node) -> Result<()> {
         let file = self.thread.stat(node)?;
         if file.kind != FileKind::Regular {
@@ -284,7 +288,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.drop_file_capabilities(node, &file)
     }
 
-    /// Only what can be executed is asked for capabilities: they mean nothing elsewhere, and a write should not pay for the question.
+    /// Only executable files are checked for capabilities: elsewhere they have no effect, and a
+    /// write need not pay for the query.
     fn drop_file_capabilities(&self, node: Node, file: &Attributes) -> Result<()> {
         if file.mode & 0o111 == 0 {
             return Ok(());
@@ -296,12 +301,12 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    /// Notes a read through a description, unless O_NOATIME keeps it quiet.
+    /// Records a read through a description, unless O_NOATIME is set.
     pub(crate) fn record_read(&self, file: &OpenFile) -> Result<()> {
         if file.flags() & libc::O_NOATIME != 0 { Ok(()) } else { self.record_access(file.node()) }
     }
 
-    /// Notes a read in the access time, as seldom as programs can tell (relatime).
+    /// Updates the access time after a read, as rarely as relatime permits.
     pub(crate) fn record_access(&self, node: Node) -> Result<()> {
         if self.thread.fs().is_read_only() {
             return Ok(());

@@ -1,41 +1,44 @@
-//! A file to which a thread keeps a reference beyond its calls, so that calls which use it need not count themselves.
+//! A reference to a file that a thread keeps beyond its calls, so that calls need not count
+//! references.
 //!
 //! Invariants
-//! - The reference is noted ([`Thread::record_reference`]) for as long as it is kept: if the thread dies, whoever puts its work in order gives it back.
-//! - Only the thread that keeps it changes what is kept, and not while a call uses it without a reference of its own.
-//! - All zero is a valid value: nothing is kept.
+//! - The reference is recorded ([`Thread::record_reference`]) as long as it is cached: if the
+//!   thread dies, recovery of its slot releases it.
+//! - Only the owning thread changes the cached reference, and not while a call uses it without its
+//!   own reference.
+//! - All zero is a valid value: nothing is cached.
 
 use core::cell::Cell;
 use engine::{Node, Thread};
 use pmem::Memory;
 
-/// What a thread keeps. See the head of this file.
+/// A thread's cached reference. See the head of this file.
 pub struct CachedReference {
     cachelet: Cell<u32>,
     number: Cell<u64>,
 }
 
 impl CachedReference {
-    /// Nothing yet.
+    /// An empty one.
     pub const fn new() -> CachedReference {
         CachedReference { cachelet: Cell::new(0), number: Cell::new(0) }
     }
 
-    /// What is kept.
+    /// The cached node.
     #[inline]
     pub fn node(&self) -> Option<Node> {
         let node = Node { cachelet: self.cachelet.get(), number: self.number.get() };
         (node.cachelet != 0).then_some(node)
     }
 
-    /// Takes charge of a reference that is noted, and gives the former one back.
+    /// Takes over a recorded reference, and releases the previous one.
     pub fn replace<M: Memory>(&self, thread: &Thread<'_, M>, node: Node) {
         self.release(thread);
         self.cachelet.set(node.cachelet);
         self.number.set(node.number);
     }
 
-    /// Gives the reference back.
+    /// Releases the reference.
     pub fn release<M: Memory>(&self, thread: &Thread<'_, M>) {
         if let Some(before) = self.node() {
             self.discard();
@@ -43,14 +46,15 @@ impl CachedReference {
         }
     }
 
-    /// Gives the reference to a directory back that has been removed: it takes room for as long as somebody has one.
+    /// Releases the reference to a removed directory, whose space is freed only without references.
     pub(crate) fn release_removed<M: Memory>(&self, thread: &Thread<'_, M>) {
         if self.node().is_some_and(|node| thread.is_removed(node)) {
             self.release(thread);
         }
     }
 
-    /// It is another thread's: this is a copy that a fork made, or that thread has gone.
+    /// Forgets the reference without releasing it: it belongs to another thread (this is a copy
+    /// made by fork, or that thread has ended).
     pub fn discard(&self) {
         self.cachelet.set(0);
     }

@@ -1,4 +1,4 @@
-//! A thread inside the engine that acts for somebody, and references that give themselves back.
+//! A thread inside the engine with credentials, and references that are released on drop.
 
 use crate::cached_reference::CachedReference;
 use crate::credentials::{Credentials, Want};
@@ -9,17 +9,17 @@ use engine::format::FileKind;
 use engine::{Attributes, Node, Protection, Thread};
 use pmem::{Direct, Memory};
 
-/// A thread inside the engine acting with somebody's credentials. All calls are its methods.
+/// A thread inside the engine that acts with given credentials. All calls are its methods.
 ///
-/// Nodes that are passed in stay the caller's: the method uses them and releases none of them.
+/// Nodes passed in remain the caller's: a method uses them and releases none of them.
 pub struct Caller<'t, 'f, M: Memory = Direct> {
     /// The thread.
     pub thread: &'t Thread<'f, M>,
-    /// On whose behalf.
+    /// The credentials.
     pub credentials: Credentials<'t>,
-    /// Ways that this thread has gone before, if somebody keeps them.
+    /// The thread's path cache, if there is one.
     pub path_cache: Option<&'t PathCache>,
-    /// The directory in which this thread last used a name by a path that leads there, if somebody keeps it.
+    /// The thread's cached reference to the parent directory of its last path, if there is one.
     pub parent: Option<&'t CachedReference>,
 }
 
@@ -30,7 +30,7 @@ impl<M: Memory> Clone for Caller<'_, '_, M> {
 }
 impl<M: Memory> Copy for Caller<'_, '_, M> {}
 
-/// A node with a reference that is given back on drop; or one that somebody else keeps alive meanwhile.
+/// A node with a reference that is released on drop, or a borrowed node.
 pub struct NodeRef<'t, 'f, M: Memory = Direct> {
     thread: &'t Thread<'f, M>,
     node: Node,
@@ -38,29 +38,29 @@ pub struct NodeRef<'t, 'f, M: Memory = Direct> {
 }
 
 impl<'t, 'f, M: Memory> NodeRef<'t, 'f, M> {
-    /// Takes charge of a reference.
+    /// Takes over a reference.
     pub fn owned(thread: &'t Thread<'f, M>, node: Node) -> Self {
-        // If this thread dies in the middle of the call, whoever puts its work in order gives the reference back.
+        // If this thread dies within the call, recovery of its slot releases the reference.
         thread.record_reference(node);
         NodeRef { thread, node, owned: true }
     }
 
-    /// A node that the caller keeps alive for as long as this lives.
+    /// A node that the caller keeps referenced for the lifetime of this value.
     pub fn borrowed(thread: &'t Thread<'f, M>, node: Node) -> Self {
         NodeRef { thread, node, owned: false }
     }
 
-    /// Whether this has a reference of its own.
+    /// Whether this owns a reference.
     pub(crate) fn is_owned(&self) -> bool {
         self.owned
     }
 
-    /// The node, for as long as this lives.
+    /// The node, valid for the lifetime of this value.
     pub fn node(&self) -> Node {
         self.node
     }
 
-    /// The node with a reference that the caller must give back.
+    /// The node with a reference that the caller must release.
     pub fn into_node(self) -> Result<Node> {
         match self.owned {
             true => self.thread.unrecord_reference(self.node),
@@ -71,7 +71,7 @@ impl<'t, 'f, M: Memory> NodeRef<'t, 'f, M> {
 }
 
 impl<'t, 'f, M: Memory> NodeRef<'t, 'f, M> {
-    /// The node with a reference that the caller must give back, noted still: see
+    /// The node with a reference that the caller must release and that is still recorded: see
     /// [`Thread::record_reference`].
     pub(crate) fn into_recorded(self) -> Result<Node> {
         if !self.owned {
@@ -91,37 +91,37 @@ impl<M: Memory> Drop for NodeRef<'_, '_, M> {
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// A thread acting for somebody.
+    /// A caller without caches.
     pub fn new(thread: &'t Thread<'f, M>, credentials: Credentials<'t>) -> Self {
         Caller { thread, credentials, path_cache: None, parent: None }
     }
 
-    /// The same, with the thread's trails.
+    /// The same, with the thread's path cache.
     #[inline]
     pub fn with_path_cache(self, path_cache: &'t PathCache) -> Self {
         Caller { path_cache: Some(path_cache), ..self }
     }
 
-    /// The same, with the directory that the thread keeps.
+    /// The same, with the thread's cached parent directory.
     #[inline]
     pub fn with_parent(self, parent: &'t CachedReference) -> Self {
         Caller { parent: Some(parent), ..self }
     }
 
-    /// EROFS if nothing may change.
+    /// EROFS if the file system is read-only.
     pub(crate) fn check_writable(&self) -> Result<()> {
         if self.thread.fs().is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
     }
 
-    /// Attributes and a permission check in one. Writing fails with EROFS before the mode is asked, but for what lives outside the file
-    /// system: devices, pipes, sockets.
+    /// Attributes and a permission check in one. Writing a read-only file system fails with EROFS
+    /// before the mode is checked. Exempt are devices, pipes and sockets, whose data lie elsewhere.
     pub(crate) fn check(&self, node: Node, want: Want) -> Result<Attributes> {
         let attributes = self.thread.stat(node)?;
         self.check_protection(&attributes.protection(), want)?;
         Ok(attributes)
     }
 
-    /// As [`Caller::check`], for what is at hand.
+    /// As [`Caller::check`], for known protection.
     pub(crate) fn check_protection(&self, file: &Protection, want: Want) -> Result<()> {
         let ours = matches!(file.kind(), Some(FileKind::Regular | FileKind::Directory | FileKind::Symlink));
         if ours && want.0 & Want::WRITE.0 != 0 {
@@ -130,10 +130,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.permit(file, want)
     }
 
-    /// That `directory` is one and may be searched. The kernel has seen to that for a checked caller.
+    /// Checks that `directory` is a directory and may be searched. For a checked caller the kernel
+    /// has done so.
     #[inline]
     pub(crate) fn check_search(&self, directory: Node) -> Result<Protection> {
-        // Not all attributes: the others change with the directory's names, and whoever makes one would wait for that line.
+        // Not all attributes: the others share a line with what each create writes, so reading them
+        // would wait for that line.
         let here = self.thread.protection(directory)?;
         if !here.is_directory() {
             return Err(Errno::ENOTDIR);

@@ -1,9 +1,10 @@
-//! Who calls, and what they may do with a file. The one place where a mode becomes a yes or no.
+//! Credentials of a caller, and the permissions that they grant. The only place where a mode
+//! decides.
 
 use crate::errno::{Errno, Result};
 use engine::Protection;
 
-/// The capabilities that matter to a file system, as a set of bits numbered like the kernel's.
+/// The capabilities relevant to a file system, as a set of bits with the kernel's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities(pub u64);
 
@@ -16,7 +17,7 @@ impl Capabilities {
     pub const DAC_OVERRIDE: Capabilities = Capabilities(1 << 1);
     /// Ignore permission bits for reading and searching.
     pub const DAC_READ_SEARCH: Capabilities = Capabilities(1 << 2);
-    /// Do what only the owner may.
+    /// Do what is otherwise reserved to the owner.
     pub const FOWNER: Capabilities = Capabilities(1 << 3);
     /// Keep set-id bits when changing files.
     pub const FSETID: Capabilities = Capabilities(1 << 4);
@@ -35,13 +36,13 @@ impl Capabilities {
         self.0 & wanted.0 == wanted.0
     }
 
-    /// Both sets.
+    /// The union of both sets.
     pub const fn with(self, more: Capabilities) -> Capabilities {
         Capabilities(self.0 | more.0)
     }
 }
 
-/// What somebody wants to do with a file: bits as in a mode's last digit.
+/// Requested access: bits as in a mode's last digit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want(pub u32);
 
@@ -54,7 +55,7 @@ impl Want {
     pub const READ: Want = Want(4);
     /// Change the names of a directory.
     pub const CHANGE_NAMES: Want = Want(3);
-    /// Nothing but that it exists.
+    /// Existence only.
     pub const NOTHING: Want = Want(0);
 
     fn includes(self, other: Want) -> bool {
@@ -62,18 +63,18 @@ impl Want {
     }
 }
 
-/// On whose behalf a call is made: the ids that count for files (fsuid, fsgid), groups and capabilities.
+/// Credentials of a call: the ids that apply to files (fsuid, fsgid), groups and capabilities.
 #[derive(Debug, Clone, Copy)]
 pub struct Credentials<'a> {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub groups: &'a [u32],
-    /// Capabilities in effect.
+    /// Effective capabilities.
     pub capabilities: Capabilities,
-    /// The kernel has checked permissions before the call got here: only ownership is ours to see to.
+    /// The kernel has already checked permissions; only ownership of new files remains.
     pub checked: bool,
 }
 
@@ -84,13 +85,13 @@ impl<'a> Credentials<'a> {
         Credentials { uid, gid, groups, capabilities, checked: false }
     }
 
-    /// A caller whose permissions the kernel has already checked (a mount with `default_permissions`). What remains is whose a new
-    /// file is, and which set-id bits fall.
+    /// A caller whose permissions the kernel has already checked (a mount with
+    /// `default_permissions`). The owner of a new file and the clearing of set-id bits remain.
     pub const fn kernel_checked(uid: u32, gid: u32) -> Credentials<'a> {
         Credentials { checked: true, ..Credentials::user(uid, gid, &[]) }
     }
 
-    /// Whether a capability is there, or need not be asked for.
+    /// Whether the capability is present, or need not be checked.
     pub fn may(&self, wanted: Capabilities) -> bool {
         self.checked || self.capabilities.has(wanted)
     }
@@ -107,7 +108,7 @@ impl<'a> Credentials<'a> {
         self.checked || self.capabilities.0 & overrides.0 != 0
     }
 
-    /// Whether the caller may do what only the owner of a file may.
+    /// Whether the caller may do what is reserved to the owner of a file.
     pub fn owns(&self, owner_uid: u32) -> bool {
         self.checked || self.uid == owner_uid || self.capabilities.has(Capabilities::FOWNER)
     }
@@ -117,7 +118,8 @@ impl<'a> Credentials<'a> {
         self.is_in_group(gid) || self.capabilities.has(Capabilities::FSETID)
     }
 
-    /// Checks permissions by the mode alone: EACCES where they are missing. [`Caller::permit`](crate::Caller) looks at access lists, too.
+    /// Checks permissions by the mode alone; EACCES if they are missing.
+    /// [`Caller::permit`](crate::Caller) also applies access lists.
     pub fn check(&self, file: &Protection, want: Want) -> Result<()> {
         if self.checked || want.0 & !self.granted_by_mode(file) == 0 || self.overrides(file, want) {
             Ok(())
@@ -126,7 +128,8 @@ impl<'a> Credentials<'a> {
         }
     }
 
-    /// The permission bits that the mode grants: of the first class that the caller belongs to, not of the best one.
+    /// The permission bits that the mode grants: those of the first class that matches the caller,
+    /// not of the best one.
     fn granted_by_mode(&self, file: &Protection) -> u32 {
         let class = if self.uid == file.uid {
             6
@@ -138,7 +141,8 @@ impl<'a> Credentials<'a> {
         (file.mode >> class) & 7
     }
 
-    /// Whether a capability stands in for the missing bits: root, too, executes only what somebody may execute.
+    /// Whether a capability replaces the missing bits. Even root may execute only a file with some
+    /// execute bit.
     pub(crate) fn overrides(&self, file: &Protection, want: Want) -> bool {
         let is_directory = file.is_directory();
         let executable = is_directory || !want.includes(Want::EXECUTE) || file.mode & 0o111 != 0;
@@ -149,7 +153,8 @@ impl<'a> Credentials<'a> {
         read_only && self.capabilities.has(Capabilities::DAC_READ_SEARCH)
     }
 
-    /// The sticky rule (EPERM): in a sticky directory only the owners of file or directory remove or rename a name.
+    /// The sticky rule (EPERM): in a sticky directory only the owner of the file or of the
+    /// directory removes or renames a name.
     pub fn check_sticky(&self, directory: &Protection, owner_uid: u32) -> Result<()> {
         let free = directory.mode & libc::S_ISVTX == 0 || self.uid == directory.uid || self.owns(owner_uid);
         if free { Ok(()) } else { Err(Errno::EPERM) }

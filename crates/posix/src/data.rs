@@ -8,10 +8,11 @@ use engine::format::FileKind;
 use engine::{AllocateMode, Error, Node, SeekWhat};
 use pmem::{BLOCK_BYTES, Memory};
 
-/// One past the last offset that a file can have: offsets are signed.
+/// One past the last possible offset of a file: offsets are signed.
 const OFFSET_END: u64 = i64::MAX as u64;
 
-/// What is shorter is copied: a few blocks cost no more than the fences that sharing takes, and do not make later writes dearer.
+/// Shorter ranges are copied: copying a few blocks costs no more than the fences of sharing, and
+/// keeps later writes cheap.
 const SHARED_BYTES_MIN: u64 = 64 << 10;
 
 const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
@@ -20,7 +21,7 @@ const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE;
 const COLLAPSE_RANGE: i32 = libc::FALLOC_FL_COLLAPSE_RANGE;
 const INSERT_RANGE: i32 = libc::FALLOC_FL_INSERT_RANGE;
 
-/// What an lseek counts from, or looks for.
+/// The origin or target of lseek.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whence {
     /// The start.
@@ -52,11 +53,11 @@ impl Whence {
 /// Whether a write goes to the end of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Append {
-    /// If the file was opened so.
+    /// As the file was opened.
     AsOpened,
-    /// It does (RWF_APPEND).
+    /// Yes (RWF_APPEND).
     Always,
-    /// It does not, however the file was opened (RWF_NOAPPEND).
+    /// No, however the file was opened (RWF_NOAPPEND).
     Never,
 }
 
@@ -70,13 +71,13 @@ impl Append {
     }
 }
 
-/// Offset and length as a program gives them: EINVAL for an offset below zero.
+/// Checks an offset from a program: EINVAL if negative.
 fn offset_of(offset: i64) -> Result<u64> {
     u64::try_from(offset).map_err(|_| Errno::EINVAL)
 }
 
 impl<M: Memory> Caller<'_, '_, M> {
-    /// That bytes can be read from a description: EBADF, EISDIR, EINVAL.
+    /// Checks that bytes can be read from a description: EBADF, EISDIR, EINVAL.
     fn check_reads(&self, file: &OpenFile) -> Result<()> {
         match file.kind() {
             _ if !file.reads() => Err(Errno::EBADF),
@@ -106,7 +107,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(count)
     }
 
-    /// read: at the position, which moves on. Two who share a description never get the same bytes: who comes second reads again.
+    /// read: at the position, which advances. Two readers of one description never get the same
+    /// bytes: the later one reads again.
     pub fn read(&self, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
         loop {
             let position = file.position();
@@ -117,7 +119,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    /// pwrite. With O_APPEND it writes at the end whatever the offset says, as Linux does.
+    /// pwrite. With O_APPEND it writes at the end regardless of the offset, as Linux does.
     pub fn write_at(&self, file: &OpenFile, offset: i64, from: &[u8]) -> Result<usize> {
         self.write_at_as(file, offset, from, Append::AsOpened)
     }
@@ -138,8 +140,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.write(file.node(), offset, from)?)
     }
 
-    /// write: at the position, which moves on before the bytes are written, so that two who share a description do not write over each
-    /// other; or at the end with O_APPEND.
+    /// write: at the position, which advances before the bytes are written, so that two writers of
+    /// one description do not overwrite each other; or at the end with O_APPEND.
     pub fn write(&self, file: &OpenFile, from: &[u8]) -> Result<usize> {
         self.write_as(file, from, Append::AsOpened)
     }
@@ -162,14 +164,16 @@ impl<M: Memory> Caller<'_, '_, M> {
             Self::check_end(offset, length).and_then(|()| Ok(self.thread.write(file.node(), offset, from)?));
         let end = offset + *written.as_ref().unwrap_or(&0) as u64;
         if end != offset + length {
-            // If somebody moved on meanwhile, there stays a gap: as with two descriptions.
+            // If another write advanced the position meanwhile, a gap remains: as with two
+            // descriptions.
             file.advance(offset + length, end);
         }
         written
     }
 
-    /// Writes what a kernel kept of a shared mapping, after it was changed there: at its place whatever flags the file was opened with, and
-    /// without touching set-id bits, which fell when the page was made writable.
+    /// Writes back the kernel's cached pages of a shared mapping. It writes at `offset` regardless
+    /// of the open flags, and does not touch set-id bits, which were cleared when the page became
+    /// writable.
     pub fn write_back(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
         self.check_writable()?;
         Self::check_end(offset, from.len() as u64)?;
@@ -183,7 +187,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    /// lseek; the new position. For a directory the position is a cookie.
+    /// lseek; returns the new position. For a directory the position is a cookie.
     pub fn seek(&self, file: &OpenFile, offset: i64, whence: Whence) -> Result<u64> {
         if file.is_path() {
             return Err(Errno::EBADF);
@@ -211,7 +215,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    /// SEEK_DATA and SEEK_HOLE without moving the position: ENXIO before the start and from the end on.
+    /// SEEK_DATA and SEEK_HOLE without moving the position: ENXIO before the start and from the end
+    /// on.
     pub fn seek_extent(&self, file: &OpenFile, offset: i64, what: SeekWhat) -> Result<u64> {
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
         Ok(self.thread.seek(file.node(), offset, what)?)
@@ -270,9 +275,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.allocate(file.node(), mode, offset, length)?)
     }
 
-    /// FICLONE and FICLONERANGE: the range of `to` becomes what the one of `from` is, `length` bytes or all up to the end, without a copy: the
-    /// blocks are shared until somebody writes. Atomic and persistent, but where a program has one of the files mapped: then the bytes are
-    /// copied, through `buffer`.
+    /// FICLONE and FICLONERANGE: shares the blocks of `from` with the range of `to` until one side
+    /// is written; `length` bytes or all up to the end. Atomic and persistent, unless a program
+    /// maps one of the files: then the bytes are copied through `buffer`.
     pub fn clone_range(
         &self,
         (from, from_offset): (&OpenFile, u64),
@@ -304,8 +309,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    /// copy_file_range between two files of this file system; how many bytes were copied. What is long and lies in whole blocks is shared
-    /// ([`Caller::clone_range`]); else bytes go through `buffer`, holes as zeros.
+    /// copy_file_range between two files of this file system; returns the number of copied bytes.
+    /// Long ranges of whole blocks are shared ([`Caller::clone_range`]). Other bytes go through
+    /// `buffer`, holes as zeros.
     pub fn copy_range(
         &self,
         (from, from_offset): (&OpenFile, u64),
@@ -333,14 +339,14 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    /// As much of the start of a copy as can be had by sharing blocks; how many bytes.
+    /// Shares blocks for as much of the start of a copy as possible; returns the number of bytes.
     fn share_start(&self, from: (Node, u64), to: (Node, u64), length: u64) -> Result<u64> {
         let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
         let wanted = length.min(left);
         if wanted < SHARED_BYTES_MIN || !(from.1 | to.1).is_multiple_of(BLOCK_BYTES) {
             return Ok(0);
         }
-        // The last block only where the file ends there on both sides.
+        // The last partial block only if both files end there.
         for bytes in [wanted, wanted / BLOCK_BYTES * BLOCK_BYTES] {
             match self.thread.share_range(from, to, Some(bytes)) {
                 Err(Error::Invalid) => {}
@@ -358,7 +364,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             match self.copy_step((from.0, from.1 + done), (to.0, to.1 + done), &mut buffer[..step]) {
                 Ok(0) => break,
                 Ok(count) => done += count as u64,
-                // What was copied counts; the error shows at the next call.
+                // The copied bytes are reported; the error appears at the next call.
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -375,7 +381,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 }
 
-/// The mode of fallocate: EOPNOTSUPP for unknown bits and for contradictions.
+/// Parses the mode of fallocate: EOPNOTSUPP for unknown bits and for contradictions.
 fn allocate_mode(mode: i32) -> Result<AllocateMode> {
     const KNOWN: i32 = KEEP_SIZE | PUNCH_HOLE | ZERO_RANGE | COLLAPSE_RANGE | INSERT_RANGE;
     if mode & !KNOWN != 0 {

@@ -1,4 +1,4 @@
-//! Reading directories.
+//! Reading directories. Cookies 1 and 2 stand for `.` and `..`, those of the engine follow.
 
 use crate::caller::Caller;
 use crate::errno::{Errno, Result};
@@ -7,16 +7,16 @@ use engine::format::{FIRST_COOKIE, FileKind};
 use engine::{DirectoryEntry, Node};
 use pmem::Memory;
 
-/// Cookie behind `.`.
+/// Cookie after `.`.
 pub const COOKIE_DOT: u64 = 1;
-/// Cookie behind `..`.
+/// Cookie after `..`.
 pub const COOKIE_DOT_DOT: u64 = 2;
 const _: () = assert!(COOKIE_DOT_DOT < FIRST_COOKIE);
 
 /// A name of a directory, or `.` or `..`.
 #[derive(Debug, Clone, Copy)]
 pub struct ListedName<'a> {
-    /// Where to go on after this one.
+    /// Cookie to resume after this name.
     pub cookie: u64,
     /// Inode number.
     pub number: u64,
@@ -27,8 +27,9 @@ pub struct ListedName<'a> {
 }
 
 impl<M: Memory> Caller<'_, '_, M> {
-    /// Gives the names after `cookie` to `entry` until it returns `false` (that one counts as not given) or there are no more. The
-    /// description holds a hint of where the scan was; its position stays.
+    /// Calls `entry` with the names after `cookie` until it returns `false` (that name counts as
+    /// not listed) or there are no more. The description keeps a hint of where the scan stopped;
+    /// its position does not change.
     ///
     /// `entry` must not call the engine.
     pub fn read_directory_at(
@@ -54,14 +55,14 @@ impl<M: Memory> Caller<'_, '_, M> {
         let mut each = |found: DirectoryEntry<'_>| {
             entry(ListedName { cookie: found.cookie, number: found.number, kind: found.kind, name: found.name })
         };
-        // The engine counts its own cookies only.
+        // The engine knows only its own cookies.
         let after = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie };
         self.thread.read_directory(directory, after, &mut hint, &mut each)?;
         file.set_hint(hint);
         self.record_read(file)
     }
 
-    /// `.` and `..`, as far as they come after `cookie`. Whether there is room for more.
+    /// Lists `.` and `..` if they come after `cookie`. Returns whether `entry` accepts more.
     fn give_dots(
         &self,
         directory: Node,
@@ -80,7 +81,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(true)
     }
 
-    /// As [`Caller::read_directory_at`], from the position, which moves behind the last name given.
+    /// As [`Caller::read_directory_at`], from the position, which advances behind the last listed
+    /// name.
     pub fn read_directory(
         &self,
         file: &OpenFile,

@@ -1,11 +1,11 @@
-//! The errors of this layer: an errno, as programs see it.
+//! Errors of this layer: an errno, as programs see it.
 
 use core::fmt;
 
-/// The results of this layer.
+/// Result of this layer.
 pub type Result<T> = core::result::Result<T, Errno>;
 
-/// An errno of Linux.
+/// A Linux errno.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
@@ -71,7 +71,7 @@ impl From<engine::Error> for Errno {
 }
 
 impl Errno {
-    /// As a refusal of a check that the engine calls back for.
+    /// As the error of a callback from the engine.
     pub(crate) fn refusal(self) -> engine::Error {
         engine::Error::Refused(self.0)
     }

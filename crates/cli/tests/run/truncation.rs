@@ -51,7 +51,7 @@ fn a_program_gets_errors_when_the_image_is_truncated_under_it_and_ends_by_itself
         let ended = run.wait_with_output().unwrap();
         // The program has ended as it wanted to; the run says that the image was not left in order.
         assert_eq!(ended.status.code(), Some(125), "{}", stderr(&ended));
-        assert!(stderr(&ended).contains("became shorter"), "{}", stderr(&ended));
+        assert!(stderr(&ended).contains("was truncated"), "{}", stderr(&ended));
         let again = directfs(&["run", "--image", image.to_str().unwrap(), "--", "true"]);
         assert_eq!(again.status.code(), Some(125));
         std::fs::remove_file(&image).unwrap();

@@ -1,9 +1,10 @@
-//! Where the tables of the process layer lie in the DRAM region, and what their entries are.
+//! Layout of the process layer's tables in the DRAM region, and of their entries.
 //!
 //! Invariants
-//! - Zero is the initial state of everything, and what is free is as it was initially, but for caches of hints.
-//! - Every entry that is handed out has a `claimed` word: zero when free, else the ticket of the process that claimed it, by compare-and-swap. That
-//!   process wrote the entry's index into its intent before, so an entry that was claimed and not yet used is found again.
+//! - Zero is the initial state of everything. A freed entry returns to it, except for hints.
+//! - Every entry that can be allocated has a `claimed` word: zero when free, otherwise the ticket
+//!   of the process that claimed it by compare-and-swap. The process writes the entry's index into
+//!   its intent first, so recovery finds entries that were claimed and not yet used.
 //! - A ticket is the index of a process slot plus one.
 
 use crate::errno::{Errno, Result};
@@ -14,29 +15,30 @@ use engine::Fs;
 use engine::dram::{UPPER_BYTES, UPPER_FILE_BYTES};
 use pmem::{Layout, Memory, Pm};
 
-/// Processes at a time.
+/// Maximal number of processes.
 pub(super) const SLOTS: u32 = 4096;
-/// Descriptors that lie in the slot itself.
+/// Descriptors in the slot itself.
 pub(super) const INLINE_DESCRIPTORS: u32 = 512;
-/// Descriptors in a page of the rest.
+/// Descriptors per page for the others.
 pub(super) const PAGE_DESCRIPTORS: u32 = 1024;
-/// Pages of descriptors, of all processes.
+/// Pages of descriptors, for all processes.
 const PAGES: u32 = 16384;
-/// Open file descriptions, of all processes.
+/// Open file descriptions, for all processes.
 pub(super) const FILES: u32 = 1 << 20;
-/// Locked ranges, of all files.
+/// Locked ranges, for all files.
 pub(super) const LOCKS: u32 = 1 << 18;
-/// Mappings, of all processes.
+/// Mappings, for all processes.
 pub(super) const MAPPINGS: u32 = 1 << 18;
-/// Descriptors on their way.
+/// Descriptors in transit.
 pub(super) const TOKENS: u32 = super::FD_TOKENS_MAX;
 /// Threads of a process that can have slots.
 pub(super) const MEMBERS: usize = 32;
-/// Uses in flight that a table can hold at a time.
+/// In-flight references that a table can hold at a time.
 pub(super) const IN_FLIGHT_REFERENCES: usize = 128;
-/// Uses in a cache line. Threads begin their search for a free one in lines of their own.
+/// In-flight references per cache line. Threads start their search for a free one in different
+/// lines.
 pub(super) const REFERENCES_PER_LINE: usize = 8;
-/// The line of a thread's own uses.
+/// The line in which a thread starts its search.
 #[inline]
 pub(super) fn in_flight_line(thread: u32) -> u32 {
     thread % (IN_FLIGHT_REFERENCES / REFERENCES_PER_LINE) as u32
@@ -45,56 +47,57 @@ const _: () = assert!(
     IN_FLIGHT_REFERENCES.is_multiple_of(REFERENCES_PER_LINE)
         && IN_FLIGHT_REFERENCES / REFERENCES_PER_LINE <= u32::BITS as usize
 );
-/// Pages of a directory.
+/// Pages per directory.
 const DIRECTORY_PAGES: usize = 1024;
 const _: () = assert!(DIRECTORY_PAGES as u32 * PAGE_DESCRIPTORS == super::DESCRIPTORS_MAX);
 
-/// How far a slot is.
+/// State of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum SlotState {
-    /// Nobody's, or claimed and not used yet.
+    /// Free, or claimed and not used yet.
     Free = 0,
-    /// Made by its parent (which is the owner still) for a child that has not come yet.
+    /// Made by the parent (which still owns it) for a child that has not adopted it yet.
     Prepared = 2,
     /// In use.
     Live = 3,
-    /// Its process is gone; somebody takes it apart.
+    /// Its process is dead, and a reaper reclaims the slot.
     Dying = 4,
-    /// Its process is gone and what it held given back, but for its descriptor table, which others use.
+    /// Its process is dead and reaped, except for the descriptor table, which others use.
     Table = 5,
-    /// A thread's, of the process whose table it uses: an intent, cursors and a ticket of its own, nothing else.
+    /// Slot of a thread of the process whose table it uses. It has only an intent, cursors and a
+    /// ticket.
     Member = 6,
 }
 
-/// The operation in flight: see `actor`.
+/// The transaction in flight: see `table_transaction`.
 #[repr(C)]
 pub(super) struct Intent {
-    /// A step of `actor::TransactionStep`.
+    /// The step: a `table_transaction::TransactionStep`.
     pub step: AtomicU32,
-    /// Whether `before` holds the count as it was.
+    /// Whether `before` holds the previous count.
     pub counting: AtomicU32,
-    /// The count before it changed.
+    /// The count before its change.
     pub before: AtomicU64,
-    /// The place that is being changed: kind (high half) and index (low half).
+    /// The slot being changed: kind (high half) and index (low half).
     pub place: AtomicU64,
-    /// What is to come into the place (low half), and what was there before (high half).
+    /// The new entry (low half) and the old one (high half).
     pub entry: AtomicU64,
-    /// The description whose users change, plus one.
+    /// The description whose user count changes, plus one.
     pub file: AtomicU32,
     /// Cachelet whose record changes.
     pub record: AtomicU32,
-    /// What is being given or taken of that record.
+    /// Amount by which the record's counts change.
     pub change: AtomicU64,
-    /// Entries that were claimed, or are about to be, plus one: mapping or lock nodes, a page.
+    /// Entries claimed or about to be, plus one: mapping nodes, lock nodes, or a page.
     pub claims: [AtomicU32; 2],
-    /// What the claims are of.
+    /// The table of the claims.
     pub claimed_table: AtomicU32,
-    /// An entry that is taken out of a list, plus one.
+    /// An entry that is being unlinked from a list, plus one.
     pub unlinked: AtomicU32,
 }
 const _: () = assert!(size_of::<Intent>() == 64);
-// SAFETY: repr(C), atomics only, no padding: the fields sum up to the asserted size.
+// SAFETY: repr(C), atomics only, no padding: the sizes of the fields add up to the asserted size.
 unsafe impl Layout for Intent {}
 
 /// A process.
@@ -102,60 +105,63 @@ unsafe impl Layout for Intent {}
 pub(super) struct Slot {
     /// [`SlotState`].
     pub state: AtomicU32,
-    /// Slot whose descriptor table it uses, plus one: its own, but with CLONE_FILES.
+    /// Slot whose descriptor table it uses, plus one: its own, except with CLONE_FILES.
     pub table: AtomicU32,
-    /// The id of the process in its own namespace: for messages and F_GETLK.
+    /// The process id in its own namespace: for messages and F_GETLK.
     pub process_id: AtomicU32,
-    /// 1: other processes may have the same process number (`engine::Liveness`).
+    /// 1: other processes may share the process number (`engine::Liveness`).
     pub shares_number: AtomicU32,
-    /// The process number (low half) and the ticket of the process that takes the slot apart (high
-    /// half). Zero: free. Both are claimed by compare-and-swap, and freed by one store, so that no
-    /// reaper of the past can take a slot for the one it knew.
+    /// The process number (low half) and the ticket of the reaper (high half). Zero: free. Both are
+    /// claimed by compare-and-swap and freed by one store, so a late reaper cannot mistake a reused
+    /// slot for the old one.
     pub owner: AtomicU64,
     /// Zero.
     pub reserved0: AtomicU32,
     /// The umask.
     pub umask: AtomicU32,
-    /// Several may make calls for it at a time.
+    /// 1: several threads may make calls at a time.
     pub threads: AtomicU32,
-    /// First of its mappings, plus one.
+    /// First mapping, plus one.
     pub mappings: AtomicU32,
-    /// Working directory: cachelet, zero for one outside.
+    /// Working directory: cachelet; zero: outside the mount.
     pub directory: AtomicU32,
     /// Prepared: ticket of the parent.
     pub parent: AtomicU32,
-    /// A range that the process waits to lock: cachelet of the file, zero for none (low half), and which wait it is (high half, counted by
-    /// [`Header::waits`]); first byte; last byte and whether exclusively (highest bit).
+    /// A range that the process waits to lock: cachelet of the file, zero for none (low half), and
+    /// number of the wait (high half, from [`Header::waits`]). Two further words hold the first
+    /// byte, and the last byte with the exclusive flag (highest bit).
     pub waits_in: AtomicU64,
     /// See above.
     pub waits_start: AtomicU64,
 
-    /// Ticket of who changes the slot or its table.
+    /// Ticket of the transaction that changes the slot or its table.
     pub lock: AtomicU32,
-    /// Somebody sleeps on `lock`.
+    /// 1: threads sleep on `lock`.
     pub waiters: AtomicU32,
-    /// No descriptor is at or behind this one.
+    /// All descriptors are below this one.
     pub descriptors_end: AtomicU32,
-    /// Where the next search for a free entry begins, plus one, by [`TableKind`]: hints.
+    /// Start of the next search for a free entry, plus one, by [`TableKind`]: hints.
     pub cursors: [AtomicU32; 5],
-    /// Other processes use the table, or did: members keep each other out, too.
+    /// 1: other processes use the table, or did; then threads exclude each other as well.
     pub shared: AtomicU32,
-    /// A bit for each line of `in_flight` in which there has been one: whoever looks for a use need not go through the others. Set before the use, never cleared.
+    /// One bit per line of `in_flight` that was ever used, so that searches can skip the others.
+    /// Set before the reference is written, never cleared.
     pub in_flight_lines: AtomicU32,
     /// Zero.
     pub reserved1: [AtomicU32; 6],
 
-    /// The operation in flight, under `lock`.
+    /// The transaction in flight, under `lock`.
     pub intent: Intent,
-    /// Uses in flight: see `descriptors`.
+    /// In-flight references: see `descriptors`.
     pub in_flight: [AtomicU64; IN_FLIGHT_REFERENCES],
     /// See `waits_in`.
     pub waits_last: AtomicU64,
-    /// It has set locks of foreign owners.
+    /// 1: it has set locks of foreign owners.
     pub foreign: AtomicU64,
-    /// The file that runs in the process: its inode number, and its generation; zero for one outside.
+    /// The program that the process runs: inode number and generation; zero: outside the mount.
     pub program: [AtomicU64; 2],
-    /// Slots of its threads, plus one each. A thread is taken out after its intent is empty, and before its slot is free.
+    /// Slots of its threads, plus one. A thread is removed after its intent is empty, and before
+    /// its slot is free.
     pub members: [AtomicU32; MEMBERS],
     /// Zero.
     pub reserved2: [AtomicU64; 97 - MEMBERS / 2],
@@ -172,7 +178,8 @@ impl Slot {
         self.owner.load(Acquire) as u32
     }
 
-    /// The word of a descriptor that lies in the slot. Neighbours are in different cache lines: threads that open and close files have those.
+    /// The word of an inline descriptor. Adjacent numbers are in different cache lines, because
+    /// concurrent threads tend to use adjacent numbers.
     #[inline]
     pub fn inline_descriptor(&self, fd: u32) -> Option<&AtomicU32> {
         const ACROSS: u32 = INLINE_DESCRIPTORS / 16;
@@ -180,29 +187,30 @@ impl Slot {
         self.descriptors.get(slot_at as usize).filter(|_| fd < INLINE_DESCRIPTORS)
     }
 
-    /// Ticket of who takes the slot apart; zero: nobody.
+    /// Ticket of the reaper; zero: none.
     pub fn reaper(&self) -> u32 {
         (self.owner.load(Acquire) >> 32) as u32
     }
 
-    /// Becomes the reaper in place of `before`; whether it did. The process is still the same then.
+    /// Makes `reaper` the reaper in place of `before`, unless the process changed; returns whether
+    /// it did.
     pub fn claim_reaping(&self, number: u32, before: u32, reaper: u32) -> bool {
         let word = |reaper: u32| number as u64 | (reaper as u64) << 32;
         self.owner.compare_exchange(word(before), word(reaper), AcqRel, Acquire).is_ok()
     }
 
-    /// Gives the slot another process number, unless a process takes it apart; whether it did.
+    /// Replaces the process number, unless the slot is being reaped; returns whether it did.
     pub fn change_number(&self, from: u32, to: u32) -> bool {
         self.owner.compare_exchange(from as u64, to as u64, AcqRel, Acquire).is_ok()
     }
 
-    /// Nobody takes the slot apart any more.
+    /// Ends reaping.
     pub fn end_reaping(&self) {
         self.owner.fetch_and(u32::MAX as u64, AcqRel);
     }
 }
 
-/// Pages of the descriptors that are not in the slot.
+/// Links to the pages of the descriptors that are not inline.
 #[repr(C, align(4096))]
 pub(super) struct Directory {
     /// Page plus one.
@@ -219,20 +227,21 @@ pub(super) struct Page {
 // SAFETY: as above.
 unsafe impl Layout for Page {}
 
-/// What is known of a file beside its cachelet, by the cachelet's index.
+/// Data about a file beyond its cachelet, indexed by cachelet.
 #[repr(C, align(32))]
 pub(super) struct Record {
-    /// Ticket of who changes the record.
+    /// Ticket of the transaction that changes the record.
     pub lock: AtomicU32,
     /// Counts changes of locks; waiters sleep on it.
     pub version: AtomicU32,
-    /// What holds the file (low half: descriptions, working directories, mappings), mappings (high half).
+    /// References to the file: all of them (low half: descriptions, working directories, mappings),
+    /// and mappings (high half).
     pub counts: AtomicU64,
-    /// First of the ranges locked by processes and by descriptions (fcntl), plus one.
+    /// First range locked by a process or a description (fcntl), plus one.
     pub ranges: AtomicU32,
-    /// First of the locks of flock, plus one.
+    /// First flock, plus one.
     pub flocks: AtomicU32,
-    /// Sleepers on `version`, at least those who have not woken.
+    /// Nonzero if threads may sleep on `version`.
     pub waiters: AtomicU32,
     /// Zero.
     pub reserved: AtomicU32,
@@ -247,13 +256,13 @@ pub(super) struct LockNode {
     pub claimed: AtomicU32,
     /// Next of the file, plus one.
     pub next: AtomicU32,
-    /// Whose: see `locks`.
+    /// Encoded owner: see `locks`.
     pub owner: AtomicU64,
     pub start: AtomicU64,
     pub last: AtomicU64,
     /// 1: exclusive.
     pub exclusive: AtomicU32,
-    /// As F_GETLK tells it.
+    /// As F_GETLK reports it.
     pub pid: AtomicI32,
     /// Cachelet of the file.
     pub record: AtomicU32,
@@ -283,7 +292,7 @@ const _: () = assert!(size_of::<MappingNode>() == 64);
 // SAFETY: as above.
 unsafe impl Layout for MappingNode {}
 
-/// A descriptor on its way.
+/// A descriptor in transit.
 #[repr(C, align(32))]
 pub(super) struct FdTokenEntry {
     pub claimed: AtomicU32,
@@ -296,18 +305,18 @@ const _: () = assert!(size_of::<FdTokenEntry>() == 32);
 // SAFETY: as above.
 unsafe impl Layout for FdTokenEntry {}
 
-/// What all share.
+/// Global state.
 #[repr(C, align(4096))]
 pub(super) struct Header {
-    /// Slots that were ever used.
+    /// Number of slots ever used.
     pub slots_high: AtomicU32,
-    /// Where the next look for dead processes begins.
+    /// Slot at which the next check for dead processes begins.
     pub reap_cursor: AtomicU32,
-    /// Ticket of who changes the tokens.
+    /// Ticket of the transaction that changes the tokens.
     pub tokens_lock: AtomicU32,
-    /// Entries of each [`TableKind`] that were ever claimed: none at or behind this one.
+    /// By [`TableKind`]: all entries ever claimed are below this index.
     pub ends: [AtomicU32; 5],
-    /// Waits for ranges that ever began.
+    /// Number of waits for ranges so far.
     pub waits: AtomicU32,
     pub reserved0: AtomicU32,
     pub reserved: [AtomicU64; 507],
@@ -316,10 +325,11 @@ const _: () = assert!(size_of::<Header>() == 4096);
 // SAFETY: as above.
 unsafe impl Layout for Header {}
 
-// SAFETY: repr(C), 64 bytes of atomics without padding, asserted where it is declared; any value of them is one.
+// SAFETY: repr(C), 64 bytes of atomics without padding, asserted at the declaration; every bit
+// pattern is valid.
 unsafe impl Layout for OpenFile {}
 
-/// The tables whose lengths are the same for all images, as they lie at the start of the area.
+/// The tables whose lengths do not depend on the image, at the start of the area.
 #[repr(C)]
 struct FixedTables {
     header: Header,
@@ -344,7 +354,8 @@ const _: () = assert!(
             + MAPPINGS as usize * size_of::<MappingNode>()
             + TOKENS as usize * size_of::<FdTokenEntry>()
 );
-// SAFETY: repr(C), arrays of what may be laid over any bytes, without padding: their sizes sum up to that of all, as asserted.
+// SAFETY: repr(C), arrays of `Layout` types without padding: their sizes add up to the total, as
+// asserted.
 unsafe impl Layout for FixedTables {}
 
 /// The tables of a DRAM region.
@@ -354,7 +365,7 @@ pub(super) struct SharedTables<'f> {
     records: &'f [Record],
 }
 
-/// What can be claimed.
+/// Tables with claimable entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum TableKind {
@@ -388,7 +399,7 @@ fn entry<T>(table: &[T], index: u32) -> Result<&T> {
     table.get(index as usize).ok_or(Errno::EIO)
 }
 
-/// Asks for the record of a file that is soon to be held.
+/// Prefetches the record of a file that is about to be referenced.
 #[inline]
 pub fn prefetch_record<M: Memory>(fs: &Fs<M>, cachelet: u32) {
     let dram = fs.dram();
@@ -441,7 +452,7 @@ impl<'f> SharedTables<'f> {
         entry(&self.fixed.pages, index)
     }
 
-    /// Where the page with descriptor `fd` is named in the directory of a slot.
+    /// The word in the directory of a slot that links to the page of descriptor `fd`.
     pub fn page_link(&self, slot: u32, fd: u32) -> Result<&'f AtomicU32> {
         let directory = entry(&self.fixed.directories, slot)?;
         directory.pages.get((fd / PAGE_DESCRIPTORS) as usize).ok_or(Errno::EBADF)
@@ -468,7 +479,7 @@ impl<'f> SharedTables<'f> {
         Ok(word.load(Relaxed) == 0 && word.compare_exchange(0, ticket, AcqRel, Relaxed).is_ok())
     }
 
-    /// Gives the indexes of all entries that are claimed to `each`.
+    /// Calls `each` with the indexes of all claimed entries.
     pub fn each_claimed(&self, kind: TableKind, each: &mut dyn FnMut(u32) -> Result<()>) -> Result<()> {
         for index in 0..self.header().ends[kind as usize].load(Acquire).min(kind.count()) {
             if self.claim_word(kind, index)?.load(Acquire) != 0 {

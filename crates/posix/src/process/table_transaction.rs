@@ -1,19 +1,28 @@
-//! Changes of the tables that survive the death of whoever makes them.
+//! Changes of the shared tables that survive the death of their process at any instruction.
 //!
-//! An [`TableTransaction`] acts for one slot, under the lock of that slot's table; or, for one near descriptor, beside other threads of the process. What it does is a sequence of [`TransactionStep`]s; before each one the slot's intent says
-//! which it is and on what. If the process dies, another takes its slot over, puts the step that was begun back to its beginning
-//! ([`super::recovery`]) and then either undoes the operation (while nothing refers to what was taken) or goes on with it.
+//! A [`TableTransaction`] acts for one slot, under the lock of that slot's table; for an inline
+//! descriptor it can be lock-free beside other threads of the process. It is a sequence of
+//! [`TransactionStep`]s. Before each one the slot's intent names the step and its operands. If the
+//! process dies, a reaper takes the slot over and rolls the interrupted step back to its beginning
+//! ([`super::recovery`]). Then it rolls the transaction back, while nothing refers to what was
+//! taken, or completes it.
 //!
 //! Invariants
-//! - Stores are seen in program order (x86, and release stores towards the compiler), so of a dead process all stores up to some point are there
-//!   and none behind it.
-//! - A count changes only under its lock, which names the slot; the count as it was is in the intent before it changes. The step is moved on before the
-//!   lock is given up: a lock that is held, in a counting step, with `counting` set, means "perhaps counted", and the count as it was is put back.
-//! - An actor holds at most one lock of a description or a record at a time, and beside it its table's, and while it is at tokens, theirs.
-//! - Threads that open and close files side by side act for slots of their own ([`Processes::begin_lock_free`]). They say that they are at something before they look at the
-//!   table's lock; whoever takes the lock then waits until none of them is. An entry that one of them is at has the mark [`BUSY`] until it cannot be
-//!   repeated any more: so nobody else changes it meanwhile, and of two who close a descriptor one does.
-//! - Whatever the actor frees is claimed with its own ticket first. So freeing twice does nothing: whoever claimed it meanwhile has another ticket.
+//! - Stores become visible in program order (x86; release stores constrain the compiler). So of a
+//!   dead process all stores up to some point are visible and none after it.
+//! - A count changes only under its lock, which names the slot. The intent holds the previous count
+//!   before the change. The step advances before the lock is released. So a held lock, in a
+//!   counting step with `counting` set, means "perhaps counted": recovery restores the previous
+//!   count.
+//! - A transaction holds at most one lock of a description or record at a time. It may also hold
+//!   its table's lock, and the tokens' lock.
+//! - Threads that open and close files concurrently act for their own slots
+//!   ([`Processes::begin_lock_free`]). They announce their step before they check the table's lock;
+//!   a thread that takes the lock then waits until none of them is active. An entry in use by such
+//!   a thread carries the mark [`BUSY`] until its step need not be repeated any more. So no other
+//!   thread changes it meanwhile, and of two concurrent closes exactly one succeeds.
+//! - Everything that a transaction frees is first claimed with its own ticket. So a second free
+//!   does nothing, because a later claim has another ticket.
 
 use super::shared_tables::{
     IN_FLIGHT_REFERENCES, Intent, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, Record, SLOTS, SharedTables, Slot, TableKind,
@@ -27,40 +36,41 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::{Node, Thread};
 use pmem::Memory;
 
-/// Looks at a taken lock before sleeping.
+/// Polls of a taken lock before sleeping.
 const SPINS: u32 = 300;
-/// The longest sleep: how late a missed wake or a death is noticed.
+/// Longest sleep, and so the delay until a missed wake-up or a death is noticed.
 const SLEEP_MS: u32 = 5;
 
-/// What an operation is at.
+/// Steps of a transaction. Recovery rolls back the first ones and completes the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum TransactionStep {
-    /// Nothing is in flight.
+    /// No transaction in flight.
     None = 0,
-    /// Entries are being claimed, and used where nobody sees them. Undone.
+    /// Entries are claimed and filled, not yet visible. Rolled back.
     Claim,
-    /// A record's count goes up. Undone.
+    /// A record's count goes up. Rolled back.
     TakeRecord,
-    /// A description's users go up by one. Undone.
+    /// A description's user count goes up by one. Rolled back.
     TakeReferences,
-    /// The entry is put into the place. Goes on.
+    /// The entry is stored into the slot. Completed.
     Put,
-    /// The node is put into the list of mappings. Goes on.
+    /// The node is linked into the list of mappings. Completed.
     LinkMapping,
-    /// A description that lost its place is handed to a thread that uses it, if there is one. Goes on.
+    /// The old description is handed to an in-flight reference, if there is one. Completed.
     HandOver,
-    /// A description's users go down by one. Goes on.
+    /// A description's user count goes down by one. Completed.
     DropReferences,
-    /// Nobody uses the description: its locks go. Goes on.
+    /// The description has no user: its locks are released. Completed.
     DropLocks,
-    /// A node is taken out of the list of mappings. Goes on.
+    /// A node is unlinked from the list of mappings. Completed.
     UnlinkMapping,
-    /// A record's count goes down. Goes on.
+    /// A record's count goes down. Completed.
     DropRecord,
-    /// What is not used any more becomes free. Goes on.
+    /// Unused entries become free. Completed.
     Free,
-    /// The locks of a record change, each by one store. Undone as far as nodes are not linked.
+    /// The locks of a record change, one store at a time. Rolled back as far as nodes are not
+    /// linked.
     Locks,
 }
 
@@ -86,7 +96,7 @@ impl TransactionStep {
     }
 }
 
-/// Where a reference is kept.
+/// Where a reference is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableSlot {
     /// Nowhere.
@@ -95,7 +105,7 @@ pub(super) enum TableSlot {
     Descriptor(u32, u32),
     /// Token.
     FdToken(u32),
-    /// Use in flight (slot, which).
+    /// In-flight reference (slot, number).
     InFlight(u32, u32),
     /// Working directory of a slot.
     Directory(u32),
@@ -134,7 +144,7 @@ pub(super) fn entry_of(file: u32, cloexec: bool) -> u32 {
     (file + 1) << 1 | cloexec as u32
 }
 
-/// Mark of an entry, or of an empty one: a thread that acts beside others is at it.
+/// Mark of an entry (also an empty one) that a lock-free transaction is changing.
 pub(super) const BUSY: u32 = 1 << 31;
 const _: () = assert!(super::shared_tables::FILES < BUSY >> 1);
 
@@ -143,15 +153,16 @@ pub(super) fn file_of(entry: u32) -> Option<u32> {
     ((entry & !BUSY) >> 1).checked_sub(1)
 }
 
-/// Bit of a use: the description is the user's to drop, since its place is gone.
+/// Bit of an in-flight reference: it owns the description's reference, because the descriptor is
+/// closed.
 pub(super) const OWNED: u64 = 1 << 32;
 
-/// One hold on a file.
+/// One reference to a file.
 pub(super) const ONE_HOLD: u64 = 1;
-/// One hold on a file by a mapping.
+/// One reference to a file by a mapping.
 pub(super) const ONE_MAPPING: u64 = 1 << 32 | ONE_HOLD;
 
-/// Somebody who changes the tables on behalf of a slot.
+/// A transaction on the tables on behalf of a slot.
 pub(super) struct TableTransaction<'a, 'f, M: Memory> {
     pub processes: &'a Processes<'f, M>,
     pub thread: &'a Thread<'f, M>,
@@ -160,7 +171,7 @@ pub(super) struct TableTransaction<'a, 'f, M: Memory> {
     pub slot: &'f Slot,
     /// Slot of its table.
     pub table: u32,
-    /// The same.
+    /// That slot.
     locked: &'f Slot,
     /// The table is not locked: see [`Processes::begin_lock_free`].
     lock_free: bool,
@@ -177,14 +188,14 @@ impl<M: Memory> Drop for TableTransaction<'_, '_, M> {
 }
 
 impl<'f, M: Memory> Processes<'f, M> {
-    /// Acts for a living slot.
+    /// Begins a transaction for a living slot.
     pub(super) fn begin<'a>(&'a self, thread: &'a Thread<'f, M>, index: u32) -> Result<TableTransaction<'a, 'f, M>> {
         let slot = self.tables.slot(index)?;
         let table = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
         Ok(self.begin_in(thread, (index, slot), (table, self.tables.slot(table)?)))
     }
 
-    /// The same, for a process that knows its slot and its table.
+    /// The same, for a process with known slot and table.
     #[inline]
     pub(super) fn begin_in<'a>(
         &'a self,
@@ -192,7 +203,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         (index, slot): (u32, &'f Slot),
         (table, locked): (u32, &'f Slot),
     ) -> TableTransaction<'a, 'f, M> {
-        // Alone, the process has nobody to keep out: a reaper comes only when it is dead.
+        // With one thread there is nothing to exclude: a reaper comes only after the process's
+        // death.
         if locked.threads.load(Relaxed) == 0 {
             locked.lock.store(index + 1, Relaxed);
         } else {
@@ -202,7 +214,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         TableTransaction { processes: self, thread, index, slot, table, locked, lock_free: false }
     }
 
-    /// Waits until no thread acts beside whoever has just locked the table.
+    /// Waits until no lock-free transaction is active, after the table was locked.
     fn wait_for_members(&self, locked: &Slot) {
         fence(SeqCst);
         for member in &locked.members {
@@ -220,7 +232,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         }
     }
 
-    /// Acts for a thread that has a slot of its own, on one near descriptor: beside other threads, and without a lock. None if somebody has the table to himself.
+    /// Begins a lock-free transaction on one inline descriptor, for a thread with its own slot.
+    /// `None` if the table is locked.
     #[inline]
     pub(super) fn begin_lock_free<'a>(
         &'a self,
@@ -234,7 +247,8 @@ impl<'f, M: Memory> Processes<'f, M> {
         (locked.lock.load(SeqCst) == 0 && locked.shared.load(Relaxed) == 0).then_some(transaction)
     }
 
-    /// Acts for a slot whose process is gone or has left (by exec) what it was at. Nobody else does.
+    /// Begins a transaction for a slot whose process is dead, or whose interrupted operations were
+    /// left behind by exec. The caller is the only one.
     pub(super) fn begin_for_dead<'a>(
         &'a self,
         thread: &'a Thread<'f, M>,
@@ -249,7 +263,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(TableTransaction { processes: self, thread, index, slot, table, locked, lock_free: false })
     }
 
-    /// Takes a lock in the tables for `ticket`. If its owner died, puts in order what that one was at.
+    /// Takes a lock in the tables for `ticket`. If the owner died, recovers its transaction.
     pub(super) fn lock(&self, thread: &Thread<'f, M>, word: &AtomicU32, waiters: &AtomicU32, ticket: u32) {
         let mut looks = 0;
         loop {
@@ -266,7 +280,7 @@ impl<'f, M: Memory> Processes<'f, M> {
                 waiters.store(1, Release);
                 self.platform().wait(word, owner, SLEEP_MS);
                 if word.load(Relaxed) == owner && owner != ticket {
-                    // Whatever comes of it shows in the word.
+                    // The result shows in the word.
                     let _ = self.reap_if_dead(thread, owner - 1);
                 }
             }
@@ -284,7 +298,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 }
 
 impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
-    /// For a thread's slot of the process that this one acts for, under the lock that this one has.
+    /// A transaction for a slot of one of the process's threads, under the lock of this one.
     pub fn as_member(&self, index: u32, slot: &'f Slot) -> TableTransaction<'a, 'f, M> {
         TableTransaction { index, slot, lock_free: true, ..*self }
     }
@@ -312,7 +326,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
 
     // Entries.
 
-    /// The word of a place that holds one.
+    /// The word of a slot that has one.
     pub fn slot_word(&self, slot_at: TableSlot) -> Result<Option<&'f AtomicU32>> {
         Ok(match slot_at {
             TableSlot::Descriptor(slot, fd) => self.processes.descriptor_word(slot, fd)?,
@@ -322,23 +336,26 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         })
     }
 
-    /// What is at a place now.
+    /// The present entry of a slot.
     pub fn entry_in_slot(&self, slot_at: TableSlot) -> Result<u32> {
         Ok(self.slot_word(slot_at)?.map_or(0, |word| word.load(Acquire) & !BUSY))
     }
 
-    /// Claims a free entry. Until the intent's step moves on it is given back if the process dies. `NONE` if there is none.
+    /// Claims a free entry; `None` if there is none. If the process dies before the intent's step
+    /// advances, recovery frees it.
     pub fn claim(&self, kind: TableKind, which: usize) -> Result<Option<u32>> {
         let intent = self.intent();
         let cursor = &self.slot.cursors[kind as usize];
         let count = kind.count();
-        // Slots begin at places of their own: what a process freed is warm, and nobody else is there.
+        // Slots start at different positions: entries freed by this process are in its cache, and
+        // contention is low.
         let own = (self.index as u64 * count as u64 / SLOTS as u64) as u32;
         let first = cursor.load(Relaxed).checked_sub(1).unwrap_or(own);
         intent.claimed_table.store(kind as u32, Release);
         for step in 0..count {
             let index = ((first as u64 + step as u64) % count as u64) as u32;
-            // Looked at before it is in the intent: what is in there with this ticket was claimed by this operation.
+            // Checked before it enters the intent: so an entry in the intent with this ticket was
+            // claimed by this transaction.
             if self.tables().claim_word(kind, index)?.load(Relaxed) != 0 {
                 continue;
             }
@@ -352,7 +369,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         Ok(None)
     }
 
-    /// Makes an entry free that this actor claimed.
+    /// Frees an entry that this transaction claimed.
     pub fn unclaim(&self, kind: TableKind, index: u32) -> Result<()> {
         let word = self.tables().claim_word(kind, index)?;
         if word.load(Acquire) != self.ticket() {
@@ -363,7 +380,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         Ok(())
     }
 
-    /// Forgets the claims: they are used now.
+    /// Clears the claims, because the entries are in use now.
     pub fn claims_used(&self) {
         for claim in &self.intent().claims {
             claim.store(0, Release);
@@ -377,11 +394,12 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         if word.load(Relaxed) == 0 && word.compare_exchange(0, self.ticket(), Acquire, Relaxed).is_ok() {
             return;
         }
-        // Leaf locks are held for moments; their waiters look again after a while instead of being woken.
+        // Leaf locks are held briefly; their waiters poll instead of being woken.
         self.processes.lock(self.thread, word, &AtomicU32::new(0), self.ticket());
     }
 
-    /// Changes the users of the intent's description in step `step`; the count before. Then `next` is the step.
+    /// Changes the user count of the intent's description, then moves to step `next`. Returns the
+    /// previous count.
     fn count_users(&self, change: i32, next: impl Fn(u32) -> TransactionStep) -> Result<u32> {
         let intent = self.intent();
         let index = intent.file.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
@@ -389,7 +407,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         intent.counting.store(0, Release);
         self.lock_leaf(&file.lock);
         let before = file.users.load(Relaxed);
-        // Of none there is none to take or give: somebody else took the last one.
+        // A count of zero stays: another process dropped the last reference.
         if before != 0 {
             intent.before.store(before as u64, Release);
             intent.counting.store(1, Release);
@@ -411,7 +429,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         record.lock.store(0, Release);
     }
 
-    /// Changes the counts of the intent's record; then `next` is the step.
+    /// Changes the counts of the intent's record, then moves to step `next`.
     fn count_record(&self, change: u64, up: bool, next: TransactionStep) -> Result<()> {
         let intent = self.intent();
         let cachelet = intent.record.load(Relaxed);
@@ -433,7 +451,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         if up { marked } else { Ok(()) }
     }
 
-    /// Tells the engine what the counts of a file say now.
+    /// Updates the engine's marks of a file after its counts changed.
     pub fn mark(&self, cachelet: u32, before: u64, after: u64) -> Result<()> {
         let number = self.thread.fs().dram().cachelet(cachelet)?.number.load(Acquire);
         let node = Node { cachelet, number };
@@ -453,7 +471,8 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
 
     // Operations.
 
-    /// Puts one more reference to a description into a place, in place of what is there. EBADF if the description is gone.
+    /// Stores one more reference to a description into a slot and replaces the old entry. EBADF if
+    /// the description has no user any more.
     pub fn reference_into(&self, file: u32, slot_at: TableSlot, entry: u32) -> Result<()> {
         let intent = self.intent();
         self.prepare(slot_at, entry)?;
@@ -467,13 +486,13 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         self.resume()
     }
 
-    /// Says in the intent what is to come where.
+    /// Writes slot and new entry into the intent.
     pub fn prepare(&self, slot_at: TableSlot, entry: u32) -> Result<()> {
         self.prepare_from(slot_at, entry, self.entry_in_slot(slot_at)?);
         Ok(())
     }
 
-    /// The same, where it is known what is there.
+    /// The same, with a known old entry.
     #[inline]
     fn prepare_from(&self, slot_at: TableSlot, entry: u32, old: u32) {
         let intent = self.intent();
@@ -484,8 +503,8 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         intent.unlinked.store(0, Release);
     }
 
-    /// Makes a description of an open file and puts it into a place. Its reference in the engine becomes this layer's hold; on errors it stays
-    /// the caller's.
+    /// Makes a description of an open file and stores it into a slot. Its reference in the engine
+    /// becomes a reference of this layer; on errors it stays the caller's.
     pub fn create_into(&self, file: &crate::OpenFile, slot_at: TableSlot, cloexec: bool) -> Result<()> {
         let intent = self.intent();
         self.prepare(slot_at, 0)?;
@@ -501,22 +520,26 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         intent.record.store(file.node().cachelet, Release);
         let old = intent.entry.load(Relaxed) & !0xffff_ffff;
         intent.entry.store(old | entry_of(index, cloexec) as u64, Release);
-        // If this thread dies, whoever puts its work in order gives the reference back, which is noted; the hold is for whoever takes the process apart.
+        // If this thread dies, recovery of its engine slot releases the recorded reference; the
+        // reaper of the process releases this layer's.
         self.take_record(ONE_HOLD, TransactionStep::Put)?;
         self.thread.release_recorded(file.node());
         self.resume()
     }
 
-    /// Beside others: marks an empty descriptor near by, which nobody else puts anything into from now on; false if it is not empty.
+    /// Lock-free: marks an empty inline descriptor, so that no other thread changes it; false if it
+    /// is not empty.
     #[inline]
     pub fn reserve_inline(&self, fd: u32, word: &AtomicU32) -> bool {
-        // First: whoever finds the mark on a dead process's table knows from where it is.
+        // First the intent: a mark in a dead process's table can then be attributed.
         self.prepare_from(TableSlot::Descriptor(self.table, fd), 0, 0);
-        // Without a look before: the line may be another processor's, and would come twice.
+        // Without a load before: the line may be in another core's cache and would be transferred
+        // twice.
         word.compare_exchange(0, BUSY, AcqRel, Relaxed).is_ok()
     }
 
-    /// As [`TableTransaction::create_into`], for an empty descriptor near by: the same steps, one after the other, since nearly all files are opened so.
+    /// As [`TableTransaction::create_into`], for an empty inline descriptor: the same steps in one
+    /// function, because nearly all opens take this way.
     pub fn make_inline(&self, file: &crate::OpenFile, fd: u32, word: &AtomicU32, cloexec: bool) -> Result<()> {
         let intent = self.intent();
         let node = file.node();
@@ -541,7 +564,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         intent.before.store(before, Release);
         intent.counting.store(1, Release);
         record.counts.store(before.wrapping_add(ONE_HOLD), Release);
-        // The first hold is what the reference becomes.
+        // The engine's recorded reference becomes the first reference of this layer.
         let is_first = before as u32 == 0;
         if is_first {
             self.thread.hold_recorded(node)?;
@@ -556,13 +579,14 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         self.claims_used();
         self.step(TransactionStep::None);
         if self.lock_free {
-            // If it is somebody else's by now, the mark went with it.
+            // If the entry has been replaced by now, the mark went with it.
             let _ = word.compare_exchange(entry | mark, entry, Release, Relaxed);
         }
         Ok(())
     }
 
-    /// Empties a descriptor near by that has the entry `old`: as [`TableTransaction::clear`], in one go. Beside others the entry is marked.
+    /// Empties an inline descriptor with the entry `old`: as [`TableTransaction::clear`], in one
+    /// function. In a lock-free transaction the entry is marked.
     pub fn clear_inline(&self, fd: u32, word: &AtomicU32, old: u32) -> Result<()> {
         let intent = self.intent();
         let index = file_of(old).ok_or(Errno::EIO)?;
@@ -581,7 +605,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         self.lock_leaf(&file.lock);
         let before = file.users.load(Relaxed);
         if before != 1 {
-            // Others have it, or nobody, which the step itself will find.
+            // There are other users, or none: the step itself distinguishes.
             file.lock.store(0, Release);
             return self.resume();
         }
@@ -597,10 +621,11 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         Ok(())
     }
 
-    /// Whether a call of a thread of this table uses a description, to which a descriptor leads no more.
+    /// Whether a call of a thread of this table uses a description whose descriptor is already
+    /// empty.
     fn is_used_by_calls(&self, file: &crate::OpenFile, index: u32) -> bool {
         let thread = self.thread.index();
-        // To look into the lines of others takes these from them.
+        // Reading the lines of other threads would take these from their caches.
         let lines = if file.sharing().is_only(thread) { 1 << in_flight_line(thread) } else { u32::MAX };
         let used = self.locked.in_flight_lines.load(SeqCst) & lines;
         let (lines, _) = self.locked.in_flight.as_chunks::<REFERENCES_PER_LINE>();
@@ -608,7 +633,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         lines.iter().enumerate().any(|(line, references)| used >> line & 1 == 1 && references.iter().any(is_it))
     }
 
-    /// Stores an entry: with a full fence where threads look descriptors up, see `descriptors`.
+    /// Stores an entry; with a full fence if other threads look up descriptors: see `descriptors`.
     #[inline]
     fn store_entry(&self, word: &AtomicU32, entry: u32) {
         match self.locked.threads.load(Relaxed) {
@@ -617,7 +642,8 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         }
     }
 
-    /// Takes `change` of the intent's record; what was claimed for it is given back on errors.
+    /// Adds `change` to the counts of the intent's record. On errors, frees what was claimed for
+    /// it.
     pub fn take_record(&self, change: u64, next: TransactionStep) -> Result<()> {
         self.intent().change.store(change, Release);
         self.step(TransactionStep::TakeRecord);
@@ -630,14 +656,14 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         taken
     }
 
-    /// Empties a place that holds a description or a directory.
+    /// Empties a slot that holds a description or a directory.
     pub fn clear(&self, slot_at: TableSlot) -> Result<()> {
         self.prepare(slot_at, 0)?;
         self.step(TransactionStep::Put);
         self.resume()
     }
 
-    /// Drops the description of a use in flight that owns it.
+    /// Drops the description of an in-flight reference that owns it.
     pub fn drop_in_flight(&self, file: u32, which: u32) -> Result<()> {
         let intent = self.intent();
         self.prepare(TableSlot::InFlight(self.table, which), 0)?;
@@ -646,7 +672,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         self.resume()
     }
 
-    /// Takes a mapping out of the list of a slot, and frees it.
+    /// Unlinks a mapping from the list of a slot, and frees it.
     pub fn drop_mapping(&self, slot: u32, node: u32) -> Result<()> {
         let intent = self.intent();
         let mapping = self.tables().mapping(node)?;
@@ -660,7 +686,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         self.resume()
     }
 
-    /// Goes on from the intent's step to the end.
+    /// Runs from the intent's step to the end.
     pub fn resume(&self) -> Result<()> {
         let intent = self.intent();
         loop {
@@ -677,7 +703,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
                 }
                 TransactionStep::DropLocks => self.drop_locks()?,
                 TransactionStep::LinkMapping => {
-                    // No claim is left of one that was linked just before its process died.
+                    // A node that was linked just before its process died leaves no claim.
                     if let Some(node) = intent.claims[0].load(Relaxed).checked_sub(1) {
                         lists::link_mapping(self, slot_at, node)?;
                     }
@@ -710,7 +736,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         }
     }
 
-    /// Stores the entry; what was there before loses a reference.
+    /// Stores the entry; the old one loses a reference.
     fn put(&self, slot_at: TableSlot, entry: u32, old: u32) -> Result<()> {
         let intent = self.intent();
         match slot_at {
@@ -742,7 +768,8 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         Ok(())
     }
 
-    /// Gives the reference to a thread of this table that uses the description, if there is one that has none.
+    /// Hands the reference to an in-flight reference of this table to the same description that
+    /// owns none, if there is one.
     fn adopt_owner(&self, slot_at: TableSlot) -> Result<()> {
         let intent = self.intent();
         let file = intent.file.load(Relaxed) as u64;
@@ -771,7 +798,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         let intent = self.intent();
         let index = intent.file.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
         let file = self.tables().file(index)?;
-        // From here on it is this slot's to free.
+        // From here on this slot frees it.
         file.claimed.store(self.ticket(), Release);
         let cachelet = file.node().cachelet;
         super::locks::release_description(self, cachelet, index)?;
@@ -782,7 +809,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         Ok(())
     }
 
-    /// Sees to it that there is a page for a descriptor of a table.
+    /// Ensures that the page of a descriptor exists.
     pub fn make_page(&self, slot: u32, fd: u32) -> Result<()> {
         let link = self.tables().page_link(slot, fd)?;
         if link.load(Acquire) != 0 {

@@ -1,4 +1,4 @@
-//! How much of the tables is in use: for people, and for tests that nothing is lost.
+//! Occupancy of the tables: for reports, and for tests that nothing leaks.
 
 use super::Processes;
 use super::shared_tables::{SLOTS, SlotState, TableKind};
@@ -6,29 +6,29 @@ use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
 
-/// What the processes of an image hold together.
+/// Resources of all processes of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage {
-    /// Processes, and children that are being made.
+    /// Processes, and prepared children.
     pub processes: u32,
     /// Open file descriptions.
     pub files: u32,
-    /// Pages of descriptors beyond the first ones.
+    /// Pages of descriptors that are not inline.
     pub pages: u32,
     /// Locked ranges and files.
     pub locks: u32,
     /// Mappings.
     pub mappings: u32,
-    /// Descriptors on their way between processes.
+    /// Descriptors in transit between processes.
     pub tokens: u32,
-    /// Files that are held by any of these.
+    /// Files referenced by any of these.
     pub files_held: u32,
     /// Files that are mapped.
     pub files_mapped: u32,
 }
 
 impl<M: Memory> Processes<'_, M> {
-    /// What is in use; exact while nobody changes it.
+    /// Resources in use; exact while no transaction runs.
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for index in 0..self.tables.header().slots_high.load(Acquire).min(SLOTS) {
