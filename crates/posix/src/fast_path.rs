@@ -1,7 +1,9 @@
-//! The short way along a path: every component but the last is a plain directory that may be searched, and nothing on the way gets a reference.
+//! The fast path of a walk: every component but the last is a plain directory with search
+//! permission, and no component on the way gets a reference.
 //!
-//! Nearly all paths are of this kind. Of the others (symbolic links, `..`, a dot or slashes at the end, refusals, directories whose names have to be read first)
-//! nothing is decided here: the answer is "not like this", and the walk of [`crate::path`] begins anew and says what is the matter.
+//! Nearly all paths qualify. Others have symbolic links, `..`, a dot or slashes at the end,
+//! refusals, or directories whose names must be read first. For these the functions return `None`,
+//! and the slow walk of [`crate::path`] starts over and decides the error.
 
 use crate::caller::{Caller, NodeRef};
 use crate::errno::{Errno, Result};
@@ -12,15 +14,16 @@ use engine::text::last_position;
 use engine::{Attributes, Error, Fs, Node, Protection, Visit, VisitedFile};
 use pmem::Memory;
 
-/// What a call wants to know of the file that a path leads to: all attributes, or what decides who may use it, which is one line from memory less.
+/// What a call reads of the file of a path: all attributes, or only its protection, which takes one
+/// cache line less.
 pub trait FileQuery: Copy {
-    /// Asks for the lines that it takes beside the first one of the cachelet.
+    /// Prefetches the lines that are needed beyond the first one of the cachelet.
     fn prefetch<M: Memory>(fs: &Fs<M>, cachelet: u32);
 
-    /// As it is at a file.
+    /// Reads it from a file.
     fn of_file<M: Memory>(visit: &Visit<'_, '_, M>, file: VisitedFile<'_>) -> engine::Result<Self>;
 
-    /// The kind of file; none: nothing that there is.
+    /// The kind of file; `None`: invalid.
     fn kind(&self) -> Option<FileKind>;
 }
 
@@ -56,7 +59,8 @@ impl FileQuery for Protection {
     }
 }
 
-/// The first component of a path that does not begin with a slash, and what follows the slashes behind it. None: there is no slash behind it.
+/// The first component of a relative path, and what follows its slashes. `None`: no slash follows
+/// it.
 #[inline]
 fn first(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().position(|&byte| byte == b'/')?;
@@ -70,18 +74,18 @@ fn is_dots(component: &[u8]) -> bool {
     matches!(component, b"." | b"..")
 }
 
-/// A path in its parts.
+/// The parts of a path.
 struct Path<'p> {
-    /// Where it begins.
+    /// The start of the walk.
     start: Node,
-    /// What leads to the directory of the last component: nothing, or it ends with a slash.
+    /// The path of the last component's directory: empty, or ending with a slash.
     directories: &'p [u8],
     /// The last component.
     name: &'p [u8],
 }
 
 impl<'p> Path<'p> {
-    /// None: it is not one that has a name at its end, or too long.
+    /// `None`: the path does not end with a name, or is too long.
     #[inline(always)]
     fn new(walk_start: &WalkStart, path: &'p [u8]) -> Option<Path<'p>> {
         let (start, rest) = match path {
@@ -97,7 +101,8 @@ impl<'p> Path<'p> {
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Whether this is a directory that may be searched, as far as its mode and the caller's capabilities say.
+    /// Whether this is a directory with search permission, by its mode and the caller's
+    /// capabilities.
     #[inline]
     fn may_search_by_mode(&self, directory: &Protection) -> bool {
         let Protection { mode, uid, gid, access_list, .. } = *directory;
@@ -117,7 +122,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         mode >> class & 1 != 0
     }
 
-    /// Goes along a path; where its last component is to be looked for.
+    /// Walks a path; returns the directory of its last component.
     #[inline(always)]
     fn walk_fast(
         &self,
@@ -136,8 +141,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// Goes down from a directory along a path that ends with a slash, and tells `passed` of all directories, the first and the last one included. Whether the
-    /// last one may be searched, or is a directory, is not looked at.
+    /// Descends from a directory along a path that ends with a slash. Calls `passed` with all
+    /// directories, including the first and the last. Does not check whether the last one is a
+    /// directory with search permission.
     fn descend(
         &self,
         visit: &Visit<'t, 'f, M>,
@@ -151,7 +157,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             if component == b".." || !self.may_search_by_mode(&visit.protection(here).ok()?) {
                 return None;
             }
-            // A slash behind another or in front of all, and a dot, lead nowhere else.
+            // Repeated or leading slashes and dots change nothing.
             if !matches!(component, b"" | b".") {
                 here = visit.find(here, component).ok()??;
                 passed(here);
@@ -161,10 +167,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Some(here)
     }
 
-    /// The directory of a path's last component, and that component. Whether the directory may be searched is not looked at. Where the path is one
-    /// component long, whether it is a directory is not, either: where a path begins, no link is followed.
+    /// The directory of a path's last component, and that component. Does not check search
+    /// permission. For a path of one component it does not check either whether the start is a
+    /// directory: no link is followed there.
     ///
-    /// The thread keeps the directory from now on, instead of the one that it kept: nobody may use that any more without a reference of his own.
+    /// The thread's cached reference is replaced by this directory: from now on uses of the
+    /// previous one need their own reference.
     #[inline]
     pub(crate) fn fast_parent<'p>(
         &self,
@@ -182,7 +190,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// As [`Caller::fast_parent`], of a call's second path: what the thread keeps stays.
+    /// As [`Caller::fast_parent`], for a call's second path: the cached reference does not change.
     #[inline]
     pub(crate) fn fast_second_parent<'p>(
         &self,
@@ -195,7 +203,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let visit = self.thread.visit();
         let directory = self.walk_fast(&visit, &parts)?;
-        // A symbolic link may lead to one.
+        // It may be a symbolic link to a directory.
         if visit.protection(directory).ok()?.mode & libc::S_IFMT != libc::S_IFDIR {
             return None;
         }
@@ -206,7 +214,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Some((NodeRef::owned(self.thread, node), parts.name))
     }
 
-    /// The file of a path, with what is wanted of it, for as long as `call` lasts. `prefetch` as for [`Visit::find_prefetching`].
+    /// Calls `call` with the file of a path and the queried data; the file is valid during `call`.
+    /// `prefetch` as for [`Visit::find_prefetching`].
     #[inline]
     fn at_fast<A: FileQuery, T>(
         &self,
@@ -234,10 +243,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         call(&visit, directory, file, &known)
     }
 
-    /// What `call` says of a path's file, by what it wants to know of it, if the path is a short way. Of the engine it may call what only reads: the file has
-    /// no reference.
+    /// The result of `call` on a path's file and the queried data; `None` unless the fast path
+    /// applies. `call` may use only reading functions of the engine: the file has no reference.
     ///
-    /// The front may be on a [`Visit`] of its own meanwhile, so that the directory where the path begins needs no reference.
+    /// The VFS layer may be inside a [`Visit`] meanwhile, so that the start directory needs no
+    /// reference.
     #[inline]
     pub fn query_fast<A: FileQuery, T>(
         &self,
@@ -255,8 +265,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         )
     }
 
-    /// The file of a path with a reference, who may use it, and the number of the directory in which its name was found. `prefetch` as for
-    /// [`Visit::find_prefetching`].
+    /// The file of a path with a reference, its protection, and the number of the directory that
+    /// holds its name. `prefetch` as for [`Visit::find_prefetching`].
     #[inline]
     pub(crate) fn take_fast(
         &self,

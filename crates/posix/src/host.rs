@@ -1,9 +1,9 @@
-//! This machine, as the engine wants to know it: time, sleeping, and which threads and processes
-//! live. Callable inside a signal handler: system calls only.
+//! The engine's platform on this machine: time, sleeping, and liveness of threads and processes.
+//! Safe to call in a signal handler: system calls only.
 //!
-//! The liveness lock (`engine::Liveness`) is a lock of an open file description (`F_OFD_SETLK`) on a
-//! directory that all processes of the image have open. On a directory only locks for reading are to
-//! be had; each number has one holder all the same, since numbers are given out once.
+//! The liveness lock (`engine::Liveness`) is a lock of an open file description (`F_OFD_SETLK`) on
+//! a directory that all processes of the image have open. A directory permits only read locks. Each
+//! number still has one holder, because numbers are never assigned twice.
 
 use core::ffi::CStr;
 use core::fmt::Write;
@@ -21,26 +21,27 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 #[derive(Debug, Default)]
 pub struct LinuxPlatform;
 
-/// The one of this process.
+/// The platform of this process.
 pub static PLATFORM: LinuxPlatform = LinuxPlatform;
 
-/// Where in the lock file the locks of the processes begin: the byte of number zero.
+/// Offset in the lock file at which the processes' locks begin: the byte of number zero.
 const LOCKS_AT: i64 = 1 << 40;
 
-/// Wall-clock time as file systems stamp it: of the last timer tick, which takes no reading of hardware.
+/// Wall-clock time for timestamps: that of the last timer tick, which needs no read of a hardware
+/// clock.
 pub fn now_ns() -> i64 {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
 }
 
-/// A system call that no binding has, or that must not go through one.
+/// A system call without a binding, or that must bypass one.
 ///
 /// # Safety
-/// As the call itself: its arguments must be valid for it, and it must change no memory that Rust
-/// believes unchanged.
+/// As for the call itself: its arguments must be valid, and it must not change memory that Rust
+/// assumes unchanged.
 unsafe fn system_call(number: i64, [a, b, c]: [u64; 3]) -> i64 {
     let result: i64;
-    // SAFETY: the clobbered registers are those of the system call; the rest is the caller's promise.
+    // SAFETY: the clobbered registers are those of the system call; the caller guarantees the rest.
     unsafe {
         core::arch::asm!(
             "syscall",
@@ -56,14 +57,15 @@ unsafe fn system_call(number: i64, [a, b, c]: [u64; 3]) -> i64 {
     result
 }
 
-/// Asks the kernel to do something about mapped memory that leaves its content as it is; whether it did.
+/// Applies an madvise that preserves content; returns whether it succeeded.
 fn advise(address: *mut u8, length: usize, advice: i32) -> bool {
-    // SAFETY: madvise with an advice that changes no content (the callers pass no other) touches no
-    // memory of Rust's; the kernel refuses what is not mapped.
+    // SAFETY: madvise with an advice that changes no content (callers pass no other) does not touch
+    // Rust's memory; the kernel rejects unmapped ranges.
     unsafe { system_call(libc::SYS_madvise, [address as u64, length as u64, advice as u64]) == 0 }
 }
 
-/// A lock operation on the bytes of a range of numbers; what the kernel wrote back, or the error.
+/// A lock operation on the bytes of a range of numbers; returns what the kernel wrote back, or the
+/// error.
 fn lock_numbers(description: i32, command: i32, kind: i32, (first, count): (i64, i64)) -> Result<libc::flock, Errno> {
     let mut lock = libc::flock {
         l_type: kind as libc::c_short,
@@ -72,13 +74,13 @@ fn lock_numbers(description: i32, command: i32, kind: i32, (first, count): (i64,
         l_len: count,
         l_pid: 0,
     };
-    // SAFETY: a whole description of a lock, which the call may overwrite.
+    // SAFETY: a complete lock description, which the call may overwrite.
     let result = unsafe { system_call(libc::SYS_fcntl, [description as u64, command as u64, &raw mut lock as u64]) };
     if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(lock) }
 }
 
 /// Whether a process other than the description's owners holds any liveness lock of the lock file.
-/// `true` where the kernel cannot tell.
+/// `true` if the kernel cannot tell.
 pub fn is_any_liveness_held(description: BorrowedFd<'_>) -> bool {
     use rustix::fd::AsRawFd;
     const TO_THE_END: i64 = 0;
@@ -86,7 +88,7 @@ pub fn is_any_liveness_held(description: BorrowedFd<'_>) -> bool {
         .map_or(true, |found| found.l_type != libc::F_UNLCK as libc::c_short)
 }
 
-/// Opens the directory of a descriptor once more: a description of its own.
+/// Opens a new description of a descriptor's directory.
 pub fn reopen_directory(directory: BorrowedFd<'_>) -> Result<rustix::fd::OwnedFd, Errno> {
     rustix::fs::openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
@@ -98,7 +100,8 @@ impl Platform for LinuxPlatform {
 
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
         let timeout = Timespec { tv_sec: (timeout_ms / 1000) as i64, tv_nsec: (timeout_ms % 1000) as i64 * 1_000_000 };
-        // Not a private futex: others wait on the same page in other processes. Every outcome means: look again.
+        // Not a private futex: other processes wait on the same page. Every result means: check
+        // again.
         let _ = futex::wait(word, futex::Flags::empty(), expected, Some(&timeout));
     }
 
@@ -111,17 +114,17 @@ impl Platform for LinuxPlatform {
     }
 
     fn thread_id(&self) -> u32 {
-        // Asked anew each time: a value kept for the thread would be the parent's after a fork.
+        // Not cached: after a fork a cached value would be the parent's.
         rustix::thread::gettid().as_raw_nonzero().get() as u32
     }
 
     fn is_thread_alive(&self, process_id: u32, thread_id: u32) -> bool {
-        // SAFETY: signal 0 is not sent; the call changes nothing.
+        // SAFETY: signal 0 is not delivered; the call changes nothing.
         let result = unsafe { system_call(libc::SYS_tgkill, [process_id as u64, thread_id as u64, 0]) };
         if result == -i64::from(libc::ESRCH) {
             return false;
         }
-        // The first thread of a process stays as a zombie until the others have ended, too.
+        // The first thread of a process stays as a zombie until the others have ended.
         thread_id != process_id || thread_state(thread_id).is_none_or(|state| !matches!(state, b'Z' | b'X' | b'x'))
     }
 
@@ -135,12 +138,12 @@ impl Platform for LinuxPlatform {
     }
 
     fn renew_description(&self, description: i32) -> bool {
-        // SAFETY: the caller's open descriptor, for the time of this call.
+        // SAFETY: the caller's descriptor is open for the duration of this call.
         let directory = unsafe { BorrowedFd::borrow_raw(description) };
         let Ok(fresh) = reopen_directory(directory) else { return false };
         let flags = rustix::io::fcntl_getfd(directory).unwrap_or(rustix::io::FdFlags::CLOEXEC);
         let flags = if flags.contains(rustix::io::FdFlags::CLOEXEC) { DupFlags::CLOEXEC } else { DupFlags::empty() };
-        // SAFETY: the number stays the caller's: what is closed is only what was behind it before.
+        // SAFETY: the number stays the caller's; only the description behind it is closed.
         let mut place = core::mem::ManuallyDrop::new(unsafe { rustix::fd::OwnedFd::from_raw_fd(description) });
         rustix::io::dup3(&fresh, &mut place, flags).is_ok()
     }
@@ -149,14 +152,14 @@ impl Platform for LinuxPlatform {
         let mut bytes = [0u8; 8];
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
             Ok(8) => u64::from_ne_bytes(bytes),
-            // Without the call (a strict sandbox) a number that at least differs from run to run.
+            // Without the call (in a strict sandbox), a number that at least differs between runs.
             _ => (now_ns() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (&raw const bytes as u64),
         }
     }
 
     fn provide_huge(&self, address: *mut u8, length: usize) {
         for huge in (0..length).step_by(HUGE_PAGE_BYTES as usize) {
-            // A huge page is made only where there is a page to begin with.
+            // MADV_COLLAPSE makes a huge page only where a page is present.
             if !advise(address.wrapping_add(huge), 4096, libc::MADV_POPULATE_WRITE) {
                 return;
             }
@@ -173,7 +176,7 @@ struct ProcPath {
 
 impl Write for ProcPath {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        // One byte stays zero: the end.
+        // The last byte stays zero as terminator.
         let room = self.bytes.len() - 1;
         let end = self.length + text.len();
         if end > room {
@@ -185,7 +188,7 @@ impl Write for ProcPath {
     }
 }
 
-/// The state of a thread of this process, if /proc is this namespace's.
+/// The state of a thread of this process, if /proc belongs to this pid namespace.
 fn thread_state(thread_id: u32) -> Option<u8> {
     let mut path = ProcPath { bytes: [0; 64], length: 0 };
     write!(path, "/proc/self/task/{thread_id}/stat").ok()?;
@@ -196,7 +199,7 @@ fn thread_state(thread_id: u32) -> Option<u8> {
     parse_state(&text[..length])
 }
 
-/// The field behind the command, which may itself hold anything, spaces and parentheses included.
+/// The field after the command, which may contain any bytes, including spaces and parentheses.
 fn parse_state(text: &[u8]) -> Option<u8> {
     let command_end = text.iter().rposition(|&byte| byte == b')')?;
     text.get(command_end + 2).copied()
@@ -226,7 +229,7 @@ mod tests {
     #[test]
     fn an_ended_thread_is_dead() {
         let thread = std::thread::spawn(|| PLATFORM.thread_id()).join().unwrap();
-        // The kernel may take a moment to take the thread down after join.
+        // After join the kernel may take a moment to remove the thread.
         let ended = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             !PLATFORM.is_thread_alive(PLATFORM.process_id(), thread)
@@ -264,7 +267,7 @@ mod tests {
     #[test]
     fn a_wait_ends_by_wake_or_time() {
         let word = AtomicU32::new(0);
-        PLATFORM.wait(&word, 1, 10_000); // another value: at once
+        PLATFORM.wait(&word, 1, 10_000); // another value: returns at once
         PLATFORM.wait(&word, 0, 1);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,9 +1,11 @@
-//! POSIX on the engine: what lies between a front (mount, interception, library) and operations by inode.
+//! POSIX semantics on the engine: the layer between a VFS layer (mount, interception, library) and
+//! operations by inode.
 //!
-//! A [`Caller`] is a thread inside the engine acting with somebody's [`Credentials`]; every call is a method on it, by node and name, and where
-//! it makes sense by path ([`path`]). Fronts translate how calls arrive and nothing else.
+//! A [`Caller`] is a thread inside the engine with [`Credentials`]. Every call is a method on it,
+//! by node and name, and often by path ([`path`]). VFS layers only translate calls.
 //!
-//! Everything but [`image`] needs neither std nor a heap, so that it can run inside a signal handler or an intercepted `malloc`.
+//! All modules but [`image`] need neither std nor a heap, so that they can run inside a signal
+//! handler or an intercepted `malloc`.
 #![cfg_attr(not(feature = "std"), no_std)]
 
 mod access_list;

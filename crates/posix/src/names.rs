@@ -1,6 +1,8 @@
-//! Making, removing, linking and renaming names: permission rules and the order of errors around the engine's atomic operations.
+//! Making, removing, linking and renaming names: permission rules and the order of errors around
+//! the engine's atomic operations.
 //!
-//! The engine decides races. This layer checks what may be done before it and, only where that fails, looks again for what Linux reports first.
+//! The engine decides races. This layer checks permissions before the operation. Only after a
+//! failure does it check again which error Linux reports first.
 
 use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Capabilities, Want};
@@ -10,24 +12,24 @@ use engine::format::FileKind;
 use engine::{Attributes, Error, NameLocation, NewNode, Node, Protection, RenameFlags};
 use pmem::Memory;
 
-/// Names that one file may have.
+/// Maximal number of names of a file.
 pub const LINKS_MAX: u32 = 65_000;
 
-/// What is to be made at a name.
+/// What to create at a name.
 #[derive(Clone, Copy)]
 pub(crate) struct CreateArguments<'a> {
     pub kind: FileKind,
     /// Permission bits before the umask.
     pub mode: u32,
-    /// What of them falls, unless the directory's default list decides.
+    /// Bits of `mode` to clear, unless the directory's default list decides.
     pub umask: u32,
     pub device: u32,
     pub target: &'a [u8],
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Owner, group and permissions of a new file before the umask: in a set-group-id directory the group is the directory's, and directories
-    /// pass the bit on.
+    /// Owner, group and permissions of a new file before the umask. In a set-group-id directory the
+    /// group is the directory's, and new directories inherit the bit.
     fn new_node<'a>(&self, directory: &Protection, arguments: &CreateArguments<'a>) -> NewNode<'a> {
         let inherits = directory.mode & libc::S_ISGID != 0;
         let gid = if inherits { directory.gid } else { self.credentials.gid };
@@ -38,7 +40,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 permissions |= libc::S_ISGID;
             }
         } else if inherits && !self.credentials.checked {
-            // Nobody plants a program that runs with a group which he is not in.
+            // No caller may create a program that runs with a foreign group.
             let runs_as_group = libc::S_ISGID | libc::S_IXGRP;
             if arguments.mode & runs_as_group == runs_as_group && !self.credentials.keeps_set_gid(gid) {
                 permissions &= !libc::S_ISGID;
@@ -52,7 +54,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         NewNode { kind, permissions, uid, gid, device, target, extended: &[], access_list: false }
     }
 
-    /// What is to be made in a directory, with everything that it inherits, goes to `create`.
+    /// Calls `create` with the new file, including all that it inherits from the directory.
     pub(crate) fn make_by<R>(
         &self,
         directory: Node,
@@ -68,7 +70,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         create(&new)
     }
 
-    /// Makes a file of any kind at a name.
+    /// Creates a file of any kind at a name.
     pub(crate) fn make(
         &self,
         directory: Node,
@@ -80,7 +82,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.make_at(&walk_start, false, arguments)
     }
 
-    /// The same for who has asked for the place already, or looked there; `seems_absent` as for [`Thread::create_at`](engine::Thread::create_at).
+    /// The same for a prefetched or already checked location; `seems_absent` as for
+    /// [`Thread::create_at`](engine::Thread::create_at).
     pub(crate) fn make_at(
         &self,
         walk_start: &NameLocation<'_>,
@@ -97,7 +100,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(NodeRef::owned(self.thread, node))
     }
 
-    /// What Linux reports where a name cannot be made: that it exists, or is too long, comes before the refusal.
+    /// The error that Linux reports if a name cannot be created: an existing or too long name takes
+    /// precedence over the refusal.
     fn unless_exists(&self, directory: Node, name: &[u8], refused: Errno) -> Errno {
         match self.thread.stat_name(directory, name) {
             Ok(_) => Errno::EEXIST,
@@ -108,13 +112,14 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// mkdir.
     pub fn mkdir(&self, directory: Node, name: &[u8], mode: u32, umask: u32) -> Result<NodeRef<'t, 'f, M>> {
-        // Set-id bits of a mkdir do not count; the sticky bit does.
+        // mkdir ignores set-id bits, but not the sticky bit.
         let arguments =
             CreateArguments { kind: FileKind::Directory, mode: mode & 0o1777, umask, device: 0, target: b"" };
         self.make(directory, name, &arguments)
     }
 
-    /// mknod: regular files, pipes, sockets, and with the capability devices. `mode` with the type.
+    /// mknod: regular files, FIFOs, sockets, and devices with the capability. `mode` includes the
+    /// type.
     pub fn mknod(
         &self,
         directory: Node,
@@ -126,7 +131,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let (kind, device) = self.node_kind(mode, device)?;
         let arguments = CreateArguments { kind, mode, umask, device, target: b"" };
         if matches!(kind, FileKind::Character | FileKind::Block) && !self.may_make_device(kind, device) {
-            // The name's own errors come before the lack of a capability.
+            // Errors of the name take precedence over the missing capability.
             self.check_search(directory)?;
             self.check_writable().map_err(|refused| self.unless_exists(directory, name, refused))?;
             let refused = self.check(directory, Want::CHANGE_NAMES).err().unwrap_or(Errno::EPERM);
@@ -135,7 +140,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.make(directory, name, &arguments)
     }
 
-    /// The kind that mknod's mode asks for; no type means a regular file.
+    /// The kind in mknod's mode; no type means a regular file.
     fn node_kind(&self, mode: u32, device: u32) -> Result<(FileKind, u32)> {
         if mode & libc::S_IFMT == 0 {
             return Ok((FileKind::Regular, 0));
@@ -148,7 +153,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// The character device 0:0 is an overlay's whiteout: no device at all, so anybody may make it.
+    /// The character device 0:0 is an overlay's whiteout: no real device, so it needs no
+    /// capability.
     fn may_make_device(&self, kind: FileKind, device: u32) -> bool {
         (kind == FileKind::Character && device == 0) || self.credentials.may(Capabilities::MKNOD)
     }
@@ -165,7 +171,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.make(directory, name, &arguments)
     }
 
-    /// readlink; how many bytes of the target fit.
+    /// readlink; returns how many bytes of the target fit.
     pub fn readlink(&self, node: Node, target: &mut [u8]) -> Result<usize> {
         if self.thread.stat(node)?.kind != FileKind::Symlink {
             return Err(Errno::EINVAL);
@@ -175,7 +181,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(length)
     }
 
-    /// link. `unnamed` says that a file without names may be given one (it was opened by O_TMPFILE without O_EXCL).
+    /// link. `unnamed`: a file without names may get one (it was opened by O_TMPFILE without
+    /// O_EXCL).
     pub fn link(&self, node: Node, directory: Node, name: &[u8], unnamed: bool) -> Result<()> {
         let here = self.check_search(directory)?;
         if let Err(refused) = self.check_protection(&here, Want::CHANGE_NAMES) {
@@ -208,7 +215,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let here = self.check_search(directory)?;
         self.check_writable()?;
         if let Err(refused) = self.permit(&here, Want::CHANGE_NAMES) {
-            // A name that does not exist comes before the refusal.
+            // A missing name takes precedence over the refusal.
             self.thread.stat_name(directory, name)?;
             return Err(refused);
         }
@@ -219,7 +226,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.thread.unlink(directory, name, permit)
         };
         match removed {
-            // The engine looks at the kind before it asks; Linux looks at the sticky bit first.
+            // The engine checks the kind before it calls `permit`; Linux checks the sticky bit
+            // first.
             Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
                 if here.mode & libc::S_ISVTX != 0 {
                     self.check_sticky_name(&here, directory, name)?;
@@ -235,7 +243,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// What the thread keeps may just have been removed.
+    /// Releases the cached parent directory if it was removed.
     fn release_removed_parent(&self) {
         if let Some(parent) = self.parent {
             parent.release_removed(self.thread);
@@ -247,7 +255,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.credentials.check_sticky(here, self.thread.stat_name(directory, name)?.uid)
     }
 
-    /// renameat2. Flags that this kernel's renameat2 does not know are EINVAL: ignoring one would destroy data.
+    /// renameat2. Unknown flags are EINVAL: ignoring one could destroy data.
     pub fn rename(&self, from: (Node, &[u8]), to: (Node, &[u8]), flags: u32) -> Result<()> {
         let flags = rename_flags(flags)?;
         let here = self.check_search(from.0)?;
@@ -262,7 +270,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.permit_rename((&here, &there), old, new, moves, flags).map_err(Errno::refusal)
         };
         match self.thread.rename(from, to, flags, permit) {
-            // The engine looks at the kinds before it asks; Linux looks at the sticky bits first.
+            // The engine checks the kinds before it calls `permit`; Linux checks the sticky bits
+            // first.
             Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
                 for (directory, (node, name)) in [(&here, from), (&there, to)] {
                     if directory.mode & libc::S_ISVTX != 0 {
@@ -278,7 +287,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// Sticky bits on both sides; and whoever gives a directory another parent changes its `..`, so must be able to write it.
+    /// Sticky bits on both sides. Moving a directory to another parent changes its `..`, which
+    /// needs write permission on it.
     fn permit_rename(
         &self,
         (here, there): (&Protection, &Protection),
@@ -300,7 +310,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(())
     }
 
-    /// What Linux reports before it finds that a directory may not be written.
+    /// The errors that Linux reports before it checks write permission on a directory.
     fn refuse_rename(&self, from: (Node, &[u8]), to: (Node, &[u8]), flags: RenameFlags, refused: Errno) -> Result<()> {
         let old = self.thread.stat_name(from.0, from.1)?;
         match self.thread.stat_name(to.0, to.1) {
@@ -324,9 +334,10 @@ fn rename_flags(flags: u32) -> Result<RenameFlags> {
     Ok(RenameFlags { no_replace: has(NO_REPLACE), exchange: has(EXCHANGE), whiteout: has(WHITEOUT) })
 }
 
-/// By path: each resolves the parent, sees to `.`, `..` and slashes, and leaves the rest to the call by name.
+/// Calls by path: each resolves the parent, handles `.`, `..` and slashes, and then calls the
+/// method by name.
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Parent and name for a call that makes a name, which only a directory may have a slash behind.
+    /// Parent and name for a call that creates a name. Only a directory may be followed by a slash.
     fn resolve_new<'b>(
         &self,
         walk_start: &WalkStart,
@@ -396,7 +407,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         with_name(&parent.last, |name| self.symlink(target, directory, name).map(drop)).map(Outcome::Inside)
     }
 
-    /// link to a path, of a node that the front has resolved (it knows whether links are followed there).
+    /// link to a path, of a resolved node (the VFS layer knows whether links are followed there).
     pub fn link_path(
         &self,
         node: Node,
@@ -413,7 +424,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         with_name(&parent.last, |name| self.link(node, directory, name, unnamed)).map(Outcome::Inside)
     }
 
-    /// link by paths that are short ways both, of a file that is not looked for behind a symbolic link; none if they are not.
+    /// link by paths that both qualify for the fast path, without following a symbolic link;
+    /// otherwise `None`.
     #[inline]
     pub fn link_fast(
         &self,
@@ -421,7 +433,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (to_start, to): (&WalkStart, &[u8]),
     ) -> Option<Result<()>> {
         let (directory, name) = self.fast_parent(to_start, to)?;
-        // The line that the new name needs comes from memory while the old one is looked up.
+        // The line for the new name is fetched while the old name is looked up.
         self.thread.prefetch_name(&self.thread.name_location(directory.node(), name));
         match self.take_fast(from_start, from, LastLink::Stay, |file| self.thread.fs().prefetch_attributes(file))? {
             Ok((file, ..)) => Some(self.link(file.node(), directory.node(), name, false)),
@@ -459,7 +471,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// renameat2 by paths. Where one of them leaves the mount the front decides (mostly: EXDEV); `from` is walked first.
+    /// renameat2 by paths; `from` is walked first. If one of them leaves the mount, the VFS layer
+    /// decides (mostly EXDEV).
     pub fn rename_path(
         &self,
         (from_start, from): (&WalkStart, &[u8]),
@@ -476,7 +489,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.rename_resolved(&old, &new, flags).map(Outcome::Inside)
     }
 
-    /// renameat2 by paths that are short ways both; none if they are not.
+    /// renameat2 by paths that both qualify for the fast path; otherwise `None`.
     #[inline]
     pub fn rename_fast(
         &self,
@@ -489,7 +502,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Some(self.rename((old.node(), old_name), (new.node(), new_name), flags))
     }
 
-    /// renameat2 of what two paths came to, for fronts that walk them one by one.
+    /// renameat2 of two resolved paths, for VFS layers that walk them one by one.
     pub fn rename_resolved(&self, old: &Parent<'t, 'f, M>, new: &Parent<'t, 'f, M>, flags: u32) -> Result<()> {
         let known = rename_flags(flags)?;
         let Last::Name(old_name) = &old.last else { return Err(Errno::EBUSY) };
@@ -504,7 +517,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.rename(from, to, flags)
     }
 
-    /// A slash behind a name means a directory: behind the old name what is there, behind the new one what it becomes.
+    /// A slash after a name requires a directory: after the old name the existing file, after the
+    /// new one the file that it becomes.
     fn check_rename_slashes(
         &self,
         from: (Node, &[u8]),
@@ -528,7 +542,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if wrong { Err(Errno::ENOTDIR) } else { Ok(()) }
     }
 
-    /// The file of a path, for calls that go on by node (stat, chmod, truncate, xattrs ...).
+    /// Calls `call` with the file of a path, for calls by node (stat, chmod, truncate, xattrs ...).
     pub fn at_path<T>(
         &self,
         walk_start: &WalkStart,

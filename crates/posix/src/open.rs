@@ -1,4 +1,4 @@
-//! open, with all its flags, in the order of errors that Linux has.
+//! open with all its flags, and with errors in the order of Linux.
 
 use crate::caller::{Caller, NodeRef};
 use crate::credentials::Want;
@@ -14,19 +14,19 @@ use libc::{
 };
 use pmem::Memory;
 
-/// The flags that O_PATH leaves in force.
+/// The flags that O_PATH keeps.
 const PATH_FLAGS: i32 = O_PATH | O_DIRECTORY | O_NOFOLLOW | libc::O_CLOEXEC;
 
-/// A file that was opened.
+/// Result of an open.
 #[derive(Debug)]
 pub struct Opened {
     /// The description.
     pub file: OpenFile,
-    /// Whether `open` made the file.
+    /// Whether `open` created the file.
     pub created: bool,
 }
 
-/// EINVAL for combinations that open refuses whatever the path is; the flags in force otherwise.
+/// EINVAL for combinations that open rejects for any path; otherwise the effective flags.
 pub fn open_flags_valid(flags: i32) -> Result<i32> {
     if flags & O_PATH != 0 {
         return Ok(flags & PATH_FLAGS);
@@ -54,8 +54,9 @@ fn wanted(flags: i32) -> Want {
 }
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    /// Opens a node that exists. The description gets a reference of its own; as all that this module opens, it goes if this thread dies before it is kept
-    /// ([`Caller::keep`]) or installed in a table.
+    /// Opens an existing node. The description gets its own reference. As for all opens of this
+    /// module, recovery releases it if this thread dies before [`Caller::keep`] or the installation
+    /// in a table.
     pub fn open_node(&self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
         self.thread.retain(node)?;
@@ -67,7 +68,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         self.open_seen(file, &protection, flags)
     }
 
-    /// As `open_held`, for a file of which it is known who may use it.
+    /// As `open_held`, for known protection.
     #[inline(always)]
     fn open_seen(&self, file: NodeRef<'t, 'f, M>, protection: &Protection, flags: i32) -> Result<OpenFile> {
         let kind = protection.require_kind()?;
@@ -89,7 +90,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(self.thread.truncate(node, 0)?)
     }
 
-    /// What may_open of Linux checks, in its order.
+    /// The checks of Linux's may_open, in the same order.
     fn check_open(&self, file: &Protection, flags: i32) -> Result<()> {
         let want = wanted(flags);
         match file.kind() {
@@ -104,7 +105,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if want.0 & Want::WRITE.0 != 0 { self.check_not_running(file) } else { Ok(()) }
     }
 
-    /// ETXTBSY for the file of a program that runs.
+    /// ETXTBSY for the file of a running program.
     pub(crate) fn check_not_running(&self, file: &Protection) -> Result<()> {
         if file.kind() != Some(FileKind::Regular) || file.mode & 0o111 == 0 {
             return Ok(());
@@ -115,7 +116,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// Opens a name, making the file if O_CREAT asks for it. A symbolic link is not followed: ELOOP.
+    /// Opens a name; creates the file with O_CREAT. A symbolic link is not followed: ELOOP.
     pub fn open_name(&self, directory: Node, name: &[u8], flags: i32, mode: u32, umask: u32) -> Result<Opened> {
         let flags = open_flags_valid(flags)?;
         match self.open_or_make(&self.thread.name_location(directory, name), flags, mode, umask)? {
@@ -132,7 +133,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     fn open_or_make(&self, at: &NameLocation<'_>, flags: i32, mode: u32, umask: u32) -> Result<OpenTarget<'t, 'f, M>> {
         let arguments = CreateArguments { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
-        // Most names that files are made at are new. Whether the directory may be searched is looked at when the file is made, too.
+        // Most creates use a new name. The create checks search permission as well.
         let mut seems_absent = flags & O_CREAT != 0 && self.thread.seems_absent(at);
         loop {
             if !exclusive && !seems_absent {
@@ -149,13 +150,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 }
             }
             match self.make_at(at, seems_absent, &arguments) {
-                // Whoever makes a file may use it as the flags say, whatever the mode allows.
+                // The creator of a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
                     let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags);
                     file.set_found_in(at.directory().number);
                     return Ok(OpenTarget::File(Opened { file, created: true }));
                 }
-                // Somebody made it between the two: then it is opened, and if it is gone by then, made again.
+                // Another call created it meanwhile: open it, or if it is removed again, create it.
                 Err(Errno::EEXIST) if !exclusive => seems_absent = false,
                 Err(other) => return Err(other),
             }
@@ -219,8 +220,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(Outcome::Inside(Opened { file, created: false }))
     }
 
-    /// The directory and name of a path at which a file may be about to be made, if the path is a short way. What that needs is asked for: it comes from memory
-    /// while the caller does something else.
+    /// The directory and name of a path at which a file may be created soon; `None` unless the fast
+    /// path applies. Prefetches what the create needs, so that memory latency overlaps with the
+    /// caller's other work.
     #[inline]
     pub fn prefetch_name_of<'p>(
         &self,
@@ -236,8 +238,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Some(PrefetchedName { location: at, _directory: directory })
     }
 
-    /// Opens a name that was asked for by [`Caller::prefetch_name_of`], with O_CREAT. None: it is a symbolic link, or the flags in force do not make
-    /// files, so [`Caller::open_path`] is to be asked, and nothing was done.
+    /// Opens a name prefetched by [`Caller::prefetch_name_of`], with O_CREAT. `None`: it is a
+    /// symbolic link, or the effective flags do not create. Then nothing was done, and
+    /// [`Caller::open_path`] must be used.
     #[inline]
     pub fn open_prefetched(
         &self,
@@ -255,7 +258,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// With O_CREAT a last symbolic link is followed to where it points, and the file is made there.
+    /// With O_CREAT a symbolic link at the end is followed, and the file is created at its target.
     fn create_path(
         &self,
         walk_start: &WalkStart,
@@ -291,25 +294,26 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Err(if flags & O_EXCL != 0 { Errno::EEXIST } else { Errno::EISDIR })
     }
 
-    /// Gives back the reference of a description. Nobody uses it afterwards.
+    /// Releases the reference of a description, which must not be used afterwards.
     pub fn close(&self, file: &OpenFile) {
         self.thread.release_recorded(file.node());
     }
 
-    /// Keeps a description beyond the call that opened it, where the death of this thread alone does not end it.
+    /// Keeps a description beyond the call that opened it: the death of this thread alone does not
+    /// release it.
     pub fn keep(&self, file: &OpenFile) {
         self.thread.unrecord_reference(file.node());
     }
 }
 
-/// A name at which a file may be about to be made, and its directory, kept for that time.
+/// A name at which a file may be created soon, and its directory, which is referenced meanwhile.
 pub struct PrefetchedName<'p, 't, 'f, M: Memory> {
     location: NameLocation<'p>,
     _directory: NodeRef<'t, 'f, M>,
 }
 
-/// What a name led to.
-// An open file is moved once, to the caller's table; there is no heap to put it on.
+/// What a name refers to.
+// An open file is moved once, to the caller's table; there is no heap.
 #[allow(clippy::large_enum_variant)]
 enum OpenTarget<'t, 'f, M: Memory> {
     File(Opened),

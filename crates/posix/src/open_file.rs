@@ -1,59 +1,63 @@
-//! Open file descriptions.
+//! Open file descriptions. They lie in shared memory, and no field is under a lock that a dying
+//! process could leave taken, except `lock`, which recovery releases.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::format::FileKind;
 use engine::{DirectoryHint, Node};
 
-/// An open file description: what descriptors that came from one `open` share.
+/// An open file description: the state that descriptors from one `open` share.
 ///
-/// Plain data with atomics, so that it can lie in memory that processes share. It owns one reference to its node, which
-/// [`Caller::close`](crate::Caller::close) gives back; dropping it does not, since whoever shares it decides when the last one is gone.
+/// Plain data with atomics, so that it can lie in memory that processes share. It owns one
+/// reference to its node, which [`Caller::close`](crate::Caller::close) releases. Dropping it does
+/// not, because the sharers decide when the last one ends.
 ///
-/// No field is under a lock: a process that dies in the middle of a call leaves nothing locked. Reads and writes that move the
-/// position do so by one compare-and-swap.
+/// Calls on a file lock no field: a process that dies within a call leaves nothing locked. Reads
+/// and writes move the position by one compare-and-swap.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct OpenFile {
     /// Index of the node's cachelet.
     cachelet: AtomicU32,
-    /// Flags of `open`, of which F_SETFL may change some.
+    /// Flags of `open`; F_SETFL may change some.
     flags: AtomicU32,
     /// Number of the node.
     number: AtomicU64,
-    /// Position; for a directory the cookie to go on after.
+    /// Position; for a directory the cookie of the last listed name.
     position: AtomicU64,
-    /// Where the scan of a directory was; only a hint, so its two parts need not fit together. Of other files: the directory in which `open` found
-    /// the name, for who asks for a path; zero if that is not known.
+    /// For a directory: where the scan stopped; only a hint, so its two parts may be inconsistent.
+    /// For other files: the directory in which `open` found the name, for queries of the path;
+    /// zero: unknown.
     hint_page: AtomicU64,
     /// See `hint_page`.
     hint_version: AtomicU32,
     /// [`FileKind`] as a number.
     kind: AtomicU32,
-    /// In the table that processes share: what refers to the description.
+    /// In the shared table: number of references to the description.
     pub(crate) users: AtomicU32,
-    /// There: ticket of who changes `users`.
+    /// In the shared table: ticket of the transaction that changes `users`.
     pub(crate) lock: AtomicU32,
-    /// There: ticket of who made it; zero: free.
+    /// In the shared table: ticket of the claimer; zero: free.
     pub(crate) claimed: AtomicU32,
     /// Zero.
     reserved: AtomicU32,
-    /// There: [`DescriptionUsers`].
+    /// In the shared table: [`DescriptionUsers`].
     sharing: AtomicU64,
 }
 const _: () = assert!(size_of::<OpenFile>() == 64);
 
-/// Which threads a description may be in use by: the one that opened it, or any. By that its closing knows where to look for uses, see
-/// [`crate::process`]. Each life of a description has a word of its own, so that who finds the word unchanged has seen one life.
+/// The threads that may use a description: only the one that opened it, or any. A close thus knows
+/// where to search for in-flight references: see [`crate::process`]. Each life of a description has
+/// a different word, so an unchanged word proves an unchanged life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DescriptionUsers(u64);
 
 impl DescriptionUsers {
-    /// Below: the thread that opened it.
+    /// Bits below: the thread that opened it.
     const ANY: u64 = 1 << 32;
     const ONE_LIFE: u64 = 1 << 33;
 
-    /// Whether nobody but a thread has looked it up in this life.
+    /// Whether only this thread has looked it up in this life.
     #[inline]
     pub fn is_only(self, thread: u32) -> bool {
         self.0 & (Self::ONE_LIFE - 1) == u64::from(thread)
@@ -66,11 +70,11 @@ impl DescriptionUsers {
     }
 }
 
-/// What F_SETFL can change.
+/// The flags that F_SETFL can change.
 const CHANGEABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC) as u32;
 
 impl OpenFile {
-    /// A description of a node whose reference it takes over.
+    /// A description of a node; takes over its reference.
     pub fn new(node: Node, kind: FileKind, flags: i32) -> OpenFile {
         OpenFile {
             cachelet: AtomicU32::new(node.cachelet),
@@ -88,7 +92,7 @@ impl OpenFile {
         }
     }
 
-    /// Makes a free entry of the shared table like `file`, but for what belongs to the table.
+    /// Copies `file` into a free entry of the shared table, without the fields of the table.
     pub(crate) fn fill(&self, file: &OpenFile) {
         self.cachelet.store(file.cachelet.load(Relaxed), Relaxed);
         self.flags.store(file.flags.load(Relaxed), Relaxed);
@@ -99,7 +103,8 @@ impl OpenFile {
         self.kind.store(file.kind.load(Relaxed), Relaxed);
     }
 
-    /// Begins a life of a free entry of the shared table, for the thread that opens it. Before a descriptor leads to it.
+    /// Begins a life of a free entry of the shared table, for the thread that opens it. Must
+    /// precede the store of the descriptor.
     #[inline]
     pub(crate) fn begin_life(&self, thread: u32) {
         let life =
@@ -107,13 +112,13 @@ impl OpenFile {
         self.sharing.store(life | u64::from(thread), Release);
     }
 
-    /// Who may use it now.
+    /// The present users.
     #[inline]
     pub(crate) fn sharing(&self) -> DescriptionUsers {
         DescriptionUsers(self.sharing.load(SeqCst))
     }
 
-    /// Says that any thread may use it, for the rest of its life.
+    /// Marks it as used by any thread, for the rest of its life.
     pub(crate) fn share_with_all(&self) -> DescriptionUsers {
         DescriptionUsers(self.sharing.fetch_or(DescriptionUsers::ANY, SeqCst) | DescriptionUsers::ANY)
     }
@@ -123,24 +128,26 @@ impl OpenFile {
         Node { cachelet: self.cachelet.load(Relaxed), number: self.number.load(Relaxed) }
     }
 
-    /// The kind of file; a description in shared memory that holds nonsense counts as a pipe, with which nothing can be done here.
+    /// The kind of file. An invalid value in shared memory counts as a FIFO, on which no operation
+    /// is possible here.
     pub fn kind(&self) -> FileKind {
         FileKind::from_bits(self.kind.load(Relaxed)).unwrap_or(FileKind::Fifo)
     }
 
-    /// The number of the directory in which `open` found a file that is none; zero: not known. The name may have gone since.
+    /// Number of the directory in which `open` found the file; zero: unknown, or the file is itself
+    /// a directory. The name may have been removed since.
     pub fn found_in(&self) -> u64 {
         if self.kind() == FileKind::Directory { 0 } else { self.hint_page.load(Relaxed) }
     }
 
-    /// Notes where `open` found the name.
+    /// Records where `open` found the name.
     pub(crate) fn set_found_in(&self, directory: u64) {
         if self.kind() != FileKind::Directory {
             self.hint_page.store(directory, Relaxed);
         }
     }
 
-    /// The flags of `open` as they are now.
+    /// The present flags.
     pub fn flags(&self) -> i32 {
         self.flags.load(Relaxed) as i32
     }
@@ -161,12 +168,12 @@ impl OpenFile {
         !self.is_path() && matches!(self.flags() & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
     }
 
-    /// Whether it stands for a place only (O_PATH).
+    /// Whether it was opened with O_PATH.
     pub fn is_path(&self) -> bool {
         self.flags() & libc::O_PATH != 0
     }
 
-    /// Whether it is a file without a name that may be given one.
+    /// Whether it is a file without a name that link may give one.
     pub fn is_linkable(&self) -> bool {
         let flags = self.flags();
         flags & libc::O_TMPFILE == libc::O_TMPFILE && flags & libc::O_EXCL == 0
@@ -182,12 +189,12 @@ impl OpenFile {
         self.position.store(position, Release);
     }
 
-    /// Moves the position if nobody else did meanwhile.
+    /// Moves the position unless it changed meanwhile.
     pub(crate) fn advance(&self, from: u64, to: u64) -> bool {
         self.position.compare_exchange(from, to, Release, Relaxed).is_ok()
     }
 
-    /// Takes `length` bytes at the position for oneself; where they begin.
+    /// Reserves `length` bytes at the position; returns their offset.
     pub(crate) fn reserve(&self, length: u64) -> u64 {
         self.position.fetch_add(length, Release)
     }

@@ -1,7 +1,9 @@
-//! The path walk: from a path to a node, or to a directory and a last name, with a permission check on every directory on the way.
+//! The path walk: from a path to a node, or to a directory and a last name, with a permission check
+//! on every directory on the way.
 //!
-//! A walk can lead out of the mount: by a symbolic link with an absolute target (which means the process's root, not the mount's), or, where
-//! the front asks for it, by `..` at the mount's root. Then the answer is [`Outcome::Left`], and the [`PathBuffer`] holds where to go on.
+//! A walk can leave the mount: through a symbolic link with an absolute target (relative to the
+//! process's root, not the mount's), or, if the VFS layer permits it, through `..` at the mount's
+//! root. Then the result is [`Outcome::Left`], and the [`PathBuffer`] holds the remaining path.
 
 use crate::caller::{Caller, NodeRef};
 use crate::errno::{Errno, Result};
@@ -9,24 +11,26 @@ use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Node, Protection};
 use pmem::{Direct, Memory};
 
-/// Bytes of a path with its terminating zero, which is not stored here: a path has fewer.
+/// Maximal bytes of a path including its terminating zero, which is not stored here: a path has
+/// fewer bytes.
 pub const PATH_BYTES_MAX: usize = 4096;
-/// Symbolic links that one walk follows.
+/// Maximal number of symbolic links in one walk.
 pub const LINKS_FOLLOWED_MAX: u32 = 40;
 
-/// Where a walk begins, and where `..` ends.
+/// Start of a walk, and the limit of `..`.
 #[derive(Debug, Clone, Copy)]
 pub struct WalkStart {
-    /// Root of the mount; the caller keeps it alive.
+    /// Root of the mount; the caller keeps it referenced.
     pub root: Node,
-    /// Where relative paths begin: working directory or directory descriptor; the caller keeps it alive. A path that begins with a
-    /// slash begins at `root`.
+    /// Start of relative paths: working directory or directory descriptor; the caller keeps it
+    /// referenced. A path with a leading slash starts at `root`.
     pub start: Node,
     /// Whether `..` at the root leaves the mount; otherwise it stays there.
     pub can_leave: bool,
 }
 
-/// Room for the rest of a path in which a symbolic link was replaced by its target. Large: keep one per thread, not one per frame.
+/// Buffer for the rest of a path after a symbolic link was replaced by its target. Large: keep one
+/// per thread, not one per frame.
 pub struct PathBuffer {
     bytes: [u8; 2 * PATH_BYTES_MAX],
     start: usize,
@@ -44,7 +48,7 @@ impl PathBuffer {
         PathBuffer { bytes: [0; 2 * PATH_BYTES_MAX], start: 2 * PATH_BYTES_MAX }
     }
 
-    /// What of the path is left to walk; after [`Outcome::Left`], where to go on.
+    /// The rest of the path to walk; after [`Outcome::Left`], the path on which to continue.
     pub fn rest(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
@@ -56,13 +60,14 @@ impl PathBuffer {
         Ok(())
     }
 
-    /// Drops what has been walked: all but the last `remaining` bytes.
+    /// Drops the walked part: all but the last `remaining` bytes.
     fn keep_last(&mut self, remaining: usize) {
         self.start = self.bytes.len() - remaining;
     }
 
-    /// Puts a link's target and a slash before the rest. The target is read to the front of the buffer and moved to its place, so that no
-    /// second buffer is needed. The slash stays away where nothing follows: it would demand a directory.
+    /// Prepends a link's target and a slash. The target is read to the front of the buffer and then
+    /// moved, so that no second buffer is needed. No slash is added before an empty rest, where it
+    /// would require a directory.
     fn prepend(&mut self, read: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<()> {
         let slash = usize::from(self.start < self.bytes.len());
         let room = self.start.checked_sub(slash).ok_or(Errno::ENAMETOOLONG)?;
@@ -70,7 +75,7 @@ impl PathBuffer {
         if length == 0 {
             return Err(Errno::ENOENT);
         }
-        // A target that fills the room was cut.
+        // A target that fills the buffer was truncated.
         if length >= room.min(PATH_BYTES_MAX) {
             return Err(Errno::ENAMETOOLONG);
         }
@@ -84,10 +89,10 @@ impl PathBuffer {
     }
 }
 
-/// What a walk came to.
+/// Result of a walk.
 #[derive(Debug)]
 pub enum Outcome<T> {
-    /// Something in the mount.
+    /// A result inside the mount.
     Inside(T),
     /// The path leaves the mount; the buffer holds the rest of it.
     Left(Exit),
@@ -96,13 +101,14 @@ pub enum Outcome<T> {
 /// How a path left the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// By a symbolic link: the rest is an absolute path of the process.
+    /// Through a symbolic link: the rest is an absolute path of the process.
     Absolute,
-    /// By `..` at the root: the rest is relative to the parent of the mount point. Empty: that directory itself.
+    /// Through `..` at the root: the rest is relative to the parent of the mount point. Empty: that
+    /// directory itself.
     AboveRoot,
 }
 
-/// Passes the exit on to the caller; otherwise goes on with what is inside.
+/// Returns an exit to the caller; otherwise evaluates to what is inside.
 macro_rules! inside {
     ($outcome:expr) => {
         match $outcome {
@@ -113,12 +119,12 @@ macro_rules! inside {
 }
 pub(crate) use inside;
 
-/// What to do with a symbolic link at the end of a path.
+/// How to treat a symbolic link at the end of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LastLink {
-    /// Go on to its target.
+    /// Follow it.
     Follow,
-    /// It is the file that is meant. (A slash behind it still means its target.)
+    /// Return the link itself. (A slash after it still means its target.)
     Stay,
 }
 
@@ -143,7 +149,7 @@ impl Name {
 }
 
 /// The last component of a path.
-// A name is copied at most twice in a call, and there is no heap to put it on.
+// A name is copied at most twice in a call, and there is no heap.
 #[allow(clippy::large_enum_variant)]
 pub enum Last {
     /// A name.
@@ -152,17 +158,17 @@ pub enum Last {
     Dot,
     /// `..`.
     DotDot,
-    /// There is none: the path is the root.
+    /// None: the path is the root.
     Root,
 }
 
-/// A path up to its last component.
+/// A path resolved up to its last component.
 pub struct Parent<'t, 'f, M: Memory = Direct> {
-    /// The directory; searching it is allowed.
+    /// The directory, with search permission.
     pub directory: NodeRef<'t, 'f, M>,
-    /// What comes last.
+    /// The last component.
     pub last: Last,
-    /// A slash came behind it.
+    /// Whether a slash follows it.
     pub slash: bool,
 }
 
@@ -174,13 +180,13 @@ struct Walk<'t, 'f, M: Memory> {
     followed: u32,
 }
 
-/// The end of one run over components.
+/// Where one run over components stops.
 enum WalkStop<'p, 't, 'f, M: Memory> {
     /// All but the last component are walked; `rest` begins with it, empty if there is none.
     Last { rest: &'p [u8] },
     /// A symbolic link, with what follows it.
     Link { link: NodeRef<'t, 'f, M>, rest: &'p [u8] },
-    /// Out of the mount.
+    /// The walk leaves the mount.
     Exit { exit: Exit, rest: &'p [u8] },
 }
 
@@ -189,14 +195,14 @@ fn skip_slashes(path: &[u8]) -> &[u8] {
     &path[slashes..]
 }
 
-/// First component and what follows it.
+/// The first component, and what follows it.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
     path.split_at(end)
 }
 
 impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
-    /// Walks all components that have another one behind them.
+    /// Walks all components but the last.
     fn run<'p>(&mut self, path: &'p [u8]) -> Result<WalkStop<'p, 't, 'f, M>> {
         let mut rest = skip_slashes(path);
         loop {
@@ -214,7 +220,7 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
         }
     }
 
-    /// One component from the present directory.
+    /// Walks one component from the current directory.
     fn step(&mut self, component: &[u8]) -> Result<WalkStep<'t, 'f, M>> {
         let here = self.caller.check_search(self.current.node())?;
         match component {
@@ -246,7 +252,7 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
         Ok(WalkStep::At(NodeRef::owned(self.caller.thread, self.caller.thread.node(parent, None)?)))
     }
 
-    /// Replaces a link by its target in the buffer. `Some` if the target leads out of the mount.
+    /// Replaces a link by its target in the buffer. `Some` if the target leaves the mount.
     fn expand(&mut self, link: &NodeRef<'t, 'f, M>, buffer: &mut PathBuffer) -> Result<Option<Exit>> {
         self.followed += 1;
         if self.followed > LINKS_FOLLOWED_MAX {
@@ -256,7 +262,7 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
         Ok((buffer.rest().first() == Some(&b'/')).then_some(Exit::Absolute))
     }
 
-    /// The walk ends before its last component.
+    /// Ends the walk before the last component.
     fn into_parent(self, rest: &[u8]) -> Result<Outcome<Parent<'t, 'f, M>>> {
         let (component, after) = split(rest);
         if !component.is_empty() {
@@ -271,8 +277,8 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
         Ok(Outcome::Inside(Parent { directory: self.current, last, slash: !after.is_empty() }))
     }
 
-    /// Walks to the last component, following links on the way. What is left (last component and slashes) is in the buffer if
-    /// the answer is `None`, else it is the tail of `path` that the answer gives.
+    /// Walks to the last component and follows links on the way. The rest (last component and
+    /// slashes) is the returned tail of `path`, or in the buffer if the result is `None`.
     fn run_all<'p>(&mut self, path: &'p [u8], buffer: &mut PathBuffer) -> Result<Outcome<Option<&'p [u8]>>> {
         match self.run(path)? {
             WalkStop::Last { rest } => return Ok(Outcome::Inside(Some(rest))),
@@ -290,7 +296,7 @@ impl<'t, 'f, M: Memory> Walk<'t, 'f, M> {
         self.run_buffer(buffer)
     }
 
-    /// As `run_all`, for what is in the buffer.
+    /// As `run_all`, for the path in the buffer.
     fn run_buffer<'p>(&mut self, buffer: &mut PathBuffer) -> Result<Outcome<Option<&'p [u8]>>> {
         loop {
             let (link, rest) = match self.run(buffer.rest())? {
@@ -318,7 +324,7 @@ enum WalkStep<'t, 'f, M: Memory> {
 }
 
 impl<'t, 'f, M: Memory> WalkStep<'t, 'f, M> {
-    /// For `.`: the reference of the present directory moves on with the walk.
+    /// For `.`: the reference to the current directory moves along with the walk.
     fn keeping(self, current: &mut NodeRef<'t, 'f, M>) -> Self {
         match self {
             WalkStep::At(mut same) => {
@@ -342,7 +348,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(Walk { caller: *self, walk_start: *walk_start, current: NodeRef::borrowed(self.thread, start), followed: 0 })
     }
 
-    /// The directory and last component of a path: for calls that make, remove or rename a name.
+    /// The directory and last component of a path: for calls that create, remove or rename a name.
     pub fn resolve_parent(
         &self,
         walk_start: &WalkStart,
@@ -357,8 +363,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         walk.into_parent(rest)
     }
 
-    /// Gives the directory, the last component (empty: the path is the root) and whether a slash comes behind it to `call`. As
-    /// [`Caller::resolve_parent`], but nothing is kept.
+    /// Calls `call` with the directory, the last component (empty: the path is the root) and
+    /// whether a slash follows it. As [`Caller::resolve_parent`], but without a lasting reference.
     pub(crate) fn at_last<T>(
         &self,
         walk_start: &WalkStart,
@@ -397,7 +403,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         })
     }
 
-    /// The file of a path, and the number of the directory in which its name was found.
+    /// The file of a path, and the number of the directory that holds its name.
     pub(crate) fn resolve_in(
         &self,
         walk_start: &WalkStart,
@@ -430,7 +436,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                     return Ok(Outcome::Inside((link, walk.current.node().number)));
                 }
                 WalkStep::Link(link) => {
-                    // The slash stays behind the target, which must be a directory then.
+                    // The slash moves behind the target, which must then be a directory.
                     buffer.set(if slash { b"/" } else { b"" })?;
                     if let Some(exit) = walk.expand(&link, buffer)? {
                         return Ok(Outcome::Left(exit));
@@ -448,7 +454,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// Goes on from a last component that is a symbolic link to its target's directory and last component (open with O_CREAT).
+    /// Continues from a last component that is a symbolic link to the directory and last component
+    /// of its target (open with O_CREAT).
     pub(crate) fn resolve_link(
         &self,
         walk_start: &WalkStart,
@@ -467,7 +474,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         walk.into_parent(buffer.rest())
     }
 
-    /// A check that a directory may be searched, for fronts that hold one as a working directory.
+    /// Checks that a directory may be searched, for VFS layers that use it as a working directory.
     pub fn check_enter(&self, directory: Node) -> Result<()> {
         self.check_search(directory).map(drop)
     }

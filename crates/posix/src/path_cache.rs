@@ -1,25 +1,29 @@
-//! The ways that a thread has gone lately: so that many paths through the same directories do not look each of them up again.
+//! The path cache of a thread: recent paths to directories, so that further paths through them need
+//! no lookup of each component.
 //!
 //! Invariants
-//! - A trail is a path's directories with what the engine says of each ([`engine::ValidationStamp`]). As long as all of them stand, the path leads through them, and who is
-//!   like the one that went it may search all but the last. Each use looks at each of them; so nobody who renames, removes or protects a
-//!   directory need know of trails, in whatever process he is.
-//! - A trail says what was true at one moment for each of its directories: they are looked at, and only then looked up again.
-//! - All zero is a valid value, without trails.
+//! - An entry holds a path's directories, each with a validation stamp
+//!   ([`engine::ValidationStamp`]). While all stamps match, the path leads through these
+//!   directories, and a caller with the same search rights may search all but the last. Each use
+//!   validates every stamp. So a rename, removal or chmod in any process needs no knowledge of path
+//!   caches.
+//! - An entry describes one instant for all its directories: it reads the stamps first and repeats
+//!   the lookups afterwards.
+//! - All zero is a valid value, without entries.
 
 use crate::credentials::Credentials;
 use core::cell::{Cell, RefCell};
 use engine::{Node, Protection, ValidationStamp, Visit, VisitedFile};
 use pmem::Memory;
 
-/// Trails of a thread.
+/// Entries per thread.
 const ENTRIES: usize = 16;
-/// The longest path of one, in bytes.
+/// Longest cached path in bytes.
 const ENTRY_PATH_BYTES_MAX: usize = 192;
-/// Directories of one at most, with the one where it begins.
+/// Maximal number of directories of an entry, including the start.
 const STAMPS_MAX: usize = 12;
 
-/// What of somebody decides whether directories may be searched, where groups do not.
+/// The part of the credentials that decides search permission, if groups do not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SearchRights {
     uid: u32,
@@ -32,7 +36,7 @@ impl SearchRights {
         SearchRights { uid: credentials.uid, everywhere: credentials.searches_everywhere() }
     }
 
-    /// Whether a directory may be searched in whatever groups one is.
+    /// Whether a directory may be searched regardless of groups.
     fn searches(&self, directory: &Protection) -> bool {
         let Protection { mode, uid, access_list, .. } = *directory;
         let by_mode = if uid == self.uid { mode & 0o100 != 0 } else { !access_list && mode & 0o011 == 0o011 };
@@ -73,18 +77,19 @@ impl PathCacheEntry {
     }
 }
 
-/// Goes a way, tells of each directory that it comes to, the first and the last one included, and gives the last one.
+/// Walks a path, calls its argument with each directory, including the first and the last, and
+/// returns the last one.
 type Walk<'w, 'f> = &'w mut dyn FnMut(&mut dyn FnMut(VisitedFile<'f>)) -> Option<VisitedFile<'f>>;
 
-/// The trails of a thread. See the head of this file.
+/// A thread's path cache. See the head of this file.
 pub struct PathCache {
     entries: [RefCell<PathCacheEntry>; ENTRIES],
-    /// The hashes of paths that had none, in the places where it would be: a path that is gone once gets none.
+    /// Hashes of paths that missed, by position: a path gets an entry only at its second miss.
     misses: [Cell<u64>; ENTRIES],
 }
 
 impl PathCache {
-    /// None yet.
+    /// An empty cache.
     pub const fn new() -> PathCache {
         PathCache {
             entries: [const { RefCell::new(PathCacheEntry::NONE) }; ENTRIES],
@@ -92,7 +97,8 @@ impl PathCache {
         }
     }
 
-    /// The directory that a path, which ends with a slash, leads to from `start`; if not by a trail, then by `walk`.
+    /// The directory of a path that ends with a slash, from `start`; by an entry if one is valid,
+    /// otherwise by `walk`.
     #[inline]
     pub(crate) fn resolve<'f, M: Memory>(
         &self,
@@ -118,7 +124,8 @@ impl PathCache {
         self.fill(visit, (hash, slot), path, rights, &mut walk)
     }
 
-    /// Goes a way twice: to see what the directories are like, and then whether that is where it leads.
+    /// Walks a path twice: first to read the stamps, then to verify that the path leads through
+    /// these directories.
     #[cold]
     fn fill<'f, M: Memory>(
         &self,
@@ -130,7 +137,7 @@ impl PathCache {
     ) -> Option<VisitedFile<'f>> {
         let Ok(mut entry) = self.entries[slot].try_borrow_mut() else { return walk(&mut |_| {}) };
         let entry = &mut *entry;
-        // None, until all is known.
+        // Invalid until complete.
         (entry.hash, entry.stamp_count) = (0, 0);
         let mut seen = 0;
         walk(&mut |directory| {

@@ -15,24 +15,24 @@ pub const VALUE_BYTES_MAX: usize = 65_536;
 
 const FILE_CAPABILITIES: &[u8] = b"security.capability";
 
-/// Who may use an attribute is decided by how its name begins.
+/// The namespace of an attribute, from its name's prefix; it decides permissions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Namespace {
-    /// `user.`: as the file's content.
+    /// `user.`: permissions as for the file's content.
     User,
-    /// `trusted.`: administrators only; others do not even see it.
+    /// `trusted.`: administrators only; hidden from others.
     Trusted,
-    /// `security.`: everybody reads, administrators write.
+    /// `security.`: readable by all, writable by administrators.
     Security,
 }
 
-/// Whether an attribute is an access control list, which has rules of its own.
+/// Whether an attribute is an access control list, which has separate rules.
 fn is_access_list(name: &[u8]) -> bool {
     name == ACCESS_LIST || name == DEFAULT_LIST
 }
 
-/// The namespace of a name: ERANGE for a length that no name has, EOPNOTSUPP for a namespace that there is not (whatever else begins with
-/// `system.` among them), EINVAL for a namespace alone.
+/// The namespace of a name. ERANGE: invalid length; EOPNOTSUPP: unknown namespace (including all
+/// others with `system.`); EINVAL: a namespace without a name.
 fn namespace(name: &[u8]) -> Result<Namespace> {
     if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX {
         return Err(Errno::ERANGE);
@@ -48,7 +48,8 @@ fn namespace(name: &[u8]) -> Result<Namespace> {
 }
 
 impl<M: Memory> Caller<'_, '_, M> {
-    /// Whether an attribute may be read or written. `missing` is what a namespace answers that the caller may not see.
+    /// Checks whether an attribute may be read or written. A namespace hidden from the caller
+    /// yields EPERM for writes, ENODATA for reads.
     fn check_attribute(&self, node: Node, name: &[u8], want: Want) -> Result<()> {
         let namespace = namespace(name)?;
         let writes = want.0 & Want::WRITE.0 != 0;
@@ -81,7 +82,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    /// getxattr: copies the value, or with an empty buffer tells its length; ERANGE if it does not fit.
+    /// getxattr: copies the value, or with an empty buffer returns its length; ERANGE if it does
+    /// not fit.
     pub fn get_attribute(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
         if is_access_list(name) {
             return self.get_list(node, name, value);
@@ -119,8 +121,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(self.thread.remove_xattr(node, name)?)
     }
 
-    /// listxattr: names with a zero byte behind each, or with an empty buffer the length of all; ERANGE if they do not fit. Attributes that
-    /// the caller may not see are left out.
+    /// listxattr: names, each followed by a zero byte; with an empty buffer only their total
+    /// length; ERANGE if they do not fit. Attributes hidden from the caller are omitted.
     pub fn list_attributes(&self, node: Node, names: &mut [u8]) -> Result<usize> {
         let trusted = self.credentials.capabilities.has(Capabilities::SYS_ADMIN);
         let only_length = names.is_empty();
