@@ -1,5 +1,5 @@
-//! Times of the process layer, in nanoseconds: `cargo bench -p posix --bench descriptors`. Beside them, as a floor of the same run, one
-//! compare-and-swap. Trust the ratios.
+//! Benchmark of the process layer, in nanoseconds: `cargo bench -p posix --bench descriptors`. One
+//! compare-and-swap, timed in the same run, is the lower bound; compare ratios.
 
 use engine::format::FileKind;
 use posix::OpenFile;
@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// Calls that are timed together, and how often.
+/// Calls per timed batch, and number of batches.
 const CALLS: u32 = 1000;
 const ROUNDS: usize = 301;
 
@@ -58,7 +58,7 @@ fn measure(image: &Image) {
         "the same, descriptor 900",
         median(|| _ = black_box(process.file(&thread, black_box(900)).map(|file| file.flags()))),
     );
-    show("not ours", median(|| assert!(process.file(&thread, black_box(5)).is_none())));
+    show("not of this file system", median(|| assert!(process.file(&thread, black_box(5)).is_none())));
     let duplicated = median(|| {
         process.duplicate(&thread, 3, 7, false).expect("duplicates");
         process.remove(&thread, 7);
@@ -68,7 +68,7 @@ fn measure(image: &Image) {
         process.install(&thread, 7, &open(), false).expect("installs");
         process.remove(&thread, 7);
     });
-    show("open and close (of a file that others hold)", installed);
+    show("open and close (of a file that is open elsewhere)", installed);
     thread.release(root, 1);
     let (range, kind) = (LockRange::ALL, Some(LockKind::Exclusive));
     let locked = median(|| {
@@ -83,7 +83,7 @@ fn measure(image: &Image) {
         let child = process.prepare_fork(&thread, Fork::default()).expect("prepares");
         process.cancel_fork(&thread, child);
     });
-    show("a child with 18 descriptors, made and taken apart", forked);
+    show("a child with 18 descriptors, made and reaped", forked);
     process.set_threads();
     show(
         "look up and use, several threads",

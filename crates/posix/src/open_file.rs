@@ -1,5 +1,4 @@
-//! Open file descriptions. They lie in shared memory, and no field is under a lock that a dying
-//! process could leave taken, except `lock`, which recovery releases.
+//! Open file descriptions, as plain data for shared memory.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};

@@ -1,4 +1,5 @@
-//! POSIX access control lists: random lists, modes, creations and users, here and on tmpfs, where the kernel decides.
+//! POSIX access control lists: random lists, modes, creations and users, compared with the kernel's
+//! results on tmpfs.
 
 mod common;
 
@@ -14,7 +15,7 @@ const DEFAULT: &str = "system.posix_acl_default";
 const CAROL: Credentials<'static> = Credentials::user(2000, 2000, &[70]);
 const STEPS: u32 = 1500;
 
-/// Numbers that look random; the same for the same seed.
+/// Xorshift generator: the same numbers for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -33,7 +34,7 @@ impl Random {
         self.below(8) as u16
     }
 
-    /// A list: mostly one that holds together.
+    /// A list, mostly a valid one.
     fn list(&mut self) -> Vec<u8> {
         let mut entries = vec![(1u16, self.bits(), u32::MAX)];
         let users: Vec<u32> = [1000, 1001, 2000].into_iter().filter(|_| self.below(3) == 0).collect();
@@ -69,7 +70,7 @@ impl Random {
     }
 }
 
-/// What is done to a file at a path.
+/// An operation on a file at a path.
 #[derive(Debug, Clone)]
 enum Step {
     Set(&'static str, Vec<u8>),
@@ -78,22 +79,24 @@ enum Step {
     Make(FileKind, u32, u32),
 }
 
-/// What is seen of a file.
+/// The observable state of a file.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
     lists: [Result<Vec<u8>>; 2],
     names: Vec<u8>,
-    /// Which of the seven wants each user gets.
+    /// Per user a bit for each of the seven access masks that are granted.
     granted: [u8; 4],
 }
 
 const USERS: [Credentials<'static>; 4] = [ROOT, ALICE, BOB, CAROL];
 
-/// Calls the kernel as somebody: in a thread of his, since only raw calls change the ids of one thread.
+/// Makes a kernel call with given credentials, in a separate thread, because raw calls change the
+/// ids of one thread.
 fn as_user(credentials: Credentials<'static>, call: impl FnOnce() -> libc::c_long + Send) -> Result<i64> {
     let run = || {
-        // SAFETY: the calls change ids of this thread only, which ends here; the pointer is to as many groups as are told.
+        // SAFETY: the calls change only the ids of this thread, which ends here; the pointer and
+        // length describe the groups.
         unsafe {
             libc::syscall(libc::SYS_setgroups, credentials.groups.len(), credentials.groups.as_ptr());
             libc::syscall(libc::SYS_setresgid, credentials.gid, credentials.gid, credentials.gid);
@@ -112,7 +115,8 @@ fn c(text: impl AsRef<[u8]>) -> CString {
 
 fn kernel_does(at: &Path, credentials: Credentials<'static>, step: &Step) -> Result<()> {
     let path = c(at.as_os_str().as_bytes());
-    // SAFETY: strings end with zero and live through the call; the value is as long as is told.
+    // SAFETY: strings end with zero and live through the call; pointer and length describe the
+    // value.
     let call = || unsafe {
         match step {
             Step::Set(name, value) => {
@@ -161,7 +165,7 @@ fn kernel_sees(at: &Path) -> Result<Seen> {
     Ok(Seen { mode, lists, names: sorted(&buffer[..usize::try_from(length).unwrap()]), granted })
 }
 
-/// The order of names in a list of attributes is nobody's business.
+/// Sorts the names of attributes, whose order is unspecified.
 fn sorted(names: &[u8]) -> Vec<u8> {
     let mut each: Vec<&[u8]> = names.split_inclusive(|byte| *byte == 0).collect();
     each.sort();
@@ -206,16 +210,16 @@ fn access_lists_decide_as_the_kernel_does() {
             2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 4, 0, 5, 0, 255, 255, 255, 255, 32, 0, 5, 0, 255, 255, 255, 255,
         ],
     );
-    // SAFETY: asks only.
+    // SAFETY: reads the effective user id.
     if unsafe { libc::geteuid() } != 0 || kernel_does(scratch.path(), ROOT, &probe).is_err() {
-        eprintln!("SKIPPED lists_decide_as_the_kernel_says: it needs root, and a tmpfs with access control lists");
+        eprintln!("SKIPPED access_lists_decide_as_the_kernel_does: needs root, and a tmpfs with access control lists");
         return;
     }
     kernel_does(scratch.path(), ROOT, &Step::Remove(DEFAULT)).unwrap();
     let seed = 0x5eed_0ac1_u64;
     println!("seed {seed:#x}");
     let mut random = Random(seed);
-    // SAFETY: changes the mask only, which nothing else in this process uses.
+    // SAFETY: changes only the umask, which nothing else in this process uses.
     let umask = unsafe { libc::umask(0) };
     kernel_does(scratch.path(), ROOT, &Step::Chmod(0o777)).unwrap();
     inside(|thread, root| {

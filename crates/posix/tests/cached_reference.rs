@@ -1,4 +1,5 @@
-//! A thread that keeps the directory of its last path gets what others get, and keeps nothing that has been removed.
+//! Calls with a cached parent directory return the same results as without, and keep no removed
+//! directory alive.
 
 mod common;
 
@@ -8,7 +9,7 @@ use posix::{CachedReference, Result};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Numbers that are drawn (SplitMix64).
+/// Random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -25,7 +26,7 @@ impl Random {
     }
 }
 
-/// Somebody in a directory of his own, who keeps what he used last if there is a place for it.
+/// A session with a separate start directory, optionally with a cached reference.
 fn somebody<'t, 'f>(
     thread: &'t Thread<'f>,
     (root, start): (Node, Node),
@@ -64,7 +65,7 @@ fn calls_behave_the_same_with_a_cached_directory() {
             let cached = CachedReference::new();
             let pairs = [
                 (somebody(thread, (root, plain), None), somebody(thread, (root, keeping), Some(&cached))),
-                // Another one, who changes what the first one keeps.
+                // A session without a cache that changes the directories cached by the first one.
                 (somebody(thread, (root, plain), None), somebody(thread, (root, keeping), None)),
             ];
             let mut draw = Random(seed);
@@ -77,7 +78,10 @@ fn calls_behave_the_same_with_a_cached_directory() {
                 done += u64::from(result.is_ok());
                 steps_cached += u64::from(cached.node().is_some());
             }
-            assert!(done > 300 && steps_cached > 1000, "seed {seed}: {done} done, {steps_cached} with something kept");
+            assert!(
+                done > 300 && steps_cached > 1000,
+                "seed {seed}: {done} done, {steps_cached} with a cached reference"
+            );
             cached.release(thread);
             for node in [plain, keeping] {
                 thread.release(node, 1);
@@ -99,7 +103,7 @@ fn a_directory_that_was_used_last_goes_when_it_is_removed() {
         };
         alice.mkdir("other", 0o755).unwrap();
         let before = used();
-        for way in ["rmdir", "a rename over it", "another one's rmdir"] {
+        for way in ["rmdir", "a rename over it", "rmdir by another session"] {
             alice.mkdir("a", 0o755).unwrap();
             alice.touch("a/f", 0o644).unwrap();
             alice.unlink("a/f").unwrap();
@@ -114,7 +118,7 @@ fn a_directory_that_was_used_last_goes_when_it_is_removed() {
                 }
                 _ => {
                     somebody(thread, (root, start), None).rmdir("a").unwrap();
-                    // Whoever keeps it lets it go with the next one.
+                    // The cached reference is released at the next call with another directory.
                     alice.unlink("other/missing").unwrap_err();
                 }
             }

@@ -1,11 +1,13 @@
-//! Death behind any store: a process is stepped into an operation, instruction by instruction, and killed there; another gives back what it
-//! held, and nothing is left.
+//! Death after any store: a process is single-stepped into an operation and killed there. Another
+//! process then reclaims what it held, and nothing leaks.
 //!
-//! A first run finds the instructions behind which the shared tables look different than before: between two of these all deaths are the same.
-//! Each operation dies behind every one of them. `DEATHS_IN` in the environment chooses the operations whose name has that in it.
+//! A first run finds the instructions after which the shared tables differ: between two of these
+//! all deaths are equivalent. Each operation dies after every one of them. The environment variable
+//! `DEATHS_IN` selects the operations whose name contains its value.
 //!
-//! Stepping costs a switch to the victim and back for each instruction, so only the first run steps all the way. It notes where each
-//! instruction is; later victims run to a breakpoint close before their death and step the rest.
+//! Each step costs a switch to the victim and back, so only the first run single-steps all the way.
+//! It records the address of each instruction; later victims run to a breakpoint shortly before
+//! their death and step the rest.
 
 mod common;
 
@@ -21,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What an operation finds: files that are there, and a dead process that nobody has reaped.
+/// The environment of an operation: existing files, and a dead process that is not reaped yet.
 #[derive(Clone, Copy)]
 struct Scene {
     files: [Node; 4],
@@ -32,10 +34,11 @@ type Operate = fn(&Process<'_>, &Thread<'_>, &Scene);
 
 struct Operation {
     name: &'static str,
-    /// What the process has done before.
+    /// Runs in the process before the operation.
     prepare: Prepare,
     operate: Operate,
-    /// References that the operation takes by itself and hands over: a death in between leaves them, for they are the engine's to find.
+    /// References that the operation takes by itself and hands over. A death in between leaves them
+    /// to the engine's recovery.
     own_references: u64,
 }
 
@@ -68,13 +71,13 @@ const OPERATIONS: &[Operation] = &[
         own_references: 1,
     },
     Operation {
-        name: "install in place of another, far out",
+        name: "install in place of another, not inline",
         prepare: |process, thread, scene| install(process, thread, 1025, scene.files[0]),
         operate: |process, thread, scene| install(process, thread, 1025, scene.files[1]),
         own_references: 1,
     },
     Operation {
-        name: "close of a file that has no name any more",
+        name: "close of a file with no name",
         prepare: |process, thread, scene| {
             install(process, thread, 10, scene.files[3]);
             let root = thread.root().unwrap();
@@ -96,7 +99,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "close of a file that a thread uses, and the end of that use",
+        name: "close of a file in use by a thread, and the end of that use",
         prepare: |process, thread, scene| {
             process.set_threads();
             install(process, thread, 10, scene.files[0]);
@@ -109,7 +112,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "open and close by a thread beside others",
+        name: "lock-free open and close",
         prepare: |process, thread, scene| {
             process.set_threads();
             install(process, thread, 10, scene.files[0]);
@@ -123,7 +126,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 1,
     },
     Operation {
-        name: "close by a thread beside others, of what another uses",
+        name: "lock-free close of a file in use by another thread",
         prepare: |process, thread, scene| {
             process.set_threads();
             install(process, thread, 10, scene.files[0]);
@@ -164,7 +167,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "preparing a child",
+        name: "prepare a child",
         prepare: |process, thread, scene| {
             install(process, thread, 10, scene.files[0]);
             install(process, thread, 1030, scene.files[1]);
@@ -178,7 +181,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "preparing a child that shares the table",
+        name: "prepare a child that shares the table",
         prepare: |process, thread, scene| install(process, thread, 10, scene.files[0]),
         operate: |process, thread, _| {
             let fork = Fork { shares_files: true, ..Fork::default() };
@@ -212,7 +215,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "a descriptor on its way to oneself",
+        name: "a descriptor in transit to the same process",
         prepare: |process, thread, scene| install(process, thread, 10, scene.files[0]),
         operate: |process, thread, _| {
             let token = process.export(thread, 10).unwrap();
@@ -232,7 +235,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "the first look of a new program",
+        name: "resume by a new program",
         prepare: |process, thread, scene| {
             (10..13).for_each(|fd| install(process, thread, fd, scene.files[0]));
             process.add_mapping(thread, &mapping(scene.files[0], 0x10000, 1)).unwrap();
@@ -251,12 +254,12 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "reaping another",
+        name: "reap another process",
         prepare: |process, thread, scene| {
             install(process, thread, 10, scene.files[0]);
             process.add_mapping(thread, &mapping(scene.files[1], 0x10000, 1)).unwrap();
             process.lock_range(thread, 10, range(1, 5), Some(LockKind::Shared), true, false).unwrap();
-            // A child that is dead before it has adopted anything: no process holds its number's lock.
+            // A child that died before adoption: no process holds its number's lock.
             let number = thread.fs().new_process_number().unwrap();
             process.prepare_fork(thread, Fork { number, ..Fork::default() }).unwrap();
         },
@@ -282,42 +285,43 @@ fn references(fs: &Fs) -> u64 {
 }
 
 fn stop() {
-    // SAFETY: stops this process until its tracer goes on.
+    // SAFETY: stops this process until its tracer resumes it.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Waits until the child stops or ends: the signal that stopped it.
+/// Waits until the child stops or ends; returns the signal that stopped it.
 fn wait_for_stop(pid: i32) -> Option<i32> {
     let mut status = 0;
-    // SAFETY: a child of this process, and a place for its status.
+    // SAFETY: a child of this process, and a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
 }
 
-/// Where the kernel keeps the instruction pointer among a stopped process's registers.
+/// Offset of the instruction pointer among a stopped process's registers.
 const RIP: u64 = std::mem::offset_of!(libc::user, regs.rip) as u64;
 
-/// The way of an operation through the program.
+/// The instructions that an operation executes.
 #[derive(PartialEq)]
 struct InstructionTrace {
     /// The address of each instruction, in the order of execution.
     instructions: Vec<u64>,
-    /// How many instructions were done each time the tables had changed.
+    /// The number of instructions executed at each change of the tables.
     stores: Vec<usize>,
 }
 
-/// An instruction to halt at: its place on the way, and how often the same one was passed before.
+/// A breakpoint: index of its instruction in the trace, and number of earlier executions.
 struct Halt {
     at: usize,
     passes: usize,
 }
 
 impl InstructionTrace {
-    /// Where to halt before stepping on, so that the fewest stops are made until `done` instructions are behind.
+    /// The breakpoint that reaches `done` executed instructions with the fewest stops.
     fn halt_before(&self, done: usize) -> Option<Halt> {
         let (mut passes, mut best, mut fewest) = (HashMap::new(), None, done);
         for (at, address) in self.instructions[..=done.min(self.instructions.len() - 1)].iter().enumerate() {
-            // A breakpoint behind the start, and not within an instruction that repeats itself: there it would not be hit each time.
+            // Not at the start, and not at an instruction that repeats itself (`rep`): the
+            // breakpoint would not be hit each time.
             let repeats = at == 0 || self.instructions[at - 1] == *address;
             let passes = passes.entry(address).and_modify(|passes| *passes += !repeats as usize).or_insert(0usize);
             let stops = 2 * *passes + 1 + (done - at);
@@ -329,7 +333,7 @@ impl InstructionTrace {
     }
 }
 
-/// A child of `parent` in the middle of an operation.
+/// A child of `parent` within an operation.
 struct Victim {
     pid: i32,
 }
@@ -338,13 +342,14 @@ impl Victim {
     fn new(parent: &Process<'_>, thread: &Thread<'_>, operation: &Operation, scene: &Scene) -> Victim {
         let fs = thread.fs();
         let child = parent.prepare_fork(thread, Fork::default()).unwrap();
-        // SAFETY: the child goes on with what is its own, and leaves without running anything of the parent's.
+        // SAFETY: the child uses only its own resources, and exits without running the parent's
+        // code.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let thread = fs.enter().unwrap();
             let process = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
             (operation.prepare)(&process, &thread, scene);
-            // SAFETY: asks to be traced by the parent.
+            // SAFETY: requests tracing by the parent.
             unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };
             stop();
             (operation.operate)(&process, &thread, scene);
@@ -352,7 +357,7 @@ impl Victim {
             // SAFETY: as above.
             unsafe { libc::_exit(0) };
         }
-        assert_eq!(wait_for_stop(pid), Some(libc::SIGSTOP), "{}: its preparation failed", operation.name);
+        assert_eq!(wait_for_stop(pid), Some(libc::SIGSTOP), "{}: the preparation failed", operation.name);
         Victim { pid }
     }
 
@@ -362,12 +367,12 @@ impl Victim {
         wait_for_stop(self.pid)
     }
 
-    /// Goes on by one instruction: whether the operation is not over.
+    /// Executes one instruction; returns false at the end of the operation.
     fn step(&self) -> bool {
         match self.resume(libc::PTRACE_SINGLESTEP) {
             Some(libc::SIGTRAP) => true,
             Some(libc::SIGSTOP) => false,
-            other => panic!("ended by itself: {other:?}"),
+            other => panic!("ended without being killed: {other:?}"),
         }
     }
 
@@ -377,7 +382,7 @@ impl Victim {
         unsafe { libc::ptrace(libc::PTRACE_PEEKUSER, self.pid, RIP, 0) as u64 }
     }
 
-    /// Goes on to the end of the operation, and tells of its way.
+    /// Steps to the end of the operation, and returns its trace.
     fn walk(&self, tables: &Tables) -> InstructionTrace {
         let (mut stores, mut seen) = (Vec::new(), tables.fingerprint());
         let mut instructions = vec![self.instruction()];
@@ -392,7 +397,8 @@ impl Victim {
         InstructionTrace { instructions, stores }
     }
 
-    /// Goes on until it has just done a store of the way: not if this victim goes another way.
+    /// Runs until just after a store of the trace; false if this victim executes other
+    /// instructions.
     fn follow(&self, trace: &InstructionTrace, store: usize, tables: &Tables) -> bool {
         let done = trace.stores[store];
         let mut steps = done;
@@ -411,7 +417,8 @@ impl Victim {
         self.instruction() == trace.instructions[done]
     }
 
-    /// Runs until it is about to execute the instruction at an address, after it has done so `passes` times: not if it never comes there.
+    /// Runs until just before the instruction at an address, after `passes` executions of it; false
+    /// if that is not reached.
     fn run_to(&self, address: u64, passes: usize) -> bool {
         const BREAKPOINT: u64 = 0xCC;
         // SAFETY: reads a word of the program of a traced child that is stopped.
@@ -432,7 +439,8 @@ impl Victim {
     }
 
     fn poke(&self, request: libc::c_uint, at: u64, word: u64) {
-        // SAFETY: writes to a traced child that is stopped; its pages are copied, as it is a child of fork.
+        // SAFETY: writes to a traced child that is stopped; its pages are private copies after
+        // fork.
         assert_eq!(unsafe { libc::ptrace(request, self.pid, at, word) }, 0);
     }
 
@@ -443,20 +451,20 @@ impl Victim {
     }
 }
 
-/// The tables of an image, as the file behind the DRAM region has them.
+/// The tables of an image, read from the file behind the DRAM region.
 struct Tables {
     file: std::fs::File,
     areas: [std::ops::Range<u64>; 2],
-    /// The file's pages that were ever touched, and its size on the disk when they were looked for.
+    /// The file's touched pages, and its number of blocks when they were collected.
     pages: RefCell<(u64, Vec<Page>)>,
 }
 
-/// A page of the file, mapped.
+/// A mapped page of the file.
 struct Page(&'static [AtomicU64; 512]);
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: a mapping that this value made, and that nobody else has.
+        // SAFETY: a mapping that this value made and exclusively owns.
         unsafe { libc::munmap(self.0.as_ptr() as *mut libc::c_void, 4096) };
     }
 }
@@ -485,10 +493,11 @@ impl Tables {
                 }
                 at &= !4095;
                 let (null, shared) = (std::ptr::null_mut(), libc::MAP_SHARED);
-                // SAFETY: a new mapping of a page that the file has; it is read as atomics only.
+                // SAFETY: a new mapping of an existing page of the file; it is read only as
+                // atomics.
                 let page = unsafe { libc::mmap(null, 4096, libc::PROT_READ, shared, fd, at) };
                 assert_ne!(page, libc::MAP_FAILED);
-                // SAFETY: a page, aligned and mapped until the value is dropped.
+                // SAFETY: an aligned page, mapped until the value is dropped.
                 pages.push(Page(unsafe { &*page.cast() }));
                 at += 4096;
             }
@@ -496,7 +505,7 @@ impl Tables {
         pages
     }
 
-    /// A number that differs where anything in the tables does. Pages that nobody touched are zeros, and left out.
+    /// A hash of the tables. Untouched pages are zeros, and omitted.
     fn fingerprint(&self) -> u64 {
         let blocks = self.file.metadata().unwrap().blocks();
         let mut pages = self.pages.borrow_mut();
@@ -522,7 +531,7 @@ fn make_files(session: &Session<'_, '_>) -> Scene {
     Scene { files: [file("a"), file("b"), directory, file("lost")] }
 }
 
-/// An image, a process that uses it, and what both have when nobody is in the middle of anything.
+/// An image, a process that uses it, and their resources when no operation is in flight.
 struct Stage<'t, 'f> {
     operation: &'static Operation,
     session: Session<'t, 'f>,
@@ -532,12 +541,12 @@ struct Stage<'t, 'f> {
     tables: Tables,
     usage: Usage,
     references: u64,
-    /// References that the dead left to the engine.
+    /// References that dead processes left to the engine.
     left: u64,
 }
 
 impl Stage<'_, '_> {
-    /// Runs an act on a stage of its own.
+    /// Runs `act` on a new stage.
     fn with(operation: &'static Operation, act: impl FnOnce(&mut Stage<'_, '_>)) {
         let scratch = Scratch::new();
         let fs = scratch.image.fs();
@@ -561,7 +570,7 @@ impl Stage<'_, '_> {
         scratch.image.close().unwrap();
     }
 
-    /// The way of a victim that dies at the end of the operation.
+    /// The trace of a victim that dies at the end of the operation.
     fn walk(&mut self) -> InstructionTrace {
         let victim = Victim::new(&self.parent, self.session.caller.thread, self.operation, &self.scene);
         let trace = victim.walk(&self.tables);
@@ -570,34 +579,39 @@ impl Stage<'_, '_> {
         trace
     }
 
-    /// Lets a victim die behind a store of the way. If this one went another way, it died somewhere else.
+    /// Kills a victim after a store of the trace. Returns false if it executed other instructions
+    /// and so died elsewhere.
     fn die(&mut self, trace: &InstructionTrace, store: usize) -> bool {
         let victim = Victim::new(&self.parent, self.session.caller.thread, self.operation, &self.scene);
         let followed = victim.follow(trace, store, &self.tables);
         victim.kill();
-        self.check_released(format_args!("behind store {store} of {}", trace.stores.len()));
+        self.check_released(format_args!("after store {store} of {}", trace.stores.len()));
         followed
     }
 
-    /// Everything that the dead one held is given back.
+    /// Checks that everything that the dead process held is reclaimed.
     fn check_released(&mut self, died: impl std::fmt::Display) {
         let (name, thread) = (self.operation.name, self.session.caller.thread);
         self.all.reap(thread).unwrap_or_else(|error| panic!("{name} killed {died}: {error:?}"));
         self.all.reap(thread).unwrap();
-        // A token outlives its sender: nobody can receive this one.
+        // A token outlives its sender, but this one cannot be received.
         self.parent.reap_fd_tokens(thread, &mut |_| false).unwrap();
         assert_eq!(self.all.usage().unwrap(), self.usage, "{name} killed {died}");
         if name.contains("no name") {
-            // The name went, and what the scene held of it is all that keeps the file.
+            // The name is removed, and only the scene's reference keeps the file.
             thread.release(self.scene.files[3], 1);
             self.references -= 1;
-            assert_eq!(references(thread.fs()), self.references, "{name} killed {died}: a nameless file stayed");
+            assert_eq!(
+                references(thread.fs()),
+                self.references,
+                "{name} killed {died}: the file without a name remains"
+            );
             self.scene.files[3] = self.session.open("lost", libc::O_RDWR | libc::O_CREAT).unwrap().node();
             self.references += 1;
         }
         let now = references(thread.fs());
-        let lost = now.checked_sub(self.references).expect("references given back twice");
-        assert!(lost <= self.operation.own_references, "{name} killed {died}: {lost} references");
+        let lost = now.checked_sub(self.references).expect("references released twice");
+        assert!(lost <= self.operation.own_references, "{name} killed {died}: {lost} references leaked");
         self.left += lost;
         self.references = now;
     }
@@ -606,7 +620,7 @@ impl Stage<'_, '_> {
 fn die_everywhere(operation: &'static Operation) {
     let mut fresh = None;
     Stage::with(operation, |stage| {
-        // The first victim finds tables that were never used; later ones what others have given back.
+        // The first victim finds unused tables; later ones find entries that others have freed.
         fresh = Some(stage.walk());
         let (mut trace, mut walks, mut store) = (stage.walk(), 2, 0);
         while store < trace.stores.len() {
@@ -615,7 +629,7 @@ fn die_everywhere(operation: &'static Operation) {
             } else {
                 trace = stage.walk();
                 walks += 1;
-                assert!(walks < 100, "{}: no two victims go the same way", operation.name);
+                assert!(walks < 100, "{}: no two victims execute the same instructions", operation.name);
             }
         }
         let (length, stores, left) = (trace.instructions.len(), trace.stores.len(), stage.left);
@@ -628,21 +642,21 @@ fn die_everywhere(operation: &'static Operation) {
     let Some(fresh) = fresh else { return };
     for store in 0..fresh.stores.len() {
         let mut died = false;
-        // Rarely one has to look at the clock twice.
+        // Rarely a victim has to read the clock twice.
         for _ in 0..10 {
             Stage::with(operation, |stage| died = stage.die(&fresh, store));
             if died {
                 break;
             }
         }
-        assert!(died, "{}: no two first victims go the same way", operation.name);
+        assert!(died, "{}: no two first victims execute the same instructions", operation.name);
     }
     println!("    with fresh tables: {} instructions, {} stores", fresh.instructions.len(), fresh.stores.len());
 }
 
-/// This process and its victims take turns: on one processor that is several times faster.
+/// This process and its victims alternate: on one processor that is several times faster.
 fn stay_on_one_processor() {
-    // SAFETY: a set of processors without pointers, and calls of this thread about itself.
+    // SAFETY: a set of processors without pointers, and calls that concern this thread.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);

@@ -50,7 +50,7 @@ fn open_reports_errors_in_the_order_of_linux() {
         s.try_open("l", O_NOFOLLOW | O_PATH).unwrap();
         s.try_open("ld/", O_NOFOLLOW | O_DIRECTORY).unwrap();
         s.try_open("dangling", O_CREAT | O_WRONLY).unwrap();
-        s.stat("nowhere").expect("made where the link points");
+        s.stat("nowhere").expect("created at the link's target");
     });
 }
 
@@ -227,7 +227,7 @@ fn reading_is_noted_now_and_then() {
         c.set_times(file.node(), long_ago, posix::TimeToSet::Omit).unwrap();
         let mut byte = [0];
         c.read_at(&file, 0, &mut byte).unwrap();
-        assert!(c.stat(file.node()).unwrap().accessed_ns >= modified, "older than the last change: noted");
+        assert!(c.stat(file.node()).unwrap().accessed_ns >= modified, "updated if older than the last change");
         c.close(&file);
         s.symlink("target", "l").unwrap();
         let mut target = [0; 64];

@@ -1,4 +1,4 @@
-//! Making and opening images: sharing, standing alone, crashes, and bad input.
+//! Making and opening images: sharing, exclusive use, crashes, and bad input.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn two_share_one_image_and_the_last_one_cleans_up() {
     let second = Image::open(&scratch.path, &scratch.options).unwrap();
     assert!(second.report().is_none() && second.is_shared());
     touch(&scratch.image, "one");
-    assert!(has(&second, "one"), "seen at once");
+    assert!(has(&second, "one"), "visible at once");
     touch(&second, "two");
     assert!(has(&scratch.image, "two"));
     assert_eq!(dram_files(&scratch), 1);
@@ -50,7 +50,7 @@ fn two_share_one_image_and_the_last_one_cleans_up() {
     assert!(!image.report().unwrap().scanned, "left clean");
     assert!(has(&image, "one") && has(&image, "two"));
     drop(image);
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the image is left");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the image remains");
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn exclusive_means_exclusive() {
     let reader = OpenImage { read_only: true, ..options.clone() };
     assert!(matches!(Image::open(&path, &reader), Err(ImageError::InUse { .. })));
     let force = MakeOptions { length: common::IMAGE_BYTES, force: true, ..MakeOptions::default() };
-    assert!(matches!(make(&path, &force), Err(ImageError::InUse { .. })), "not even by force");
+    assert!(matches!(make(&path, &force), Err(ImageError::InUse { .. })), "not even with force");
     assert_eq!(image.close().unwrap(), Closed::Last);
     Image::open(&path, &options).unwrap();
 }
@@ -106,7 +106,7 @@ fn readers_leave_no_trace() {
         session.try_open("f", libc::O_RDONLY).unwrap();
         thread.release(root, 1);
     }
-    assert!(matches!(Image::open(&path, &options), Err(ImageError::CannotShare { .. })), "a writer must wait");
+    assert!(matches!(Image::open(&path, &options), Err(ImageError::CannotShare { .. })), "a writer is refused");
     assert_eq!(one.close().unwrap(), Closed::ReadOnly);
     drop(two);
     assert!(fs::read(&path).unwrap() == before);
@@ -118,7 +118,8 @@ fn what_a_dead_process_left_is_thrown_away() {
     let Scratch { image, path, options, directory } = Scratch::new();
     // A process that opens the image, changes it and dies.
     image.close().unwrap();
-    // SAFETY: the child calls only what this test calls, in the one thread that it has, and ends without returning.
+    // SAFETY: the child makes only calls of this test, in its only thread, and ends without
+    // returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -130,9 +131,9 @@ fn what_a_dead_process_left_is_thrown_away() {
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was just made.
+    // SAFETY: waits for the child made above.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "its DRAM region is left behind");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "its DRAM region remains");
     let image = Image::open(&path, &options).unwrap();
     assert!(image.report().unwrap().scanned, "recovered");
     assert!(has(&image, "before-death"));
@@ -147,7 +148,7 @@ fn a_planted_region_is_not_believed() {
     let runtime = runtime_directory(&scratch.directory);
     for planted in [runtime.join("region"), runtime] {
         if std::os::unix::fs::chown(&planted, Some(12345), Some(12345)).is_err() {
-            println!("SKIPPED: a_planted_region_is_not_believed: needs root, to give a file away");
+            println!("SKIPPED: a_planted_region_is_not_believed: needs root, to change an owner");
             return;
         }
         let refused = Image::open(&scratch.path, &scratch.options).map(drop).unwrap_err();
@@ -165,12 +166,12 @@ fn the_region_is_for_those_who_may_write_the_image() {
         let _image = Image::open(&path, &options).unwrap();
         let runtime = runtime_directory(&directory);
         let mode_of = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode_of(&runtime.join("region")), shared, "of an image of mode {mode:o}");
-        assert_eq!(mode_of(&runtime), 0o711, "nobody else can list it");
+        assert_eq!(mode_of(&runtime.join("region")), shared, "image of mode {mode:o}");
+        assert_eq!(mode_of(&runtime), 0o711, "other users cannot list it");
     }
 }
 
-/// The runtime directory of the one image in use in a directory.
+/// The runtime directory of the only image in use in a directory.
 fn runtime_directory(directory: &tempfile::TempDir) -> PathBuf {
     let entries = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
     let mut found = entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("directfs-"));
@@ -188,14 +189,14 @@ fn a_copy_of_an_image_in_use_is_an_image_of_its_own() {
     let other = Image::open(&copy, &scratch.options).unwrap();
     touch(&other, "in-the-copy");
     touch(&scratch.image, "in-the-original");
-    // The third process of each finds the region of its own image.
+    // A third process of each finds the region of its image.
     let third = Image::open(&scratch.path, &scratch.options).unwrap();
     let fourth = Image::open(&copy, &scratch.options).unwrap();
     assert!(has(&third, "in-the-original") && !has(&third, "in-the-copy"));
     assert!(has(&fourth, "in-the-copy") && !has(&fourth, "in-the-original") && has(&fourth, "before"));
     drop((third, fourth));
     assert_eq!(other.close().unwrap(), Closed::Last);
-    assert!(has(&scratch.image, "in-the-original"), "its region is still there");
+    assert!(has(&scratch.image, "in-the-original"), "its region remains");
     let Scratch { image, path, options, directory } = scratch;
     assert_eq!(image.close().unwrap(), Closed::Last);
     for (path, name, others) in [(&path, "in-the-original", "in-the-copy"), (&copy, "in-the-copy", "in-the-original")] {
@@ -203,7 +204,7 @@ fn a_copy_of_an_image_in_use_is_an_image_of_its_own() {
         assert!(!image.report().unwrap().scanned, "left clean");
         assert!(has(&image, name) && !has(&image, others));
     }
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "the two images are left");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "the two images remain");
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn a_copy_over_an_image_in_use_gets_no_region_of_another() {
     let path = scratch.directory.path().join("other");
     make(&path, &MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
     let other = Image::open(&path, &scratch.options).unwrap();
-    // The same file, and by now the bytes of another image: its superblock names that one's region.
+    // The same file with the bytes of another image: its superblock names the other image's region.
     fs::copy(&scratch.path, &path).unwrap();
     let refused = Image::open(&path, &scratch.options).map(drop).unwrap_err();
     assert!(matches!(refused, ImageError::CannotShare { .. }), "{refused}");
@@ -230,7 +231,7 @@ fn an_image_that_is_renamed_or_linked_while_it_is_in_use_is_the_same() {
     for path in [&renamed, &linked] {
         assert!(has(&Image::open(path, &scratch.options).unwrap(), "one"));
     }
-    // What takes its name is another image.
+    // A new file with the old name is another image.
     make(&scratch.path, &MakeOptions { length: common::IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
     assert!(!has(&Image::open(&scratch.path, &scratch.options).unwrap(), "one"));
 }
@@ -246,7 +247,8 @@ fn leftovers_of_other_images_are_removed_and_what_is_in_use_is_not() {
     };
     let used = Image::open(image_at("used"), &options).unwrap();
     let dead = image_at("dead");
-    // SAFETY: the child calls only what this test calls, in the one thread that it has, and ends without returning.
+    // SAFETY: the child makes only calls of this test, in its only thread, and ends without
+    // returning.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let _image = Image::open(&dead, &OpenImage { recovery_threads: 1, ..options.clone() });
@@ -254,14 +256,14 @@ fn leftovers_of_other_images_are_removed_and_what_is_in_use_is_not() {
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     assert!(!ended_well(child));
-    // A directory that only looks like one, with a file that is nobody's business.
+    // A foreign directory with a matching name, and a foreign file in it.
     let precious = directory.path().join("directfs-00000000000000aa");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("precious"), "").unwrap();
     let count = || fs::read_dir(directory.path()).unwrap().count();
     assert_eq!(count(), 5, "two images, two runtime directories, one other");
     let third = Image::open(image_at("third"), &options).unwrap();
-    assert_eq!(count(), 6, "the dead one's is gone");
+    assert_eq!(count(), 6, "that of the dead process is removed");
     touch(&used, "still there");
     assert!(has(&Image::open(directory.path().join("used"), &options).unwrap(), "still there"));
     drop((used, third));
@@ -317,7 +319,7 @@ fn mkfs_overwrites_nothing_unasked() {
     assert_eq!(fs::read(&path).unwrap(), b"precious");
     let too_large = MakeOptions { length: 1 << 45, force: true, ..plain.clone() };
     assert!(matches!(make(&path, &too_large), Err(ImageError::NoSpace { .. })));
-    assert_eq!(fs::read(&path).unwrap(), b"precious", "not even then");
+    assert_eq!(fs::read(&path).unwrap(), b"precious", "not overwritten with bad parameters");
     let small = MakeOptions { length: 4096, force: true, ..plain.clone() };
     assert!(matches!(make(&path, &small), Err(ImageError::Size { .. })));
     let labelled = MakeOptions { label: "l".repeat(65), force: true, ..plain.clone() };
@@ -325,7 +327,7 @@ fn mkfs_overwrites_nothing_unasked() {
     make(&path, &MakeOptions { force: true, ..plain.clone() }).unwrap();
     let fresh = directory.path().join("fresh");
     assert!(make(&fresh, &too_large).is_err());
-    assert!(!fresh.exists(), "no ruins");
+    assert!(!fresh.exists(), "no partial file");
     assert!(!make(&fresh, &MakeOptions { sparse: true, ..plain }).unwrap().reserved);
 }
 
@@ -333,15 +335,15 @@ fn mkfs_overwrites_nothing_unasked() {
 fn an_image_in_memory_has_huge_pages_from_the_start() {
     if !huge_pages_can_be_had() {
         eprintln!(
-            "SKIPPED an_image_in_memory_has_huge_pages_from_the_start: there is no /dev/shm, or its kernel makes none (MADV_COLLAPSE)"
+            "SKIPPED an_image_in_memory_has_huge_pages_from_the_start: needs /dev/shm with huge pages (MADV_COLLAPSE)"
         );
         return;
     }
     let Scratch { path, image: _used, directory: _directory, .. } = Scratch::new();
-    assert!(huge_bytes(&path) > 0, "smaps shows none where the image is mapped");
+    assert!(huge_bytes(&path) > 0, "smaps shows no huge page where the image is mapped");
 }
 
-/// How much of a file is mapped into this process by huge pages.
+/// Bytes of a file that are mapped into this process as huge pages.
 fn huge_bytes(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut here = false;
@@ -356,7 +358,7 @@ fn huge_bytes(path: &Path) -> u64 {
     kib << 10
 }
 
-/// Whether the kernel makes a huge page of a file beside the images.
+/// Whether the kernel provides a huge page for a file next to the images.
 fn huge_pages_can_be_had() -> bool {
     let Ok(directory) = tempfile::tempdir_in("/dev/shm") else { return false };
     let path = directory.path().join("probe");
@@ -364,7 +366,7 @@ fn huge_pages_can_be_had() -> bool {
     let probe = pmem::Mapping::open(&path, pmem::Access::ReadWrite).unwrap();
     let address = probe.address().map_addr(|address| address.next_multiple_of(2 << 20));
     engine::Platform::provide_huge(&posix::host::PLATFORM, address, 2 << 20);
-    // SAFETY: mapped, and the collapsed page is mapped as one from the first access on.
+    // SAFETY: mapped; the collapsed page is mapped as a huge page from the first access on.
     unsafe { address.read_volatile() };
     huge_bytes(&path) > 0
 }
@@ -384,7 +386,7 @@ fn an_image_that_is_not_wanted_any_more_while_it_is_made_is_not_there() {
     assert!(!path.exists(), "a new one is removed");
     fs::write(&path, b"precious").unwrap();
     assert!(matches!(make_watched(&path, &options, &mut |_, _| false), Err(ImageError::Stopped { .. })));
-    assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "nothing remains set aside in a file that was there");
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "no blocks remain reserved in an existing file");
 }
 
 #[test]
@@ -395,7 +397,7 @@ fn a_reader_sees_what_a_concurrent_writer_writes() {
     let reader = Image::open(&path, &reading).unwrap();
     assert!(reader.is_shared() && reader.fs().is_read_only());
     let alone = OpenImage { exclusive: true, ..reading.clone() };
-    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotExclusive { .. })), "others write it");
+    assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotExclusive { .. })), "other processes write it");
     touch(&image, "after");
     assert!(has(&reader, "before") && has(&reader, "after"));
     {
@@ -406,19 +408,19 @@ fn a_reader_sees_what_a_concurrent_writer_writes() {
         common::assert_errno(session.unlink("before"), posix::Errno::EROFS);
         thread.release(root, 1);
     }
-    // Whoever comes and goes beside a reader finds the region that he keeps alive.
+    // Processes that attach and detach beside a reader find the region that it keeps alive.
     assert_eq!(image.close().unwrap(), Closed::OthersRemain);
     let second = Image::open(&path, &options).unwrap();
     touch(&second, "later");
     assert!(has(&reader, "later"));
     assert_eq!(second.close().unwrap(), Closed::OthersRemain);
-    assert_eq!(reader.close().unwrap(), Closed::Last, "the last one leaves the image clean, even if he only read");
+    assert_eq!(reader.close().unwrap(), Closed::Last, "the last one marks the image clean, even a reader");
     let again = Image::open(&path, &options).unwrap();
     assert!(!again.report().unwrap().scanned);
     assert!(has(&again, "later"));
 }
 
-/// A child that has the lent descriptors and nothing else, and ends when the pipe does.
+/// A child that has only the handed-off descriptors, and ends when the pipe does.
 fn receiver(handoff: &posix::image::Handoff, options: &OpenImage) -> (libc::pid_t, fs::File, fs::File) {
     use std::io::Read;
     let copy = |(fd, _): (rustix::fd::BorrowedFd<'_>, u64)| fs::File::from(fd.try_clone_to_owned().unwrap());
@@ -426,7 +428,7 @@ fn receiver(handoff: &posix::image::Handoff, options: &OpenImage) -> (libc::pid_
     let (started, start) = std::io::pipe().unwrap();
     let (image, region) = (copy(handoff.image()), copy(handoff.region()));
     let meeting = handoff.meeting().try_clone_to_owned().unwrap();
-    // SAFETY: the child uses what it has in its one thread, and ends without returning.
+    // SAFETY: the child uses its own resources in its only thread, and ends without returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -466,7 +468,7 @@ fn an_image_in_memory_is_used_by_processes_that_inherit_it() {
     drop(end);
     image.wait_for_handoff(handoff_id).unwrap();
     assert!(ended_well(child));
-    // What stands behind a FIFO goes with the directory in which it is.
+    // The object behind a FIFO is removed with its directory.
     let meeting = fs::read_link(format!("/proc/self/fd/{}", meeting.as_raw_fd())).unwrap();
     fs::write(meeting.join("fifo-1"), "").unwrap();
     assert_eq!(image.close().unwrap(), Closed::Last);
@@ -484,9 +486,9 @@ fn a_handed_off_image_stays_in_use_after_its_owner_has_ended() {
     let alone = OpenImage { exclusive: true, ..options.clone() };
     assert!(matches!(Image::open(&path, &alone), Err(ImageError::NotExclusive { .. })));
     let second = Image::open(&path, &options).unwrap();
-    assert!(second.report().is_none(), "it is not recovered under the borrower's feet");
+    assert!(second.report().is_none(), "no recovery while a borrower uses it");
     drop(end);
     assert!(ended_well(child));
     assert_eq!(second.close().unwrap(), Closed::Last);
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the image is left");
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the image remains");
 }

@@ -1,4 +1,5 @@
-//! Locks as the kernel has them: the same random calls by two processes here and on a file of the machine, with the same answers.
+//! Locks compared with the kernel's: the same random calls by two processes on this file system and
+//! on a kernel file, with the same answers.
 
 mod common;
 
@@ -8,9 +9,9 @@ use posix::{Errno, Result};
 use std::io::{Read, Write};
 use std::os::fd::FromRawFd;
 
-/// A call, as it is sent to the other process: what, descriptor, kind, start, length.
+/// A call, as it is sent to the other process: operation, descriptor, kind, start, length.
 type Call = [i64; 5];
-/// Result or errno, then what F_GETLK tells.
+/// Result or errno, then the output of F_GETLK.
 type Answer = [i64; 5];
 
 const FLOCK: i64 = 0;
@@ -22,7 +23,7 @@ const CLOSE: i64 = 5;
 const OPEN: i64 = 6;
 const DUPLICATE: i64 = 7;
 
-/// Descriptors that calls use, of this number and up.
+/// First of the descriptor numbers that calls use.
 const FIRST: i64 = 200;
 const COUNT: i64 = 4;
 const NAMES: [&str; 2] = ["one", "two"];
@@ -31,7 +32,7 @@ fn fds(call: &Call) -> (u32, u32) {
     (call[1] as u32, call[4] as u32)
 }
 
-/// How a descriptor is opened: by the number of the call.
+/// How a descriptor is opened, by the number in the call.
 fn opening(call: &Call) -> (&'static str, i32) {
     let flags = [libc::O_RDWR, libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR][call[2] as usize & 3];
     (NAMES[call[3] as usize & 1], flags)
@@ -44,7 +45,7 @@ fn by_kernel(directory: &std::path::Path, call: &Call) -> Answer {
         |result: i32| if result < 0 { -std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 } as i64;
     let kind = [libc::F_RDLCK, libc::F_WRLCK, libc::F_UNLCK][call[2] as usize % 3] as libc::c_short;
     let mut range = libc::flock { l_type: kind, l_whence: 0, l_start: call[3], l_len: call[4], l_pid: 0 };
-    // SAFETY: each call gets numbers, or a whole description of a lock.
+    // SAFETY: each call gets numbers, or a complete lock description.
     unsafe {
         match call[0] {
             FLOCK => {
@@ -74,7 +75,7 @@ fn by_kernel(directory: &std::path::Path, call: &Call) -> Answer {
     }
 }
 
-/// This file system's.
+/// This file system's answer.
 fn by_us(process: &Process<'_>, session: &Session<'_, '_>, call: &Call) -> Answer {
     let thread = session.caller.thread;
     let (fd, to) = fds(call);
@@ -120,7 +121,8 @@ fn by_us(process: &Process<'_>, session: &Session<'_, '_>, call: &Call) -> Answe
             _ => {
                 let (name, flags) = opening(call);
                 let file = session.open(name, flags | libc::O_CREAT)?;
-                // As the other side: opened elsewhere, then moved here. The close on the way releases what the process had locked of the file.
+                // As on the kernel's side: opened elsewhere, then moved here. The close in between
+                // releases the process's locks on the file.
                 process.install(thread, 100, &file, false)?;
                 process.duplicate(thread, 100, fd, false)?;
                 process.remove(thread, 100);
@@ -134,11 +136,11 @@ fn by_us(process: &Process<'_>, session: &Session<'_, '_>, call: &Call) -> Answe
     })
 }
 
-/// Both answers must be one. Says which call it was, if not.
+/// Whether both answers are equal; prints the call if not.
 fn both(place: &std::path::Path, process: &Process<'_>, session: &Session<'_, '_>, call: &Call) -> bool {
     let (kernel, ours) = (by_kernel(place, call), by_us(process, session, call));
     if kernel != ours {
-        eprintln!("{call:?}: the kernel says {kernel:?}, here it is {ours:?}");
+        eprintln!("{call:?}: the kernel returns {kernel:?}, this file system {ours:?}");
     }
     kernel == ours
 }
@@ -170,7 +172,7 @@ impl Random {
     }
 }
 
-/// The other process: makes the calls that it is sent.
+/// Runs in the other process: makes the calls that it receives.
 fn obey(mut orders: std::fs::File, mut answers: std::fs::File, mut make: impl FnMut(&Call) -> bool) -> bool {
     let mut buffer = [0u8; 40];
     while orders.read_exact(&mut buffer).is_ok() {
@@ -184,7 +186,7 @@ fn obey(mut orders: std::fs::File, mut answers: std::fs::File, mut make: impl Fn
 
 fn pipe() -> (std::fs::File, std::fs::File) {
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors, which become files that own them.
+    // SAFETY: space for two descriptors, which become files that own them.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         (std::fs::File::from_raw_fd(ends[0]), std::fs::File::from_raw_fd(ends[1]))
@@ -202,13 +204,14 @@ fn story(seed: u64, calls: usize) {
         let all = Processes::new(fs).unwrap();
         let process = all.register(&thread, 0).unwrap();
         let (mut random, mut sent) = (Random(seed), Vec::new());
-        // What both have from before the fork they share.
+        // Both processes share the descriptors from before the fork.
         for fd in FIRST..FIRST + COUNT / 2 {
             assert!(both(place.path(), &process, &session, &[OPEN, fd, 0, fd, 0]));
         }
         let child = process.prepare_fork(&thread, Fork::default()).unwrap();
         let ((orders, mut order), (mut answer, answers)) = (pipe(), pipe());
-        // SAFETY: the child goes on with what is its own, and leaves without running anything of the parent's.
+        // SAFETY: the child uses only its own resources, and exits without running the parent's
+        // code.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             drop((order, answer));
@@ -251,7 +254,7 @@ fn story(seed: u64, calls: usize) {
 
 #[test]
 fn two_processes_lock_as_on_the_kernel_s_own_files() {
-    // The kernel's half uses descriptors of this process by number: one story at a time.
+    // The kernel's half uses fixed descriptor numbers of this process: one run at a time.
     for seed in 1..=12 {
         story(seed, 3000);
     }

@@ -98,7 +98,7 @@ fn renames_follow_the_kinds() {
             assert_eq!(result, Err(expected), "{from} -> {to}, flags {flags}");
         }
         s.rename("f", "f2", 0).unwrap();
-        s.stat("f").expect("two names of one file: nothing happens");
+        s.stat("f").expect("two names of one file: no change");
         s.rename("d/", "e/", 0).unwrap();
         s.stat("e/sub").unwrap();
         s.rename("e", "new/", 0).unwrap();
@@ -159,7 +159,7 @@ fn directories_list_each_name_once_and_dots_first() {
         sorted.sort();
         sorted.dedup();
         assert_eq!(sorted.len(), 500);
-        // In small portions, removing what was listed: the rest still comes once each.
+        // In small portions, with removal of the listed names: the others are still listed once.
         let directory = s.open("d", libc::O_RDONLY).unwrap();
         let mut seen = Vec::new();
         loop {

@@ -1,4 +1,5 @@
-//! Paths that have been gone before: they lead where they lead for somebody who goes them for the first time, whatever others do to the directories on the way.
+//! Paths through the path cache lead to the same files as without it, whatever other callers do to
+//! the directories on the way.
 
 mod common;
 
@@ -6,7 +7,7 @@ use common::{ALICE, BOB, ROOT, Session, inside};
 use posix::path::{LastLink, Outcome, PathBuffer};
 use posix::{Credentials, Errno, PathCache};
 
-/// The number of a path's file, as stat tells it: by the short way, if the path is one.
+/// The inode number of a path's file from stat; by the fast path if it applies.
 fn number(session: &Session<'_, '_>, path: &str) -> Result<u64, Errno> {
     let mut buffer = PathBuffer::new();
     match session.caller.stat_path(&session.walk_start, path.as_bytes(), LastLink::Follow, &mut buffer)? {
@@ -15,7 +16,7 @@ fn number(session: &Session<'_, '_>, path: &str) -> Result<u64, Errno> {
     }
 }
 
-/// The same caller, who remembers the ways that he has gone.
+/// The same caller with a path cache.
 fn with_path_cache<'t, 'f>(mut session: Session<'t, 'f>, path_cache: &'t PathCache) -> Session<'t, 'f> {
     session.caller = session.caller.with_path_cache(path_cache);
     session
@@ -89,7 +90,7 @@ fn a_cached_path_of_one_user_is_not_open_to_another() {
     });
 }
 
-/// A generator of no quality, always the same for a seed.
+/// A simple generator: the same numbers for the same seed.
 struct Random(u64);
 
 impl Random {
@@ -116,7 +117,7 @@ fn lookups_with_and_without_the_path_cache_agree() {
             };
             for step in 0..2_000 {
                 let (one, other) = (path(&mut draw), path(&mut draw));
-                // What fails is of no matter.
+                // Failures do not matter.
                 let _ = match draw.below(12) {
                     0..=4 => everybody.mkdir(&one, 0o755),
                     5 => everybody.touch(&one, 0o644),
@@ -128,7 +129,7 @@ fn lookups_with_and_without_the_path_cache_agree() {
                     _ => everybody.chmod(&one, 0o755),
                 };
                 for _ in 0..6 {
-                    // Few ways, so that they are gone again.
+                    // Few paths, so that they repeat.
                     let looked = format!("{}/{}", path(&mut Random(draw.below(8))), NAMES[draw.below(3) as usize]);
                     let expected = number(&plain, &looked);
                     found += u64::from(expected.is_ok());

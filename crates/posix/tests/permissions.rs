@@ -1,4 +1,4 @@
-//! Who may do what, as tables.
+//! Permissions, as tables.
 
 mod common;
 
@@ -12,7 +12,7 @@ const BOTH: i32 = libc::O_RDWR;
 
 #[test]
 fn the_first_class_that_fits_decides() {
-    // Alice's file in group 50: what she, Bob (in group 50) and a stranger may open.
+    // A file of ALICE in group 50: the access of ALICE, of BOB (in group 50) and of a stranger.
     let stranger = Credentials::user(2000, 2000, &[]);
     let table = [
         (0o000, "---", "---", "---"),
@@ -87,14 +87,14 @@ fn chmod_and_chown_belong_to_owners() {
         assert_errno(bob.chown("f", None, Some(60)), Errno::EPERM);
         alice.chown("f", Some(1000), Some(50)).unwrap();
         let after = s.stat("f").unwrap();
-        assert_eq!((after.uid, after.gid, after.mode & 0o7777), (1000, 50, 0o755), "set-user-id falls");
-        // Without membership the set-group-id bit does not take.
+        assert_eq!((after.uid, after.gid, after.mode & 0o7777), (1000, 50, 0o755), "set-user-id is cleared");
+        // Without membership the set-group-id bit is not set.
         s.chown("f", None, Some(60)).unwrap();
         alice.chmod("f", 0o2755).unwrap();
         assert_eq!(s.stat("f").unwrap().mode & 0o7777, 0o755);
         s.chmod("f", 0o6755).unwrap();
         s.chown("f", Some(1001), None).unwrap();
-        assert_eq!(s.stat("f").unwrap().mode & 0o7777, 0o755, "even root's chown drops them");
+        assert_eq!(s.stat("f").unwrap().mode & 0o7777, 0o755, "cleared even by root's chown");
         s.mkdir("d", 0o755).unwrap();
         s.chmod("d", 0o6755).unwrap();
         s.chown("d", Some(1001), None).unwrap();
@@ -145,7 +145,7 @@ fn a_set_group_id_directory_passes_its_group_on() {
         assert_eq!((file.uid, file.gid, file.mode & 0o7777), (1000, 60, 0o644));
         assert_eq!((directory.gid, directory.mode & 0o7777), (60, 0o2755));
         alice.touch("shared/evil", 0o2755).unwrap();
-        assert_eq!(s.stat("shared/evil").unwrap().mode & 0o7777, 0o755, "nobody plants a program of a group");
+        assert_eq!(s.stat("shared/evil").unwrap().mode & 0o7777, 0o755, "no program with a foreign group");
         alice.touch("plain", 0o2755).unwrap();
         assert_eq!(s.stat("plain").unwrap().gid, 1000);
     });
@@ -173,7 +173,7 @@ fn names_are_made_only_in_writable_directories() {
         ] {
             assert_errno(refused, Errno::EACCES);
         }
-        // What is there, or is not, comes before the refusal.
+        // An existing or missing name takes precedence over the refusal.
         for (result, expected) in [
             (alice.touch("d/f", 0o644), Errno::EEXIST),
             (alice.mkdir("d/f", 0o755), Errno::EEXIST),
@@ -190,7 +190,7 @@ fn names_are_made_only_in_writable_directories() {
         }
         alice.mkdir("writable", 0o755).unwrap();
         s.mkdir("foreign", 0o755).unwrap();
-        // Another parent means another `..`, which only who may write the directory changes.
+        // Another parent changes `..`, which needs write permission on the directory.
         assert_errno(alice.rename("foreign", "writable/foreign", 0), Errno::EACCES);
         alice.rename("foreign", "foreign2", 0).unwrap();
     });

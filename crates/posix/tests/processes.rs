@@ -1,4 +1,4 @@
-//! What processes share: real processes, which fork, close, lock and die.
+//! State that processes share, tested by real processes that fork, close, lock and die.
 
 mod common;
 
@@ -10,7 +10,7 @@ use posix::{Errno, OpenFile};
 const NOTHING: Usage =
     Usage { processes: 0, files: 0, pages: 0, locks: 0, mappings: 0, tokens: 0, files_held: 0, files_mapped: 0 };
 
-/// A registered process with a session, at a fresh image; afterwards nothing may be left.
+/// A registered process with a session, on a fresh image; afterwards nothing may leak.
 fn in_fresh_process(test: impl FnOnce(&Thread<'_>, Process<'_>, &Session<'_, '_>)) {
     let scratch = Scratch::new();
     {
@@ -19,7 +19,7 @@ fn in_fresh_process(test: impl FnOnce(&Thread<'_>, Process<'_>, &Session<'_, '_>
         let session = Session::new(&thread, root, ROOT);
         let all = Processes::new(scratch.image.fs()).unwrap();
         test(&thread, all.register(&thread, 0o22).unwrap(), &session);
-        all.resume(&thread, None).unwrap().expect("still here").exit(&thread);
+        all.resume(&thread, None).unwrap().expect("still registered").exit(&thread);
         all.reap(&thread).unwrap();
         assert_eq!(all.usage().unwrap(), NOTHING);
         thread.release(root, 1);
@@ -38,7 +38,7 @@ fn references(thread: &Thread<'_>) -> u64 {
     for index in 1..end as u32 {
         let cachelet = dram.cachelet(index).unwrap();
         let state = References::from_word(cachelet.references.load(Relaxed));
-        // The references field of a dead one says who buries it.
+        // The references field of a dead cachelet names its reclaimer.
         if cachelet.number.load(Relaxed) != 0 && state.flags & FLAG_DEAD == 0 {
             sum += state.references as u64 + (state.flags & FLAG_HELD != 0) as u64;
         }
@@ -46,25 +46,25 @@ fn references(thread: &Thread<'_>) -> u64 {
     sum
 }
 
-/// Runs `child` in a forked process, which ends with its answer.
+/// Runs `child` in a forked process, which exits with its result.
 fn fork(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs on with what it has, which it does not share with other threads but for the allocator, and the C library
-    // sees to that one.
+    // SAFETY: the child shares nothing with other threads except the allocator, which the C library
+    // makes safe.
     match unsafe { libc::fork() } {
         -1 => panic!("cannot fork"),
         0 => {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-            // SAFETY: ends this process without running anything of the parent's.
+            // SAFETY: ends this process without running the parent's code.
             unsafe { libc::_exit(result.unwrap_or(101)) }
         }
         pid => pid,
     }
 }
 
-/// Waits for a child: its answer, or the negated signal that ended it.
+/// Waits for a child; returns its exit status, or the negated signal that ended it.
 fn wait(pid: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: a child of this process, and a place for its status.
+    // SAFETY: a child of this process, and a valid place for its status.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
@@ -88,7 +88,7 @@ fn descriptors_share_what_they_were_duplicated_from() {
         assert_eq!(process.file(thread, 700).unwrap().position(), 17);
         assert!(process.descriptor(700).unwrap().cloexec && !process.descriptor(3).unwrap().cloexec);
         assert!(process.remove(thread, 3) && !process.remove(thread, 3));
-        assert_eq!(process.file(thread, 700).unwrap().position(), 17, "the other one stays");
+        assert_eq!(process.file(thread, 700).unwrap().position(), 17, "the other one remains");
         assert_errno(process.duplicate(thread, 3, 4, false), Errno::EBADF);
         assert_errno(process.install(thread, 1 << 20, &open(session, "a"), false), Errno::EBADF);
         assert_eq!(process.processes().usage().unwrap().files, 1);
@@ -106,7 +106,7 @@ fn a_file_without_a_name_lives_as_long_as_a_descriptor() {
         assert_eq!(session.caller.stat(process.file(thread, 6).unwrap().node()).unwrap().links, 0);
         assert!(thread.node(number, None).map(|node| thread.release(node, 1)).is_ok());
         process.remove(thread, 6);
-        assert!(thread.node(number, None).is_err(), "freed with the last");
+        assert!(thread.node(number, None).is_err(), "freed with the last descriptor");
     });
 }
 
@@ -155,7 +155,7 @@ fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
             child.file(&thread, 3).unwrap().set_position(9);
             child.remove(&thread, 3);
             child.set_directory(&thread, None).unwrap();
-            // As after exec: found again, and without what exec closes.
+            // As after exec: found again, without the descriptors that exec closes.
             let child = Processes::new(fs).unwrap().resume(&thread, None).unwrap().unwrap();
             assert!(child.descriptor(600).is_none() && child.descriptor(5000).is_some());
             0
@@ -163,7 +163,7 @@ fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
         assert_eq!(wait(pid), 0);
         assert_eq!(process.file(thread, 3).unwrap().position(), 9, "shared with the child");
         assert!(process.descriptor(600).is_some());
-        assert_eq!(process.processes().reap(thread).unwrap(), 1, "the child left without a word");
+        assert_eq!(process.processes().reap(thread).unwrap(), 1, "the child exited without `exit`");
         let usage = process.processes().usage().unwrap();
         assert_eq!((usage.processes, usage.files), (1, 3));
     });
@@ -203,11 +203,11 @@ fn a_shared_table_outlives_the_process_that_made_it() {
                 0
             });
             assert_eq!(wait(pid), 0);
-            assert!(owner.descriptor(9).is_some(), "what one opens the other has");
+            assert!(owner.descriptor(9).is_some(), "both see what one opens");
             0
         });
         assert_eq!(wait(pid), 0);
-        // Both are dead: in whichever order they are taken apart, nothing of the table stays.
+        // Both are dead: in whichever order they are reaped, nothing of the table remains.
         process.processes().reap(thread).unwrap();
         process.processes().reap(thread).unwrap();
         assert_eq!(process.processes().usage().unwrap().files, 1);
@@ -221,7 +221,7 @@ fn a_call_keeps_its_file_while_another_thread_closes_it() {
         let fs = thread.fs();
         let user = fs.enter().unwrap();
         let own = process.for_thread().expect("room for a thread");
-        let ways: [(&str, &Process<_>); 2] = [("with the table to itself", &process), ("beside others", &own)];
+        let ways: [(&str, &Process<_>); 2] = [("with the table locked", &process), ("lock-free", &own)];
         for (how, closer) in ways {
             process.install(thread, 3, &open(session, "a"), false).unwrap();
             let (first, second) = (process.file(thread, 3).unwrap(), process.file(&user, 3).unwrap());
@@ -271,7 +271,7 @@ fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
                 let nodes = &nodes;
                 scope.spawn(move || {
                     let thread = fs.enter().unwrap();
-                    // Some of them side by side, as far as the others let them.
+                    // Some of them lock-free.
                     let own = (seed < 3).then(|| process.for_thread().expect("room for a thread"));
                     let process = own.unwrap_or(process);
                     let mut random = Random(seed + 1);
@@ -293,7 +293,8 @@ fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
                             }
                             _ => {
                                 if let Some(file) = process.file(&thread, fd) {
-                                    // Descriptor and file go together: what one thread uses is not another's.
+                                    // Descriptor and file belong together: what one thread uses is
+                                    // not another's.
                                     assert_eq!(file.node(), nodes[fd as usize]);
                                 }
                             }
@@ -310,7 +311,7 @@ fn threads_that_look_up_and_close_at_once_never_see_a_freed_file() {
     });
 }
 
-/// A small generator, so that every run tells the same story.
+/// A small generator: every run is the same.
 struct Random(u64);
 
 impl Random {
@@ -391,7 +392,7 @@ fn a_token_brings_a_file_to_another_process() {
         process.file(thread, 3).unwrap().set_position(5);
         let token = process.export(thread, 3).unwrap();
         process.remove(thread, 3);
-        assert_eq!(process.processes().usage().unwrap().files, 1, "open while it is on its way");
+        assert_eq!(process.processes().usage().unwrap().files, 1, "open while in transit");
         let pid = fork(|| {
             let fs = thread.fs();
             let thread = fs.enter().unwrap();
@@ -458,8 +459,8 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
         caller.truncate_open(&file, 40960).unwrap();
         let mut after = Vec::new();
         thread.map_extents(node, 0, 0xa000, false, &mut |extent| after.push(extent)).unwrap();
-        assert_eq!(after, blocks, "where they were, and written, so that a store into them counts");
-        // The middle goes: two mappings stay.
+        assert_eq!(after, blocks, "in place, and written, so that stores reach them");
+        // Removing the middle leaves two mappings.
         process.remove_mappings(thread, 0x12000, 0x1000).unwrap();
         assert_eq!(process.processes().usage().unwrap().mappings, 2);
         assert!(process.mapping_at(thread, 0x12000).unwrap().is_none());
@@ -468,7 +469,7 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
         caller.truncate_open(&file, 0).unwrap();
         assert_ne!(caller.stat(node).unwrap().blocks, 0);
         process.remove_mappings(thread, 0, u64::MAX).unwrap();
-        assert_eq!(caller.stat(node).unwrap().blocks, 0, "given back with the last mapping");
+        assert_eq!(caller.stat(node).unwrap().blocks, 0, "freed with the last mapping");
         caller.close(&file);
     });
 }
@@ -479,7 +480,7 @@ fn a_hole_that_is_mapped_for_writing_gets_blocks() {
         let file = open(session, "a");
         session.caller.truncate_open(&file, 3 * 4096 + 100).unwrap();
         let node = file.node();
-        assert!(thread.map_extents(node, 0, 4096, false, &mut |_| ()).is_err(), "nobody has mapped it");
+        assert!(thread.map_extents(node, 0, 4096, false, &mut |_| ()).is_err(), "it is not mapped");
         process.add_mapping(thread, &mapping(node, 0x10000, 0x4000)).unwrap();
         let mut holes = 0;
         thread.map_extents(node, 0, 0x4000, false, &mut |extent| holes += extent.address.is_none() as u64).unwrap();
@@ -519,7 +520,7 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         let child = process.prepare_fork(thread, Fork::default()).unwrap();
         let mut ready = [0; 2];
-        // SAFETY: room for two descriptors.
+        // SAFETY: space for two descriptors.
         assert_eq!(unsafe { libc::pipe(ready.as_mut_ptr()) }, 0);
         let pid = fork(|| {
             let fs = thread.fs();
@@ -528,7 +529,7 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
             let range = LockRange::new(0, 10, 5).unwrap();
             let done = child.lock_range(&thread, 3, range, Some(LockKind::Exclusive), false, false).unwrap();
             assert_eq!(done, Locked::Done);
-            // SAFETY: the pipe's writing end, and a byte.
+            // SAFETY: the pipe's writing end, and one byte.
             unsafe { libc::write(ready[1], [1u8].as_ptr().cast(), 1) };
             loop {
                 // SAFETY: sleeps until it is killed.
@@ -536,11 +537,11 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
             }
         });
         let mut byte = [0u8];
-        // SAFETY: the pipe's reading end, and room for a byte.
+        // SAFETY: the pipe's reading end, and space for one byte.
         assert_eq!(unsafe { libc::read(ready[0], byte.as_mut_ptr().cast(), 1) }, 1);
         let range = LockRange::new(0, 0, 0).unwrap();
         let attempt = || process.lock_range(thread, 3, range, Some(LockKind::Shared), false, true).unwrap();
-        let Locked::Blocked(blocked) = attempt() else { panic!("the child has it") };
+        let Locked::Blocked(blocked) = attempt() else { panic!("the child holds it") };
         let conflict = process.conflict(thread, 3, range, Some(LockKind::Shared), false).unwrap().unwrap();
         assert_eq!((conflict.pid, conflict.range), (pid, LockRange { start: 10, last: 14 }));
         kill(pid);
@@ -578,11 +579,11 @@ fn processes_that_would_deadlock_get_an_error() {
         assert!(matches!(wait_for(0, 1), Ok(Locked::Blocked(_))));
         assert!(matches!(wait_for(1, 2), Ok(Locked::Blocked(_))));
         assert_errno(wait_for(2, 0), Errno::EDEADLK);
-        // Without waiting it is no deadlock, and a description waits for nobody.
+        // Without waiting it is no deadlock, and a description does not wait.
         let now = ring[2].lock_range(thread, 0, range, exclusive, false, false);
         assert!(matches!(now, Ok(Locked::Blocked(_))));
         assert!(matches!(ring[2].lock_range(thread, 0, range, exclusive, true, true), Ok(Locked::Blocked(_))));
-        // The second one gives up: then the third may wait.
+        // The second wait ends: then the third process may wait.
         ring[1].end_wait();
         assert!(matches!(wait_for(2, 0), Ok(Locked::Blocked(_))));
         ring[1..].iter().for_each(|process| process.exit(thread));
@@ -604,14 +605,15 @@ fn one_process_of_a_deadlock_gets_the_error() {
         assert_eq!(lock(reader, 0, LockKind::Shared), Ok(Locked::Done));
         assert_eq!(lock(late, 0, LockKind::Shared), Ok(Locked::Done));
         assert_eq!(lock(early, 1, LockKind::Exclusive), Ok(Locked::Done));
-        // Two wait for each other, but the reader is in the way before.
+        // Two processes wait for each other, but a reader blocks them first.
         assert!(matches!(lock(early, 0, LockKind::Exclusive), Ok(Locked::Blocked(_))));
         assert!(matches!(lock(late, 1, LockKind::Exclusive), Ok(Locked::Blocked(_))));
         assert_eq!(reader.lock_range(thread, 0, range, None, false, false), Ok(Locked::Done));
-        // Both look again, in the order that tempts to tell both: a ring is a ring for everybody in it until one has left.
+        // Both check again, in the order that could make both victims: every member sees the cycle
+        // until one has left it.
         assert!(matches!(lock(early, 0, LockKind::Exclusive), Ok(Locked::Blocked(_))));
         assert_errno(lock(late, 1, LockKind::Exclusive), Errno::EDEADLK);
-        assert!(matches!(lock(early, 0, LockKind::Exclusive), Ok(Locked::Blocked(_))), "one has left");
+        assert!(matches!(lock(early, 0, LockKind::Exclusive), Ok(Locked::Blocked(_))), "one has left the cycle");
         processes[1..].iter().for_each(|process| process.exit(thread));
     });
 }
@@ -631,7 +633,7 @@ fn a_mount_s_locks_and_those_of_processes_see_each_other() {
         assert_eq!(mount.lock_foreign(thread, node, (77, 4711), None, exclusive), Ok(Locked::Done));
         assert!(matches!(process.flock(thread, 3, exclusive), Ok(Locked::Blocked(_))));
         mount.exit(thread);
-        assert_eq!(process.flock(thread, 3, exclusive), Ok(Locked::Done), "the front's locks went with it");
+        assert_eq!(process.flock(thread, 3, exclusive), Ok(Locked::Done), "the mount's locks ended with it");
         assert!(process.conflict(thread, 3, range, exclusive, false).unwrap().is_none());
     });
 }
@@ -643,7 +645,7 @@ fn a_program_begins_without_what_the_threads_of_the_one_before_were_at() {
         process.install(thread, 3, &open(session, "a"), false).unwrap();
         process.install(thread, 4, &open(session, "b"), true).unwrap();
         process.add_mapping(thread, &mapping(process.file(thread, 3).unwrap().node(), 0x10000, 0x1000)).unwrap();
-        // Two threads that exec ends inside calls: of one the descriptor was closed meanwhile.
+        // Two threads that exec ended within calls; the descriptor of one was closed meanwhile.
         std::mem::forget(process.file(thread, 3).unwrap());
         process.install(thread, 5, &open(session, "c"), false).unwrap();
         std::mem::forget(process.file(thread, 5).unwrap());
@@ -672,7 +674,7 @@ fn exec_gives_a_process_that_shared_its_table_one_of_its_own() {
             0
         });
         assert_eq!(wait(pid), 0);
-        assert!(process.descriptor(3).is_some(), "not the child's any more");
+        assert!(process.descriptor(3).is_some(), "no longer shared with the child");
         process.processes().reap(thread).unwrap();
         assert_eq!(process.processes().usage().unwrap().processes, 1);
     });

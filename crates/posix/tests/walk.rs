@@ -1,4 +1,4 @@
-//! The path walk: dots, slashes, links, lengths, and where a path leaves the mount.
+//! The path walk: dots, slashes, links, lengths, and paths that leave the mount.
 
 mod common;
 
@@ -70,7 +70,7 @@ fn links_are_followed_where_they_are_meant() {
         let d = s.stat("d").unwrap().number;
         assert_eq!(s.stat("to_d/f").unwrap().number, f);
         assert_eq!(s.stat("to_f").unwrap().number, f);
-        assert_eq!(s.stat("to_d/back").unwrap().number, f, "relative to where the link is");
+        assert_eq!(s.stat("to_d/back").unwrap().number, f, "relative to the link's directory");
         assert_eq!(s.lstat("to_f").unwrap().kind, FileKind::Symlink);
         assert_eq!(s.lstat("to_d/").unwrap().number, d, "a slash means the target");
         assert_eq!(s.lstat("slashed").unwrap().kind, FileKind::Symlink);
@@ -168,7 +168,7 @@ fn every_directory_of_a_path_must_be_searchable() {
         alice.stat("closed/").unwrap();
         alice.stat("searched/f").unwrap();
         assert_errno(alice.list("searched"), Errno::EACCES);
-        // A checked caller passes: the kernel was here before.
+        // A checked caller passes: the kernel has checked already.
         let checked = Caller::new(thread, posix::Credentials::kernel_checked(1000, 1000));
         checked.stat_name(root, b"closed").unwrap();
     });

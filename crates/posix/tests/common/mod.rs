@@ -1,4 +1,4 @@
-//! An image in a scratch directory, and calls on it in few words.
+//! An image in a scratch directory, and short forms of calls on it.
 #![allow(dead_code)]
 
 use engine::format::FileKind;
@@ -29,7 +29,7 @@ pub fn options_in(directory: &TempDir) -> OpenImage {
 
 impl Scratch {
     pub fn new() -> Scratch {
-        // Memory is fast, and has holes and locks.
+        // /dev/shm is fast, and supports holes and locks.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let path = directory.path().join("image");
         let arguments = MakeOptions { length: IMAGE_BYTES, permissions: 0o777, ..MakeOptions::default() };
@@ -40,7 +40,7 @@ impl Scratch {
     }
 }
 
-/// Somebody at the image: paths begin at its root.
+/// A caller whose paths begin at the image's root.
 pub struct Session<'t, 'f> {
     pub caller: Caller<'t, 'f>,
     pub walk_start: WalkStart,
@@ -114,7 +114,7 @@ impl<'t, 'f> Session<'t, 'f> {
         self.open(path, flags).map(|file| self.caller.close(&file))
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     pub fn touch(&self, path: &str, mode: u32) -> Result<()> {
         let file = self.open_mode(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode)?;
         self.caller.close(&file);
