@@ -4,7 +4,7 @@
 //! A [`Caller`] is a thread inside the engine with [`Credentials`]. Every call is a method on it,
 //! by node and name, and often by path ([`path`]). VFS layers only translate calls.
 //!
-//! All modules but [`image`] need neither std nor a heap, so that they can run inside a signal
+//! All modules but `image` need neither std nor a heap, so that they can run inside a signal
 //! handler or an intercepted `malloc`.
 #![cfg_attr(not(feature = "std"), no_std)]
 

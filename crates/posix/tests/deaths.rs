@@ -167,7 +167,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "prepare a child",
+        name: "prepare a fork",
         prepare: |process, thread, scene| {
             install(process, thread, 10, scene.files[0]);
             install(process, thread, 1030, scene.files[1]);
@@ -181,7 +181,7 @@ const OPERATIONS: &[Operation] = &[
         own_references: 0,
     },
     Operation {
-        name: "prepare a child that shares the table",
+        name: "prepare a fork that shares the table",
         prepare: |process, thread, scene| install(process, thread, 10, scene.files[0]),
         operate: |process, thread, _| {
             let fork = Fork { shares_files: true, ..Fork::default() };

@@ -6,9 +6,8 @@
 //! ordered by the insertion of their first range.
 //!
 //! Invariants
-//! - A list changes under the record's lock, one store at a time. After a death within a call the
-//!   owner has at least the locks that it had both before and after the call, and at most those
-//!   that it had before or after.
+//! - A list changes under the record's lock, one store at a time. A death within a call leaves the
+//!   owner at least the locks held both before and after it, and at most the union of the two.
 //! - A process has range locks only on files that its table has a descriptor of: any close of the
 //!   file releases them. So emptying a table finds all of them.
 
