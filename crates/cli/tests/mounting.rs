@@ -57,6 +57,66 @@ impl Drop for Stage {
     }
 }
 
+#[test]
+fn a_mount_whose_server_was_killed_comes_back() {
+    if !can_mount("a mount whose server was killed") {
+        return;
+    }
+    let stage = Stage::new();
+    let mounted = directfs(&["mount", stage.image(), stage.point()]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    fs::write(stage.point.join("file"), "content").unwrap();
+    kill_server(&stage);
+    let dead = fs::read(stage.point.join("file")).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    let again = directfs(&["mount", stage.image(), stage.point()]);
+    assert!(again.status.success(), "{}", stderr(&again));
+    assert!(stderr(&again).contains("whose server had exited"), "{}", stderr(&again));
+    assert_eq!(fs::read_to_string(stage.point.join("file")).unwrap(), "content");
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert_eq!(mounts.lines().filter(|line| line.contains(stage.point())).count(), 1, "one mount, not two");
+    // `umount` removes a dead mount, too.
+    kill_server(&stage);
+    let removed = directfs(&["umount", stage.point()]);
+    assert!(removed.status.success(), "{}", stderr(&removed));
+    assert!(!stage.is_mounted());
+}
+
+/// Kills the server of a mount, and returns when it has exited.
+fn kill_server(stage: &Stage) {
+    let found = Command::new("pgrep").args(["-f", &format!("mount --foreground {}", stage.image())]).output().unwrap();
+    for server in stdout(&found).split_whitespace() {
+        Command::new("kill").args(["-KILL", server]).status().unwrap();
+        while Path::new(&format!("/proc/{server}")).exists() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn an_image_that_others_can_write_is_mounted_without_their_privileges() {
+    // SAFETY: asks only.
+    if !can_mount("an image that others can write") || unsafe { libc::geteuid() } != 0 {
+        eprintln!("\n*** SKIPPED: an image that others can write: needs root ***\n");
+        return;
+    }
+    let options_of = |mode: u32, options: &[&str]| {
+        let stage = Stage::new();
+        fs::set_permissions(&stage.image, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        let mounted = directfs(&[&["mount", stage.image(), stage.point()], options].concat());
+        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = mounts.lines().find(|line| line.contains(stage.point())).unwrap().to_owned();
+        stage.umount();
+        let has = |option: &str| line.split([' ', ',']).any(|part| part == option);
+        (has("nosuid"), has("nodev"))
+    };
+    assert_eq!(options_of(0o600, &[]), (false, false), "root's own image");
+    assert_eq!(options_of(0o660, &[]), (true, true), "a group writes it");
+    assert_eq!(options_of(0o666, &[]), (true, true), "all users write it");
+    assert_eq!(options_of(0o666, &["-o", "suid,dev"]), (false, false), "named options decide");
+}
+
 fn called_as(name: &str, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_directfs")).arg0(name).args(arguments).output().unwrap()
 }

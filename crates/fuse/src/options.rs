@@ -34,6 +34,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Flags for the kernel (`MS_NOSUID` and similar), without `MS_RDONLY`.
     pub kernel_flags: libc::c_ulong,
+    /// The flags of the kernel that an option has set or cleared explicitly.
+    pub named_flags: libc::c_ulong,
     /// Whether users other than the mounting one have access; `None`: only if root mounts.
     pub allow_other: Option<bool>,
     /// Show this user as the owner of all files.
@@ -57,6 +59,7 @@ impl Default for MountOptions {
         MountOptions {
             read_only: false,
             kernel_flags: 0,
+            named_flags: 0,
             allow_other: None,
             uid: None,
             gid: None,
@@ -125,6 +128,12 @@ impl MountOptions {
         Ok(options)
     }
 
+    /// Adds `nosuid` and `nodev` unless options name `suid` or `dev`: for an image that users other
+    /// than root can write, and fill with set-user-ID programs and devices of their own.
+    pub(crate) fn distrust(&mut self) {
+        self.kernel_flags |= (libc::MS_NOSUID | libc::MS_NODEV) & !self.named_flags;
+    }
+
     fn apply_one(&mut self, option: &str) -> Result<(), OptionError> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         if let Some(value) = value
@@ -137,6 +146,7 @@ impl MountOptions {
         }
         if let Some(&(_, flag, on)) = FLAGS.iter().find(|(known, ..)| *known == option) {
             self.kernel_flags = if on { self.kernel_flags | flag } else { self.kernel_flags & !flag };
+            self.named_flags |= flag;
             return Ok(());
         }
         match option {
@@ -196,6 +206,21 @@ fn bad_value(name: &str, value: &str, wanted: &'static str) -> OptionError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_untrusted_image_gets_nosuid_and_nodev_unless_they_are_named() {
+        for (list, flags) in [
+            ("", libc::MS_NOSUID | libc::MS_NODEV),
+            ("rw,noatime", libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOATIME),
+            ("suid", libc::MS_NODEV),
+            ("dev,suid", 0),
+            ("suid,nosuid", libc::MS_NOSUID | libc::MS_NODEV),
+        ] {
+            let mut options = MountOptions::parse(list).unwrap();
+            options.distrust();
+            assert_eq!(options.kernel_flags, flags, "{list}");
+        }
+    }
 
     #[test]
     fn a_line_of_fstab_is_understood() {

@@ -85,6 +85,11 @@ impl Server {
     /// Mounts an image and begins to serve it.
     pub fn start(image: Image, mount_point: &Path, options: &MountOptions) -> Result<Server, MountError> {
         let path = mounting::check_mount_point(mount_point)?;
+        let mut options = options.clone();
+        if image.is_writable_by_others() {
+            options.distrust();
+        }
+        let options = &options;
         let source = options.source.clone().unwrap_or_else(|| image.path().display().to_string());
         let files = Arc::new(Files::new(image, options)?);
         let adapter = Adapter::new(Arc::clone(&files), options.cache);

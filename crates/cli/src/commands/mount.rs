@@ -5,6 +5,7 @@
 //! started before it.
 
 use crate::arguments::{Mount, MountHelper};
+use crate::mounts;
 use anyhow::{Context, Result, bail, ensure};
 use fuse::{Ended, MountOptions};
 use lab::mount::{SystemKind, VfsKind};
@@ -35,6 +36,7 @@ pub fn run(arguments: &Mount) -> Result<()> {
     if options.remount {
         return Ok(fuse::remount(&arguments.directory, &options)?);
     }
+    remove_dead_mount(&arguments.directory)?;
     // The server leaves the current directory, which would change the meaning of relative paths.
     let image = resolved(&arguments.image)?;
     if let (Some(kind), true) = (kind, arguments.foreground) {
@@ -106,9 +108,20 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
         options.read_only = read_only;
         return Ok(fuse::remount(&arguments.directory, &options)?);
     }
+    remove_dead_mount(&arguments.directory)?;
     let mut server = Start::new(&image, &arguments.directory);
     server.options(&lists).read_only(read_only);
     server.in_background()
+}
+
+/// Removes a mount of this file system whose server has exited, so that a new one takes its place.
+fn remove_dead_mount(directory: &Path) -> Result<()> {
+    let is_dead = std::fs::metadata(directory).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+    let mount = mounts::at(directory).filter(|mount| is_dead && mount.kind == "fuse.directfs");
+    let Some(mount) = mount else { return Ok(()) };
+    super::umount::unmount(&mount.point, true)?;
+    eprintln!("removed the mount of {} on {}, whose server had exited", mount.source.display(), mount.point.display());
+    Ok(())
 }
 
 /// The known options, for `-s`.

@@ -203,6 +203,14 @@ impl<M: Memory> Image<M> {
         self.pm.backing()
     }
 
+    /// Whether users other than root and this process's own can write the image's file: they
+    /// decide what is in it.
+    pub fn is_writable_by_others(&self) -> bool {
+        let Some(Ok(stat)) = self.pm.file().map(rustix::fs::fstat) else { return false };
+        let is_trusted_owner = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
+        !is_trusted_owner || stat.st_mode & 0o022 != 0
+    }
+
     /// The image's file.
     pub fn path(&self) -> &Path {
         &self.path
