@@ -4,6 +4,7 @@ mod arguments;
 mod bench;
 mod commands;
 mod demo;
+mod file_size_limit;
 mod interrupt;
 mod mounts;
 mod processes;
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
         return finish(commands::mount::help_mount(&arguments), EXIT_MOUNT_FAILED);
     }
     let command = parse(with_implied_mount(words)).command;
+    if !matches!(command, Command::Run(_) | Command::RunInside(_) | Command::RunStatic(_)) {
+        file_size_limit::report_as_error();
+    }
     // Commands that run long or serve a mount must not die without cleanup when their output is
     // closed.
     if !matches!(
@@ -127,7 +131,7 @@ fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
         // The server has printed the cause.
         return if failure == 1 { failed.exit_code() } else { ExitCode::from(failure) };
     }
-    terminal::print_error(&error);
+    terminal::print_error(&file_size_limit::explain(error));
     ExitCode::from(failure)
 }
 

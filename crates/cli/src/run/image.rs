@@ -2,6 +2,7 @@
 
 use super::directory::MountDirectory;
 use crate::arguments::Run;
+use crate::file_size_limit::{self, Lifted};
 use crate::units;
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
@@ -19,6 +20,12 @@ const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
 /// Opens the image, shared with whoever else uses it; whether it is one in memory.
 pub fn open(arguments: &Run) -> Result<(Image, bool)> {
+    // The limit is the program's.
+    let _lifted = Lifted::new();
+    open_unlimited(arguments).map_err(file_size_limit::explain)
+}
+
+fn open_unlimited(arguments: &Run) -> Result<(Image, bool)> {
     let options = OpenImage { always_flush: arguments.always_flush, ..OpenImage::default() };
     if let Some(path) = &arguments.image {
         return Ok((Image::open(path, &options)?, false));

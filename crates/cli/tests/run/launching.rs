@@ -420,6 +420,24 @@ fn a_program_that_bypasses_the_c_library_works_on_files_of_the_mount() {
 }
 
 #[test]
+fn a_limit_on_file_sizes_is_the_programs_and_not_the_images() {
+    let limited = |limit: &str, command: &str| {
+        let script = format!("ulimit {limit} 100; exec {} {command}", env!("CARGO_BIN_EXE_directfs"));
+        Command::new("bash").args(["-c", &script]).output().unwrap()
+    };
+    let output = limited("-S -f", "run --size 64M -- bash -c 'ulimit -S -f'");
+    assert_eq!(stdout(&output), "100\n", "{}", stderr(&output));
+    // Beyond the hard limit there is a message, and no death by SIGXFSZ.
+    let directory = scratch();
+    let image = directory.path().join("image");
+    for command in ["run --size 64M -- true", &format!("mkfs {} --size 64M", image.display())] {
+        let output = limited("-f", command);
+        assert!(output.status.code().is_some(), "{command}: {:?}", output.status);
+        assert!(stderr(&output).contains("ulimit -f"), "{command}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_run_inside_a_run_is_refused() {
     let output = run(&["--", env!("CARGO_BIN_EXE_directfs"), "run", "--", "true"]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));

@@ -1,0 +1,54 @@
+//! The limit on file sizes (`ulimit -f`). An image and its shared memory are larger than the files
+//! that the limit is for, and the kernel ends a process without a word that exceeds it.
+
+use std::io;
+
+/// Without the soft limit until this is dropped. A call beyond the hard limit fails with EFBIG and
+/// does not end the process.
+pub struct Lifted {
+    limit: libc::rlimit,
+    action: libc::sighandler_t,
+}
+
+impl Lifted {
+    /// Lifts the soft limit to the hard one.
+    pub fn new() -> Lifted {
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: reads and sets limits and an action of this process, by structures of its own.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit);
+            let lifted = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const lifted);
+            Lifted { limit, action: libc::signal(libc::SIGXFSZ, libc::SIG_IGN) }
+        }
+    }
+}
+
+impl Drop for Lifted {
+    fn drop(&mut self) {
+        // SAFETY: as above; both are as they were before.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, self.action);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const self.limit);
+        }
+    }
+}
+
+/// A file beyond the limit is an error (EFBIG) from now on, and does not end this process. For
+/// commands that start no programs of the user.
+pub fn report_as_error() {
+    // SAFETY: sets an action of this process.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Names the limit in an error that came from it.
+pub fn explain(error: anyhow::Error) -> anyhow::Error {
+    let is_cause = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error() == Some(libc::EFBIG))
+    };
+    if error.chain().any(is_cause) {
+        error.context("the limit on file sizes is too low for an image; raise it (ulimit -f unlimited)")
+    } else {
+        error
+    }
+}
