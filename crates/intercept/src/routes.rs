@@ -249,7 +249,6 @@ const fn table() -> [Route; NUMBERS] {
         SYS_bpf,
         SYS_fsopen,
         SYS_fsmount,
-        SYS_landlock_create_ruleset,
         SYS_mq_open,
         SYS_seccomp,
         // Polling is the kernel's: a placeholder is as ready as any file. But not behind a number that the program has closed.
@@ -296,6 +295,7 @@ const fn table() -> [Route; NUMBERS] {
         SYS_setns,
         SYS_unshare,
         SYS_close_range,
+        SYS_landlock_create_ruleset,
         SYS_bind,
         SYS_connect,
         SYS_recvmsg,

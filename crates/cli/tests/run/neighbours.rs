@@ -285,6 +285,27 @@ fn nobody_can_take_the_name_of_a_runtime_directory_first() {
 }
 
 #[test]
+fn landlock_does_not_pretend_to_protect_files_of_the_mount() {
+    const EOPNOTSUPP: &str = "95";
+    // The version, a rule set about files, one about the network alone.
+    let script = "import ctypes; c = ctypes.CDLL(None, use_errno=True); \
+                  make = lambda a, n, f: ctypes.get_errno() if c.syscall(444, a, n, f) < 0 else 0; \
+                  words = lambda *w: (ctypes.c_uint64 * len(w))(*w); \
+                  print(make(None, 0, 1), make(words(4), 8, 0), make(words(4, 1), 16, 0), make(words(0, 1), 16, 0))";
+    let host = Command::new("python3").args(["-c", script]).output().expect("python3 starts");
+    if stdout(&host).trim() != "0 0 0 0" {
+        eprintln!("\n*** SKIPPED: Landlock: this kernel answers {} ***\n", stdout(&host).trim());
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut shell = Shell::start(&image);
+    let refused = format!("{EOPNOTSUPP} {EOPNOTSUPP} {EOPNOTSUPP} 0");
+    assert_eq!(shell.tell(&format!("python3 -c '{script}'")), refused);
+    shell.end();
+}
+
+#[test]
 fn a_socket_of_the_mount_is_reached_from_another_network_namespace() {
     if !can("network namespaces", &["unshare", "--net", "python3", "-c", "import socket"]) {
         return;

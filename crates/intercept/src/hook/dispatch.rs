@@ -6,8 +6,8 @@ use super::call::{Call, Handler};
 use super::context::{self, Context};
 use super::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
 use super::{
-    attributes, call_counts, copy_calls, descriptors, exec, failed_image, faults, fd_passing, files, locks, mapping,
-    names, open, processes, renames, server, signals, sockets, stack, sys,
+    attributes, call_counts, copy_calls, descriptors, exec, failed_image, faults, fd_passing, files, landlock, locks,
+    mapping, names, open, processes, renames, server, signals, sockets, stack, sys,
 };
 use crate::routes::{NUMBERS, ROUTES, Route};
 use posix::Errno;
@@ -190,6 +190,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_capset, processes::change_identity),
         (SYS_setns, processes::change_identity),
         (SYS_unshare, processes::change_identity),
+        (SYS_landlock_create_ruleset, landlock::create_ruleset),
         (SYS_rt_sigaction, signals::rt_sigaction),
         (SYS_rt_sigprocmask, signals::rt_sigprocmask),
         // Sockets.

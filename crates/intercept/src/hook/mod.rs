@@ -19,7 +19,7 @@
 //! | [`paths`], [`proc_links`] | whose a path is, on whatever side it begins and ends |
 //! | [`names`], [`renames`], [`open`], [`kernel_objects`], [`sockets`] | calls by path |
 //! | [`descriptors`], [`fd_numbers`], [`files`], [`copy_calls`], [`locks`], [`mapping`], [`fd_passing`] | calls by descriptor, and what is behind a number |
-//! | [`processes`], [`exec`], [`programs`], [`identity`] | children, programs, whom the process acts for |
+//! | [`processes`], [`exec`], [`programs`], [`identity`], [`landlock`] | children, programs, whom the process acts for |
 //! | [`early`], [`elf_dependencies`] | the loader, before the program has anything |
 //! | [`inline_syscalls`], [`instruction_lengths`] | calls that do not come from the C library |
 //! | [`signals`], [`faults`], [`failed_image`] | handlers that interrupt all this; bad pointers; an image that was cut off |
@@ -66,6 +66,7 @@ pub mod identity;
 pub mod inline_syscalls;
 pub mod instruction_lengths;
 pub mod kernel_objects;
+pub mod landlock;
 pub mod locks;
 pub mod mapping;
 pub mod names;
