@@ -50,9 +50,6 @@ pub enum Command {
     /// Copy a real tree in, compare, search, remove, crash and recover it; compare each step with
     /// tmpfs.
     Demo(Demo),
-    /// Repeat the papers' experiments: their systems, measured on this machine, next to the
-    /// published numbers.
-    Lab(Lab),
     /// Print completions for a shell.
     Completions(Completions),
     /// Print manual pages.
@@ -91,10 +88,6 @@ pub struct Mkfs {
     /// Maximum number of files [default: one per 2 KiB].
     #[arg(long, short = 'N', value_name = "N")]
     pub inodes: Option<u64>,
-    /// Create another file system for comparisons: nova, pmfs, soupfs, byvfs, cachelet,
-    /// conventional.
-    #[arg(long, value_name = "SYSTEM", value_parser = parse_system, conflicts_with_all = ["label", "inodes", "sparse", "json"])]
-    pub system: Option<lab::mount::SystemKind>,
     /// Overwrite existing content.
     #[arg(long, short)]
     pub force: bool,
@@ -107,18 +100,10 @@ pub struct Mkfs {
     pub json: bool,
 }
 
-/// Parses the name of a system of the lab.
-fn parse_system(name: &str) -> Result<lab::mount::SystemKind, String> {
-    let unknown =
-        || format!("expected one of {} (without --system: DirectFS)", lab::mount::SystemKind::NAMES.join(", "));
-    lab::mount::SystemKind::parse(name).ok_or_else(unknown)
-}
-
 /// Arguments of `mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime, uid=N, gid=N, allow_other ...
-For an image of another system (mkfs --system), front=conventional, front=byvfs or front=cachelet selects how names are looked up.
 
 Examples:
   directfs mount /dev/shm/work.img /mnt/work
@@ -438,31 +423,6 @@ pub struct BenchWorker {
     pub owned: PathBuf,
     /// The working directory.
     pub directory: PathBuf,
-}
-
-/// Arguments of `lab`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-All systems run in this process, on images in memory that end with it. The numbers are meaningful only on an idle machine.
-
-Examples:
-  directfs lab list
-  directfs lab directfs-table2
-  directfs lab all --quick --out report      all experiments, in small sizes
-  directfs lab all --out report              the papers' sizes")]
-pub struct Lab {
-    /// An experiment, `all`, or `list`.
-    pub experiment: String,
-    /// Directory for the report (index.html), the numbers and the plots.
-    #[arg(long, value_name = "DIR", required_if_eq("experiment", "all"))]
-    pub out: Option<PathBuf>,
-    /// Smaller sizes and fewer rounds: all experiments within a minute. The data then fits into the
-    /// processor's caches.
-    #[arg(long)]
-    pub quick: bool,
-    /// Overwrite an existing report.
-    #[arg(long, short)]
-    pub force: bool,
 }
 
 /// Arguments of `demo`.

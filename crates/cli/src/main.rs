@@ -44,7 +44,6 @@ fn main() -> ExitCode {
             | Command::Bench(_)
             | Command::BenchWorker(_)
             | Command::Demo(_)
-            | Command::Lab(_)
             | Command::CopyTree(_)
     ) {
         terminal::end_with_reader();
@@ -96,7 +95,6 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Bench(arguments) => bench::run(arguments),
         Command::BenchWorker(arguments) => bench::work(arguments),
         Command::Demo(arguments) => demo::run(arguments),
-        Command::Lab(arguments) => commands::lab::run(arguments),
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
         Command::CopyTree(arguments) => demo::copy_tree(arguments),

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!   Calls by path            calls::Calls         one experiment runs over all
-//!   path walk, caches,       front::{Conventional, ByVfs, Cachelet}
+//!   path walk, caches,       vfs::{Conventional, ByVfs, Cachelet}
 //!   locks, open files
 //!   inodes, names, data      physical::PhysicalFs implemented by nova::Nova, pmfs::Pmfs,
 //!                            soupfs::SoupFs

@@ -186,11 +186,6 @@ fn too_slow(expected: Duration, timeout: Duration) -> String {
     format!("a round takes about {}; rounds above {} are not repeated", result(expected), result(timeout))
 }
 
-/// Processor, memory and kernel, as context for figures.
-pub fn machine() -> String {
-    Machine::look().description()
-}
-
 /// The progress of the measurements.
 struct Meter {
     progress: Progress,

@@ -23,9 +23,6 @@ struct Summary<'a> {
 
 /// Creates an image and prints its properties.
 pub fn run(arguments: &Mkfs) -> Result<()> {
-    if let Some(kind) = arguments.system {
-        return make_other(arguments, kind);
-    }
     let path = &arguments.image;
     let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device());
     let length = match arguments.size {
@@ -77,25 +74,6 @@ pub fn make_shown(path: &Path, options: &MakeOptions) -> Result<Made> {
         Err(ImageError::Stopped { .. }) => Err(interrupt::Interrupted.into()),
         made => Ok(made?),
     }
-}
-
-/// Creates an image of a system of the lab.
-fn make_other(arguments: &Mkfs, kind: lab::mount::SystemKind) -> Result<()> {
-    let path = &arguments.image;
-    let there = std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 });
-    let length = arguments.size.unwrap_or(there);
-    ensure!(length > 0, "{} needs a size: add --size, for example --size 4G", path.display());
-    let options = lab::physical::MkfsOptions {
-        owner: (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
-        ..Default::default()
-    };
-    lab::mount::make(path, kind, length, &options, arguments.force)?;
-    anstream::println!("{} {}", bold("created"), path.display());
-    print_fact("system", kind.system.name());
-    print_fact("front", format_args!("{} (option front= of a mount changes it)", kind.vfs.name()));
-    print_fact("size", units::size(length));
-    print_fact("next", format_args!("directfs mount {} DIR", path.display()));
-    Ok(())
 }
 
 /// The engine reports only an invalid argument; this names the argument.

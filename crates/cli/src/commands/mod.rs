@@ -3,7 +3,6 @@
 pub mod dump;
 pub mod fsck;
 pub mod info;
-pub mod lab;
 pub mod mkfs;
 pub mod mount;
 pub mod shell;

@@ -6,9 +6,8 @@
 
 use crate::arguments::{Mount, MountHelper};
 use crate::mounts;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use fuse::{Ended, MountOptions};
-use lab::mount::{SystemKind, VfsKind};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::fs::File;
@@ -24,13 +23,8 @@ const READY: u8 = b'+';
 /// Mounts.
 pub fn run(arguments: &Mount) -> Result<()> {
     let mut options = MountOptions::default();
-    let mut kind = lab::mount::kind_of(&arguments.image);
     for list in &arguments.options {
-        let rest = match &mut kind {
-            Some(kind) => take_vfs_option(list, &mut kind.vfs)?,
-            None => list.clone(),
-        };
-        options.apply(&rest)?;
+        options.apply(list)?;
     }
     options.read_only |= arguments.read_only;
     if options.remount {
@@ -39,53 +33,12 @@ pub fn run(arguments: &Mount) -> Result<()> {
     remove_dead_mount(&arguments.directory)?;
     // The server leaves the current directory, which would change the meaning of relative paths.
     let image = resolved(&arguments.image)?;
-    if let (Some(kind), true) = (kind, arguments.foreground) {
-        ensure!(!options.read_only, "a {} image cannot be mounted read-only: remove the option ro", kind.system.name());
-        return serve_other(&image, kind, &arguments.directory, &options, arguments.ready_fd);
-    }
     if arguments.foreground {
         return serve(&image, &arguments.directory, &options, arguments.ready_fd);
     }
     let mut server = Start::new(&image, &arguments.directory);
     server.options(&arguments.options).read_only(arguments.read_only);
     server.in_background()
-}
-
-/// Removes `front=` from a list of options.
-fn take_vfs_option(list: &str, access: &mut VfsKind) -> Result<String> {
-    let mut rest = Vec::new();
-    for option in list.split(',') {
-        match option.strip_prefix("front=") {
-            None => rest.push(option),
-            Some(name) => {
-                *access = VfsKind::parse(name)
-                    .with_context(|| format!("unknown front {name}: expected conventional, byvfs or cachelet"))?;
-            }
-        }
-    }
-    Ok(rest.join(","))
-}
-
-/// Serves a system of the lab until the mount ends.
-fn serve_other(
-    image: &Path,
-    kind: SystemKind,
-    directory: &Path,
-    options: &MountOptions,
-    ready_fd: Option<i32>,
-) -> Result<()> {
-    let ready = ready_fd.map(readiness);
-    if ready.is_some() {
-        let _ = std::fs::write("/proc/self/comm", "directfs");
-    }
-    let announce = |path: &Path| match ready {
-        Some(mut pipe) => {
-            detach_output();
-            let _ = pipe.write_all(&[READY]);
-        }
-        None => eprintln!("{} ({}) is mounted on {}", image.display(), kind.system.name(), path.display()),
-    };
-    Ok(lab::mount::serve(image, kind, directory, options, announce)?)
 }
 
 /// Mounts with the conventions of mount(8).

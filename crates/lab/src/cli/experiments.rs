@@ -1,9 +1,8 @@
-//! `directfs lab`: the papers' experiments.
+//! Lists and runs the papers' experiments.
 
-use crate::arguments::Lab;
-use crate::interrupt::{self, Interrupted};
-use crate::terminal::{bold, dim};
-use crate::units;
+use super::arguments::Experiments;
+use super::interrupt::{Flag, Interrupted};
+use super::terminal::{bold, dim, end_with_reader};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail};
 use lab::experiments::report::{self, Circumstances};
@@ -19,7 +18,7 @@ const QUICK: &str = "quick: a tenth of the papers' files or less, two rounds, a 
 const CLEAR_LINE: &str = "\r\x1b[2K";
 
 /// Lists or runs experiments.
-pub fn run(arguments: &Lab) -> Result<()> {
+pub fn run(arguments: &Experiments) -> Result<()> {
     let chosen: Vec<&Experiment> = match arguments.experiment.as_str() {
         "list" => return list(),
         // The command line requires --out for it.
@@ -30,8 +29,7 @@ pub fn run(arguments: &Lab) -> Result<()> {
         Some(directory) => prepare(directory, &chosen, arguments.force)?,
         None => false,
     };
-    interrupt::catch()?;
-    let done = carry_out(&chosen, arguments);
+    let done = Flag::catch().and_then(|interrupted| carry_out(&chosen, arguments, &interrupted));
     if let (Err(_), Some(directory), true) = (&done, &arguments.out, made) {
         // The new directory is empty: reports are written only at the end.
         let _ = std::fs::remove_dir(directory);
@@ -40,7 +38,7 @@ pub fn run(arguments: &Lab) -> Result<()> {
 }
 
 /// Runs experiments, prints the findings of a single one, and writes the report.
-fn carry_out(chosen: &[&Experiment], arguments: &Lab) -> Result<()> {
+fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag) -> Result<()> {
     let size = if arguments.quick { Size::Quick } else { Size::Full };
     let begun = std::time::Instant::now();
     let is_terminal = std::io::stderr().is_terminal();
@@ -57,7 +55,7 @@ fn carry_out(chosen: &[&Experiment], arguments: &Lab) -> Result<()> {
         if !is_terminal {
             eprintln!("{name} ...");
         }
-        let bench = Bench { size, stop: &|| interrupt::check().is_err(), progress: &progress };
+        let bench = Bench { size, stop: &|| interrupted.is_set(), progress: &progress };
         let carried_out = experiment.carry_out(&bench);
         if is_terminal {
             eprint!("{CLEAR_LINE}");
@@ -75,7 +73,7 @@ fn carry_out(chosen: &[&Experiment], arguments: &Lab) -> Result<()> {
         write(directory, size, &done)?;
         println!(
             "{} in {:.0} s: {}",
-            units::counted(done.len() as u64, "experiment"),
+            counted(done.len(), "experiment"),
             begun.elapsed().as_secs_f64(),
             directory.join(REPORT).display()
         );
@@ -88,6 +86,7 @@ fn names() -> String {
 }
 
 fn list() -> Result<()> {
+    end_with_reader();
     let width = CATALOGUE.iter().map(|experiment| experiment.name.len()).max().unwrap_or(0);
     for experiment in CATALOGUE {
         anstream::println!("{}  {}", bold(format_args!("{:width$}", experiment.name)), experiment.question);
@@ -137,10 +136,10 @@ fn save(path: &Path, text: &str) -> Result<()> {
 }
 
 fn circumstances(size: Size) -> Circumstances {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
     let mut facts = vec![
-        ("machine".to_owned(), crate::bench::machine()),
-        ("kernel".to_owned(), read("/proc/sys/kernel/osrelease").trim().to_owned()),
+        ("machine".to_owned(), machine()),
+        ("kernel".to_owned(), kernel),
         ("DirectFS".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
         ("sizes".to_owned(), if size == Size::Quick { QUICK } else { "full" }.to_owned()),
     ];
@@ -149,4 +148,24 @@ fn circumstances(size: Size) -> Circumstances {
         facts.push(("load at the end".to_owned(), meaning));
     }
     Circumstances { facts }
+}
+
+/// Processor and memory, on one line.
+fn machine() -> String {
+    let (cpuinfo, meminfo) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    let memory = total.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / (1 << 20) as f64;
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let model = model.map_or("unknown processor", |(_, name)| name);
+    format!("{model}, {}, {memory:.1} GiB of memory", counted(processors, "processor"))
+}
+
+/// A count and its noun: `1 processor`, `2 processors`.
+fn counted(number: usize, singular: &str) -> String {
+    format!("{number} {singular}{}", if number == 1 { "" } else { "s" })
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
 }

@@ -1,0 +1,164 @@
+//! The program `lab`.
+
+use posix::image::{Image, OpenImage};
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+/// Maximum time until a server has closed its image after an unmount.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn lab<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lab")).args(arguments).output().expect("the program starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A scratch directory in memory.
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written")
+}
+
+/// A mount point that is unmounted at the end.
+struct MountPoint<'a> {
+    point: &'a Path,
+    image: &'a Path,
+}
+
+impl Drop for MountPoint<'_> {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg(self.point).status().unwrap();
+        if std::thread::panicking() {
+            return;
+        }
+        assert!(unmounted.success());
+        // The server has the image locked until it has closed it.
+        let (image, end) = (File::open(self.image).unwrap(), Instant::now() + TIMEOUT);
+        while image.try_lock().is_err() {
+            assert!(Instant::now() < end, "the server still runs");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn the_list_names_every_experiment_and_an_unknown_one_is_answered_with_it() {
+    let listed = lab(&["list"]);
+    assert!(listed.status.success(), "{}", stderr(&listed));
+    let unknown = lab(&["directfs-table9"]);
+    assert_eq!(unknown.status.code(), Some(1));
+    for experiment in ::lab::experiments::CATALOGUE {
+        assert!(stdout(&listed).contains(experiment.name), "{}", stdout(&listed));
+        assert!(stderr(&unknown).contains(experiment.name), "{}", stderr(&unknown));
+    }
+}
+
+#[test]
+fn all_experiments_need_a_place_for_their_report() {
+    let refused = lab(&["all"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("--out"), "{}", stderr(&refused));
+}
+
+#[test]
+fn an_experiment_prints_its_numbers_and_leaves_a_report_that_is_not_overwritten() {
+    let directory = scratch();
+    let out = directory.path().join("report");
+    let arguments = ["soupfs-fig3", "--quick", "--out", out.to_str().unwrap()];
+    let done = lab(&arguments);
+    assert!(done.status.success(), "{}", stderr(&done));
+    assert!(stdout(&done).contains("unlink") && stdout(&done).contains("SoupFS"), "{}", stdout(&done));
+    let report = fs::read_to_string(out.join("index.html")).unwrap();
+    assert!(report.contains("<svg") && report.contains("soupfs-fig3"));
+    let numbers = fs::read_to_string(out.join("soupfs-fig3.tsv")).unwrap();
+    assert!(numbers.lines().count() > 12, "{numbers}");
+    assert!(fs::read_to_string(out.join("soupfs-fig3.svg")).unwrap().starts_with("<svg"));
+
+    let again = lab(&arguments);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
+    assert_eq!(fs::read_to_string(out.join("index.html")).unwrap(), report, "as it was");
+    let forced = lab(&[&arguments[..], &["--force"]].concat());
+    assert!(forced.status.success(), "{}", stderr(&forced));
+}
+
+#[test]
+fn an_image_of_each_system_is_made_recognised_and_mounted() {
+    if fuse::open_device().is_err() {
+        eprintln!("\n*** SKIPPED: mounts of the lab's systems: /dev/fuse cannot be opened here ***\n");
+        return;
+    }
+    for system in ["byvfs", "soupfs", "nova", "pmfs"] {
+        let directory = scratch();
+        let (image, point) = (directory.path().join("image"), directory.path().join("mount"));
+        fs::create_dir(&point).unwrap();
+        let (path, place) = (image.to_str().unwrap(), point.to_str().unwrap());
+        let made = lab(&["mkfs", path, "--size", "32M", "--system", system]);
+        assert!(made.status.success(), "{system}: {}", stderr(&made));
+        let again = lab(&["mkfs", path, "--size", "32M", "--system", system]);
+        assert!(!again.status.success() && stderr(&again).contains("--force"), "{system}: {}", stderr(&again));
+        for options in [&[][..], &["-o", "nosuid,vfs=conventional"], &["-o", "vfs=cachelet,nodev"]] {
+            let mounted = lab(&[&["mount", path, place], options].concat());
+            assert!(mounted.status.success(), "{system}: {}", stderr(&mounted));
+            let _mount = MountPoint { point: &point, image: &image };
+            if options.is_empty() {
+                fs::write(point.join("file"), system).unwrap();
+            }
+            assert_eq!(fs::read_to_string(point.join("file")).unwrap(), system);
+        }
+    }
+}
+
+#[test]
+fn an_unknown_system_is_answered_with_the_known_ones() {
+    let directory = scratch();
+    let image = directory.path().join("image");
+    let made = lab(&["mkfs", image.to_str().unwrap(), "--size", "32M", "--system", "ext4"]);
+    assert_eq!(made.status.code(), Some(2));
+    for name in ["nova", "pmfs", "soupfs", "byvfs"] {
+        assert!(stderr(&made).contains(name), "{}", stderr(&made));
+    }
+    assert!(!image.exists());
+}
+
+#[test]
+fn a_failing_mount_reports_the_cause() {
+    let directory = scratch();
+    let (image, other) = (directory.path().join("image"), directory.path().join("other"));
+    let (path, place) = (image.to_str().unwrap(), directory.path().to_str().unwrap());
+    assert!(lab(&["mkfs", path, "--size", "32M", "--system", "nova"]).status.success());
+    fs::write(&other, [7; 8192]).unwrap();
+    for (arguments, cause) in [
+        (&["mount", path, place, "-o", "vfs=ext4"][..], "expected conventional"),
+        (&["mount", path, place, "-o", "ro"], "remove the option ro"),
+        (&["mount", path, place, "-o", "nosuit"], "nosuit"),
+        (&["mount", path, "/nowhere"], "create the directory first"),
+        (&["mount", "/nowhere/image", place], "cannot find the image"),
+        (&["mount", other.to_str().unwrap(), place], "not an image of the lab"),
+    ] {
+        let output = lab(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(cause), "{arguments:?} prints {}", stderr(&output));
+    }
+}
+
+#[test]
+fn directfs_does_not_recognise_an_image_of_another_system() {
+    for system in ["nova", "pmfs", "soupfs"] {
+        let directory = scratch();
+        let image = directory.path().join("image");
+        let made = lab(&["mkfs", image.to_str().unwrap(), "--size", "32M", "--system", system]);
+        assert!(made.status.success(), "{}", stderr(&made));
+        let before = fs::read(&image).unwrap();
+        let refused = Image::open(&image, &OpenImage::default()).map(drop).unwrap_err();
+        assert!(refused.to_string().contains("not a DirectFS image"), "{system}: {refused}");
+        assert!(fs::read(&image).unwrap() == before, "{system}: the image was changed");
+    }
+}
