@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Repeat the papers' experiments: their systems, measured on this machine, next to the published
 /// numbers.
 #[derive(Debug, Parser)]
-#[command(name = "lab", version, about, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+#[command(name = "lab", version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 #[command(
     arg_required_else_help = true,
     after_help = "\

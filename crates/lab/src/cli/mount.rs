@@ -9,7 +9,7 @@ use fuse::MountOptions;
 use lab::mount::{SystemKind, VfsKind, kind_of};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -82,13 +82,14 @@ fn detach_output() {
 
 /// Starts the server and waits until the mount answers. Its errors go to standard error.
 fn in_background(image: &Path, arguments: &Mount) -> Result<ExitCode> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("lab").args(["mount", "--foreground", "--announce"]);
+    let program = std::env::current_exe().context("cannot start the server; is /proc mounted?")?;
+    let mut command = Command::new(program);
+    command.args(["mount", "--foreground", "--announce"]);
     for list in &arguments.options {
         command.arg("-o").arg(list);
     }
     command.arg("--").arg(image).arg(&arguments.directory).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut server = command.spawn().context("cannot start the server; is /proc mounted?")?;
+    let mut server = command.spawn().context("cannot start the server")?;
     let mut announced = [0];
     let read = server.stdout.take().map(|mut output| output.read_exact(&mut announced));
     if matches!(read, Some(Ok(()))) {
