@@ -1,4 +1,5 @@
-//! Calls by path that change or tell attributes: modes, owners, times, lengths, extended attributes.
+//! Calls by path that read or change attributes: modes, owners, times, lengths, extended
+//! attributes.
 
 use super::call::Call;
 use super::dispatch::{NATIVE, done};
@@ -41,7 +42,7 @@ pub fn fchmodat2(call: &mut Call<'_>) -> Result<Verdict> {
     chmod_by(call, at(0), mode, flags)
 }
 
-/// An id to set; -1 leaves it.
+/// Parses an id to set; -1 leaves the id unchanged.
 pub fn id(argument: u64) -> Option<u32> {
     Some(argument as u32).filter(|&id| id != u32::MAX)
 }
@@ -75,7 +76,7 @@ pub fn fchownat(call: &mut Call<'_>) -> Result<Verdict> {
 type Times = (TimeToSet, TimeToSet);
 const NOW: Times = (TimeToSet::Now, TimeToSet::Now);
 
-/// Times as utimes and futimesat give them; null means now.
+/// Reads the times of utimes and futimesat; null means now.
 fn microseconds(address: u64) -> Result<Times> {
     if address == 0 {
         return Ok(NOW);
@@ -119,7 +120,7 @@ pub fn futimesat(call: &mut Call<'_>) -> Result<Verdict> {
     utime_by(call, at(0), times)
 }
 
-/// utimensat(directory, path, times, flags). Without a path: the descriptor itself.
+/// utimensat(directory, path, times, flags). Without a path it acts on the descriptor.
 pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, times, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
     let times: Result<Times> = match times {
@@ -143,7 +144,7 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
         }
         return on_directory(call, Directory::Descriptor(fd), &mut set);
     }
-    // With both omitted the kernel does not even look at the path.
+    // With both omitted the kernel does not even read the path.
     if times == Ok((TimeToSet::Omit, TimeToSet::Omit)) {
         return Ok(done(0));
     }
@@ -158,7 +159,7 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
 
 // Extended attributes.
 
-/// Longest name of an attribute with its zero.
+/// Maximum length of an attribute's name with its zero byte.
 const NAME_ROOM_BYTES: usize = posix::XATTR_NAME_BYTES_MAX + 1;
 
 /// The name of an attribute.
@@ -178,13 +179,13 @@ impl AttributeName {
         }
     }
 
-    /// Without the zero.
+    /// The name without the zero byte.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-/// setxattr of a file.
+/// setxattr for a file.
 pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, flags]: [u64; 4]) -> Result<i64> {
     let name = AttributeName::copy(name)?;
     if length > posix::VALUE_BYTES_MAX as u64 {
@@ -195,13 +196,13 @@ pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, fla
     caller.set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
 }
 
-/// getxattr of a file.
+/// getxattr for a file.
 pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64; 3]) -> Result<i64> {
     let name = AttributeName::copy(name)?;
     into_part(value, room, |value| caller.get_attribute(node, name.bytes(), value))
 }
 
-/// Fills a buffer, of which so much has to be good as comes.
+/// Fills a buffer. Only the part that is filled must be accessible.
 fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<i64> {
     let room = room.min(posix::VALUE_BYTES_MAX as u64);
     // SAFETY: used for this call only.
@@ -212,18 +213,18 @@ fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<
     }
 }
 
-/// listxattr of a file.
+/// listxattr for a file.
 pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
     into_part(names, room, |names| caller.list_attributes(node, names))
 }
 
-/// removexattr of a file.
+/// removexattr for a file.
 pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i64> {
     let name = AttributeName::copy(name)?;
     caller.remove_attribute(node, name.bytes()).map(|()| 0)
 }
 
-/// What is done with a file's extended attributes, by the arguments of the call.
+/// An operation on a file's extended attributes, by the call's arguments.
 type ActOnXattrs = fn(&Calling<'_>, Node, &[u64; 6]) -> Result<i64>;
 
 fn on_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
@@ -267,7 +268,8 @@ xattr_calls! {
         "removexattr(path, name).";
 }
 
-/// The calls with flags, of Linux 6.13: as the others, or with AT_EMPTY_PATH of an open descriptor. What is wrong with them apart from the file the kernel says, if it has them.
+/// The calls with flags of Linux 6.13: by path, or by an open descriptor with AT_EMPTY_PATH. The
+/// kernel checks the other arguments, if it has the calls.
 fn xattr_at(call: &mut Call<'_>, mut act: impl FnMut(&Calling<'_>, Node) -> Result<i64>) -> Result<Verdict> {
     let (fd, address, flags) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
     if check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH).is_err() {
@@ -282,9 +284,10 @@ fn xattr_at(call: &mut Call<'_>, mut act: impl FnMut(&Calling<'_>, Node) -> Resu
     by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut act)
 }
 
-/// The value's address, its length and the flags, as setxattrat and getxattrat are given them.
+/// Reads the value's address, its length and the flags from the argument of setxattrat and
+/// getxattrat.
 fn value_of(structure: u64, length: u64) -> Result<(u64, u64, u32)> {
-    /// Of the structure's first version: two numbers.
+    /// Size of the structure's first version: two numbers.
     const BYTES: u64 = 16;
     if !(BYTES..=4096).contains(&length) {
         return Err(if length < BYTES { Errno::EINVAL } else { Errno::E2BIG });
@@ -330,10 +333,11 @@ pub fn removexattrat(call: &mut Call<'_>) -> Result<Verdict> {
     xattr_at(call, |caller, node| remove_attribute(caller, node, name))
 }
 
-/// file_getattr and file_setattr(directory, path, structure, length, flags): files have none of these attributes.
+/// file_getattr and file_setattr(directory, path, structure, length, flags): files have none of
+/// these attributes.
 pub fn file_flags(call: &mut Call<'_>) -> Result<Verdict> {
-    /// Of the structure's first version.
+    /// Size of the structure's first version.
     const BYTES: u64 = 24;
-    // What is wrong with the length the kernel says before it looks at the path.
+    // The kernel rejects a wrong length before it reads the path.
     if (BYTES..=4096).contains(&call.frame.r10) { unsupported_at(call) } else { Ok(NATIVE) }
 }

@@ -1,4 +1,4 @@
-//! A call on its way through the dispatcher.
+//! A call in the dispatcher.
 
 use super::context::{Context, Inside};
 use super::dispatch::done;
@@ -8,17 +8,17 @@ use super::server::Server;
 use super::sys;
 use posix::Result;
 
-/// A call, with all that is needed to serve it.
+/// A call with everything that its handler needs.
 pub struct Call<'a> {
-    /// What it brought.
+    /// Registers of the call.
     pub frame: &'a Frame,
     /// The file system.
     pub server: &'static Server,
-    /// The thread's.
+    /// The calling thread's context.
     pub context: &'a mut Context,
 }
 
-/// Serves one kind of call. An error is for the program.
+/// Serves one kind of call. An error is the program's errno.
 pub type Handler = fn(&mut Call<'_>) -> Result<Verdict>;
 
 impl Call<'_> {
@@ -34,13 +34,14 @@ impl Call<'_> {
     }
 }
 
-/// Has the kernel do a call that may wait. Handlers of signals run at once meanwhile: the thread holds nothing in the engine.
+/// Performs a kernel call that may block. Signal handlers may run meanwhile, because the thread
+/// holds nothing in the engine.
 ///
 /// # Safety
 /// As for [`sys::call`].
 pub unsafe fn blocking_call(number: i64, arguments: [u64; 6]) -> i64 {
     let words = thread_words();
-    // SAFETY: the words are this thread's; the call by the caller's promise.
+    // SAFETY: the words are this thread's; the caller vouches for the call.
     unsafe {
         let before = core::mem::replace(&mut (*words).passive, 1);
         let result = sys::call(number, arguments);
@@ -49,15 +50,16 @@ pub unsafe fn blocking_call(number: i64, arguments: [u64; 6]) -> i64 {
     }
 }
 
-/// Has the kernel do a call from here, with other arguments.
+/// Performs a kernel call from the library, with changed arguments.
 ///
-/// The arguments are the program's but for paths, which lie in buffers of the thread: so it does what the program asked for, and nothing to memory of ours.
+/// The arguments are the program's except for paths, which lie in buffers of the thread. The call
+/// therefore does what the program requested, and does not touch the library's memory.
 pub fn native_with(frame: &Frame, arguments: [u64; 6]) -> Verdict {
-    // SAFETY: as above; calls that return twice or never do not come here.
+    // SAFETY: as above; calls that return twice or never do not get here.
     done(unsafe { blocking_call(i64::from(frame.number as u32), arguments) })
 }
 
-/// Has the kernel do a call by a path that was rewritten: it is absolute, and ends with a zero byte.
+/// Performs a kernel call by a rewritten path, which is absolute and ends with a zero byte.
 pub fn native_by(frame: &Frame, by: PathArguments, path: &[u8]) -> Verdict {
     let mut arguments = frame.arguments();
     arguments[by.path] = path.as_ptr() as u64;

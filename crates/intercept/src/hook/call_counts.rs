@@ -1,6 +1,7 @@
-//! How often each call came to the dispatcher: for tests and for the curious.
+//! Counts calls that reach the dispatcher, for tests and diagnosis.
 //!
-//! Invariant: the counters lie in a file that everybody who counts maps, one 64-bit word for each number; they are atomics and never reset here.
+//! Invariant: the counters lie in a file that all counting processes map, one 64-bit word for each
+//! call number. They are atomics and are never reset here.
 
 use super::sys;
 use crate::routes::NUMBERS;
@@ -8,12 +9,13 @@ use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicPtr, AtomicU64};
 
-/// Bytes of the file.
+/// Size of the file.
 pub const BYTES: usize = NUMBERS * 8;
 
 static COUNTERS: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
 
-/// Counts from now on in that file, whose path ends with a zero byte. It must be there and large enough.
+/// Starts counting in this file, whose path ends with a zero byte. It must exist and be large
+/// enough.
 pub fn open(path: &[u8]) -> Result<(), i64> {
     let file = sys::open(path, libc::O_RDWR)?;
     if file.status()?.st_size < BYTES as i64 {
@@ -24,11 +26,11 @@ pub fn open(path: &[u8]) -> Result<(), i64> {
     Ok(())
 }
 
-/// Notes a call.
+/// Counts a call.
 pub fn count(number: usize) {
     let counters = COUNTERS.load(Relaxed);
     if !counters.is_null() && number < NUMBERS {
-        // SAFETY: the mapping has NUMBERS words, is never taken away, and is accessed by atomics only.
+        // SAFETY: the mapping has NUMBERS words, stays mapped, and is accessed by atomics only.
         unsafe { &*counters.add(number) }.fetch_add(1, Relaxed);
     }
 }

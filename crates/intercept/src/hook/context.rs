@@ -1,8 +1,9 @@
-//! What a thread needs while it serves calls: its place inside the engine, and room for paths.
+//! State of a thread that serves calls: its place in the engine, and buffers for paths.
 //!
-//! Invariants: a context lies at the upper end of its thread's stack for the dispatcher, and is used by that thread alone, one call at a time. A call that
-//! interrupts another on the same thread (in the handler of a fault) gets a context of its own. A context that a fork copied is
-//! entered anew: the slot in the engine is still the parent's.
+//! Invariants: a context lies at the upper end of its thread's dispatcher stack. Only that thread
+//! uses it, for one call at a time. A call that interrupts another call of the thread (in the
+//! handler of a fault) gets its own context. A context that a fork copied is entered anew, because
+//! the slot in the engine is still the parent's.
 
 use super::processes::{self, Session};
 use super::server::{self, Server};
@@ -16,40 +17,42 @@ use posix::path::PathBuffer;
 use posix::process::{ChildNumber, Process};
 use posix::{CachedReference, Caller, Credentials, Errno, PathCache, Result};
 
-/// Bytes of a buffer for a path: with room for what is put before or behind it.
+/// Size of a path buffer: a path plus what is put before or after it.
 pub const PATH_ROOM_BYTES: usize = 2 * user_memory::PATH_BYTES_MAX;
-/// Bytes that are copied at a time.
+/// Size of a copy piece.
 pub const COPY_BYTES: usize = 64 << 10;
 
-/// Raised in a child of a fork: contexts of before are copies of the parent's.
+/// Incremented in a child of a fork: earlier contexts are copies of the parent's.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-/// Where a thread serves calls. All zero is a valid one that has not been entered.
+/// A thread's state for serving calls. All zero is a valid context that has not been entered.
 pub struct Context {
     thread: MaybeUninit<Thread<'static, Direct>>,
-    /// Generation in which `thread` was entered; zero: not.
+    /// Generation in which `thread` was entered; zero if not entered.
     entered: u32,
-    /// Whether the thread may have learned from the kernel that a process has ended, since it was here.
+    /// Whether the kernel may have reported the end of a process to this thread since its last
+    /// call.
     has_waited: bool,
-    /// As `entered`, of `suspended`.
+    /// As `entered`, for `suspended`.
     suspended_entered: u32,
-    /// What a parent keeps while its child runs in the same memory.
+    /// The parent's thread while a child runs in the same memory.
     suspended: MaybeUninit<Thread<'static, Direct>>,
-    /// The slot that a parent made for a child in the same memory.
+    /// The slot that a parent prepared for a child in the same memory.
     prepared: u32,
     /// That child's process number.
     child_number: ChildNumber,
-    /// Whether that child has taken it.
+    /// Whether that child has adopted the slot.
     adopted: bool,
-    /// The process of a child that runs in its parent's memory, while it does.
+    /// The process of a child that runs in its parent's memory, while it runs.
     child: Option<Process<'static>>,
-    /// The process as this thread of several sees it, if there was room for that.
+    /// This thread's own view of the process, in a process of several threads, if there was a place
+    /// for it.
     own: Option<Process<'static>>,
-    /// Generation in which `own` was asked for; zero: not.
+    /// Generation in which `own` was requested; zero if it was not.
     own_entered: u32,
-    /// In `thread`: its reference to the working directory.
+    /// Of `thread`: its cached reference to the working directory.
     cached_directory: CachedReference,
-    /// In `thread`: its reference to the directory of the last path.
+    /// Of `thread`: its cached reference to the parent directory of the last path.
     cached_parent: CachedReference,
     path_cache: PathCache,
     walk: PathBuffer,
@@ -59,19 +62,19 @@ pub struct Context {
     copy: [u8; COPY_BYTES],
 }
 
-/// The parts of a context in use.
+/// The parts of an entered context.
 pub struct Inside<'c> {
-    /// Who calls.
+    /// The calling process and thread.
     pub session: Session<'c>,
-    /// For walks.
+    /// Buffer for walks.
     pub walk: &'c mut PathBuffer,
-    /// For the call's path.
+    /// Buffer for the call's path.
     pub path: &'c mut [u8; PATH_ROOM_BYTES],
-    /// For its second path.
+    /// Buffer for its second path.
     pub second: &'c mut [u8; PATH_ROOM_BYTES],
-    /// For paths of the kernel's.
+    /// Buffer for paths of the host.
     pub host: &'c mut [u8; PATH_ROOM_BYTES],
-    /// For content.
+    /// Buffer for content.
     pub copy: &'c mut [u8; COPY_BYTES],
 }
 
@@ -90,9 +93,9 @@ impl Context {
         Ok(())
     }
 
-    /// What this process had in the shared tables is another's by now. From here on each call that
-    /// might be about a file of the mount is an error (see `failed`), and none of them goes to what
-    /// the kernel has under that name or number.
+    /// The shared tables hold another process under this process's number. From now on each call
+    /// that might concern a file of the mount is an error (see `failed_image`). None of them
+    /// reaches the kernel's object with the same name or number.
     #[cold]
     fn lose() -> Errno {
         if !server::has_failed() {
@@ -104,7 +107,8 @@ impl Context {
         Errno::EIO
     }
 
-    /// The thread waits for processes: what those were doing that it sees end is to have happened, or not, when it comes back.
+    /// The thread is about to wait for processes. When it returns, the operations of processes
+    /// whose end it sees must be completed or rolled back.
     pub fn will_wait(&mut self) {
         self.has_waited = true;
     }
@@ -115,22 +119,23 @@ impl Context {
         server.fs.recover_dead_threads()
     }
 
-    /// This thread's place inside the engine, which it enters if need be.
+    /// This thread's place in the engine; enters the engine if necessary.
     pub fn thread(&mut self, server: &'static Server) -> engine::Result<&Thread<'static, Direct>> {
         self.enter(server)?;
-        // SAFETY: entered, in this generation.
+        // SAFETY: entered in this generation.
         Ok(unsafe { self.thread.assume_init_ref() })
     }
 
-    /// Enters the engine, if that has not been done.
-    // Part of its callers, which need little of what it gives: all of it would go through memory, in pieces that do not match.
+    /// Enters the engine, unless the thread has entered it.
+    // Inlined into its callers, which use little of the result: a returned struct would go through
+    // memory, in pieces that defeat store forwarding.
     #[inline(always)]
     pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
         self.enter(server)?;
         if processes::has_threads() && self.own_entered != self.entered {
             self.enter_multithreaded();
         }
-        // SAFETY: entered, in this generation.
+        // SAFETY: entered in this generation.
         let thread = unsafe { self.thread.assume_init_ref() };
         let credentials: Credentials<'static> = identity::credentials();
         let process = match (&self.child, &self.own) {
@@ -158,10 +163,10 @@ impl Context {
         })
     }
 
-    /// One of several threads from now on.
+    /// The process has several threads from now on.
     #[cold]
     fn enter_multithreaded(&mut self) {
-        // What a fork copied is the parent's.
+        // A view that a fork copied is the parent's.
         self.own = processes::main().for_thread();
         self.own_entered = self.entered;
     }
@@ -179,7 +184,7 @@ impl Context {
         if entered != 0 && entered == GENERATION.load(Relaxed) {
             // SAFETY: entered in this generation.
             self.release_cached(unsafe { self.thread.assume_init_ref() });
-            // SAFETY: as above, and not used from now on.
+            // SAFETY: as above, and not used afterwards.
             unsafe { self.thread.assume_init_drop() };
         }
     }
@@ -194,10 +199,11 @@ impl Context {
         self.cached_parent.discard();
     }
 
-    /// Puts the thread's place away, for a child that shares memory with its parent and takes the slot `prepared`: it enters a place of its own.
+    /// Suspends the thread's place for a child that shares memory with its parent and adopts the
+    /// slot `prepared`. The child enters the engine itself.
     pub fn suspend(&mut self, prepared: u32, child_number: ChildNumber) {
         if self.entered == GENERATION.load(Relaxed) {
-            // SAFETY: entered, in this generation.
+            // SAFETY: entered in this generation.
             self.release_cached(unsafe { self.thread.assume_init_ref() });
         }
         core::mem::swap(&mut self.thread, &mut self.suspended);
@@ -205,25 +211,26 @@ impl Context {
         (self.prepared, self.child_number, self.adopted, self.child) = (prepared, child_number, false, None);
     }
 
-    /// The parent goes on. What the child entered is left to be found: the child has gone, or has left it itself. The slot, if the child
-    /// never took it; and the child's number.
+    /// The parent resumes. The child's place needs no care: the child has ended, or has left the
+    /// engine itself. Returns the slot if the child never adopted it, and the child's number.
     pub fn resume(&mut self) -> (Option<u32>, ChildNumber) {
         core::mem::swap(&mut self.thread, &mut self.suspended);
         self.entered = core::mem::take(&mut self.suspended_entered);
-        // What is kept now is the child's.
+        // The references cached now are the child's.
         self.discard_cached();
         self.child = None;
         ((!self.adopted).then_some(self.prepared), self.child_number)
     }
 
-    /// In the child: takes its slot, once.
+    /// In the child: adopts its slot, once.
     pub fn adopt(&mut self, server: &'static Server) -> Result<()> {
         if self.adopted {
             return Ok(());
         }
         let (prepared, child) = (self.prepared, self.child_number);
         if child.description.is_some() && !server.fs.add_child_number(child.number) {
-            // Too many such children: no thread of the process is taken for dead any more.
+            // There are too many such children: threads of the process are no longer recovered as
+            // dead.
             server.fs.share_process_number();
         }
         let process = processes::all(server)?.adopt(self.thread(server)?, prepared)?;
@@ -231,12 +238,12 @@ impl Context {
         Ok(())
     }
 
-    /// In the child of a fork, which has memory of its own now.
+    /// In the child of a fork, which has its own memory now.
     pub fn become_main(&mut self) {
         (self.child, self.own, self.suspended_entered) = (None, None, 0);
     }
 
-    /// The descriptor that holds the lock of such a child, if it has one of its own.
+    /// The descriptor that holds such a child's lock, if it has one of its own.
     pub fn child_description(&self) -> Option<i32> {
         self.child.as_ref().and(self.child_number.description)
     }
@@ -247,16 +254,18 @@ impl Context {
     }
 }
 
-/// In the child of a fork: what was entered before is the parent's.
+/// In the child of a fork: places entered earlier are the parent's.
 pub fn forget_all() {
     GENERATION.fetch_add(1, Relaxed);
 }
 
-/// A context for a call that interrupts another one of its thread, and for threads beyond all stacks.
+/// A context for a call that interrupts another call of its thread, and for threads beyond the last
+/// stack.
 pub fn with_new<R>(call: impl FnOnce(&mut Context) -> R) -> Option<R> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let start = sys::map(size_of::<Context>(), libc::PROT_READ | libc::PROT_WRITE, flags, -1).ok()?;
-    // SAFETY: new zeroed memory, large enough and aligned to pages, that nobody else knows; zero is a valid context.
+    // SAFETY: new zeroed memory, large enough and aligned to pages, without other references; zero
+    // is a valid context.
     let result = unsafe {
         let context = &mut *start.cast::<Context>();
         let result = call(context);

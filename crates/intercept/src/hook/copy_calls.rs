@@ -1,4 +1,5 @@
-//! Calls that take from one descriptor and give to another: copies in memory, blocks that files share, and what goes to and from the kernel's pipes and files.
+//! Calls that move data between two descriptors: copies in memory, blocks that files share, and
+//! transfers to and from pipes and files of the host.
 
 use super::call::{Call, blocking_call};
 use super::context::Inside;
@@ -13,11 +14,11 @@ use posix::{Errno, OpenFile, Result};
 /// One end of a copy.
 enum End<'a> {
     Directfs(&'a OpenFile),
-    /// The kernel's.
+    /// A descriptor of the host.
     Host(u32),
 }
 
-/// The offset that a program gave by address, if it did.
+/// Reads the offset at the program's address, if there is one.
 fn offset_at(address: u64) -> Result<Option<i64>> {
     if address == 0 { Ok(None) } else { user_memory::read(address).map(Some) }
 }
@@ -57,8 +58,8 @@ fn kernel_copy(
     usize::try_from(result).map_err(|_| Errno(-result as i32))
 }
 
-/// Copies through a buffer, until the length, the end of the source, or an error after the first piece. What was read and could not be written goes
-/// back to where it came from, if that is a file.
+/// Copies through a buffer, until the length, the end of the source, or an error after the first
+/// piece. Data that was read and could not be written is put back if the source is a file.
 fn transfer(
     caller: &Calling<'_>,
     (source, mut source_offset): (&End<'_>, Option<i64>),
@@ -89,7 +90,7 @@ fn transfer(
             Err(_) if sum > 0 => break,
             Err(error) => return Err(error),
         }
-        // A pipe gives what it has; more may never come.
+        // A pipe returns what it holds; more may never arrive.
         if matches!(source, End::Host(_)) {
             break;
         }
@@ -97,25 +98,27 @@ fn transfer(
     Ok((sum, source_offset, target_offset))
 }
 
-/// What was read and will not be written is still to be read, of what has a position.
+/// Moves the source's position back over data that was not written, if it has a position.
 fn put_back(source: &End<'_>, count: usize) {
     match source {
         End::Directfs(file) => file.set_position(file.position() - count as u64),
         End::Host(fd) => {
             let back = [u64::from(*fd), (count as u64).wrapping_neg(), libc::SEEK_CUR as u64, 0, 0, 0];
-            // SAFETY: it touches no memory. Of what has no position nothing goes back.
+            // SAFETY: lseek touches no memory. Without a position it fails and changes nothing.
             unsafe { sys::call(libc::SYS_lseek, back) };
         }
     }
 }
 
-/// What the kernel knows of the end of a copy that is not ours: EBADF of what the program does not have.
+/// The kernel's status of the host's end of a copy; EBADF for numbers that the program does not
+/// have.
 fn status_of(fd: u64) -> Result<libc::stat> {
     host_verdict(fd as u32)?;
     sys::status(fd as u32 as i32).map_err(|error| Errno(-error as i32))
 }
 
-/// Why blocks do not go between a file of ours and that one: programs fall back to reading and writing at EXDEV.
+/// The error for sharing blocks between a file of the image and this descriptor: at EXDEV programs
+/// fall back to reading and writing.
 fn between(other: u64) -> Errno {
     status_of(other).map_or_else(|error| error, |_| Errno::EXDEV)
 }
@@ -151,10 +154,12 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(copied as i64))
 }
 
-/// One end of a copy between a file of ours and one of the kernel's; where the program's offset is, and the offset.
+/// One end of a copy between a file of the image and one of the host: the end, the address of the
+/// program's offset, and the offset.
 type CopySide<'a> = (End<'a>, u64, Option<i64>);
 
-/// copy_file_range between a file of ours and one of the kernel's. As much as it is worth to keep signals waiting for; programs ask for the rest.
+/// copy_file_range between a file of the image and one of the host. It copies a limited piece,
+/// because signals wait meanwhile; programs request the rest.
 fn copy_across(
     caller: &Calling<'_>,
     (source, source_address, mut source_offset): CopySide<'_>,
@@ -183,7 +188,7 @@ fn copy_across(
             copied => copied?,
         };
         sum += count;
-        // The end of a file, mostly. If not, the program comes back.
+        // Usually the end of a file. If not, the program calls again.
         if count < piece {
             break;
         }
@@ -196,7 +201,7 @@ fn copy_across(
     Ok(done(sum as i64))
 }
 
-/// Only regular files are copied so.
+/// Rejects everything but regular files.
 fn check_kind(caller: &Calling<'_>, end: &End<'_>) -> Result<()> {
     let mode = match end {
         End::Directfs(file) => caller.stat(file.node())?.mode,
@@ -212,7 +217,7 @@ fn check_kind(caller: &Calling<'_>, end: &End<'_>) -> Result<()> {
 fn is_appended_to(end: &End<'_>) -> bool {
     let flags = match end {
         End::Directfs(file) => file.flags(),
-        // SAFETY: it only tells.
+        // SAFETY: it only reads.
         End::Host(fd) => unsafe {
             sys::call(libc::SYS_fcntl, [u64::from(*fd), libc::F_GETFL as u64, 0, 0, 0, 0]) as i32
         },
@@ -220,7 +225,8 @@ fn is_appended_to(end: &End<'_>) -> bool {
     flags & libc::O_APPEND != 0
 }
 
-/// Tells where a copy ended: at the place that the program named, or in the description.
+/// Stores the position at which a copy ended: at the program's address, or in the open file
+/// description.
 fn move_on(address: u64, file: &OpenFile, position: u64) -> Result<()> {
     match address {
         0 => file.set_position(position),
@@ -256,7 +262,8 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(sum as i64))
 }
 
-/// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is the kernel's.
+/// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is
+/// the host's.
 pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
     let [source, source_offset, target, target_offset, length, _] = call.arguments();
     let Inside { session, copy, .. } = call.begin()?;
@@ -279,7 +286,7 @@ pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
     let places = (offset_at(source_offset)?, offset_at(target_offset)?);
     let source = end_of(from.as_deref(), source);
     let target = end_of(to.as_deref(), target);
-    // One piece: a pipe that is full in the middle would keep us waiting with something done.
+    // One piece: a pipe that fills up midway would block the call with part of the work done.
     let length = length.min(4096);
     let (sum, source_end, target_end) =
         transfer(&session.caller, (&source, places.0), (&target, places.1), length, &mut copy[..])?;
@@ -291,7 +298,7 @@ pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(sum as i64))
 }
 
-/// tee and vmsplice want pipes, finit_module a file of the kernel's: EINVAL.
+/// tee and vmsplice need pipes, finit_module needs a file of the host: EINVAL.
 pub fn not_a_pipe(call: &mut Call<'_>) -> Result<Verdict> {
     for fd in [call.frame.rdi, call.frame.rsi] {
         let session = call.begin()?.session;
@@ -307,7 +314,7 @@ pub const FICLONE: u32 = 0x4004_9409;
 /// ioctl: shares the blocks of a range.
 pub const FICLONERANGE: u32 = 0x4020_940d;
 
-/// What FICLONERANGE is given.
+/// The argument of FICLONERANGE.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct CloneRange {

@@ -1,14 +1,18 @@
-//! Descriptors: numbers are the kernel's, what is behind them is ours.
+//! Descriptors: the kernel assigns the numbers, the image serves the files.
 //!
-//! Behind every descriptor of ours the kernel has a placeholder, a duplicate of one that all processes inherit (see `contract`): so numbers, duplication, inheritance,
-//! close-on-exec and polling are the kernel's own. What the table of this process says of a number ([`posix::process`]) is served here.
+//! Behind every descriptor of the image the kernel has a placeholder, a duplicate of one that all
+//! processes inherit (see `handoff`). So numbers, duplication, inheritance, close-on-exec and
+//! polling are the kernel's own. This module serves the entries of the process's descriptor table
+//! ([`posix::process`]).
 //!
-//! Which number a descriptor gets, and what becomes of its placeholder, is told in [`fd_numbers`].
+//! [`fd_numbers`] describes which number a descriptor gets, and the life of its placeholder.
 //!
 //! Invariants
-//! - The byte of a number is set before a program can know that it is ours, and cleared before the kernel may give the number to something else. It may be set without
+//! - The byte of a number is set before a program can use it as a descriptor of the image. It is
+//!   cleared before the kernel may assign the number to something else. A byte may be set without
 //!   need (see `processes`): then the table decides.
-//! - An entry leaves the table before its placeholder is closed or parked, and enters it after its placeholder was made.
+//! - An entry enters the table after its placeholder was created. It leaves the table before its
+//!   placeholder is closed or cached.
 
 use super::call::{Call, native_with};
 use super::dispatch::{NATIVE, done};
@@ -22,29 +26,31 @@ use posix::{Errno, Result};
 
 /// A descriptor of an open file.
 pub const DIRECTFS: u8 = 1;
-/// One that this library needs, and that the program does not know of.
+/// A descriptor that this library needs and hides from the program.
 const PROTECTED: u8 = 2;
 
-/// One of the kernel's that is a directory above the mount: relative paths may lead from there into it.
+/// A descriptor of the host for a directory above the mount: relative paths may lead from there
+/// into the mount.
 const ABOVE: u8 = 4;
 
-/// A number that is free for the program: see [`fd_numbers`].
+/// A cached placeholder, whose number is free for the program: see [`fd_numbers`].
 pub const CACHED: u8 = 8;
-/// The same, where exec would close the placeholder.
+/// The same, if exec would close the placeholder.
 pub const CACHED_CLOEXEC: u8 = 9;
 
-/// One that is known to be the kernel's. Only its close comes here: see [`fd_numbers`].
+/// A descriptor that is known to be the host's. Only its close reaches the dispatcher: see
+/// [`fd_numbers`].
 pub const HOST: u8 = 16;
-/// Bits of those whose calls come here.
+/// Bits of the descriptors whose calls reach the dispatcher.
 pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED;
 const _: () = assert!(SERVED & HOST == 0 && SERVED & CACHED_CLOEXEC == CACHED_CLOEXEC);
 
-/// Whether a descriptor is a directory of the kernel's above the mount.
+/// Whether a descriptor is a directory of the host above the mount.
 pub fn is_above(fd: u32) -> bool {
     DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == ABOVE)
 }
 
-/// Notes whether a descriptor that the kernel has just made is a directory above the mount.
+/// Records whether a descriptor that the kernel has just created is a directory above the mount.
 pub fn record_above(server: &Server, fd: i64) {
     let Ok(fd) = u32::try_from(fd) else { return };
     if processes::is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Descriptor(fd), into))
@@ -54,28 +60,28 @@ pub fn record_above(server: &Server, fd: i64) {
     }
 }
 
-/// Whether a descriptor may be ours.
+/// Whether a descriptor may be the image's.
 pub fn is_marked(fd: u32) -> bool {
     DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == DIRECTFS)
 }
 
-/// Notes that a descriptor may be ours.
+/// Records that a descriptor may be the image's.
 pub fn mark(fd: u32) {
     if DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) != DIRECTFS) {
         fd_numbers::set_state(fd, DIRECTFS);
     }
 }
 
-/// Notes that a descriptor is not ours any more, nor anything else that is known.
+/// Records that a descriptor is no longer the image's, and that nothing else is known about it.
 pub fn unmark(fd: u32) {
     if DIRECTFS_FDS.byte(fd).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
         fd_numbers::set_state(fd, 0);
-        // If the kernel has something there, who closes it does not come to us from now on.
+        // If the kernel has something there, its close no longer reaches the dispatcher.
         fd_numbers::record_free(fd);
     }
 }
 
-/// Keeps a descriptor from the program.
+/// Hides a descriptor from the program.
 pub fn protect(fd: i32) {
     if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
         byte.store(PROTECTED, Release);
@@ -83,10 +89,10 @@ pub fn protect(fd: i32) {
     }
 }
 
-/// No descriptor above this one is kept from the program.
+/// No descriptor above this one is hidden from the program.
 static PROTECTED_HIGH: AtomicU32 = AtomicU32::new(0);
 
-/// Gives a number to the program that was kept from it.
+/// Stops hiding a number from the program.
 pub fn unprotect(fd: i32) {
     if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
         byte.store(0, Release);
@@ -98,29 +104,31 @@ fn is_protected(fd: u32) -> bool {
     DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == PROTECTED)
 }
 
-/// Whether a descriptor is one that the program does not know of: EBADF for it, whatever the kernel has there.
+/// Whether a descriptor is hidden from the program: calls by it return EBADF, whatever the kernel
+/// has there.
 pub fn is_hidden(fd: u64) -> bool {
     let is = |byte: u8| matches!(byte, PROTECTED | CACHED | CACHED_CLOEXEC);
     DIRECTFS_FDS.byte(fd as u32).is_some_and(|byte| is(byte.load(Relaxed)))
 }
 
-/// What the kernel shall do with a descriptor that is not ours.
+/// The verdict for a descriptor that is not the image's.
 pub fn host_verdict(fd: u32) -> Result<Verdict> {
     if is_hidden(u64::from(fd)) { Err(Errno::EBADF) } else { Ok(NATIVE) }
 }
 
-/// A call by a descriptor that is the kernel's business in any case.
+/// A call by a descriptor that the kernel serves in any case.
 pub fn of_the_kernel(call: &mut Call<'_>) -> Result<Verdict> {
     host_verdict(call.frame.rdi as u32)
 }
 
-/// epoll_ctl(epoll, what, fd, event).
+/// epoll_ctl(epoll, operation, fd, event).
 pub fn epoll_ctl(call: &mut Call<'_>) -> Result<Verdict> {
     let [epoll, _, fd, ..] = call.arguments();
     host_verdict(epoll as u32).and_then(|_| host_verdict(fd as u32))
 }
 
-/// Whether two descriptors stand for the same description, if either is ours: their placeholders are all the same to the kernel. None: neither is.
+/// Whether two descriptors refer to the same open file description, if either is the image's; the
+/// kernel cannot tell their placeholders apart. `None` if neither is.
 pub fn are_same(call: &mut Call<'_>, fds: [u64; 2]) -> Result<Option<bool>> {
     if fds.into_iter().any(is_hidden) {
         return Err(Errno::EBADF);
@@ -134,7 +142,8 @@ pub fn are_same(call: &mut Call<'_>, fds: [u64; 2]) -> Result<Option<bool>> {
     })
 }
 
-/// kcmp(process, process, what, index, index): of descriptors of this process. The order that tells different ones apart is that of the numbers.
+/// kcmp(process, process, kind, index, index), for descriptors of this process. Different
+/// descriptions are ordered by descriptor number.
 pub fn kcmp(call: &mut Call<'_>) -> Result<Verdict> {
     const KCMP_FILE: u64 = 0;
     let [one, other, what, first, second, _] = call.arguments();
@@ -143,7 +152,7 @@ pub fn kcmp(call: &mut Call<'_>) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     match are_same(call, [first, second])? {
-        // One that is not open is for the kernel to tell.
+        // The kernel reports a descriptor that is not open.
         Some(false) if is_marked(first as u32) && is_marked(second as u32) => {
             Ok(done(if first < second { 1 } else { 2 }))
         }
@@ -152,13 +161,13 @@ pub fn kcmp(call: &mut Call<'_>) -> Result<Verdict> {
     }
 }
 
-/// A call that makes a descriptor of the kernel's, or looks at which there are.
+/// A call that creates a descriptor of the host, or inspects which exist.
 pub fn with_numbers(_: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
     Ok(NATIVE)
 }
 
-/// The same, for one by a descriptor.
+/// The same, for a call by a descriptor.
 pub fn by_descriptor_with_numbers(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
     host_verdict(call.frame.rdi as u32)
@@ -169,7 +178,7 @@ pub(super) fn kernel(number: i64, a: u64, b: u64, c: u64) -> i64 {
     unsafe { sys::call(number, [a, b, c, 0, 0, 0]) }
 }
 
-/// A descriptor from the kernel, if it is one that we can keep in mind.
+/// A descriptor from the kernel, if the tables can hold its number.
 pub(super) fn placed(result: i64) -> Result<u32> {
     match u32::try_from(result) {
         Ok(fd) if (fd as usize) < FDS_MAX => Ok(fd),
@@ -181,7 +190,7 @@ pub(super) fn placed(result: i64) -> Result<u32> {
     }
 }
 
-/// Gives a number back to the kernel.
+/// Returns a number to the kernel.
 pub fn close_placeholder(fd: u32) {
     kernel(libc::SYS_close, u64::from(fd), 0, 0);
 }
@@ -195,7 +204,7 @@ pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     let frame = call.frame;
     let session = call.begin()?.session;
     let Some(descriptor) = session.process.descriptor(fd) else { return Ok(close_host(&session, frame, fd)) };
-    // Of several threads that close it one does.
+    // Of several concurrent closes exactly one succeeds.
     if !session.process.remove(session.caller.thread, fd) {
         return Err(Errno::EBADF);
     }
@@ -214,7 +223,7 @@ fn close_host(session: &Session<'_>, frame: &Frame, fd: u32) -> Verdict {
         unmark(fd);
     }
     let verdict = native_with(frame, frame.arguments());
-    // Whatever else the kernel says, the number is free.
+    // Whatever else the kernel returns, the number is free.
     if verdict.result != -i64::from(libc::EBADF) {
         fd_numbers::forget_host_numbers(fd, fd);
         fd_numbers::record_free(fd);
@@ -226,7 +235,7 @@ fn is_directfs(session: &Session<'_>, fd: u32) -> bool {
     session.process.descriptor(fd).is_some()
 }
 
-/// Puts what `from` is behind `to`, which the kernel has just made a duplicate of it.
+/// Puts the description of `from` behind `to`, which the kernel has just created as its duplicate.
 fn duplicate(session: &Session<'_>, from: u32, to: i64, cloexec: bool) -> Result<Verdict> {
     let to = placed(to)?;
     if let Err(error) = session.process.duplicate(session.caller.thread, from, to, cloexec) {
@@ -251,7 +260,8 @@ pub fn dup(call: &mut Call<'_>) -> Result<Verdict> {
     duplicate_from(&session, fd, 0, false)
 }
 
-/// Duplicates a descriptor of ours to the lowest free number from `min` on. All placeholders are alike.
+/// Duplicates a descriptor of the image to the lowest free number from `min` on. All placeholders
+/// are alike.
 fn duplicate_from(session: &Session<'_>, fd: u32, min: u32, cloexec: bool) -> Result<Verdict> {
     let to = fd_numbers::reserve(session, min, cloexec)?;
     if let Err(error) = session.process.duplicate(session.caller.thread, fd, to, cloexec) {
@@ -261,12 +271,12 @@ fn duplicate_from(session: &Session<'_>, fd: u32, min: u32, cloexec: bool) -> Re
     Ok(done(i64::from(to)))
 }
 
-/// Gives a number up that was reserved and not used.
+/// Releases a number that was reserved and not used.
 pub fn give_up(session: &Session<'_>, fd: u32, cloexec: bool) {
     if session.is_child { close_placeholder(fd) } else { fd_numbers::close(fd, cloexec) }
 }
 
-/// Has the kernel duplicate a descriptor of its own, and keeps directories above the mount in mind.
+/// Has the kernel duplicate a descriptor of the host, and records directories above the mount.
 fn duplicate_host(server: &Server, frame: &Frame, from: u32) -> Verdict {
     fd_numbers::release_cached();
     if !is_above(from) {
@@ -300,7 +310,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         return Err(Errno::EBADF);
     }
     if is_protected(to) {
-        // What moves in a child that runs in our memory does not move for us.
+        // A descriptor that moves in a child in shared memory does not move for its parent.
         if call.context.is_child() {
             return Err(Errno(libc::EBUSY));
         }
@@ -333,7 +343,8 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
     Ok(verdict)
 }
 
-/// Keeps others from a parked number at which the kernel is about to put something: whether there was one, and which.
+/// Claims a cached number at which the kernel is about to put something. Returns whether exec would
+/// close the cached placeholder, if there was one.
 fn claim(session: &Session<'_>, to: u32) -> Option<bool> {
     if session.is_child { None } else { fd_numbers::claim(to) }
 }
@@ -344,7 +355,7 @@ fn unclaim(to: u32, cached: Option<bool>, result: i64) {
     }
 }
 
-/// The part of fcntl that is about numbers; none if the command is about the file.
+/// The commands of fcntl that concern the number; `None` if the command concerns the file.
 pub fn fcntl_number(call: &mut Call<'_>) -> Result<Option<Verdict>> {
     let (fd, command, argument) = (call.frame.rdi as u32, call.frame.rsi as i32, call.frame.rdx);
     let (frame, server) = (call.frame, call.server);
@@ -355,7 +366,7 @@ pub fn fcntl_number(call: &mut Call<'_>) -> Result<Option<Verdict>> {
     }
     Ok(Some(match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-            // The kernel refuses what is not below the limit; and looks at the lower half.
+            // The kernel reads the lower half, and rejects numbers at or above the limit.
             let min = u32::try_from(argument as i32).map_err(|_| Errno::EINVAL)?;
             duplicate_from(&session, fd, min, command == libc::F_DUPFD_CLOEXEC)?
         }
@@ -403,8 +414,8 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(result))
 }
 
-/// Has the kernel close (or mark) a range of descriptors, around those that the program does not
-/// know of.
+/// Has the kernel close (or mark) a range of descriptors, except those that are hidden from the
+/// program.
 pub fn close_in_kernel(first: u32, last: u32, flags: u32) -> i64 {
     let mut next = first;
     let close = |from: u32, to: u32| kernel(libc::SYS_close_range, u64::from(from), u64::from(to), u64::from(flags));

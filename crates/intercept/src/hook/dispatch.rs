@@ -1,6 +1,7 @@
-//! Calls that may be ours: to whoever serves them.
+//! Routes calls that may concern the image to their handlers.
 //!
-//! Invariant: a handler either does the whole call and says what the program gets, or has changed nothing and leaves it to the kernel.
+//! Invariant: a handler either does the whole call and returns the program's result, or has changed
+//! nothing and leaves the call to the kernel.
 
 use super::call::{Call, Handler};
 use super::context::{self, Context};
@@ -12,15 +13,15 @@ use super::{
 use crate::routes::{NUMBERS, ROUTES, Route};
 use posix::Errno;
 
-/// The kernel shall do it.
+/// The kernel performs the call.
 pub const NATIVE: Verdict = Verdict { result: 0, next: Next::Native };
 
-/// That is what the program gets.
+/// The program gets this result.
 pub fn done(result: i64) -> Verdict {
     Verdict { result, next: Next::Done }
 }
 
-/// The handler of every number; none: the kernel's.
+/// The handler of every number; without one the call is the kernel's.
 static HANDLERS: [Option<Handler>; NUMBERS] = handlers();
 
 const fn handlers() -> [Option<Handler>; NUMBERS] {
@@ -85,7 +86,7 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
         (SYS_creat, open::creat),
         (SYS_openat, open::openat),
         (SYS_openat2, open::openat2),
-        // Paths that cannot be served.
+        // Paths of calls that are not supported.
         (SYS_uselib, names::unsupported_path),
         (SYS_pivot_root, names::pivot_root),
         (SYS_mount, names::mount),
@@ -218,16 +219,16 @@ const fn handlers() -> [Option<Handler>; NUMBERS] {
     handlers
 }
 
-/// Called by the entry for every call that passed its filter.
+/// The entry calls this for every call that passed its filter.
 ///
 /// # Safety
-/// `frame` is the caller's frame, which nobody else uses meanwhile.
+/// `frame` is the caller's frame, without other users meanwhile.
 pub unsafe extern "C" fn directfs_dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
     if own_stack & FROM_ALTERNATE != 0 {
-        // SAFETY: we are on the thread's own stack, with all signals blocked.
+        // SAFETY: this runs on the thread's own stack, with all signals blocked.
         return unsafe { signals::without_alternate(|| dispatch(frame, own_stack)) };
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller vouches for the frame.
     unsafe { dispatch(frame, own_stack) }
 }
 
@@ -236,9 +237,9 @@ unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
     if own_stack == 0 && stack::prepare() {
         return Verdict { result: 0, next: Next::Again };
     }
-    // SAFETY: by the caller's promise.
+    // SAFETY: the caller vouches for the frame.
     let frame = unsafe { &*frame };
-    // The kernel looks at the lower half only.
+    // The kernel reads the lower half only.
     let number = frame.number as u32 as usize;
     call_counts::count(number);
     let Some(Some(handler)) = HANDLERS.get(number) else { return NATIVE };
@@ -246,7 +247,7 @@ unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
         return without_server(frame, number);
     }
     if own_stack != 0 {
-        // SAFETY: we are on this thread's own stack.
+        // SAFETY: this runs on this thread's own stack.
         return serve(frame, unsafe { stack::context() }, *handler);
     }
     context::with_new(|context| serve(frame, context, *handler)).unwrap_or(done(-i64::from(libc::ENOMEM)))
@@ -257,7 +258,7 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     let words = thread_words();
     // SAFETY: the words are this thread's, and no reference to them exists.
     let forked_by = unsafe {
-        // A handler that left by a jump did not come back to say so.
+        // A signal handler that left by a jump has not cleared the count.
         (*words).passive = 0;
         (*words).forked_by
     };
@@ -279,7 +280,8 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     verdict
 }
 
-/// A program that has the library, but no file system: what it starts is to have the library, too.
+/// Serves a program that has the library but no file system: programs that it starts must get the
+/// library, too.
 fn without_server(frame: &Frame, number: usize) -> Verdict {
     match number as i64 {
         libc::SYS_execve => exec::inject(frame, 2),

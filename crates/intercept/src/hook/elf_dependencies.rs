@@ -1,6 +1,7 @@
-//! What a program says of the libraries that it needs: paths that are built into it.
+//! The paths of libraries that are built into a program.
 //!
-//! Invariant: nothing in a file is trusted; what does not fit is passed over, and the kernel and the loader say what they think of it.
+//! Invariant: nothing in a file is trusted. Malformed parts are skipped; the kernel and the loader
+//! report them.
 
 use super::programs::HEAD_BYTES;
 
@@ -10,26 +11,27 @@ const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
-/// Entries of a dynamic section that are looked at: programs have some thirty.
+/// Maximum number of dynamic entries that are read; programs have some thirty.
 const ENTRIES_MAX: usize = 256;
-/// Strings of one program that are looked at.
+/// Maximum number of strings of one program that are read.
 const STRINGS_MAX: usize = 128;
 const ENTRY_BYTES: usize = 16;
 
-/// Reads from an offset of a file; how many bytes.
+/// Reads from an offset of a file; returns the number of bytes.
 pub type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> usize;
 
-/// Whether `matches` says so of a list of paths that is built into a program, or of a needed library that has a slash in its name.
+/// Whether `matches` accepts a list of paths that is built into a program, or a needed library with
+/// a slash in its name.
 pub fn any_path(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8]) -> bool) -> bool {
     let mut entries = [0u8; ENTRIES_MAX * ENTRY_BYTES];
     let mut text = [0u8; HEAD_BYTES];
     strings(head, &mut entries, read).is_some_and(|(table, found)| look_at(table, found, &mut text, read, matches))
 }
 
-/// Strings that matter: where each is among all, and whether it is a list of paths.
+/// Relevant strings: the offset of each in the string table, and whether it is a list of paths.
 type Strings = [Option<(u64, bool)>; STRINGS_MAX];
 
-/// Where the strings begin in the file, and which of them matter.
+/// Where the string table begins in the file, and the relevant strings.
 fn strings(head: &[u8], room: &mut [u8], read: Read<'_>) -> Option<(u64, Strings)> {
     let (offset, bytes) =
         segments(head).find(|segment| segment.kind == PT_DYNAMIC).map(|found| (found.offset, found.bytes))?;
@@ -64,7 +66,7 @@ fn look_at(
     read: Read<'_>,
     matches: &mut dyn FnMut(&[u8]) -> bool,
 ) -> bool {
-    // Linkers put these strings close to each other: mostly one look is enough.
+    // Linkers put these strings close together: one read usually suffices.
     let (mut start, mut filled) = (0, 0);
     found.into_iter().flatten().any(|(offset, is_list)| {
         let piece = |start: u64, filled: usize, text: &[u8; HEAD_BYTES]| -> Option<(usize, usize)> {
@@ -78,7 +80,7 @@ fn look_at(
             filled = read(table.saturating_add(offset), &mut text[..]).min(HEAD_BYTES);
             place = piece(start, filled, text);
         }
-        // A string that goes on for longer than any path: the loader may find something in it.
+        // A string longer than any path: the loader may find something in it.
         let Some((from, length)) = place else { return filled == HEAD_BYTES };
         let string = &text[from..from + length];
         (is_list || string.contains(&b'/')) && matches(string)
@@ -113,7 +115,7 @@ fn long(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What is built into a file, as far as it is looked at.
+    /// The paths built into a file, as far as they are read.
     fn paths(bytes: &[u8]) -> Vec<String> {
         let mut found = Vec::new();
         let mut read = |offset: u64, into: &mut [u8]| {
@@ -155,7 +157,7 @@ mod tests {
         assert!(library.unwrap().success());
         assert_eq!(paths(&build(&["-x", "none", "-Wl,--no-as-needed", "./libl.so"]).unwrap()), ["./libl.so"]);
         for length in 0..plain.len().min(8192) {
-            // Whatever is cut off: no panic.
+            // Truncation at any length does not panic.
             paths(&with_path[..length]);
         }
     }

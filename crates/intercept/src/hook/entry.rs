@@ -1,35 +1,40 @@
-//! The way from a call site to the dispatcher and back, in assembly.
+//! The assembly path from a call site to the dispatcher and back.
 //!
-//! Registers at [`directfs_entry`]: as the program had them at its `syscall`, but r11: the address of the `syscall` in the slot. Nothing else may
-//! be lost. `lahf` and `seto` keep the flags, since `popf` costs more than all the rest of the filter.
+//! At [`directfs_entry`] registers are as the program had them at its `syscall`, except r11, which
+//! holds the address of the `syscall` in the slot. All other registers are preserved. `lahf` and
+//! `seto` save the flags, because `popf` costs more than the rest of the filter.
 //!
-//! Of the vector registers the lower 16 bytes of the first sixteen are saved for the dispatcher: all that code for the baseline of this architecture can change. The
-//! whole way through the dispatcher and back costs 22 ns so; with `xsavec` and `xrstor` of all that is in use it cost 68. So nothing in the preload library may use AVX; a test disassembles it.
+//! For the dispatcher the entry saves the lower 16 bytes of the first sixteen vector registers:
+//! code for the architecture's baseline can change no others. The path through the dispatcher and
+//! back costs 22 ns this way, against 68 ns with `xsavec` and `xrstor` of all state in use. So
+//! nothing in the preload library may use AVX; a test disassembles it.
 //!
-//! The frame that the dispatcher sees is [`Frame`]. Its unwind information leads from the dispatcher to the instruction behind the call in the slot, and
-//! from any place in a slot to the site: thread cancellation and debuggers see the program's own frames.
+//! The dispatcher sees the frame [`Frame`]. Its unwind information leads from the dispatcher to the
+//! instruction after the call in the slot, and from any place in a slot to the site. Thread
+//! cancellation and debuggers therefore see the program's own frames.
 
 use crate::routes::ROUTES;
 use core::arch::global_asm;
 
-/// Descriptors that can be ours are below this. Placeholders above are moved down or refused.
+/// Descriptors of the image are below this limit. Placeholders above it are moved down or refused.
 pub const FDS_MAX: usize = 65536;
-/// Bytes of a slot: site address last.
+/// Size of a slot; the site's address comes last.
 pub const SLOT_BYTES: usize = 64;
-/// Slots that there are: for the C library and its loader twice, since with a loader that audits there are two of the former.
+/// Number of slots: enough for the C library and its loader twice, because with an auditing loader
+/// there are two C libraries.
 pub const SLOTS: usize = 1280;
-/// Where in a slot the address of the instruction behind the original call is.
+/// Offset in a slot of the address of the instruction after the original call.
 pub const SLOT_RETURN: usize = SLOT_BYTES - 8;
-/// Longest path of a mount.
+/// Maximum length of a mount's path.
 pub const PREFIX_BYTES_MAX: usize = 4096;
 
-/// What a call brought, and where its result goes. Lowest address first.
+/// A call's registers, and the place of its result. Lowest address first.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Frame {
-    /// Kept for the program.
+    /// Saved for the program.
     rbp: u64,
-    /// Kept for the program.
+    /// Saved for the program.
     rbx: u64,
     /// The `syscall` of the slot.
     pub native: u64,
@@ -47,7 +52,7 @@ pub struct Frame {
     pub rdx: u64,
     /// Low byte: overflow; second byte: the other flags.
     flags: u64,
-    /// The number; then the result.
+    /// The number; afterwards the result.
     pub number: u64,
 }
 
@@ -58,85 +63,88 @@ impl Frame {
     }
 }
 
-/// What the dispatcher made of a call.
+/// The dispatcher's answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Verdict {
-    /// For the program, if the call is done.
+    /// The program's result, if the call is done.
     pub result: i64,
     /// See [`Next`].
     pub next: Next,
 }
 
-/// How to go on.
+/// How the entry continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Next {
     /// The call is done.
     Done = 0,
-    /// The kernel shall do it, at the site.
+    /// The kernel performs it, at the site.
     Native = 1,
-    /// The thread has got a stack for this: call the dispatcher again, on it.
+    /// The thread got a stack for the call: call the dispatcher again, on this stack.
     Again = 2,
-    /// The call was interrupted, and begins again when the signals have been handled.
+    /// The call was interrupted; it restarts after the signals have been handled.
     Restart = 3,
 }
 
-/// Which descriptors are ours: one byte each, so that the filter reads one byte.
+/// Which descriptors are the image's: one byte for each, so that the filter reads one byte.
 #[repr(C, align(4096))]
 pub struct Fds([core::sync::atomic::AtomicU8; FDS_MAX]);
 
 impl Fds {
-    /// The byte of a number; none if it is too large. Numbers next to each other, which threads have at the same time, are in different cache lines; 4096 of them
-    /// are in a page.
+    /// The byte of a number; `None` if the number is too large. Adjacent numbers, which threads use
+    /// at the same time, are in different cache lines; 4096 numbers share a page.
     #[inline]
     pub fn byte(&self, fd: u32) -> Option<&core::sync::atomic::AtomicU8> {
         self.0.get((fd ^ (fd & 63) << 6) as usize)
     }
 }
 
-/// State of the filter. One page is touched as long as descriptors are small.
+/// State of the filter. While descriptors are small, one page is in use.
 pub static DIRECTFS_FDS: Fds = Fds([const { core::sync::atomic::AtomicU8::new(0) }; FDS_MAX]);
-/// Descriptors of ours that are open.
+/// Number of open descriptors of the image.
 pub static DIRECTFS_FD_COUNT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 /// Whether the working directory is in the mount.
 pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 /// Whether every call with a route goes to the dispatcher.
 pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
-/// Whether there may be numbers that are free for the program and open in the kernel.
+/// Whether there may be cached placeholder fds: numbers that are free for the program and open in
+/// the kernel.
 pub static DIRECTFS_PARKED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
-/// The mount's path without its first slash. Written before the first hooked call only.
+/// The mount's path without its first slash. Written only before the first hooked call.
 #[repr(transparent)]
 pub struct Prefix(pub core::cell::UnsafeCell<[u8; PREFIX_BYTES_MAX]>);
 // SAFETY: written by the constructor alone, before other threads and hooked calls; later only read.
 unsafe impl Sync for Prefix {}
-/// No path begins with this byte and then matches: there is no mount.
+/// No path matches this initial byte: there is no mount.
 pub static DIRECTFS_PREFIX: Prefix = Prefix(core::cell::UnsafeCell::new({
     let mut bytes = [0; PREFIX_BYTES_MAX];
     bytes[0] = 0xff;
     bytes
 }));
 
-/// Added to what the dispatcher is told of its stack: the call is by a handler on the program's stack for signals, and all signals are blocked.
+/// Added to the stack pointer that the dispatcher receives: the call comes from a handler on the
+/// program's signal stack, and all signals are blocked.
 pub const FROM_ALTERNATE: u64 = 1;
-/// Room for the vector registers.
+/// Size of the saved vector registers.
 const SAVE_BYTES: usize = 16 * 16;
 
 unsafe extern "C" {
-    /// Where slots jump to. Not a function to call.
+    /// The target of slots. Not a callable function.
     pub fn directfs_entry();
     /// The slots.
     pub static mut directfs_slots: [[u8; SLOT_BYTES]; SLOTS];
-    /// Where the filter goes on with what is not ours. Not a function to call.
+    /// Where the filter continues with calls of the host. Not a callable function.
     pub fn directfs_entry_native();
     fn directfs_tls() -> *mut crate::hook::stack::ThreadWords;
 }
 
-/// The words of this thread.
+/// This thread's words.
 pub fn thread_words() -> *mut crate::hook::stack::ThreadWords {
-    // SAFETY: every thread has a thread pointer, and the library's words lie at a fixed distance from it.
+    // SAFETY: every thread has a thread pointer, and the library's words lie at a fixed offset from
+    // it.
     unsafe { directfs_tls() }
 }
 
@@ -163,7 +171,8 @@ directfs_tls:
     .cfi_endproc
     .size directfs_tls, . - directfs_tls
 
-    // The slots. A frame in one is unwound as if it were the site: everything the same, and the return address from the slot's end.
+    // The slots. A frame in a slot is unwound as if it were at the site: nothing changes, and the
+    // return address is the one at the slot's end.
     .section .text.directfs_slots,"ax",@progbits
     .p2align 12
     .globl directfs_slots
@@ -178,7 +187,8 @@ directfs_slots:
     .size directfs_slots, {slots_bytes}
     .p2align 12
 
-    // What code without AVX can change: the lower halves of sixteen registers. Legacy instructions leave the upper halves alone.
+    // State that code without AVX can change: the lower halves of sixteen registers. Legacy
+    // instructions keep the upper halves.
     .macro SAVE_VECTORS
     movaps xmmword ptr [rsp + 0], xmm0
     movaps xmmword ptr [rsp + 16], xmm1
@@ -225,7 +235,7 @@ directfs_slots:
     lea rsp, [rsp + 128]
     .endm
 
-    // To the dispatcher if the descriptor is ours, or whatever else of `mask` it is.
+    // To the dispatcher if the descriptor's byte has a bit of `mask`.
     .macro CHECK_FD reg, mask={served}
     cmp \reg, {fds_max}
     jae 77f
@@ -240,8 +250,8 @@ directfs_slots:
 77:
     .endm
 
-    // To the dispatcher if the path may be ours. dir: the register with its directory.
-    // A pointer into the first page or the kernel's half is left to the kernel to refuse.
+    // To the dispatcher if the path may be the image's. dir: the register with its directory. The
+    // kernel refuses pointers into the first page or its own half.
     .macro CHECK_PATH reg, dir
     lea rcx, [\reg - 4096]
     or rcx, \reg
@@ -258,13 +268,13 @@ directfs_slots:
     jne 72f
     inc rcx
     jmp 71b
-72: // It parts from ours here. Not in normal form: a closer look.
+72: // The path differs from the mount's here. One not in normal form needs the dispatcher.
     movzx eax, byte ptr [\reg + rcx + 1]
     cmp al, 46
     je 90f
     cmp al, 47
     je 90f
-    // A directory above the mount: what is opened there is watched.
+    // Calls in a directory above the mount are observed.
     test al, al
     jz 90f
     // /proc and /dev name descriptors, and the working directory.
@@ -281,13 +291,13 @@ directfs_slots:
     cmp byte ptr [\reg + 2], 101
     je 90f
     jmp 79f
-75: // Upwards from the kernel's side: perhaps into the mount.
+75: // Upwards from a directory of the host: possibly into the mount.
     cmp byte ptr [\reg], 46
     jne 79f
     cmp byte ptr [\reg + 1], 46
     je 90f
     jmp 79f
-87: // No path at all. With a directory the descriptor may be meant.
+87: // No path at all. With a directory the call may concern the descriptor.
     .ifc \dir,cwd
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
@@ -355,7 +365,7 @@ directfs_entry:
 3:  CHECK_PATH rsi, edi
     jmp 95f
 4:  CHECK_FD r8d
-    // What is mapped at a fixed place may take that of a mapping of ours.
+    // A mapping at a fixed address may replace a mapping of the image.
     test r10b, {map_fixed}
     jnz 13f
     jmp 95f
@@ -367,7 +377,7 @@ directfs_entry:
     jmp 95f
 7:  CHECK_PATH rsi, edi
     mov rdx, qword ptr [rsp]
-    // The third argument's register is in use; the directory is looked up from the stack by way of rax.
+    // The third argument's register is in use; rax serves to look up the directory from the stack.
     mov eax, edx
     cmp eax, -100
     je 61f
@@ -410,7 +420,7 @@ directfs_entry:
     cmp byte ptr [rip + {cwd}], 0
     jne 90f
     jmp 95f
-15: // A set that blocks what faults raise, or a thread that believes it has.
+15: // A signal set that blocks the signals of faults, or a thread that believes it blocks them.
     mov rcx, qword ptr [rip + directfs_words@GOTTPOFF]
     cmp qword ptr fs:[rcx + {masked}], 0
     jne 90f
@@ -423,14 +433,14 @@ directfs_entry:
     .globl directfs_entry_native
     .hidden directfs_entry_native
 directfs_entry_native:
-95: // Not ours.
+95: // Host.
     .cfi_remember_state
     RESTORE
     .cfi_def_cfa_offset 0
     jmp r11
     .cfi_restore_state
 
-90: // The dispatcher: all that it may overwrite goes to the frame.
+90: // The dispatcher: the frame takes all registers that it may overwrite.
     pop rdx
     .cfi_adjust_cfa_offset -8
     push rdx
@@ -450,7 +460,7 @@ directfs_entry_native:
     .cfi_def_cfa rbx, 216
     .cfi_escape 0x16, 16, 5, 0x73, 16, 0x06, 0x23, 2
     cld
-60: // On the thread's own stack, if it has one and is not on it already.
+60: // To the thread's own stack, if it has one and is not on it already.
     mov rbp, qword ptr [rip + directfs_words@GOTTPOFF]
     mov rsi, qword ptr fs:[rbp]
     cmp qword ptr fs:[rbp + {alternate}], 0
@@ -497,7 +507,7 @@ directfs_entry_native:
     RESTORE
     .cfi_def_cfa_offset 0
     jmp r11
-68: // Signals that waited come now, on the program's stack.
+68: // Deliver the waiting signals now, on the program's stack.
     .cfi_def_cfa rbx, 216
     .cfi_offset rbx, -208
     .cfi_offset rbp, -216
@@ -515,8 +525,11 @@ directfs_entry_native:
     pop rsi
     pop rdi
     jmp 66b
-69: // Perhaps from a handler on the program's stack for signals. Once we are off that, the kernel would begin anew at its top with the next signal, over the
-    // handler's own frame: so none may come until the dispatcher has put that stack out of use, for which one has to be off it. The lowest bit says so.
+69:
+    // Possibly a handler on the program's signal stack. After the switch away from it, the kernel
+    // would start the next signal at its top, over the handler's own frame. So all signals stay
+    // blocked until the dispatcher has disabled that stack, which requires being off it. The lowest
+    // bit tells the dispatcher.
     test rsi, rsi
     jz 62b
     cmp rbx, qword ptr fs:[rbp + {alternate}]
@@ -536,7 +549,7 @@ directfs_entry_native:
     pop rsi
     pop rsi
     jmp 62b
-63: // On it again, and it is in use again.
+63: // Back on the signal stack, which is in use again.
     push rdi
     push rsi
     mov eax, {rt_sigprocmask}
@@ -591,13 +604,14 @@ mod tests {
 
     const UNTOUCHED: u64 = 0x5a5a_a5a5_1234_8765;
 
-    /// Makes a call by way of the entry, as a slot does; checks that registers are kept.
+    /// Performs a call through the entry, as a slot does; checks that registers are preserved.
     fn enter(number: c_long, arguments: [u64; 6]) -> i64 {
         let [a, b, c, d, e, f] = arguments;
         let (mut rdi, mut rsi, mut rdx, mut r10, mut r8, mut r9) = (a, b, c, d, e, f);
         let (mut result, mut kept) = (number, UNTOUCHED);
-        // SAFETY: the entry comes back to the label or the instruction behind, with all registers but rax, rcx and r11 as they were, and
-        // uses the stack below the red zone; the calls of these tests change no memory.
+        // SAFETY: the entry returns to the label or the instruction after it, preserves all
+        // registers except rax, rcx and r11, and uses the stack below the red zone. The calls of
+        // these tests change no memory.
         unsafe {
             asm!("lea r11, [rip + 2f]", "jmp {entry}", "2:", "syscall", entry = sym directfs_entry, inout("rax") result,
                 inout("rdi") rdi, inout("rsi") rsi, inout("rdx") rdx, inout("r10") r10, inout("r8") r8, inout("r9") r9,
@@ -607,7 +621,7 @@ mod tests {
         result
     }
 
-    /// Whether a call comes to the dispatcher.
+    /// Whether a call reaches the dispatcher.
     fn is_seen(file: &std::path::Path, number: c_long, arguments: [u64; 6]) -> bool {
         let count = || {
             let bytes = std::fs::read(file).unwrap();
@@ -618,7 +632,7 @@ mod tests {
         count() > before
     }
 
-    /// One test, since the state of the filter is one.
+    /// One test, because the filter's state is global.
     #[test]
     fn the_filter_passes_calls_that_may_be_directfs() {
         let file = tempfile::NamedTempFile::new().unwrap();

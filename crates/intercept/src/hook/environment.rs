@@ -1,7 +1,8 @@
-//! What the launcher tells the library, and what every program that is started from here must be told again.
+//! The environment entries from the launcher, which every program started from here must get again.
 //!
-//! Invariant: written by the constructor alone, before other threads and hooked calls; later only read. The one exception is the entry with descriptors, which
-//! changes when a program takes the number of one for itself; no two threads do that at a time.
+//! Invariant: the constructor alone writes them, before other threads and hooked calls; later they
+//! are only read. The one exception is the entry with descriptors: it changes when a program takes
+//! over a descriptor's number, and no two threads do so at a time.
 
 use super::{descriptors, sys};
 use crate::handoff::{self, HandoffRecord};
@@ -15,22 +16,23 @@ use posix::{Errno, Result};
 pub const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
 /// The loader's list of audit modules.
 pub const LD_AUDIT: &[u8] = b"LD_AUDIT=";
-/// Where the loader looks for libraries first.
+/// Where the loader searches for libraries first.
 pub const LD_LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
-/// Where the early copy of this library is: see early.rs.
+/// Address of this library's early copy: see early.rs.
 pub const EARLY: &[u8] = b"DIRECTFS_EARLY=";
 /// Path of this library; the tables lie beside it.
 pub const RUN: &[u8] = b"DIRECTFS_RUN=";
-/// File for counters; absent when nobody counts.
+/// File for call counters; absent without counting.
 pub const COUNTS: &[u8] = b"DIRECTFS_COUNTS=";
-/// Longest value, with its name.
+/// Maximum length of an entry, name and value.
 pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 
-/// What is kept and handed on as it is.
+/// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
-/// Entries that a program gets at most beside its own: those, the loader's four, the process, the program and the early copy.
+/// Maximum number of entries that a program gets beside its own: those, the loader's four, the
+/// process, the program and the early copy.
 pub const ADDED: usize = HANDED_ON.len() + 7;
-/// Entries that are ours, whoever set them.
+/// Entries that belong to DirectFS, whatever set them.
 const DIRECTFS_ENTRIES: [&[u8]; 9] = [
     RUN,
     EARLY,
@@ -43,7 +45,7 @@ const DIRECTFS_ENTRIES: [&[u8]; 9] = [
     handoff::PROGRAM,
 ];
 
-/// An entry of the environment, name and value and the zero behind them.
+/// An entry of the environment: name, value and a zero byte.
 struct EnvironmentEntry(UnsafeCell<[u8; ENTRY_BYTES_MAX]>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for EnvironmentEntry {}
@@ -57,17 +59,18 @@ struct HandoffCell(UnsafeCell<Option<HandoffRecord>>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for HandoffCell {}
 static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new(None));
-/// Whether a fence is not all that the image needs to be safe.
+/// Whether the image needs more than a fence to be safe.
 static ON_DISK: AtomicBool = AtomicBool::new(false);
 
 /// The entries of an environment.
 ///
 /// # Safety
-/// `environment` is null or points to pointers to strings, of which the last is null, all valid while the iterator is used.
+/// `environment` is null or points to pointers to strings, of which the last is null, all valid
+/// while the iterator is used.
 pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'static [u8]> {
     let mut next = environment;
     core::iter::from_fn(move || {
-        // SAFETY: the list goes on until its null (the caller's promise), which is never passed.
+        // SAFETY: the list extends to its null (the caller's promise), which is never passed.
         let entry = if next.is_null() { core::ptr::null() } else { unsafe { *next } };
         if entry.is_null() {
             return None;
@@ -79,24 +82,25 @@ pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'s
     })
 }
 
-/// What a process is told.
+/// What a process finds in its environment.
 #[derive(Debug, Default)]
 pub struct Adopted {
-    /// Whether the launcher set anything, and not too much.
+    /// Whether the launcher set entries, and all of them fit.
     pub handed_off: bool,
-    /// The index of the process's slot, if a program told it.
+    /// The index of the process's slot, if the previous program passed one.
     pub process: Option<u32>,
-    /// The descriptor of the process's meeting directory, if a program told it.
+    /// The descriptor of the process's meeting directory, if the previous program passed one.
     pub meeting: Option<i32>,
     /// The entry of the early copy, and the address in it.
     pub early: Option<(usize, usize)>,
 }
 
-/// Takes away the paths that were meant for the loader alone: the program's own entry of that name, if it has one, came before them. The entry behind them is told twice
-/// instead, since the list must not become shorter: what the kernel tells follows it.
+/// Removes the paths that were for the loader alone; the program's own entry of that name, if any,
+/// precedes them. The entry after them is repeated instead, because the list must not become
+/// shorter: the kernel's auxiliary vector follows it.
 ///
 /// # Safety
-/// As for [`entries`]; and this is the constructor.
+/// As for [`entries`]; only for the constructor.
 pub unsafe fn restore(environment: *mut *const u8) {
     let is_for_loader = |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || super::early::TUNABLES.contains(&entry);
     let mut first = None;
@@ -105,7 +109,7 @@ pub unsafe fn restore(environment: *mut *const u8) {
         match first {
             _ if is_for_loader(entry) => first = first.or(Some(index)),
             Some(first) if entry.starts_with(EARLY) => {
-                // SAFETY: the list has that many entries, and nobody else uses it yet.
+                // SAFETY: the list has that many entries, and nothing else uses it yet.
                 (first..index).for_each(|index| unsafe { *environment.add(index) = entry.as_ptr() });
                 return;
             }
@@ -114,10 +118,10 @@ pub unsafe fn restore(environment: *mut *const u8) {
     }
 }
 
-/// Keeps what the launcher set.
+/// Keeps the launcher's entries.
 ///
 /// # Safety
-/// As for [`entries`]; and this is the constructor.
+/// As for [`entries`]; only for the constructor.
 pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     let mut adopted = Adopted::default();
     // SAFETY: by the caller's promise.
@@ -125,7 +129,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
         let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&handoff::START, &START), (&handoff::PROGRAM, &PROGRAM)]);
         for (name, kept) in kept {
             if entry.starts_with(name) && entry.len() <= ENTRY_BYTES_MAX {
-                // SAFETY: nobody else runs yet (the module's invariant).
+                // SAFETY: nothing else runs yet (the module's invariant).
                 let room = unsafe { &mut *kept.0.get() };
                 room[..entry.len()].copy_from_slice(entry);
             }
@@ -143,41 +147,43 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     adopted
 }
 
-/// Reads what was kept of the contract, and keeps its descriptors from the program. None: there is no file system.
+/// Parses the kept entry of the handoff protocol, and hides its descriptors from the program.
+/// `None`: there is no file system.
 ///
-/// `meeting`: where the program that executed this one had the descriptor of its meeting directory.
+/// `meeting`: the descriptor of the meeting directory in the program that executed this one.
 pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
     let text = value(handoff::IMAGE)?;
     let Some(handoff) = HandoffRecord::parse(text) else {
         sys::refuse(&[b"another version of directfs started this program: ", handoff::IMAGE, text]);
     };
     if let Some(meeting) = meeting.filter(|meeting| *meeting != handoff.meeting) {
-        // It had the memory of its parent, who kept that number for its own.
-        // SAFETY: descriptors that the program does not know of; no memory changes.
+        // That program had its parent's memory, and the parent uses the number for its own
+        // directory.
+        // SAFETY: descriptors that are hidden from the program; no memory changes.
         unsafe {
             sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, 0, 0, 0, 0]);
             sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
         }
     }
-    // SAFETY: this is the constructor (the module's invariant).
+    // SAFETY: only the constructor runs (the module's invariant).
     unsafe { *HANDOFF.0.get() = Some(handoff) };
     descriptors().into_iter().for_each(descriptors::protect);
     ON_DISK.store(sys::is_on_disk(handoff.image), Relaxed);
     Some(handoff)
 }
 
-/// The contract.
+/// The record of the handoff protocol.
 pub fn handoff() -> Option<HandoffRecord> {
     // SAFETY: see the module's invariant.
     unsafe { *HANDOFF.0.get() }
 }
 
-/// The descriptors that the program must not know of.
+/// The descriptors that are hidden from the program.
 pub fn descriptors() -> [i32; 4] {
     handoff().map_or([-1; 4], |handoff| [handoff.image, handoff.region, handoff.placeholder, handoff.meeting])
 }
 
-/// Makes room at a number that the program wants for itself: what is there moves away.
+/// Frees a number that the program takes for itself: the hidden descriptor moves away.
 pub fn move_descriptor(fd: i32) -> Result<()> {
     static MOVING: AtomicBool = AtomicBool::new(false);
     if MOVING.swap(true, AcqRel) {
@@ -191,7 +197,7 @@ pub fn move_descriptor(fd: i32) -> Result<()> {
 fn move_it(fd: i32) -> Result<()> {
     let Some(mut handoff) = handoff() else { return Ok(()) };
     let from = handoff::DESCRIPTORS_FROM as u64;
-    // SAFETY: makes a descriptor, and changes nothing else.
+    // SAFETY: creates a descriptor, and changes nothing else.
     let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
     let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
     for place in [&mut handoff.image, &mut handoff.region, &mut handoff.placeholder, &mut handoff.meeting] {
@@ -203,7 +209,8 @@ fn move_it(fd: i32) -> Result<()> {
         server.fs.move_liveness_description(handoff.meeting);
     }
     descriptors::protect(new);
-    // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either is open.
+    // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either
+    // is open.
     unsafe {
         let index = HANDED_ON.iter().position(|name| *name == handoff::IMAGE).unwrap_or_default();
         let room = &mut *ENTRIES[index].0.get();
@@ -215,7 +222,7 @@ fn move_it(fd: i32) -> Result<()> {
     Ok(())
 }
 
-/// Brings the image to the disk, if it lies on one.
+/// Writes the image to its disk, if it lies on one.
 pub fn sync_image() -> Result<i64> {
     let Some(handoff) = handoff().filter(|_| ON_DISK.load(Relaxed)) else { return Ok(0) };
     // SAFETY: changes no memory.
@@ -223,12 +230,12 @@ pub fn sync_image() -> Result<i64> {
     if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }
 }
 
-/// Whether an entry of an environment is one of ours, and not for the program to hand on.
+/// Whether an entry of an environment belongs to DirectFS, and is not the program's to pass on.
 pub fn is_directfs(entry: &[u8]) -> bool {
     DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name)) || super::early::TUNABLES.contains(&entry)
 }
 
-/// The entries that every program is told again, as they are.
+/// The entries that every program gets unchanged.
 pub fn handed_on() -> impl Iterator<Item = &'static [u8]> {
     ENTRIES.iter().filter_map(get)
 }
@@ -245,12 +252,12 @@ fn find(name: &[u8]) -> Option<&'static [u8]> {
     get(&ENTRIES[index])
 }
 
-/// The value of an entry, with the zero behind it.
+/// The value of an entry, with its zero byte.
 pub fn string(name: &[u8]) -> Option<&'static [u8]> {
     find(name).map(|entry| &entry[name.len()..])
 }
 
-/// The same without the zero.
+/// The same without the zero byte.
 pub fn value(name: &[u8]) -> Option<&'static [u8]> {
     string(name).map(|value| &value[..value.len() - 1])
 }
@@ -265,17 +272,17 @@ pub fn program() -> Option<&'static [u8]> {
     get(&PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
 }
 
-/// The entry that names this library, with the zero behind it.
+/// The entry that names this library, with its zero byte.
 pub fn run_entry() -> Option<&'static [u8]> {
     find(RUN)
 }
 
-/// The entry that names the file of counters.
+/// The entry that names the file of call counters.
 pub fn counts_entry() -> Option<&'static [u8]> {
     find(COUNTS)
 }
 
-/// Path of this library, without a zero behind it.
+/// Path of this library, without its zero byte.
 pub fn library() -> &'static [u8] {
     value(RUN).unwrap_or_default()
 }

@@ -1,12 +1,18 @@
-//! Programs that start others: those get the library too, whatever environment they are given.
+//! Starting programs: a new program gets the library too, whatever environment the call passes.
 //!
-//! A program that lies in the mount is copied to memory and run from there; a script is given to its interpreter here, if the kernel could not find the one or the
-//! other. Into some programs nothing can be loaded (static ones, those of another C library, those that change the user, those of a user who does not get to the library), and some make system calls by code of their own
-//! (Go): they would not see the mount, and work on another directory without a word. If anything in what they are given names the mount, they are started by the launcher's helper, or refused with a line.
-//! (What such a program finds out by itself is not seen here.)
+//! A program that lies in the mount is copied to memory and run from there. A script is passed to
+//! its interpreter here, if the kernel could not find the script or the interpreter.
 //!
-//! Invariants: the program's own lists and strings are not touched; what is added lives on this stack or in the thread's context, and is not needed any more when a
-//! child that shares our memory lets its parent go on.
+//! Nothing can be loaded into some programs: static ones, those of another C library, those that
+//! change the user, and those of a user without access to the library. Others (in Go) perform
+//! system calls with their own code. These programs would not see the mount, and would silently
+//! work on another directory. If any of their arguments names the mount, the launcher's helper
+//! starts them, or the call is refused with a message. Paths that such a program determines itself
+//! are not seen.
+//!
+//! Invariants: the program's own lists and strings are not changed. Additions live on this stack or
+//! in the thread's context, and are unused by the time when a child in shared memory lets its
+//! parent resume.
 
 use super::call::{Call, blocking_call};
 use super::context::Inside;
@@ -32,17 +38,17 @@ use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
 use posix::process::{Processes, Program};
 use posix::{Errno, NodeRef, Result, Want};
 
-/// Entries of most lists: 4 KiB.
+/// Capacity that most lists fit: 4 KiB.
 const ENTRIES_FEW: usize = 512;
-/// Entries of any list that we pass on: 128 KiB, an eighth of our stack.
+/// Maximum number of entries of a list: 128 KiB, an eighth of the thread's stack.
 const ENTRIES_MAX: usize = 16384;
-/// Addresses below are refused by the kernel.
+/// The kernel refuses addresses below.
 const FIRST_PAGE: u64 = 4096;
-/// Interpreters of interpreters, as the kernel has it.
+/// Maximum nesting of interpreters, as in the kernel.
 const INTERPRETERS_MAX: usize = 5;
-/// Arguments that may come before those of the program: three for each interpreter, and the helper's.
+/// Arguments that may precede the program's own: three for each interpreter, and the helper's.
 const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5;
-/// Room for their strings.
+/// Size of their strings.
 const ARENA_BYTES: usize = 32 << 10;
 
 /// execve(path, arguments, environment).
@@ -56,7 +62,7 @@ pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
     run(call, at(0), 2, flags)
 }
 
-/// Starts a program with an environment in which the library is named, and nothing else done.
+/// Starts a program with the library in its environment, and changes nothing else.
 pub fn inject(frame: &Frame, which: usize) -> Verdict {
     let target = Target { number: i64::from(frame.number as u32), arguments: frame.arguments(), lists: which - 1 };
     ExecStart {
@@ -77,11 +83,12 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
 struct Target {
     number: i64,
     arguments: [u64; 6],
-    /// Argument with the list of arguments; the environment follows.
+    /// Index of the argument with the list of arguments; the environment follows.
     lists: usize,
 }
 
-/// Arguments that come before a program's own, in the order of the list; strings in an arena.
+/// Arguments that precede the program's own, in the order of the list; their strings are in an
+/// arena.
 struct LeadingArguments<'a> {
     list: [*const u8; BEFORE_MAX],
     start: usize,
@@ -94,7 +101,7 @@ impl<'a> LeadingArguments<'a> {
         LeadingArguments { list: [core::ptr::null(); BEFORE_MAX], start: BEFORE_MAX, arena, used: 0 }
     }
 
-    /// Keeps a string, with a zero behind it.
+    /// Stores a string, with a zero byte.
     fn keep(&mut self, parts: &[&[u8]]) -> Result<*const u8> {
         let start = self.used;
         for part in parts.iter().copied().chain([&b"\0"[..]]) {
@@ -112,10 +119,10 @@ impl<'a> LeadingArguments<'a> {
     }
 }
 
-/// A file that is to be run.
+/// A file to be run.
 enum File<'t> {
     Directfs(NodeRef<'t, 'static>),
-    /// The path in the thread's buffer, or with an empty one the directory.
+    /// The path in the thread's buffer, or the directory if that path is empty.
     Host,
 }
 
@@ -127,7 +134,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     let process = call.begin()?.session.process;
     let running = process.program();
     process.set_program(plan.runs);
-    // The new program enters by itself; if there is none after all, the next call does.
+    // The new program enters by itself; if the exec fails, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
     let ExecPlan { target, process, program, early_load: early, has_library, skip, .. } = plan;
@@ -140,13 +147,13 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         inside.session.process.set_program(running);
     }
     if let Some(copied) = plan.copied {
-        // SAFETY: a descriptor that was made for this, and that nobody else knows.
+        // SAFETY: a descriptor created for this call, without other users.
         unsafe { sys::call(libc::SYS_close, [copied as u64, 0, 0, 0, 0, 0]) };
     }
     Ok(verdict)
 }
 
-/// How a program is to be started. The strings lie in the thread's context.
+/// How a program is started. The strings lie in the thread's context.
 struct ExecPlan {
     target: Target,
     before: [*const u8; BEFORE_MAX],
@@ -154,22 +161,22 @@ struct ExecPlan {
     skip: usize,
     process: u32,
     program: Option<*const u8>,
-    /// The same, if it is a file of ours.
+    /// The same, if it is a file of the image.
     runs: Option<Program>,
     copied: Option<i32>,
     early_load: EarlyLoad,
-    /// Whether the program gets to the library.
+    /// Whether the program has access to the library.
     has_library: bool,
 }
 
-/// Whether the loader needs the mount before the program begins.
+/// Whether the loader needs the mount before the program starts.
 #[derive(Debug, Clone, Copy)]
 struct EarlyLoad {
-    /// The program says so.
+    /// The program's own data asks for it.
     by_program: bool,
     /// Paths to libraries are built into it.
     has_paths: bool,
-    /// What of it is in the mount.
+    /// Which parts of its surroundings are in the mount.
     inside: early::ProgramInside,
     /// Lists of paths that are built into a program of the mount, if they name its directory.
     library_paths: Option<*const u8>,
@@ -184,10 +191,10 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
     let mut length = user_memory::copy_string(original[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
     let mut directory = by.directory(&original);
     let is_empty = length == 0 && flags & AT_EMPTY_PATH != 0;
-    // What the kernel can do by itself from there on.
+    // The point from which the kernel can continue alone.
     let mut anchor: Option<(Target, usize)> = None;
     let mut target = Target { number: i64::from(frame.number as u32), arguments: original, lists };
-    // Since it started, this program may have become another user's, or gone to another root.
+    // Since its start this process may have changed its user or its root.
     let has_library = can_reach(environment::RUN);
     for depth in 0..=INTERPRETERS_MAX {
         let file = match (depth, is_empty, directory) {
@@ -235,7 +242,7 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
                 if !is_anchored {
                     anchor = Some((target, before.start));
                 }
-                // Without the first bytes the kernel's word counts.
+                // Without the first bytes the kernel's answer counts.
                 let opened = HostFile::new(&target);
                 let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, &mut head));
                 if let Some(opened) = opened {
@@ -256,7 +263,7 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
                     }
                     _ => before.keep(&[&path[..length]])?,
                 };
-                // The interpreter's own name makes way, as in the kernel.
+                // The argument with the interpreter's own name is replaced, as in the kernel.
                 before.start += usize::from(depth > 0);
                 before.push_front(script)?;
                 if let Some(argument) = argument {
@@ -358,7 +365,8 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
     Err(Errno::ELOOP)
 }
 
-/// Finds the file of the path in `path[..length]`, on whatever side it is; and whether the path had to be rewritten for that.
+/// Finds the file at the path in `path[..length]`, on either side; returns whether the path had to
+/// be rewritten for that.
 #[allow(clippy::too_many_arguments)]
 fn find<'c>(
     server: &'static Server,
@@ -403,7 +411,7 @@ fn find<'c>(
     Err(Errno::ELOOP)
 }
 
-/// The first bytes of a file of ours that may be run.
+/// Reads the first bytes of an executable file of the image.
 fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize> {
     let file = caller.stat(node)?;
     match file.kind {
@@ -418,7 +426,7 @@ fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize>
     Ok(caller.thread.read(node, 0, head)?)
 }
 
-/// The lists of paths that are built into a program of the mount, with its directory in them.
+/// The lists of paths that are built into a program of the mount, with its directory inserted.
 fn library_paths(
     caller: &Calling<'_>,
     node: Node,
@@ -449,14 +457,14 @@ fn named_by(target: &Target) -> (u64, u64, u64) {
     }
 }
 
-/// A file of the kernel's that is to be run, open to be looked at.
+/// A file of the host that is to be run, open for reading.
 struct HostFile {
     fd: u64,
     is_new: bool,
 }
 
 impl HostFile {
-    /// None: it cannot be read, which does not mean that it cannot be run.
+    /// `None`: it cannot be read, which does not mean that it cannot be run.
     fn new(target: &Target) -> Option<HostFile> {
         let (directory, path, flags) = named_by(target);
         let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user_memory::read::<u8>(path).ok()? == 0;
@@ -464,7 +472,7 @@ impl HostFile {
             return Some(HostFile { fd: directory, is_new: false });
         }
         let open_flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
-        // SAFETY: the path is the program's or ends with a zero; opening changes no memory.
+        // SAFETY: the path is the program's or ends with a zero byte; opening changes no memory.
         let fd = unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) };
         u64::try_from(fd).ok().map(|fd| HostFile { fd, is_new: true })
     }
@@ -481,18 +489,20 @@ impl HostFile {
 impl Drop for HostFile {
     fn drop(&mut self) {
         if self.is_new {
-            // SAFETY: a descriptor that was made for this, and that nobody else knows.
+            // SAFETY: a descriptor created for this value, without other users.
             unsafe { sys::call(libc::SYS_close, [self.fd, 0, 0, 0, 0, 0]) };
         }
     }
 }
 
-/// Whether the loader will not load the library because the program gets other rights than we have.
+/// Whether the loader will not load the library because the program gets other rights than this
+/// process has.
 fn is_privileged(target: &Target) -> bool {
     const RUNS_AS_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
     let (directory, path, flags) = named_by(target);
     let mut status = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the path is the program's or ends with a zero; the kernel fills the structure; all zero is one, too.
+    // SAFETY: the path is the program's or ends with a zero byte; the kernel fills the structure,
+    // for which all zero is valid.
     unsafe {
         let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64;
         let result = sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]);
@@ -509,18 +519,19 @@ fn is_privileged(target: &Target) -> bool {
     }
 }
 
-/// Whether a program that is started now, by whoever we are now, gets to a file that an entry of the environment names.
+/// Whether a program started now, with this process's present ids, has access to a file that an
+/// entry of the environment names.
 fn can_reach(name: &[u8]) -> bool {
     let kept_from = [libc::EACCES, libc::EPERM, libc::ENOENT, libc::ENOTDIR, libc::ELOOP];
     let Some(path) = environment::string(name) else { return false };
-    // Of other errors (no number is free) the loader will see nothing.
+    // Other errors (such as no free number) do not affect the loader.
     let opened = identity::as_after_exec(|| sys::open(path, libc::O_RDONLY));
     !opened.is_err_and(|error| kept_from.contains(&(-error as i32)))
 }
 
 /// Whether anything that a program is given leads into the mount.
 fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, before: &LeadingArguments<'_>) -> bool {
-    /// Where a shell was before: not a place where anybody goes.
+    /// A shell's previous directory, which programs do not use as a path.
     const OLD: &[u8] = b"OLDPWD=";
     let mut inherits = false;
     session.process.descriptors(&mut |_, descriptor| {
@@ -530,9 +541,9 @@ fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, befor
     let names = |string: &[u8]| string.windows(server.mount().len()).any(|part| part == server.mount());
     let list = |index: usize| target.arguments[index] as *const *const u8;
     let has_list = |index: usize| target.arguments[index] >= FIRST_PAGE;
-    // SAFETY: strings that were kept here.
+    // SAFETY: strings that were stored here.
     let mut words = before.list[before.start..].iter().map(|&word| unsafe { core::ffi::CStr::from_ptr(word.cast()) });
-    // SAFETY: a program gives lists of strings.
+    // SAFETY: a program passes lists of strings.
     let given = || unsafe {
         (has_list(target.lists) && entries(list(target.lists)).any(names))
             || (has_list(target.lists + 1)
@@ -542,20 +553,20 @@ fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, befor
     inherits || session.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
 }
 
-/// Copies a program to memory; a descriptor of that.
+/// Copies a program to memory; returns the copy's descriptor.
 fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
     const NAME_BYTES_MAX: usize = 200;
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     let name = &name[..name.len().min(NAME_BYTES_MAX)];
     let mut text = [0u8; NAME_BYTES_MAX + 1];
     text[..name.len()].copy_from_slice(name);
-    // SAFETY: a terminated name; the new descriptor is ours alone until it is returned.
+    // SAFETY: a terminated name; the new descriptor has no other users until it is returned.
     let fd =
         unsafe { sys::call(libc::SYS_memfd_create, [text.as_ptr() as u64, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0]) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(-fd as i32))?;
     let copied = copy_to(caller, node, fd, buffer);
     if copied.is_err() {
-        // SAFETY: made above.
+        // SAFETY: created above.
         unsafe { sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]) };
     }
     copied.map(|()| fd)
@@ -571,7 +582,7 @@ fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Resu
         let mut written = 0;
         while written < count {
             let rest = &buffer[written..count];
-            // SAFETY: the kernel reads a buffer of ours.
+            // SAFETY: the kernel reads a buffer of this thread.
             let result =
                 unsafe { sys::call(libc::SYS_write, [fd as u64, rest.as_ptr() as u64, rest.len() as u64, 0, 0, 0]) };
             if result <= 0 {
@@ -583,7 +594,8 @@ fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Resu
     }
 }
 
-/// The path of a program in the mount as /proc/self/exe has it, without symbolic links, at the end of `into`. `path` is what led to it.
+/// Writes the path of a program in the mount, as /proc/self/exe shows it, without symbolic links,
+/// to the end of `into`. `path` is the path that led to it.
 #[allow(clippy::too_many_arguments)]
 fn full_path(
     server: &'static Server,
@@ -617,33 +629,34 @@ fn full_path(
     start.ok().map(|start| start..end)
 }
 
-/// All that starts a program.
+/// Everything that starts a program.
 struct ExecStart<'a> {
     target: Target,
-    /// Arguments before those of the program.
+    /// Arguments that precede the program's.
     before: &'a [*const u8],
-    /// How many of its own are left out.
+    /// Number of the program's own arguments that are left out.
     skip: usize,
     process: Option<u32>,
-    /// The descriptor of the process's meeting directory, where that is not the usual one.
+    /// The descriptor of the process's meeting directory, if it is not the usual one.
     meeting: Option<i32>,
     /// An entry of the environment that names the program's file.
     program: Option<*const u8>,
-    /// None: there is no mount.
+    /// `None`: there is no mount.
     early_load: Option<EarlyLoad>,
     has_library: bool,
 }
 
 impl ExecStart<'_> {
     fn run(&self) -> Verdict {
-        // The new program would find them open, and know nothing of them.
+        // The new program would find them open, without knowledge of them.
         fd_numbers::release_cached();
         let Target { arguments, lists, .. } = self.target;
         let (words, environment) = (arguments[lists], arguments[lists + 1]);
         if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {
             return done(-i64::from(libc::EFAULT));
         }
-        // SAFETY: lists of strings or null, which were read through once (or, without a mount, are as the program says).
+        // SAFETY: lists of strings or null, which were read through once (or, without a mount, as
+        // the program passed them).
         let count = unsafe {
             let words = if self.before.is_empty() { 0 } else { entries(words as *const *const u8).count() };
             words.max(entries(environment as *const *const u8).count())
@@ -663,7 +676,7 @@ impl ExecStart<'_> {
         let Target { number, mut arguments, lists } = self.target;
         let mut words: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
         if !self.before.is_empty() {
-            // SAFETY: as in `run`. Cut off, not followed, if another thread makes the list longer meanwhile.
+            // SAFETY: as in `run`. If another thread extends the list meanwhile, it is truncated.
             let own = unsafe { entries(arguments[lists] as *const *const u8) }.skip(self.skip).map(<[u8]>::as_ptr);
             let all = self.before.iter().copied().chain(own).take(N - 1).chain([core::ptr::null()]);
             words.iter_mut().zip(all).for_each(|(walk_start, word)| _ = walk_start.write(word));
@@ -707,7 +720,7 @@ impl ExecStart<'_> {
         let preload = (self.has_library || without_library(others) != b"").then_some(preload.as_ptr());
         let audits = audits.map(|_| audit.as_ptr());
         let own = self.early_load.and_then(|early| early.library_paths);
-        // SAFETY: kept in the thread's context, with a zero behind it.
+        // SAFETY: stored in the thread's context, with a zero byte.
         let own = own.map(|own| unsafe { core::ffi::CStr::from_ptr(own.cast()) }.to_bytes());
         if own.is_some_and(|own| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), own)) {
             return done(-i64::from(libc::E2BIG));
@@ -726,7 +739,8 @@ impl ExecStart<'_> {
             }
             slot.as_ptr()
         });
-        // What is for the loader alone comes right before the early copy's: so the program finds what to take away.
+        // Entries for the loader alone precede the early copy's directly: so the program finds
+        // which to remove.
         let added = [preload, audits, own, tunables, taken, slot, self.program].into_iter().flatten();
         for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
             list[length].write(entry);
@@ -735,8 +749,8 @@ impl ExecStart<'_> {
         arguments[lists + 1] = list.as_ptr() as u64;
         stack::set_leaving(true);
         self.hand_over_meeting(true);
-        // SAFETY: lists and strings live on this stack, in the thread's context and in the library. The call returns only if it failed, and then
-        // changed nothing.
+        // SAFETY: lists and strings live on this stack, in the thread's context and in the library.
+        // The call returns only if it failed, and then changed nothing.
         let result = unsafe {
             // The new program would inherit them blocked.
             signals::deliver_now();
@@ -747,8 +761,8 @@ impl ExecStart<'_> {
         done(result)
     }
 
-    /// A child in its parent's memory has two meeting directories open: its own, which goes to the
-    /// program, and its parent's at the usual number, which must not.
+    /// A child in its parent's memory has two meeting directories open. Its own goes to the
+    /// program. Its parent's, at the usual number, must not.
     fn hand_over_meeting(&self, is_leaving: bool) {
         if let (Some(own), Some(handoff)) = (self.meeting, environment::handoff()) {
             let set = |fd: i32, cloexec: bool| descriptors::set_kernel_cloexec(fd as u32, cloexec);
@@ -758,7 +772,8 @@ impl ExecStart<'_> {
     }
 }
 
-/// The value of a list of the loader's without this library, which comes first if it is there, and without the zero behind it.
+/// The value of one of the loader's lists without this library, which comes first if present, and
+/// without the zero byte.
 fn without_library(value: &[u8]) -> &[u8] {
     let value = without_zero(value);
     match value.strip_prefix(library()) {
@@ -772,12 +787,13 @@ fn without_zero(value: &[u8]) -> &[u8] {
     value.strip_suffix(b"\0").unwrap_or(value)
 }
 
-/// A list of the loader's, if wanted with this library before all others; false if it does not fit.
+/// Writes one of the loader's lists, with this library before all others if requested; returns
+/// false if it does not fit.
 fn write_list(into: &mut [u8], name: &[u8], with_us: bool, others: &[u8]) -> bool {
     write_parts(into, name, if with_us { library() } else { b"" }, without_library(others))
 }
 
-/// An entry of the environment with a list of two parts; false if it does not fit.
+/// Writes an entry of the environment with a list of two parts; returns false if it does not fit.
 fn write_parts(into: &mut [u8], name: &[u8], first: &[u8], second: &[u8]) -> bool {
     let colon: &[u8] = if first.is_empty() || second.is_empty() { b"" } else { b":" };
     let mut length = 0;

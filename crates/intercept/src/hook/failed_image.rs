@@ -1,9 +1,11 @@
-//! Calls after the image was cut off under this process, or after the process lost its place in the
-//! shared tables: what might be about the mount is EIO, and touches neither.
+//! Calls after the image was truncated under this process, or after the process lost its place in
+//! the shared tables. Calls that might concern the mount return EIO, and touch neither the image
+//! nor the tables.
 //!
 //! Invariants
-//! - A program loses its files here, and nothing else: it goes on, and can say so, close them and end.
-//! - No call that might be about the mount goes to the kernel: not by a path, not by a relative name
+//! - The process loses only its files here: it continues, can report the error, close its files and
+//!   exit.
+//! - No call that might concern the mount goes to the kernel: not by a path, not by a relative name
 //!   while the working directory is in the mount, not by a descriptor.
 
 // The kernel's names, in patterns.
@@ -27,7 +29,7 @@ use posix::{Errno, Result};
 pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
     let number = call.frame.number as u32;
     let fd = call.frame.rdi as u32;
-    // Nothing is opened here any more.
+    // The library opens nothing any more.
     fd_numbers::release_cached();
     if server::is_lost() {
         match i64::from(number) {
@@ -40,14 +42,15 @@ pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
         }
     }
     match i64::from(number) {
-        // What is given back is given back by whoever finds this process dead, if there is anything left to give back to.
+        // The process that finds this one dead releases what these calls would release, if anything
+        // is left.
         SYS_exit | SYS_exit_group | SYS_recvmsg | SYS_recvmmsg | SYS_bind | SYS_connect => Ok(NATIVE),
         SYS_close if is_directfs(fd) => {
             descriptors::unmark(fd);
             descriptors::close_placeholder(fd);
             Ok(done(0))
         }
-        // These have to do with the process, not with files.
+        // These concern the process, not files.
         SYS_rt_sigaction | SYS_rt_sigprocmask | SYS_umask | SYS_fork | SYS_vfork | SYS_clone | SYS_clone3
         | SYS_close_range | SYS_io_setup | SYS_io_uring_setup | SYS_setuid | SYS_setgid | SYS_setreuid
         | SYS_setregid | SYS_setresuid | SYS_setresgid | SYS_setfsuid | SYS_setfsgid | SYS_setgroups | SYS_capset
@@ -62,7 +65,7 @@ fn is_directfs(fd: u32) -> bool {
     (fd as usize) < FDS_MAX && descriptors::is_marked(fd)
 }
 
-/// Whether a call is about a file of ours, by what the filter goes by.
+/// Whether a call concerns a file of the image, by the filter's criteria.
 fn concerns_directfs(call: &Call<'_>, number: u32) -> bool {
     let [a, b, c, d, e, _] = call.arguments();
     let path = |address: u64| names_directfs(call, address);

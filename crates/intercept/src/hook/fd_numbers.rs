@@ -1,21 +1,33 @@
-//! The numbers of descriptors: the next one is always the lowest that is free, and mostly the kernel need not be asked which one that is.
+//! Numbers of descriptors: the next one is always the lowest free number, and usually the kernel
+//! need not be asked for it.
 //!
-//! The placeholder of a descriptor of ours that was closed stays open in the kernel: it is *parked*. For the program its number is free, and the next descriptor of
-//! ours that is to get this number finds the placeholder there. So a program that opens and closes files of ours makes no calls to the kernel for that.
+//! When a descriptor of the image is closed, its placeholder stays open in the kernel: it is
+//! *cached*. Its number is free for the program, and the next descriptor of the image with this
+//! number finds the placeholder there. So a program that opens and closes files of the image needs
+//! no kernel calls for that.
 //!
 //! Invariants
-//! - All numbers below the floor are in use. Whatever frees a number lowers the floor to it: closing what is ours here, closing what is the kernel's in
-//!   [`super::descriptors`], to which the filter sends whoever closes a number that is known to be the kernel's ([`HOST`]). There are no others below the floor.
-//! - Below the floor no byte is zero. Above it a byte that says nothing (zero) is always right; one that says that the number is the kernel's may be late by a close that was on its way when it
-//!   was set. So whoever asks the kernel for a number asks for the lowest from the floor on, and believes it.
-//! - A parked number is not below the floor; the filter's byte says what it is, and whoever uses the number gets EBADF.
-//! - Whoever changes the byte of a parked number to [`DIRECTFS`], beside others by compare-and-swap, has got the number. So threads need no lock: the bytes are
-//!   all that they share, and the floor, which is only raised when the kernel had to be asked, or when it is well below what is free.
-//! - Whatever makes a descriptor of the kernel's, or could tell that there are parked ones, gives them back first ([`release_cached`]): the filter sends it to the
-//!   dispatcher while there may be any. Calls that the filter does not see may get a number above a parked one.
-//! - The state is this process's and its memory's. A child that runs in its parent's memory has a table of its own in the kernel, so nothing is parked when it is made and
-//!   while it runs, and it asks the kernel. Where two memories share one table, nothing is ever parked.
-//! - Who parks and who gives back, or lends, each stores and then looks (all of these are full fences, unless there is one thread): one of the two sees the other.
+//! - All numbers below the low-water mark are in use. Whatever frees a number lowers the mark to
+//!   it: closes of the image's descriptors here, closes of the host's in [`super::descriptors`], to
+//!   which the filter sends closes of numbers known to be the host's ([`HOST`]). There are no
+//!   others below the mark.
+//! - Below the mark no byte is zero. Above it a byte of zero is always right; one that marks the
+//!   number as the host's may miss a concurrent close. So a request to the kernel for a number asks
+//!   for the lowest from the mark on, and the kernel's answer counts.
+//! - A cached number is not below the mark. The filter's byte identifies it, and calls that use the
+//!   number get EBADF.
+//! - The thread that changes the byte of a cached number to [`DIRECTFS`] owns the number; with
+//!   other threads it uses compare-and-swap. So threads need no lock: they share only the bytes and
+//!   the mark. The mark rises only after a question to the kernel, or when it is well below the
+//!   free number.
+//! - Calls that create a descriptor of the host, or could reveal cached ones, first return those to
+//!   the kernel ([`release_cached`]): the filter sends such calls to the dispatcher while cached
+//!   ones may exist. Calls that the filter does not see may get a number above a cached one.
+//! - The state belongs to this process and its memory. A child in its parent's memory has its own
+//!   table in the kernel. So nothing is cached when it is created and while it runs, and it asks
+//!   the kernel. Where two memories share one table, nothing is ever cached.
+//! - Caching a number, and releasing cached ones or sharing memory, each store first and then load
+//!   (all of these are full fences, unless there is one thread): one of the two sees the other.
 
 use super::descriptors::{CACHED, CACHED_CLOEXEC, DIRECTFS, HOST, close_placeholder, kernel, mark, placed};
 use super::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, FDS_MAX};
@@ -27,25 +39,26 @@ use pmem::prefetch_for_write;
 use posix::process::Process;
 use posix::{Errno, Result};
 
-/// Numbers from here on are not parked: whoever gives parked ones back looks at all below.
+/// Numbers from here on are not cached: a release inspects all numbers below.
 const CACHED_BELOW: u32 = 256;
-/// How far what is free must be from the floor for that to be raised.
+/// The minimum distance of a free number from the low-water mark for the mark to rise.
 const RAISE_BY: u32 = 8;
-/// Numbers of the kernel's that one question makes known at most: each is looked at once more.
+/// Maximum number of the host's descriptors that one question records: each costs one more check.
 const KNOWN_AT_ONCE: u32 = 64;
 
 /// Numbers below its lower half are in use.
 static LOW_WATER_MARK: AtomicU64 = AtomicU64::new(0);
-/// No number from here on is known to be the kernel's.
+/// No number from here on is known to be the host's.
 static KNOWN_END: AtomicU32 = AtomicU32::new(0);
-/// In the floor's word: it was lowered, or something below what others have looked at was freed.
+/// In the mark's word: the mark was lowered, or something below what other threads inspected was
+/// freed.
 const ONE_FREED: u64 = 1 << 32;
 
-/// A child has run in our memory: bytes may be set for what was its own.
+/// A child has run in this memory: bytes may be set for the child's own descriptors.
 static MEMORY_WAS_SHARED: AtomicBool = AtomicBool::new(false);
-/// Children that run in our memory, or may.
+/// Number of children that run in this memory, or may.
 static MEMORY_SHARERS: AtomicU32 = AtomicU32::new(0);
-/// In `MEMORY_SHARERS`: for ever.
+/// In `MEMORY_SHARERS`: permanently shared.
 const ALWAYS: u32 = 1 << 31;
 
 fn byte(fd: u32) -> Option<&'static AtomicU8> {
@@ -56,7 +69,7 @@ fn state(fd: u32) -> u8 {
     byte(fd).map_or(0, |byte| byte.load(Relaxed))
 }
 
-/// What the filter has to know of: what is ours, and what is parked.
+/// What the filter counts: the image's descriptors and cached placeholders.
 fn is_counted(state: u8) -> bool {
     matches!(state, DIRECTFS | CACHED | CACHED_CLOEXEC)
 }
@@ -69,13 +82,14 @@ fn count(before: u8, now: u8) {
     }
 }
 
-/// Whether nobody else changes bytes meanwhile: neither another thread nor a child in our memory. (Handlers of signals come when the call is done, or while the kernel
-/// does a part of it.) Then a load and a store do, which cost a fraction of what is atomic towards others.
+/// Whether nothing else changes bytes meanwhile: neither another thread nor a child in this memory.
+/// (Signal handlers run after the call, or while the kernel performs a part of it.) Then a load and
+/// a store suffice, which cost a fraction of an atomic operation.
 fn is_alone() -> bool {
     !processes::has_threads() && MEMORY_SHARERS.load(Relaxed) == 0
 }
 
-/// What a number is from now on.
+/// Sets a number's state.
 pub fn set_state(fd: u32, now: u8) {
     let Some(byte) = byte(fd) else { return };
     let before = match is_alone() {
@@ -89,7 +103,7 @@ pub fn set_state(fd: u32, now: u8) {
     count(before, now);
 }
 
-/// The same, if it is `before` still.
+/// The same, if the state is still `before`.
 fn change(fd: u32, before: u8, now: u8) -> bool {
     let Some(byte) = byte(fd) else { return false };
     let changed = match is_alone() {
@@ -112,7 +126,8 @@ fn is_cached(state: u8) -> bool {
     matches!(state, CACHED | CACHED_CLOEXEC)
 }
 
-/// The first parked number of a range, which is the caller's from now on, and whether exec closes its placeholder.
+/// Takes the first cached number of a range for the caller; returns it, and whether exec closes its
+/// placeholder.
 fn take_first_cached(from: u32, to: u32) -> Option<(u32, bool)> {
     if DIRECTFS_PARKED.load(SeqCst) == 0 {
         return None;
@@ -120,13 +135,14 @@ fn take_first_cached(from: u32, to: u32) -> Option<(u32, bool)> {
     (from..to.min(CACHED_BELOW)).find_map(|fd| take_cached(fd).map(|cloexec| (fd, cloexec)))
 }
 
-/// Takes a number out of the parked ones, if it is one; whether exec closes its placeholder.
+/// Takes a number if it is cached; returns whether exec closes its placeholder.
 fn take_cached(fd: u32) -> Option<bool> {
     let now = state(fd);
     (is_cached(now) && change(fd, now, DIRECTFS)).then_some(now == CACHED_CLOEXEC)
 }
 
-/// A number for a descriptor of ours: the lowest free one from `min` on, with a placeholder behind it and its byte set.
+/// Reserves a number for a descriptor of the image: the lowest free one from `min` on, with a
+/// placeholder behind it and its byte set.
 pub fn reserve(session: &Session<'_>, min: u32, cloexec: bool) -> Result<u32> {
     if session.is_child || MEMORY_SHARERS.load(Relaxed) & ALWAYS != 0 {
         return allocate(min, cloexec).inspect(|&fd| mark(fd));
@@ -135,23 +151,25 @@ pub fn reserve(session: &Session<'_>, min: u32, cloexec: bool) -> Result<u32> {
     let floor = seen as u32;
     let lowest = floor.max(min);
     let mut next = lowest;
-    // Mostly one of the bytes of its line is going to change, which other threads change, too.
+    // Usually one of the bytes in its line is about to change, and other threads change that line,
+    // too.
     if let Some(byte) = byte(lowest) {
         prefetch_for_write(byte);
     }
     let (fd, was_cloexec, in_use) = loop {
         if let Some(was_cloexec) = take_cached(next) {
-            // Not for each number: threads that open and close would raise it and lower it all the time.
+            // Not for each number: threads that open and close would raise and lower it all the
+            // time.
             break (next, was_cloexec, if next >= floor + RAISE_BY { next } else { floor });
         }
         match state(next) {
             // Another thread was faster.
             CACHED | CACHED_CLOEXEC => {}
-            // Of what a child has left behind the kernel knows.
+            // The kernel knows whether a child's number is still in use.
             DIRECTFS if !MEMORY_WAS_SHARED.load(Relaxed) || session.process.descriptor(next).is_some() => next += 1,
-            // Farther up nothing is parked, so that the kernel is asked in any case.
+            // From there on nothing is cached, so the kernel is asked in any case.
             HOST if next < CACHED_BELOW => next += 1,
-            // What is the kernel's has to be asked for once.
+            // A number of the host must be asked for once.
             _ => {
                 let (fd, was_cloexec) = allocate_or_take(lowest, min, cloexec)?;
                 break (fd, was_cloexec, record_host_numbers(lowest, fd));
@@ -167,7 +185,8 @@ pub fn reserve(session: &Session<'_>, min: u32, cloexec: bool) -> Result<u32> {
     Ok(fd)
 }
 
-/// The kernel has said that all numbers from `from` to `to` are in use: makes known which of them are its own. The first one of which it cannot be said, or `to`.
+/// The kernel has reported all numbers from `from` to `to` as in use: records which of them are its
+/// own. Returns the first one that remains unknown, or `to`.
 fn record_host_numbers(from: u32, to: u32) -> u32 {
     let mut count = 0;
     for fd in from..to {
@@ -179,7 +198,7 @@ fn record_host_numbers(from: u32, to: u32) -> u32 {
         }
         count += 1;
         KNOWN_END.fetch_max(fd + 1, AcqRel);
-        // Who closes it from here on comes to us; but it may have been closed before.
+        // Its close reaches the dispatcher from here on, but an earlier one may have passed.
         if change(fd, 0, HOST) && kernel(libc::SYS_fcntl, u64::from(fd), libc::F_GETFD as u64, 0) < 0 {
             change(fd, HOST, 0);
             record_free(fd);
@@ -188,12 +207,12 @@ fn record_host_numbers(from: u32, to: u32) -> u32 {
     to
 }
 
-/// Whether a number is known to be the kernel's.
+/// Whether a number is known to be the host's.
 pub fn is_host(fd: u32) -> bool {
     state(fd) == HOST
 }
 
-/// The numbers `first..=last` were closed: nothing is known of those that were the kernel's.
+/// The numbers `first..=last` were closed: forgets which of them were the host's.
 pub fn forget_host_numbers(first: u32, last: u32) {
     let end = KNOWN_END.load(Acquire);
     for fd in (first..end).take_while(|&fd| fd <= last) {
@@ -201,7 +220,8 @@ pub fn forget_host_numbers(first: u32, last: u32) {
     }
 }
 
-/// Raises the floor, unless the kernel freed something meanwhile: it may have been behind where the caller looked.
+/// Raises the low-water mark, unless the kernel freed a number meanwhile, which may lie below the
+/// numbers that the caller inspected.
 #[cold]
 fn raise(seen: u64, to: u32) {
     let floor = seen as u32;
@@ -209,12 +229,13 @@ fn raise(seen: u64, to: u32) {
     if LOW_WATER_MARK.compare_exchange(seen, raised, SeqCst, Relaxed).is_ok()
         && let Some(cached) = (floor..to).find(|&fd| is_cached(state(fd)))
     {
-        // Whoever parked it may have seen the floor of before.
+        // The thread that cached it may have seen the previous mark.
         lower(cached, false);
     }
 }
 
-/// The lowest number from `lowest` on that is free in the kernel, or parked; all that is between `min` and `lowest` is in use.
+/// The lowest number from `lowest` on that is free in the kernel, or cached; all numbers between
+/// `min` and `lowest` are in use.
 fn allocate_or_take(lowest: u32, min: u32, cloexec: bool) -> Result<(u32, bool)> {
     let asked = allocate(lowest, cloexec);
     let end = *asked.as_ref().unwrap_or(&u32::MAX);
@@ -225,7 +246,7 @@ fn allocate_or_take(lowest: u32, min: u32, cloexec: bool) -> Result<(u32, bool)>
         return Ok(cached);
     }
     let fd = match asked {
-        // What is wrong depends on where the kernel is asked to begin.
+        // The kind of error depends on where the kernel's search begins.
         Err(_) if lowest > min => allocate(min, cloexec)?,
         asked => asked?,
     };
@@ -240,18 +261,18 @@ fn allocate(min: u32, cloexec: bool) -> Result<u32> {
     placed(kernel(libc::SYS_fcntl, handoff.placeholder as u64, command as u64, u64::from(min)))
 }
 
-/// A number of ours is free again: its placeholder is parked, or closed.
+/// Releases a number of the image: its placeholder is cached, or closed.
 pub fn close(fd: u32, cloexec: bool) {
     let cached = cache_placeholder(fd, cloexec);
     if !cached {
-        // The kernel's from the moment on at which it is closed.
+        // The number is the kernel's as soon as it is closed.
         set_state(fd, 0);
         close_placeholder(fd);
     }
     lower(fd, !cached);
 }
 
-/// Parks a number, if it may be.
+/// Caches a number's placeholder, if permitted.
 fn cache_placeholder(fd: u32, cloexec: bool) -> bool {
     if fd >= CACHED_BELOW || MEMORY_SHARERS.load(Relaxed) != 0 {
         return false;
@@ -261,11 +282,13 @@ fn cache_placeholder(fd: u32, cloexec: bool) -> bool {
     if DIRECTFS_PARKED.load(SeqCst) == 0 {
         DIRECTFS_PARKED.store(1, SeqCst);
     }
-    // A child is about to run in our memory: it is not for whoever lends to close what he did not see.
+    // A child is about to run in this memory: the thread that shares it cannot close what it did
+    // not see.
     MEMORY_SHARERS.load(SeqCst) == 0 || !change(fd, cached, DIRECTFS)
 }
 
-/// Sees to it that the floor is not above a free number. With `unseen` others may have looked at it, and found it in use, without having been told.
+/// Lowers the mark to a free number. With `unseen` other threads may have inspected the number and
+/// found it in use, without notice of its release.
 fn lower(fd: u32, unseen: bool) {
     let lowered = |word: u64| match u64::from(fd) < word & (ONE_FREED - 1) {
         true => Some((word & !(ONE_FREED - 1)).wrapping_add(ONE_FREED) | u64::from(fd)),
@@ -274,13 +297,14 @@ fn lower(fd: u32, unseen: bool) {
     let _ = LOW_WATER_MARK.fetch_update(SeqCst, SeqCst, lowered);
 }
 
-/// The kernel has freed a number, and perhaps some behind it.
+/// The kernel has freed a number, and perhaps some after it.
 pub fn record_free(fd: u32) {
     lower(fd, true);
 }
 
-/// The program is about to have the kernel put something else at a number; whether it was parked. If nothing comes there after all, it is to be closed
-/// by [`close`].
+/// The program is about to have the kernel put something else at a number; returns its
+/// close-on-exec state if it was cached. If the kernel puts nothing there after all, [`close`] must
+/// release it.
 pub fn claim(fd: u32) -> Option<bool> {
     if DIRECTFS_PARKED.load(Relaxed) == 0 {
         return None;
@@ -288,7 +312,7 @@ pub fn claim(fd: u32) -> Option<bool> {
     take_cached(fd)
 }
 
-/// Gives all parked numbers back to the kernel.
+/// Returns all cached numbers to the kernel.
 #[inline]
 pub fn release_cached() {
     if DIRECTFS_PARKED.load(Acquire) != 0 {
@@ -307,7 +331,7 @@ fn release_all_cached() {
     }
 }
 
-/// A child is about to be made that runs in our memory: nothing is parked until
+/// A child that runs in this memory is about to be created: nothing is cached until
 /// [`end_memory_sharing`].
 pub fn begin_memory_sharing() {
     MEMORY_WAS_SHARED.store(true, Relaxed);
@@ -315,18 +339,20 @@ pub fn begin_memory_sharing() {
     release_all_cached();
 }
 
-/// The child has gone, or was never made.
+/// The child has ended, or was never created.
 pub fn end_memory_sharing() {
     MEMORY_SHARERS.fetch_sub(1, AcqRel);
 }
 
-/// Another process is about to share the kernel's table: from now on only the kernel knows what is free.
+/// Another process is about to share the kernel's table: from now on only the kernel knows what is
+/// free.
 pub fn stop() {
     MEMORY_SHARERS.fetch_or(ALWAYS, SeqCst);
     release_all_cached();
 }
 
-/// In the child of a fork, which has one thread and a copy of the table: others are not here any more, and what they were at ends here.
+/// In the child of a fork, which has one thread and a copy of the table: other threads are absent,
+/// and their unfinished operations end here.
 pub fn begin_anew(process: &Process<'_>, had_threads: bool) {
     MEMORY_SHARERS.fetch_and(ALWAYS, Relaxed);
     if !had_threads || MEMORY_WAS_SHARED.load(Relaxed) {

@@ -1,10 +1,12 @@
 //! Descriptors that processes send each other (SCM_RIGHTS).
 //!
-//! A placeholder says nothing of what is behind it. So in its stead a file in memory travels that holds a token, by which the receiver finds the open file description; there the
-//! file is replaced by a placeholder under the same number. The table of tokens keeps the description open meanwhile.
+//! A placeholder does not identify the open file description behind it. So a file in memory travels
+//! in its stead that holds a token, by which the receiver finds the open file description. The
+//! receiver replaces the file with a placeholder under the same number. The table of tokens keeps
+//! the description open meanwhile.
 //!
-//! A receiver without the library gets the file with the token, which is of no use to it. A message that nobody ever receives keeps its description open until
-//! the file system is left.
+//! A receiver without the library gets the file with the token, which is useless to it. A message
+//! that is never received keeps its description open until the file system is detached.
 
 use super::call::{Call, blocking_call, native_with};
 use super::context::{Context, Inside};
@@ -29,16 +31,16 @@ struct Message {
     control_bytes: u64,
     flags: u64,
 }
-/// Bytes of a message in a list of several.
+/// Size of a message in a list of several.
 const LISTED_BYTES: u64 = 64;
-/// Bytes of a control message's head.
+/// Size of a control message's header.
 const HEAD_BYTES: usize = 16;
-/// Descriptors that one message carries at most, as in the kernel.
+/// Maximum number of descriptors in one message, as in the kernel.
 const SENT_MAX: usize = 253;
-/// Longest control buffer that is looked at: more than the kernel takes by default.
+/// Maximum length of a control buffer that is inspected: more than the kernel accepts by default.
 const CONTROL_BYTES_MAX: usize = 24 << 10;
 
-/// What a travelling file holds.
+/// Content of a travelling file.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct FdTokenFile {
@@ -48,7 +50,7 @@ struct FdTokenFile {
 }
 const MAGIC: u64 = u64::from_le_bytes(*b"DFSTOKEN");
 
-/// Calls for each descriptor in a control buffer, with its place there.
+/// Calls `act` for each descriptor in a control buffer, with its place there.
 fn each_descriptor(control: &mut [u8], mut act: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
     let mut at = 0;
     while let Some(head) = control.get(at..at + HEAD_BYTES) {
@@ -82,7 +84,8 @@ pub fn sendmsg(call: &mut Call<'_>) -> Result<Verdict> {
     }
 }
 
-/// sendmmsg(fd, messages, count, flags): of messages with descriptors of ours one at a time; the program sends the rest again, as it must.
+/// sendmmsg(fd, messages, count, flags). Messages with descriptors of the image are sent one at a
+/// time; the program sends the rest again, as the call permits.
 pub fn sendmmsg(call: &mut Call<'_>) -> Result<Verdict> {
     let [socket, address, count, flags, ..] = call.arguments();
     for index in 0..(count as u32).min(1024) {
@@ -114,14 +117,14 @@ pub fn sendmmsg(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// Sends a message, with files that hold tokens for descriptors of ours. None: it has none.
+/// Sends a message, with token files in place of the image's descriptors. `None`: it contains none.
 fn send(server: &'static Server, context: &mut Context, socket: u64, address: u64, flags: u64) -> Result<Option<i64>> {
     let mut message: Message = user_memory::read(address)?;
     let bytes = message.control_bytes as usize;
     if message.control == 0 || !(HEAD_BYTES + 4..=CONTROL_BYTES_MAX).contains(&bytes) {
         return Ok(None);
     }
-    // The kernel is to refuse them.
+    // The kernel must refuse them.
     fd_numbers::release_cached();
     let Inside { session, copy, .. } = context.begin(server)?;
     let control = &mut copy[..bytes];
@@ -154,7 +157,8 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
     let result = match replaced {
         Ok(()) => {
             let arguments = [socket, &raw const message as u64, flags, 0, 0, 0];
-            // SAFETY: the message is the program's, but for the control buffer, which is the thread's.
+            // SAFETY: the message is the program's, except for the control buffer, which is the
+            // thread's.
             Ok(unsafe { blocking_call(libc::SYS_sendmsg, arguments) })
         }
         Err(error) => Err(error),
@@ -168,12 +172,12 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
     result.map(Some)
 }
 
-/// A sealed file that holds a token.
+/// Creates a sealed file that holds a token.
 fn write_fd_token(token: &FdToken) -> Result<u32> {
     let token_file = FdTokenFile { magic: MAGIC, index: u64::from(token.index), secret: token.secret };
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
     let seals = (libc::F_SEAL_WRITE | libc::F_SEAL_GROW | libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL) as u64;
-    // SAFETY: a terminated name and a letter of this function's; the descriptor is new.
+    // SAFETY: a terminated name and a token of this function's; the descriptor is new.
     unsafe {
         let fd = sys::call(libc::SYS_memfd_create, [c"directfs-token".as_ptr() as u64, flags, 0, 0, 0, 0]);
         if fd < 0 {
@@ -186,7 +190,7 @@ fn write_fd_token(token: &FdToken) -> Result<u32> {
     }
 }
 
-/// Takes a description out of transit that was not sent.
+/// Withdraws a description from transit whose message was not sent.
 fn take_back(session: &Session<'_>, token: FdToken) {
     if let Ok(fd) = fd_numbers::reserve(session, 0, true) {
         let _ = session.process.import(session.caller.thread, token, fd, true, true);
@@ -221,7 +225,7 @@ pub fn recvmmsg(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// Puts what tokens stand for behind the descriptors of a message that has come.
+/// Replaces the token files of a received message with placeholders of their descriptions.
 fn received(call: &mut Call<'_>, address: u64, flags: i32) -> Result<()> {
     let message: Message = user_memory::read(address)?;
     if message.control == 0 || message.control_bytes < HEAD_BYTES as u64 {
@@ -257,10 +261,10 @@ fn open_fd_token(session: &Session<'_>, fd: u32, token: FdToken, flags: i32) -> 
     let Some(handoff) = environment::handoff() else { return Ok(()) };
     let cloexec = flags & libc::MSG_CMSG_CLOEXEC != 0;
     let dup_flags = if cloexec { libc::O_CLOEXEC as u64 } else { 0 };
-    // SAFETY: replaces a descriptor that the program does not know of yet.
+    // SAFETY: replaces a descriptor that the program does not know yet.
     unsafe { sys::call(libc::SYS_dup3, [handoff.placeholder as u64, u64::from(fd), dup_flags, 0, 0, 0]) };
     let last = flags & libc::MSG_PEEK == 0;
-    // A token of another file system: what remains is a placeholder that does nothing.
+    // A token of another file system: a placeholder without function remains.
     if session.process.import(session.caller.thread, token, fd, cloexec, last).is_ok() {
         descriptors::mark(fd);
     }

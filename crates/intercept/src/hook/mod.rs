@@ -1,49 +1,62 @@
-//! What runs inside programs: it patches the libraries that make system calls, and decides for each call whether it is ours.
+//! The library inside programs. It patches the libraries that make system calls, and decides for
+//! each call whether the image serves it.
 //!
 //! ```text
 //!  libc, at a site          a slot of the trampolines            entry
 //!  +---------------+        +--------------------------+         +------------------------+
 //!  | jmp slot      | -----> | instructions before      |   +---> | filter by number,      |
 //!  | (rest unused) |        | lea r11, [native]        |   |     | descriptor and path    |
-//!  |  ...          |        | jmp entry  --------------+---+     |   not ours: jmp r11    |
-//!  |               |        | native: syscall          | <-------+   ours: dispatcher in  |
-//!  |               | <----- | done: instructions after | <-------+   Rust, then jmp r11+2 |
+//!  |  ...          |        | jmp entry  --------------+---+     |   host: jmp r11        |
+//!  |               |        | native: syscall          | <-------+   directfs: dispatcher |
+//!  |               | <----- | done: instructions after | <-------+   in Rust, jmp r11+2   |
 //!  +---------------+        +--------------------------+         +------------------------+
 //! ```
 //!
-//! What comes to the dispatcher is served in the engine, by these modules:
+//! The dispatcher serves calls with these modules:
 //!
-//! | module | what |
+//! | module | purpose |
 //! | --- | --- |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
-//! | [`paths`], [`proc_links`] | whose a path is, on whatever side it begins and ends |
+//! | [`paths`], [`proc_links`] | the path owner of every path |
 //! | [`names`], [`renames`], [`open`], [`kernel_objects`], [`sockets`] | calls by path |
-//! | [`descriptors`], [`fd_numbers`], [`files`], [`copy_calls`], [`locks`], [`mapping`], [`fd_passing`] | calls by descriptor, and what is behind a number |
-//! | [`processes`], [`exec`], [`programs`], [`identity`], [`landlock`] | children, programs, whom the process acts for |
-//! | [`early`], [`elf_dependencies`] | the loader, before the program has anything |
+//! | [`descriptors`], [`fd_numbers`], [`files`], [`copy_calls`], [`locks`], [`mapping`], [`fd_passing`] | calls by descriptor, and the numbers of descriptors |
+//! | [`processes`], [`exec`], [`programs`], [`identity`], [`landlock`] | children, programs, credentials |
+//! | [`early`], [`elf_dependencies`] | the dynamic loader, before the program starts |
 //! | [`inline_syscalls`], [`instruction_lengths`] | calls that do not come from the C library |
-//! | [`signals`], [`faults`], [`failed_image`] | handlers that interrupt all this; bad pointers; an image that was cut off |
+//! | [`signals`], [`faults`], [`failed_image`] | signal handlers that interrupt the library; bad pointers; truncated images |
 //!
 //! Invariants:
 //!
-//! - No heap, no libc, no thread-local storage but a few words that the dynamic loader set up before our constructor ran.
-//! - A call that is not ours is executed by the `syscall` instruction of its own slot, with every register and the stack as the program had them.
-//!   So calls that return twice on another stack or never need no special care, and an interrupted call is restarted by the kernel as ever.
-//! - The filter uses rcx and r11, which the kernel overwrites anyway, and restores the rest, flags included. Vector registers are
-//!   saved only when the dispatcher runs.
+//! - The library uses no heap, no libc, and of thread-local storage only a few words that the
+//!   dynamic loader set up before the library's constructor ran.
+//! - A call of the host is executed by the `syscall` instruction of its own slot, with all
+//!   registers and the stack as the program had them. Calls that return twice, on another stack or
+//!   never therefore need no special care, and the kernel restarts interrupted calls as usual.
+//! - The filter uses rcx and r11, which the kernel overwrites anyway, and restores the rest, flags
+//!   included. Vector registers are saved only when the dispatcher runs.
 //! - The red zone below the stack pointer is never written.
-//! - The stack of the program is used for 216 bytes; the dispatcher has a stack of its own per thread ([`stack`]).
+//! - The library uses 216 bytes of the program's stack; the dispatcher has its own stack for each
+//!   thread ([`stack`]).
 //!
-//! Where this needs more, or another decision:
+//! Known limits:
 //!
-//! - *Cancellation.* glibc to 2.40 decides by flags whether a thread may be cancelled, and unwinds; both work from a slot (see [`entry`]). From 2.41 it compares the
-//!   interrupted address with the ends of one function of its own. A call interrupted in a slot lies outside: there the thread would end at its next cancellation point only.
-//! - *Calls made elsewhere*: the program's own are brought here by the kernel ([`inline_syscalls`]), not those of libraries, and of generated code only where the program has some itself.
-//! - *Libraries of the mount that only libraries of the system need* (by a path that is built into those) are not found when a program starts: nobody looks so far ahead.
-//! - *Symbolic links of the system that lead into the mount* are the kernel's: it must not find the mount there, and says ENOENT.
-//! - *Bad pointers.* A buffer that another thread takes away while it is being written from costs the program a signal.
-//! - *Other processes* that look into /proc see placeholders behind descriptors, and the kernel's working directory.
-//! - *Threads with ids of their own* (setfsuid in one of several threads) or descriptor tables of their own (unshare) are not told apart from their process.
+//! - *Cancellation.* glibc up to 2.40 decides by flags whether a thread may be cancelled, and
+//!   unwinds; both work from a slot (see [`entry`]). From 2.41 on it compares the interrupted
+//!   address with the ends of one of its functions. A call interrupted in a slot lies outside of
+//!   it: the thread then ends only at its next cancellation point.
+//! - *Calls made elsewhere.* The kernel forwards the program's inline syscalls
+//!   ([`inline_syscalls`]), but not those of libraries. Calls in generated code are served only if
+//!   the program contains inline syscalls itself.
+//! - *Libraries of the mount that only libraries of the system need*, by a path built into those,
+//!   are not found when a program starts: the search does not reach that far.
+//! - *Symbolic links of the system that lead into the mount* are the kernel's: it does not see the
+//!   mount there, and returns ENOENT.
+//! - *Bad pointers.* If another thread unmaps a buffer while the library stores from it, the
+//!   program gets a signal.
+//! - *Other processes* that read /proc see placeholders in place of descriptors, and the kernel's
+//!   working directory.
+//! - *Threads with their own ids* (setfsuid in one of several threads) or their own descriptor
+//!   tables (unshare) are treated like the rest of their process.
 
 pub mod attributes;
 pub mod call;
