@@ -1,6 +1,7 @@
 //! Calls by descriptor.
 //!
-//! Invariant: a descriptor that the table of this process does not know goes to the kernel, which has the truth about it.
+//! Invariant: a descriptor that is not in this process's table goes to the kernel, which knows its
+//! true state.
 
 use super::call::Call;
 use super::context::{COPY_BYTES, Inside};
@@ -14,10 +15,10 @@ use super::{attributes, copy_calls, descriptors, environment, faults, fd_numbers
 use engine::format::FileKind;
 use posix::{Append, Errno, OpenFile, Result, Whence};
 
-/// What one call reads or writes at most, as in the kernel.
+/// Maximum length of one read or write, as in the kernel.
 pub const LENGTH_MAX: u64 = 0x7fff_f000;
 
-/// Does something with the description behind the first argument.
+/// Acts on the open file description of the first argument.
 #[inline]
 fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
@@ -28,7 +29,7 @@ fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> R
     }
 }
 
-/// As [`with_file`], for what a descriptor that only stands for a place does not do.
+/// As [`with_file`], for operations that O_PATH descriptors do not support.
 pub(super) fn with_open_file(
     call: &mut Call<'_>,
     act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>,
@@ -38,7 +39,8 @@ pub(super) fn with_open_file(
 
 // Content.
 
-/// Reads into the program's buffer, at the position if there is no offset. What is wrong with the file comes before a buffer that cannot be there.
+/// Reads into the program's buffer, at the position if there is no offset. Errors of the file come
+/// before those of an invalid buffer.
 fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     let before = file.position();
     let length = length.min(LENGTH_MAX);
@@ -57,20 +59,20 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
     if offset.is_none() {
         file.set_position(before);
     }
-    // As far as the buffer is good.
-    // SAFETY: as above.
+    // Up to the end of the accessible buffer. SAFETY: as above.
     let count = read(unsafe { user_memory::bytes_writable(buffer, length)? })?;
     if !faults::take() {
         return Ok(count);
     }
-    // Another thread takes it away meanwhile.
+    // Another thread unmaps it meanwhile.
     if offset.is_none() {
         file.set_position(before);
     }
     Err(user_memory::EFAULT)
 }
 
-/// Writes from the program's buffer, at the position if there is no offset. What else is wrong comes first.
+/// Writes from the program's buffer, at the position if there is no offset. Other errors come
+/// before those of the buffer.
 fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     // SAFETY: used for this call only.
     match (unsafe { user_memory::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
@@ -104,7 +106,7 @@ pub fn pwrite(call: &mut Call<'_>) -> Result<Verdict> {
     with_file(call, |caller, file| write_from(caller, file, Some(offset), buffer, length).map(|count| count as i64))
 }
 
-/// A list of buffers, as readv and writev take it.
+/// A list of buffers, as passed to readv and writev.
 #[derive(Clone, Copy)]
 struct Vector {
     address: u64,
@@ -134,7 +136,7 @@ impl Vector {
         (0..self.count).try_fold(0, |sum, index| Ok(sum + self.part(index)?.1))
     }
 
-    /// Gives each part to `act`, until one is not done whole.
+    /// Passes each part to `act`, until one is not done completely.
     fn each(&self, mut act: impl FnMut(u64, u64, u64) -> Result<u64>) -> Result<i64> {
         let mut sum = 0;
         for index in 0..self.count {
@@ -147,7 +149,7 @@ impl Vector {
                         break;
                     }
                 }
-                // What is done counts; the error shows at the next call.
+                // The bytes done count; the next call reports the error.
                 Err(_) if sum > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -166,7 +168,7 @@ fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
     })
 }
 
-/// Lists up to this are written in one piece.
+/// Lists up to this size are written in one piece.
 const GATHERED_BYTES_MAX: u64 = 64 << 20;
 
 fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Result<Verdict> {
@@ -183,11 +185,11 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Res
     };
     let vector = Vector::new(address, count)?;
     let total = vector.total()?;
-    // In one piece: nobody sees a part of it, and at the end of the file nothing of others comes between.
+    // In one piece: no other call sees a part of it, and no other append comes between the parts.
     let gather = |room: &mut [u8]| -> Result<i64> {
         let mut length = 0;
         vector.each(|address, bytes, _| {
-            // Another thread may have changed the list since it was added up.
+            // Another thread may have changed the list since its lengths were added.
             let into = room.get_mut(length..length + bytes as usize).ok_or(Errno::EINVAL)?;
             // SAFETY: used for this call only.
             let from = unsafe { user_memory::bytes_readable(address, bytes)? };
@@ -204,7 +206,8 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Res
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         let room = sys::map(total as usize, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
             .map_err(|error| Errno(-error as i32))?;
-        // SAFETY: new memory of this size, which nobody else knows; it goes when the reference has gone.
+        // SAFETY: new memory of this size without other references; it is unmapped after the
+        // reference has ended.
         let result = unsafe {
             let result = gather(core::slice::from_raw_parts_mut(room, total as usize));
             sys::unmap(room, total as usize);
@@ -247,8 +250,9 @@ mod flag {
     pub const APPEND: i32 = 16;
     pub const NOAPPEND: i32 = 32;
     pub const NOSIGNAL: i32 = 256;
-    /// Those that ask for nothing that is not so anyway: writes are persistent, nothing waits, and no file of ours is a pipe. (Of those that are left out, ATOMIC would need to be promised by statx, and
-    /// DONTCACHE is refused by file systems in memory.)
+    /// Flags that request nothing beyond the default behaviour: writes are persistent, nothing
+    /// waits, and no file of the image is a pipe. Of the others, ATOMIC would require a promise in
+    /// statx, and file systems in memory refuse DONTCACHE.
     pub const KNOWN: i32 = HIPRI | DSYNC | SYNC | NOWAIT | APPEND | NOAPPEND | NOSIGNAL;
 }
 
@@ -308,7 +312,7 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Verdict> {
     with_file(call, |caller, file| caller.allocate(file, mode, offset, length).map(|()| 0))
 }
 
-/// fsync(fd), fdatasync(fd): what is kept lazily; and where the image is a file on a disk, that file.
+/// fsync(fd), fdatasync(fd): writes lazy updates; and if the image is a file on a disk, that file.
 pub fn fsync(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |caller, file| {
         caller.thread.sync(file.node())?;
@@ -335,16 +339,16 @@ pub fn syncfs(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-/// sync(): ours and all others.
+/// sync(): this file system and all others.
 pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
     let session = call.begin()?.session;
-    // The call has no way to tell of a failure.
+    // The call cannot report a failure.
     let _ = session.caller.thread.sync_all();
     let _ = environment::sync_image();
     Ok(NATIVE)
 }
 
-/// fadvise64(fd, offset, length, advice): everything is in memory already.
+/// fadvise64(fd, offset, length, advice): all content is in memory already.
 pub fn advise(call: &mut Call<'_>) -> Result<Verdict> {
     let (length, advice) = (call.frame.rdx as i64, call.frame.r10 as i32);
     let known = (libc::POSIX_FADV_NORMAL..=libc::POSIX_FADV_NOREUSE).contains(&advice);
@@ -364,7 +368,7 @@ pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-// What a file is.
+// Attributes.
 
 /// fstat(fd, status).
 pub fn fstat(call: &mut Call<'_>) -> Result<Verdict> {
@@ -437,7 +441,7 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Verdict> {
     list(call, |into, entry| {
         let bytes = (HEAD + entry.name.len() + 1).next_multiple_of(8);
         let room = into.get_mut(..bytes)?;
-        // What will be behind the name, and some of what comes before it.
+        // The bytes after the name, and some of those before it.
         room[bytes - 8..].copy_from_slice(&[0; 8]);
         room[..8].copy_from_slice(&entry.number.to_ne_bytes());
         room[8..16].copy_from_slice(&entry.cookie.to_ne_bytes());
@@ -448,7 +452,7 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-/// getdents(fd, buffer, room): the type behind the name.
+/// getdents(fd, buffer, room): the type follows the name.
 pub fn getdents(call: &mut Call<'_>) -> Result<Verdict> {
     const HEAD: usize = 18;
     list(call, |into, entry| {
@@ -501,7 +505,7 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::ListedName<'_>) -
     })
 }
 
-// Descriptors and descriptions.
+// Descriptors and open file descriptions.
 
 /// fcntl(fd, command, argument).
 pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
@@ -525,10 +529,10 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
             locks::fcntl(call)
         }
-        // Nobody is told of anything, so whom to tell does not matter.
+        // The image sends no notifications, so their receiver does not matter.
         libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
         F_DUPFD_QUERY => match descriptors::are_same(call, [call.frame.rdi, argument])? {
-            // Not open: EBADF, from the kernel.
+            // Not open: the kernel returns EBADF.
             Some(false) if !descriptors::is_marked(argument as u32) => Ok(NATIVE),
             same => Ok(done(same.unwrap_or(false).into())),
         },
@@ -544,7 +548,7 @@ const F_SETSIG: i32 = 10;
 const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
 
-/// The flags as F_GETFL tells them.
+/// The flags as F_GETFL reports them.
 fn reported_flags(file: &OpenFile) -> i32 {
     let flags = file.flags();
     if file.is_path() {
@@ -562,10 +566,11 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIGETBSZ: u32 = 2;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
     const FS_IOC_FIEMAP: u32 = 0xc020_660b;
-    /// The other end of a terminal, as a descriptor.
+    /// Opens the other end of a terminal as a descriptor.
     const TIOCGPTPEER: u32 = 0x5441;
     let (fd, request, argument) = (call.frame.rdi as u32, call.frame.rsi as u32, call.frame.rdx);
-    // Many drivers have some that make a descriptor. Of terminals, which are asked most, it is one.
+    // Many drivers have requests that create a descriptor. Of the frequent requests to terminals
+    // only one does.
     if request >> 8 & 0xff != u32::from(b'T') || request == TIOCGPTPEER {
         fd_numbers::release_cached();
     }
@@ -596,7 +601,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-/// io_uring_setup, io_setup: not to be had, so that programs fall back to calls that are seen.
+/// io_uring_setup, io_setup: absent, so that programs fall back to calls that the library sees.
 pub fn absent(_: &mut Call<'_>) -> Result<Verdict> {
     Err(Errno::ENOSYS)
 }

@@ -1,9 +1,11 @@
-//! Whom this process acts for: its ids, groups and capabilities, as the kernel says.
+//! The identity for which this process acts: its ids, groups and capabilities, as the kernel
+//! reports them.
 //!
-//! The kernel is asked once, and again after every call that changes any of it. Threads of one process that act for different users at a time are
-//! not told apart: the last one to change counts for all.
+//! The kernel is asked once, and again after every call that changes any of them. Threads of one
+//! process that act for different users at the same time are not distinguished: the latest change
+//! counts for all.
 //!
-//! Invariant: what readers see of an identity is never changed in place but after several further changes.
+//! Invariant: an identity that readers can see is overwritten only after several further changes.
 
 use super::sys;
 use core::cell::UnsafeCell;
@@ -11,9 +13,9 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use posix::{Capabilities, Credentials};
 
-/// Groups that need no memory of their own.
+/// Maximum number of groups without separate memory.
 const GROUPS_FEW: usize = 64;
-/// Identities that are used in turn.
+/// Number of identities that are used in turn.
 const IDENTITIES_KEPT: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -24,7 +26,7 @@ struct Identity {
     permitted: u64,
     groups: [u32; GROUPS_FEW],
     count: usize,
-    /// Groups beyond the few: memory that is kept.
+    /// Address of the groups beyond `GROUPS_FEW`: memory that is never unmapped.
     many: usize,
 }
 
@@ -39,11 +41,12 @@ const UNKNOWN_IDENTITY: Identity = Identity {
 };
 
 struct IdentityRing([UnsafeCell<Identity>; IDENTITIES_KEPT]);
-// SAFETY: see the module's invariant; whoever writes one has claimed its turn, and it is published afterwards.
+// SAFETY: see the module's invariant; a writer claims its slot first, and the identity is published
+// afterwards.
 unsafe impl Sync for IdentityRing {}
 
 static IDENTITIES: IdentityRing = IdentityRing([const { UnsafeCell::new(UNKNOWN_IDENTITY) }; IDENTITIES_KEPT]);
-/// Turn + 1 of the one that counts; zero: ask.
+/// Slot + 1 of the present identity; zero: ask the kernel.
 static PRESENT: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
@@ -52,19 +55,20 @@ fn present() -> &'static Identity {
         0 => query(),
         slot => slot,
     };
-    // SAFETY: published, hence written in full; see the module's invariant.
+    // SAFETY: published, hence completely written; see the module's invariant.
     unsafe { &*IDENTITIES.0[slot - 1].get() }
 }
 
 fn groups(identity: &'static Identity) -> &'static [u32] {
     match identity.many {
         0 => &identity.groups[..identity.count],
-        // SAFETY: memory with so many groups, written before the identity was published, and kept.
+        // SAFETY: memory with this many groups, written before the identity was published, and
+        // never unmapped.
         many => unsafe { core::slice::from_raw_parts(many as *const u32, identity.count) },
     }
 }
 
-/// The ids in effect for files.
+/// The effective ids for files.
 #[inline]
 pub fn credentials() -> Credentials<'static> {
     let identity = present();
@@ -73,7 +77,8 @@ pub fn credentials() -> Credentials<'static> {
     Credentials { uid, gid, groups: groups(identity), capabilities, checked: false }
 }
 
-/// The real ids, with which access(2) asks: a real root has all capabilities that are permitted, and nobody else any.
+/// The real ids, which access(2) uses: a real root has all permitted capabilities, and any other
+/// user has none.
 pub fn real_credentials() -> Credentials<'static> {
     let identity = present();
     let (uid, gid) = identity.real;
@@ -81,7 +86,8 @@ pub fn real_credentials() -> Credentials<'static> {
     Credentials { uid, gid, groups: groups(identity), capabilities: Capabilities(capabilities), checked: false }
 }
 
-/// Asks for the umask, which the kernel tells only by changing it. For the constructor: nobody makes files meanwhile.
+/// Queries the umask, which the kernel reports only when it changes. For the constructor: nothing
+/// creates files meanwhile.
 pub fn query_umask() -> u32 {
     // SAFETY: changes the umask, and changes it back.
     unsafe {
@@ -91,16 +97,16 @@ pub fn query_umask() -> u32 {
     }
 }
 
-/// What was known may be wrong from here on.
+/// Discards the known identity.
 pub fn invalidate() {
     PRESENT.store(0, Release);
 }
 
-/// Version 3 of the calls about capabilities: two words of each set.
+/// Version 3 of the capability calls: two words for each set.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
-/// Does something with the rights that a program has when it begins: of capabilities only root's go with it. (Ambient ones do, too; who has those is taken for somebody
-/// without.)
+/// Acts with the rights that a program has when it starts: only root's capabilities survive an
+/// exec. Ambient ones do, too, but are ignored here.
 pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
     let credentials = credentials();
     if credentials.uid == 0 || credentials.capabilities.0 == 0 {
@@ -108,7 +114,8 @@ pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
     }
     let header = [CAPABILITY_VERSION, 0];
     let mut sets = [[0u32; 3]; 2];
-    // SAFETY: the first call writes two sets, for which there is room; the others change this thread's capabilities in effect, and change them back.
+    // SAFETY: the first call writes two sets, for which there is room; the others change this
+    // thread's effective capabilities, and change them back.
     unsafe {
         let call = |number, sets: *const [u32; 3]| sys::call(number, [header.as_ptr() as u64, sets as u64, 0, 0, 0, 0]);
         if call(libc::SYS_capget, sets.as_mut_ptr()) != 0 {
@@ -128,7 +135,8 @@ fn query() -> usize {
     let mut identity = UNKNOWN_IDENTITY;
     let ask = |number: i64, arguments: [u64; 3]| {
         let [a, b, c] = arguments;
-        // SAFETY: these calls ask only, and write where they are told to: into locals of this function that are large enough.
+        // SAFETY: these calls only query, and write into locals of this function that are large
+        // enough.
         unsafe { sys::call(number, [a, b, c, 0, 0, 0]) }
     };
     let unchanged = u64::from(u32::MAX);
@@ -145,14 +153,14 @@ fn query() -> usize {
     identity.capabilities = u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32;
     identity.permitted = u64::from(sets[0][1]) | u64::from(sets[1][1]) << 32;
     query_groups(&mut identity);
-    // SAFETY: the turn was claimed, and its last readers are many changes ago.
+    // SAFETY: the slot was claimed, and its last readers date from many changes before.
     unsafe { *IDENTITIES.0[slot].get() = identity };
     PRESENT.store(slot + 1, Release);
     slot + 1
 }
 
 fn query_groups(identity: &mut Identity) {
-    // SAFETY: asks for a number, and then for as many groups as there is room.
+    // SAFETY: queries a number, and then as many groups as there is room for.
     unsafe {
         let count = sys::call(libc::SYS_getgroups, [0; 6]).max(0) as usize;
         let mut room = identity.groups.as_mut_ptr() as u64;

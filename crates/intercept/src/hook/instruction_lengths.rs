@@ -1,21 +1,23 @@
-//! How long instructions are: enough of the processor's language to tell whether two bytes are an instruction or parts of others.
+//! Lengths of instructions: enough decoding to tell whether two bytes are an instruction or parts
+//! of others.
 //!
-//! Invariant: nothing here is relied on for more than a decision that is safe either way; a test compares the lengths with a disassembler's over whole libraries.
+//! Invariant: the result only serves decisions that are safe either way. A test compares the
+//! lengths with a disassembler's over whole libraries.
 
-/// What follows an opcode.
+/// The part of an instruction after the opcode.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operands {
     Bad,
     Nothing,
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
-    /// Two bytes with the prefix for that, else four.
+    /// Two bytes with the operand size prefix, else four.
     Wide,
     /// As `Wide`, or eight.
     WideOrFull,
     /// An address.
     Address,
-    /// A ModRM byte, and so many bytes.
+    /// A ModRM byte, and this many bytes.
     Modrm(usize),
     ModrmWide,
     /// The same if its middle bits are 0 or 1, as in `test`.
@@ -23,7 +25,7 @@ enum Operands {
     ModrmTestWide,
 }
 
-/// The length of the instruction at the beginning of `code`; none if it is not whole, or none that we know.
+/// The length of the instruction at the beginning of `code`; `None` if it is incomplete or unknown.
 pub fn length(code: &[u8]) -> Option<usize> {
     let mut at = 0;
     let (mut short, mut full) = (false, false);
@@ -91,7 +93,7 @@ pub fn length(code: &[u8]) -> Option<usize> {
     (end <= code.len()).then_some(end)
 }
 
-/// Behind a ModRM byte and what it asks for.
+/// The offset after a ModRM byte and its operands.
 fn modrm(code: &[u8], at: usize) -> Option<usize> {
     let modrm = *code.get(at)?;
     let (kind, base) = (modrm >> 6, modrm & 7);
@@ -151,7 +153,7 @@ fn second_map(opcode: u8) -> Operands {
     }
 }
 
-/// Of the maps that instructions with vectors have, by the number in their prefix.
+/// Operands in the opcode maps of vector instructions, by the number in their prefix.
 fn vector(map: u8, opcode: u8) -> Operands {
     match (map, opcode) {
         (1, 0x77) => Operands::Nothing,

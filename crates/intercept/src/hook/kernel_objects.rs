@@ -1,13 +1,13 @@
-//! FIFOs and sockets with names in the mount: what flows through them is the kernel's, so each has
-//! an object of the kernel's behind it, in the meeting directory (`posix::image`).
+//! FIFOs and sockets with names in the mount. The kernel carries their data, so each has a kernel
+//! object behind it, in the meeting directory (`posix::image`).
 //!
 //! Invariants
-//! - An object is reached by processes of the image alone: it is named below the descriptor of the
-//!   meeting directory, whose own name is a secret. The kernel follows no link on the way.
-//! - It has the owner and the mode of the file that it stands for, as far as its maker may give it
-//!   those. Otherwise processes of the image may use it, and the file in the mount says which do.
+//! - Only processes of the image reach an object: its path starts at the descriptor of the meeting
+//!   directory, whose own name is a secret. The kernel follows no link on the way.
+//! - It has the owner and the mode of the file that it represents, as far as its creator may set
+//!   them. Otherwise processes of the image may use it, and the file in the mount decides which do.
 //! - Inode number and generation name it. The two never name another file, so an object that
-//!   outlives its file is never found again. It goes with the meeting directory.
+//!   outlives its file is never found again. It is removed with the meeting directory.
 
 use super::call::blocking_call;
 use super::dispatch::done;
@@ -18,9 +18,9 @@ use engine::Protection;
 use engine::format::FileKind;
 use posix::{Errno, Result};
 
-/// Bytes of an object's name, with the zero behind it.
+/// Size of an object's name, with its zero byte.
 const NAME_BYTES: usize = 40;
-/// Bytes of the path of a socket, which is an address.
+/// Maximum length of a socket's path, which is an address.
 pub const PATH_BYTES: usize = 64;
 const MODE_BITS: u32 = 0o777;
 const FOR_ALL: u32 = 0o666;
@@ -61,18 +61,18 @@ fn meeting() -> Result<u64> {
     environment::handoff().map(|handoff| handoff.meeting as u64).ok_or(Errno::ENXIO)
 }
 
-/// A call about an object by its name.
+/// Performs a call on an object by its name.
 fn call(number: i64, arguments: [u64; 6]) -> i64 {
     // SAFETY: the callers pass terminated names that outlive the call; the calls change no memory.
     unsafe { sys::call(number, arguments) }
 }
 
-/// Opens a file that is neither regular nor a directory nor a link.
+/// Opens a file that is not a regular file, directory or link.
 pub fn open(file: &Protection, flags: i32) -> Result<Verdict> {
     match FileKind::from_mode(file.mode) {
         Some(FileKind::Fifo) => open_fifo(file, flags),
         Some(FileKind::Socket) => Err(Errno::ENXIO),
-        // As in a file system that was mounted with nodev.
+        // As in a file system that is mounted with nodev.
         _ => Err(Errno::EACCES),
     }
 }
@@ -89,18 +89,18 @@ fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
         opened = open();
     }
     if opened == -i64::from(libc::EACCES) && give_rights(meeting, name.address(), file) {
-        // The file in the mount has got another mode or owner since.
+        // The file in the mount has changed its mode or owner since.
         opened = open();
     }
     Ok(done(opened))
 }
 
-/// Makes the object of a FIFO. It gets its name when it has its rights: until then it is known by
-/// the thread that makes it.
+/// Creates the object of a FIFO. It gets its final name together with its rights: until then its
+/// name holds the id of the creating thread.
 fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
     let own = Name::new(b"new", sys::process_id() as u64, sys::thread_id() as u64);
     let mode = u64::from(libc::S_IFIFO);
-    // One that is there was left by a thread of the same number that died.
+    // A thread with the same id that died has left one.
     call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
     let made = call(libc::SYS_mknodat, [meeting, own.address(), mode, 0, 0, 0]);
     if made < 0 {
@@ -109,11 +109,11 @@ fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
     give_rights(meeting, own.address(), file);
     let linked = call(libc::SYS_linkat, [meeting, own.address(), meeting, name.address(), 0, 0]);
     call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
-    // Another process may have been as quick.
+    // Another process may have been faster.
     if linked < 0 && linked != -i64::from(libc::EEXIST) { Err(Errno(-linked as i32)) } else { Ok(()) }
 }
 
-/// Gives an object the owner and mode of its file; whether it could.
+/// Sets an object's owner and mode to those of its file; returns whether that succeeded.
 fn give_rights(meeting: u64, name: u64, file: &Protection) -> bool {
     let caller = identity::credentials();
     let owner = call(
@@ -125,8 +125,8 @@ fn give_rights(meeting: u64, name: u64, file: &Protection) -> bool {
     call(libc::SYS_fchmodat, [meeting, name, mode.into(), 0, 0, 0]) == 0
 }
 
-/// The path of the kernel's socket behind one in the mount: by the descriptor of the meeting
-/// directory, which each process of the image has. How many bytes it has.
+/// Writes the path of the kernel's socket behind one in the mount: by the descriptor of the meeting
+/// directory, which each process of the image has. Returns its length.
 pub fn socket_path(file: &Protection, into: &mut [u8; PATH_BYTES]) -> Result<usize> {
     let mut digits = [0u8; 20];
     let count = write_number(meeting()?, &mut digits);
@@ -139,16 +139,16 @@ pub fn socket_path(file: &Protection, into: &mut [u8; PATH_BYTES]) -> Result<usi
     Ok(length)
 }
 
-/// Gives the kernel's socket the rights of the one in the mount, once it is bound.
+/// Sets the rights of the kernel's socket to those of the one in the mount, once it is bound.
 pub fn give_socket_rights(file: &Protection) -> Result<()> {
-    // To connect needs the right to write; the umask may have taken it.
+    // Connecting requires write permission; the umask may have removed it.
     give_rights(meeting()?, Name::of(b"socket", file).address(), file);
     Ok(())
 }
 
-/// Takes the kernel's working directory to a removed, empty directory: so a relative name that the
-/// kernel gets by mistake finds nothing, and can make nothing. Where that is not possible it goes to
-/// the meeting directory, in which there is nothing of the machine's either.
+/// Moves the kernel's working directory to a removed, empty directory: a relative name that reaches
+/// the kernel by mistake finds nothing there, and can create nothing. Where that is not possible it
+/// moves to the meeting directory, which contains nothing of the host either.
 pub fn leave_host_directory() -> Result<()> {
     let meeting = meeting()?;
     let own = Name::new(b"void", sys::process_id() as u64, sys::thread_id() as u64);

@@ -27,7 +27,7 @@ pub fn flock(call: &mut Call<'_>) -> Result<Verdict> {
     attempt(&session, operation & LOCK_NB == 0, || session.process.flock(session.caller.thread, fd, kind))
 }
 
-/// Tries until it has the lock, or a signal wants to be handled.
+/// Retries until it has the lock, or a signal is pending.
 fn attempt(session: &Session<'_>, waits: bool, mut lock: impl FnMut() -> Result<Locked>) -> Result<Verdict> {
     let mut waited = false;
     let result = loop {
@@ -50,7 +50,7 @@ fn attempt(session: &Session<'_>, waits: bool, mut lock: impl FnMut() -> Result<
     result
 }
 
-/// F_GETLK, F_SETLK, F_SETLKW and the same for descriptions.
+/// F_GETLK, F_SETLK, F_SETLKW and the variants for open file descriptions.
 pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
     let (fd, command, address) = (call.frame.rdi as u32, call.frame.rsi as i32, call.frame.rdx);
     let session = call.begin()?.session;

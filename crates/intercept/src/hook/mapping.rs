@@ -1,11 +1,14 @@
-//! Files of ours in the memory of programs.
+//! Files of the image in the memory of programs.
 //!
-//! A shared mapping is made of the image's own blocks, piece by piece inside one reservation: so whoever maps, reads or writes the file, in whatever process,
-//! sees the same bytes. It is recorded before it is made, which keeps the blocks where they are. A private one is a copy, if it is short; a long one is made of the
-//! image's blocks too, of which the kernel copies pages that are written.
+//! A shared mapping consists of the image's own blocks, piece by piece inside one reservation. So
+//! all processes that map, read or write the file see the same bytes. It is recorded before it is
+//! created, which keeps the blocks in place. A short private mapping is a copy; a long one consists
+//! of the image's blocks too, and the kernel copies pages that are written.
 //!
-//! What lies behind the end of the file is mapped from behind the end of the image: an access there is SIGBUS, as it should be. What differs from other file
-//! systems: after a file was cut off under a mapping, what is gone reads as zeros; a mapping does not grow with its file until it is made anew.
+//! The range beyond the end of the file is mapped from beyond the end of the image: accesses there
+//! raise SIGBUS, as required. Two differences from other file systems: after a file was truncated
+//! under a mapping, the lost range reads as zeros; a mapping does not grow with its file until it
+//! is created anew.
 
 use super::call::{Call, native_with};
 use super::context::Inside;
@@ -23,10 +26,10 @@ use posix::process::FileMapping;
 use posix::{Errno, OpenFile, Result};
 
 const PAGE_BYTES: u64 = 4096;
-/// Private mappings up to this are copies.
+/// Private mappings up to this size are copies.
 const COPY_BYTES_MAX: u64 = 1 << 20;
 
-/// What is asked for.
+/// Arguments of a mapping.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     address: u64,
@@ -36,13 +39,14 @@ struct Request {
     offset: u64,
 }
 
-/// Whether this process has mapped a file of ours: calls about addresses are looked at from then on.
+/// Whether this process has mapped a file of the image: from then on the dispatcher sees calls
+/// about addresses.
 static HAS_MAPPED: AtomicBool = AtomicBool::new(false);
 
-/// Sees to it that calls about addresses come to the dispatcher.
+/// Makes calls about addresses reach the dispatcher.
 pub fn watch() {
     if !HAS_MAPPED.swap(true, AcqRel) {
-        // One more than there are descriptors, for ever.
+        // Permanently one more than the number of descriptors.
         DIRECTFS_FD_COUNT.fetch_add(1, Relaxed);
     }
 }
@@ -72,7 +76,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
         return copy(&session, node, &request).map(|start| done(start as i64));
     }
     match by_blocks(server, &session, node, &request, is_shared, writable) {
-        // Where the image lies code may not be run; a private mapping can do without it.
+        // Code may not run where the image lies; a private mapping can use a copy instead.
         Err(Errno::EPERM | Errno::EACCES) if !is_shared => {
             copy(&session, node, &request).map(|start| done(start as i64))
         }
@@ -80,9 +84,9 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
     }
 }
 
-/// Whether a mapping is shared, if the description allows it.
+/// Whether a mapping is shared, if the open file description permits it.
 fn check(file: &OpenFile, protection: u64, flags: i32) -> Result<bool> {
-    /// Flags that MAP_SHARED_VALIDATE may come with: all but MAP_SYNC.
+    /// Flags that are valid with MAP_SHARED_VALIDATE: all but MAP_SYNC.
     const KNOWN: i32 = MAP_SHARED
         | libc::MAP_SHARED_VALIDATE
         | MAP_FIXED
@@ -115,17 +119,18 @@ fn check(file: &OpenFile, protection: u64, flags: i32) -> Result<bool> {
 
 fn map(address: u64, length: u64, protection: u64, flags: i32, fd: i32, offset: u64) -> Result<u64> {
     let arguments = [address, length, protection, flags as u64, fd as u64, offset];
-    // SAFETY: maps where the program asked for it, or inside a range that was reserved for it.
+    // SAFETY: maps at the address that the program requested, or inside a range that was reserved
+    // for it.
     let result = unsafe { sys::call(libc::SYS_mmap, arguments) };
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as u64) }
 }
 
 fn unmap(address: u64, length: u64) {
-    // SAFETY: a range that was mapped here, of which the program does not know yet.
+    // SAFETY: a range that was mapped here, and that the program does not know yet.
     unsafe { sys::unmap(address as *mut u8, length as usize) };
 }
 
-/// Flags that say where a mapping goes.
+/// Flags that control a mapping's address.
 const PLACING: i32 = MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
 
 /// Maps a copy.
@@ -134,7 +139,7 @@ fn copy(session: &Session<'_>, node: Node, request: &Request) -> Result<u64> {
     let start = map(request.address, request.length, (PROT_READ | PROT_WRITE) as u64, flags, -1, 0)?;
     let mut filled = 0;
     while filled < request.length {
-        // SAFETY: mapped above, readable and writable, and nobody knows of it yet.
+        // SAFETY: mapped above, readable and writable, without other users yet.
         let into = unsafe { user_memory::bytes_to_fill(start + filled, request.length - filled)? };
         match session.caller.thread.read(node, request.offset + filled, into) {
             Ok(0) => break,
@@ -231,7 +236,7 @@ fn fill(
     Ok(())
 }
 
-/// mmap of what is not ours: it may come to be where a mapping of ours is.
+/// mmap of anything else: it may replace a mapping of the image.
 fn replace(call: &mut Call<'_>) -> Result<Verdict> {
     let flags = call.frame.r10 as i32;
     if flags & MAP_FIXED == 0 || flags & libc::MAP_FIXED_NOREPLACE != 0 { Ok(NATIVE) } else { end_mappings(call) }
@@ -242,7 +247,7 @@ pub fn munmap(call: &mut Call<'_>) -> Result<Verdict> {
     end_mappings(call)
 }
 
-/// Has the kernel do what ends the mappings of a range (address, length, ...).
+/// Has the kernel perform a call that ends the mappings of a range (address, length, ...).
 fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length) = (call.frame.rdi, call.frame.rsi);
     if !HAS_MAPPED.load(Relaxed) {
@@ -257,7 +262,8 @@ fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// mremap(address, old length, new length, flags, new address): a mapping of ours is made anew, since it has several pieces.
+/// mremap(address, old length, new length, flags, new address). A mapping of the image is created
+/// anew, because it consists of several pieces.
 pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     let [address, old_length, new_length, flags, new_address, _] = call.arguments();
     if !HAS_MAPPED.load(Relaxed) {
@@ -292,7 +298,7 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
         offset: found.offset + (address - found.address),
     };
     if !found.shared {
-        // Pages of its own that it has written cannot be told from the file's.
+        // Its own written pages cannot be told from the file's.
         return Err(Errno::ENOMEM);
     }
     let start = by_blocks(server, &session, found.node, &request, true, found.writable)?;
@@ -301,7 +307,8 @@ pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(start as i64))
 }
 
-/// remap_file_pages(address, length, 0, page, flags): other pages of a shared mapping's file in its place. The kernel would take them from the image.
+/// remap_file_pages(address, length, 0, page, flags): replaces pages of a shared mapping by other
+/// pages of its file. The kernel would take them from the image.
 pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
     let [address, length, protection, page, ..] = call.arguments();
     if !HAS_MAPPED.load(Relaxed) {
@@ -321,10 +328,11 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
     by_blocks(server, &session, found.node, &request, true, found.writable).map(|_| done(0))
 }
 
-/// mprotect(address, length, protection), pkey_mprotect(address, length, protection, key): who may store from now on.
+/// mprotect(address, length, protection), pkey_mprotect(address, length, protection, key): the
+/// right to store, from now on.
 pub fn mprotect(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length, protection) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
-    // The kernel refuses an address within a page (EINVAL) before it looks what is mapped there.
+    // The kernel refuses an address within a page (EINVAL) before it inspects the mappings there.
     let may_be_ours = protection & PROT_WRITE != 0 && address.is_multiple_of(PAGE_BYTES);
     if may_be_ours && HAS_MAPPED.load(Relaxed) {
         let session = call.begin()?.session;

@@ -1,7 +1,7 @@
 //! Calls by path.
 //!
-//! Invariant: what the kernel would refuse before it looks at a path is left to the kernel where the path is the kernel's; so flags are looked at only once the
-//! path is known to be ours.
+//! Invariant: errors that the kernel reports before it reads a path are left to the kernel if the
+//! path is the host's. So flags are checked only once the path is known to be the image's.
 
 use super::call::{Call, native_by};
 use super::context::Inside;
@@ -16,19 +16,19 @@ use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Credentials, Errno, FileQuery, Result, Want};
 
-/// A thread acting for somebody, here.
+/// A thread with its credentials, in a program.
 pub type Calling<'c> = Caller<'c, 'static>;
-/// A walk and what is done at its end.
+/// A walk and the action at its end.
 pub type PathAction<'a> = &'a mut dyn FnMut(&Calling<'_>, &WalkStart, &[u8], &mut PathBuffer) -> Result<Outcome<i64>>;
-/// What is done with a file.
+/// An action on a file.
 pub type NodeAction<'a> = &'a mut dyn FnMut(&Calling<'_>, Node) -> Result<i64>;
 
-/// Which arguments name a file.
+/// The arguments that name a file.
 #[derive(Debug, Clone, Copy)]
 pub struct PathArguments {
-    /// Argument with the directory, if there is one.
+    /// Index of the argument with the directory, if there is one.
     pub directory: Option<usize>,
-    /// Argument with the path.
+    /// Index of the argument with the path.
     pub path: usize,
 }
 
@@ -37,19 +37,19 @@ pub const fn path(path: usize) -> PathArguments {
     PathArguments { directory: None, path }
 }
 
-/// A path behind its directory.
+/// A path after its directory.
 pub const fn at(directory: usize) -> PathArguments {
     PathArguments { directory: Some(directory), path: directory + 1 }
 }
 
 impl PathArguments {
-    /// Where the path begins.
+    /// The start of the path.
     pub fn directory(&self, arguments: &[u64; 6]) -> Directory {
         self.directory.map_or(Directory::Working, |index| Directory::from_raw(arguments[index]))
     }
 }
 
-/// Follows a path to its end, on whatever side that is.
+/// Follows a path to its end, on either side.
 pub fn by_path(call: &mut Call<'_>, by: PathArguments, act: PathAction<'_>) -> Result<Verdict> {
     let Call { frame, server, context } = call;
     let arguments = frame.arguments();
@@ -59,7 +59,8 @@ pub fn by_path(call: &mut Call<'_>, by: PathArguments, act: PathAction<'_>) -> R
     walk_inside(server, inside, by.directory(&arguments), length, &mut host, act)
 }
 
-/// The same for the path in the thread's buffer. `theirs` does the call if the path is the kernel's: it is given, with a zero behind it, if it was rewritten.
+/// The same for the path in the thread's buffer. `theirs` does the call if the path is the host's;
+/// it receives the path, with a zero byte, if it was rewritten.
 pub fn walk_path(
     call: &mut Call<'_>,
     directory: Directory,
@@ -100,17 +101,17 @@ fn walk_inside(
     Err(Errno::ELOOP)
 }
 
-/// Whether a call names a descriptor itself, by an empty path.
+/// Whether a call refers to the descriptor itself, by an empty path.
 pub(super) fn is_empty(flags: i32, address: u64) -> Result<bool> {
     Ok(flags & AT_EMPTY_PATH != 0 && user_memory::read::<u8>(address)? == 0)
 }
 
-/// The same for calls that take no path at all for an empty one.
+/// The same for calls that accept a null path in place of an empty one.
 pub(super) fn is_empty_or_none(flags: i32, address: u64) -> Result<bool> {
     if flags & AT_EMPTY_PATH != 0 && address == 0 { Ok(true) } else { is_empty(flags, address) }
 }
 
-/// Does something with the file of a path; with AT_EMPTY_PATH among the flags perhaps with that of a descriptor.
+/// Acts on the file at a path; with AT_EMPTY_PATH and an empty path, on that of the descriptor.
 pub(super) fn by_node(
     call: &mut Call<'_>,
     by: PathArguments,
@@ -130,7 +131,7 @@ pub(super) fn by_node(
     })
 }
 
-/// Does something with a descriptor, or the working directory.
+/// Acts on a descriptor, or the working directory.
 pub(super) fn on_directory(call: &mut Call<'_>, directory: Directory, act: NodeAction<'_>) -> Result<Verdict> {
     let Inside { session, .. } = call.begin()?;
     match directory {
@@ -145,11 +146,12 @@ pub(super) fn on_directory(call: &mut Call<'_>, directory: Directory, act: NodeA
     }
 }
 
-/// A descriptor of ours that a call's path stands for by a link in /proc or /dev which the call follows. The kernel would find the placeholder.
+/// A descriptor of the image to which a call's path leads by a link in /proc or /dev that the call
+/// follows. The kernel would find the placeholder.
 fn descriptor_behind(call: &mut Call<'_>, by: PathArguments, last_link: LastLink) -> Result<Option<Directory>> {
     let address = call.arguments()[by.path];
     let begins = |offset: u64| user_memory::read::<u8>(address.wrapping_add(offset));
-    // Nearly no path does, and nobody else pays for it.
+    // A first check, because hardly any path needs this.
     if last_link != LastLink::Follow || begins(0) != Ok(b'/') {
         return Ok(None);
     }
@@ -175,12 +177,13 @@ pub(super) fn check_flags(flags: i32, known: i32) -> Result<()> {
     if flags & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
-// What a file is.
+// Attributes.
 
-/// What `report` says of a path's file, by what it wants to know of it, where the path is ours and leads to its end without links. None: it does not, and
-/// nothing was done.
+/// Returns what `report` reads of a path's file, if the path is the image's and leads to its end
+/// without links. `None`: it does not, and nothing was done.
 ///
-/// All that happens is on one visit, so not even the working directory needs a reference; `report` only reads.
+/// Everything happens in one visit, so not even the working directory needs a reference; `report`
+/// only reads.
 #[inline]
 pub(super) fn query_fast<A: FileQuery>(
     call: &mut Call<'_>,
@@ -242,7 +245,7 @@ pub fn lstat(call: &mut Call<'_>) -> Result<Verdict> {
     stat_by(call, path(0), into, LastLink::Stay)
 }
 
-/// Flags of statx and its kin that say how fresh the answer must be: ours always is.
+/// Flags of statx and similar calls that control how fresh the answer must be: here it always is.
 const FRESHNESS: i32 = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
 
 /// newfstatat(directory, path, status, flags).
@@ -362,7 +365,7 @@ fn readlink_by(call: &mut Call<'_>, by: PathArguments, into: u64, room: u64) -> 
         if let Ok(into) = unsafe { user_memory::bytes_mut(into, room as u64) } {
             return caller.readlink(node, into).map(|length| length as i64);
         }
-        // Perhaps there is as much of it as comes.
+        // Only the part that is filled must be accessible.
         let mut target = [0u8; user_memory::PATH_BYTES_MAX];
         let room = target.len().min(room as usize);
         let length = caller.readlink(node, &mut target[..room])?;
@@ -370,7 +373,7 @@ fn readlink_by(call: &mut Call<'_>, by: PathArguments, into: u64, room: u64) -> 
     };
     if empty {
         let directory = by.directory(&call.arguments());
-        // An empty path means a descriptor that stands for a link; there is no other file that it could mean.
+        // An empty path refers to a descriptor of a symbolic link; it can refer to no other file.
         return on_directory(call, directory, &mut |caller, node| {
             read(caller, node).map_err(|error| if error == Errno::EINVAL { Errno::ENOENT } else { error })
         });
@@ -381,7 +384,7 @@ fn readlink_by(call: &mut Call<'_>, by: PathArguments, into: u64, room: u64) -> 
     by_node(call, by, 0, LastLink::Stay, &mut read)
 }
 
-/// Links in /proc that lead to files of ours: the kernel would name a placeholder.
+/// Links in /proc that lead to files of the image: the kernel would return a placeholder's name.
 fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32) -> Result<Option<Verdict>> {
     let mut text = [0u8; 64];
     let Ok(length) = user_memory::copy_string(address, &mut text) else { return Ok(None) };
@@ -440,7 +443,7 @@ pub fn statfs(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-// New names.
+// Creating names.
 
 fn mkdir_by(call: &mut Call<'_>, by: PathArguments, mode: u64) -> Result<Verdict> {
     let umask = call.begin()?.session.process.umask();
@@ -490,7 +493,7 @@ pub fn mknodat(call: &mut Call<'_>) -> Result<Verdict> {
 fn symlink_by(call: &mut Call<'_>, by: PathArguments) -> Result<Verdict> {
     let mut target = [0u8; user_memory::PATH_BYTES_MAX];
     let length = match user_memory::copy_string(call.frame.rdi, &mut target) {
-        // The kernel says so, too, but only the path tells whether it is asked.
+        // The kernel returns this error too, but only the path decides whether it is asked.
         Err(error) => return by_path(call, by, &mut |_, _, _, _| Err(error)),
         Ok(length) => length,
     };
@@ -509,7 +512,7 @@ pub fn symlinkat(call: &mut Call<'_>) -> Result<Verdict> {
     symlink_by(call, at(1))
 }
 
-// Names that go.
+// Removing names.
 
 /// rmdir(path).
 pub fn rmdir(call: &mut Call<'_>) -> Result<Verdict> {
@@ -537,11 +540,11 @@ pub fn unlinkat(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-// What is not to be had.
+// Unsupported calls.
 
-/// A call by one path that no file here supports: EOPNOTSUPP, if the path is ours.
+/// A call by one path that no file of the image supports: EOPNOTSUPP, if the path is the image's.
 fn unsupported(call: &mut Call<'_>, by: PathArguments) -> Result<Verdict> {
-    // Some make a descriptor, if the path is the kernel's.
+    // If the path is the host's, some of them create a descriptor.
     super::fd_numbers::release_cached();
     by_node(call, by, AT_EMPTY_PATH, LastLink::Follow, &mut |_, _| Err(Errno::EOPNOTSUPP))
 }
@@ -551,7 +554,7 @@ pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(0))
 }
 
-/// fanotify_mark(group, flags, mask, directory, path): nothing of ours can be watched.
+/// fanotify_mark(group, flags, mask, directory, path): objects of the image cannot be watched.
 pub fn fanotify_mark(call: &mut Call<'_>) -> Result<Verdict> {
     const FAN_MARK_FLUSH: u64 = 0x80;
     let arguments = call.arguments();
@@ -562,7 +565,8 @@ pub fn fanotify_mark(call: &mut Call<'_>) -> Result<Verdict> {
     }
 }
 
-/// quotactl(command, device, id, address): a file of ours is no block device. Q_SYNC needs none.
+/// quotactl(command, device, id, address): a file of the image is not a block device. Q_SYNC needs
+/// none.
 pub fn quotactl(call: &mut Call<'_>) -> Result<Verdict> {
     if call.arguments()[1] == 0 {
         return Ok(NATIVE);
@@ -586,7 +590,8 @@ pub fn pivot_root(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(1))
 }
 
-/// mount(source, path, type, flags, data). The source is a path only where the flags say so, or where it leads to a file.
+/// mount(source, path, type, flags, data). The source is a path only if the flags require one, or
+/// if it leads to a file.
 pub fn mount(call: &mut Call<'_>) -> Result<Verdict> {
     let [source, _, _, flags, ..] = call.arguments();
     let verdict = unsupported(call, path(1))?;

@@ -1,4 +1,4 @@
-//! open and its kin.
+//! open and similar calls.
 
 use super::call::{Call, native_with};
 use super::context::{Inside, PATH_ROOM_BYTES};
@@ -14,7 +14,7 @@ use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY}
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Errno, OpenFile, Result};
 
-/// What is asked for.
+/// Arguments of an open.
 #[derive(Debug, Clone, Copy)]
 struct Request {
     flags: i32,
@@ -40,7 +40,7 @@ pub fn openat(call: &mut Call<'_>) -> Result<Verdict> {
     open_by(call, at(0), request)
 }
 
-/// All flags that open knows. It ignores others; openat2 does not.
+/// All flags that open knows. open ignores others; openat2 rejects them.
 const KNOWN: i32 = libc::O_ACCMODE
     | O_CREAT
     | libc::O_EXCL
@@ -58,7 +58,7 @@ const KNOWN: i32 = libc::O_ACCMODE
     | O_CLOEXEC
     | O_PATH
     | O_TMPFILE;
-/// O_LARGEFILE as the kernel has it.
+/// O_LARGEFILE in the kernel's value.
 pub const LARGE_FILE: i32 = 0o100000;
 
 const NO_XDEV: u64 = 1;
@@ -73,7 +73,7 @@ pub fn openat2(call: &mut Call<'_>) -> Result<Verdict> {
     let (how, size) = (call.frame.rdx, call.frame.r10);
     let checked = how_of(how, size);
     let Ok(request) = checked else {
-        // Whose fault is whose: only a path of ours is ours to refuse.
+        // Only errors of a path in the image are returned here; the kernel returns its own.
         return by_path(call, at(0), &mut |_, _, _, _| Err(checked.err().unwrap_or(Errno::EINVAL)));
     };
     open_by(call, at(0), request)
@@ -105,7 +105,7 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
     {
         return Err(Errno::EINVAL);
     }
-    // What changes anything is not done from what is cached.
+    // RESOLVE_CACHED does not permit changes.
     let changes = (O_CREAT | libc::O_TRUNC | O_TMPFILE & !libc::O_DIRECTORY) as u64;
     if resolve & CACHED != 0 && flags & changes != 0 {
         return Err(Errno::EAGAIN);
@@ -160,7 +160,8 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
             Outcome::Inside(verdict) => return Ok(verdict),
             Outcome::Left(_) if request.resolve & (BENEATH | NO_XDEV) != 0 => return Err(Errno::EXDEV),
             Outcome::Left(Exit::Absolute) if request.resolve & IN_ROOT != 0 => {
-                // The link means the directory that stands for the root: the same walk again, from there.
+                // The link leads to the directory that serves as the root: the same walk again,
+                // from there.
                 length = paths::resume_walk(server, Exit::Absolute, walk.rest(), path)?;
                 length = relative(path, length);
                 in_root = Some(directory);
@@ -174,7 +175,8 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
     Err(Errno::ELOOP)
 }
 
-/// Makes an absolute path relative, for walks in which a directory stands for the root; its new length.
+/// Makes an absolute path relative, for walks in which a directory serves as the root; returns the
+/// new length.
 fn relative(path: &mut [u8; PATH_ROOM_BYTES], length: usize) -> usize {
     path.copy_within(..=length, 1);
     path[0] = b'.';
@@ -198,7 +200,8 @@ fn open_at(
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     let cloexec = flags & O_CLOEXEC != 0;
     let ahead = if flags & O_CREAT != 0 { caller.prefetch_name_of(&walk_start, path) } else { None };
-    // Before a file is made there must be a number for it: nobody can unmake it afterwards.
+    // A number must be available before a file is created: creation cannot be rolled back
+    // afterwards.
     let early = if makes { Some(Placeholder::new(session, cloexec)?) } else { None };
     let umask = if makes { session.process.umask() } else { 0 };
     let opened = match ahead {
@@ -221,7 +224,8 @@ fn open_at(
     }
 }
 
-/// Pipes, sockets and devices are the kernel's, if they are opened for more than their place: what was opened is closed then, and this says what it is.
+/// The kernel serves pipes, sockets and devices, unless they are opened with O_PATH: this closes
+/// the description that was opened, and returns the file's kind.
 #[inline]
 fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<Protection>> {
     let kind = file.kind();
@@ -233,7 +237,7 @@ fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<P
     Ok(Some(attributes?.protection()))
 }
 
-/// A number of the kernel's that is given back if nothing comes behind it.
+/// A number from the kernel that is released if nothing is put behind it.
 struct Placeholder<'w> {
     session: &'w Session<'w>,
     fd: u32,
@@ -253,7 +257,7 @@ impl Drop for Placeholder<'_> {
 }
 
 /// Puts a description behind a number.
-// By reference: each time that it is moved the processor waits for what it has just stored in other pieces.
+// By reference: each move reads just-stored data in other pieces, which defeats store forwarding.
 #[inline]
 fn install<'w>(
     session: &'w Session<'w>,
@@ -271,7 +275,7 @@ fn install<'w>(
     Ok(done(i64::from(fd)))
 }
 
-/// Opens a descriptor of ours anew, by a path that names it.
+/// Reopens a descriptor of the image, by a path that names it.
 fn reopen(session: &Session<'_>, path: &[u8], request: Request) -> Result<Option<Verdict>> {
     if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
         return Ok(None);
@@ -295,8 +299,8 @@ fn reopen(session: &Session<'_>, path: &[u8], request: Request) -> Result<Option
     }
 }
 
-/// ELOOP if a symbolic link is on the way. (Between this look and the walk somebody may put one there: it is followed then, but never out of
-/// what the other flags allow.)
+/// ELOOP if a symbolic link is on the way. Another thread may create one between this check and the
+/// walk: it is followed then, but only within the limits of the other flags.
 fn refuse_links(caller: &Calling<'_>, walk_start: &WalkStart, path: &[u8], flags: i32) -> Result<()> {
     let mut end = 0;
     let mut walk = PathBuffer::new();
@@ -310,7 +314,7 @@ fn refuse_links(caller: &Calling<'_>, walk_start: &WalkStart, path: &[u8], flags
         match caller.stat_path(walk_start, &path[..end], LastLink::Stay, &mut walk) {
             Ok(Outcome::Inside(file)) if file.kind == FileKind::Symlink => return Err(Errno::ELOOP),
             Ok(_) => {}
-            // The walk itself will say so, or make the file.
+            // The walk itself will report it, or create the file.
             Err(_) => return Ok(()),
         }
     }

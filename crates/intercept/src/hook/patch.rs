@@ -1,22 +1,23 @@
-//! Putting a library's call sites in order, by its table.
+//! Patches a library's call sites, by its table.
 //!
-//! Invariants: this happens once, before the program has threads, handlers or hooked calls; a site whose bytes are not those that were analysed is
-//! never changed; and every slot is written in full before a site leads to it.
+//! Invariants: patching happens once, before the program has threads, handlers or hooked calls. A
+//! site is changed only if its bytes are those that were analysed. Every slot is completely written
+//! before a site leads to it.
 
 use super::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
 use super::{early, environment, inline_syscalls, sys};
 use crate::table::{self, Header, NO_FIXUP, Site};
 use core::ops::Range;
 
-/// A jump by four bytes.
+/// A jump with a displacement of four bytes.
 const JUMP: u8 = 0xe9;
-/// What fills the rest of a window.
+/// Fills the rest of a window.
 const TRAP: u8 = 0xcc;
 
 /// A library in this process.
 #[derive(Debug, Clone, Copy)]
 pub struct Library {
-    /// Where it is.
+    /// Its load address.
     pub base: usize,
     /// Its code.
     pub code: (usize, usize),
@@ -27,19 +28,19 @@ pub struct Library {
 pub enum Refusal {
     /// The library has no build-id.
     Unnamed,
-    /// Nobody analysed the library, or the table is not whole, or not to be trusted.
+    /// There is no table of the library, or the table is incomplete or not trusted.
     NoTable,
-    /// The code is not what was analysed.
+    /// The code differs from the analysed code.
     Changed,
     /// More sites than slots.
     TooMany,
-    /// A library too far away for a jump.
+    /// The library is too far away for a jump.
     TooFar,
-    /// The kernel does not let code be changed.
+    /// The kernel does not permit changes of code.
     Forbidden,
 }
 
-/// Patches the sites of a library, with slots from `next` on; the next free slot.
+/// Patches the sites of a library, with slots from `next` on; returns the next free slot.
 pub fn patch(library: &Library, next: usize) -> Result<usize, Refusal> {
     let build_id = build_id(library).ok_or(Refusal::Unnamed)?;
     let words = open_table(build_id).ok_or(Refusal::NoTable)?;
@@ -47,15 +48,15 @@ pub fn patch(library: &Library, next: usize) -> Result<usize, Refusal> {
         Ok((_, sites)) => patch_all(library, sites, next),
         Err(_) => Err(Refusal::NoTable),
     };
-    // SAFETY: the table was mapped for this and no reference to it is left.
+    // SAFETY: the table was mapped for this, and no reference to it is left.
     unsafe { sys::unmap(words.as_ptr().cast_mut().cast(), size_of_val(words)) };
     result
 }
 
-/// The table beside our library, if it belongs to somebody whom we trust.
+/// Maps the table beside this library, if its owner is trusted.
 fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
     const OTHERS_WRITE: u32 = 0o022;
-    /// A table is no larger than this, whatever a file says.
+    /// Maximum size of a table, whatever a file says.
     const BYTES_MAX: u64 = 1 << 20;
     let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
     let directory = environment::library();
@@ -70,12 +71,14 @@ fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
         return None;
     }
     let start = file.map(bytes as usize, libc::PROT_READ, libc::MAP_PRIVATE).ok()?;
-    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `patch` takes it away. A file that is cut meanwhile costs the
-    // process a signal; only its owner can do that.
+    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `patch` unmaps it.
+    // If the file is truncated meanwhile, the process gets a signal; only the file's owner can do
+    // that.
     Some(unsafe { core::slice::from_raw_parts(start.cast(), bytes as usize / 8) })
 }
 
-/// The name of a table: the build-id in hexadecimal and an ending. The length without the zero behind it.
+/// The name of a table: the build-id in hexadecimal and a suffix. Returns the length without the
+/// zero byte.
 fn write_name(into: &mut [u8], build_id: &[u8]) -> Option<usize> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let ending = crate::TABLE_ENDING.as_bytes();
@@ -96,7 +99,8 @@ fn build_id(library: &Library) -> Option<&'static [u8]> {
     const PT_NOTE: u32 = 4;
     const NT_GNU_BUILD_ID: u32 = 3;
     const FIRST_PAGE: usize = 4096;
-    // SAFETY: the loader mapped the file's first page there, readable, and leaves it; nobody writes it.
+    // SAFETY: the loader mapped the file's first page there, readable and permanently; nothing
+    // writes it.
     let page = unsafe { core::slice::from_raw_parts(library.base as *const u8, FIRST_PAGE) };
     let word = |at: usize| page.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let table = word(32)? as usize;
@@ -120,7 +124,7 @@ fn build_id(library: &Library) -> Option<&'static [u8]> {
     None
 }
 
-/// Fills the slots from `first` on with ones for sites that are not known yet; how many.
+/// Fills the slots from `first` on for sites that are not known yet; returns their number.
 pub fn prepare_inline_syscalls(first: usize) -> Result<usize, Refusal> {
     let count = inline_syscalls::SITES_MAX.min(SLOTS.saturating_sub(first));
     let slots = &raw mut directfs_slots as usize;
@@ -147,7 +151,8 @@ fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Re
         if !table::is_sound(site) || !code.contains(&window) || !code.contains(&(window + bytes)) {
             return Err(Refusal::Changed);
         }
-        // SAFETY: the window lies in mapped code (checked), which can be read and which nobody changes.
+        // SAFETY: the window lies in mapped code (checked), which is readable and which nothing
+        // changes.
         let present = unsafe { core::slice::from_raw_parts(window as *const u8, bytes) };
         if present != &site.original[..bytes] && !is_taken(present, window, &early::slots_before()) {
             return Err(Refusal::Changed);
@@ -159,7 +164,8 @@ fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Re
     let mut slot = slots + next * SLOT_BYTES;
     for site in sites {
         let content = slot_content(library, site, slot).ok_or(Refusal::TooFar)?;
-        // SAFETY: the slot is one of ours (counted above), writable, and nobody's way leads through it yet.
+        // SAFETY: the slot is one of this library's (counted above), writable, and no site leads to
+        // it yet.
         unsafe { core::ptr::copy_nonoverlapping(content.as_ptr(), slot as *mut u8, SLOT_BYTES) };
         slot += SLOT_BYTES;
     }
@@ -172,7 +178,7 @@ fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Re
     Ok(next + sites.len())
 }
 
-/// Whether a window holds what the early copy of this library put there: a jump to one of its slots.
+/// Whether a window holds a jump to a slot of this library's early copy.
 fn is_taken(present: &[u8], window: usize, slots: &Range<usize>) -> bool {
     match *present {
         [JUMP, a, b, c, d, ref rest @ ..] => {
@@ -185,19 +191,20 @@ fn is_taken(present: &[u8], window: usize, slots: &Range<usize>) -> bool {
 
 fn make_writable(range: &Range<usize>) -> Result<(), Refusal> {
     let start = range.start & !4095;
-    // SAFETY: nobody executes there meanwhile: there is one thread, it is here, and signals have no handlers yet.
+    // SAFETY: nothing executes there meanwhile: this is the only thread, and signals have no
+    // handlers yet.
     let result = unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_WRITE) };
     result.map_err(|_| Refusal::Forbidden)
 }
 
 fn make_executable(range: &Range<usize>) -> Result<(), Refusal> {
     let start = range.start & !4095;
-    // SAFETY: nobody writes there any more.
+    // SAFETY: nothing writes there any more.
     let result = unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_EXEC) };
     result.map_err(|_| Refusal::Forbidden)
 }
 
-/// The displacement of a jump, from the byte behind it.
+/// The displacement of a jump, relative to the byte after it.
 fn displacement(behind: usize, target: usize) -> Option<[u8; 4]> {
     let distance = target.wrapping_sub(behind) as isize;
     Some(i32::try_from(distance).ok()?.to_le_bytes())
@@ -207,18 +214,20 @@ fn displacement(behind: usize, target: usize) -> Option<[u8; 4]> {
 fn write_jump(window: usize, site: &Site, slot: usize) {
     let mut bytes = [TRAP; table::WINDOW_BYTES_MAX];
     bytes[0] = JUMP;
-    // As far as the way back, which was checked; a byte less in either direction does not matter for slots of other pages.
+    // The same distance as the way back, which was checked; a byte less in either direction does
+    // not matter for slots in other pages.
     let Some(distance) = displacement(window + 5, slot) else { return };
     bytes[1..5].copy_from_slice(&distance);
-    // SAFETY: the window is writable now and was checked to be inside the code; nobody executes it (see `make_writable`).
+    // SAFETY: the window is writable now and was checked to be inside the code; nothing executes it
+    // (see `make_writable`).
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), window as *mut u8, usize::from(site.window_bytes)) };
 }
 
-/// `lea r11, [rip + 5]`: what stands behind the jump that follows.
+/// `lea r11, [rip + 5]`: the address after the following jump.
 const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
-/// The code of a slot for a site that is found later: the way back is where a word says.
+/// The code of a slot for a site that is found later: a word holds its return address.
 fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> {
     const JUMP_BY_WORD: [u8; 2] = [0xff, 0x25];
     let mut bytes = [TRAP; SLOT_BYTES];
@@ -234,12 +243,12 @@ fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> 
     push(&CALL);
     let behind = slot + push(&JUMP_BY_WORD) + 4;
     push(&displacement(behind, back)?);
-    // Nobody knows yet where it will have been called from.
+    // The call's address is not known yet.
     bytes[SLOT_RETURN..].fill(0);
     Some(bytes)
 }
 
-/// Whether a site is one at which threads or children in the same memory begin.
+/// Whether a site creates threads or children in the same memory.
 fn makes_threads(site: &Site) -> bool {
     const NUMBERS: [i64; 3] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_vfork];
     let number = match site.code {
@@ -249,7 +258,7 @@ fn makes_threads(site: &Site) -> bool {
     NUMBERS.contains(&i64::from(number))
 }
 
-/// The code of a slot; none if something is too far away.
+/// The code of a slot; `None` if a target is too far away.
 fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT_BYTES]> {
     let mut bytes = [TRAP; SLOT_BYTES];
     let before = usize::from(site.before_bytes);

@@ -1,11 +1,14 @@
-//! Whose a path is: the mount's or the kernel's.
+//! The path owner of a path: the mount or the kernel.
 //!
-//! A path can change sides on its way, in both directions and several times: by a symbolic link with an absolute target, by `..` above the mount, by a
-//! symbolic link of the system. So every call by path is a loop: find out whose it is; if it is ours, walk; if the walk left the mount, begin again with
-//! what is left of the path. What ends on the kernel's side goes to the kernel, rewritten if it was once on ours.
+//! A path can change its owner on the way, in both directions and several times: by a symbolic link
+//! with an absolute target, by `..` above the mount, by a symbolic link of the host. So every call
+//! by path is a loop: determine the owner; if it is the image, walk; if the walk left the mount,
+//! start again with the rest of the path. A path that ends on the kernel's side goes to the kernel,
+//! rewritten if it passed through the mount.
 //!
-//! The filter sends here what begins like the mount or parts from it in a way that needs a closer look. Paths of the kernel are taken to pieces only if they
-//! name the mount's last component behind a `..` or a doubled slash; each piece then costs a call (readlink).
+//! The filter sends paths here that begin like the mount, or differ from it in a way that needs a
+//! closer look. Paths of the host are resolved by component only if they contain the mount's last
+//! component after a `..` or a doubled slash; each component then costs a call (readlink).
 
 use super::context::PATH_ROOM_BYTES;
 use super::processes::{self, Session};
@@ -15,7 +18,7 @@ use engine::Node;
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, WalkStart};
 use posix::{Errno, Result};
 
-/// Where relative paths begin.
+/// The start of relative paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Directory {
     /// The working directory.
@@ -25,9 +28,9 @@ pub enum Directory {
 }
 
 impl Directory {
-    /// From the argument of a call.
+    /// Converts a call's argument.
     pub fn from_raw(argument: u64) -> Directory {
-        // The kernel looks at the lower half only.
+        // The kernel reads the lower half only.
         match argument as i32 {
             libc::AT_FDCWD => Directory::Working,
             fd => Directory::Descriptor(fd as u32),
@@ -35,25 +38,25 @@ impl Directory {
     }
 }
 
-/// Whose a path is.
+/// The owner of a path.
 #[derive(Debug, Clone, Copy)]
 pub enum PathOwner {
-    /// Ours: the path goes on at `offset` of its buffer.
+    /// The image: the path continues at `offset` of its buffer.
     Directfs {
-        /// Where a walk begins.
+        /// Start of the walk.
         walk_start: WalkStart,
-        /// Where the rest of the path is in its buffer.
+        /// Offset of the path's rest in its buffer.
         offset: usize,
-        /// Bytes up to its end.
+        /// Offset of its end.
         end: usize,
-        /// A reference that the caller has to give back.
+        /// A reference that the caller must release.
         retained: Option<Node>,
     },
-    /// The kernel's.
+    /// The host.
     Host,
 }
 
-/// Finds out whose the path in `path[..length]` is.
+/// Determines the owner of the path in `path[..length]`.
 #[inline(always)]
 pub fn locate(
     server: &'static Server,
@@ -73,7 +76,7 @@ pub fn locate(
     locate_farther(server, session, directory, path, length, host)
 }
 
-/// The same for paths that do not begin at a working directory of ours.
+/// The same for paths that do not begin at a working directory in the image.
 fn locate_farther(
     server: &'static Server,
     session: &Session<'_>,
@@ -93,7 +96,8 @@ fn locate_farther(
         Directory::Descriptor(fd) => match session.process.file(session.caller.thread, fd) {
             Some(file) => {
                 let node = file.node();
-                // The description may be closed by another thread during the walk; a thread alone keeps it by its descriptor.
+                // Another thread may close the description during the walk; in a single thread the
+                // descriptor keeps it.
                 let retained = processes::has_threads().then_some(node);
                 if retained.is_some() {
                     session.caller.thread.retain(node)?;
@@ -111,7 +115,8 @@ fn locate_farther(
     enter_mount(server, session, Some(directory), path, length, host)
 }
 
-/// Where a path of ours begins, if that is plain, and at what offset it goes on. What is at a descriptor is for the caller to know.
+/// The start of a path in the image, and the offset at which it continues, if a simple check
+/// suffices. The caller looks up descriptors.
 #[inline]
 pub fn begin(
     server: &'static Server,
@@ -131,7 +136,7 @@ pub fn begin(
     Some((walk_start(start), 0))
 }
 
-/// What follows a mount directory in a path; none if the path does not lead into it by its bytes.
+/// The offset after the mount directory in a path; `None` if the path does not begin with it.
 fn below(mount: &[u8], path: &[u8]) -> Option<usize> {
     let rest = path.strip_prefix(mount)?;
     matches!(rest.first(), None | Some(b'/')).then_some(mount.len())
@@ -148,7 +153,7 @@ fn at_root(server: &Server, path: &mut [u8; PATH_ROOM_BYTES], offset: usize, len
     PathOwner::Directfs { walk_start, offset, end, retained: None }
 }
 
-/// Whether what a path of the kernel's leads to may be a directory above the mount.
+/// Whether the target of a host path may be a directory above the mount.
 pub fn may_be_above(server: &Server, directory: Directory, path: &[u8]) -> bool {
     if path.first() == Some(&b'/') {
         let end = path.len() - path.iter().rev().take_while(|&&byte| byte == b'/').count();
@@ -161,7 +166,7 @@ pub fn may_be_above(server: &Server, directory: Directory, path: &[u8]) -> bool 
     }
 }
 
-/// A path of the kernel that may come into the mount all the same.
+/// A path of the host that may lead into the mount.
 fn enter_mount(
     server: &'static Server,
     session: &Session<'_>,
@@ -170,13 +175,13 @@ fn enter_mount(
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
 ) -> Result<PathOwner> {
-    // Where descriptors have names, those that the program does not know of must not.
+    // Where descriptors have names, those that the program does not know of must not have one.
     fd_numbers::release_cached();
     let text = &path[..length];
     let working = b"/proc/self/cwd";
     if let (true, Some(directory)) = (text.starts_with(working), session.process.directory()) {
         let walk_start = WalkStart { root: server.root, start: directory, can_leave: true };
-        // A dot stands for the link itself, with what follows it.
+        // A dot denotes the link itself, followed by the rest.
         let dot = working.len() - 1;
         match text.get(working.len()) {
             None | Some(b'/') => {
@@ -192,7 +197,7 @@ fn enter_mount(
         let node = file.node();
         session.caller.thread.retain(node)?;
         let walk_start = WalkStart { root: server.root, start: node, can_leave: true };
-        // A dot before the rest, lest its slash mean the root.
+        // A dot precedes the rest, because a leading slash would refer to the root.
         let offset = length - rest.len() - 1;
         path[offset] = b'.';
         return Ok(PathOwner::Directfs { walk_start, offset, end: length, retained: Some(node) });
@@ -220,8 +225,9 @@ fn has_component(path: &[u8], wanted: &[u8]) -> bool {
     path.split(|&byte| byte == b'/').any(|part| part == wanted)
 }
 
-/// Walks a path on the kernel's side, one component after the other, until it is at the mount. Then the rest of the path is at the offset in `path` that is
-/// returned, with its new length. None: it does not get there, and `path` is as it was.
+/// Walks a path on the host's side, component by component, until it reaches the mount. Returns the
+/// offset of the path's rest in `path`, and the new length. `None`: it does not reach the mount,
+/// and `path` is unchanged.
 fn resolve_host(
     server: &Server,
     from: Option<Directory>,
@@ -229,7 +235,7 @@ fn resolve_host(
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
 ) -> Option<(usize, usize)> {
-    // `host` holds what is resolved so far in its first half, what is left to resolve at the end of its second.
+    // The first half of `host` holds the resolved part, the end of its second half the rest.
     let (done, left) = host.split_at_mut(user_memory::PATH_BYTES_MAX);
     let mut done_bytes = match from {
         None => 0,
@@ -290,7 +296,8 @@ fn resolve_host(
                         done_bytes = new_bytes;
                         begin = end;
                     }
-                    // On the way to a mount directory that is not there on the machine, directories above it may not be there either.
+                    // On the way to a mount directory that does not exist on the host, directories
+                    // above it may be missing too.
                     Err(_) if server.mount().starts_with(&done[..new_bytes]) && server.mount()[new_bytes] == b'/' => {
                         done_bytes = new_bytes;
                         begin = end;
@@ -302,7 +309,7 @@ fn resolve_host(
     }
 }
 
-/// The path of a directory of the kernel's, without a slash behind it: empty for the root.
+/// The path of a directory of the host, without a trailing slash: empty for the root.
 pub fn host_directory_path(directory: Directory, into: &mut [u8]) -> Option<usize> {
     let bytes = match directory {
         Directory::Working => sys::working_directory(into).ok()?,
@@ -321,7 +328,7 @@ pub fn host_directory_path(directory: Directory, into: &mut [u8]) -> Option<usiz
     }
 }
 
-/// After a walk left the mount: puts the path to go on with into `path`; its length.
+/// After a walk left the mount: writes the path to continue with into `path`; returns its length.
 pub fn resume_walk(server: &Server, exit: Exit, rest: &[u8], path: &mut [u8; PATH_ROOM_BYTES]) -> Result<usize> {
     let (above, rest) = match exit {
         Exit::Absolute => (&b""[..], rest),
@@ -339,7 +346,8 @@ pub fn resume_walk(server: &Server, exit: Exit, rest: &[u8], path: &mut [u8; PAT
     Ok(length)
 }
 
-/// Goes further up from a directory as long as a path says so: the directories above the mount need not be there on the machine.
+/// Moves up from a directory while the path says so: the directories above the mount need not exist
+/// on the host.
 fn climb<'a>(mut directory: &'a [u8], mut rest: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     loop {
         let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();

@@ -1,9 +1,9 @@
-//! Paths of the kernel that name descriptors: /proc/self/fd/N and its kin.
+//! Paths of the kernel that name descriptors: /proc/self/fd/N and similar ones.
 
 use super::sys;
 use crate::handoff::number;
 
-/// The descriptor of this process that a path names, if it names nothing behind it.
+/// The descriptor of this process that a path names, if nothing follows it.
 pub fn descriptor_of(path: &[u8]) -> Option<u32> {
     match split(path)? {
         (fd, b"") => Some(fd),
@@ -32,7 +32,7 @@ pub fn split(path: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::try_from(number(fd)?).ok()?, rest))
 }
 
-/// Up to a slash, and from there on.
+/// Splits at the first slash, which belongs to the second part.
 fn cut(path: &[u8]) -> (&[u8], &[u8]) {
     let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
     path.split_at(end)

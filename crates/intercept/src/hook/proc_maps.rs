@@ -1,8 +1,8 @@
-//! What is mapped into this process, as /proc/self/maps has it.
+//! Mappings of this process, from /proc/self/maps.
 
 use super::sys;
 
-/// Longest line with a path in full.
+/// Longest line with a complete path.
 const LINE_BYTES_MAX: usize = 4096 + 128;
 
 /// One mapping.
@@ -10,9 +10,9 @@ const LINE_BYTES_MAX: usize = 4096 + 128;
 pub struct Mapping<'l> {
     /// First address.
     pub start: usize,
-    /// Behind the last.
+    /// Address after the last.
     pub end: usize,
-    /// Where in the file it begins.
+    /// Offset of its start in the file.
     pub offset: u64,
     /// The file; empty if there is none.
     pub path: &'l [u8],
@@ -20,7 +20,7 @@ pub struct Mapping<'l> {
     pub is_code: bool,
 }
 
-/// Calls for every mapping, in the order of addresses.
+/// Calls `visit` for every mapping, in the order of addresses.
 pub fn for_each(mut visit: impl FnMut(&Mapping<'_>)) -> Result<(), i64> {
     let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY)?;
     let mut buffer = [0u8; 2 * LINE_BYTES_MAX];
@@ -41,7 +41,7 @@ pub fn for_each(mut visit: impl FnMut(&Mapping<'_>)) -> Result<(), i64> {
         buffer.copy_within(begin..held, 0);
         held -= begin;
         if held == buffer.len() {
-            // A line longer than any path: its rest is no line of its own.
+            // A line longer than any path: its rest must not be parsed as a line.
             return Err(-i64::from(libc::ENAMETOOLONG));
         }
     }

@@ -1,13 +1,19 @@
-//! Processes: their slots over fork, exec and exit; the working directory, the umask and whom they act for.
+//! Processes: their slots across fork, exec and exit; the working directory, the umask and the
+//! credentials.
 //!
-//! A child is known before it runs: the parent makes its slot with copies of all that it inherits.
+//! A child is recorded before it runs: the parent prepares its slot with copies of everything that
+//! it inherits.
 //!
-//! - A child with memory of its own is made here, inside the dispatcher, since both go on from the same place; it takes its slot at once.
-//! - A child in its parent's memory (vfork, posix_spawn) is made by the call at its site. Parent and child then share everything in here, while the parent's thread waits
-//!   for it; `forked_by` in the thread's words has either ask who it is. The child gets a process and a place in the engine of its own.
-//!   In the filter's tables it only adds: what it gives up may still be the parent's. A byte too many costs a look at the true table.
+//! - A child with its own memory is created here, inside the dispatcher, because both continue from
+//!   the same place; it takes its slot at once.
+//! - A child in its parent's memory (vfork, posix_spawn) is created by the call at its site. Parent
+//!   and child then share the library's state, while the parent's thread waits for the child.
+//!   `forked_by` in the thread's words makes each of them check which one it is. The child gets its
+//!   own process and place in the engine. It only adds to the filter's tables: a descriptor that it
+//!   closes may still be the parent's. A byte too many costs a lookup in the true table.
 //!
-//! Invariant: [`main`] is set by the constructor, and by the child of a fork before it does anything else; otherwise only read.
+//! Invariant: [`main`] is set by the constructor, and by the child of a fork before it does
+//! anything else; otherwise it is only read.
 
 use super::call::{Call, native_with};
 use super::dispatch::{NATIVE, done};
@@ -30,21 +36,23 @@ use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::process::{ChildNumber, Fork, Process, Processes};
 use posix::{CachedReference, Errno, OpenFile, Result};
 
-/// Who calls: a thread acting for somebody, in a process.
+/// The calling thread with its credentials, in a process.
 #[derive(Clone, Copy)]
 pub struct Session<'c> {
     /// The thread.
     pub caller: Calling<'c>,
     /// The process.
     pub process: &'c Process<'static>,
-    /// Whether that is a child which runs in its parent's memory.
+    /// Whether it is a child that runs in its parent's memory.
     pub is_child: bool,
-    /// The working directory of a process with several threads, which this one keeps: taken once, so that they need not count one another's calls.
+    /// In a process with several threads: this thread's reference to the working directory. It is
+    /// taken once, so that calls of several threads share no counter.
     pub cached_directory: &'c CachedReference,
 }
 
 impl Session<'_> {
-    /// The working directory, if it is ours: it stays what it is for the time of the call, even if another thread goes elsewhere.
+    /// The working directory, if it is in the image: it stays valid for the call, even if another
+    /// thread changes it.
     #[inline]
     pub fn directory(&self) -> Option<Node> {
         let now = self.process.directory();
@@ -54,7 +62,7 @@ impl Session<'_> {
         now
     }
 
-    /// Keeps the working directory of now.
+    /// Takes a reference to the present working directory.
     #[cold]
     fn follow(&self) -> Option<Node> {
         let thread = self.caller.thread;
@@ -62,7 +70,8 @@ impl Session<'_> {
         loop {
             let visit = thread.visit();
             let now = self.process.directory()?;
-            // While the visit lasts it is not used for something else, even if the process has left it since.
+            // During the visit its cachelet is not reused, even if the process has left the
+            // directory since.
             let Some(taken) = visit.begin_at(now).ok().and_then(|seen| visit.take(seen)) else { continue };
             drop(visit);
             thread.record_reference(taken);
@@ -81,7 +90,8 @@ static THREADS: AtomicBool = AtomicBool::new(false);
 /// This process.
 #[inline]
 pub fn main() -> &'static Process<'static> {
-    // SAFETY: set by the constructor, before anybody could serve a call; and by the child of a fork, which looks at it anew afterwards.
+    // SAFETY: set by the constructor before any call is served; and by the child of a fork, which
+    // obtains it anew afterwards.
     unsafe { (*MAIN.0.get()).assume_init_ref() }
 }
 
@@ -100,18 +110,18 @@ pub fn all(server: &'static Server) -> Result<Processes<'static>> {
     Processes::new(&server.fs)
 }
 
-/// Where this process comes from.
+/// Origin of this process.
 #[derive(Debug, Clone, Copy)]
 pub enum Origin {
-    /// It was started: by a program that told the number of the slot, or by the launcher.
+    /// It was started by a program that passed the number of the slot, or by the launcher.
     Exec(Option<u32>),
-    /// It is here already, in that slot.
+    /// It exists already, in that slot.
     Joined(u32),
 }
 
-/// For the constructor, before it enters: goes on with the process number of the slot that the
-/// process has already. One that it shared with others it gives up. A new process takes a number,
-/// by a description of its own in place of the one that it was handed.
+/// For the constructor, before it enters: continues with the process number of the process's
+/// existing slot. It gives up a number that it shared with others. A new process takes a number,
+/// with its own description in place of the one that it inherited.
 pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Result<()> {
     let processes = Processes::new(fs)?;
     let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
@@ -185,22 +195,23 @@ fn take(
     Ok(())
 }
 
-/// Whether the kernel's working directory is above the mount, so that relative paths may lead into it.
+/// Whether the kernel's working directory is above the mount, so that relative paths may lead into
+/// it.
 static ABOVE: AtomicBool = AtomicBool::new(false);
 
-/// Whether relative paths that are the kernel's may lead into the mount.
+/// Whether relative paths of the host may lead into the mount.
 pub fn is_above() -> bool {
     ABOVE.load(Relaxed)
 }
 
-/// Whether a directory of the kernel's, whose path (empty for the root) `ask` tells, is above the mount.
+/// Whether a directory of the host is above the mount; `ask` returns its path (empty for the root).
 pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
     let mut path = [0u8; user_memory::PATH_BYTES_MAX];
     let Some(length) = ask(&mut path) else { return false };
     server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
-/// Tells the filter which relative paths to send on.
+/// Tells the filter which relative paths to forward.
 fn record_directory(server: &Server, is_inside: bool) {
     let above =
         !is_inside && is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Working, into));
@@ -210,7 +221,7 @@ fn record_directory(server: &Server, is_inside: bool) {
 
 // Children.
 
-/// What a call says of the child that it makes.
+/// The arguments of a call for the child that it creates.
 struct ClonePlan {
     flags: u64,
     stack: u64,
@@ -218,14 +229,15 @@ struct ClonePlan {
 
 /// fork().
 pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
-    // SAFETY: a child with a copy of this memory goes on from here, as the parent does.
+    // SAFETY: a child with a copy of this memory continues from here, as the parent does.
     child_with_own_memory(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]) })
 }
 
 /// vfork().
 pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
     if call.context.is_child() {
-        // One child in another's memory is enough: this one gets a copy, for which the caller waits all the same.
+        // Only one level of children in shared memory is supported: this child gets a copy, and the
+        // caller waits for it all the same.
         let flags = (libc::SIGCHLD | CLONE_VFORK) as u64;
         // SAFETY: as in `fork`.
         return child_with_own_memory(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) });
@@ -239,14 +251,15 @@ pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
     let plan = ClonePlan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1] };
     make(call, &plan, &mut |flags| {
         let [_, stack, parent_tid, child_tid, tls, more] = arguments;
-        // SAFETY: as in `fork`; what the program asked for besides is done to the places that it named.
+        // SAFETY: as in `fork`; the kernel's other effects are at the addresses that the program
+        // passed.
         unsafe { sys::call(libc::SYS_clone, [flags, stack, parent_tid, child_tid, tls, more]) }
     })
 }
 
-/// `struct clone_args` in its first version, which all others begin with.
+/// `struct clone_args` in its first version, a prefix of all others.
 const CLONE_ARGS_BYTES_MIN: u64 = 64;
-/// No version is longer than this.
+/// Maximum size of any version.
 const CLONE_ARGS_WORDS_MAX: usize = 32;
 
 /// clone3(arguments, their size).
@@ -277,7 +290,7 @@ fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) 
         return Ok(NATIVE);
     }
     if has(CLONE_VM) {
-        // Without waiting for it both would use this thread's stack and words at a time.
+        // Without waiting, both would use this thread's stack and words at the same time.
         if !has(CLONE_VFORK) {
             return Err(Errno::ENOSYS);
         }
@@ -288,7 +301,8 @@ fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) 
     let flags = plan.flags & !(CLONE_VM as u64);
     if plan.stack != 0 {
         if has(CLONE_VM) {
-            // On a stack that it names, in a copy of the memory: made at its site, which cannot leave the flag out.
+            // A copy of the memory on a stack of its own must be made at the call's site, which
+            // cannot omit the flag.
             return Err(Errno::ENOSYS);
         }
         return child_in_shared_memory(call, flags);
@@ -306,8 +320,8 @@ fn fork_of(flags: u64, child: ChildNumber) -> Fork {
     }
 }
 
-/// A process number for a child. One that uses our descriptor table cannot hold a lock of its own:
-/// the kernel would drop it with the table, not with the child.
+/// A process number for a child. A child that uses its parent's descriptor table cannot hold its
+/// own lock: the kernel would drop the lock with the table, not with the child.
 fn take_child_number(session: &Session<'_>, flags: u64) -> Result<ChildNumber> {
     if flags & CLONE_FILES as u64 != 0 {
         return Ok(session.process.share_number());
@@ -319,16 +333,16 @@ fn take_child_number(session: &Session<'_>, flags: u64) -> Result<ChildNumber> {
     Ok(child)
 }
 
-/// In the parent, once the child is made or is not: the child alone holds its lock.
+/// In the parent, after the attempt to create the child: the child alone holds its lock.
 pub fn give_child_number(child: ChildNumber) {
     if let Some(description) = child.description {
-        // In this order: another thread may have the number as soon as it is free.
+        // In this order: another thread may get the number as soon as it is free.
         descriptors::unprotect(description);
         descriptors::close_placeholder(description as u32);
     }
 }
 
-/// In a child with memory of its own: its number, and its lock at the usual descriptor.
+/// In a child with its own memory: its number, and its lock at the usual descriptor.
 fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     if let (Some(description), Some(usual)) = (child.description, server.fs.liveness_description()) {
         descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0);
@@ -337,7 +351,7 @@ fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     server.fs.set_process_number(child.number, child.description.is_none());
 }
 
-/// Makes a child with a copy of our memory, here: parent and child both go on behind it.
+/// Creates a child with a copy of this memory, here: parent and child both continue after it.
 fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let session = context.begin(server)?.session;
@@ -374,7 +388,8 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     Ok(done(0))
 }
 
-/// Parked numbers and children: one that shares our table would not know of them, and one that comes with a descriptor of its own needs a number.
+/// Children and cached placeholders: a child that shares the table would not know of them, and one
+/// that brings its own descriptor needs a number.
 fn share_numbers(flags: u64, is_child: bool) {
     if is_child {
         return;
@@ -387,7 +402,7 @@ fn share_numbers(flags: u64, is_child: bool) {
     }
 }
 
-/// Has a child made at the call's site, which runs in our memory while this thread waits.
+/// Has the call's site create a child, which runs in this memory while this thread waits.
 fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let session = context.begin(server)?.session;
@@ -402,7 +417,8 @@ fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// After a child was made in our memory: finds out whether this is the child or the parent, and puts things in their order.
+/// After a child was created in this memory: determines whether this is the child or the parent,
+/// and sets the state accordingly.
 #[cold]
 pub fn after_shared_memory_child(server: &'static Server, context: &mut context::Context) {
     let words = thread_words();
@@ -427,7 +443,7 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
     record_directory(server, inside.session.process.directory().is_some());
 }
 
-/// exit_group(status): gives back what the process holds. The kernel does the rest.
+/// exit_group(status): releases what the process holds. The kernel does the rest.
 pub fn exit_group(call: &mut Call<'_>) -> Result<Verdict> {
     if let Ok(inside) = call.begin() {
         inside.session.process.exit(inside.session.caller.thread);
@@ -448,9 +464,10 @@ pub fn exit(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-// What a process is.
+// Attributes of a process.
 
-/// After a chdir: `target` is a directory of ours with a reference that this takes; without one the kernel's directory counts, if the call went there.
+/// After a chdir: `target` is a directory of the image with a reference that this function takes.
+/// Without a target the kernel's directory counts, if the call succeeded.
 pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<Node>) -> Result<Verdict> {
     let (frame, server) = (call.frame, call.server);
     let verdict = match (target, verdict.next) {
@@ -463,7 +480,7 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
         return Ok(verdict);
     }
     let left = match session.process.directory() {
-        // The kernel's has been left before.
+        // The host's directory has been left before.
         Some(_) => Ok(()),
         None => target.map_or(Ok(()), |_| kernel_objects::leave_host_directory()),
     };
@@ -473,7 +490,7 @@ pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<No
     }
     set?;
     if is_child {
-        // The parent's paths are looked at, too.
+        // The parent's paths reach the dispatcher, too.
         DIRECTFS_CWD.store(1, Relaxed);
         ABOVE.store(true, Relaxed);
     } else {
@@ -488,7 +505,7 @@ pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
     change_to(call, fd)
 }
 
-/// Goes to the directory of a descriptor.
+/// Changes the working directory to that of a descriptor.
 pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
     let session = call.begin()?.session;
     let target = match session.process.file(session.caller.thread, fd) {
@@ -520,7 +537,8 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(length as i64))
 }
 
-/// The path of a directory with a zero behind it, written to the end of `into`; where it begins. ENOENT if it was removed.
+/// Writes the path of a directory with a zero byte to the end of `into`; returns where it begins.
+/// ENOENT if the directory was removed.
 pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mut [u8]) -> Result<usize> {
     let mut start = into.len() - 1;
     into[start] = 0;
@@ -534,7 +552,7 @@ pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mu
         let number = caller.thread.parent(current)?;
         let parent = caller.thread.node(number, None)?;
         let parent = posix::NodeRef::owned(caller.thread, parent);
-        // A rename between the two: its new place is found the next time round.
+        // A rename happened between the two: the next round finds the new place.
         let Ok(length) = caller.thread.name_of(parent.node(), current.number, &mut name) else {
             if caller.thread.parent(current)? == number {
                 return Err(Errno::ENOENT);
@@ -554,7 +572,8 @@ pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mu
     Ok(start)
 }
 
-/// What names an open file: its path, as far as that is known; otherwise the mount and the inode number, as for a file that was removed.
+/// The name of an open file: its path, as far as known; otherwise the mount and the inode number,
+/// as for a removed file.
 pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
     if file.kind() == FileKind::Directory {
         return path_of(server, caller, file.node(), into);
@@ -591,7 +610,7 @@ pub fn umask(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(native_with(frame, frame.arguments()))
 }
 
-/// setuid and all others that change whom the process acts for: the kernel decides, then it is asked.
+/// setuid and all other calls that change the identity: the kernel decides, and is queried again.
 pub fn change_identity(call: &mut Call<'_>) -> Result<Verdict> {
     let verdict = native_with(call.frame, call.arguments());
     identity::invalidate();

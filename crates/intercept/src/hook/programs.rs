@@ -1,16 +1,17 @@
-//! What a file is that is to be run, by its first bytes.
+//! The kind of an executable file, by its first bytes.
 
 use core::ops::Range;
 
-/// Bytes that are looked at: headers, notes and the loader's name lie there in every program that linkers make.
+/// Number of bytes that are read: in every linked program they contain headers, notes and the
+/// loader's name.
 pub const HEAD_BYTES: usize = 4096;
-/// Bytes of a script's first line, as the kernel has it.
+/// Maximum length of a script's first line, as in the kernel.
 const LINE_BYTES_MAX: usize = 255;
 
 /// A kind of program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramKind {
-    /// For an interpreter, perhaps with one argument: where both stand in the head.
+    /// For an interpreter, perhaps with one argument: the range of each in the head.
     Script(Range<usize>, Option<Range<usize>>),
     /// With the loader of glibc, which loads the library.
     Dynamic,
@@ -18,9 +19,9 @@ pub enum ProgramKind {
     Static,
     /// With another loader.
     Foreign,
-    /// With the loader, but most system calls are made by code of its own: a program in Go.
+    /// With the loader, but most system calls come from its own code: a program in Go.
     Own,
-    /// Something else: the kernel knows what to say.
+    /// Anything else: the kernel reports the error.
     Unknown,
 }
 
@@ -72,7 +73,7 @@ fn program(head: &[u8]) -> Option<ProgramKind> {
                 kind =
                     if name.starts_with(b"ld-linux-x86-64.so") { ProgramKind::Dynamic } else { ProgramKind::Foreign };
             }
-            // Notes that lie further behind are not those of Go's linker.
+            // Notes further behind are not those of Go's linker.
             (PT_NOTE, ProgramKind::Dynamic) if head.get(start..).is_some_and(|notes| has_go_note(notes, bytes)) => {
                 kind = ProgramKind::Own;
             }
@@ -82,7 +83,7 @@ fn program(head: &[u8]) -> Option<ProgramKind> {
     Some(kind)
 }
 
-/// Whether one of the notes is by Go.
+/// Whether one of the notes is Go's.
 fn has_go_note(notes: &[u8], bytes: usize) -> bool {
     const HEAD: usize = 12;
     let notes = &notes[..bytes.min(notes.len())];
@@ -126,7 +127,7 @@ mod tests {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         assert_eq!(kind_of(&bytes[..HEAD_BYTES]), ProgramKind::Dynamic);
         for length in 0..HEAD_BYTES {
-            // Whatever is cut off: no panic.
+            // Truncation at any length does not panic.
             kind_of(&bytes[..length]);
         }
         let note = b"\x04\0\0\0\x08\0\0\0\x04\0\0\0Go\0\0buildid\0";

@@ -1,4 +1,4 @@
-//! Calls by two paths: renames and links. Each of the two may be ours or the kernel's.
+//! Calls by two paths: renames and links. Each path may be the image's or the host's.
 
 use super::call::{Call, native_with};
 use super::context::{Inside, PATH_ROOM_BYTES};
@@ -13,10 +13,10 @@ use pmem::Direct;
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, WalkStart};
 use posix::{Errno, NodeRef, Result};
 
-/// What one of two paths came to.
+/// Result of resolving one of two paths.
 enum Side<T> {
     Directfs(T),
-    /// The kernel's; true: its path was rewritten.
+    /// The host's; true: its path was rewritten.
     Host(bool),
 }
 
@@ -53,7 +53,7 @@ fn side<T>(
     Err(Errno::ELOOP)
 }
 
-/// Lets the kernel do a call by two paths, of which some may have been rewritten.
+/// Has the kernel perform a call by two paths, some of which may have been rewritten.
 fn native_by_two(
     frame: &Frame,
     (from, from_path): (PathArguments, Option<&[u8]>),
@@ -70,7 +70,7 @@ fn native_by_two(
     native_with(frame, arguments)
 }
 
-/// EXDEV, or what the kernel says first: that there is no such file.
+/// EXDEV, unless the kernel's ENOENT takes precedence.
 fn across(by: PathArguments, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
     let directory = match (rewritten, by.directory) {
         (None, Some(index)) => arguments[index],
@@ -79,12 +79,14 @@ fn across(by: PathArguments, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> 
     let path = rewritten.map_or(arguments[by.path], |path| path.as_ptr() as u64);
     let mut status = core::mem::MaybeUninit::<libc::stat>::uninit();
     let flags = AT_SYMLINK_NOFOLLOW as u64;
-    // SAFETY: the kernel writes a status, for which there is room; the path is the program's or ends with a zero.
+    // SAFETY: the kernel writes a status, for which there is room; the path is the program's or
+    // ends with a zero byte.
     let result = unsafe { sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]) };
     if result < 0 { Errno(-result as i32) } else { Errno::EXDEV }
 }
 
-/// What the kernel says of a new name on its side for a file of ours: EXDEV, or first what is wrong with its directory.
+/// The error for a new name on the host's side of a file of the image: EXDEV, unless an error of
+/// its directory takes precedence.
 fn host_target_error(by: PathArguments, arguments: &[u64; 6], rewritten: Option<&[u8]>) -> Errno {
     let mut text = [0u8; user_memory::PATH_BYTES_MAX];
     let length = match rewritten {
@@ -97,7 +99,7 @@ fn host_target_error(by: PathArguments, arguments: &[u64; 6], rewritten: Option<
         Err(error) => return error,
     };
     let name_end = length - text[..length].iter().rev().take_while(|&&byte| byte == b'/').count();
-    // The slash before the name stays: what it follows is a directory.
+    // The slash before the name stays: the part before it must be a directory.
     match text[..name_end].iter().rposition(|&byte| byte == b'/') {
         Some(slash) => text[slash + 1] = 0,
         None => text[..2].copy_from_slice(b".\0"),
@@ -112,10 +114,11 @@ fn host_target_error(by: PathArguments, arguments: &[u64; 6], rewritten: Option<
     }
 }
 
-/// Where a path begins, and what is to be walked from there.
+/// The start of a path, and the rest to walk from there.
 type Way<'w> = (&'w WalkStart, &'w [u8]);
 
-/// Runs `call` if both paths are ours. None: they are not, or `call` says that they do not lead to their ends without links; nothing was done then.
+/// Runs `call` if both paths are the image's. `None`: they are not, or `call` reports that they do
+/// not lead to their ends without links; nothing was done then.
 fn both_fast(
     server: &'static Server,
     session: &super::processes::Session<'_>,

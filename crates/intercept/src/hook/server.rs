@@ -1,4 +1,4 @@
-//! The file system as this process has it: the two regions, and the mount.
+//! The file system in this process: the two regions, and the mount.
 //!
 //! Invariant: set up by the constructor, before other threads and hooked calls; later only read.
 
@@ -15,22 +15,22 @@ use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
 use pmem::{Direct, Region};
 use posix::host::PLATFORM;
 
-/// What serves calls.
+/// The state that serves calls.
 pub struct Server {
     /// The file system.
     pub fs: Fs<Direct>,
-    /// The root directory. The reference is never given back: the root stays in any case.
+    /// The root directory. The reference is never released: the root always stays.
     pub root: Node,
     /// The mount directory.
     mount: [u8; PREFIX_BYTES_MAX],
     mount_bytes: usize,
-    /// What `st_dev` says.
+    /// Value of `st_dev`.
     pub device: u64,
     /// Base of the image in this process.
     pub image_base: usize,
     /// Base of the DRAM region.
     pub region_base: usize,
-    /// Bytes of the two.
+    /// Sizes of the two regions.
     lengths: [usize; 2],
 }
 
@@ -56,23 +56,23 @@ pub fn get() -> Option<&'static Server> {
     Some(unsafe { (*SERVER.0.get()).assume_init_ref() })
 }
 
-/// Whether the image was cut off, or this process lost its place: nothing of it is to be believed.
+/// Whether the image was truncated, or this process lost its place: then no data of it is reliable.
 #[inline]
 pub fn has_failed() -> bool {
     STATE.load(Relaxed) >= FAILED
 }
 
-/// Whether this process lost its place: what the shared tables say of it is another's.
+/// Whether this process lost its place: the shared tables hold another process under its number.
 pub fn is_lost() -> bool {
     STATE.load(Relaxed) == LOST
 }
 
-/// This process lost its place.
+/// Records that this process lost its place.
 pub fn lose() {
     STATE.store(LOST, Relaxed);
 }
 
-/// Gives the file system up.
+/// Marks the file system as failed.
 pub fn fail() {
     STATE.store(FAILED, Relaxed);
 }
@@ -89,7 +89,7 @@ impl Server {
         [self.image_base..self.image_base + image, self.region_base..self.region_base + region]
     }
 
-    /// The directory in which the mount directory is, or would be.
+    /// The directory that contains, or would contain, the mount directory.
     pub fn above(&self) -> &[u8] {
         let mount = self.mount();
         match mount.iter().rposition(|&byte| byte == b'/') {
@@ -99,7 +99,8 @@ impl Server {
     }
 }
 
-/// Attaches as the launcher says. Ends the program if that fails: it must not work on another file system.
+/// Attaches the image that the launcher handed over. On failure it ends the program, which must not
+/// work on another file system.
 ///
 /// `hint`: where the regions are to be mapped, the second one far below the first; zero: anywhere.
 /// `slot`: the index of the process's slot, if it has one already.
@@ -119,8 +120,8 @@ pub unsafe fn start(handoff: &HandoffRecord, mount: &[u8], hint: usize, slot: Op
         cached_files_max: handoff.cached_files_max,
         image: identity_of(handoff.image),
     };
-    // SAFETY: both are mapped whole, for as long as the process lives, and only regions access them; a mapping that may only be read
-    // is attached read-only, so nothing is stored.
+    // SAFETY: both are completely mapped for the life of the process, and only regions access them;
+    // a read-only mapping is attached read-only, so nothing is stored.
     let attached = unsafe {
         let pm = Region::new(image, handoff.image_bytes, Direct);
         let pm = if handoff.flushes { pm } else { pm.without_flushes() };
@@ -146,7 +147,7 @@ pub unsafe fn start(handoff: &HandoffRecord, mount: &[u8], hint: usize, slot: Op
     let (image_base, region_base) = (image as usize, region as usize);
     let lengths = [handoff.image_bytes as usize, handoff.region_bytes as usize];
     let server = Server { fs, root, mount: copy, mount_bytes: mount.len(), device, image_base, region_base, lengths };
-    // SAFETY: nobody else runs yet (the caller's promise).
+    // SAFETY: nothing else runs yet (the caller's promise).
     unsafe {
         (*SERVER.0.get()).write(server);
         let prefix = &mut *DIRECTFS_PREFIX.0.get();
@@ -156,7 +157,7 @@ pub unsafe fn start(handoff: &HandoffRecord, mount: &[u8], hint: usize, slot: Op
     STATE.store(SERVING, Relaxed);
 }
 
-/// The image's file, as far as it can be told without /proc.
+/// Identity of the image's file, as far as it is known without /proc.
 fn identity_of(image: i32) -> ImageIdentity {
     match sys::status(image) {
         Ok(status) => ImageIdentity { device: status.st_dev, inode: status.st_ino, boot: 0 },
@@ -164,7 +165,8 @@ fn identity_of(image: i32) -> ImageIdentity {
     }
 }
 
-/// A device number of no file system of the kernel: those of memory count from one, this one is far up, by the image's UUID.
+/// A device number that no kernel file system has: those in memory count from one; this one is far
+/// above, derived from the image's UUID.
 fn device(fs: &Fs<Direct>) -> u64 {
     const MINOR_MIN: u64 = 0x8_0000;
     let mixed = fs.pm().first::<Superblock>().map_or(0, |found| found.uuid[0].load() ^ found.uuid[1].load());
