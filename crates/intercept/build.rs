@@ -1,8 +1,10 @@
-//! Builds the preload library, so that one binary carries everything.
+//! Builds the preload library, so that one binary contains everything.
 //!
-//! The library has no std and no libc, hence another panic strategy and other linker arguments than the rest: it is a package of its own that
-//! contains this crate (without the launcher) and a few symbols. Cargo builds it here into a directory of its own, with the same toolchain;
-//! the outer build's flags, wrappers and target directory stay outside, so that the library is the same whoever builds it.
+//! The library has no std and no libc, hence another panic strategy and other linker arguments than
+//! the rest. So it is its own package that contains this crate (without the launcher) and a few
+//! symbols. Cargo builds it here into its own directory, with the same toolchain. The outer build's
+//! flags, wrappers and target directory are not passed on, so that every build produces the same
+//! library.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -33,7 +35,7 @@ fn build(manifest: &Path, target: &Path) -> PathBuf {
     cargo.args(["rustc", "--release", "--locked", "--quiet", "--manifest-path"]).arg(manifest);
     cargo.arg("--target-dir").arg(target);
     cargo.args(["--", "-C", "link-arg=-nostdlib", "-C", "link-arg=-nostartfiles"]);
-    // Its constructor goes before all others: their calls shall be seen.
+    // Its constructor precedes all others, so that their calls are seen.
     cargo.args([
         "-C",
         "link-arg=-Wl,-z,initfirst",
@@ -44,7 +46,7 @@ fn build(manifest: &Path, target: &Path) -> PathBuf {
         "-C",
         "link-arg=-Wl,-z,defs",
     ]);
-    // Unwinding (thread cancellation) passes through our frames.
+    // Unwinding (thread cancellation) passes through the library's frames.
     cargo.args(["-C", "force-unwind-tables=yes"]);
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();

@@ -1,4 +1,5 @@
-//! Runs a program with the library in it: `run [--counts FILE] PROGRAM ARGUMENTS`. For tests and measurements.
+//! Runs a program with the library in it: `run [--counts FILE] PROGRAM ARGUMENTS`. For tests and
+//! measurements.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;

@@ -1,16 +1,20 @@
-//! Finding where a library makes system calls, and what may be put there instead.
+//! Finds the system calls of a library, and the code that can replace them.
 //!
-//! A site is replaced by a five-byte jump, which is longer than the call instruction (two bytes). So instructions beside it move into the
-//! trampoline with it; together they are the *window*. Invariants of every window that is handed out:
+//! A site is replaced by a five-byte jump, which is longer than the call instruction (two bytes).
+//! So adjacent instructions move into the trampoline with it; together they are the *window*.
+//! Invariants of every window that the analysis returns:
 //!
 //! - It consists of whole instructions of one function as the unwind tables describe it.
-//! - Nothing enters it but at its first byte: no direct branch of any code in the library, no entry of a jump table, no relocation, symbol,
-//!   landing pad, function start or address taken by code. Where a function's branches cannot be known (it takes the address of a place
-//!   inside itself), it has no window at all.
-//! - No instruction in it calls, or changes the stack pointer, so that unwinding from the trampoline is the same as from the site.
-//! - Each instruction works elsewhere: position-independent, or with one displacement that is set when the trampoline is written.
+//! - Control enters it only at its first byte. Excluded are direct branches of any code in the
+//!   library, entries of jump tables, relocations, symbols, landing pads, function starts and
+//!   addresses taken by code. A function whose branches cannot be known (it takes an address inside
+//!   itself) has no window at all.
+//! - No instruction in it calls, or changes the stack pointer. So unwinding from the trampoline is
+//!   the same as from the site.
+//! - Each instruction works elsewhere: it is position-independent, or has one displacement that is
+//!   set when the trampoline is written.
 //!
-//! Where any of this is in doubt the site is left alone and counted.
+//! A site in doubt is left alone and counted.
 
 use crate::elf::{BadElf, Elf};
 use crate::routes::{self, Route};
@@ -22,20 +26,20 @@ use iced_x86::{
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// What was found in a library.
+/// Result of analysing a library.
 #[derive(Debug)]
 pub struct Analysis {
     /// Sites that can be replaced, by address.
     pub sites: Vec<Site>,
-    /// Sites of calls that are never ours, by their constant number.
+    /// Number of sites whose calls never concern the image, by their constant number.
     pub native: u32,
-    /// Addresses of sites for which there is no safe window.
+    /// Addresses of sites without a safe window.
     pub left_alone: Vec<u64>,
 }
 
-/// A jump takes this much.
+/// Size of a jump.
 const JUMP_BYTES: usize = 5;
-/// Farthest that a window starts before the call, in instructions.
+/// Maximum number of instructions in a window before the call.
 const BEFORE_MAX: usize = 4;
 
 /// Finds the sites of a library and their windows.
@@ -50,7 +54,7 @@ pub fn analyse(elf: &Elf<'_>) -> Result<Analysis, BadElf> {
     for range in &functions.ranges {
         sweep.mark(range.start);
         if range.start > end {
-            // Code that no table describes may branch anywhere too. Its own sites get no window.
+            // Code that no table describes may branch anywhere, too. Its own sites get no window.
             let instructions = sweep.scan(end..range.start)?;
             callers.push((None, instructions));
         }
@@ -74,7 +78,8 @@ pub fn analyse(elf: &Elf<'_>) -> Result<Analysis, BadElf> {
             let window = function.window(index, &mut info).filter(|_| !opaque);
             match window.or_else(|| function.plain_window(index)) {
                 Some(site) => analysis.sites.push(site),
-                // It stays as it is in any case; the bytes before it tell whether that matters.
+                // The site is left alone in any case; the bytes before it decide whether that
+                // matters.
                 None if number_before(elf, instructions[index].ip())
                     .is_some_and(|number| routes::of(number) == Route::Native) =>
                 {
@@ -87,7 +92,8 @@ pub fn analyse(elf: &Elf<'_>) -> Result<Analysis, BadElf> {
     Ok(analysis)
 }
 
-/// Sites of system calls in any program or library, found by decoding its functions; for those that cannot be analysed.
+/// Counts sites of system calls in any program or library by decoding its functions, also in those
+/// that cannot be analysed.
 pub fn count_calls(elf: &Elf<'_>) -> Result<usize, BadElf> {
     let functions = elf.functions()?;
     let mut sweep = Sweep::new(elf)?;
@@ -98,8 +104,8 @@ pub fn count_calls(elf: &Elf<'_>) -> Result<usize, BadElf> {
     Ok(count)
 }
 
-/// The number that the bytes before a call set. For code whose description ends in the middle, or begins too early, as that of clone and of the return from
-/// signals does in glibc.
+/// The number that the bytes before a call set. For code whose description ends in the middle, or
+/// begins too early, like that of clone and of the return from signals in glibc.
 fn number_before(elf: &Elf<'_>, call: u64) -> Option<u64> {
     match *elf.at(call.checked_sub(7)?).ok()?.first_chunk::<7>()? {
         [0x48, 0xc7, 0xc0, number @ ..] | [_, _, 0xb8, number @ ..] => Some(u64::from(u32::from_le_bytes(number))),
@@ -111,14 +117,14 @@ fn is_system_call(instruction: &Instruction) -> bool {
     instruction.mnemonic() == Mnemonic::Syscall
 }
 
-/// One pass over all code: who may be jumped to.
+/// One pass over all code, which finds the targets of jumps.
 struct Sweep<'e, 'b> {
     elf: &'e Elf<'b>,
     code: Vec<(u64, &'b [u8])>,
     targets: HashSet<u64>,
     /// Addresses inside functions that code takes.
     label_bases: HashSet<u64>,
-    /// Starts of functions: their addresses may be taken freely.
+    /// Starts of functions: taking their addresses is harmless.
     starts: HashSet<u64>,
 }
 
@@ -138,7 +144,7 @@ impl<'e, 'b> Sweep<'e, 'b> {
         }
     }
 
-    /// Decodes what of a range is code and marks what it may lead to.
+    /// Decodes the code of a range and marks its targets.
     fn scan(&mut self, range: Range<u64>) -> Result<Vec<Instruction>, BadElf> {
         let mut instructions = Vec::new();
         for (start, bytes) in self.code.clone() {
@@ -173,7 +179,8 @@ impl<'e, 'b> Sweep<'e, 'b> {
         }
     }
 
-    /// Marks all that a table of displacements relative to its own start can lead to. What is no such table only adds to what is avoided.
+    /// Marks all targets of a table of displacements relative to its own start. If it is no such
+    /// table, this only excludes more addresses.
     fn mark_jump_table(&mut self, table: u64) {
         let Ok(content) = self.elf.at(table) else { return };
         for entry in content.chunks_exact(4) {
@@ -187,7 +194,7 @@ impl<'e, 'b> Sweep<'e, 'b> {
     }
 }
 
-/// A function in which sites are looked at.
+/// A function whose sites are inspected.
 struct Function<'a, 'b> {
     instructions: &'a [Instruction],
     targets: &'a HashSet<u64>,
@@ -195,7 +202,7 @@ struct Function<'a, 'b> {
 }
 
 impl Function<'_, '_> {
-    /// The number of the call, where it is set right before it on every way.
+    /// The number of the call, if every path sets it right before the call.
     fn constant_number(&self, call: usize, info: &mut InstructionInfoFactory) -> Option<u64> {
         for index in (0..call).rev() {
             if self.targets.contains(&self.instructions[index + 1].ip()) {
@@ -217,9 +224,11 @@ impl Function<'_, '_> {
         None
     }
 
-    /// The window of a call that makes or ends a thread or process, where no other is found: the descriptions of these functions end in the middle, and what stands behind the
-    /// call runs on another stack. It is the instruction that sets the number and the call itself, if nothing leads between them. Where they stand
-    /// (written by hand in assembly) there are no jumps by address.
+    /// The window of a call that creates or ends a thread or process, if no other is found: the
+    /// descriptions of these functions end in the middle, and the code after the call runs on
+    /// another stack. It consists of the instruction that sets the number and the call itself, if
+    /// no branch leads between them. These calls are handwritten assembly, without jumps by
+    /// address.
     fn plain_window(&self, call: usize) -> Option<Site> {
         const NUMBERS: [i64; 6] =
             [libc::SYS_clone, libc::SYS_clone3, libc::SYS_vfork, libc::SYS_fork, libc::SYS_exit, libc::SYS_exit_group];
@@ -228,7 +237,8 @@ impl Function<'_, '_> {
         let call = self.instructions[call].ip();
         let start = call.checked_sub(SET_BYTES)?;
         let original = self.elf.at(start).ok()?.get(..(SET_BYTES + CALL_BYTES) as usize)?;
-        // The function's description may end before the call, so its instruction is not at hand: the bytes must be `mov eax, number`.
+        // The function's description may end before the call, so its instruction was not decoded:
+        // the bytes must be `mov eax, number`.
         let [0xb8, number @ .., 0x0f, 0x05] = *<&[u8; 7]>::try_from(original).ok()? else { return None };
         let entered = (start + 1..call + CALL_BYTES).any(|address| self.targets.contains(&address));
         if !NUMBERS.contains(&i64::from(u32::from_le_bytes(number))) || entered {
@@ -344,7 +354,7 @@ impl Function<'_, '_> {
     }
 }
 
-/// Notes the one displacement that a site may have.
+/// Records the one displacement that a site may have.
 fn set_fixup(site: &mut Site, at: usize, target: u64, tail: usize) -> Option<()> {
     if site.fixup != NO_FIXUP {
         return None;

@@ -1,6 +1,6 @@
 //! The directory with the preload library and the tables of call sites.
 //!
-//! Programs keep there what they find out about themselves, too (`hook::inline_syscalls`).
+//! Programs also cache results about themselves there (`hook::inline_syscalls`).
 //!
 //! Every program of a run maps the library executable and patches code by the tables. So the cache
 //! lies only in a [`TrustedDirectory`]: only root and the effective user can change anything on its
@@ -10,10 +10,10 @@
 //! Invariants:
 //!
 //! - The directory and its files belong to the effective user. Others cannot write them, but can
-//!   read them, since a program can go on as another user.
-//! - Files appear whole, by rename, under names that say what they are (build-id, checksum of the
-//!   library). So versions and concurrent launchers do not disturb each other.
-//! - Files are judged and read by one descriptor.
+//!   read them, because a program can continue as another user.
+//! - Files appear whole, by rename, under names that identify their content (build-id, checksum of
+//!   the library). So versions and concurrent launchers do not disturb each other.
+//! - Files are checked and read by one descriptor.
 
 use crate::analysis;
 use crate::elf::{BadElf, Elf};
@@ -25,15 +25,15 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The library that goes into programs.
+/// The library that is loaded into programs.
 static PRELOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libdirectfs_preload.so"));
 
-/// What is known of a library.
+/// Result of preparing a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prepared {
     /// Calls that cannot be replaced safely.
     pub left_alone: u32,
-    /// Whether the table was there already.
+    /// Whether the table existed already.
     pub was_there: bool,
 }
 
@@ -53,7 +53,7 @@ struct Candidate {
 }
 
 impl Cache {
-    /// The first candidate that is trusted, exists or can be made, and lets code run.
+    /// The first candidate that is trusted, exists or can be created, and permits code to run.
     pub fn open() -> Result<Cache, LaunchError> {
         let user = effective_user();
         // Without the file there are no user namespaces.
@@ -77,7 +77,7 @@ impl Cache {
         Err(LaunchError::NoCache(Refused(refused)))
     }
 
-    /// A cache in that directory, which is made if it is not there. `trusted`: the users that may
+    /// A cache in this directory, which is created if it is missing. `trusted`: the users that may
     /// own the components of its path.
     pub fn at(directory: &Path, trusted: &[u32]) -> Result<Cache, Refusal> {
         let directory = TrustedDirectory::open(directory, trusted)?;
@@ -92,7 +92,7 @@ impl Cache {
         &self.library
     }
 
-    /// Sees to it that there is a good table for a library of the system.
+    /// Ensures that a valid table for a library of the system exists.
     pub fn prepare(&self, library: &Path) -> Result<Prepared, LaunchError> {
         let unreadable = |error| LaunchError::Unreadable(library.to_path_buf(), error);
         let bytes = fs::read(library).map_err(unreadable)?;
@@ -118,7 +118,7 @@ impl Cache {
         Ok(Prepared { left_alone, was_there: false })
     }
 
-    /// The head of a table that is there, whole, and by this very version.
+    /// The header of an existing table that is complete, and written by this version.
     fn present(&self, name: &str, build_id: &[u8], library_bytes: usize) -> Option<Header> {
         let bytes = read(&self.directory, name).ok()?;
         let words: Vec<u64> =
@@ -159,8 +159,8 @@ fn candidates(user: u32, outside: u32, system: Option<u32>) -> Vec<Candidate> {
     first.into_iter().chain(for_all).chain(own).chain(late).collect()
 }
 
-/// What the parent of this user namespace calls a user, by the lines of `uid_map`. None if the user
-/// has no name in the namespace.
+/// The id of a user in the parent of this user namespace, by the lines of `uid_map`. `None` if the
+/// user has no id in the namespace.
 fn outside(uid_map: &str, user: u32) -> Option<u32> {
     uid_map.lines().find_map(|line| {
         let fields: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
@@ -170,7 +170,7 @@ fn outside(uid_map: &str, user: u32) -> Option<u32> {
     })
 }
 
-/// Sees to it that the directory holds the library, where every user can read it and code can run.
+/// Ensures that the directory holds the library, where every user can read it and code can run.
 fn put_library(directory: &TrustedDirectory, name: &str) -> io::Result<()> {
     let path = directory.path().as_os_str().as_encoded_bytes();
     if path.iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
@@ -208,7 +208,7 @@ fn header(build_id: &[u8], library_bytes: usize, left_alone: u32) -> Header {
     header
 }
 
-/// Which analysis, for which library: another one has tables of its own making.
+/// Identifies the analysis and its version: another one writes its own tables.
 fn writer_id() -> u64 {
     let sources = [&include_bytes!("analysis.rs")[..], include_bytes!("elf.rs"), PRELOAD];
     sources.iter().fold(0, |sum: u64, source| sum.rotate_left(1) ^ fingerprint(source))
@@ -219,7 +219,7 @@ fn fingerprint(bytes: &[u8]) -> u64 {
     table::checksum(&bytes.chunks(8).map(word).collect::<Vec<_>>())
 }
 
-/// Whether the directories above a place let every user pass.
+/// Whether the directories above a path let every user pass.
 fn is_reached_by_all(place: &Path) -> bool {
     const PASS_FOR_ALL: u32 = 0o111;
     let lets_pass =
@@ -227,18 +227,18 @@ fn is_reached_by_all(place: &Path) -> bool {
     place.ancestors().skip(1).all(lets_pass)
 }
 
-/// Checks that the system lets code from there run: mounts with `noexec` do not.
+/// Checks that the system permits code from there to run: mounts with `noexec` do not.
 fn check_executable(file: &File) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     const PAGE_BYTES: usize = 4096;
     let wanted = libc::PROT_READ | libc::PROT_EXEC;
-    // SAFETY: a new mapping at a place that the kernel chooses.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_BYTES, wanted, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
     if start == libc::MAP_FAILED {
         let error = io::Error::last_os_error();
         return Err(io::Error::new(error.kind(), format!("code cannot run from there (option noexec?): {error}")));
     }
-    // SAFETY: the mapping was made above, and has no other use.
+    // SAFETY: mapped above, without other users.
     unsafe { libc::munmap(start, PAGE_BYTES) };
     Ok(())
 }
@@ -273,7 +273,7 @@ mod tests {
         assert!(cache.prepare(library).unwrap().was_there);
     }
 
-    /// The entry saves only what legacy instructions change.
+    /// The entry saves only the state that legacy instructions change.
     #[test]
     fn the_library_uses_no_wide_vectors() {
         use iced_x86::{Decoder, DecoderOptions, EncodingKind};
@@ -282,7 +282,7 @@ mod tests {
             let bytes = elf.at(range.start).unwrap();
             let bytes = &bytes[..bytes.len().min((range.end - range.start) as usize)];
             for instruction in Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE).iter() {
-                // Slots are empty until they are written, and there is no code in them.
+                // Slots are empty until they are written, and contain no code.
                 assert_eq!(instruction.encoding(), EncodingKind::Legacy, "{:x}", instruction.ip());
             }
         }
@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// The library and a table at their places, but not by this user alone.
+    /// The library and a table exist, but other users can change them, too.
     #[test]
     fn files_that_others_can_write_are_replaced() {
         let library = Path::new("/lib64/ld-linux-x86-64.so.2");

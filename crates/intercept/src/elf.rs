@@ -1,10 +1,11 @@
-//! Reading shared libraries and programs: just what the analysis and the launcher ask.
+//! Reads shared libraries and programs, as far as the analysis and the launcher need it.
 //!
-//! Invariant: nothing in a file is trusted; every read is checked against the file's bounds, and what does not fit is [`BadElf`].
+//! Invariant: nothing in a file is trusted; every read is checked against the file's bounds, and a
+//! violation returns [`BadElf`].
 
 use std::ops::Range;
 
-/// Not a file that we can read: not ELF, not for this machine, or cut.
+/// The file cannot be read: not ELF, not for this machine, or truncated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an x86-64 ELF file, or damaged")]
 pub struct BadElf;
@@ -84,7 +85,7 @@ impl<'b> Elf<'b> {
         self.bytes.get(start..start.checked_add(bytes).ok_or(BadElf)?).ok_or(BadElf)
     }
 
-    /// What the file has at an address and behind, to the end of its segment.
+    /// The file's content from an address to the end of its segment.
     pub fn at(&self, address: u64) -> Result<&'b [u8]> {
         let within = |segment: &&Segment| {
             segment.kind == PT_LOAD
@@ -98,7 +99,7 @@ impl<'b> Elf<'b> {
         u32_at(self.at(address)?, 0)
     }
 
-    /// Addresses and contents of what is executable.
+    /// Addresses and contents of executable segments.
     pub fn code(&self) -> Result<Vec<(u64, &'b [u8])>> {
         let executable = |segment: &&Segment| segment.kind == PT_LOAD && segment.flags & FLAG_EXECUTE != 0;
         self.segments.iter().filter(executable).map(|segment| Ok((segment.address, self.content(segment)?))).collect()
@@ -111,7 +112,7 @@ impl<'b> Elf<'b> {
         Ok(Some(path.split(|&byte| byte == 0).next().unwrap_or(path)))
     }
 
-    /// The build-id: what names exactly these bytes of code.
+    /// The build-id, which identifies these bytes of code.
     pub fn build_id(&self) -> Result<Option<&'b [u8]>> {
         for segment in self.segments.iter().filter(|segment| segment.kind == PT_NOTE) {
             let mut notes = self.content(segment)?;
@@ -136,7 +137,7 @@ impl<'b> Elf<'b> {
         content.chunks_exact(16).map(|entry| Ok((u64_at(entry, 0)?, u64_at(entry, 8)?))).collect()
     }
 
-    /// Every address that a relocation or a dynamic symbol makes known at run time.
+    /// Every address that a relocation or a dynamic symbol publishes at run time.
     pub fn exposed_addresses(&self) -> Result<Vec<u64>> {
         const DT_SYMTAB: u64 = 6;
         const DT_STRTAB: u64 = 5;
@@ -159,7 +160,8 @@ impl<'b> Elf<'b> {
         if let (Some(table), Some(size)) = (value(DT_RELR), value(DT_RELRSZ)) {
             self.relative_words(self.at(table)?.get(..size as usize).ok_or(BadElf)?, &mut found)?;
         }
-        // Linkers put the strings right behind the symbols; what lies between and is no symbol only adds to what is avoided.
+        // Linkers put the strings directly after the symbols; anything else between them only
+        // excludes more addresses.
         if let (Some(symbols), Some(strings)) = (value(DT_SYMTAB), value(DT_STRTAB)) {
             let bytes = strings.checked_sub(symbols).ok_or(BadElf)? as usize;
             for symbol in self.at(symbols)?.get(..bytes).ok_or(BadElf)?.chunks_exact(24) {
@@ -193,9 +195,11 @@ impl<'b> Elf<'b> {
         segment.map(|segment| Ok((segment.address, self.content(segment)?))).transpose()
     }
 
-    /// The functions that the unwind tables describe, in order, and the landing pads of those that catch.
+    /// The functions that the unwind tables describe, in order, and the landing pads of those that
+    /// catch.
     pub fn functions(&self) -> Result<Functions> {
-        /// Encodings that all linkers for this machine use: relative to the table, or to the field, four bytes with sign.
+        /// Encodings that all linkers for this machine use: relative to the table, or to the field,
+        /// four bytes with sign.
         const TABLE_ENCODING: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
         let segment = self.segments.iter().find(|segment| segment.kind == PT_GNU_EH_FRAME).ok_or(BadElf)?;
         let table = self.content(segment)?;
@@ -255,7 +259,7 @@ impl<'b> Elf<'b> {
     }
 }
 
-/// What the unwind tables tell.
+/// Content of the unwind tables.
 #[derive(Debug)]
 pub struct Functions {
     /// Code of each function, by address.
@@ -269,7 +273,8 @@ struct Augmentation {
 }
 
 impl Augmentation {
-    /// Of a common entry, from its augmentation string on. Pointers to code must be relative and of four bytes.
+    /// Parses a common entry, from its augmentation string on. Pointers to code must be relative
+    /// and have four bytes.
     fn parse(entry: &[u8]) -> Result<Augmentation> {
         const RELATIVE_4: u8 = 0x1b;
         let mut reader = Reader { bytes: entry };

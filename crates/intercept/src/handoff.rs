@@ -1,33 +1,38 @@
-//! What the launcher and the programs that it starts agree on: how a process finds the file system.
+//! The handoff protocol between the launcher and the programs that it starts: how a process finds
+//! the file system.
 //!
-//! The launcher opens the image (`posix::image`), keeps it open until the last program has ended, and passes down four descriptors that are
-//! inherited over fork and exec. Their numbers are high, out of the way of programs, which can neither close nor see them by number:
+//! The launcher opens the image (`posix::image`), keeps it open until the last program has ended,
+//! and passes down four descriptors that are inherited across fork and exec. Their numbers are high
+//! and hidden from programs, which can neither close nor see them by number:
 //!
 //! | descriptor | what | opened |
 //! | --- | --- | --- |
-//! | image | the image's file: the *same open file description* on which the launcher holds the locks, so that the image stays in use while any program lives | as the launcher has it |
-//! | region | the file of the DRAM region (`/dev/shm`, or a memfd where the image is in memory) | for reading and writing |
-//! | placeholder | stands behind the descriptors of open files: see [`placeholder`](crate::launch::placeholder) | neither reading nor writing |
-//! | meeting | the directory in which the image's processes meet (`posix::image`): each process has an open file description of its own, with its liveness lock (`engine::Liveness`) | for reading |
+//! | image | the image's file: the *same open file description* on which the launcher holds the locks, so that the image stays in use while any program lives | as by the launcher |
+//! | region | the file of the DRAM region (`/dev/shm`, or a memfd if the image is in memory) | for reading and writing |
+//! | placeholder | the kernel's object behind the descriptors of open files: see [`placeholder`](crate::launch::placeholder) | neither reading nor writing |
+//! | meeting | the directory in which the image's processes meet (`posix::image`): each process has its own open file description, with its liveness lock (`engine::Liveness`) | for reading |
 //!
-//! and these entries of the environment, each of which a program that clears its environment passes on all the same:
+//! and these entries of the environment, which a program that clears its environment passes on all
+//! the same:
 //!
 //! | entry | meaning |
 //! | --- | --- |
-//! | `LD_PRELOAD` | the library first, then what the user had there |
-//! | `LD_AUDIT`, `DIRECTFS_EARLY` | where the loader needs the mount before the program begins (`hook::early`): the library first, then what the user had there; and room for an address |
+//! | `LD_PRELOAD` | the library first, then the user's own value |
+//! | `LD_AUDIT`, `DIRECTFS_EARLY` | if the loader needs the mount before the program starts (`hook::early`): the library first, then the user's own value; and room for an address |
 //! | `DIRECTFS_RUN` | path of the library; the tables of call sites lie beside it |
 //! | `DIRECTFS_IMAGE` | [`HandoffRecord`] as text: version, descriptors, lengths, limits |
 //! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |
 //! | `DIRECTFS_START` | only from the launcher: the first program's working directory, if that is in the mount: its path below the mount directory, beginning with a slash. Later programs do not get it |
-//! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps over exec, and the descriptor of its meeting directory (`slot,meeting`). Absent for the first program, which takes a slot of its own |
-//! | `DIRECTFS_PROGRAM` | only from a program: the path of the file that is being run, if that lies in the mount: the kernel runs a copy in memory |
-//! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`; if anything that it is given names the mount; without this entry it is refused with a line on standard error |
+//! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps across exec, and the descriptor of its meeting directory (`slot,meeting`). Absent for the first program, which takes its own slot |
+//! | `DIRECTFS_PROGRAM` | only from a program: the path of the executed file, if that lies in the mount: the kernel runs a copy in memory |
+//! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
 //!
-//! In each program the library's constructor maps image and region whole, attaches (`Fs::attach_shared`) and enters its process slot
-//! (`posix::process`). Without `DIRECTFS_IMAGE` the library is loaded but serves nothing.
+//! In each program the library's constructor maps image and region completely, attaches
+//! (`Fs::attach_shared`) and enters its process slot (`posix::process`). Without `DIRECTFS_IMAGE`
+//! the library is loaded but serves nothing.
 //!
-//! Invariant: a number or length here is believed only after fstat of the descriptor agrees; what does not fit ends the program with a line that says why.
+//! Invariant: a number or length here counts only if fstat of the descriptor agrees; otherwise the
+//! program ends with a message.
 
 /// The entry with the descriptors.
 pub const IMAGE: &[u8] = b"DIRECTFS_IMAGE=";
@@ -42,29 +47,32 @@ pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
 /// The entry with the path of the binary.
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
-/// First field of `DIRECTFS_IMAGE`; raised whenever anything here changes its meaning.
+/// First field of `DIRECTFS_IMAGE`; incremented whenever anything here changes its meaning.
 pub const VERSION: u64 = 3;
-/// Longest text of a contract, with its zero byte.
+/// Maximum length of a record's text, with its zero byte.
 pub const TEXT_BYTES_MAX: usize = 160;
-/// Where the launcher looks for free descriptor numbers, downwards if the limit is lower. Not far up: each fork copies the kernel's table up to the highest.
+/// Where the search for free descriptor numbers starts, downwards if the limit is lower. It is not
+/// higher because each fork copies the kernel's table up to the highest number.
 pub const DESCRIPTORS_FROM: i32 = 1000;
 
-/// What `DIRECTFS_IMAGE` says: `version,image,image_bytes,region,region_bytes,placeholder,meeting,cached_files_max,read_only,image_read_only,flushes` in decimal.
+/// Content of `DIRECTFS_IMAGE`:
+/// `version,image,image_bytes,region,region_bytes,placeholder,meeting,cached_files_max,read_only,image_read_only,flushes`
+/// in decimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// Descriptor of the image.
     pub image: i32,
-    /// Bytes of it to map, from its start.
+    /// Number of its bytes to map, from its start.
     pub image_bytes: u64,
     /// Descriptor of the DRAM region.
     pub region: i32,
-    /// Bytes of it to map.
+    /// Number of its bytes to map.
     pub region_bytes: u64,
-    /// Descriptor of which those of open files are duplicates.
+    /// Descriptor whose duplicates stand behind open files.
     pub placeholder: i32,
     /// Descriptor of the meeting directory.
     pub meeting: i32,
-    /// As the DRAM region was made with (`AttachOptions`).
+    /// As at the DRAM region's creation (`AttachOptions`).
     pub cached_files_max: u64,
     /// Programs may change nothing.
     pub read_only: bool,
@@ -78,7 +86,7 @@ pub struct HandoffRecord {
 const FIELDS: usize = 11;
 
 impl HandoffRecord {
-    /// Reads the value of the entry; none if it is not of this version or not whole.
+    /// Parses the value of the entry; `None` if it has another version or is incomplete.
     pub fn parse(text: &[u8]) -> Option<HandoffRecord> {
         let mut fields = [0u64; FIELDS];
         let mut count = 0;
@@ -116,7 +124,8 @@ impl HandoffRecord {
         })
     }
 
-    /// Writes the value of the entry; how many bytes it has. The room must be [`TEXT_BYTES_MAX`] at least.
+    /// Writes the value of the entry; returns its length. The buffer must have at least
+    /// [`TEXT_BYTES_MAX`].
     pub fn write(&self, into: &mut [u8]) -> usize {
         let fields = [
             VERSION,
@@ -143,7 +152,7 @@ impl HandoffRecord {
     }
 }
 
-/// A decimal number; none if it is none, or too large.
+/// Parses a decimal number; `None` if the text is invalid or the number too large.
 pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -154,7 +163,7 @@ pub fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Writes a decimal number; how many bytes it has (20 at most).
+/// Writes a decimal number; returns its length (20 at most).
 pub fn write_number(number: u64, into: &mut [u8]) -> usize {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
@@ -172,7 +181,8 @@ pub fn write_number(number: u64, into: &mut [u8]) -> usize {
     length
 }
 
-/// Whether a path can be a mount directory: absolute, in normal form, not the root, with room for the filter.
+/// Whether a path can be a mount directory: absolute, in normal form, not the root, and within the
+/// filter's limit.
 pub fn is_mount_directory(path: &[u8]) -> bool {
     path.len() > 1
         && path.len() < 4096

@@ -1,6 +1,7 @@
-//! Starting a program with the library in it.
+//! Starts a program with the library in it.
 //!
-//! Invariant: a program that the library cannot get into is refused here, with the reason, and not started.
+//! Invariant: a program into which the library cannot be loaded is refused here, with the reason,
+//! and not started.
 
 use crate::cache::{Cache, Refused};
 use crate::elf::{BadElf, Elf};
@@ -32,7 +33,7 @@ pub enum LaunchError {
     /// Something cannot be read.
     #[error("{path}: {1}", path = .0.display())]
     Unreadable(PathBuf, #[source] io::Error),
-    /// A library of the system that is not one.
+    /// A library of the system that is not an ELF library.
     #[error("{path}: not a library that can be prepared", path = .0.display())]
     BadLibrary(PathBuf),
     /// Neither a program for this machine nor a script.
@@ -41,38 +42,40 @@ pub enum LaunchError {
     /// No loader, so no preload library.
     #[error("{path}: a static program: it would not see the file system (use `directfs mount`)", path = .0.display())]
     Static(PathBuf),
-    /// Of another C library (musl, say), which starts libraries otherwise.
+    /// Of another C library (such as musl), which loads libraries differently.
     #[error("{path}: for a C library other than glibc, which is not supported (use `directfs mount`)", path = .0.display())]
     OtherLibrary(PathBuf),
     /// The loader ignores preload libraries there.
     #[error("{path}: a set-user-ID or set-group-ID program, into which nothing can be loaded (use `directfs mount`)", path = .0.display())]
     Privileged(PathBuf),
-    /// A script that starts a script, and so on.
+    /// Scripts that start scripts, beyond the limit.
     #[error("{path}: too many interpreters", path = .0.display())]
     TooManyInterpreters(PathBuf),
-    /// A library that could be used only in part.
+    /// A library that could be served only in part.
     #[error("{path}: {1} system calls cannot be replaced safely; programs would see only part of the file system", path = .0.display())]
     Unsafe(PathBuf, u32),
 }
 
-/// What the kernel allows.
+/// The kernel's limit.
 const INTERPRETERS_MAX: usize = 5;
 
-/// What a launched program is told of the file system beside the environment of [`command`].
+/// The file system of a launched program, beside the environment of [`command`].
 #[derive(Debug)]
 pub struct Serving<'a> {
     /// Descriptors and lengths.
     pub handoff: HandoffRecord,
     /// The mount directory.
     pub mount: &'a Path,
-    /// The working directory, as a path below the mount that begins with a slash; none if it is not in the mount.
+    /// The working directory, as a path below the mount that begins with a slash; `None` if it is
+    /// not in the mount.
     pub start: Option<&'a Path>,
     /// The binary that runs programs into which nothing can be loaded.
     pub binary: Option<&'a Path>,
 }
 
 impl Serving<'_> {
-    /// Sets the entries of the environment. The descriptors must be inheritable when the command starts.
+    /// Sets the entries of the environment. The descriptors must be inheritable when the command
+    /// starts.
     pub fn apply(&self, command: &mut Command) {
         let mut text = [0; handoff::TEXT_BYTES_MAX];
         let length = self.handoff.write(&mut text);
@@ -102,12 +105,13 @@ impl Serving<'_> {
         }
     }
 
-    /// Whether the loader needs the mount before the program begins; and whether paths to libraries are built into that.
+    /// Whether the loader needs the mount before the program starts; and whether paths to libraries
+    /// are built into the program.
     fn is_needed_early(&self, command: &Command) -> (bool, bool) {
         let mount = self.mount.as_os_str().as_bytes();
         let inside = early::ProgramInside { program: false, directory: self.start.is_some() };
         let by_environment = ["LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT"].into_iter().any(|name| {
-            // What the user has there; the command itself has the library there by now.
+            // The user's own value; the command's value names the library by now.
             std::env::var_os(name).is_some_and(|value| {
                 early::entry_leads_in(&[name.as_bytes(), b"=", value.as_bytes()].concat(), mount, inside)
             })
@@ -128,16 +132,17 @@ impl Serving<'_> {
     }
 }
 
-/// Makes the descriptor that stands behind every open file of ours, at a high number and inheritable.
-/// To poll and epoll it is what a regular file is. It can be neither read nor written, and not opened
-/// again through /proc, also by another process that gets it: so it never passes for an empty file.
+/// Creates the descriptor that stands behind every open file of the image, at a high number and
+/// inheritable. To poll and epoll it behaves like a regular file. It can be neither read nor
+/// written, nor reopened through /proc, also by another process that gets it: so it never passes
+/// for an empty file.
 ///
-/// That holds of a Landlock rule set and of secret memory, whichever the kernel has. Otherwise it is
-/// a directory that was removed.
+/// A Landlock rule set and secret memory have these properties, whichever the kernel supports.
+/// Otherwise it is a directory that was removed.
 pub fn placeholder() -> io::Result<OwnedFd> {
     const EXECUTE: u64 = 1;
     let attributes = [EXECUTE];
-    // SAFETY: the first reads the attribute; both make a descriptor, and change nothing else.
+    // SAFETY: the first reads the attribute; both create a descriptor, and change nothing else.
     let made = unsafe {
         match libc::syscall(libc::SYS_landlock_create_ruleset, attributes.as_ptr(), size_of_val(&attributes), 0) {
             ..0 => libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC),
@@ -148,7 +153,7 @@ pub fn placeholder() -> io::Result<OwnedFd> {
         let scratch = removed_directory()?;
         return inheritable(&scratch);
     }
-    // SAFETY: a new descriptor, which is ours alone.
+    // SAFETY: a new descriptor without other owners.
     inheritable(&unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
@@ -163,24 +168,25 @@ fn removed_directory() -> io::Result<OwnedFd> {
 /// A duplicate at a high number that programs inherit.
 pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills a structure of its own.
+    // SAFETY: fills a local structure.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    /// Descriptors that all this needs, with some to spare.
+    /// Number of descriptors that the library needs, with some to spare.
     const NEEDED: u64 = 16;
     let lowest = limit.rlim_cur.saturating_sub(NEEDED).min(handoff::DESCRIPTORS_FROM as u64);
-    // SAFETY: an open descriptor; the new one is ours alone.
+    // SAFETY: an open descriptor; the new one has no other owners.
     unsafe {
         let copy = libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest as libc::c_int);
         if copy < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(copy)) }
     }
 }
 
-/// A command that runs with the library in it; the caller adds arguments, directory and environment.
+/// A command that runs with the library in it; the caller adds arguments, directory and
+/// environment.
 ///
-/// `counts`: a file of [`crate::hook::call_counts::BYTES`] in which the calls that reach the dispatcher are counted; everything with a route
-/// then does.
+/// `counts`: a file of [`crate::hook::call_counts::BYTES`] with counters of the calls that reach
+/// the dispatcher. With it all calls with a route reach the dispatcher.
 pub fn command(program: &OsStr, counts: Option<&Path>) -> Result<Command, LaunchError> {
     let path = find(program)?;
     let cache = Cache::open()?;
@@ -211,7 +217,7 @@ pub fn launch<A: AsRef<OsStr>>(
     command.status().map_err(|error| LaunchError::Unreadable(program.into(), error))
 }
 
-/// A list of the loader's: ours first, then what the user has there.
+/// A list of the loader's: this library first, then the user's own value.
 fn list_with(library: &Path, name: &str) -> OsString {
     let mut list = library.as_os_str().to_os_string();
     if let Some(others) = std::env::var_os(name).filter(|others| !others.is_empty()) {
@@ -221,7 +227,7 @@ fn list_with(library: &Path, name: &str) -> OsString {
     list
 }
 
-/// The file of a command: by PATH unless it has a slash.
+/// The file of a command: by PATH unless it contains a slash.
 pub fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
     let missing = || LaunchError::NotFound(program.into());
     if program.as_bytes().contains(&b'/') {
@@ -234,7 +240,7 @@ pub fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
     std::env::split_paths(&places).map(|place| place.join(program)).find(is_program).ok_or_else(missing)
 }
 
-/// Sees to it that the libraries that a program makes its system calls by have tables.
+/// Ensures that the libraries that perform a program's system calls have tables.
 fn prepare(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
     let loader = loader_of(program)?;
     let is_glibc = loader.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux-x86-64.so"));
@@ -243,14 +249,16 @@ fn prepare(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
     }
     let loader = std::fs::canonicalize(&loader).map_err(|error| LaunchError::Unreadable(loader, error))?;
     prepare_one(cache, &loader)?;
-    // The C library lies beside its loader, but for distributions that keep the loader's name apart.
+    // The C library lies beside its loader, except in distributions that keep the loader's name
+    // apart.
     let beside = loader.parent().into_iter().map(Path::to_path_buf);
     let usual =
         ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"].map(PathBuf::from);
     let place = beside.chain(usual).find(|place| place.join("libc.so.6").is_file());
     let place = place.ok_or_else(|| LaunchError::NotFound("libc.so.6".into()))?;
     prepare_one(cache, &place.join("libc.so.6"))?;
-    // Made calls of its own until glibc 2.33; since then it is empty, but old programs still load it.
+    // It performed its own calls until glibc 2.33; since then it is empty, but old programs still
+    // load it.
     let threads = place.join("libpthread.so.0");
     if threads.is_file() { prepare_one(cache, &threads) } else { Ok(()) }
 }
@@ -278,9 +286,9 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
         let odd = |_: BadElf| LaunchError::NotProgram(path.clone());
         let elf = Elf::parse(&bytes).map_err(odd)?;
         let interpreter = elf.interpreter().map_err(odd)?;
-        // Root's own programs that change to root change nothing, and the loader looks at that.
+        // Root's own programs that change to root change nothing, and the loader checks that.
         let metadata = std::fs::metadata(&path).map_err(unreadable)?;
-        // SAFETY: asks only.
+        // SAFETY: only queries.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
         let changes_user = metadata.mode() & 0o4000 != 0 && metadata.uid() != user;
         let changes_group = metadata.mode() & 0o2000 != 0 && metadata.gid() != group;

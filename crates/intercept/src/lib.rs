@@ -1,19 +1,24 @@
 //! DirectFS inside unmodified programs.
 //!
-//! A library that the loader puts into a program (`LD_PRELOAD`) replaces the instructions by which the C library and the loader make system
-//! calls ([`hook`]). Where that is safe is found once for each build of those libraries by disassembling them ([`analysis`]), and kept in a table
-//! ([`table`]) beside the library ([`cache`]). [`launch`] does all that and starts a program.
+//! A library that the loader puts into a program (`LD_PRELOAD`) replaces the instructions by which
+//! the C library and the loader make system calls ([`hook`]). Disassembly finds the safe places
+//! once for each build of those libraries ([`analysis`]), and a table ([`table`]) beside the
+//! library ([`cache`]) stores them. [`launch`] does all that and starts a program.
 //!
 //! Invariants:
 //!
-//! - A program either has all its libraries' calls in order, or does not start: never does it silently work on another file system.
-//! - Programs, and what they start, behave as without the library but for files of ours.
+//! - In a program either all calls of its C library and loader are intercepted, or the program does
+//!   not start: it never silently works on another file system.
+//! - Programs, and programs that they start, behave as without the library, except for files of the
+//!   image.
 //!
 //! # How the library gets into the binary
 //!
-//! It is this crate without its default feature, in a package of its own (`preload`), which the build script builds and [`cache`] carries as bytes. *Rejected:*
-//! the `directfs` binary as a library (the loader refuses position-independent programs, and each process would map and relocate all of it);
-//! artifact dependencies (not in stable cargo); calling rustc by hand (the library needs the engine's crates, and cargo knows how to build them).
+//! It is this crate without its default feature, in its own package (`preload`), which the build
+//! script builds and [`cache`] embeds as bytes. *Rejected:* the `directfs` binary as a library (the
+//! loader refuses position-independent programs, and each process would map and relocate all of
+//! it); artifact dependencies (not in stable cargo); direct calls of rustc (the library needs the
+//! engine's crates, and cargo can build them).
 #![cfg_attr(not(feature = "launcher"), no_std)]
 
 #[cfg(feature = "launcher")]
@@ -31,5 +36,5 @@ pub mod table;
 #[cfg(feature = "launcher")]
 pub mod trusted_directory;
 
-/// Files with tables end so; the version of their layout is part of it.
+/// File name suffix of tables; it includes the version of their layout.
 pub const TABLE_ENDING: &str = ".sites-1";

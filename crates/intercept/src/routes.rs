@@ -1,14 +1,18 @@
-//! Which system calls can concern a file of ours, and by what their filter sees it.
+//! The system calls that can concern a file of the image, and the criterion by which the filter
+//! decides.
 //!
-//! Invariant: a call without a route never reaches the dispatcher; the analysis leaves call sites alone whose number is constant and has none.
-//! So everything that takes a path or a descriptor needs one, and what creates, ends or awaits processes: the dispatcher prepares that. Where such a call returns on another
-//! stack, or in a child that shares our memory, it is executed where it stands.
+//! Invariant: a call without a route never reaches the dispatcher; the analysis leaves a call site
+//! alone if its number is constant and has no route. So every call with a path or a descriptor
+//! needs a route, and so do calls that create, end or await processes, because the dispatcher
+//! prepares them. If such a call returns on another stack, or in a child in shared memory, it is
+//! executed at its site.
 
-/// What decides whether a call may be ours. The numbers are indices into the jump table of the filter.
+/// What decides whether a call may concern the image. The numbers are indices into the filter's
+/// jump table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Route {
-    /// Never ours.
+    /// Never concerns the image.
     Native = 0,
     /// A descriptor in the first argument.
     Fd = 1,
@@ -16,7 +20,8 @@ pub enum Route {
     Path = 2,
     /// A directory's descriptor in the first argument, a path in the second.
     At = 3,
-    /// mmap: a descriptor in the fifth argument, or MAP_FIXED in the fourth while any descriptor is ours.
+    /// mmap: a descriptor in the fifth argument, or MAP_FIXED in the fourth while any descriptor is
+    /// the image's.
     Mmap = 4,
     /// Descriptors in the first two arguments.
     FdFd = 5,
@@ -30,21 +35,24 @@ pub enum Route {
     AtSecond = 9,
     /// Descriptors in the first and third arguments.
     FdFdThird = 10,
-    /// Descriptors in places that only a look at memory tells: ours if any descriptor is.
+    /// Descriptors in memory, where the filter does not look: passes if any descriptor is the
+    /// image's.
     AnyFd = 11,
-    /// The dispatcher always wants to know.
+    /// Always reaches the dispatcher.
     Always = 12,
-    /// A set of signals in the second argument: the dispatcher wants to know of those that faults raise.
+    /// A set of signals in the second argument: reaches the dispatcher if it contains signals of
+    /// faults.
     Mask = 13,
-    /// close: a descriptor in the first argument, or one that is known to be the kernel's (see `hook::fd_numbers`).
+    /// close: a descriptor in the first argument, or one that is known to be the host's (see
+    /// `hook::fd_numbers`).
     Close = 14,
-    /// As `Fd`, and it may make a descriptor of the kernel's, or tell which there are.
+    /// As `Fd`, and it may create a descriptor of the host, or reveal which exist.
     FdNumbers = 15,
     /// As `Path`, likewise.
     PathNumbers = 16,
     /// As `At`, likewise.
     AtNumbers = 17,
-    /// Only that.
+    /// Only the effect on numbers.
     Numbers = 18,
 }
 
@@ -73,7 +81,7 @@ pub mod unnamed {
     pub const FILE_SETATTR: c_long = 469;
 }
 
-/// Numbers from here on are never ours.
+/// Numbers from here on never concern the image.
 pub const NUMBERS: usize = 512;
 
 /// The route of every number.
@@ -127,7 +135,8 @@ const fn table() -> [Route; NUMBERS] {
         SYS_finit_module,
         CACHESTAT,
         SYS_quotactl_fd,
-        // Of sockets and the like: ours are none, but the kernel must not find what is behind a number that the program has closed.
+        // Calls on sockets and the like: the image serves none, but the kernel must not find the
+        // placeholder behind a number that the program has closed.
         SYS_sendto,
         SYS_recvfrom,
         SYS_shutdown,
@@ -251,19 +260,20 @@ const fn table() -> [Route; NUMBERS] {
         SYS_fsmount,
         SYS_mq_open,
         SYS_seccomp,
-        // Polling is the kernel's: a placeholder is as ready as any file. But not behind a number that the program has closed.
+        // The kernel polls: a placeholder is as ready as any file. But it must not find one behind
+        // a number that the program has closed.
         SYS_poll,
         SYS_ppoll,
         SYS_select,
         SYS_pselect6,
-        // What the program may have counts what is parked, too.
+        // The program's limit counts cached placeholders, too.
         SYS_setrlimit,
         SYS_prlimit64,
     ];
     set(&mut routes, Route::Numbers, &numbers);
     set(&mut routes, Route::FdNumbers, &[SYS_open_by_handle_at]);
     let always = [
-        // Its flags may make an absolute path one that begins at a descriptor of ours.
+        // With its flags an absolute path may begin at a descriptor of the image.
         SYS_openat2,
         SYS_execve,
         SYS_execveat,
@@ -308,7 +318,7 @@ const fn table() -> [Route; NUMBERS] {
 
 /// The route of a number.
 pub fn of(number: u64) -> Route {
-    // The kernel looks at the lower 32 bits only.
+    // The kernel reads the lower 32 bits only.
     ROUTES.get(number as u32 as usize).copied().unwrap_or(Route::Native)
 }
 

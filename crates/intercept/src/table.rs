@@ -1,4 +1,4 @@
-//! The table of one library's call sites: written once by the launcher, applied by every program.
+//! The table of one library's call sites: the launcher writes it once, every program applies it.
 //!
 //! ```text
 //!  0  magic "DFSSITES"      32  size of the library's file, 8 bytes
@@ -9,25 +9,26 @@
 //! 24  bytes of the file, 8
 //! ```
 //!
-//! Invariants: whoever applies a table has checked magic, version, length, checksum and build-id, and that the file belongs to root or to the user and
-//! that nobody else can write it; and before a site is patched its bytes are compared with those that were analysed.
+//! Invariants: before a table is applied, magic, version, length, checksum and build-id are
+//! checked, and that the file belongs to root or to the user and that no other user can write it.
+//! Before a site is patched, its bytes are compared with those that were analysed.
 
-/// First bytes.
+/// First bytes of a table.
 pub const MAGIC: [u8; 8] = *b"DFSSITES";
-/// Of the layout, and of the meaning of relocated code.
+/// Version of the layout, and of the meaning of relocated code.
 pub const VERSION: u32 = 1;
-/// Bytes before the sites.
+/// Size of the header before the sites.
 pub const HEADER_BYTES: usize = 80;
-/// Longest build-id (SHA-1).
+/// Maximum length of a build-id (SHA-1).
 pub const BUILD_ID_BYTES_MAX: usize = 20;
-/// Longest run of instructions that is replaced.
+/// Maximum size of a window.
 pub const WINDOW_BYTES_MAX: usize = 16;
 /// Room for relocated instructions, before and after the call together.
 pub const CODE_BYTES_MAX: usize = 24;
 /// Absent fix-up.
 pub const NO_FIXUP: u8 = u8::MAX;
 
-/// The head of a table.
+/// The header of a table.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Header {
@@ -35,28 +36,28 @@ pub struct Header {
     pub magic: [u8; 8],
     /// [`VERSION`].
     pub version: u32,
-    /// Sites that follow.
+    /// Number of sites that follow.
     pub site_count: u32,
     /// See [`checksum`]; over everything but this field.
     pub checksum: u64,
-    /// Bytes of header and sites.
+    /// Size of header and sites.
     pub table_bytes: u64,
-    /// Bytes of the file that was analysed.
+    /// Size of the analysed file.
     pub library_bytes: u64,
-    /// Bytes of `build_id` in use.
+    /// Number of bytes of `build_id` in use.
     pub build_id_bytes: u32,
-    /// Call sites without a safe window, which stay as they are.
+    /// Number of call sites without a safe window, which stay unchanged.
     pub left_alone: u32,
-    /// Which library.
+    /// Identifies the library.
     pub build_id: [u8; BUILD_ID_BYTES_MAX],
     /// Zero.
     pub reserved: [u8; 4],
-    /// Which analysis.
+    /// Identifies the analysis.
     pub writer_id: u64,
 }
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
 
-/// One call site: what is there, and what the trampoline does instead.
+/// One call site: its original bytes, and the trampoline's code for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Site {
@@ -70,22 +71,23 @@ pub struct Site {
     pub before_bytes: u8,
     /// Bytes of relocated code after it.
     pub after_bytes: u8,
-    /// Where in `code` a 32-bit displacement is to be set, relative to the end of its own four bytes plus `fixup_tail`; or [`NO_FIXUP`].
+    /// Offset in `code` of a 32-bit displacement to set, relative to the end of its own four bytes
+    /// plus `fixup_tail`; or [`NO_FIXUP`].
     pub fixup: u8,
-    /// What that displacement leads to, relative to the library.
+    /// Target of that displacement, relative to the library.
     pub fixup_target: u32,
-    /// Bytes of the instruction behind the displacement.
+    /// Number of the instruction's bytes after the displacement.
     pub fixup_tail: u8,
     /// Zero.
     pub reserved: [u8; 7],
-    /// What is in the library.
+    /// Original bytes in the library.
     pub original: [u8; WINDOW_BYTES_MAX],
     /// Relocated instructions: before, then after.
     pub code: [u8; CODE_BYTES_MAX],
 }
 const _: () = assert!(size_of::<Site>() == 64 && align_of::<Site>() == 4);
 
-/// A checksum against accidents: four independent lanes of multiply and rotate.
+/// A checksum against accidental damage: four independent lanes of multiply and rotate.
 pub fn checksum(words: &[u64]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut lanes = [FACTOR, FACTOR.rotate_left(16), FACTOR.rotate_left(32), words.len() as u64];
@@ -106,18 +108,18 @@ fn table_checksum(words: &[u64]) -> u64 {
 pub enum Flaw {
     /// Not a table, or of another version.
     Foreign,
-    /// Cut, or changed since.
+    /// Truncated, or changed since.
     Torn,
     /// Of another library.
     Other,
 }
 
-/// Header and sites of a table of the library of that build-id, if it is whole.
+/// Header and sites of a complete table for the library with this build-id.
 pub fn open<'t>(words: &'t [u64], build_id: &[u8]) -> Result<(&'t Header, &'t [Site]), Flaw> {
     if words.len() * 8 < HEADER_BYTES {
         return Err(Flaw::Torn);
     }
-    // SAFETY: the words hold a whole header, are as aligned as one, and any bytes are a valid Header.
+    // SAFETY: the words hold a whole header with its alignment, and any bytes are a valid Header.
     let header = unsafe { &*words.as_ptr().cast::<Header>() };
     if header.magic != MAGIC || header.version != VERSION {
         return Err(Flaw::Foreign);
@@ -133,7 +135,8 @@ pub fn open<'t>(words: &'t [u64], build_id: &[u8]) -> Result<(&'t Header, &'t [S
     if header.build_id.get(..header.build_id_bytes as usize) != Some(build_id) {
         return Err(Flaw::Other);
     }
-    // SAFETY: the words go on for `count` sites behind the header (checked), are as aligned as those, and any bytes are a valid Site.
+    // SAFETY: `count` sites follow the header in the words (checked), with their alignment, and any
+    // bytes are a valid Site.
     let sites =
         unsafe { core::slice::from_raw_parts(words.as_ptr().cast::<u8>().add(HEADER_BYTES).cast::<Site>(), count) };
     Ok((header, sites))
@@ -145,7 +148,8 @@ pub fn write(mut header: Header, sites: &[Site]) -> Vec<u64> {
     header.table_bytes = (HEADER_BYTES + size_of_val(sites)) as u64;
     header.site_count = sites.len() as u32;
     let mut words = vec![0u64; header.table_bytes as usize / 8];
-    // SAFETY: the vector has room for a header and these sites and is as aligned as they are; neither type has padding.
+    // SAFETY: the vector has room for a header and these sites, with their alignment; neither type
+    // has padding.
     unsafe {
         words.as_mut_ptr().cast::<Header>().write(header);
         let behind = words.as_mut_ptr().cast::<u8>().add(HEADER_BYTES);
@@ -155,7 +159,7 @@ pub fn write(mut header: Header, sites: &[Site]) -> Vec<u64> {
     words
 }
 
-/// Whether a site is one that may be patched: its lengths fit each other.
+/// Whether a site may be patched: its lengths are consistent.
 pub fn is_sound(site: &Site) -> bool {
     let window = usize::from(site.window_bytes);
     let code = usize::from(site.before_bytes) + usize::from(site.after_bytes);

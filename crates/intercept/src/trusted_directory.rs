@@ -16,11 +16,11 @@
 //!
 //! Invariants:
 //!
-//! - The walk opens one component after the other without following links, and judges descriptors.
-//!   No check applies to a name that can mean another file later.
+//! - The walk opens one component after the other without following links, and checks descriptors.
+//!   No check applies to a name that can refer to another file later.
 //! - Files are opened, written and renamed relative to the descriptor of the directory.
-//! - Missing directories are created only below components that have passed. A path that is refused
-//!   has nothing new below its untrusted component.
+//! - Missing directories are created only below components that have passed. A refused path has
+//!   nothing new below its untrusted component.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 /// The group or others can write.
 const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = libc::S_ISVTX;
-/// Symbolic links in a path, as the kernel counts them.
+/// Maximum number of symbolic links in a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// A directory on whose path only root and the effective user can change anything.
@@ -64,16 +64,16 @@ pub enum Refusal {
         /// Its permission bits.
         mode: u32,
     },
-    /// A mount point that any user can have made.
+    /// A mount point that any user may have created.
     #[error("{path} is a mount point in a directory that every user can write", path = .0.display())]
     Mount(PathBuf),
-    /// A component cannot be opened or created, or the directory not used.
+    /// A component cannot be opened or created, or the directory cannot be used.
     #[error("{path}: {1}", path = .0.display())]
     Failed(PathBuf, #[source] io::Error),
 }
 
 impl TrustedDirectory {
-    /// Opens a directory by its absolute path, and creates what is missing with mode 0700.
+    /// Opens a directory by its absolute path, and creates missing components with mode 0700.
     /// `trusted`: the users that may own components.
     pub fn open(path: &Path, trusted: &[u32]) -> Result<TrustedDirectory, Refusal> {
         let failed = |error: Errno| Refusal::Failed(path.to_path_buf(), error.into());
@@ -105,7 +105,7 @@ impl TrustedDirectory {
         const READ_BY_ALL: u32 = 0o555;
         let mode = rustix::fs::fstat(&self.fd)?.st_mode;
         if mode & READ_BY_ALL != READ_BY_ALL {
-            // By a name, since a descriptor that only names a file cannot be changed.
+            // By a name, because a descriptor with O_PATH cannot be changed.
             rustix::fs::chmodat(&self.fd, ".", Mode::from_raw_mode(mode | READ_BY_ALL), AtFlags::empty())?;
         }
         Ok(())
@@ -120,7 +120,7 @@ impl TrustedDirectory {
         if metadata.is_file() && is_own { Ok(file) } else { Err(Errno::PERM.into()) }
     }
 
-    /// Writes an executable file that appears whole, in place of one with this name.
+    /// Writes an executable file that appears whole, and replaces one with this name.
     pub fn write_file(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let scratch = format!("{name}.new-{}", std::process::id());
         let remove = || rustix::fs::unlinkat(&self.fd, &scratch, AtFlags::empty());
@@ -213,7 +213,7 @@ impl Walk<'_> {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC | also;
             rustix::fs::openat(parent, name, flags, Mode::empty())
         };
-        // With this flag the kernel mounts what is mounted on demand, and refuses links.
+        // With this flag the kernel mounts on demand, and refuses links.
         match open(OFlags::DIRECTORY) {
             Err(Errno::NOTDIR | Errno::LOOP) => open(OFlags::empty()),
             Err(Errno::NOENT) => match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
@@ -224,7 +224,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The directory at which the walk has arrived.
+    /// The directory at the end of the walk.
     fn end(mut self) -> Result<TrustedDirectory, Refusal> {
         let path = self.path();
         let Some(Step { fd, status, .. }) = self.steps.pop() else {
@@ -370,8 +370,7 @@ mod tests {
             unsafe { libc::mount(c"none".as_ptr(), target.as_ptr(), kind.as_ptr(), flags, c"mode=755".as_ptr().cast()) }
         };
         let work = || {
-            // The mounts end with this thread.
-            // SAFETY: a mount namespace of this thread alone.
+            // The mounts end with this thread. SAFETY: a mount namespace of this thread alone.
             let has_namespace = unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0;
             if !has_namespace || mount(Path::new("/"), c"none", libc::MS_REC | libc::MS_PRIVATE) != 0 {
                 eprintln!("\n*** SKIPPED: this user cannot mount here ***\n");

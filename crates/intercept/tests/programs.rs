@@ -1,10 +1,10 @@
-//! Ordinary programs with the library in them do what they do without it, byte for byte.
+//! Ordinary programs behave the same with and without the library, byte for byte.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// How a program runs with the library: the filter at work, or every call through the dispatcher.
+/// Mode of the library: only the filter's calls, or every call reaches the dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Filter,
@@ -140,7 +140,8 @@ with multiprocessing.Pool(2) as p: print(p.map(abs,[-1,-2,3]))
     );
 }
 
-/// Signals that interrupt, cancellation, registers, threads, every way to start a program: tests/programs/calls.c.
+/// Signals that interrupt, cancellation, registers, threads, every way to start a program:
+/// tests/programs/calls.c.
 #[test]
 fn what_a_program_may_rely_on_holds() {
     if !is_there("cc") {

@@ -1,4 +1,4 @@
-//! Programs with a file system inside them see what they would see in any other.
+//! Programs with a file system inside them get the same results as on any other file system.
 
 use intercept::handoff::HandoffRecord;
 use intercept::launch::{self, Serving};
@@ -9,14 +9,14 @@ use std::process::{Command, Output, Stdio};
 
 const MOUNT: &str = "/mnt/directfs-test";
 
-/// A file system in memory, for as long as this lives.
+/// A file system in memory, for the life of this value.
 struct FileSystem {
     image: (OwnedFd, u64),
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
     meeting: OwnedFd,
     _handoff: Handoff,
-    /// Left when nobody has it any more.
+    /// Held while the file system is in use.
     _image: Image,
 }
 
@@ -52,7 +52,7 @@ impl FileSystem {
     }
 }
 
-/// Builds one of the programs beside this file; none if there is no compiler.
+/// Builds one of the programs beside this file; `None` if there is no compiler.
 fn program(scratch: &Path, name: &str) -> Option<PathBuf> {
     let source = format!("{}/tests/programs/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let binary = scratch.join(name);
@@ -74,14 +74,15 @@ fn output(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// What a program said, if it ended well.
+/// The output of a program that exits successfully.
 fn expect_output(output: Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{:?}: {}{}", output.status, text(&output.stdout), text(&output.stderr));
     text(&output.stdout)
 }
 
-/// What a program says in a directory of the system, and what in the mount. It is told the directory, and its own file. None without a C compiler.
+/// The output of a program in a directory of the host, and in the mount. Its arguments are the
+/// directory and its own file. `None` without a C compiler.
 fn output_in_both(name: &str) -> Option<(String, String)> {
     let scratch = tempfile::tempdir().unwrap();
     let program = program(scratch.path(), name)?;
@@ -93,18 +94,20 @@ fn output_in_both(name: &str) -> Option<(String, String)> {
     Some((expected, served))
 }
 
-/// Every call of tests/programs/files.c gives the same result as in a directory of the system: names, descriptors, mappings, children, sockets.
+/// Every call of tests/programs/files.c gives the same result as in a directory of the host: names,
+/// descriptors, mappings, children, sockets.
 #[test]
 fn calls_give_what_they_give_elsewhere() {
     let Some((expected, served)) = output_in_both("files") else { return };
     for (expected, served) in expected.lines().zip(served.lines()) {
-        // Numbers of inodes and bytes of directories are each file system's own; nothing else is.
+        // Inode numbers and sizes of directories differ between file systems; nothing else does.
         assert_eq!(expected, served);
     }
     assert_eq!(expected.lines().count(), served.lines().count());
 }
 
-/// Every descriptor gets the number that it would get elsewhere, whoever serves its neighbours; and a number that is free is nobody's.
+/// Every descriptor gets the same number as elsewhere, whichever side serves its neighbours; and a
+/// free number is not usable.
 #[test]
 fn numbers_of_descriptors_are_the_lowest_that_are_free() {
     let Some((expected, served)) = output_in_both("fd_numbers") else { return };
@@ -114,8 +117,9 @@ fn numbers_of_descriptors_are_the_lowest_that_are_free() {
     assert_eq!(expected.lines().count(), served.lines().count());
 }
 
-/// Numbers of the kernel's among those of ours are asked for once: after that, opening and closing beside them takes no call to the kernel for a number. The program forbids itself such
-/// calls, so that one would end it.
+/// Numbers of the host among those of the image are asked for once: after that, opening and closing
+/// beside them needs no kernel call for a number. The program forbids itself such calls, so that
+/// one would end it.
 #[test]
 fn numbers_of_the_kernel_are_known_after_one_question() {
     let Some((expected, served)) = output_in_both("concurrent_calls") else { return };
@@ -123,15 +127,16 @@ fn numbers_of_the_kernel_are_known_after_one_question() {
     assert!(expected.contains("known: 3 6"), "{expected}");
 }
 
-/// Stores into a mapping are seen in the file's times when the mapping ends, however it ends, and at msync; times that are set later stand. Whoever is
-/// killed is noticed by those who come later.
+/// Stores into a mapping appear in the file's times when the mapping ends, however it ends, and at
+/// msync; times that are set later persist. The next user detects that a process was killed.
 #[test]
 fn what_is_stored_into_a_mapping_changes_the_times() {
     let Some((expected, served)) = output_in_both("stored") else { return };
     assert_eq!(served, expected);
 }
 
-/// Threads keep the directory that they used last. None keeps one that it has removed, and children answer for what they keep themselves.
+/// Threads keep a reference to their last directory. No thread keeps a removed directory, and
+/// children release their own references.
 #[test]
 fn removed_directories_that_a_thread_cached_are_released() {
     let scratch = tempfile::tempdir().unwrap();
@@ -141,7 +146,8 @@ fn removed_directories_that_a_thread_cached_are_released() {
     assert_eq!(result.matches("nothing kept").count(), 6, "{result}");
 }
 
-/// Handlers that make calls of their own, on the same names, thousands of times; that leave by a jump; and that end a wait.
+/// Handlers that perform their own calls, on the same names, thousands of times; that leave by a
+/// jump; and that end a wait.
 #[test]
 fn handlers_of_signals_may_make_any_call() {
     let scratch = tempfile::tempdir().unwrap();
@@ -151,7 +157,8 @@ fn handlers_of_signals_may_make_any_call() {
     assert_eq!(expect_output(output(&mut system.command(&signals))), expected);
 }
 
-/// What a handler has on an alternate stack is its own, also while it makes calls and further signals come to that stack.
+/// A handler's data on an alternate stack stays intact, also while it performs calls and further
+/// signals use that stack.
 #[test]
 fn handlers_on_a_stack_of_their_own_keep_it() {
     let scratch = tempfile::tempdir().unwrap();
@@ -161,7 +168,7 @@ fn handlers_on_a_stack_of_their_own_keep_it() {
     assert_eq!(expect_output(output(&mut system.command(&alternate))), expected);
 }
 
-/// Calls that a program makes by instructions of its own, wherever it makes them.
+/// Inline syscalls of a program, at any place.
 #[test]
 fn calls_that_bypass_the_c_library_are_served() {
     let scratch = tempfile::tempdir().unwrap();
@@ -197,7 +204,7 @@ fn paths_lead_into_the_mount_and_out() {
     assert!(!Path::new("/mnt/directfs-test").exists(), "nothing is made on the machine itself");
 }
 
-/// What a program cannot know of: the descriptors that the library needs.
+/// The descriptors that the library needs are hidden from the program.
 #[test]
 fn descriptors_of_the_library_stay() {
     let system = FileSystem::new();
@@ -221,7 +228,7 @@ fn descriptors_of_the_library_stay() {
     assert_eq!(result, "kept\nb'kept' kept\n");
 }
 
-/// A program into which nothing can be loaded, and which is given something in the mount, is not started.
+/// A program into which nothing can be loaded is not started with an argument in the mount.
 #[test]
 fn a_program_that_would_not_see_the_mount_is_not_started() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,6 +1,8 @@
-//! The library that programs get: `intercept` without its launcher, a constructor, and what a library without std must bring itself.
+//! The library that programs get: `intercept` without its launcher, a constructor, and the
+//! functions that a library without std must provide itself.
 //!
-//! Invariant: nothing is exported but `la_version`, by which the loader knows an audit module: any other symbol of ours that a program could see would replace its own.
+//! Invariant: nothing is exported except `la_version`, by which the loader recognises an audit
+//! module. Any other exported symbol would replace a symbol of the program.
 #![no_std]
 
 use core::arch::global_asm;
@@ -13,7 +15,8 @@ use intercept::hook;
 static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
 
 extern "C" fn start(_: i32, _: *const *const u8, environment: *const *const u8) {
-    // SAFETY: glibc calls constructors with the program's arguments and environment, once, and this one first.
+    // SAFETY: glibc calls constructors with the program's arguments and environment, once, and this
+    // one first.
     unsafe { hook::start::start(environment, memory_code()) }
 }
 
@@ -22,12 +25,13 @@ unsafe extern "C" {
     fn directfs_memory_end();
 }
 
-/// The functions below: leaves without a frame, which can be returned from at any instruction.
+/// The functions below: leaves without a frame, which can return from any instruction.
 fn memory_code() -> core::ops::Range<usize> {
     directfs_memory as *const () as usize..directfs_memory_end as *const () as usize
 }
 
-/// As an audit module (`hook::early`): the constructor has run by then, and nothing more is wanted. The loader's own version is accepted, whatever it is.
+/// For audit modules (`hook::early`): the constructor has run by then, and nothing else is needed.
+/// Any version of the loader's interface is accepted.
 #[unsafe(no_mangle)]
 pub extern "C" fn la_version(version: u32) -> u32 {
     version
@@ -38,8 +42,9 @@ fn panic(_: &PanicInfo<'_>) -> ! {
     hook::sys::refuse(&[b"the library inside this program has failed; please report it"])
 }
 
-// What compiled code calls: mostly for names and small structures, where the processor's own string instructions would cost more than all the rest. Long runs
-// are left to those. No vector register but the first two, and of these the lower half.
+// Functions that compiled code calls, mostly for names and small structures: the processor's string
+// instructions would cost more than the rest there. Long runs use those instructions. Of the vector
+// registers they use the lower halves of the first two.
 global_asm!(
     r#"
     .text
@@ -59,7 +64,7 @@ directfs_memory:
     sub rax, rsi
     cmp rax, rdx
     jae memcpy
-    // The target begins inside the source: from the end, unless all of it fits into registers.
+    // The target begins inside the source: copy from the end, unless all of it fits into registers.
     cmp rdx, 32
     jbe memcpy
     mov rax, rdi
@@ -72,7 +77,8 @@ directfs_memory:
     movdqu xmmword ptr [rdi], xmm1
     ret
 
-    // Also right where the target begins before the source: every piece is read before what lies below it is written, and the last one first of all.
+    // Also correct where the target begins before the source: every piece is read before lower
+    // addresses are written, and the last piece first of all.
     FUNCTION memcpy
     mov rax, rdi
     cmp rdx, 16
@@ -174,7 +180,7 @@ directfs_memory:
     add rcx, 8
     cmp rcx, rdx
     jbe 2b
-    // The last eight bytes, some of them once more.
+    // The last eight bytes, some of them twice.
     mov r8, qword ptr [rdi + rdx]
     mov r9, qword ptr [rsi + rdx]
     xor eax, eax

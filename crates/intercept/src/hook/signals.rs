@@ -1,21 +1,29 @@
 //! Signals while a call is served.
 //!
-//! A handler must not run while its thread is inside the engine: it may hold a lock there that the handler's own calls would wait for, or leave by a jump. So handlers are reached
-//! through a function of ours, which looks where the thread is. Outside it calls the program's handler. Inside it sends the signal to the thread once more, leaves
-//! it blocked, and returns; when the call is done, it is unblocked and comes again. What the kernel knows of the signal (sender, value, order) is kept so.
+//! A handler must not run while its thread is inside the engine. The thread may hold a lock there
+//! that the handler's own calls would wait for, and a handler may leave by a jump. So the kernel
+//! calls a function of the library instead of handlers, which checks where the thread is. Outside
+//! the engine it calls the program's handler. Inside it sends the signal to the thread again,
+//! leaves it blocked, and returns; after the call it is unblocked and delivered again. This
+//! preserves the kernel's information on the signal (sender, value, order).
 //!
-//! Not deferred: what the processor raises (a fault comes again at once), and everything while the kernel does a call for us that may wait: then the thread holds nothing.
+//! Not deferred: signals that the processor raises (a fault would repeat at once), and all signals
+//! while the kernel performs a call for the dispatcher that may block, because the thread then
+//! holds nothing.
 //!
-//! The signals by which bad pointers and images that were cut off show (SIGSEGV, SIGBUS) always come here first, and are never blocked: see [`faults`](super::faults). What the
-//! program sets and blocks is kept for it.
+//! The signals of bad pointers and truncated images (SIGSEGV, SIGBUS) always reach the library
+//! first, and are never blocked: see [`faults`](super::faults). The library keeps the program's own
+//! actions and masks for them.
 //!
-//! A handler on a stack for signals (sigaltstack) has its frame at that stack's top, where the kernel puts the next one, too, if it finds the thread elsewhere. So while a call by such a
-//! handler is served on our stack, that stack is out of use, and signals come to ours.
+//! A handler on a signal stack (sigaltstack) has its frame at that stack's top. The kernel puts the
+//! next frame there too, if the thread is on another stack. So while the dispatcher's stack serves
+//! a call of such a handler, the signal stack is disabled, and signals use the dispatcher's stack.
 //!
 //! Invariants
-//! - What the program asks about its actions is what it set.
-//! - A signal is in `deferred` of a thread's words as long as that thread has it blocked for us, and no longer.
-//! - A child that runs in its parent's memory has actions of its own in the kernel, but not here: it sets them without us.
+//! - A query of the program returns the actions that it set.
+//! - A signal is in `deferred` of a thread's words exactly as long as the library has it blocked.
+//! - A child in its parent's memory has its own actions in the kernel, but not here: it sets them
+//!   without the library.
 
 use super::call::{Call, native_with};
 use super::dispatch::NATIVE;
@@ -30,7 +38,7 @@ use posix::{Errno, Result};
 
 /// Signals are numbered from 1 to this.
 const SIGNALS: usize = 64;
-/// Bytes of the kernel's sets.
+/// Size of the kernel's sets.
 const SET_BYTES: u64 = 8;
 
 /// `struct sigaction` of the kernel.
@@ -43,7 +51,7 @@ struct Action {
     mask: u64,
 }
 
-/// What the program set.
+/// The action that the program set.
 struct ProgramAction {
     handler: AtomicU64,
     flags: AtomicU64,
@@ -68,20 +76,20 @@ impl ProgramAction {
 
 static ACTIONS: [ProgramAction; SIGNALS + 1] = [const { ProgramAction::new() }; SIGNALS + 1];
 
-/// The signals of faults, as a set, and that of calls which a program makes by itself.
+/// The set of signals of faults and of inline syscalls.
 pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSYS);
 
-/// Those of them that come here first in this program.
+/// Those that the library handles first in this program.
 fn guarded() -> u64 {
     if inline_syscalls::is_armed() { FAULTS } else { FAULTS & !bit(libc::SIGSYS) }
 }
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// This library's code, and the kernel's that runs in user space.
+/// The code of this library, and the kernel's code that runs in user space.
 static OWN_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 static KERNEL_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
-/// For the constructor: notes where a mapping of code is.
+/// For the constructor: records a mapping of code.
 pub fn record(mapping: &proc_maps::Mapping<'_>) {
     let own = mapping.is_code && (mapping.start..mapping.end).contains(&(directfs_entry as *const () as usize));
     let range = match own {
@@ -115,7 +123,7 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
         let has_handler = wanted.handler > libc::SIG_IGN as u64;
         if has_handler || is_fault {
             known.set([wanted.handler, wanted.flags, wanted.mask]);
-            // Blocked while it runs in any case: what is sent again from there must wait.
+            // Blocked while it runs in any case: a signal that is sent again from there must wait.
             let mut action = Action { handler: trampoline, mask: wanted.mask & !guarded(), ..wanted };
             action.flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64 | nesting(signal as i32);
             if is_fault {
@@ -148,7 +156,8 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(verdict)
 }
 
-/// The action by which faults come here while the program has no handler of its own. Not on a stack of the program's for signals, which it may be using already.
+/// The action that brings faults to the library while the program has no handler of its own. It
+/// does not use the program's signal stack, which may be in use already.
 fn guard_action(signal: i32) -> Action {
     Action {
         handler: directfs_signal as *const () as u64,
@@ -158,12 +167,12 @@ fn guard_action(signal: i32) -> Action {
     }
 }
 
-/// Handlers that interrupt that of a call which a program makes by itself may make such calls, too.
+/// Handlers that interrupt the handler of an inline syscall may perform inline syscalls, too.
 fn nesting(signal: i32) -> u64 {
     if signal == libc::SIGSYS && inline_syscalls::is_armed() { SA_NODEFER as u64 } else { 0 }
 }
 
-/// For the constructor: from here on faults come here first.
+/// For the constructor: from now on faults reach the library first.
 pub fn guard() {
     for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGSYS] {
         if guarded() & bit(signal) == 0 {
@@ -172,20 +181,21 @@ pub fn guard() {
         let guard = guard_action(signal);
         let mut before = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
         let arguments = [signal as u64, &raw const guard as u64, &raw mut before as u64, SET_BYTES, 0, 0];
-        // SAFETY: actions of this function's; what is installed is a handler.
+        // SAFETY: actions of this function; a handler is installed.
         unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
         ACTIONS[signal as usize].set([before.handler, before.flags, before.mask]);
     }
     let (unblocked, mut before) = (guarded(), 0u64);
     let arguments = [libc::SIG_UNBLOCK as u64, &raw const unblocked as u64, &raw mut before as u64, SET_BYTES, 0, 0];
-    // SAFETY: sets of this function's; the words are this thread's.
+    // SAFETY: sets of this function; the words are this thread's.
     unsafe {
         sys::call(libc::SYS_rt_sigprocmask, arguments);
         (*thread_words()).masked = before & guarded();
     }
 }
 
-/// rt_sigprocmask(how, new, old, size), of a thread that blocks signals of faults, or believes that it has.
+/// rt_sigprocmask(how, new, old, size), by a thread that blocks signals of faults, or believes that
+/// it does.
 pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
     let [how, new, old, size, ..] = call.arguments();
     if size != SET_BYTES {
@@ -217,7 +227,7 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(verdict)
 }
 
-// As glibc has it, so that debuggers know the frame.
+// The same code as glibc's, by which debuggers recognise the frame.
 global_asm!(
     r#"
     .section .text.directfs_restore,"ax",@progbits
@@ -240,13 +250,13 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Whether a signal of this thread waits until its call is done.
+/// The set of this thread's signals that wait until its call is done.
 pub fn deferred() -> u64 {
     // SAFETY: the words are this thread's; a handler that changes them has returned.
     unsafe { (&raw const (*thread_words()).deferred).read_volatile() }
 }
 
-/// How a call that waits ends because of signals that wait for it: none of them, it goes on.
+/// How waiting signals end a call that blocks; `None` without such signals: it continues.
 pub fn interruption() -> Option<Result<Verdict>> {
     let deferred = deferred();
     if deferred == 0 {
@@ -259,7 +269,7 @@ pub fn interruption() -> Option<Result<Verdict>> {
     Some(if restarts { Ok(again) } else { Err(Errno(libc::EINTR)) })
 }
 
-/// Whether the thread is at work in here.
+/// Whether the thread is inside the library.
 fn is_inside(context: *const c_void) -> bool {
     let words = thread_words();
     // SAFETY: the words are this thread's; the kernel made the context.
@@ -271,7 +281,7 @@ fn is_inside(context: *const c_void) -> bool {
     in_use && !passive && (is_in(&OWN_CODE, address) || is_in(&KERNEL_CODE, address))
 }
 
-/// Whether the processor raised a signal, so that it would only come again.
+/// Whether the processor raised a signal, which would then only repeat.
 fn is_fault(signal: i32, info: *const siginfo_t) -> bool {
     let kind =
         matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGFPE | libc::SIGILL | libc::SIGTRAP | libc::SIGSYS);
@@ -279,10 +289,10 @@ fn is_fault(signal: i32, info: *const siginfo_t) -> bool {
     kind && unsafe { (*info).si_code > 0 }
 }
 
-/// What the kernel calls for every signal that the program has a handler for.
+/// The kernel calls this for every signal with a handler of the program.
 ///
 /// # Safety
-/// Called by the kernel.
+/// Only for the kernel.
 pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     if !is_fault(signal, info) && is_inside(context) {
         // SAFETY: the kernel made info and context; the words are this thread's.
@@ -290,14 +300,14 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         return;
     }
     let is_guarded = guarded() & bit(signal) != 0;
-    // SAFETY: as the kernel calls us.
+    // SAFETY: as called by the kernel.
     if is_guarded && is_fault(signal, info) && unsafe { faults::recover_fault(signal, info, context.cast()) } {
         return;
     }
     let Some(known) = ACTIONS.get(signal as usize) else { return };
     let (handler, flags) = (known.handler.load(Acquire), known.flags.load(Acquire));
     if is_guarded && (handler == libc::SIG_DFL as u64 || (handler == libc::SIG_IGN as u64 && is_fault(signal, info))) {
-        // SAFETY: as the kernel calls us.
+        // SAFETY: as called by the kernel.
         unsafe { end_by_signal(signal, info) };
         return;
     }
@@ -308,18 +318,20 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         return;
     }
     if flags & SA_NODEFER as u64 != 0 {
-        // SAFETY: changes no memory; a handler may interrupt itself now, as it wants.
+        // SAFETY: changes no memory; from here on a handler with SA_NODEFER may interrupt itself.
         unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
     }
     if inline_syscalls::is_armed() {
-        // The kernel blocks what a wait with a mask of its own (sigsuspend, ppoll) has blocked, and would end a program that calls with the signal for that blocked.
-        // SAFETY: changes no memory; those signals are not blocked otherwise.
+        // The kernel blocks the signals of a wait with its own mask (sigsuspend, ppoll). It would
+        // end a program that performs an inline syscall with SIGSYS blocked. SAFETY: changes no
+        // memory; these signals are not blocked otherwise.
         unsafe { set_mask(libc::SIG_UNBLOCK, guarded()) };
     }
-    // SAFETY: the program gave this address as a handler. (One that was not asked to take three arguments does not look at the others.) The words are this thread's.
+    // SAFETY: the program registered this address as a handler. (A handler without SA_SIGINFO
+    // ignores the second and third argument.) The words are this thread's.
     unsafe {
         let words = thread_words();
-        // What it interrupted may go on waiting, or be a handler on that stack.
+        // The interrupted code may continue to wait, or be a handler on that stack.
         let (passive, alternate) = ((*words).passive, ((*words).alternate, (*words).alternate_end));
         if let Some(range) = alternate_stack(context) {
             ((*words).alternate, (*words).alternate_end) = range;
@@ -331,9 +343,10 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
     }
 }
 
-/// Where the program's stack for signals begins and ends, if we are on it and the kernel believes it in use.
+/// Start and end of the program's signal stack, if this thread is on it and the kernel believes it
+/// in use.
 unsafe fn alternate_stack(context: *const c_void) -> Option<(u64, u64)> {
-    /// The kernel puts it out of use by itself while a handler runs.
+    /// The kernel disables it itself while a handler runs.
     const SS_AUTODISARM: i32 = 1 << 31;
     // SAFETY: the kernel made it.
     let set = unsafe { (*context.cast::<libc::ucontext_t>()).uc_stack };
@@ -343,15 +356,17 @@ unsafe fn alternate_stack(context: *const c_void) -> Option<(u64, u64)> {
     (set.ss_flags & SS_AUTODISARM == 0 && range.contains(&here)).then_some((range.start, range.end))
 }
 
-/// Serves a call with the program's stack for signals out of use.
+/// Serves a call with the program's signal stack disabled.
 ///
 /// # Safety
-/// The caller is not on that stack, all signals are blocked, and what the program had blocked is in the thread's words.
+/// The caller is not on that stack, all signals are blocked, and the thread's words hold the
+/// signals that the program had blocked.
 pub unsafe fn without_alternate(serve: impl FnOnce() -> Verdict) -> Verdict {
     let none = libc::stack_t { ss_sp: core::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
     let mut before = none;
     let all = u64::MAX;
-    // SAFETY: sets and stacks of this function's; the words are this thread's, where the entry keeps and finds the program's signals.
+    // SAFETY: sets and stacks of this function; the words are this thread's, where the entry stores
+    // and reads the program's signals.
     unsafe {
         let held = &raw mut (*thread_words()).held;
         sys::call(libc::SYS_sigaltstack, [&raw const none as u64, &raw mut before as u64, 0, 0, 0, 0]);
@@ -364,13 +379,14 @@ pub unsafe fn without_alternate(serve: impl FnOnce() -> Verdict) -> Verdict {
     }
 }
 
-/// Lets the program end by a signal as it would have ended: by the fault, which comes again when the handler returns, or by the signal once more.
+/// Ends the program by a signal as without the library: by the fault, which repeats when the
+/// handler returns, or by sending the signal again.
 unsafe fn end_by_signal(signal: i32, info: *mut siginfo_t) {
     let default = Action { handler: libc::SIG_DFL as u64, flags: 0, restorer: 0, mask: 0 };
-    // SAFETY: an action of this function's, and what the kernel made.
+    // SAFETY: an action of this function, and arguments from the kernel.
     unsafe {
         sys::call(libc::SYS_rt_sigaction, [signal as u64, &raw const default as u64, 0, SET_BYTES, 0, 0]);
-        // What a filter of the program's refused does not come again.
+        // A call that the program's seccomp filter refused does not repeat.
         if !is_fault(signal, info) || signal == libc::SIGSYS {
             let (process, thread) = (sys::process_id() as u64, sys::thread_id() as u64);
             sys::call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as u64, info as u64, 0, 0]);
@@ -379,13 +395,14 @@ unsafe fn end_by_signal(signal: i32, info: *mut siginfo_t) {
 }
 
 unsafe fn set_mask(how: i32, set: u64) {
-    // SAFETY: the set is a local; by the caller's promise the thread may be interrupted so.
+    // SAFETY: the set is a local; the caller vouches for interruptions.
     unsafe { sys::call(libc::SYS_rt_sigprocmask, [how as u64, &raw const set as u64, 0, SET_BYTES, 0, 0]) };
 }
 
-/// Sends a signal again and keeps it blocked from when the handler returns.
+/// Sends a signal again and keeps it blocked after the handler returns.
 unsafe fn defer(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: as in `directfs_signal`. The kernel takes the mask from the context when the handler returns; its sets have 64 bits.
+    // SAFETY: as in `directfs_signal`. The kernel takes the mask from the context when the handler
+    // returns; its sets have 64 bits.
     unsafe {
         let words = thread_words();
         if nesting(signal) != 0 {
@@ -399,7 +416,8 @@ unsafe fn defer(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
     }
 }
 
-/// Lets the signals come that wait, in the middle of a call that holds nothing in the engine; from then on until the next call handlers run at once.
+/// Delivers the waiting signals, in the middle of a call that holds nothing in the engine. From
+/// then on until the next call handlers run at once.
 ///
 /// # Safety
 /// The thread holds nothing in the engine, and a handler may leave by a jump.
@@ -412,13 +430,13 @@ pub unsafe fn deliver_now() {
     }
 }
 
-/// Lets the signals come that waited for a call.
+/// Delivers the signals that waited for a call.
 ///
 /// # Safety
 /// Called by the entry, when the thread's stack is free again.
 pub unsafe extern "C" fn directfs_deliver() {
     let words = thread_words();
-    // SAFETY: the words are this thread's. What comes from here on is not deferred.
+    // SAFETY: the words are this thread's. Signals after this are not deferred.
     let set = unsafe { core::mem::take(&mut (*words).deferred) };
     // SAFETY: the caller's promise: handlers may run.
     unsafe { set_mask(libc::SIG_UNBLOCK, set) };

@@ -1,10 +1,10 @@
-//! Sockets with names in the mount: the kernel cannot find them there.
+//! Sockets with names in the mount, which the kernel cannot find there.
 //!
-//! Behind such a name is a socket file of ours; the kernel's socket is bound to a path in the meeting
-//! directory ([`kernel_objects`]). A connect by the path in the mount finds the file, is checked by
-//! its permissions, and is connected to that path. Programs that ask the kernel for the name of a
-//! socket get that path. Datagrams to a path of ours (sendto) are not delivered: ENOENT from the
-//! kernel.
+//! Behind such a name is a socket file of the image; the kernel's socket is bound to a path in the
+//! meeting directory ([`kernel_objects`]). A connect by the path in the mount finds the file,
+//! checks its permissions, and connects to that path. Programs that ask the kernel for the name of
+//! a socket get that path. Datagrams to a path of the image (sendto) are not delivered: the kernel
+//! returns ENOENT.
 
 use super::call::{Call, blocking_call};
 use super::context::Inside;
@@ -18,9 +18,9 @@ use engine::format::FileKind;
 use posix::path::{LastLink, Outcome};
 use posix::{Errno, Result, Want};
 
-/// Bytes before the path.
+/// Number of bytes before the path.
 const FAMILY_BYTES: usize = 2;
-/// Bytes of a path in an address.
+/// Maximum length of a path in an address.
 const PATH_BYTES: usize = 108;
 
 /// An address for the kernel.
@@ -41,7 +41,7 @@ impl Address {
         Ok(address)
     }
 
-    /// The kernel's name of a socket of ours.
+    /// The kernel's name of a socket of the image.
     fn of(file: &Protection) -> Result<Address> {
         let mut path = [0; kernel_objects::PATH_BYTES];
         let length = kernel_objects::socket_path(file, &mut path)?;
@@ -55,7 +55,8 @@ impl Address {
     }
 }
 
-/// Copies the path of an address to the thread's buffer; its length. None: it has none.
+/// Copies the path of an address to the thread's buffer; returns its length. `None`: the address
+/// has no path.
 fn path_of(call: &mut Call<'_>) -> Result<Option<usize>> {
     let (address, length) = (call.frame.rsi, call.frame.rdx as u32 as usize);
     if !(FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&length) {
@@ -74,7 +75,7 @@ fn path_of(call: &mut Call<'_>) -> Result<Option<usize>> {
     Ok(Some(path.len()))
 }
 
-/// For the kernel: as it is, or with the path that it became.
+/// The kernel performs the call with the program's address, or with the rewritten path.
 fn host_verdict(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
     move |path| match path {
         None => NATIVE,

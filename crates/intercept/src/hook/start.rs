@@ -1,6 +1,7 @@
-//! What the library does before the program runs.
+//! The library's work before the program runs.
 //!
-//! Invariant: it either patches every library that makes system calls, or does nothing (without the launcher), or ends the program with a line that says why.
+//! Invariant: it patches every library that makes system calls, or does nothing (without the
+//! launcher), or ends the program with a message.
 
 use super::entry::DIRECTFS_ALL;
 use super::patch::{self, Library, Refusal};
@@ -9,20 +10,21 @@ use crate::handoff;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// The loader, the C library, and what belonged to it until glibc 2.33.
+/// The loader, the C library, and the libraries that were separate until glibc 2.33.
 const LIBRARIES_MAX: usize = 4;
 
 /// The constructor.
 ///
 /// # Safety
-/// Called once, by the loader, before any other code of the program; `environment` is the program's, and `memory_code` where `memcpy` and its kin are.
+/// Called once, by the loader, before any other code of the program; `environment` is the
+/// program's, and `memory_code` where `memcpy` and the like are.
 pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     // SAFETY: by the caller's promise.
     let adopted = unsafe { environment::adopt(environment) };
     if !adopted.handed_off {
         return;
     }
-    // SAFETY: as above; the loader has read what it wants to know.
+    // SAFETY: as above; the loader has read its entries already.
     unsafe { environment::restore(environment.cast_mut()) };
     let is_early = matches!(adopted.early, Some((_, 0)));
     let before = adopted.early.map_or(0, |(_, address)| address);
@@ -42,10 +44,10 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     if proc_maps::for_each(&mut look).is_err() {
         sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
     }
-    // SAFETY: this is the constructor; the entry is the program's own, and nobody else uses it yet.
+    // SAFETY: this is the constructor; the entry is the program's own, without other users yet.
     let joined = unsafe {
         match adopted.early {
-            // Whoever this program starts must not find what is gone then.
+            // Programs started from here must not find a record that is gone by then.
             Some((entry, 1..)) => {
                 core::ptr::copy_nonoverlapping(early::UNTAKEN.as_ptr(), entry as *mut u8, early::UNTAKEN.len())
             }
@@ -97,7 +99,7 @@ fn reason(refusal: Refusal) -> &'static [u8] {
     }
 }
 
-/// Keeps what is mapped of a library whose calls are to be seen.
+/// Records the mappings of a library whose calls are to be seen.
 fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>) {
     if !makes_calls(mapping.path) {
         return;
@@ -114,7 +116,7 @@ fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps:
     }
 }
 
-/// Whether a file is one of those that make system calls for all others.
+/// Whether a file is one of the libraries that make system calls for all others.
 fn makes_calls(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     [&b"libc.so.6"[..], b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread"]

@@ -1,4 +1,4 @@
-//! What stat, statx and statfs tell, in the kernel's layouts.
+//! Results of stat, statx and statfs, in the kernel's layouts.
 
 use super::server::Server;
 use core::mem::offset_of;
@@ -7,18 +7,19 @@ use engine::format::ROOT_INODE;
 use libc::{stat, statx, statx_timestamp};
 use posix::FileSystemStatus;
 
-/// Bytes that st_blocks counts in.
+/// Sectors in a block; st_blocks counts sectors.
 const SECTORS_PER_BLOCK: u64 = 8;
-/// "DFS1": no other file system's.
+/// "DFS1": unique to this file system.
 pub const MAGIC: i64 = 0x4446_5331;
-/// Ids of the mount, which no table of mounts has: the kernel's count from 0, and those that it uses once from 2^31; it comes to neither.
+/// The mount's id, which no mount table contains: the kernel counts reusable ids from 0, and unique
+/// ones from 2^31; it reaches neither.
 const MOUNT_ID: u64 = MAGIC as u64;
 const MOUNT_ID_UNIQUE: u64 = (MAGIC as u64) << 32;
 
 fn seconds(ns: i64) -> (i64, i64) {
     const SECOND_NS: u64 = 1_000_000_000;
     match u64::try_from(ns) {
-        // Nearly always, and with a few instructions less.
+        // The usual case, with a few instructions less.
         Ok(ns) => ((ns / SECOND_NS) as i64, (ns % SECOND_NS) as i64),
         Err(_) => (ns.div_euclid(SECOND_NS as i64), ns.rem_euclid(SECOND_NS as i64)),
     }
@@ -35,8 +36,8 @@ const _: () = {
     assert!(offset_of!(stat, st_ctime) == 104 && offset_of!(stat, st_ctime_nsec) == 112);
 };
 
-/// For stat and its kin: a `struct stat` in words, so that what is stored is loaded again in the same pieces when it goes to the program. A processor that is to load what it has
-/// stored in other pieces waits until the cache has it.
+/// For stat and similar calls: a `struct stat` in words. It is thus stored and loaded again in the
+/// same pieces on its way to the program, which keeps store forwarding effective.
 pub fn stat_of(server: &Server, attributes: &Attributes) -> [u64; STAT_WORDS] {
     let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
     let [accessed, modified, changed] =
@@ -63,11 +64,12 @@ pub fn stat_of(server: &Server, attributes: &Attributes) -> [u64; STAT_WORDS] {
     ]
 }
 
-/// For statx: with what is there always, and of what the caller's `wanted` asks for, the birth time if it is given, and the kind of the mount's id.
+/// For statx: the fields that are always present, and of those in `wanted` the birth time if
+/// `born_ns` is given, and the kind of the mount's id.
 pub fn statx_of(server: &Server, attributes: &Attributes, wanted: u32, born_ns: Option<i64>) -> statx {
-    /// No name in libc yet: an id that is not used again.
+    /// An id that is never reused; libc has no name for it yet.
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
-    // SAFETY: integers only, for which zero is a value.
+    // SAFETY: integers only, for which zero is valid.
     let mut status: statx = unsafe { core::mem::zeroed() };
     (status.stx_mask, status.stx_mnt_id) = match wanted & STATX_MNT_ID_UNIQUE {
         0 => (libc::STATX_BASIC_STATS | libc::STATX_MNT_ID, MOUNT_ID),

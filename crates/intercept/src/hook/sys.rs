@@ -1,15 +1,16 @@
-//! System calls as the kernel has them, made from here: these never reach the filter.
+//! System calls of the kernel, made from here: these never reach the filter.
 
 use core::arch::asm;
 
-/// Arguments and number go in, what the kernel says comes out: a negative errno on failure.
+/// Takes number and arguments; returns the kernel's result, a negative errno on failure.
 ///
 /// # Safety
-/// The call must be one that leaves the memory and the control flow of this program as Rust expects them.
+/// The call must leave the memory and the control flow of this program as Rust expects them.
 pub unsafe fn call(number: i64, arguments: [u64; 6]) -> i64 {
     let [a, b, c, d, e, f] = arguments;
     let result;
-    // SAFETY: the kernel overwrites rax, rcx and r11 only; what the call itself does is the caller's promise.
+    // SAFETY: the kernel overwrites rax, rcx and r11 only; the caller vouches for the effects of
+    // the call itself.
     unsafe {
         asm!("syscall", inlateout("rax") number => result, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
             lateout("rcx") _, lateout("r11") _, options(nostack));
@@ -17,13 +18,13 @@ pub unsafe fn call(number: i64, arguments: [u64; 6]) -> i64 {
     result
 }
 
-/// A descriptor that is closed at the end.
+/// A descriptor that is closed on drop.
 #[derive(Debug)]
 pub struct Fd(i32);
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is ours alone and closed once.
+        // SAFETY: the descriptor has no other owner and is closed once.
         unsafe { call(libc::SYS_close, [self.0 as u64, 0, 0, 0, 0, 0]) };
     }
 }
@@ -41,7 +42,7 @@ pub fn open(path: &[u8], flags: i32) -> Result<Fd, i64> {
 }
 
 impl Fd {
-    /// Reads on; the number of bytes.
+    /// Reads from the present position; returns the number of bytes.
     pub fn read(&self, into: &mut [u8]) -> Result<usize, i64> {
         // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
         let result =
@@ -60,7 +61,7 @@ impl Fd {
     }
 }
 
-/// What fstat says of a descriptor of the kernel's.
+/// The result of fstat for a descriptor of the host.
 pub fn status(fd: i32) -> Result<libc::stat, i64> {
     let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the kernel fills a structure of this layout, for which there is room.
@@ -77,9 +78,9 @@ pub fn map(bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8
     map_near(0, bytes, protection, flags, fd)
 }
 
-/// Maps new memory, at that address if it is free.
+/// Maps new memory, at this address if it is free.
 pub fn map_near(address: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
-    // SAFETY: without MAP_FIXED the kernel chooses an address that is free, so nothing that exists changes.
+    // SAFETY: without MAP_FIXED the kernel chooses a free address, so no existing mapping changes.
     let result = unsafe {
         call(
             libc::SYS_mmap,
@@ -89,33 +90,34 @@ pub fn map_near(address: usize, bytes: usize, protection: i32, flags: i32, fd: i
     if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
 }
 
-/// Maps a large file at a multiple of a huge page, so that huge pages can serve it; near an address, if that is not zero.
+/// Maps a large file at a multiple of a huge page's size, so that huge pages can serve it; near
+/// `hint`, unless that is zero.
 pub fn map_huge(hint: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
     if hint != 0 {
         return map_near(hint & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd);
     }
     let wide = bytes + HUGE_PAGE_BYTES;
     let free = map(wide, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
-    // SAFETY: just mapped, and nobody knows of it.
+    // SAFETY: just mapped, without other users.
     unsafe { unmap(free, wide) };
     map_near((free as usize).next_multiple_of(HUGE_PAGE_BYTES), bytes, protection, flags, fd)
 }
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Takes a mapping away.
+/// Removes a mapping.
 ///
 /// # Safety
-/// Nobody may use the range any more.
+/// Nothing may use the range any more.
 pub unsafe fn unmap(start: *mut u8, bytes: usize) {
     // SAFETY: by the caller's promise.
     unsafe { call(libc::SYS_munmap, [start as u64, bytes as u64, 0, 0, 0, 0]) };
 }
 
-/// Changes what may be done with pages.
+/// Changes the permissions of pages.
 ///
 /// # Safety
-/// Nobody may do on the range what is taken away.
+/// No later access to the range may need a permission that is removed.
 pub unsafe fn protect(start: usize, bytes: usize, protection: i32) -> Result<(), i64> {
     // SAFETY: by the caller's promise.
     let result = unsafe { call(libc::SYS_mprotect, [start as u64, bytes as u64, protection as u64, 0, 0, 0]) };
@@ -124,22 +126,22 @@ pub unsafe fn protect(start: usize, bytes: usize, protection: i32) -> Result<(),
 
 /// The effective user.
 pub fn effective_user() -> u32 {
-    // SAFETY: asks only.
+    // SAFETY: only queries.
     unsafe { call(libc::SYS_geteuid, [0; 6]) as u32 }
 }
 
 /// This thread.
 pub fn thread_id() -> i32 {
-    // SAFETY: asks only.
+    // SAFETY: only queries.
     unsafe { call(libc::SYS_gettid, [0; 6]) as i32 }
 }
 
-/// Says a line on standard error.
+/// Prints a line on standard error.
 pub fn print(parts: &[&[u8]]) {
     let mut line = [0u8; 512];
     let mut length = 0;
     for part in [&b"directfs: "[..]].iter().chain(parts).chain(&[&b"\n"[..]]) {
-        // The line's end always fits.
+        // The newline always fits.
         let fits = part.len().min(line.len() - 1 - length).max(usize::from(*part == b"\n"));
         line[length..length + fits].copy_from_slice(&part[..fits]);
         length += fits;
@@ -148,9 +150,10 @@ pub fn print(parts: &[&[u8]]) {
     unsafe { call(libc::SYS_write, [2, line.as_ptr() as u64, length as u64, 0, 0, 0]) };
 }
 
-/// Says why this program cannot run with the file system, and ends it: better than to work on the wrong directory.
+/// Prints why this program cannot run with the file system, and ends it, because it must not work
+/// on the wrong directory.
 pub fn refuse(parts: &[&[u8]]) -> ! {
-    /// As shells have it for a command that cannot run.
+    /// A shell's exit status for a command that cannot run.
     const EXIT_CANNOT_RUN: u64 = 126;
     print(parts);
     loop {
@@ -159,12 +162,14 @@ pub fn refuse(parts: &[&[u8]]) -> ! {
     }
 }
 
-/// The target of a symbolic link whose path ends with a zero byte: how many bytes of it fit.
+/// Reads the target of a symbolic link whose path ends with a zero byte; returns the number of
+/// bytes that fit.
 pub fn read_link(path: &[u8], into: &mut [u8]) -> Result<usize, i64> {
     if !path.contains(&0) {
         return Err(-i64::from(libc::EINVAL));
     }
-    // SAFETY: the path is terminated (checked), and the kernel writes into the buffer, which is borrowed for writing.
+    // SAFETY: the path is terminated (checked), and the kernel writes into the buffer, which is
+    // borrowed for writing.
     let result = unsafe {
         let arguments =
             [libc::AT_FDCWD as u64, path.as_ptr() as u64, into.as_mut_ptr() as u64, into.len() as u64, 0, 0];
@@ -173,7 +178,7 @@ pub fn read_link(path: &[u8], into: &mut [u8]) -> Result<usize, i64> {
     usize::try_from(result).map_err(|_| result)
 }
 
-/// The kernel's working directory; bytes without the zero behind it.
+/// Reads the kernel's working directory; returns the length without the zero byte.
 pub fn working_directory(into: &mut [u8]) -> Result<usize, i64> {
     // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
     let result = unsafe { call(libc::SYS_getcwd, [into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0, 0]) };
@@ -182,11 +187,12 @@ pub fn working_directory(into: &mut [u8]) -> Result<usize, i64> {
 
 /// This process.
 pub fn process_id() -> i32 {
-    // SAFETY: asks only.
+    // SAFETY: only queries.
     unsafe { call(libc::SYS_getpid, [0; 6]) as i32 }
 }
 
-/// Whether a file is one that the kernel writes to a disk in its own time: neither in memory, nor memory itself.
+/// Whether the kernel writes a file to a disk asynchronously: it is neither in memory nor
+/// persistent memory.
 pub fn is_on_disk(fd: i32) -> bool {
     /// Magic numbers of file systems in memory.
     const TMPFS: i64 = 0x0102_1994;

@@ -1,23 +1,26 @@
-//! The program's memory: what its pointers lead to.
+//! The program's memory, as its pointers reach it.
 //!
-//! Pointers into the first page or the kernel's half are refused at once. All others are followed by the few functions in assembly below, and by copies that end where a page
-//! cannot be accessed: what happens then is in [`faults`](super::faults). So a good pointer is not looked at first, but where the engine is to read from it in
-//! the middle of a change: there each page is touched once before.
+//! Pointers into the first page or the kernel's half are refused at once. The few assembly
+//! functions below follow all others, and so do copies that end at an inaccessible page:
+//! [`faults`](super::faults) handles such faults. So a good pointer is not checked in advance, with
+//! one exception: if the engine will read from it in the middle of a change, each page is touched
+//! once before.
 //!
-//! Invariants: strings are copied once and then looked at; structures are copied by value. The functions in assembly are leaves without a frame; a fault in one of them makes it
-//! return [`FAILED`] and what is in rdi.
+//! Invariants: strings are copied once and then inspected; structures are copied by value. The
+//! assembly functions are leaves without a frame; a fault in one of them makes it return [`FAILED`]
+//! together with rdi.
 
 use core::arch::global_asm;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use posix::{Errno, Result};
 
-/// EFAULT. Not among the names of the layer below, which has no user memory.
+/// EFAULT. Crate `posix` does not define it, because it has no user memory.
 pub const EFAULT: Errno = Errno(libc::EFAULT);
-/// Bytes of a path, its zero included.
+/// Maximum length of a path, its zero byte included.
 pub const PATH_BYTES_MAX: usize = posix::path::PATH_BYTES_MAX;
 
-/// Addresses below are nobody's.
+/// Programs have no memory below this address.
 const FIRST_PAGE: u64 = 4096;
 
 /// EFAULT if a range begins or ends where no program has memory.
@@ -28,27 +31,27 @@ pub fn check(address: u64, bytes: u64) -> Result<()> {
     if fits { Ok(()) } else { Err(EFAULT) }
 }
 
-/// Set in what the functions below return: an address could not be accessed.
+/// Set in the results of the functions below: an address could not be accessed.
 pub const FAILED: u64 = 1 << 63;
-/// What `directfs_user_string` returns for a string that does not end in time.
+/// The result of `directfs_user_string` for a string that is too long.
 const TOO_LONG: u64 = 1 << 62;
 
 unsafe extern "C" {
     fn directfs_user();
     fn directfs_user_end();
-    /// Copies; zero.
+    /// Copies; returns zero.
     fn directfs_user_copy(to: u64, from: u64, length: u64) -> u64;
-    /// The same for whole words, at least one, each loaded and stored by itself.
+    /// The same for whole words, at least one, each loaded and stored separately.
     fn directfs_user_copy_words(to: u64, from: u64, length: u64) -> u64;
-    /// The length of a string that has a zero among its first `limit` bytes.
+    /// The length of a string that has a zero byte among its first `limit` bytes.
     fn directfs_user_string(address: u64, unused: u64, limit: u64) -> u64;
-    /// Reads a byte of each page of a range that is not empty; zero.
+    /// Reads a byte of each page of a range that is not empty; returns zero.
     fn directfs_user_read(address: u64, length: u64) -> u64;
-    /// The same, as one writes, without a change.
+    /// The same with a store that changes nothing.
     fn directfs_user_write(address: u64, length: u64) -> u64;
 }
 
-/// Where the functions are.
+/// The address range of the functions.
 pub fn code() -> Range<usize> {
     directfs_user as *const () as usize..directfs_user_end as *const () as usize
 }
@@ -118,7 +121,8 @@ global_asm!(
     xor eax, eax
     ret
 
-    // Aligned pieces only, none of which crosses a page: the first holds the string's first byte, every other follows one without a zero.
+    // Aligned pieces only, none of which crosses a page: the first contains the string's first
+    // byte, every other follows one without a zero byte.
     LEAF directfs_user_string
     mov r9, rdi
     and r9, -16
@@ -179,11 +183,11 @@ fn check_result(result: u64) -> Result<()> {
     if result & FAILED == 0 { Ok(()) } else { Err(EFAULT) }
 }
 
-/// The length of a string that has a zero among its first `limit` bytes.
+/// The length of a string that has a zero byte among its first `limit` bytes.
 #[inline]
 pub fn string_length(address: u64, limit: usize) -> Result<usize> {
     check(address, 1)?;
-    // SAFETY: reads only; a fault is told.
+    // SAFETY: reads only; a fault is reported.
     match unsafe { directfs_user_string(address, 0, limit as u64) } {
         TOO_LONG => Err(Errno::ENAMETOOLONG),
         length if length & FAILED != 0 => Err(EFAULT),
@@ -191,11 +195,13 @@ pub fn string_length(address: u64, limit: usize) -> Result<usize> {
     }
 }
 
-/// Copies a string, without its zero, into `into`; its length. ENAMETOOLONG if it does not fit with its zero.
+/// Copies a string, without its zero byte, into `into`; returns its length. ENAMETOOLONG if it does
+/// not fit with its zero byte.
 #[inline]
 pub fn copy_string(address: u64, into: &mut [u8]) -> Result<usize> {
     let length = string_length(address, into.len())?;
-    // SAFETY: so many bytes fit; if another thread changes them meanwhile, we get other bytes, but no more of them.
+    // SAFETY: this many bytes fit; if another thread changes them meanwhile, the content differs,
+    // but not the length.
     check_result(unsafe { directfs_user_copy(into.as_mut_ptr() as u64, address, length as u64) })?;
     into[length] = 0;
     Ok(length)
@@ -206,9 +212,9 @@ pub fn copy_string(address: u64, into: &mut [u8]) -> Result<usize> {
 pub fn read<T: Copy>(address: u64) -> Result<T> {
     check(address, size_of::<T>() as u64)?;
     let mut value = MaybeUninit::<T>::uninit();
-    // SAFETY: the value has room for itself; a fault is told.
+    // SAFETY: the value has room for itself; a fault is reported.
     check_result(unsafe { directfs_user_copy(value.as_mut_ptr() as u64, address, size_of::<T>() as u64) })?;
-    // SAFETY: all of it was copied; callers ask only for types of which every bit pattern is a value.
+    // SAFETY: all of it was copied; callers only use types for which every bit pattern is valid.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -216,7 +222,7 @@ pub fn read<T: Copy>(address: u64) -> Result<T> {
 #[inline]
 pub fn write<T: Copy>(address: u64, value: &T) -> Result<()> {
     check(address, size_of::<T>() as u64)?;
-    // SAFETY: the program says that there is room, and a fault is told.
+    // SAFETY: the program vouches for the room, and a fault is reported.
     check_result(unsafe { directfs_user_copy(address, &raw const *value as u64, size_of::<T>() as u64) })
 }
 
@@ -225,7 +231,7 @@ pub fn write<T: Copy>(address: u64, value: &T) -> Result<()> {
 pub fn write_words<const COUNT: usize>(address: u64, words: &[u64; COUNT]) -> Result<()> {
     const { assert!(COUNT != 0) };
     check(address, size_of_val(words) as u64)?;
-    // SAFETY: the program says that there is room, and a fault is told.
+    // SAFETY: the program vouches for the room, and a fault is reported.
     check_result(unsafe { directfs_user_copy_words(address, words.as_ptr() as u64, size_of_val(words) as u64) })
 }
 
@@ -239,17 +245,18 @@ pub fn fill(address: u64, bytes: &[u8]) -> Result<()> {
     check_result(unsafe { directfs_user_copy(address, bytes.as_ptr() as u64, bytes.len() as u64) })
 }
 
-/// The program's buffer, to read from. Another thread of the program that writes it meanwhile gets what it deserves, and so does one that takes it away.
+/// The program's buffer, for reading. The content is undefined if another thread writes it
+/// meanwhile; the program gets a signal if another thread unmaps it.
 ///
 /// # Safety
-/// Used only for as long as the call lasts.
+/// Used only during the call.
 pub unsafe fn bytes<'a>(address: u64, length: u64) -> Result<&'a [u8]> {
     // SAFETY: by the caller's promise.
     let found = unsafe { bytes_readable(address, length)? };
     if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
 }
 
-/// As [`bytes`], as far as the buffer can be read: EFAULT if that is nothing.
+/// As [`bytes`], up to the first unreadable page: EFAULT if nothing is readable.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -259,17 +266,18 @@ pub unsafe fn bytes_readable<'a>(address: u64, length: u64) -> Result<&'a [u8]> 
         return Ok(&[]);
     }
     check(address, length)?;
-    // SAFETY: reads only; a fault is told.
+    // SAFETY: reads only; a fault is reported.
     let result = unsafe { directfs_user_read(address, length) };
     let readable = if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) };
     if readable == 0 {
         return Err(EFAULT);
     }
-    // SAFETY: a byte of every page was read just now; by the caller's promise nobody keeps them.
+    // SAFETY: a byte of every page was read just now; by the caller's promise no reference outlives
+    // the call.
     Ok(unsafe { core::slice::from_raw_parts(address as *const u8, readable as usize) })
 }
 
-/// The program's buffer, to write into.
+/// The program's buffer, for writing.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -279,7 +287,7 @@ pub unsafe fn bytes_mut<'a>(address: u64, length: u64) -> Result<&'a mut [u8]> {
     if found.len() as u64 == length { Ok(found) } else { Err(EFAULT) }
 }
 
-/// As [`bytes_mut`], as far as the buffer can be written: EFAULT if that is nothing.
+/// As [`bytes_mut`], up to the first unwritable page: EFAULT if nothing is writable.
 ///
 /// # Safety
 /// As for [`bytes`].
@@ -288,18 +296,21 @@ pub unsafe fn bytes_writable<'a>(address: u64, length: u64) -> Result<&'a mut [u
         return Ok(&mut []);
     }
     check(address, length)?;
-    // SAFETY: by the caller's promise; what is written by the instruction is what is there, and a fault is told.
+    // SAFETY: by the caller's promise; the instruction writes the present value, and a fault is
+    // reported.
     let result = unsafe { directfs_user_write(address, length) };
     let writable = if result & FAILED == 0 { length } else { (result & !FAILED).saturating_sub(address) };
     if writable == 0 {
         return Err(EFAULT);
     }
-    // SAFETY: a byte of every page was written just now; by the caller's promise nobody keeps them.
+    // SAFETY: a byte of every page was written just now; by the caller's promise no reference
+    // outlives the call.
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, writable as usize) })
 }
 
-/// As [`bytes_mut`], but nothing is known of the buffer, which may be shorter than it is said to be as long as less comes: for copies out of the image and by
-/// `memcpy`, which end where it cannot be written. Then the call ends with EFAULT, or begins anew with what [`bytes_writable`] says.
+/// As [`bytes_mut`], without any check: the buffer may be shorter than `length` if less is written.
+/// For copies out of the image and by `memcpy`, which end where it cannot be written. Then the call
+/// fails with EFAULT, or starts again with the length from [`bytes_writable`].
 ///
 /// # Safety
 /// As for [`bytes`]; and nothing else writes there.
@@ -308,13 +319,15 @@ pub unsafe fn bytes_to_fill<'a>(address: u64, length: u64) -> Result<&'a mut [u8
     if length == 0 {
         return Ok(&mut []);
     }
-    // The first page is a bad place only for what comes there.
+    // The first page is invalid only for bytes that are written there.
     check(address.max(FIRST_PAGE), length)?;
-    // SAFETY: the program says that the bytes are there; by the caller's promise nobody keeps them.
+    // SAFETY: the program vouches for the bytes; by the caller's promise no reference outlives the
+    // call.
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut u8, length as usize) })
 }
 
-/// EFAULT if a list of strings that ends with null cannot be read; how many there are. Null is an empty list.
+/// Counts the strings of a list that ends with null; EFAULT if it cannot be read. Null is an empty
+/// list.
 pub fn check_list(list: u64) -> Result<usize> {
     if list == 0 {
         return Ok(0);
@@ -355,7 +368,7 @@ mod tests {
     fn a_string_may_end_with_its_page() {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let pages = crate::hook::sys::map(8192, libc::PROT_READ | libc::PROT_WRITE, flags, -1).unwrap();
-        // SAFETY: two new pages, of which the second goes away again.
+        // SAFETY: two new pages, the second of which is unmapped.
         unsafe {
             crate::hook::sys::unmap(pages.add(4096), 4096);
             pages.add(4093).copy_from(c"ab".as_ptr().cast(), 3);
