@@ -58,6 +58,6 @@ fn build(manifest: &Path, target: &Path) -> PathBuf {
     }
     cargo.env_remove("CARGO_TARGET_DIR");
     let status = cargo.status().expect("cargo starts");
-    assert!(status.success(), "the preload library does not build: {status}");
+    assert!(status.success(), "the build of the preload library failed: {status}");
     target.join("release/libdirectfs_preload.so")
 }

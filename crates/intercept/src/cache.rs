@@ -236,7 +236,10 @@ fn check_executable(file: &File) -> io::Result<()> {
     let start = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_BYTES, wanted, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
     if start == libc::MAP_FAILED {
         let error = io::Error::last_os_error();
-        return Err(io::Error::new(error.kind(), format!("code cannot run from there (option noexec?): {error}")));
+        return Err(io::Error::new(
+            error.kind(),
+            format!("code cannot run from there (mount option noexec?): {error}"),
+        ));
     }
     // SAFETY: mapped above, without other users.
     unsafe { libc::munmap(start, PAGE_BYTES) };

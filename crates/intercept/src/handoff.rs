@@ -55,9 +55,9 @@ pub const TEXT_BYTES_MAX: usize = 160;
 /// higher because each fork copies the kernel's table up to the highest number.
 pub const DESCRIPTORS_FROM: i32 = 1000;
 
-/// Content of `DIRECTFS_IMAGE`:
-/// `version,image,image_bytes,region,region_bytes,placeholder,meeting,cached_files_max,read_only,image_read_only,flushes`
-/// in decimal.
+/// Content of `DIRECTFS_IMAGE`, in decimal and separated by commas: version, image, image_bytes,
+/// region, region_bytes, placeholder, meeting, cached_files_max, read_only, image_read_only,
+/// flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// Descriptor of the image.

@@ -20,11 +20,11 @@ use std::process::{Command, ExitStatus};
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// No directory for the library and its tables.
-    #[error("no directory is safe for the preload library and lets code run:\n{0}")]
+    #[error("no directory for the preload library is safe and permits code to run:\n{0}")]
     NoCache(Refused),
     /// Files of the user cannot be told from those of others.
     #[error(
-        "user {0} is not mapped into this user namespace, so its files cannot be told from those of other users (unshare: --map-current-user)"
+        "user {0} is not mapped into this user namespace, so its files cannot be told from those of other users; map it (unshare --map-current-user)"
     )]
     NoName(u32),
     /// No such program.
@@ -34,25 +34,25 @@ pub enum LaunchError {
     #[error("{path}: {1}", path = .0.display())]
     Unreadable(PathBuf, #[source] io::Error),
     /// A library of the system that is not an ELF library.
-    #[error("{path}: not a library that can be prepared", path = .0.display())]
+    #[error("{path}: not an x86-64 library with a build-id, or damaged; use `directfs mount`", path = .0.display())]
     BadLibrary(PathBuf),
     /// Neither a program for this machine nor a script.
     #[error("{path}: neither an x86-64 program nor a script", path = .0.display())]
     NotProgram(PathBuf),
     /// No loader, so no preload library.
-    #[error("{path}: a static program: it would not see the file system (use `directfs mount`)", path = .0.display())]
+    #[error("{path}: a static program, which cannot load the preload library; use `directfs mount`", path = .0.display())]
     Static(PathBuf),
     /// Of another C library (such as musl), which loads libraries differently.
-    #[error("{path}: for a C library other than glibc, which is not supported (use `directfs mount`)", path = .0.display())]
+    #[error("{path}: a program for a C library other than glibc, which is not supported; use `directfs mount`", path = .0.display())]
     OtherLibrary(PathBuf),
     /// The loader ignores preload libraries there.
-    #[error("{path}: a set-user-ID or set-group-ID program, into which nothing can be loaded (use `directfs mount`)", path = .0.display())]
+    #[error("{path}: a set-user-ID or set-group-ID program, which cannot load the preload library; use `directfs mount`", path = .0.display())]
     Privileged(PathBuf),
     /// Scripts that start scripts, beyond the limit.
     #[error("{path}: too many interpreters", path = .0.display())]
     TooManyInterpreters(PathBuf),
     /// A library that could be served only in part.
-    #[error("{path}: {1} system calls cannot be replaced safely; programs would see only part of the file system", path = .0.display())]
+    #[error("{path}: {1} system calls cannot be intercepted, so programs would see only part of the file system; use `directfs mount`", path = .0.display())]
     Unsafe(PathBuf, u32),
 }
 

@@ -49,7 +49,7 @@ pub struct TrustedDirectory {
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// Another user owns a component.
-    #[error("{path} belongs to user {owner}, which can replace what is there", path = .path.display())]
+    #[error("{path} belongs to user {owner}, which can replace its content", path = .path.display())]
     Owner {
         /// The component.
         path: PathBuf,

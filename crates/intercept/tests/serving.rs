@@ -245,5 +245,5 @@ fn a_program_that_would_not_see_the_mount_is_not_started() {
     let output = output(system.command(Path::new("sh")).args(["-c", &script]));
     let (result, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(result, "3\n126\n126\n", "{said}");
-    assert!(said.contains("a static program, which would not see"), "{said}");
+    assert!(said.contains("a static program, which cannot use"), "{said}");
 }

@@ -101,7 +101,7 @@ impl Context {
         if !server::has_failed() {
             server::lose();
             sys::print(&[
-                b"this process was taken for dead by another one: its files in the mount are lost to it (EIO)",
+                b"another process took this one for dead and released its files: every access to the mount now returns EIO; restart the program",
             ]);
         }
         Errno::EIO

@@ -274,7 +274,9 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     }
     if !had_failed && server::has_failed() && !server::is_lost() && verdict.next == Next::Done {
         server.fs.mark_unclean();
-        sys::print(&[b"the image became shorter while it was in use, or found no space to grow: its files are not to be had any more"]);
+        sys::print(&[
+            b"the image was truncated or its disk is full: every access now returns EIO; end this program, then run `directfs fsck`",
+        ]);
         return done(-i64::from(libc::EIO));
     }
     verdict

@@ -154,7 +154,11 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
 pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
     let text = value(handoff::IMAGE)?;
     let Some(handoff) = HandoffRecord::parse(text) else {
-        sys::refuse(&[b"another version of directfs started this program: ", handoff::IMAGE, text]);
+        sys::refuse(&[
+            b"another version of directfs started this program; restart the whole run: ",
+            handoff::IMAGE,
+            text,
+        ]);
     };
     if let Some(meeting) = meeting.filter(|meeting| *meeting != handoff.meeting) {
         // That program had its parent's memory, and the parent uses the number for its own

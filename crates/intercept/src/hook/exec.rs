@@ -280,10 +280,10 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
             }
             ProgramKind::Static => b"a static program",
             ProgramKind::Foreign => b"a program for another C library",
-            ProgramKind::Own => b"a program that makes system calls by itself",
+            ProgramKind::Own => b"a program with inline system calls",
             ProgramKind::Unknown | ProgramKind::Dynamic => match &file {
                 File::Host if is_privileged(&target) => b"a program that changes the user or has capabilities",
-                _ if !has_library => b"a program for a user (or below a root) that does not get to the preload library",
+                _ if !has_library => b"a program whose user (or root directory) has no access to the preload library",
                 _ => b"",
             },
         };
@@ -293,7 +293,14 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
             let name = before.keep(&[&path[..length]])?;
             let Some(binary) = environment::value(handoff::BINARY).filter(|_| can_reach(handoff::BINARY)) else {
                 let mount = server.mount();
-                sys::print(&[&path[..length], b": ", unfit, b", which would not see ", mount, b": not started"]);
+                sys::print(&[
+                    &path[..length],
+                    b": ",
+                    unfit,
+                    b", which cannot use ",
+                    mount,
+                    b" under `directfs run`: not started; use `directfs mount`",
+                ]);
                 return Err(Errno::EACCES);
             };
             let skip = usize::from(before.start < BEFORE_MAX);

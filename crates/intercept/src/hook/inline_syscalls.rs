@@ -177,9 +177,7 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
             return true;
         }
     }
-    sys::refuse(&[
-        b"this program makes system calls at more places of its own code than there is room for; use `directfs mount`",
-    ]);
+    sys::refuse(&[b"this program contains too many inline system calls; use `directfs mount`"]);
 }
 
 /// The program's own file in memory.

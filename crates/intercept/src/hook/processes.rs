@@ -146,8 +146,10 @@ pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) 
     if let Err(error) = take(server, context, origin, directory) {
         let reason: &[u8] = match error {
             Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
-            Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => b"the working directory cannot be entered",
-            _ => b"this process cannot take part in the file system",
+            Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => {
+                b"cannot enter the working directory; check its permissions"
+            }
+            _ => b"this process cannot join the file system; free memory or end some processes",
         };
         sys::refuse(&[reason]);
     }
@@ -382,7 +384,7 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
             set_main(process);
             fd_numbers::begin_anew(&process, had_threads);
         }
-        Err(_) => sys::refuse(&[b"a child that was made cannot take part in the file system"]),
+        Err(_) => sys::refuse(&[b"a new child process cannot join the file system and ends"]),
     }
     context.become_main();
     Ok(done(0))
@@ -426,7 +428,7 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
     let forked_by = unsafe { (*words).forked_by };
     if i64::from(sys::process_id()) != forked_by {
         if context.adopt(server).is_err() {
-            sys::refuse(&[b"a child that was made cannot take part in the file system"]);
+            sys::refuse(&[b"a new child process cannot join the file system and ends"]);
         }
         return;
     }

@@ -129,10 +129,10 @@ pub unsafe fn start(handoff: &HandoffRecord, mount: &[u8], hint: usize, slot: Op
         Fs::attach_shared(pm, region, &PLATFORM, Liveness::supervised(handoff.meeting), &options)
     };
     let Ok(fs) = attached else {
-        sys::refuse(&[b"cannot attach to the file system: another version of directfs made it, or it has been closed"]);
+        sys::refuse(&[b"cannot attach to the file system: it was closed, or another version of directfs opened it"]);
     };
     if processes::take_up_number(&fs, slot).is_err() {
-        sys::refuse(&[b"the kernel refused the lock by which other processes know that this one lives"]);
+        sys::refuse(&[b"the kernel refused this process's liveness lock, so it cannot join the file system"]);
     }
     let root = match fs.enter().and_then(|thread| thread.root()) {
         Ok(root) => root,
@@ -181,10 +181,10 @@ fn map(hint: usize, fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u
     });
     if !fits {
         let run = environment::run_entry().unwrap_or_default();
-        sys::refuse(&[b"the descriptor of the ", what, b" was lost on the way to this program (", run, b")"]);
+        sys::refuse(&[b"this program did not inherit the descriptor of the ", what, b" (", run, b")"]);
     }
     match sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd) {
         Ok(start) => start,
-        Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space"]),
+        Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space; raise the limit (ulimit -v)"]),
     }
 }

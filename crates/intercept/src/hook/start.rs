@@ -30,7 +30,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     let before = adopted.early.map_or(0, |(_, address)| address);
     if let Some(entry) = environment::counts_entry() {
         if call_counts::open(&entry[environment::COUNTS.len()..]).is_err() {
-            sys::refuse(&[b"cannot count calls in ", entry]);
+            sys::refuse(&[b"cannot open the file for call counters: ", entry]);
         }
         DIRECTFS_ALL.store(1, Relaxed);
     }
@@ -42,7 +42,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         inline_syscalls::record(mapping, makes_calls(mapping.path));
     };
     if proc_maps::for_each(&mut look).is_err() {
-        sys::refuse(&[b"cannot read /proc/self/maps, without which programs cannot be served"]);
+        sys::refuse(&[b"cannot read /proc/self/maps, which this program needs; mount /proc"]);
     }
     // SAFETY: this is the constructor; the entry is the program's own, without other users yet.
     let joined = unsafe {
@@ -64,7 +64,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         }
     }
     if next == 0 {
-        sys::refuse(&[b"this program has no C library that we know"]);
+        sys::refuse(&[b"this program has no supported C library; use `directfs mount`"]);
     }
     if let Some(handoff) = environment::read_handoff(adopted.meeting) {
         let mount = environment::value(handoff::MOUNT).unwrap_or_default();
@@ -90,12 +90,12 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
 
 fn reason(refusal: Refusal) -> &'static [u8] {
     match refusal {
-        Refusal::Unnamed => b"this program's C library has no build-id",
-        Refusal::NoTable => b"this program's C library is not the one that was prepared for",
-        Refusal::Changed => b"this program's C library is not what its build-id says",
-        Refusal::TooMany => b"this program's C library has more system calls than there is room for",
-        Refusal::TooFar => b"this program's C library is loaded too far away",
-        Refusal::Forbidden => b"this system does not let a program change its own code",
+        Refusal::Unnamed => b"this program's C library has no build-id; use `directfs mount`",
+        Refusal::NoTable => b"this program's C library is not the one that `directfs run` prepared (another root directory, or an upgrade); use `directfs mount`",
+        Refusal::Changed => b"this program's C library does not match its build-id; use `directfs mount`",
+        Refusal::TooMany => b"this program's C library has too many system calls; use `directfs mount`",
+        Refusal::TooFar => b"this program's C library is loaded too far from the preload library; use `directfs mount`",
+        Refusal::Forbidden => b"this system does not permit programs to change their code; use `directfs mount`",
     }
 }
 

@@ -1,4 +1,5 @@
-/* Handlers on an alternate stack: what one has there must outlive the signals that come while it makes calls, bad pointers among its arguments, and waits. */
+/* Handlers on an alternate stack: their data there must survive signals that arrive during their
+   calls, also those with bad pointers, and during their waits. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@ static int is_on_stack(const void *address) {
     return (const char *)address >= stack && (const char *)address < stack + sizeof stack;
 }
 
-/* Comes while the first one is at work, and uses as much of the stack as that. */
+/* Interrupts the first handler, and uses as much of the stack. */
 static void second(int number) {
     volatile long words[2 * WORDS];
     for (int i = 0; i < 2 * WORDS; i++)
@@ -43,7 +44,7 @@ static void first(int number, siginfo_t *info, void *context) {
         words[i] = i * 7919L;
     on_stack += is_on_stack((const void *)words);
     switch (what) {
-    case 0: /* calls, while signals pour in */
+    case 0: /* calls under constant signals */
         while (seconds < SECONDS_WANTED) {
             stat("file", &status);
             int fd = open("file", O_RDWR);
@@ -90,7 +91,7 @@ static void first(int number, siginfo_t *info, void *context) {
     }
 }
 
-/* Signals without end, for as long as who gets them lives. */
+/* Sends signals while their receiver lives. */
 static void send_to(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (getppid() == parent)

@@ -1,4 +1,5 @@
-/* Makes and removes directories, each used by a path through it, by threads and children of every kind: none of them keeps a directory that is gone.
+/* Creates and removes directories that threads and children of every kind use by a path: none of
+   them keeps a reference to a removed directory.
    usage: kept DIRECTORY */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +26,7 @@ static void check(int result, const char *what) {
     }
 }
 
-/* Makes a file and removes it, by a path of two names. */
+/* Creates and removes a file, by a path of two components. */
 static void use_in(const char *where, const char *name) {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", where, name);

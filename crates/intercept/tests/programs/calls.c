@@ -1,4 +1,5 @@
-/* What a program may rely on across system calls. Prints one line for each thing; the same with and without the library. */
+/* Guarantees for a program across system calls. Prints one line for each guarantee; the output is
+   the same with and without the library. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 
 static void say(const char *what, long value) { printf("%s: %ld\n", what, value); fflush(stdout); }
 
-/* Handlers that interrupt calls and make calls, on a small stack of their own. */
+/* Handlers that interrupt calls and perform calls, on their own small stack. */
 static volatile sig_atomic_t ticks;
 static void tick(int number) {
     struct stat status;
@@ -45,7 +46,7 @@ static void interrupted(void) {
     say("was interrupted", ticks > 10);
 }
 
-/* Without SA_RESTART a call ends with EINTR; with it, it goes on. */
+/* Without SA_RESTART a call ends with EINTR; with it, the call restarts. */
 static void nothing(int number) { (void)number; }
 static void restarts(void) {
     int ends[2];
@@ -92,7 +93,7 @@ static void cancelled(void) {
     say("frame was unwound", cleaned_frame);
 }
 
-/* Vector registers keep their values across a call; and so does what lies below the stack pointer. */
+/* Vector registers and the red zone below the stack pointer keep their values across a call. */
 static void registers(void) {
     unsigned char before[64 * 16], after[64 * 16];
     long bad = 0;
@@ -135,7 +136,7 @@ static void threads(void) {
     say("threads", 0);
 }
 
-/* Programs started in every way, without an environment: they get the library again. */
+/* Programs started in every way, without an environment, get the library again. */
 static void starts(void) {
     char *empty[] = {NULL}, *arguments[] = {"sh", "-c", "test -e /usr && exit 7", NULL};
     int status;

@@ -1,4 +1,5 @@
-/* Opens and closes files among numbers that are the kernel's, in a program that may not ask the kernel for numbers any more.
+/* Opens and closes files among descriptors of the host, in a program that may no longer ask the
+   kernel for numbers.
    usage: beside DIRECTORY */
 #include <errno.h>
 #include <fcntl.h>

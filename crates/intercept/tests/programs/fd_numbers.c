@@ -1,4 +1,5 @@
-/* Which numbers descriptors get, and what is said of numbers that are free: thousands of random calls, of which the kernel serves some and the library others.
+/* Numbers of descriptors, and results for free numbers: thousands of random calls, some of which
+   the kernel serves and some the library.
    usage: numbers DIRECTORY SELF; as a child: numbers list */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -28,7 +29,7 @@ static unsigned draw(unsigned below) {
     return (unsigned)(seed >> 33) % below;
 }
 
-/* The numbers stay small, away from where the library has some of its own. */
+/* Keeps the numbers small, away from the library's own descriptors. */
 static void limit_number(long fd) {
     if (fd >= NUMBERS + 10)
         close((int)fd);
@@ -165,7 +166,7 @@ int main(int argc, char **argv) {
     spawn_list();
     for (int fd = 3; fd < NUMBERS + 10; fd++)
         close(fd);
-    // As many as there may be, and then one more. (The library's own descriptors lie above.)
+    // Up to the limit, and one more. (The library's own descriptors lie above.)
     int highest = -1, fd;
     setrlimit(RLIMIT_NOFILE, &limit);
     while ((fd = open("one", O_RDONLY)) >= 0)

@@ -1,4 +1,4 @@
-/* Makes calls in the directory that it is given, and says what came of each: the same in every file system. */
+/* Performs calls in a directory and prints their results: the same on every file system. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -367,7 +367,7 @@ static void sockets(void) {
     printf("%s %d\n", c, status);
 }
 
-/* Writes of several pieces, with flags of their own; and links in /proc wherever they are followed. */
+/* Writes of several pieces, with per-call flags; and links in /proc wherever they are followed. */
 static void vectors(void) {
     static char big[3][100000];
     char link[64];
@@ -424,7 +424,8 @@ static void vectors(void) {
     printf("script by link %d\n", status_of(child));
 }
 
-/* Buffers that are good up to the middle: what came until there counts, if it can be told apart. */
+/* Buffers that are accessible up to the middle: the transfer up to there counts, where calls can
+   report it. */
 static void parts(void) {
     char *pages = mmap(0, 12288, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *end = pages + 8192, content[5000], value[100];
     struct iovec v[2];

@@ -1,4 +1,5 @@
-/* Makes its system calls by instructions of its own, in threads, children and handlers: the C library's only to set these up. */
+/* Performs system calls with its own instructions, in threads, children and handlers; it uses the
+   C library's only to set these up. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@ static long call(long number, long a, long b, long c, long d) {
     return result;
 }
 
-/* The same with the number where a compiler puts it, at a site of its own. */
+/* The same with the number where a compiler puts it, at a separate site. */
 static inline __attribute__((always_inline)) long own(long number, long a, long b, long c) {
     long result;
     __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
@@ -38,7 +39,7 @@ static int round_trip(const char *name, const char *text) {
         return 2;
     if (own(SYS_fstat, fd, (long)&status, 0) || status.st_size != (long)strlen(text) || own(SYS_close, fd, 0, 0))
         return 3;
-    /* What the C library sees is the same. */
+    /* The C library sees the same file. */
     if (stat(name, &status) || status.st_size != (long)strlen(text) || unlink(name))
         return 4;
     return own(SYS_stat, (long)name, (long)&status, 0) == -ENOENT ? 0 : 5;
@@ -46,7 +47,7 @@ static int round_trip(const char *name, const char *text) {
 
 static void *thread(void *name) {
     char first[64];
-    /* Its first call of all, before any of the C library's. */
+    /* The thread's first call, before any of the C library's. */
     snprintf(first, sizeof first, "%s.first", (char *)name);
     if (own(SYS_mkdir, (long)first, 0755, 0) || own(SYS_rmdir, (long)first, 0, 0))
         return (void *)9;
@@ -137,7 +138,7 @@ int main(int count, char **arguments) {
     sigprocmask(SIG_SETMASK, &before, &now);
     printf("told %d %d\n", sigismember(&now, SIGSYS), sigismember(&now, SIGTERM));
 
-    /* A handler that runs in a wait with everything blocked but its signal. */
+    /* A handler that runs in a wait with all other signals blocked. */
     int seen = alarms;
     struct itimerval soon = {{0, 0}, {0, 1000}};
     sigset_t others = all;
@@ -151,7 +152,7 @@ int main(int count, char **arguments) {
     sigprocmask(SIG_SETMASK, &before, NULL);
     printf("suspended %d %d\n", alarms - seen, alarm_wrong);
 
-    /* The program's own use of the signal by which the calls come. */
+    /* The program's own use of SIGSYS, which forwards inline syscalls. */
     struct sigaction old;
     sigaction(SIGSYS, NULL, &old);
     printf("default %d\n", old.sa_handler == SIG_DFL);

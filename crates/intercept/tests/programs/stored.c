@@ -1,4 +1,5 @@
-/* Stores into mappings of a file, and says what became of its modification time: as old as it was made before, or new.
+/* Stores into mappings of a file, and prints whether its modification time is still the old one,
+   set before, or new.
    usage: stored DIRECTORY */
 #define _GNU_SOURCE
 #include <errno.h>
