@@ -235,77 +235,105 @@ fn resolve_host(
     length: usize,
     host: &mut [u8; PATH_ROOM_BYTES],
 ) -> Option<(usize, usize)> {
-    // The first half of `host` holds the resolved part, the end of its second half the rest.
     let (done, left) = host.split_at_mut(user_memory::PATH_BYTES_MAX);
-    let mut done_bytes = match from {
+    let done_bytes = match from {
         None => 0,
         Some(directory) => host_directory_path(directory, done)?,
     };
-    let mut begin = left.len() - length;
+    let begin = left.len() - length;
     left[begin..].copy_from_slice(&path[..length]);
-    let mut links = 0;
+    let mut walk = HostWalk { mount: server.mount(), done, done_bytes, left, begin, links: 0 };
     loop {
-        while begin < left.len() && left[begin] == b'/' {
-            begin += 1;
-        }
-        if done_bytes == server.mount().len() && done[..done_bytes] == *server.mount() {
-            let rest = left.len() - begin;
+        walk.skip_slashes();
+        let rest = &walk.left[walk.begin..];
+        if walk.is_at_mount(walk.done_bytes) {
             path[0] = b'/';
-            path[1..1 + rest].copy_from_slice(&left[begin..]);
-            path[1 + rest] = 0;
-            return Some((0, 1 + rest));
+            path[1..1 + rest.len()].copy_from_slice(rest);
+            path[1 + rest.len()] = 0;
+            return Some((0, 1 + rest.len()));
         }
-        if begin == left.len() {
+        if rest.is_empty() {
             return None;
         }
-        let end = left[begin..].iter().position(|&byte| byte == b'/').map_or(left.len(), |slash| begin + slash);
-        let component = &left[begin..end];
-        match component {
-            b"." => begin = end,
+        walk.step()?;
+    }
+}
+
+/// A walk on the host's side: `done[..done_bytes]` is resolved, `left[begin..]` is the rest.
+struct HostWalk<'w> {
+    mount: &'w [u8],
+    done: &'w mut [u8],
+    done_bytes: usize,
+    left: &'w mut [u8],
+    begin: usize,
+    links: u32,
+}
+
+impl HostWalk<'_> {
+    fn skip_slashes(&mut self) {
+        while self.begin < self.left.len() && self.left[self.begin] == b'/' {
+            self.begin += 1;
+        }
+    }
+
+    /// Whether the first `bytes` of the resolved part are the mount directory.
+    fn is_at_mount(&self, bytes: usize) -> bool {
+        self.done[..bytes] == *self.mount
+    }
+
+    /// Resolves the next component. `None`: the path does not reach the mount.
+    fn step(&mut self) -> Option<()> {
+        let rest = &self.left[self.begin..];
+        let end = self.begin + rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+        match &self.left[self.begin..end] {
+            b"." => self.begin = end,
             b".." => {
-                done_bytes = done[..done_bytes].iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-                begin = end;
+                let parent_bytes = self.done[..self.done_bytes].iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                (self.done_bytes, self.begin) = (parent_bytes, end);
             }
             name => {
-                let new_bytes = done_bytes + 1 + name.len();
-                if new_bytes + 1 >= done.len() {
+                let new_bytes = self.done_bytes + 1 + name.len();
+                if new_bytes + 1 >= self.done.len() {
                     return None;
                 }
-                done[done_bytes] = b'/';
-                done[done_bytes + 1..new_bytes].copy_from_slice(name);
-                done[new_bytes] = 0;
-                if done[..new_bytes] == *server.mount() {
-                    done_bytes = new_bytes;
-                    begin = end;
-                    continue;
-                }
-                let mut target = [0u8; user_memory::PATH_BYTES_MAX];
-                match sys::read_link(&done[..=new_bytes], &mut target) {
-                    Ok(bytes) => {
-                        links += 1;
-                        if links > LINKS_FOLLOWED_MAX {
-                            return None;
-                        }
-                        begin = end.checked_sub(bytes)?;
-                        left[begin..end].copy_from_slice(&target[..bytes]);
-                        if target[0] == b'/' {
-                            done_bytes = 0;
-                        }
-                    }
-                    Err(error) if error == -i64::from(libc::EINVAL) => {
-                        done_bytes = new_bytes;
-                        begin = end;
-                    }
-                    // On the way to a mount directory that does not exist on the host, directories
-                    // above it may be missing too.
-                    Err(_) if server.mount().starts_with(&done[..new_bytes]) && server.mount()[new_bytes] == b'/' => {
-                        done_bytes = new_bytes;
-                        begin = end;
-                    }
-                    Err(_) => return None,
-                }
+                self.done[self.done_bytes] = b'/';
+                self.done[self.done_bytes + 1..new_bytes].copy_from_slice(name);
+                self.done[new_bytes] = 0;
+                self.enter(new_bytes, end)?;
             }
         }
+        Some(())
+    }
+
+    /// Enters the name that ends at `new_bytes` of `done`, or puts a link's target before the rest,
+    /// which begins at `end`.
+    fn enter(&mut self, new_bytes: usize, end: usize) -> Option<()> {
+        if self.is_at_mount(new_bytes) {
+            (self.done_bytes, self.begin) = (new_bytes, end);
+            return Some(());
+        }
+        let mut target = [0u8; user_memory::PATH_BYTES_MAX];
+        match sys::read_link(&self.done[..=new_bytes], &mut target) {
+            Ok(bytes) => {
+                self.links += 1;
+                if self.links > LINKS_FOLLOWED_MAX {
+                    return None;
+                }
+                self.begin = end.checked_sub(bytes)?;
+                self.left[self.begin..end].copy_from_slice(&target[..bytes]);
+                if target[0] == b'/' {
+                    self.done_bytes = 0;
+                }
+            }
+            Err(error) if error == -i64::from(libc::EINVAL) => (self.done_bytes, self.begin) = (new_bytes, end),
+            // On the way to a mount directory that does not exist on the host, directories above it
+            // may be missing too.
+            Err(_) if self.mount.starts_with(&self.done[..new_bytes]) && self.mount[new_bytes] == b'/' => {
+                (self.done_bytes, self.begin) = (new_bytes, end);
+            }
+            Err(_) => return None,
+        }
+        Some(())
     }
 }
 
