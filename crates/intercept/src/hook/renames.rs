@@ -6,6 +6,7 @@ use super::dispatch::{NATIVE, done};
 use super::entry::{Frame, Verdict};
 use super::names::{PathArguments, at, check_flags, descriptor_by_name, follow, is_empty, path};
 use super::paths::{self, Directory, PathOwner};
+use super::processes::Session;
 use super::server::Server;
 use super::{sys, user_memory};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
@@ -24,7 +25,7 @@ enum Side<T> {
 #[allow(clippy::too_many_arguments)]
 fn side<T>(
     server: &'static Server,
-    session: &super::processes::Session<'_>,
+    session: &Session<'_>,
     mut directory: Directory,
     address: u64,
     path: &mut [u8; PATH_ROOM_BYTES],
@@ -121,7 +122,7 @@ type Way<'w> = (&'w WalkStart, &'w [u8]);
 /// not lead to their ends without links; nothing was done then.
 fn both_fast(
     server: &'static Server,
-    session: &super::processes::Session<'_>,
+    session: &Session<'_>,
     (from, to): (PathArguments, PathArguments),
     arguments: &[u64; 6],
     (path, second): (&mut [u8; PATH_ROOM_BYTES], &mut [u8; PATH_ROOM_BYTES]),
@@ -210,6 +211,44 @@ pub fn renameat2(call: &mut Call<'_>) -> Result<Verdict> {
     rename_by(call, at(0), at(2), flags)
 }
 
+/// A file to link, and whether a file without names may get one.
+type LinkSource<'c> = (NodeRef<'c, 'static>, bool);
+
+/// The file that a link names by a descriptor: with an empty path, or by a link in /proc. `None`:
+/// the path decides.
+fn link_source<'c>(
+    session: &Session<'c>,
+    from: PathArguments,
+    arguments: &[u64; 6],
+    flags: i32,
+    last_link: LastLink,
+) -> Result<Option<Side<LinkSource<'c>>>> {
+    let thread = session.caller.thread;
+    let opened = |fd: u32| match session.process.file(thread, fd) {
+        Some(file) => {
+            thread.retain(file.node())?;
+            Ok(Some(Side::Directfs((NodeRef::owned(thread, file.node()), file.is_linkable()))))
+        }
+        None => Ok(None),
+    };
+    if is_empty(flags, arguments[from.path])? {
+        let source = match from.directory(arguments) {
+            Directory::Descriptor(fd) => opened(fd)?,
+            Directory::Working => {
+                session.process.directory().map(|node| Side::Directfs((NodeRef::borrowed(thread, node), false)))
+            }
+        };
+        return Ok(Some(source.unwrap_or(Side::Host(false))));
+    }
+    if last_link == LastLink::Follow
+        && from.directory.is_some()
+        && let Some(fd) = descriptor_by_name(arguments[from.path])
+    {
+        return opened(fd);
+    }
+    Ok(None)
+}
+
 fn link_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags: i32) -> Result<Verdict> {
     let arguments = call.arguments();
     let Call { frame, server, context } = call;
@@ -222,36 +261,17 @@ fn link_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags: i
         }
     }
     let last_link = follow(flags, AT_SYMLINK_FOLLOW, LastLink::Follow);
-    // Whether a file without names may get one, with the file.
-    let old: Side<(NodeRef<'_, 'static>, bool)> = if is_empty(flags, arguments[from.path])? {
-        match from.directory(&arguments) {
-            Directory::Descriptor(fd) => match session.process.file(caller.thread, fd) {
-                Some(file) => {
-                    caller.thread.retain(file.node())?;
-                    Side::Directfs((NodeRef::owned(caller.thread, file.node()), file.is_linkable()))
-                }
-                None => Side::Host(false),
-            },
-            Directory::Working => match session.process.directory() {
-                Some(node) => Side::Directfs((NodeRef::borrowed(caller.thread, node), false)),
-                None => Side::Host(false),
-            },
+    let old = match link_source(&session, from, &arguments, flags, last_link)? {
+        Some(source) => source,
+        None => {
+            let directory = from.directory(&arguments);
+            side(server, &session, directory, arguments[from.path], path, host, walk, |walk_start, path, walk| {
+                Ok(match caller.resolve(walk_start, path, last_link, walk)? {
+                    Outcome::Inside(found) => Outcome::Inside((found, false)),
+                    Outcome::Left(exit) => Outcome::Left(exit),
+                })
+            })?
         }
-    } else if last_link == LastLink::Follow
-        && from.directory.is_some()
-        && let Some(fd) = descriptor_by_name(arguments[from.path])
-        && let Some(file) = session.process.file(caller.thread, fd)
-    {
-        caller.thread.retain(file.node())?;
-        Side::Directfs((NodeRef::owned(caller.thread, file.node()), file.is_linkable()))
-    } else {
-        let directory = from.directory(&arguments);
-        side(server, &session, directory, arguments[from.path], path, host, walk, |walk_start, path, walk| {
-            Ok(match caller.resolve(walk_start, path, last_link, walk)? {
-                Outcome::Inside(found) => Outcome::Inside((found, false)),
-                Outcome::Left(exit) => Outcome::Left(exit),
-            })
-        })?
     };
     let node = match &old {
         Side::Directfs((found, unnamed)) => Some((found.node(), *unnamed)),
