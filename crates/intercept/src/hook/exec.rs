@@ -51,6 +51,9 @@ const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5;
 /// Size of their strings.
 const ARENA_BYTES: usize = 32 << 10;
 
+/// Size of the entry with the process's slot.
+const PROCESS_BYTES: usize = 64;
+
 /// execve(path, arguments, environment).
 pub fn execve(call: &mut Call<'_>) -> Result<Verdict> {
     run(call, path(0), 1, 0)
@@ -693,7 +696,7 @@ impl ExecStart<'_> {
         let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
         let mut audit = [0u8; 2 * ENTRY_BYTES_MAX];
         let mut library_path = [0u8; 2 * ENTRY_BYTES_MAX];
-        let mut slot = [0u8; 64];
+        let mut slot = [0u8; PROCESS_BYTES];
         let mut length = 0;
         let mut push = |entry: *const u8| {
             if length < N - 1 - ADDED - 1 {
@@ -736,16 +739,7 @@ impl ExecStart<'_> {
         let taken = is_early.then_some(early::UNTAKEN.as_ptr());
         let has_paths = self.early_load.is_some_and(|early| early.has_paths);
         let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
-        let slot = self.process.map(|process| {
-            slot[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
-            let mut length = handoff::PROCESS.len();
-            length += handoff::write_number(u64::from(process), &mut slot[length..]);
-            if let Some(meeting) = self.meeting {
-                slot[length] = b',';
-                handoff::write_number(meeting as u64, &mut slot[length + 1..]);
-            }
-            slot.as_ptr()
-        });
+        let slot = self.write_process(&mut slot);
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
         let added = [preload, audits, own, tunables, taken, slot, self.program].into_iter().flatten();
@@ -754,10 +748,32 @@ impl ExecStart<'_> {
             length += 1;
         }
         arguments[lists + 1] = list.as_ptr() as u64;
+        // SAFETY: lists and strings live on this stack, in the thread's context and in the library.
+        unsafe { self.exec(number, arguments) }
+    }
+
+    /// Writes the entry with the process's slot and its meeting directory, if it has a slot.
+    fn write_process(&self, into: &mut [u8; PROCESS_BYTES]) -> Option<*const u8> {
+        let process = self.process?;
+        into[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
+        let mut length = handoff::PROCESS.len();
+        length += handoff::write_number(u64::from(process), &mut into[length..]);
+        if let Some(meeting) = self.meeting {
+            into[length] = b',';
+            handoff::write_number(meeting as u64, &mut into[length + 1..]);
+        }
+        Some(into.as_ptr())
+    }
+
+    /// Performs the call that starts the program. It returns only if it failed, and then changed
+    /// nothing.
+    ///
+    /// # Safety
+    /// The lists in the arguments and their strings outlive the call.
+    unsafe fn exec(&self, number: i64, arguments: [u64; 6]) -> Verdict {
         stack::set_leaving(true);
         self.hand_over_meeting(true);
-        // SAFETY: lists and strings live on this stack, in the thread's context and in the library.
-        // The call returns only if it failed, and then changed nothing.
+        // SAFETY: by the caller's promise; the thread holds nothing in the engine.
         let result = unsafe {
             // The new program would inherit them blocked.
             signals::deliver_now();
