@@ -15,7 +15,7 @@
 //! parent resume.
 
 use super::call::{Call, blocking_call};
-use super::context::Inside;
+use super::context::{Inside, PATH_ROOM_BYTES};
 use super::dispatch::done;
 use super::entry::{Frame, Verdict};
 use super::environment::{
@@ -31,6 +31,7 @@ use super::{
 };
 use crate::handoff;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use engine::Node;
 use engine::format::FileKind;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
@@ -186,239 +187,300 @@ struct EarlyLoad {
 }
 
 fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<ExecPlan> {
-    let original = call.arguments();
-    let Call { frame, server, context } = call;
-    let Inside { session, walk, path, host, second, copy } = context.begin(server)?;
-    let (arena, buffer) = copy.split_at_mut(ARENA_BYTES);
-    let mut before = LeadingArguments::new(arena);
-    let mut length = user_memory::copy_string(original[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
-    let mut directory = by.directory(&original);
-    let is_empty = length == 0 && flags & AT_EMPTY_PATH != 0;
-    // The point from which the kernel can continue alone.
-    let mut anchor: Option<(Target, usize)> = None;
-    let mut target = Target { number: i64::from(frame.number as u32), arguments: original, lists };
-    // Since its start this process may have changed its user or its root.
-    let has_library = can_reach(environment::RUN);
+    let mut planner = Planner::new(call, by, lists, flags)?;
     for depth in 0..=INTERPRETERS_MAX {
-        let file = match (depth, is_empty, directory) {
-            (0, true, Directory::Descriptor(fd)) => match session.process.file(session.caller.thread, fd) {
-                Some(file) => {
-                    session.caller.thread.retain(file.node())?;
-                    File::Directfs(NodeRef::owned(session.caller.thread, file.node()))
-                }
-                None => File::Host,
-            },
-            _ => {
-                let last_link = if flags & AT_SYMLINK_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
-                let (file, rewritten) =
-                    find(server, &session, &mut directory, path, &mut length, host, walk, last_link)?;
-                if rewritten || depth > 0 {
-                    let kept = before.keep(&[&path[..length]])? as u64;
-                    target = Target {
-                        number: libc::SYS_execve,
-                        arguments: [kept, original[lists], original[lists + 1], 0, 0, 0],
-                        lists: 1,
-                    };
-                }
-                file
-            }
-        };
+        let file = planner.open(depth)?;
         let mut head = [0u8; HEAD_BYTES];
-        let is_anchored = anchor.is_some();
-        let directory_inside = session.process.directory().is_some();
-        let inside = early::ProgramInside { program: matches!(file, File::Directfs(_)), directory: directory_inside };
-        let (mut by_program, mut has_paths) = (false, false);
-        let mut leads_in = |path: &[u8]| {
-            has_paths = true;
-            early::leads_in(path, server.mount(), inside)
-        };
-        let kind = match &file {
-            File::Directfs(held) => {
-                anchor = None;
-                let bytes = read_head(&session.caller, held.node(), &mut head)?;
-                let mut read =
-                    |offset: u64, into: &mut [u8]| session.caller.thread.read(held.node(), offset, into).unwrap_or(0);
-                by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
-                kind_of(&head[..bytes])
-            }
-            File::Host => {
-                if !is_anchored {
-                    anchor = Some((target, before.start));
-                }
-                // Without the first bytes the kernel's answer counts.
-                let opened = HostFile::new(&target);
-                let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, &mut head));
-                if let Some(opened) = opened {
-                    let mut read = |offset: u64, into: &mut [u8]| opened.read(offset, into);
-                    by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
-                }
-                kind_of(&head[..bytes])
-            }
-        };
-        let unfit: &[u8] = match kind {
-            ProgramKind::Script(interpreter, argument) => {
-                let script = match (depth, directory) {
-                    (0, Directory::Descriptor(fd)) if path[0] != b'/' => {
-                        let mut digits = [0u8; 20];
-                        let count = handoff::write_number(u64::from(fd), &mut digits);
-                        let slash: &[u8] = if is_empty { b"" } else { b"/" };
-                        before.keep(&[b"/dev/fd/", &digits[..count], slash, &path[..length]])?
-                    }
-                    _ => before.keep(&[&path[..length]])?,
-                };
-                // The argument with the interpreter's own name is replaced, as in the kernel.
-                before.start += usize::from(depth > 0);
-                before.push_front(script)?;
-                if let Some(argument) = argument {
-                    let argument = before.keep(&[&head[argument]])?;
-                    before.push_front(argument)?;
-                }
-                let name = before.keep(&[&head[interpreter.clone()]])?;
-                before.push_front(name)?;
-                length = interpreter.len();
-                path[..length].copy_from_slice(&head[interpreter]);
-                path[length] = 0;
-                directory = Directory::Working;
-                continue;
-            }
-            ProgramKind::Static => b"a static program",
-            ProgramKind::Foreign => b"a program for another C library",
-            ProgramKind::Own => b"a program with inline system calls",
-            ProgramKind::Unknown | ProgramKind::Dynamic => match &file {
-                File::Host if is_privileged(&target) => b"a program that changes the user or has capabilities",
-                _ if !has_library => b"a program whose user (or root directory) has no access to the preload library",
-                _ => b"",
-            },
-        };
-        let process = session.process.index();
-        let mut early = EarlyLoad { by_program, has_paths, inside, library_paths: None };
-        if !unfit.is_empty() && mentions_mount(server, &session, &target, &before) {
-            let name = before.keep(&[&path[..length]])?;
-            let Some(binary) = environment::value(handoff::BINARY).filter(|_| can_reach(handoff::BINARY)) else {
-                let mount = server.mount();
-                sys::print(&[
-                    &path[..length],
-                    b": ",
-                    unfit,
-                    b", which cannot use ",
-                    mount,
-                    b" under `directfs run`: not started; use `directfs mount`",
-                ]);
-                return Err(Errno::EACCES);
-            };
-            let skip = usize::from(before.start < BEFORE_MAX);
-            for word in [name, c"--".as_ptr().cast(), c"run-static".as_ptr().cast(), c"directfs".as_ptr().cast()] {
-                before.push_front(word)?;
-            }
-            let binary = before.keep(&[binary])? as u64;
-            let arguments = [binary, original[lists], original[lists + 1], 0, 0, 0];
-            let target = Target { number: libc::SYS_execve, arguments, lists: 1 };
-            let (before, start) = (before.list, before.start);
-            let (program, runs, copied) = (None, None, None);
-            return Ok(ExecPlan {
-                target,
-                before,
-                start,
-                skip,
-                process,
-                program,
-                runs,
-                copied,
-                early_load: early,
-                has_library,
-            });
+        let (kind, early_load) = planner.inspect(&file, &mut head)?;
+        if let ProgramKind::Script(interpreter, argument) = kind {
+            planner.enter_interpreter(depth, &head, interpreter, argument)?;
+            continue;
         }
-        let runs = match &file {
-            File::Directfs(held) => Some(Program::of(&session.caller.thread.protection(held.node())?)),
-            File::Host => None,
-        };
-        let (target, start, program, copied) = match file {
-            File::Host => {
-                let (target, start) = anchor.unwrap_or((target, before.start));
-                (target, start, None, None)
-            }
-            File::Directfs(held) => {
-                let copied = copy_to_memfd(&session.caller, held.node(), &path[..length], buffer)?;
-                let arguments =
-                    [copied as u64, c"".as_ptr() as u64, original[lists], original[lists + 1], AT_EMPTY_PATH as u64, 0];
-                let name = full_path(server, &session, directory, &path[..length], host, walk, second);
-                let program = match name {
-                    Some(range) => {
-                        let name = &second[range];
-                        if by_program {
-                            early.library_paths =
-                                library_paths(&session.caller, held.node(), &head, name, &mut before)?;
-                        }
-                        Some(before.keep(&[handoff::PROGRAM, name])?)
-                    }
-                    None => None,
-                };
-                let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
-                (target, before.start, program, Some(copied))
-            }
-        };
-        let skip = usize::from(start < BEFORE_MAX);
-        let before = before.list;
-        return Ok(ExecPlan {
-            target,
-            before,
-            start,
-            skip,
-            process,
-            program,
-            runs,
-            copied,
-            early_load: early,
-            has_library,
-        });
+        let unfit = planner.unfit_reason(&file, &kind);
+        if !unfit.is_empty() && planner.mentions_mount() {
+            return planner.plan_helper(unfit, early_load);
+        }
+        return planner.plan_program(file, &head, early_load);
     }
     Err(Errno::ELOOP)
 }
 
-/// Finds the file at the path in `path[..length]`, on either side; returns whether the path had to
-/// be rewritten for that.
-#[allow(clippy::too_many_arguments)]
-fn find<'c>(
+/// State of a plan: the file found so far, its arguments, and the thread's buffers.
+struct Planner<'c> {
     server: &'static Server,
-    session: &Session<'c>,
-    directory: &mut Directory,
-    path: &mut [u8; super::context::PATH_ROOM_BYTES],
-    length: &mut usize,
-    host: &mut [u8; super::context::PATH_ROOM_BYTES],
-    walk: &mut posix::path::PathBuffer,
-    last_link: LastLink,
-) -> Result<(File<'c>, bool)> {
-    let mut rewritten = false;
-    if last_link == LastLink::Follow
-        && let Some(fd) = proc_links::descriptor_of(&path[..*length])
-        && let Some(file) = session.process.file(session.caller.thread, fd)
-    {
-        session.caller.thread.retain(file.node())?;
-        return Ok((File::Directfs(NodeRef::owned(session.caller.thread, file.node())), false));
+    session: Session<'c>,
+    walk: &'c mut posix::path::PathBuffer,
+    path: &'c mut [u8; PATH_ROOM_BYTES],
+    second: &'c mut [u8; PATH_ROOM_BYTES],
+    host: &'c mut [u8; PATH_ROOM_BYTES],
+    /// For the content of a program that is copied to memory.
+    buffer: &'c mut [u8],
+    original: [u64; 6],
+    lists: usize,
+    flags: i32,
+    before: LeadingArguments<'c>,
+    /// Start of the path in `path[..length]`.
+    directory: Directory,
+    length: usize,
+    /// Whether the call names the descriptor itself.
+    is_empty: bool,
+    target: Target,
+    /// The point from which the kernel can continue alone.
+    anchor: Option<(Target, usize)>,
+    has_library: bool,
+}
+
+impl<'c> Planner<'c> {
+    fn new(call: &'c mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<Planner<'c>> {
+        let original = call.arguments();
+        let number = i64::from(call.frame.number as u32);
+        let server = call.server;
+        let Inside { session, walk, path, host, second, copy } = call.context.begin(server)?;
+        let (arena, buffer) = copy.split_at_mut(ARENA_BYTES);
+        let before = LeadingArguments::new(arena);
+        let length = user_memory::copy_string(original[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
+        Ok(Planner {
+            server,
+            session,
+            walk,
+            path,
+            second,
+            host,
+            buffer,
+            original,
+            lists,
+            flags,
+            before,
+            directory: by.directory(&original),
+            length,
+            is_empty: length == 0 && flags & AT_EMPTY_PATH != 0,
+            target: Target { number, arguments: original, lists },
+            anchor: None,
+            // Since its start this process may have changed its user or its root.
+            has_library: can_reach(environment::RUN),
+        })
     }
-    let mut text = [0u8; super::context::PATH_ROOM_BYTES];
-    text[..=*length].copy_from_slice(&path[..=*length]);
-    for _ in 0..=LINKS_FOLLOWED_MAX {
-        let PathOwner::Directfs { walk_start, offset, end, retained } =
-            paths::locate(server, session, *directory, &mut text, *length, host)?
-        else {
-            if rewritten {
-                path[..=*length].copy_from_slice(&text[..=*length]);
+
+    /// Finds the file of the call, or at `depth` that of an interpreter, and sets the target.
+    fn open(&mut self, depth: usize) -> Result<File<'c>> {
+        if let (0, true, Directory::Descriptor(fd)) = (depth, self.is_empty, self.directory) {
+            return Ok(self.open_file(fd)?.unwrap_or(File::Host));
+        }
+        let last_link = if self.flags & AT_SYMLINK_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
+        let (file, rewritten) = self.find(last_link)?;
+        if rewritten || depth > 0 {
+            let kept = self.before.keep(&[&self.path[..self.length]])? as u64;
+            self.target = self.execve(kept);
+        }
+        Ok(file)
+    }
+
+    /// The file of the image behind a descriptor.
+    fn open_file(&self, fd: u32) -> Result<Option<File<'c>>> {
+        let thread = self.session.caller.thread;
+        let Some(file) = self.session.process.file(thread, fd) else { return Ok(None) };
+        thread.retain(file.node())?;
+        Ok(Some(File::Directfs(NodeRef::owned(thread, file.node()))))
+    }
+
+    /// An execve of this path with the program's lists.
+    fn execve(&self, path: u64) -> Target {
+        let arguments = [path, self.original[self.lists], self.original[self.lists + 1], 0, 0, 0];
+        Target { number: libc::SYS_execve, arguments, lists: 1 }
+    }
+
+    /// Finds the file at the path in `path[..length]`, on either side; returns whether the path had
+    /// to be rewritten for that.
+    fn find(&mut self, last_link: LastLink) -> Result<(File<'c>, bool)> {
+        let session = self.session;
+        let mut rewritten = false;
+        if last_link == LastLink::Follow
+            && let Some(fd) = proc_links::descriptor_of(&self.path[..self.length])
+            && let Some(file) = self.open_file(fd)?
+        {
+            return Ok((file, false));
+        }
+        let mut text = [0u8; PATH_ROOM_BYTES];
+        text[..=self.length].copy_from_slice(&self.path[..=self.length]);
+        for _ in 0..=LINKS_FOLLOWED_MAX {
+            let PathOwner::Directfs { walk_start, offset, end, retained } =
+                paths::locate(self.server, &session, self.directory, &mut text, self.length, self.host)?
+            else {
+                if rewritten {
+                    self.path[..=self.length].copy_from_slice(&text[..=self.length]);
+                }
+                return Ok((File::Host, rewritten));
+            };
+            let outcome = session.caller.resolve(&walk_start, &text[offset..end], last_link, self.walk);
+            if let Some(node) = retained {
+                session.caller.thread.release(node, 1);
             }
-            return Ok((File::Host, rewritten));
-        };
-        let outcome = session.caller.resolve(&walk_start, &text[offset..end], last_link, walk);
-        if let Some(node) = retained {
-            session.caller.thread.release(node, 1);
+            match outcome? {
+                Outcome::Inside(found) => return Ok((File::Directfs(found), rewritten)),
+                Outcome::Left(exit) => {
+                    self.length = paths::resume_walk(self.server, exit, self.walk.rest(), &mut text)?;
+                }
+            }
+            (self.directory, rewritten) = (Directory::Working, true);
+            self.path[..=self.length].copy_from_slice(&text[..=self.length]);
         }
-        match outcome? {
-            Outcome::Inside(found) => return Ok((File::Directfs(found), rewritten)),
-            Outcome::Left(exit) => *length = paths::resume_walk(server, exit, walk.rest(), &mut text)?,
-        }
-        (*directory, rewritten) = (Directory::Working, true);
-        path[..=*length].copy_from_slice(&text[..=*length]);
+        Err(Errno::ELOOP)
     }
-    Err(Errno::ELOOP)
+
+    /// Reads the first bytes of a file: its kind, and whether the loader needs the mount. Sets the
+    /// anchor.
+    fn inspect(&mut self, file: &File<'_>, head: &mut [u8; HEAD_BYTES]) -> Result<(ProgramKind, EarlyLoad)> {
+        let session = &self.session;
+        let directory = session.process.directory().is_some();
+        let inside = early::ProgramInside { program: matches!(file, File::Directfs(_)), directory };
+        let (mut by_program, mut has_paths) = (false, false);
+        let mut leads_in = |path: &[u8]| {
+            has_paths = true;
+            early::leads_in(path, self.server.mount(), inside)
+        };
+        let bytes = match file {
+            File::Directfs(held) => {
+                self.anchor = None;
+                let bytes = read_head(&session.caller, held.node(), head)?;
+                let mut read =
+                    |offset: u64, into: &mut [u8]| session.caller.thread.read(held.node(), offset, into).unwrap_or(0);
+                by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
+                bytes
+            }
+            File::Host => {
+                if self.anchor.is_none() {
+                    self.anchor = Some((self.target, self.before.start));
+                }
+                // Without the first bytes the kernel's answer counts.
+                let opened = HostFile::new(&self.target);
+                let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, head));
+                if let Some(opened) = opened {
+                    let mut read = |offset: u64, into: &mut [u8]| opened.read(offset, into);
+                    by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
+                }
+                bytes
+            }
+        };
+        Ok((kind_of(&head[..bytes]), EarlyLoad { by_program, has_paths, inside, library_paths: None }))
+    }
+
+    /// Puts a script before the arguments, and its interpreter in the script's place.
+    fn enter_interpreter(
+        &mut self,
+        depth: usize,
+        head: &[u8],
+        interpreter: Range<usize>,
+        argument: Option<Range<usize>>,
+    ) -> Result<()> {
+        let path = &self.path[..self.length];
+        let script = match (depth, self.directory) {
+            (0, Directory::Descriptor(fd)) if self.path[0] != b'/' => {
+                let mut digits = [0u8; 20];
+                let count = handoff::write_number(u64::from(fd), &mut digits);
+                let slash: &[u8] = if self.is_empty { b"" } else { b"/" };
+                self.before.keep(&[b"/dev/fd/", &digits[..count], slash, path])?
+            }
+            _ => self.before.keep(&[path])?,
+        };
+        // The argument with the interpreter's own name is replaced, as in the kernel.
+        self.before.start += usize::from(depth > 0);
+        self.before.push_front(script)?;
+        if let Some(argument) = argument {
+            let argument = self.before.keep(&[&head[argument]])?;
+            self.before.push_front(argument)?;
+        }
+        let name = self.before.keep(&[&head[interpreter.clone()]])?;
+        self.before.push_front(name)?;
+        self.length = interpreter.len();
+        self.path[..self.length].copy_from_slice(&head[interpreter]);
+        self.path[self.length] = 0;
+        self.directory = Directory::Working;
+        Ok(())
+    }
+
+    /// Why the library cannot serve a program, in words; empty if it can.
+    fn unfit_reason(&self, file: &File<'_>, kind: &ProgramKind) -> &'static [u8] {
+        match kind {
+            ProgramKind::Static => b"a static program",
+            ProgramKind::Foreign => b"a program for another C library",
+            ProgramKind::Own => b"a program with inline system calls",
+            ProgramKind::Script(..) | ProgramKind::Unknown | ProgramKind::Dynamic => match file {
+                File::Host if is_privileged(&self.target) => b"a program that changes the user or has capabilities",
+                _ if !self.has_library => {
+                    b"a program whose user (or root directory) has no access to the preload library"
+                }
+                _ => b"",
+            },
+        }
+    }
+
+    fn mentions_mount(&self) -> bool {
+        mentions_mount(self.server, &self.session, &self.target, &self.before)
+    }
+
+    /// Has the launcher's helper start a program that the library cannot serve.
+    fn plan_helper(mut self, unfit: &[u8], early_load: EarlyLoad) -> Result<ExecPlan> {
+        let path = &self.path[..self.length];
+        let name = self.before.keep(&[path])?;
+        let Some(binary) = environment::value(handoff::BINARY).filter(|_| can_reach(handoff::BINARY)) else {
+            let (effect, remedy) =
+                (b", which cannot use ", b" under `directfs run`: not started; use `directfs mount`");
+            sys::print(&[path, b": ", unfit, effect, self.server.mount(), remedy]);
+            return Err(Errno::EACCES);
+        };
+        let skip = usize::from(self.before.start < BEFORE_MAX);
+        for word in [name, c"--".as_ptr().cast(), c"run-static".as_ptr().cast(), c"directfs".as_ptr().cast()] {
+            self.before.push_front(word)?;
+        }
+        let binary = self.before.keep(&[binary])? as u64;
+        let (target, start) = (self.execve(binary), self.before.start);
+        Ok(ExecPlan { skip, ..self.plan(target, start, early_load) })
+    }
+
+    /// Starts a program of the host by its path, and one of the image from a copy in memory.
+    fn plan_program(mut self, file: File<'c>, head: &[u8], mut early_load: EarlyLoad) -> Result<ExecPlan> {
+        let held = match file {
+            File::Directfs(held) => held,
+            File::Host => {
+                let (target, start) = self.anchor.unwrap_or((self.target, self.before.start));
+                return Ok(self.plan(target, start, early_load));
+            }
+        };
+        let session = self.session;
+        let runs = Some(Program::of(&session.caller.thread.protection(held.node())?));
+        let path = &self.path[..self.length];
+        let copied = copy_to_memfd(&session.caller, held.node(), path, self.buffer)?;
+        let (words, environment) = (self.original[self.lists], self.original[self.lists + 1]);
+        let arguments = [copied as u64, c"".as_ptr() as u64, words, environment, AT_EMPTY_PATH as u64, 0];
+        let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
+        let mut program = None;
+        if let Some(range) = name {
+            let name = &self.second[range];
+            if early_load.by_program {
+                early_load.library_paths = library_paths(&session.caller, held.node(), head, name, &mut self.before)?;
+            }
+            program = Some(self.before.keep(&[handoff::PROGRAM, name])?);
+        }
+        let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
+        let plan = self.plan(target, self.before.start, early_load);
+        Ok(ExecPlan { program, runs, copied: Some(copied), ..plan })
+    }
+
+    /// The plan for a program of the host, with the leading arguments from `start` on.
+    fn plan(&self, target: Target, start: usize, early_load: EarlyLoad) -> ExecPlan {
+        ExecPlan {
+            target,
+            before: self.before.list,
+            start,
+            skip: usize::from(start < BEFORE_MAX),
+            process: self.session.process.index(),
+            program: None,
+            runs: None,
+            copied: None,
+            early_load,
+            has_library: self.has_library,
+        }
+    }
 }
 
 /// Reads the first bytes of an executable file of the image.
@@ -612,10 +674,10 @@ fn full_path(
     session: &Session<'_>,
     directory: Directory,
     path: &[u8],
-    host: &mut [u8; super::context::PATH_ROOM_BYTES],
+    host: &mut [u8; PATH_ROOM_BYTES],
     walk: &mut posix::path::PathBuffer,
     into: &mut [u8],
-) -> Option<core::ops::Range<usize>> {
+) -> Option<Range<usize>> {
     let end = into.len() - 1;
     let by_descriptor = match (path, directory) {
         (b"", Directory::Descriptor(fd)) => Some(fd),
@@ -625,7 +687,7 @@ fn full_path(
         let file = session.process.file(session.caller.thread, fd)?;
         return processes::path_of_file(server, &session.caller, &file, into).ok().map(|start| start..end);
     }
-    let mut text = [0u8; super::context::PATH_ROOM_BYTES];
+    let mut text = [0u8; PATH_ROOM_BYTES];
     text[..path.len()].copy_from_slice(path);
     let owner = paths::locate(server, session, directory, &mut text, path.len(), host).ok()?;
     let PathOwner::Directfs { walk_start, offset, end: path_end, retained } = owner else { return None };
