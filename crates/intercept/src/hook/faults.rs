@@ -8,7 +8,7 @@
 //! | code | effect of a fault |
 //! | --- | --- |
 //! | the filter ([`entry`](super::entry)) | the call goes to the kernel, which returns EFAULT |
-//! | copies and reads of [`user_memory`](super::user_memory) | an error |
+//! | copies and reads of [`user_memory`] | an error |
 //! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
 //! | any access to the image or the shared memory beyond the end of a truncated file | the page reads as zeros, and the file system fails: EIO from then on |
 //!

@@ -51,8 +51,8 @@
 //!   are not found when a program starts: the search does not reach that far.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it does not see the
 //!   mount there, and returns ENOENT.
-//! - *Bad pointers.* If another thread unmaps a buffer while the library stores from it, the
-//!   program gets a signal.
+//! - *Bad pointers.* If another thread unmaps the buffer of a write during the call, the program
+//!   gets a signal.
 //! - *Other processes* that read /proc see placeholders in place of descriptors, and the kernel's
 //!   working directory.
 //! - *Threads with their own ids* (setfsuid in one of several threads) or their own descriptor

@@ -12,7 +12,7 @@
 //! holds nothing.
 //!
 //! The signals of bad pointers and truncated images (SIGSEGV, SIGBUS) always reach the library
-//! first, and are never blocked: see [`faults`](super::faults). The library keeps the program's own
+//! first, and are never blocked: see [`faults`]. The library keeps the program's own
 //! actions and masks for them.
 //!
 //! A handler on a signal stack (sigaltstack) has its frame at that stack's top. The kernel puts the
