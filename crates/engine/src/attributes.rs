@@ -3,11 +3,11 @@
 use crate::backoff::Backoff;
 use crate::dram::{Cachelet, PLAIN};
 use crate::error::{Corruption, Result};
-use crate::format::{FileKind, PROPERTY_ACCESS_LIST};
+use crate::format::{FileKind, PROPERTY_ACCESS_LIST, Property};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::fence;
-use pmem::{Flushed, Memory};
+use pmem::Memory;
 
 /// `st_size` of a directory: the length of its log would be meaningless to programs.
 const DIRECTORY_SIZE_BYTES: u64 = 4096;
@@ -110,6 +110,24 @@ pub struct Changes {
     pub modified_ns: Option<i64>,
     /// New value of [`Attributes::access_list`].
     pub access_list: Option<bool>,
+}
+
+impl Changes {
+    /// Applies the changes, except that of the access time, which is not in the property entry.
+    #[inline(always)]
+    fn apply(&self, property: &mut Property, changed_ns: i64) {
+        if let Some(permissions) = self.permissions {
+            property.mode = property.mode & !0o7777 | permissions & 0o7777;
+        }
+        property.uid = self.uid.unwrap_or(property.uid);
+        property.gid = self.gid.unwrap_or(property.gid);
+        property.modified_ns = self.modified_ns.unwrap_or(property.modified_ns);
+        if let Some(access_list) = self.access_list {
+            let others = property.flags & !PROPERTY_ACCESS_LIST;
+            property.flags = if access_list { others | PROPERTY_ACCESS_LIST } else { others };
+        }
+        property.changed_ns = changed_ns;
+    }
 }
 
 /// The results of statfs.
@@ -219,19 +237,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let before = self.attributes(cachelet)?;
         let changes = decide(&before)?;
         let mut property = self.property_now(cachelet);
-        if let Some(permissions) = changes.permissions {
-            property.mode = property.mode & !0o7777 | permissions & 0o7777;
-        }
-        property.uid = changes.uid.unwrap_or(property.uid);
-        property.gid = changes.gid.unwrap_or(property.gid);
-        property.modified_ns = changes.modified_ns.unwrap_or(property.modified_ns);
-        if let Some(access_list) = changes.access_list {
-            let others = property.flags & !PROPERTY_ACCESS_LIST;
-            property.flags = if access_list { others | PROPERTY_ACCESS_LIST } else { others };
-        }
-        property.changed_ns = self.stamp(cachelet);
-        // The root is unchanged, hence durable: the entry's own seal is all that recovery needs.
-        let mut flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        property.change(|property| changes.apply(property, self.stamp(cachelet)));
+        let mut flushed = self.commit_attributes(cachelet, &property)?;
         if let Some(accessed_ns) = changes.accessed_ns {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
             cachelet.dirty.fetch_and(!PLAIN, AcqRel);

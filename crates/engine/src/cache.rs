@@ -18,10 +18,11 @@ use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
+use crate::property::load_property;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
-use pmem::{Flushed, LINE_BYTES, Memory, Proof};
+use pmem::{Flushed, LINE_BYTES, Memory};
 
 /// Attempts of a loop that only another thread's death could make longer.
 const TRIES_MAX: usize = 1 << 20;
@@ -474,53 +475,12 @@ impl<'f, M: Memory> Thread<'f, M> {
                 backoff.pause(self.fs)?;
                 continue;
             }
-            let property = self.property_now(cachelet);
+            let property = load_property(cachelet);
             fence(Acquire);
             if cachelet.version.load(Relaxed) == version {
                 return Ok(property);
             }
         }
-    }
-
-    /// The attributes of a cachelet that no other thread changes (its lock is held).
-    pub(crate) fn property_now(&self, cachelet: &Cachelet) -> Property {
-        let mode = cachelet.mode.load(Relaxed);
-        let is_directory = FileKind::from_mode(mode) == Some(FileKind::Directory);
-        Property {
-            mode,
-            flags: cachelet.flags.load(Relaxed),
-            links: cachelet.links(is_directory),
-            uid: cachelet.uid.load(Relaxed),
-            gid: cachelet.gid.load(Relaxed),
-            size_bytes: if is_directory { 0 } else { cachelet.size_bytes.load(Relaxed) },
-            blocks: if is_directory { 0 } else { cachelet.entries.load(Relaxed) },
-            modified_ns: cachelet.modified_ns.load(Relaxed),
-            changed_ns: cachelet.changed_ns.load(Relaxed),
-            root: if is_directory { 0 } else { cachelet.root.load(Relaxed) },
-        }
-    }
-
-    /// Prefetches the line that `commit_property` will write.
-    #[inline]
-    pub(crate) fn prefetch_property(&self, cachelet: &Cachelet) {
-        let next = cachelet.sequence.load(Relaxed).wrapping_add(1);
-        self.fs.pm.prefetch(cachelet.inode.load(Relaxed) + LINE_BYTES * (1 + (next & 1) as u64));
-    }
-
-    /// Under the cachelet's lock: writes `property` as the inode's next property entry and flushes
-    /// it; the caller fences. `proof` shows that everything `property.root` names is durable.
-    pub(crate) fn commit_property(
-        &self,
-        cachelet: &Cachelet,
-        property: &Property,
-        proof: impl Proof,
-    ) -> Result<Flushed> {
-        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        let sequence = cachelet.sequence.load(Relaxed).wrapping_add(1);
-        step();
-        cachelet.sequence.store(sequence, Relaxed);
-        let number = cachelet.number.load(Relaxed);
-        Ok(write_property(self.fs, inode, property, sequence, number, cachelet.generation.load(Relaxed), proof))
     }
 
     /// Under the cachelet's lock, after the fence: publishes `property`. Its links are ignored:
@@ -563,8 +523,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if cachelet.dirty.fetch_and(!DIRTY, AcqRel) & DIRTY != 0 {
                 step();
                 let property = self.property_now(cachelet);
-                // Nothing new is named: the seal is all that recovery needs.
-                flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+                flushed = self.commit_attributes(cachelet, &property)?;
             }
         }
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
@@ -592,21 +551,4 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.fence(flushed);
         Ok(())
     }
-}
-
-/// Writes a property entry and flushes it. See [`Thread::commit_property`].
-pub(crate) fn write_property<M: Memory>(
-    fs: &Fs<M>,
-    inode: &Inode,
-    property: &Property,
-    sequence: u32,
-    number: u64,
-    generation: u32,
-    proof: impl Proof,
-) -> Flushed {
-    let entry = &inode.properties[(sequence & 1) as usize];
-    let words = property.words();
-    let dirty = fs.pm.set_all(&entry.words, &words);
-    let sealed = fs.pm.commit(&entry.seal, Property::seal(&words, sequence, number, generation), proof);
-    fs.pm.flush(dirty.and(sealed))
 }

@@ -34,6 +34,7 @@ mod liveness;
 mod lock;
 mod mindex;
 mod platform;
+mod property;
 mod reap;
 #[cfg(test)]
 mod reap_storm_tests;

@@ -10,9 +10,20 @@
 //! # Order of persistence
 //!
 //! A store is first in the cache. It is *durable* once its line is flushed and a fence follows. A
-//! word that makes other words valid after a crash (a log slot, a valid word, a head) is a
-//! [`Commit64`] and has no plain store. [`Region::commit`] takes a proof that everything the word
-//! refers to is durable ([`Durable`]) or certifies itself by a checksum ([`Sealed`]):
+//! word that makes other words count after a crash (a log slot, a valid word, a head) is a
+//! [`Commit64`] and has no plain store. It may be stored for one of five reasons, and each demands
+//! its evidence:
+//!
+//! | reason | evidence | call |
+//! | --- | --- | --- |
+//! | all that it refers to is durable | [`Durable`], from a fence | [`Region::commit`] |
+//! | it names a record that certifies itself | [`Sealed`], from a flushed record | [`Region::commit`] |
+//! | it is part of a record that certifies itself | a [`Checksummed`] record | [`Region::commit_record`] |
+//! | no crash state reaches it | [`Unreachable`], from an allocation | [`Region::commit_unreachable`] |
+//! | recovery stores it anew | a [`Recomputed`] word | [`Region::commit_recomputed`] |
+//!
+//! In the last three the evidence leads to the word, so it cannot serve for another one. A store
+//! that shows nothing needs no evidence ([`Region::retract`]).
 //!
 //! ```
 //! # use pmem::*;
@@ -87,7 +98,9 @@ pub use memory::{Direct, Memory};
 #[cfg(feature = "std")]
 pub use recorder::{Bytes, Event, Recorded, Recorder};
 pub use region::{BadOffset, Region, prefetch_for_write};
-pub use token::{Dirty, Durable, Flushed, Proof, Sealed};
+pub use token::{
+    Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Sealed, Unreachable,
+};
 #[cfg(feature = "std")]
 pub use truncation::{any_truncated, survive_truncations};
 

@@ -1,11 +1,12 @@
 //! A region: mapped memory with checked offsets, cells, flushes and fences.
 
+use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
 use core::{mem, slice};
 
 use crate::cell::{Cell32, Cell64, Commit64, Layout, Pm};
 use crate::memory::{Direct, Memory};
-use crate::token::{Dirty, Durable, Flushed, Proof};
+use crate::token::{Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Unreachable};
 use crate::{copy, flush};
 
 /// An offset, length or alignment that does not fit the region: the image is corrupt, or the
@@ -181,17 +182,53 @@ impl<M: Memory> Region<M> {
     }
 
     /// Stores a word that makes other bytes valid, given the proof that they are durable or certify
-    /// themselves. A release store: an acquire load of the word sees everything it refers to.
+    /// themselves. As with every commit this is a release store: an acquire load of the word sees
+    /// everything it refers to.
     #[inline(always)]
     pub fn commit(&self, cell: &Commit64, value: u64, _proof: impl Proof) -> Dirty {
+        self.store_commit(cell, value)
+    }
+
+    /// Stores the word that makes a record count, which recovery heeds only if the record's
+    /// checksum verifies. The caller flushes it with the record.
+    #[inline(always)]
+    pub fn commit_record<T: Checksummed>(&self, record: &T, value: u64) -> Dirty {
+        self.store_commit(record.commit_word(), value)
+    }
+
+    /// The structure at the start of memory that was just allocated: see [`Unreachable`].
+    #[inline(always)]
+    pub fn unreachable<T: Layout>(&self, allocation: impl Allocation) -> Result<Unreachable<'_, T>, BadOffset> {
+        self.get(Pm::new(allocation.offset())).map(Unreachable)
+    }
+
+    /// Stores a word of a structure that no crash state reaches. `word` selects it.
+    #[inline(always)]
+    pub fn commit_unreachable<T: Layout>(
+        &self,
+        record: &Unreachable<'_, T>,
+        word: impl FnOnce(&T) -> &Commit64,
+        value: u64,
+    ) -> Dirty {
+        self.store_commit(word(record), value)
+    }
+
+    /// Stores a word that recovery stores anew.
+    #[inline(always)]
+    pub fn commit_recomputed(&self, recomputed: &impl Recomputed, value: u64) -> Dirty {
+        self.store_commit(recomputed.word(), value)
+    }
+
+    #[inline(always)]
+    fn store_commit(&self, cell: &Commit64, value: u64) -> Dirty {
         let offset = self.offset_of(cell);
         cell.0.store(value, Ordering::Release);
         self.report_stored(offset, &value.to_le_bytes());
         Dirty { start: offset, end: offset + 8 }
     }
 
-    /// Stores zero (or another word that refers to nothing) into a commit word: nothing can become
-    /// visible by it.
+    /// Stores zero, or another word that shows nothing beyond the present one, into a commit word:
+    /// nothing can become visible by it.
     #[inline(always)]
     pub fn retract(&self, cell: &Commit64, nothing: u64) -> Dirty {
         let offset = self.offset_of(cell);
@@ -214,6 +251,14 @@ impl<M: Memory> Region<M> {
     #[inline(always)]
     pub fn flush(&self, dirty: Dirty) -> Flushed {
         self.flush_range(dirty.start, dirty.end - dirty.start)
+    }
+
+    /// Issues flushes for a record, from its first byte to the end of what `dirty` covers.
+    #[inline(always)]
+    pub fn flush_record<T: Layout>(&self, record: &T, dirty: Dirty) -> FlushedRecord<T> {
+        debug_assert!(dirty.start == self.offset_of(record), "not flushed from the record's start");
+        let Flushed(()) = self.flush(dirty);
+        FlushedRecord(PhantomData)
     }
 
     /// Issues flushes for all lines of a structure, whichever of its fields were stored.

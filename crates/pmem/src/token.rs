@@ -1,8 +1,15 @@
 //! Tokens that prove the progress of a store towards persistence: `Dirty → Flushed → Durable`.
 //!
+//! The crate's documentation lists the reasons for which a commit word may be stored. Each demands
+//! its evidence; nothing else makes it.
+//!
 //! A token proves order, not recovery. Outside this crate only the step that it represents can
-//! create it, and the next step consumes it. Whether the committed bytes suffice for recovery is
-//! for the crash explorer to test.
+//! create it, and the next step consumes it. The traits are claims about recovery. Each is made
+//! once, at the implementation; the crash explorer tests whether it holds.
+
+use crate::cell::{Commit64, Layout};
+use core::marker::PhantomData;
+use core::ops::Deref;
 
 /// Bytes were stored and are somewhere in the caches. Dropping the token omits a flush, hence
 /// `must_use`.
@@ -56,20 +63,141 @@ impl Flushed {
 #[derive(Debug, Clone, Copy)]
 pub struct Durable(pub(crate) ());
 
-/// The bytes certify themselves: a checksum covers everything that the commit store refers to, and
-/// recovery accepts the commit only if all of it verifies. The record and its commit can then share
-/// one fence.
+/// The word names a record that certifies itself. Recovery accepts the word only if the record's
+/// checksum verifies, so the record and the word can share one fence.
+///
+/// A checksum is needed:
+///
+/// ```compile_fail,E0277
+/// # use pmem::*;
+/// # fn example(pm: &Region, plain: &Cell64, head: &Commit64) {
+/// let record = pm.flush_record(plain, pm.set64(plain, 7));
+/// let _ = pm.commit(head, 1, Sealed::checksummed(record));
+/// # }
+/// ```
+///
+/// So is the record; flushes of something else do not suffice:
+///
+/// ```compile_fail,E0308
+/// # use pmem::*;
+/// # fn example(pm: &Region, plain: &Cell64, head: &Commit64) {
+/// let flushed = pm.flush(pm.set64(plain, 7));
+/// let _ = pm.commit(head, 1, Sealed::checksummed(flushed));
+/// # }
+/// ```
 #[must_use = "sealed and flushed, but nothing commits it"]
 #[derive(Debug)]
 pub struct Sealed(pub(crate) ());
 
-impl Flushed {
-    /// Declares that the flushed bytes carry a checksum which recovery verifies before it follows
-    /// the commit word. A comment at the call names the place in recovery that does so.
+impl Sealed {
+    /// The proof for a word that names `record`.
     #[inline(always)]
-    pub fn sealed(self) -> Sealed {
+    pub fn checksummed<T: Checksummed>(_record: FlushedRecord<T>) -> Sealed {
         Sealed(())
     }
+}
+
+/// A structure with a checksum and a word that makes it count. Recovery heeds the word only if the
+/// checksum verifies. The implementation names the place in recovery that does so.
+///
+/// [`Region::commit_record`](crate::Region::commit_record) stores the word without a fence:
+///
+/// ```
+/// # use pmem::*;
+/// # #[repr(C, align(64))] struct Record { seal: Commit64, value: Cell64, rest: [Cell64; 6] }
+/// # unsafe impl Layout for Record {}
+/// impl Checksummed for Record {
+///     fn commit_word(&self) -> &Commit64 {
+///         &self.seal
+///     }
+/// }
+/// # fn example(pm: &Region, record: &Record, head: &Commit64) {
+/// let dirty = pm.set64(&record.value, 7);
+/// let dirty = dirty.and(pm.commit_record(record, crc32c_words(&[7], None) as u64));
+/// let record = pm.flush_record(record, dirty);
+/// let _ = pm.persist(pm.commit(head, 1, Sealed::checksummed(record)));
+/// # }
+/// ```
+///
+/// A structure without a checksum has no such word:
+///
+/// ```compile_fail,E0277
+/// # use pmem::*;
+/// # #[repr(C, align(64))] struct Record { head: Commit64, value: Cell64, rest: [Cell64; 6] }
+/// # unsafe impl Layout for Record {}
+/// # fn example(pm: &Region, record: &Record) {
+/// let _ = pm.commit_record(record, 1);
+/// # }
+/// ```
+pub trait Checksummed: Layout {
+    /// The word that makes the structure count.
+    fn commit_word(&self) -> &Commit64;
+}
+
+/// Flushes were issued for a record from its first byte on.
+#[must_use = "flushed but not fenced: fence it before anything depends on it"]
+#[derive(Debug)]
+pub struct FlushedRecord<T>(pub(crate) PhantomData<fn() -> T>);
+
+impl<T> FlushedRecord<T> {
+    /// The token for the fence, where no word names the record under the same fence.
+    #[inline(always)]
+    pub fn flushed(self) -> Flushed {
+        Flushed(())
+    }
+}
+
+/// Memory that an allocator has just handed out: no word that a crash can leave names it. Only
+/// allocators implement this.
+pub trait Allocation {
+    /// Bytes from the start of the region.
+    fn offset(&self) -> u64;
+}
+
+/// A structure that no crash state reaches, because it lies in memory that was just allocated and
+/// that nothing names yet. Its words need no order
+/// ([`Region::commit_unreachable`](crate::Region::commit_unreachable)); the commit that makes it
+/// reachable does.
+///
+/// A reference to a structure does not tell whether it is reachable:
+///
+/// ```compile_fail,E0308
+/// # use pmem::*;
+/// # #[repr(C, align(64))] struct Node { words: [Commit64; 8] }
+/// # unsafe impl Layout for Node {}
+/// # fn example(pm: &Region, node: &Node) {
+/// let _ = pm.commit_unreachable(node, |node: &Node| &node.words[0], 1);
+/// # }
+/// ```
+///
+/// Nor is a word of something else a word of the structure:
+///
+/// ```compile_fail
+/// # use pmem::*;
+/// # #[repr(C, align(64))] struct Node { words: [Commit64; 8] }
+/// # unsafe impl Layout for Node {}
+/// # fn example(pm: &Region, node: &Unreachable<'_, Node>, head: &Commit64) {
+/// let _ = pm.commit_unreachable(node, |_| head, 1);
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Unreachable<'r, T>(pub(crate) &'r T);
+
+impl<T> Deref for Unreachable<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        self.0
+    }
+}
+
+/// A word that recovery stores anew, whatever a crash left in it, from something that is durable or
+/// certifies itself. So a store to it needs no order. The implementation names the place in
+/// recovery, and its constructors demand what recovery computes the word from.
+pub trait Recomputed {
+    /// The word.
+    fn word(&self) -> &Commit64;
 }
 
 mod private {
@@ -79,6 +207,23 @@ mod private {
 }
 
 /// What a commit store accepts: [`Durable`] or [`Sealed`].
+///
+/// ```compile_fail,E0277
+/// # use pmem::*;
+/// # fn example(pm: &Region, value: &Cell64, head: &Commit64) {
+/// let flushed = pm.flush(pm.set64(value, 7));
+/// let _ = pm.commit(head, 1, flushed); // no fence
+/// # }
+/// ```
+///
+/// No token comes from nothing:
+///
+/// ```compile_fail,E0423
+/// # use pmem::*;
+/// # fn example(pm: &Region, head: &Commit64) {
+/// let _ = pm.commit(head, 1, Sealed(()));
+/// # }
+/// ```
 pub trait Proof: private::Private {}
 impl Proof for Durable {}
 impl Proof for Sealed {}

@@ -24,7 +24,7 @@ use crate::file::Blocks;
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, BadOffset, Memory};
+use pmem::{Allocation, BLOCK_BYTES, BadOffset, Layout, Memory, Unreachable};
 
 /// Words of bits in a group.
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
@@ -61,6 +61,17 @@ pub(crate) struct BlockRun {
     pub first: u64,
     /// Number of blocks.
     pub count: u64,
+}
+
+/// A block that was allocated and that nothing on the image names yet.
+#[derive(Debug)]
+pub(crate) struct FreshBlock(BlockRun);
+
+impl Allocation for FreshBlock {
+    #[inline(always)]
+    fn offset(&self) -> u64 {
+        self.0.first * BLOCK_BYTES
+    }
 }
 
 /// A copy of the free blocks of a group: a bit per block, set: free.
@@ -261,7 +272,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<'f, M: Memory> Thread<'f, M> {
     /// Between one and `wanted` contiguous blocks, as long a run as can be found nearby. Their
     /// content is undefined.
     pub(crate) fn allocate_blocks(&self, wanted: u64) -> Result<BlockRun> {
@@ -288,6 +299,12 @@ impl<M: Memory> Thread<'_, M> {
             }
         }
         Err(Error::NoSpace)
+    }
+
+    /// A block of its own for a structure that no crash state reaches yet. Its content is
+    /// undefined.
+    pub(crate) fn allocate_unreachable<T: Layout>(&self) -> Result<Unreachable<'f, T>> {
+        Ok(self.fs.pm.unreachable(FreshBlock(self.allocate_blocks(1)?))?)
     }
 
     /// Exactly `count` contiguous blocks, at most a group's worth; otherwise `NoSpace`.

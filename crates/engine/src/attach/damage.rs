@@ -21,6 +21,7 @@ use crate::format::{
     short_generation, slot_address, slot_tag,
 };
 use crate::fs::Fs;
+use crate::property::DurableProperty;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm};
 
@@ -63,7 +64,7 @@ impl<M: Memory> Fs<M> {
 
     /// The generation of an inode and its valid attributes, if both are whole, or are so except for
     /// one flipped bit.
-    pub(super) fn whole_inode(&self, inode: &Inode, number: u64) -> Option<(u32, Property, u32)> {
+    pub(super) fn whole_inode(&self, inode: &Inode, number: u64) -> Option<(u32, DurableProperty, u32)> {
         let offset = self.pm.offset_of(inode);
         let generation = match inode.generation(number) {
             Some(generation) => generation,
@@ -80,7 +81,7 @@ impl<M: Memory> Fs<M> {
             let flip = (0..2).find_map(|index| inode.flip_in_property(index, number, generation))?;
             self.repair_flip(offset, flip).ok()?;
         }
-        let (property, sequence) = inode.property(number, generation)?;
+        let (property, sequence) = DurableProperty::on_image(inode, number, generation)?;
         Some((generation, property, sequence))
     }
 

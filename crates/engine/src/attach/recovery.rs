@@ -25,15 +25,15 @@
 use super::RecoveryReport;
 use super::damage::LogEntry;
 use crate::alloc::{BlockRun, SLAB_FULL, SLAB_LISTED, line_mask};
-use crate::cache::write_property;
 use crate::dram::GROUP_BLOCKS;
 use crate::error::{Corruption, Result};
 use crate::file::Blocks;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INODES_PER_SEGMENT, Inode, LogPage, Property, ROOT_INODE, Valid, dentry_lines,
-    slot_address,
+    Dentry, DentryFacts, FileKind, INODES_PER_SEGMENT, Inode, LogPage, ParentWord, Property, ROOT_INODE, Valid,
+    dentry_lines, slot_address,
 };
 use crate::fs::Fs;
+use crate::property::{DurableProperty, write_attributes};
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Flushed, LINE_BYTES, Memory, Pm};
@@ -197,22 +197,23 @@ impl<M: Memory> Fs<M> {
         inode: &Inode,
         number: u64,
         generation: u32,
-        mut property: Property,
+        mut property: DurableProperty,
         sequence: u32,
     ) -> Result<()> {
         let walk = self.walk_log(inode, number)?;
         self.count(NAMES, walk.names);
         let (links, newest_ns) = (2 + walk.subdirectories, walk.newest_ns as i64);
         if property.links != links || newest_ns > property.changed_ns {
-            property.links = links;
-            if newest_ns > property.changed_ns {
-                (property.modified_ns, property.changed_ns) = (newest_ns, newest_ns);
-            }
-            let proof = Flushed::nothing().sealed();
+            property.change(|property| {
+                property.links = links;
+                if newest_ns > property.changed_ns {
+                    (property.modified_ns, property.changed_ns) = (newest_ns, newest_ns);
+                }
+            });
             let next = sequence.wrapping_add(1);
             // Crash point: the earlier entry counts, or this one; the dentries give the same result
             // again.
-            self.pm.fence(write_property(self, inode, &property, next, number, generation, proof));
+            self.pm.fence(write_attributes(self, inode, &property, next, number, generation));
         }
         if walk.garbage {
             self.drop_garbage(inode, number, walk.pages)?;
@@ -304,17 +305,18 @@ impl<M: Memory> Fs<M> {
         walk.names += 1;
         if facts.kind == FileKind::Directory {
             walk.subdirectories += 1;
-            self.recover_parent(facts)?;
+            self.recover_parent(facts, offset)?;
         }
         Ok(())
     }
 
-    /// Sets a directory's `..` to the directory of its name. A torn mkdir may have left it out,
-    /// since the birth word does not certify it.
-    fn recover_parent(&self, facts: &DentryFacts) -> Result<()> {
+    /// Sets a directory's `..` to the directory of its name, whose dentry at `offset` has verified.
+    /// A torn mkdir may have left it out, since the birth word does not certify it.
+    fn recover_parent(&self, facts: &DentryFacts, offset: u64) -> Result<()> {
         let inode = self.inode(facts.inode)?;
         if inode.parent.load() != facts.parent {
-            let dirty = self.pm.commit(&inode.parent, facts.parent, pmem::Flushed::nothing().sealed());
+            let parent = ParentWord::of_name(inode, self.pm.get(Pm::<Dentry>::new(offset))?);
+            let dirty = self.pm.commit_recomputed(&parent, facts.parent);
             self.pm.flush(dirty).unfenced();
         }
         Ok(())
@@ -390,7 +392,7 @@ impl<M: Memory> Fs<M> {
         inode: &Inode,
         number: u64,
         generation: u32,
-        property: Property,
+        property: DurableProperty,
         sequence: u32,
     ) -> Result<()> {
         let links = self.dram.inode_links(number)?.load(Acquire);
@@ -420,14 +422,14 @@ impl<M: Memory> Fs<M> {
             // certify it.
             self.pm.flush(self.pm.retract(&inode.parent, 0)).unfenced();
         }
-        let mut settled = Property { links: if is_directory { property.links } else { links }, ..property };
+        let mut settled = property;
         if !is_directory {
-            settled.blocks = self.recover_file(inode, &property)?;
+            let blocks = self.recover_file(inode, &property)?;
+            settled.change(|settled| (settled.links, settled.blocks) = (links, blocks));
         }
         if settled != property {
-            let proof = Flushed::nothing().sealed();
             let next = sequence.wrapping_add(1);
-            write_property(self, inode, &settled, next, number, generation, proof).unfenced();
+            write_attributes(self, inode, &settled, next, number, generation).unfenced();
         }
         self.recover_attributes(inode)
     }

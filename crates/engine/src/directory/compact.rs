@@ -24,7 +24,7 @@ use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, gone_word, slot_addr
 use crate::fs::{Node, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
+use pmem::{BLOCK_BYTES, Flushed, Memory, Unreachable};
 
 /// Fewer holes than this do not justify a compaction (paper: 100 dentries).
 const HOLES_MIN: u64 = 500;
@@ -41,18 +41,18 @@ pub(super) fn is_worth_it(log: LogCounts) -> bool {
 }
 
 /// The chain that replaces the compacted part.
-struct NewChain {
+struct NewChain<'f> {
     /// First page, or zero: no name is valid.
     first: u64,
-    /// Last page.
-    last: u64,
+    /// Last page. Nothing leads to it before the head of the log does.
+    last: Option<Unreachable<'f, LogPage>>,
     /// Names in the last page.
     used: u64,
     /// Flushes that must be fenced before the head names the pages.
     flushed: Flushed,
 }
 
-impl NewChain {
+impl NewChain<'_> {
     fn add_flushed(&mut self, flushed: Flushed) {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
@@ -130,8 +130,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         owner: u64,
         old_head: u64,
         boundary: u64,
-    ) -> core::result::Result<NewChain, (NewChain, Error)> {
-        let mut chain = NewChain { first: 0, last: 0, used: 0, flushed: Flushed::nothing() };
+    ) -> core::result::Result<NewChain<'f>, (NewChain<'f>, Error)> {
+        let mut chain = NewChain { first: 0, last: None, used: 0, flushed: Flushed::nothing() };
         let mut offset = old_head;
         while offset != boundary {
             match self.copy_page(owner, offset, &mut chain) {
@@ -140,13 +140,11 @@ impl<'f, M: Memory> Thread<'f, M> {
                 Err(error) => return Err((chain, error)),
             }
         }
-        match self.link_new(&mut chain, boundary) {
-            Ok(()) => Ok(chain),
-            Err(error) => Err((chain, error)),
-        }
+        self.link_new(&mut chain, boundary);
+        Ok(chain)
     }
 
-    fn copy_page(&self, owner: u64, offset: u64, chain: &mut NewChain) -> Result<u64> {
+    fn copy_page(&self, owner: u64, offset: u64, chain: &mut NewChain<'f>) -> Result<u64> {
         let (page, _) = self.fs.log_page(offset, owner)?;
         for (index, slot) in page.slots.iter().enumerate() {
             self.prefetch_ahead(page, index);
@@ -173,48 +171,49 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    fn append_copied(&self, owner: u64, chain: &mut NewChain, word: u64, cookie: u64) -> Result<()> {
-        if chain.last == 0 || chain.used == LOG_SLOTS {
-            let fresh = self.allocate_blocks(1)?.first * BLOCK_BYTES;
+    fn append_copied(&self, owner: u64, chain: &mut NewChain<'f>, word: u64, cookie: u64) -> Result<()> {
+        let pm = &self.fs.pm;
+        if chain.last.is_none() || chain.used == LOG_SLOTS {
+            let fresh = self.allocate_unreachable::<LogPage>()?;
+            let offset = pm.offset_of(&*fresh);
             // Flushed as a whole once it is filled.
-            self.write_page_header(fresh, owner, cookie, LogPageKind::Compacted)?.unflushed();
-            self.link_new(chain, fresh)?;
+            self.write_page_header(offset, owner, cookie, LogPageKind::Compacted)?.unflushed();
+            self.link_new(chain, offset);
             if chain.first == 0 {
-                chain.first = fresh;
+                chain.first = offset;
             }
-            (chain.last, chain.used) = (fresh, 0);
+            (chain.last, chain.used) = (Some(fresh), 0);
         }
-        let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
-        // Nothing leads here yet: the commit of the head makes it count. Flushed with the whole
-        // page.
-        self.fs.pm.commit(&page.slots[chain.used as usize], word, Flushed::nothing().sealed()).unflushed();
-        chain.used += 1;
+        if let Some(page) = &chain.last {
+            // Flushed with the whole page.
+            pm.commit_unreachable(page, |page| &page.slots[chain.used as usize], word).unflushed();
+            chain.used += 1;
+        }
         Ok(())
     }
 
     /// Links the last new page to its successor and flushes the whole page: it is full, or the
     /// chain ends.
-    fn link_new(&self, chain: &mut NewChain, next: u64) -> Result<()> {
-        if chain.last != 0 {
-            let page = self.fs.pm.get(Pm::<LogPage>::new(chain.last))?;
+    fn link_new(&self, chain: &mut NewChain<'f>, next: u64) {
+        if let Some(page) = &chain.last {
             let pm = &self.fs.pm;
             page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
             page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
-            pm.commit(&page.next, next, Flushed::nothing().sealed()).unflushed();
-            chain.add_flushed(pm.flush_all(page));
+            pm.commit_unreachable(page, |page| &page.next, next).unflushed();
+            let flushed = pm.flush_all(&**page);
+            chain.add_flushed(flushed);
         }
-        Ok(())
     }
 
     /// Makes the new chain the log.
-    fn swap_log(&self, directory: &'f Cachelet, old_head: u64, chain: &mut NewChain, boundary: u64) -> Result<()> {
+    fn swap_log(&self, directory: &'f Cachelet, old_head: u64, chain: &mut NewChain<'_>, boundary: u64) -> Result<()> {
         let pm = &self.fs.pm;
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let _held = self.lock(&directory.lock, &directory.waiters)?;
         // The removed dentries carry the times of removals: the directory's property entry must
         // have those times first.
         let property = self.property_now(directory);
-        let times = self.commit_property(directory, &property, Flushed::nothing().sealed())?;
+        let times = self.commit_attributes(directory, &property)?;
         let durable = pm.fence(times.and(core::mem::replace(&mut chain.flushed, Flushed::nothing())));
         let head = if chain.first == 0 { boundary } else { chain.first };
         // Until the old pages are free, this thread owns them; the directory owns the new ones.
@@ -297,10 +296,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees a chain that nothing leads to.
-    fn free_chain(&self, owner: u64, chain: &NewChain) -> Result<()> {
+    fn free_chain(&self, owner: u64, chain: &NewChain<'f>) -> Result<()> {
+        let last = chain.last.as_ref().map_or(0, |page| self.fs.pm.offset_of(&**page));
         let mut offset = chain.first;
         while offset != 0 {
-            let next = if offset == chain.last { 0 } else { self.fs.log_page(offset, owner)?.0.next.load_acquire() };
+            let next = if offset == last { 0 } else { self.fs.log_page(offset, owner)?.0.next.load_acquire() };
             self.free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
             offset = next;
         }

@@ -12,14 +12,15 @@ use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKin
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, SlotTag,
-    Valid, dentry_lines, next_reuse_generation, slot_word,
+    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, ParentWord,
+    Property, SlotTag, Valid, dentry_lines, next_reuse_generation, slot_word,
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, Target};
+use crate::property::{DurableProperty, write_attributes};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
+use pmem::{BLOCK_BYTES, Flushed, FlushedRecord, Memory, Pm, Sealed};
 
 /// A prepared name: the space for its dentry and its log slot are claimed.
 pub(super) struct PreparedName<'f> {
@@ -54,7 +55,7 @@ struct PreparedInode<'f> {
     cachelet_index: u32,
     cachelet: &'f Cachelet,
     inode: &'f Inode,
-    property: Property,
+    property: DurableProperty,
     /// Root of the initial extended attributes; zero: none.
     xattrs: u64,
     timestamp_ns: i64,
@@ -262,13 +263,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<PreparedInode<'f>> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
         let timestamp_ns = self.directory_timestamp(parent);
-        let property = self.as_owner(number, || self.first_property(new, timestamp_ns))?;
-        if property.flags & PROPERTY_INLINE != 0 {
-            let pm = &self.fs.pm;
-            // No checksum covers the target, so it is durable before any record that names it. A
-            // crash from here on leaves it in a free inode, where recovery clears it.
-            pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?);
-        }
+        let property = self.as_owner(number, || self.first_property(new, inode, timestamp_ns))?;
         let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, number, inode, &property)? };
         Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, timestamp_ns })
     }
@@ -295,8 +290,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(root)
     }
 
-    /// The first property entry of a new inode. A long symlink target is durable on return.
-    fn first_property(&self, new: &NewNode<'_>, timestamp_ns: i64) -> Result<Property> {
+    /// The first property entry of a new inode.
+    fn first_property(&self, new: &NewNode<'_>, inode: &Inode, timestamp_ns: i64) -> Result<DurableProperty> {
         let mut property = Property {
             mode: new.kind.mode_bits() | new.permissions & 0o7777,
             flags: if new.access_list { PROPERTY_ACCESS_LIST } else { 0 },
@@ -309,20 +304,25 @@ impl<'f, M: Memory> Thread<'f, M> {
             changed_ns: timestamp_ns,
             root: 0,
         };
-        if new.kind == FileKind::Symlink {
-            if new.target.is_empty() || new.target.len() as u64 >= BLOCK_BYTES {
-                return Err(if new.target.is_empty() { Error::NotFound } else { Error::NameTooLong });
-            }
-            property.size_bytes = new.target.len() as u64;
-            if new.target.len() <= INLINE_BYTES_MAX {
-                property.flags |= PROPERTY_INLINE;
-            } else {
-                let (root, blocks, flushed) = write_new_body(self, new.target)?;
-                (property.root, property.blocks) = (root, blocks);
-                self.fs.pm.fence(flushed);
-            }
+        if new.kind != FileKind::Symlink {
+            return Ok(DurableProperty::without_body(property));
         }
-        Ok(property)
+        if new.target.is_empty() || new.target.len() as u64 >= BLOCK_BYTES {
+            return Err(if new.target.is_empty() { Error::NotFound } else { Error::NameTooLong });
+        }
+        property.size_bytes = new.target.len() as u64;
+        // No checksum covers the target, so it is durable before any record that names it. A crash
+        // from here on leaves an inline one in a free inode, where recovery clears it.
+        let pm = &self.fs.pm;
+        let durable = if new.target.len() <= INLINE_BYTES_MAX {
+            property.flags |= PROPERTY_INLINE;
+            pm.persist(pm.write_bytes(pm.offset_of(&inode.inline), new.target)?)
+        } else {
+            let (root, blocks, flushed) = write_new_body(self, new.target)?;
+            (property.root, property.blocks) = (root, blocks);
+            pm.fence(flushed)
+        };
+        Ok(DurableProperty::with_body(property, durable))
     }
 
     fn give_up_inode(&self, fresh: &PreparedInode<'f>) -> Result<()> {
@@ -355,7 +355,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let entry = self.reserve_entry(&held)?;
         // From here to the fence: plain stores and flushes only.
-        let inode = self.write_inode(fresh, new, prepared.parent)?;
+        let inode = self.write_inode(fresh, new, Some(prepared))?;
         // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let named = NameTarget { number: fresh.number, generation, kind: new.kind };
@@ -372,8 +372,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }
 
-    /// Writes and flushes a new inode's identity and first property entry.
-    fn write_inode(&self, fresh: &PreparedInode<'f>, new: &NewNode<'_>, parent: u64) -> Result<Flushed> {
+    /// Writes and flushes a new inode's identity and first property entry. `name`: the name that
+    /// the inode will have.
+    fn write_inode(
+        &self,
+        fresh: &PreparedInode<'f>,
+        new: &NewNode<'_>,
+        name: Option<&PreparedName<'f>>,
+    ) -> Result<Flushed> {
         let pm = &self.fs.pm;
         let inode = fresh.inode;
         let generation = inode.next_generation();
@@ -389,13 +395,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         if fresh.xattrs == 0 {
             dirty = dirty.and(pm.retract(&inode.xattrs, 0));
         }
-        let sealed = Flushed::nothing().sealed();
-        dirty = dirty.and(pm.commit(&inode.parent, if new.kind == FileKind::Directory { parent } else { 0 }, sealed));
+        dirty = dirty.and(match name {
+            Some(name) if new.kind == FileKind::Directory => {
+                let dentry = pm.get(Pm::<Dentry>::new(name.dentry_offset))?;
+                pm.commit_recomputed(&ParentWord::of_name(inode, dentry), name.parent)
+            }
+            _ => pm.retract(&inode.parent, 0),
+        });
         let birth = Inode::birth_word(fresh.number, kind, new.device, born, generation);
-        let flushed = pm.flush(dirty.and(pm.commit(&inode.birth, birth, Flushed::nothing().sealed())));
-        let proof = Flushed::nothing().sealed();
-        let property =
-            crate::cache::write_property(self.fs, inode, &fresh.property, 0, fresh.number, generation, proof);
+        let flushed = pm.flush(dirty.and(pm.commit_record(inode, birth)));
+        let property = write_attributes(self.fs, inode, &fresh.property, 0, fresh.number, generation);
         Ok(flushed.and(property))
     }
 
@@ -408,9 +417,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         name: &[u8],
         timestamp_ns: i64,
     ) -> Result<Flushed> {
-        let flushed = self.write_dentry_alone(prepared, named, name, timestamp_ns)?;
+        let dentry = self.write_dentry_alone(prepared, named, name, timestamp_ns)?;
         let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
-        let slot = self.fs.pm.commit(prepared.slot.word, word, flushed.sealed());
+        let slot = self.fs.pm.commit(prepared.slot.word, word, Sealed::checksummed(dentry));
         Ok(self.fs.pm.flush(slot))
     }
 
@@ -421,7 +430,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         named: NameTarget,
         name: &[u8],
         timestamp_ns: i64,
-    ) -> Result<Flushed> {
+    ) -> Result<FlushedRecord<Dentry>> {
         let pm = &self.fs.pm;
         let offset = prepared.dentry_offset;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
@@ -441,9 +450,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             .and(pm.set64(&dentry.parent, facts.parent))
             .and(pm.set64(&dentry.cookie, facts.cookie))
             .and(pm.write_bytes(offset + crate::format::DENTRY_HEADER_BYTES, name)?)
-            .and(pm.commit(&dentry.valid, valid.word(), Flushed::nothing().sealed()))
+            .and(pm.commit_record(dentry, valid.word()))
             .and(pm.set64(&dentry.seal, facts.seal(name)));
-        Ok(pm.flush(dirty))
+        Ok(pm.flush_record(dentry, dirty))
     }
 
     fn fill_new_cachelet(&self, fresh: &PreparedInode<'f>) {
@@ -493,8 +502,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// it with a reference. Pinned.
     pub(super) fn make_unnamed(&self, parent: &Cachelet, new: &NewNode<'_>, links: u32) -> Result<Node> {
         let mut fresh = self.prepare_inode(new, parent)?;
-        fresh.property.links = links;
-        let flushed = self.write_inode(&fresh, new, 0)?;
+        fresh.property.change(|property| property.links = links);
+        let flushed = self.write_inode(&fresh, new, None)?;
         self.fill_new_cachelet(&fresh);
         self.fs.pm.fence(flushed);
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
@@ -556,8 +565,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.add_link(cachelet)?;
         let timestamp_ns = self.directory_timestamp(prepared.directory);
         let mut property = self.property_now(cachelet);
-        property.changed_ns = timestamp_ns;
-        let attributes = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        property.change(|property| property.changed_ns = timestamp_ns);
+        let attributes = self.commit_attributes(cachelet, &property)?;
         let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, timestamp_ns)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
         self.fs.pm.fence(attributes.and(dentry));

@@ -49,7 +49,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             // Flushed with the whole slot below.
             pm.set64(cell, word).unflushed();
         }
-        pm.commit(&slot.seal, JournalRecord::seal(&words), Flushed::nothing().sealed()).unflushed();
+        pm.commit_record(slot, JournalRecord::seal(&words)).unflushed();
         Ok(pm.flush_all(slot).and(steps))
     }
 

@@ -172,9 +172,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(Flushed::nothing());
         }
         let mut property = self.property_now(cachelet);
-        property.changed_ns = timestamp_ns;
-        property.links = property.links.saturating_sub(1);
-        let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        property.change(|property| {
+            property.changed_ns = timestamp_ns;
+            property.links = property.links.saturating_sub(1);
+        });
+        let flushed = self.commit_attributes(cachelet, &property)?;
         self.publish_property(cachelet, &property);
         Ok(flushed)
     }

@@ -573,18 +573,18 @@ impl<'f, M: Memory> Thread<'f, M> {
             timestamp_ns: timestamp_ns.max(0) as u64,
             sequence: 0,
         };
-        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, timestamp_ns)?;
+        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, timestamp_ns)?.flushed();
         match (old_name, victim) {
             (OldName::Exchanged(name), Some(victim)) => {
                 record.moves[1] = self.step(name, victim, old, new);
-                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, timestamp_ns)?);
+                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, timestamp_ns)?.flushed());
                 flushed = flushed.and(self.stamp_renamed(victim, timestamp_ns)?);
             }
             (OldName::Whiteout(name, node), _) => {
                 record.moves[1] =
                     Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
                 let whiteout = NameTarget::of(self.cachelet(*node)?, FileKind::Character);
-                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, timestamp_ns)?);
+                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, timestamp_ns)?.flushed());
             }
             _ => {}
         }
@@ -671,8 +671,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(Flushed::nothing());
         }
         let mut property = self.property_now(cachelet);
-        property.changed_ns = timestamp_ns;
-        let flushed = self.commit_property(cachelet, &property, Flushed::nothing().sealed())?;
+        property.change(|property| property.changed_ns = timestamp_ns);
+        let flushed = self.commit_attributes(cachelet, &property)?;
         self.publish_property(cachelet, &property);
         Ok(flushed)
     }

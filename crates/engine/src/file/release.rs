@@ -214,11 +214,10 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             ClearMode::Written if !leaf.is_written() => Ok(()),
             ClearMode::Mapped { behind_end } if !leaf.is_shared() => {
                 if leaf.is_written() {
-                    let zeros = pm.stream_zeros(leaf.offset(), BLOCK_BYTES)?;
+                    pm.stream_zeros(leaf.offset(), BLOCK_BYTES)?.unfenced();
                     if behind_end {
-                        // It names the same block: nothing becomes visible that would have to be
-                        // durable.
-                        let dirty = pm.commit(cell, leaf.word | BLOCK_UNWRITTEN, zeros.sealed());
+                        // It names the same block and hides its content.
+                        let dirty = pm.retract(cell, leaf.word | BLOCK_UNWRITTEN);
                         self.add_dirty(dirty);
                     }
                 }

@@ -42,7 +42,7 @@ fn a_shared_block_is_copied_on_write_and_freed_with_the_last_pointer() {
     let share = |node: Node, word: u64| {
         let root = fs.map().root(property(&fs, &thread, node).root).expect("a root");
         let cell = &fs.map().node(root).expect("a node").words[1];
-        let dirty = fs.pm().commit(cell, word, Flushed::nothing().sealed());
+        let dirty = fs.pm().commit(cell, word, fs.pm().fence(Flushed::nothing()));
         fs.pm().persist(dirty);
     };
     let root = fs.map().root(property(&fs, &thread, one).root).expect("a root");

@@ -564,7 +564,7 @@ fn recovery_clears_what_was_placed_behind_the_end_before_the_length_committed() 
     let stray = thread.allocate_blocks(1).expect("a block").first;
     let root = fs.map().root(property.root).expect("a root");
     let cell = &fs.map().node(root).expect("a node").words[3];
-    let dirty = fs.pm().commit(cell, stray * BLOCK_BYTES, Flushed::nothing().sealed());
+    let dirty = fs.pm().commit(cell, stray * BLOCK_BYTES, fs.pm().fence(Flushed::nothing()));
     fs.pm().persist(dirty);
     let inode = fs.inode(node.number).expect("an inode");
     let mut marked = Vec::new();
@@ -617,7 +617,7 @@ fn damaged_maps_are_errors() {
     let cell = &fs.map().node(root).expect("a node").words[0];
     let good = [0, root.word];
     for bad in [1, 8, BLOCK_BYTES, root.word | 1, root.word + 8, u64::MAX, fs.geometry().copy_block() * BLOCK_BYTES] {
-        let dirty = fs.pm().commit(cell, bad, Flushed::nothing().sealed());
+        let dirty = fs.pm().commit(cell, bad, fs.pm().fence(Flushed::nothing()));
         fs.pm().persist(dirty);
         let expected = Err(Error::Corrupt(Corruption::BlockMap(bad)));
         assert_eq!(thread.read(node, 0, &mut [0; 10]), expected);
@@ -628,7 +628,7 @@ fn damaged_maps_are_errors() {
         assert!(visit_body(fs.pm(), fs.geometry(), bad, &mut |_| {}).is_err(), "{bad:#x}");
     }
     // A node that leads to itself must not loop.
-    let dirty = fs.pm().commit(cell, good[1], Flushed::nothing().sealed());
+    let dirty = fs.pm().commit(cell, good[1], fs.pm().fence(Flushed::nothing()));
     fs.pm().persist(dirty);
     let _ = visit_body(fs.pm(), fs.geometry(), property.root, &mut |_| {});
     let _ = thread.read(node, 0, &mut [0; 10]);

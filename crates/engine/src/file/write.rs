@@ -19,7 +19,7 @@ use crate::format::{FileKind, Property};
 use crate::fs::{Node, Thread};
 use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
-use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Recomputed, Unreachable};
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Writes all of `from` at `offset`: atomic, and persistent when the call returns. Returns the
@@ -238,6 +238,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             offset,
             from,
             root,
+            behind: BehindEnd::of(property),
             supply: Supply::EMPTY,
             added: 0,
             flushed: Flushed::nothing(),
@@ -267,6 +268,38 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 }
 
+/// The end of a file as the property entry in force says it.
+#[derive(Clone, Copy)]
+struct BehindEnd {
+    /// The first block that no byte of the file lies in.
+    first: u64,
+}
+
+impl BehindEnd {
+    #[inline(always)]
+    fn of(property: &Property) -> BehindEnd {
+        BehindEnd { first: property.size_bytes.div_ceil(BLOCK_BYTES) }
+    }
+
+    /// The pointer to block `index` of the file.
+    #[inline(always)]
+    fn pointer(self, cell: &Commit64, index: u64) -> PointerBehindEnd<'_> {
+        debug_assert!(index >= self.first, "a block within the file");
+        PointerBehindEnd(cell)
+    }
+}
+
+/// A pointer to a block behind the end of its file. Recovery clears written ones
+/// ([`super::map::recover_body`]), so until a longer length commits they mean nothing.
+struct PointerBehindEnd<'n>(&'n Commit64);
+
+impl Recomputed for PointerBehindEnd<'_> {
+    #[inline(always)]
+    fn word(&self) -> &Commit64 {
+        self.0
+    }
+}
+
 /// A write behind the end. Its stores are invisible before the length commits.
 struct Extension<'t, 'f, 'a, M: Memory> {
     thread: &'t Thread<'f, M>,
@@ -275,12 +308,14 @@ struct Extension<'t, 'f, 'a, M: Memory> {
     from: &'a [u8],
     /// The root that the length will commit with.
     root: Tree,
+    /// The end before the write.
+    behind: BehindEnd,
     supply: Supply,
     added: u64,
     flushed: Flushed,
 }
 
-impl<'t, M: Memory> Extension<'t, '_, '_, M> {
+impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
     fn add_flushed(&mut self, flushed: Flushed) {
         self.flushed = core::mem::replace(&mut self.flushed, Flushed::nothing()).and(flushed);
     }
@@ -391,11 +426,9 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             let (block, count) = self.take(missing, last - index + 1)?;
             self.fill(index, block, count)?;
             for (at, cell) in cells[..count as usize].iter().enumerate() {
-                // The proof is the length in the property entry: until that commits, after the
-                // fence, recovery clears these pointers.
-                let proof = Flushed::nothing().sealed();
+                let pointer = self.behind.pointer(cell, index + at as u64);
                 // The caller flushes all of the node's words.
-                let _ = self.map.pm.commit(cell, block + at as u64 * BLOCK_BYTES, proof);
+                let _ = self.map.pm.commit_recomputed(&pointer, block + at as u64 * BLOCK_BYTES);
             }
             index += count;
         }
@@ -424,8 +457,8 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
                 continue;
             }
             self.fill(index, leaf.offset(), 1)?;
-            // As above: the length decides, and the caller flushes.
-            let _ = self.map.pm.commit(cell, leaf.offset(), Flushed::nothing().sealed());
+            // The caller flushes.
+            let _ = self.map.pm.commit_recomputed(&self.behind.pointer(cell, index), leaf.offset());
         }
         Ok(true)
     }
@@ -460,25 +493,24 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
     }
 
     /// A node without links. Not durable before the next fence.
-    fn empty_node(&mut self, level: u32) -> Result<Tree> {
-        let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+    fn empty_node(&mut self, level: u32) -> Result<(Tree, Unreachable<'f, MapNode>)> {
+        let node = self.thread.allocate_unreachable::<MapNode>()?;
+        let word = self.map.pm.offset_of(&*node);
         self.added += 1;
         let flushed = self.map.pm.stream_zeros(word, BLOCK_BYTES)?;
         self.add_flushed(flushed);
-        Ok(Tree { word, level })
+        Ok((Tree { word, level }, node))
     }
 
     /// Puts nodes above the root until the tree has this height. They are invisible until the
     /// property entry commits.
     fn grow(&mut self, height: u32) -> Result<()> {
         if self.root.is_empty() {
-            self.root = self.empty_node(height)?;
+            (self.root, _) = self.empty_node(height)?;
         }
         while self.root.level < height {
-            let grown = self.empty_node(self.root.level + 1)?;
-            let cell = &self.map.node(grown)?.words[0];
-            // The proof is the property entry, which names the new root only after the fence.
-            let dirty = self.map.pm.commit(cell, self.root.word, Flushed::nothing().sealed());
+            let (grown, node) = self.empty_node(self.root.level + 1)?;
+            let dirty = self.map.pm.commit_unreachable(&node, |node| &node.words[0], self.root.word);
             let flushed = self.map.pm.flush(dirty);
             self.add_flushed(flushed);
             self.root = grown;
@@ -495,7 +527,7 @@ impl<'t, M: Memory> Extension<'t, '_, '_, M> {
             tree = match child.is_empty() {
                 false => child,
                 true => {
-                    let fresh = self.empty_node(tree.level - 1)?;
+                    let (fresh, _) = self.empty_node(tree.level - 1)?;
                     // Recovery follows links behind the end too, to find reserved blocks: no link
                     // without a durable node.
                     let durable = self.map.pm.fence(Flushed::nothing());

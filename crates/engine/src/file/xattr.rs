@@ -9,7 +9,7 @@
 //!   whole set.
 //! - A file without attributes has no such body.
 
-use super::map::{Blocks, Tree, mark_body};
+use super::map::{Blocks, MapNode, NODE_WORDS, Tree, mark_body};
 use super::release::Supply;
 use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
@@ -17,7 +17,7 @@ use crate::format::{Inode, NAME_BYTES_MAX};
 use crate::fs::{Fs, Node, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, crc32c};
+use pmem::{BLOCK_BYTES, Durable, Flushed, Memory, Unreachable, crc32c};
 
 /// Bytes before the first attribute.
 const HEADER_BYTES: u64 = 64;
@@ -140,6 +140,8 @@ impl<'s, M: Memory> XattrSet<'s, M> {
 struct Writer<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
     root: Tree,
+    /// The root, if it is a node: nothing leads to it before the record that will name it.
+    node: Option<Unreachable<'f, MapNode>>,
     length: u64,
     /// Offset of the block that is being filled.
     block: u64,
@@ -152,10 +154,12 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
     /// A body that will have `length` bytes.
     fn new(thread: &'t Thread<'f, M>, length: u64) -> Result<Self> {
         let mut writer =
-            Writer { thread, root: Tree::EMPTY, length, block: 0, supply: Supply::EMPTY, at: 0, blocks: 0 };
+            Writer { thread, root: Tree::EMPTY, node: None, length, block: 0, supply: Supply::EMPTY, at: 0, blocks: 0 };
         if length > BLOCK_BYTES {
-            let word = thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+            let node = thread.allocate_unreachable::<MapNode>()?;
+            let word = thread.fs.pm.offset_of(&*node);
             writer.root = Tree { word, level: 1 };
+            writer.node = Some(node);
             writer.blocks = 1;
             thread.fs.pm.stream_zeros(word, BLOCK_BYTES)?.unfenced();
         }
@@ -182,15 +186,15 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
         let wanted = self.length.div_ceil(BLOCK_BYTES).saturating_sub(index).max(1);
         self.block = self.supply.take(self.thread, 1, wanted)?.first * BLOCK_BYTES;
         self.blocks += 1;
-        if self.root.is_empty() {
+        let Some(node) = &self.node else {
             self.root = Tree { word: self.block, level: 0 };
             return Ok(());
+        };
+        if index >= NODE_WORDS {
+            return Err(Error::TooLarge);
         }
         let pm = &self.thread.fs.pm;
-        let node = self.thread.fs.map().node(self.root)?;
-        let cell = node.words.get(index as usize).ok_or(Error::TooLarge)?;
-        // The proof is the record that will name the root, which follows a fence.
-        let dirty = pm.commit(cell, self.block, Flushed::nothing().sealed());
+        let dirty = pm.commit_unreachable(node, |node| &node.words[index as usize], self.block);
         pm.flush(dirty).unfenced();
         Ok(())
     }

@@ -13,7 +13,7 @@
 
 use super::FileKind;
 use super::assert_layout;
-use pmem::{BLOCK_BYTES, Cell64, Commit64, LINE_BYTES, Layout, Memory, Region, crc32c, crc32c_words};
+use pmem::{BLOCK_BYTES, Cell64, Checksummed, Commit64, LINE_BYTES, Layout, Memory, Region, crc32c, crc32c_words};
 
 /// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -49,6 +49,16 @@ pub struct Dentry {
 assert_layout!(Dentry, 64, valid @ 0, seal @ 8, inode @ 16, parent @ 24, cookie @ 32, name @ 40);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for Dentry {}
+
+/// The seal certifies all but the valid word, and both hold the reuse generation. Recovery follows
+/// a slot to the dentry, and heeds the valid word, only if the seal verifies and the generations
+/// agree (`attach::damage` for logs, `attach::replay` for journals).
+impl Checksummed for Dentry {
+    #[inline(always)]
+    fn commit_word(&self) -> &Commit64 {
+        &self.valid
+    }
+}
 
 /// Bits of the inode number in a dentry's word `inode`.
 const NUMBER_BITS: u32 = 40;

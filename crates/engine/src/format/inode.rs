@@ -14,8 +14,9 @@
 //!   earlier life's entry never does.
 //! - Entry `i` holds sequences of parity `i`.
 
+use super::Dentry;
 use super::assert_layout;
-use pmem::{Cell32, Cell64, Commit64, Layout, crc32c_words};
+use pmem::{Cell32, Cell64, Checksummed, Commit64, Layout, Recomputed, crc32c_words};
 
 /// Bytes of an inode.
 pub const INODE_BYTES: u64 = 256;
@@ -120,6 +121,35 @@ assert_layout!(Inode, 256, birth @ 0, number @ 8, kind @ 16, device @ 20, born_n
 // SAFETY: repr(C), cells only, no padding by the assertions above.
 unsafe impl Layout for Inode {}
 
+/// The word holds the checksum of the identity. Recovery erases an inode whose
+/// [`Inode::generation`] does not verify. What the checksum does not cover (`..`, log, extended
+/// attributes, inline area) is zero, recomputed, or durable before.
+impl Checksummed for Inode {
+    #[inline(always)]
+    fn commit_word(&self) -> &Commit64 {
+        &self.birth
+    }
+}
+
+/// The `..` of a directory. Recovery takes it from the dentry of the directory's only name
+/// (`attach::recovery`); a directory without a name is erased.
+pub(crate) struct ParentWord<'i>(&'i Commit64);
+
+impl<'i> ParentWord<'i> {
+    /// The word of `inode`, which `_name` names or will name.
+    #[inline(always)]
+    pub fn of_name(inode: &'i Inode, _name: &Dentry) -> ParentWord<'i> {
+        ParentWord(&inode.parent)
+    }
+}
+
+impl Recomputed for ParentWord<'_> {
+    #[inline(always)]
+    fn word(&self) -> &Commit64 {
+        self.0
+    }
+}
+
 impl Inode {
     /// The generation of the present life, or none if the inode is free or its identity does not
     /// verify.
@@ -213,6 +243,15 @@ pub struct PropertyEntry {
 assert_layout!(PropertyEntry, 64, seal @ 0, words @ 8);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for PropertyEntry {}
+
+/// The word is the checksum itself. Recovery takes the newer entry that [`Inode::property`]
+/// verifies. The body that root and length show is durable before: see the engine's `property`.
+impl Checksummed for PropertyEntry {
+    #[inline(always)]
+    fn commit_word(&self) -> &Commit64 {
+        &self.seal
+    }
+}
 
 impl PropertyEntry {
     fn verified(&self, parity: u32, number: u64, generation: u32) -> Option<(Property, u32)> {

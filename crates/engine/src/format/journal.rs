@@ -13,7 +13,7 @@
 //! - The number of slots does not depend on the machine.
 
 use super::assert_layout;
-use pmem::{Cell64, Commit64, Layout, crc32c_words};
+use pmem::{Cell64, Checksummed, Commit64, Layout, crc32c_words};
 
 /// Journal slots of an image: two for each thread slot of a DRAM region, used alternately, so that
 /// no rename ever waits for one.
@@ -72,6 +72,14 @@ pub struct JournalSlot {
 assert_layout!(JournalSlot, 128, seal @ 0, words @ 8, reserved @ 104);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for JournalSlot {}
+
+/// The word is the checksum itself. Recovery replays only what [`JournalSlot::record`] returns.
+impl Checksummed for JournalSlot {
+    #[inline(always)]
+    fn commit_word(&self) -> &Commit64 {
+        &self.seal
+    }
+}
 
 impl JournalRecord {
     /// The record's words.

@@ -22,6 +22,7 @@ pub use dentry::{
     next_reuse_generation, short_generation,
 };
 pub use flip::Flip;
+pub(crate) use inode::ParentWord;
 pub use inode::{
     FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST,
     PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,

@@ -9,10 +9,11 @@ use crate::dram::{
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, LogPage, PROPERTY_INLINE, SlotTag, slot_word};
 use crate::fs::Thread;
+use crate::property::DurableProperty;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
-use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
+use pmem::{BLOCK_BYTES, Commit64, Memory, Pm};
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Rolls back the in-flight allocations of an operation that did not take effect, or of none.
@@ -138,7 +139,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let number = cachelet.number.load(Acquire);
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let generation = cachelet.generation.load(Relaxed);
-        let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
+        let (property, sequence) =
+            DurableProperty::on_image(inode, number, generation).ok_or(Corruption::Inode(number))?;
         // The dead thread's stores are in the cache, but possibly not fenced.
         self.fs.pm.fence(self.fs.pm.flush_all(inode));
         cachelet.sequence.store(sequence, Relaxed);
@@ -152,13 +154,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             _ => {
                 let has_body = matches!(property.kind(), Some(FileKind::Regular | FileKind::Symlink));
                 let mut after = property;
-                after.links = References::from_word(cachelet.references.load(Acquire)).links;
+                let links = References::from_word(cachelet.references.load(Acquire)).links;
+                after.change(|after| after.links = links);
                 if has_body && property.flags & PROPERTY_INLINE == 0 {
                     let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
-                    after.blocks = crate::file::recover_body(self.fs, inode, &property, &mut mark)?;
+                    let blocks = crate::file::recover_body(self.fs, inode, &property, &mut mark)?;
+                    after.change(|after| after.blocks = blocks);
                 }
                 if after != property {
-                    let flushed = self.commit_property(cachelet, &after, Flushed::nothing().sealed())?;
+                    let flushed = self.commit_attributes(cachelet, &after)?;
                     self.fs.pm.fence(flushed);
                     self.publish_property(cachelet, &after);
                 }
