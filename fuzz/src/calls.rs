@@ -1,4 +1,4 @@
-//! Sequences of calls, compared with the model of POSIX: two bytes draw a call.
+//! Sequences of calls, compared with the POSIX model: two bytes select a call.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Images with words changed and checksums that match: attach, every operation, check, repair.
+//! Images with changed words and matching checksums: attach, every operation, check, repair.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

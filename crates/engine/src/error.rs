@@ -51,7 +51,8 @@ pub enum Error {
     NoMemory,
     /// All thread slots are taken.
     TooManyThreads,
-    /// The DRAM region belongs to another file: a copy of the image, or what was in its place before.
+    /// The DRAM region belongs to another file: a copy of the image, or an earlier file at its
+    /// path.
     OtherImage,
     /// The kernel refused the lock by which other processes know that this one lives.
     Liveness,

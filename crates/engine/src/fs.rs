@@ -1,4 +1,4 @@
-//! A process's view of a file system ([`Fs`]) and a thread's place in it ([`Thread`]).
+//! A process's view of a file system ([`Fs`]) and a thread's state in it ([`Thread`]).
 
 use crate::ablation::Ablation;
 use crate::alloc::{BlockRun, owned_by_slot};
@@ -13,7 +13,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Direct, Flushed, Memory, Pm, Region};
 
-/// A file system as this process sees it: two base addresses and what never changes. Made by attaching; see `attach`.
+/// A file system as this process sees it: two base addresses and constants. `attach` makes it.
 pub struct Fs<M: Memory = Direct> {
     pub(crate) pm: Region<M>,
     pub(crate) dram: Dram,
@@ -23,17 +23,17 @@ pub struct Fs<M: Memory = Direct> {
     pub(crate) epoch: u32,
     pub(crate) hash_seed: u64,
     pub(crate) read_only: bool,
-    /// Nothing at all is written to the image: the DRAM region was built by somebody who may only read. Who reads in a region that writers
-    /// use takes part in what they do behind the scenes.
+    /// Nothing is written to the image, because a process that may only read built the DRAM region.
+    /// A reader in a region that writers use takes part in their internal writes.
     pub(crate) untouched: bool,
-    /// What the lab has changed.
+    /// The parts that the lab has removed.
     pub(crate) ablation: Ablation,
 }
 
-/// Slots between two looks, when all are taken, whether their owners live.
+/// While all slots are taken, every this many slots `enter` checks whether their owners live.
 const SLOTS_BETWEEN_CHECKS: u64 = 16;
 
-/// A file that the holder has a counted reference to: it stays what it is until [`Thread::release`].
+/// A file with a counted reference: it stays valid until [`Thread::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Node {
     /// Index of its cachelet.
@@ -42,14 +42,14 @@ pub struct Node {
     pub number: u64,
 }
 
-/// A thread inside the file system. It owns a slot of the DRAM region until it is dropped; it may move between threads of the
-/// process, but only one uses it at a time.
+/// A thread inside the file system. It owns a slot of the DRAM region until it is dropped. It may
+/// move between threads of the process, but only one of them uses it at a time.
 pub struct Thread<'f, M: Memory = Direct> {
     pub(crate) fs: &'f Fs<M>,
     pub(crate) index: u32,
     pub(crate) slot: &'f ThreadSlot,
-    /// The owner word that blocks get which it allocates; zero: this slot. A cell also keeps the type from being `Sync`: a slot has one
-    /// writer.
+    /// The owner word for blocks that the thread allocates; zero: this slot. The cell also keeps
+    /// the type from being `Sync`, because a slot has one writer.
     block_owner: Cell<u64>,
 }
 
@@ -64,12 +64,12 @@ impl<M: Memory> Fs<M> {
         &self.dram
     }
 
-    /// The machine around it.
+    /// Services of the operating system.
     pub fn platform(&self) -> &'static dyn Platform {
         self.platform
     }
 
-    /// Where the image's areas are.
+    /// The positions of the image's areas.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -84,25 +84,29 @@ impl<M: Memory> Fs<M> {
         self.read_only
     }
 
-    /// Something was lost: whoever leaves the image last must not call it clean, so the next one in recovers it.
+    /// Marks the image unclean: the last process to leave does not mark it clean, so the next
+    /// attach recovers it.
     pub fn mark_unclean(&self) {
         if let Ok(header) = self.header() {
             header.unclean_marks.fetch_add(1, AcqRel);
         }
     }
 
-    /// Whether the image is written in the DRAM region that this process uses, by itself or by others.
+    /// Whether any process writes the image in the DRAM region that this process uses.
     pub fn is_written(&self) -> bool {
         !self.untouched
     }
 
-    /// An allocator that goes through an area of the DRAM region upwards takes `bytes` of it (counted from the area's begin, which a huge page begins
-    /// at). When it comes to another huge page, that one is provided as a whole: for less than the single pages would cost, and lookups
-    /// miss the translation caches less. The first one stays as it is until a second one is wanted: small file systems take little memory.
+    /// An allocator that fills an area of the DRAM region upwards takes `bytes` of it, counted from
+    /// the start of the area, which is aligned to huge pages. On reaching another huge page,
+    /// provides that page as a whole. This costs less than single pages, and lookups miss the TLB
+    /// less often. The first page is provided only together with the second: small file systems
+    /// take little memory.
     #[inline]
     pub(crate) fn enter_area(&self, area: u64, bytes: Range<u64>, area_bytes: u64) {
         let page = (bytes.end - 1) / HUGE_PAGE_BYTES;
-        // Who takes the byte at which the page begins; if that comes in the middle of what he takes, he has been in the one before.
+        // True for the caller that takes the first byte of the page. If that byte is in the middle
+        // of `bytes`, the caller was in the page before.
         if page > 0 && bytes.start <= page * HUGE_PAGE_BYTES && (page + 1) * HUGE_PAGE_BYTES <= area_bytes {
             let first = if page == 1 { 0 } else { page };
             provide_huge(
@@ -131,11 +135,11 @@ impl<M: Memory> Fs<M> {
     /// Claims a slot for the calling thread.
     pub fn enter(&self) -> Result<Thread<'_, M>> {
         let high = self.header()?.slots_high.load(Acquire).min(SLOTS_MAX);
-        // Slots used before come first: their magazines are full and their lines warm.
+        // Slots used before come first: their magazines are full and their lines cached.
         if let Some(thread) = self.enter_one_of(0..high)? {
             return Ok(thread);
         }
-        // All of them have owners. Now and then it is worth a look whether they live.
+        // All of them have owners, of which some may be dead.
         let crowded = high == SLOTS_MAX || (high > 0 && high.is_multiple_of(SLOTS_BETWEEN_CHECKS));
         if crowded
             && self.reap_dead_threads()? > 0
@@ -155,7 +159,7 @@ impl<M: Memory> Fs<M> {
         Ok(None)
     }
 
-    /// Claims slot `index` for the calling thread, unless somebody has it.
+    /// Claims slot `index` for the calling thread, unless it has an owner.
     pub(crate) fn enter_slot(&self, index: u32) -> Result<Option<Thread<'_, M>>> {
         let slot = self.dram.slot(index)?;
         if slot.owner.load(Relaxed) != 0 || !self.claim_slot(index, 0)? {
@@ -166,7 +170,8 @@ impl<M: Memory> Fs<M> {
         Ok(Some(self.as_thread(index)?))
     }
 
-    /// Makes the calling thread the owner of a slot that has the owner word `before`; whether it is now.
+    /// Makes the calling thread the owner of a slot whose owner word is `before`; returns whether
+    /// it succeeded.
     pub(crate) fn claim_slot(&self, index: u32, before: u64) -> Result<bool> {
         let slot = self.dram.slot(index)?;
         let me = self.identity()?;
@@ -175,12 +180,12 @@ impl<M: Memory> Fs<M> {
         Ok(claimed)
     }
 
-    /// The calling thread in a slot that it owns.
+    /// The calling thread as owner of slot `index`.
     pub(crate) fn as_thread(&self, index: u32) -> Result<Thread<'_, M>> {
         Ok(Thread { fs: self, index, slot: self.dram.slot(index)?, block_owner: Cell::new(0) })
     }
 
-    /// Who owns a slot, or none.
+    /// The owner of a slot, if any.
     pub fn slot_owner(&self, index: u32) -> Result<Option<Owner>> {
         Ok(Owner::from_word(self.dram.slot(index)?.owner.load(Acquire)))
     }
@@ -193,7 +198,7 @@ impl<M: Memory> Fs<M> {
         self.inode_offset_in(self.segment_entry(number / INODES_PER_SEGMENT)?.load_acquire(), number)
     }
 
-    /// The same, where it is known what the table says of the number's segment.
+    /// The same for a known segment word.
     #[inline]
     pub(crate) fn inode_offset_in(&self, segment_word: u64, number: u64) -> Result<u64> {
         let index = number % INODES_PER_SEGMENT;
@@ -203,7 +208,7 @@ impl<M: Memory> Fs<M> {
         listed_inode_offset(&self.pm, segment_word, index).ok_or(Corruption::Inode(number).into())
     }
 
-    /// The entry of the segment table for a segment. It is written in `alloc::inodes`.
+    /// The entry of the segment table for a segment. `alloc::inodes` writes it.
     pub(crate) fn segment_entry(&self, segment: u64) -> Result<&Commit64> {
         if segment >= self.geometry.segments_max {
             return Err(Corruption::Inode(segment * INODES_PER_SEGMENT).into());
@@ -211,28 +216,28 @@ impl<M: Memory> Fs<M> {
         Ok(self.pm.get(Pm::new(self.geometry.segment_table_block * BLOCK_BYTES + segment * 8))?)
     }
 
-    /// Where the inodes of a segment are, if the table can be true.
+    /// The inodes of a segment, if the entry of the table is plausible.
     pub(crate) fn segment(&self, segment: u64) -> Option<Segment> {
         let word = self.segment_entry(segment).ok()?.load_acquire();
         Segment::read(&self.pm, segment, word, |block| self.is_data(BlockRun { first: block, count: 1 })).ok()
     }
 
-    /// The inode at an offset that `inode_offset` or a cachelet gave.
+    /// The inode at an offset from `inode_offset` or a cachelet.
     pub(crate) fn inode_at(&self, offset: u64) -> Result<&Inode> {
         Ok(self.pm.get(Pm::new(offset))?)
     }
 
-    /// The inode of a number.
+    /// The inode with a number.
     pub(crate) fn inode(&self, number: u64) -> Result<&Inode> {
         self.inode_at(self.inode_offset(number)?)
     }
 
-    /// The time for stamps, in ns since 1970.
+    /// The time for timestamps, in ns since 1970.
     pub(crate) fn now_ns(&self) -> i64 {
         self.platform.now_ns()
     }
 
-    /// Refuses if nothing may change.
+    /// Fails if the file system is read-only.
     pub(crate) fn writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
@@ -254,17 +259,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs
     }
 
-    /// This thread's slot: nobody else has it meanwhile.
+    /// The index of this thread's slot: unique among the threads inside.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// This thread's slot, as locks name it: index + 1.
+    /// This thread's slot as it stands in lock words: index + 1.
     pub(crate) fn ticket(&self) -> u32 {
         self.index + 1
     }
 
-    /// The owner word of blocks that are allocated now.
+    /// The owner word for blocks that are allocated now.
     pub(crate) fn block_owner(&self) -> u64 {
         match self.block_owner.get() {
             0 => owned_by_slot(self.ticket()),
@@ -272,7 +277,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Runs something that allocates blocks for `owner`.
+    /// Runs `work`, which allocates blocks for `owner`.
     pub(crate) fn as_owner<R>(&self, owner: u64, work: impl FnOnce() -> R) -> R {
         let before = self.block_owner.replace(owner);
         let result = work();
@@ -288,7 +293,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 
 impl<M: Memory> Drop for Thread<'_, M> {
     fn drop(&mut self) {
-        // What this thread flushed last and left to a later fence must not wait for one that the slot's next owner cannot issue for it.
+        // The fence completes this thread's last flushes: the slot's next owner cannot issue a
+        // fence for them.
         if dead() {
             return;
         }

@@ -1,17 +1,17 @@
-//! How the processes that share a region know of each other's death.
+//! How the processes that share a region detect each other's death.
 //!
-//! A process gets a *process number* from the region's header and takes the kernel's lock on the
-//! byte of that number in a file that all of them have open (the liveness lock). The lock belongs
-//! to an open file description of the process's own. The kernel drops it when the last descriptor
-//! of that description closes, which is at the latest when the process ends.
+//! A process gets a *process number* from the region's header and locks the byte of that number in
+//! a file that all of them have open. This is its *liveness lock*. The lock belongs to an open file
+//! description of that process alone. The kernel drops it when the last descriptor of the
+//! description closes, at the latest when the process ends.
 //!
 //! Invariants
-//! - A process number is never used twice in a region. So a number that is not locked is dead for
-//!   good, and no owner word of a dead process passes for that of a living one.
+//! - A process number is never used twice in a region. So a number without a lock is dead forever,
+//!   and no owner word of a dead process equals that of a living one.
 //! - A process number means the same in every namespace. Process and thread ids are used only for
 //!   threads of the same process.
-//! - If in doubt a process counts as living: a slot that is taken late costs a slot, and one that
-//!   is taken from the living costs data.
+//! - In doubt a process counts as living: reaping a slot late costs a slot, reaping that of a
+//!   living process costs data.
 
 use crate::dram::Owner;
 use crate::error::{Error, Result};
@@ -20,12 +20,12 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use pmem::Memory;
 
-/// No lock file: the region is this process's alone.
+/// No lock file: only this process uses the region.
 const NO_FILE: i32 = -1;
-/// Children in this process's memory (vfork) that can have numbers of their own at a time.
+/// The most children in this process's memory (vfork) that have numbers of their own at a time.
 const CHILDREN: usize = 16;
 
-/// The part of this process in a region.
+/// The state of this process in a region.
 #[derive(Debug)]
 pub struct Liveness {
     /// The description of the lock file, or [`NO_FILE`].
@@ -34,23 +34,23 @@ pub struct Liveness {
     number: AtomicU32,
     /// The process that has the number.
     process_id: AtomicU32,
-    /// 1: other processes may have the same number, since no description could be had for them.
+    /// 1: other processes may have the same number, because they got no description of their own.
     shared: AtomicU32,
     /// Children that run in this process's memory: number (low half) and process id (high half).
     children: [AtomicU64; CHILDREN],
-    /// A child of a fork takes a number of its own when it first needs one. Otherwise
-    /// [`Fs::set_process_number`] says so.
+    /// A child of a fork takes a number when it first needs one. Otherwise the caller sets it with
+    /// [`Fs::set_process_number`].
     follows_forks: bool,
 }
 
 impl Liveness {
-    /// For a region that no other process has.
+    /// For a region that no other process uses.
     pub const fn alone() -> Liveness {
         Liveness::new(NO_FILE, true)
     }
 
-    /// For a region that other processes have. `description`: a descriptor of the lock file, this
-    /// process's alone; it stays open for as long as the file system is in use.
+    /// For a region that other processes use. `description`: a descriptor of the lock file that is
+    /// this process's alone; it stays open while the file system is in use.
     pub const fn shared(description: i32) -> Liveness {
         Liveness::new(description, true)
     }
@@ -91,8 +91,8 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// In a child that runs in its parent's memory: has a number of its own, which its parent took
-    /// for it. `false`: there is no room, and it goes by its parent's.
+    /// For a child that runs in its parent's memory: sets the number that its parent took for it.
+    /// `false`: there is no room, and the child uses its parent's number.
     pub fn add_child_number(&self, number: u32) -> bool {
         let word = number as u64 | (self.platform.process_id() as u64) << 32;
         self.liveness.children.iter().any(|child| child.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
@@ -108,24 +108,24 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The calling thread, as owner words name it.
+    /// The calling thread, for owner words.
     pub(crate) fn identity(&self) -> Result<Owner> {
         Ok(Owner { process: self.process_number()?, thread: self.platform.thread_id() })
     }
 
-    /// A number from the region that no process has yet. Its lock is not taken.
+    /// A new number from the region, whose lock is not taken yet.
     pub fn new_process_number(&self) -> Result<u32> {
         let next = &self.header()?.process_numbers;
         next.fetch_update(AcqRel, Acquire, |last| last.checked_add(1)).map(|last| last + 1).map_err(|_| Error::Liveness)
     }
 
-    /// In a new process, or one that a fork made: takes a number in place of `before`.
+    /// In a new or forked process: takes a number in place of `before`.
     #[cold]
     fn take_number(&self, before: u32) -> Result<u32> {
         let own = &self.liveness;
         let description = own.description.load(Acquire);
         if before != 0 && description != NO_FILE && !self.platform.renew_description(description) {
-            // The description is the parent's, too: while either lives both count as living.
+            // The description is also the parent's: while either lives, both count as living.
             own.shared.store(1, Release);
             own.process_id.store(self.platform.process_id(), Release);
             return Ok(before);
@@ -135,13 +135,13 @@ impl<M: Memory> Fs<M> {
             return Err(Error::Liveness);
         }
         own.process_id.store(self.platform.process_id(), Release);
-        // Of two threads that come first one number is enough.
+        // If two threads get here, one number is enough.
         Ok(own.number.compare_exchange(before, fresh, AcqRel, Acquire).map_or_else(|other| other, |_| fresh))
     }
 
-    /// Goes on with a number that the calling process has already: a program that it executes, or
-    /// a child for which its parent took the number. `shared`: other processes may have it, too.
-    /// `false`: the number is not this process's, and nothing changes.
+    /// Sets a number that the calling process has already: after an exec, or in a child for which
+    /// its parent took the number. `shared`: other processes may have it, too. `false`: the number
+    /// is not this process's, and nothing changes.
     pub fn set_process_number(&self, number: u32, shared: bool) -> bool {
         let own = &self.liveness;
         let description = own.description.load(Acquire);
@@ -155,8 +155,8 @@ impl<M: Memory> Fs<M> {
         true
     }
 
-    /// Other processes have this process's number from now on: its threads cannot be told from
-    /// theirs, so none of them is taken for dead.
+    /// Records that other processes have this process's number. Their threads cannot be told apart,
+    /// so none of them counts as dead.
     pub fn share_process_number(&self) {
         self.liveness.shared.store(1, Release);
     }
@@ -169,7 +169,7 @@ impl<M: Memory> Fs<M> {
     /// Whether the process with that number lives; in a region without a lock file all do.
     pub fn is_process_alive(&self, number: u32) -> bool {
         let own = &self.liveness;
-        // The kernel does not tell a description of its own locks.
+        // The kernel does not report a description's own locks.
         number == own.number.load(Acquire)
             || match own.description.load(Acquire) {
                 NO_FILE => true,
@@ -177,8 +177,8 @@ impl<M: Memory> Fs<M> {
             }
     }
 
-    /// Whether the thread that an owner word names lives. Of other processes' threads only the
-    /// process is judged: a process puts its own threads in order.
+    /// Whether the thread of an owner word lives. For other processes' threads only the process is
+    /// checked: each process recovers its own threads.
     pub(crate) fn is_alive(&self, owner: Owner) -> bool {
         let own = &self.liveness;
         if owner.process != own.number.load(Acquire) {
@@ -193,13 +193,13 @@ impl<M: Memory> Fs<M> {
         (description != NO_FILE).then_some(description)
     }
 
-    /// The description of the lock file has another descriptor from now on.
+    /// Records another descriptor of the lock file's description.
     pub fn move_liveness_description(&self, to: i32) {
         self.liveness.description.store(to, Release);
     }
 
-    /// Takes a process number of its own in place of one that other processes have, too; whether
-    /// it has one now.
+    /// Takes an own process number in place of a shared one; returns whether the process has one
+    /// now.
     pub fn renew_process_number(&self) -> Result<bool> {
         let own = &self.liveness;
         if !self.liveness_description().is_some_and(|description| self.platform.renew_description(description)) {

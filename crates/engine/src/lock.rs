@@ -1,12 +1,16 @@
-//! Locks in the DRAM region: a word with the ticket of the owner's slot, so that whoever waits knows for whom.
+//! Locks in the DRAM region: a word with the ticket of the owner's slot, so that a waiter knows the
+//! owner.
 //!
 //! Invariants
-//! - The word is zero (free) or the ticket of a slot; only a CAS takes it. The slot names the word from before that until after the release.
-//! - Whoever waits for a dead owner reaps it (`crate::reap`), which puts in order what the lock protects and releases it. A reaper waits for nothing
-//!   but for locks that are held for moments by threads that wait for nothing; so it may be called with locks held.
-//! - A release is a plain store: no locked instruction, since flushes may be in flight when a lock is released. The price: the releaser's look at
-//!   `waiters` may come before its store is visible, so that a sleeper misses its wake. A sleep is therefore always bounded
-//!   ([`SLEEP_MS`]) and looks again.
+//! - The word is zero (free) or the ticket of a slot; only a CAS takes it. The slot names the word
+//!   from before the CAS until after the release.
+//! - A waiter reaps a dead owner (`crate::reap`), which recovers what the lock protects and
+//!   releases it. A reaper waits only for locks that are held for short times by threads that do
+//!   not wait. So it may be called with locks held.
+//! - A release is a plain store, not a locked instruction, because flushes may be in flight when a
+//!   lock is released. In consequence the releaser may read `waiters` before its store is visible,
+//!   and a sleeper misses its wake. So a sleep is always bounded ([`SLEEP_MS`]), and the sleeper
+//!   checks again.
 
 use crate::error::Result;
 use crate::fs::Thread;
@@ -16,16 +20,16 @@ use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::Memory;
 
-/// Looks at a taken lock before sleeping: about a microsecond, longer than most locks are held.
+/// Tries before sleeping: about 1 µs, longer than most locks are held.
 const SPINS: u32 = 100;
-/// The longest sleep: how late a missed wake or the death of an owner is noticed.
+/// The longest sleep: the delay until a missed wake or the death of an owner is noticed.
 const SLEEP_MS: u32 = 4;
 
-/// A held lock; dropping it releases with a plain release store (and a wake only if somebody sleeps).
+/// A held lock. Dropping it releases it with a plain store, and wakes only if a thread sleeps.
 pub(crate) struct LockGuard<'f> {
     word: &'f AtomicU32,
     waiters: &'f AtomicU32,
-    /// Where the slot names it.
+    /// The entry of the slot that names the lock.
     record: &'f AtomicU64,
     platform: &'static dyn Platform,
 }
@@ -58,7 +62,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.lock_slowly(word, waiters)
     }
 
-    /// Takes a lock if nobody has it.
+    /// Takes a lock if it is free.
     pub(crate) fn try_lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Option<LockGuard<'f>> {
         if word.load(Relaxed) != 0 {
             return None;
@@ -89,25 +93,27 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
             }
             if let Some(held) = self.try_lock(word, waiters) {
-                // Others may sleep still, and the releaser that woke us has taken their mark away.
+                // Others may still sleep, and the releaser cleared the mark when it woke this
+                // thread.
                 waiters.store(1, Relaxed);
                 return Ok(held);
             }
         }
     }
 
-    /// As the reaper of this slot: whether its owner held the lock that word is.
+    /// For the reaper of this slot: whether its owner held this lock.
     pub(crate) fn holds(&self, word: &AtomicU32) -> bool {
         let offset = self.fs.dram.region().offset_of(word);
         word.load(Relaxed) == self.ticket() && self.slot.held.iter().any(|record| record.load(Relaxed) == offset)
     }
 
-    /// As the reaper of this slot: releases all locks that its owner held. What they protect is in order.
+    /// For the reaper of this slot: releases all locks that its owner held. What they protect is
+    /// consistent.
     pub(crate) fn release_all(&self) {
         self.slot.held.iter().for_each(|record| self.release_one(record));
     }
 
-    /// As the reaper of this slot: releases one lock that it names, if its owner held it.
+    /// For the reaper of this slot: releases the lock that `record` names, if its owner held it.
     pub(crate) fn release_one(&self, record: &AtomicU64) {
         let offset = record.load(Relaxed);
         if offset == 0 {
@@ -148,7 +154,8 @@ mod tests {
                     for round in 0..2000 {
                         let _held = thread.lock(word, waiters).expect("takes the lock");
                         assert_eq!(inside.fetch_add(1, Relaxed), 0, "alone");
-                        // Not atomic as a whole: lost if two are inside.
+                        // Load and store are not one atomic step: an update is lost if two threads
+                        // are inside.
                         sum.store(sum.load(Relaxed) + 1, Relaxed);
                         if round % 200 == 0 {
                             std::thread::sleep(Duration::from_micros(50));

@@ -1,15 +1,14 @@
-//! What the engine needs of the machine around it and cannot do itself: time, sleeping, and which
-//! threads and processes live.
+//! Services that the engine needs from the operating system: time, sleeping, and the liveness of
+//! threads and processes.
 
 use crate::sync::AtomicU32;
 
 /// Services of the process that hosts the engine. All must be callable inside a signal handler: no
 /// allocation, no locks.
 ///
-/// Process ids mean nothing outside of their namespace, so no question here is about the id of
-/// another process. A process that shares a region holds a *liveness lock* instead: a lock of the
-/// kernel's that ends with the process, on one byte of a file that all of them have open. See
-/// [`crate::liveness`].
+/// Process ids mean nothing outside of their namespace, so no method takes the id of another
+/// process. A process that shares a region holds a *liveness lock* instead: a kernel lock on one
+/// byte of a shared file, which ends with the process. See [`crate::liveness`].
 pub trait Platform: Sync {
     /// Wall-clock time, ns since 1970. May go backwards; the engine copes.
     fn now_ns(&self) -> i64;

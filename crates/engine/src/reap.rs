@@ -1,16 +1,21 @@
-//! What becomes of a thread's work when it dies inside: another one takes its slot, finishes or undoes what it was at, and frees the slot.
+//! Recovery of dead threads: a reaper takes over the slot of a thread that died inside, completes
+//! or rolls back its operation, and frees the slot.
 //!
-//! A slot says all that its owner had: the locks, what was out of the allocators, the operation, and the words that were to change together. What the
-//! operation had come to is decided by looking at the image, as recovery would after a crash: a name that entered the mindex exists, a rename
-//! whose journal record is whole has happened, of a file the newest property entry counts. Everything else is undone.
+//! The slot names all that its owner had: locks, in-flight allocations, the operation, and the
+//! words that change together. The image decides how far the operation came, as in recovery after a
+//! crash. A name in the mindex exists; a rename with a whole journal record has happened; of a file
+//! the newest property entry counts. Everything else is rolled back.
 //!
 //! Invariants
-//! - A reaper is the slot's owner while it works, so that another takes over if it dies in turn. Every step may be repeated.
-//! - It waits for nothing but for locks that are held for moments (of allocators), and takes no others: so whoever waits for a dead owner may
-//!   call it, with whatever locks. What would need others is left to whoever comes next: a directory of which the counts are in doubt is
-//!   indexed anew ([`crate::dram::DirectoryState::NeedsRecount`]).
-//! - The pin of the dead stays until all is done: what its slot names is not used for something else.
-//! - No loop waits for ever for what only a dead thread could end: locks reap their owners, and looks are counted ([`crate::backoff`]).
+//! - A reaper owns the slot while it works, so another reaper takes over if it dies. Every step may
+//!   be repeated.
+//! - A reaper waits only for locks of allocators, which are held for short times, and takes no
+//!   others. So a waiter may call it while it holds any locks. What needs other locks is left to a
+//!   later access: a directory with doubtful counts is indexed anew
+//!   ([`crate::dram::DirectoryState::NeedsRecount`]).
+//! - The pin of the dead thread stays until all is done: what its slot names is not reused.
+//! - No loop waits without bound for what only a dead thread could end: locks reap their owners,
+//!   and tries are counted ([`crate::backoff`]).
 
 mod intents;
 mod names;
@@ -26,12 +31,12 @@ use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
 
-/// How long to wait for another one who puts a dead thread's work in order: he may have been stopped.
+/// The longest wait for another reaper, which may be stopped.
 const RECOVERING_WAIT_MS: u32 = 1000;
 
 impl<M: Memory> Fs<M> {
-    /// Puts the work of all threads in order that died inside; how many there were. For whoever learns of a death, and before references of dead
-    /// processes are given back.
+    /// Recovers the slots of all threads that died inside; returns their number. Called after a
+    /// process death, before the references of dead processes are released.
     pub fn reap_dead_threads(&self) -> Result<u64> {
         let mut reaped = 0;
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
@@ -40,8 +45,9 @@ impl<M: Memory> Fs<M> {
         Ok(reaped)
     }
 
-    /// As [`Fs::reap_dead_threads`], and waits for those who are at it already. For whoever has seen a process end: what that was doing has happened now, or has
-    /// not and never will. Not pinned, and without locks.
+    /// As [`Fs::reap_dead_threads`], and waits for reapers that are at work. Called after the end
+    /// of a process was observed: afterwards each of its operations has happened or never will. The
+    /// caller is not pinned and holds no locks.
     pub fn recover_dead_threads(&self) -> Result<()> {
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             self.reap_if_dead(index)?;
@@ -53,7 +59,7 @@ impl<M: Memory> Fs<M> {
     fn wait_until_recovered(&self, index: u32) -> Result<()> {
         let slot = self.dram.slot(index)?;
         for look in 0..SPINS + RECOVERING_WAIT_MS {
-            // Without an owner it is only what somebody wrote who came too late.
+            // Without an owner the word is a leftover of a reaper that lost the race.
             if slot.recovering.load(Acquire) == 0 || slot.owner.load(Acquire) == 0 {
                 return Ok(());
             }
@@ -61,15 +67,16 @@ impl<M: Memory> Fs<M> {
                 ..SPINS => spin_loop(),
                 _ => self.platform.wait(&AtomicU32::new(0), 0, 1),
             }
-            // The other one may have died, too.
+            // The other reaper may have died, too.
             self.reap_if_dead(index)?;
         }
-        // So long it takes nobody: he has been stopped, or came too late, and the slot has an owner who lives. Once is enough.
+        // No reaper takes that long: it is stopped, or it lost the race and the slot has a living
+        // owner. One wait of this length is enough.
         slot.recovering.store(0, Release);
         Ok(())
     }
 
-    /// Puts the slots of all owners in order: nobody is inside, so those that are left died without a word.
+    /// Recovers the slots of all owners. No thread is inside, so the remaining owners are dead.
     pub(crate) fn reap_all(&self) -> Result<()> {
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             if let Some(owner) = self.slot_owner(index)? {
@@ -80,7 +87,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// The same for one slot. Whether it has no owner that lives any more.
+    /// The same for one slot. Returns whether the slot has no living owner any more.
     pub(crate) fn reap_if_dead(&self, index: u32) -> Result<bool> {
         let slot = self.dram.slot(index)?;
         let Some(owner) = self.slot_owner(index)? else { return Ok(true) };
@@ -88,7 +95,8 @@ impl<M: Memory> Fs<M> {
         if self.is_alive(owner) || slot.owner.load(Acquire) != word {
             return Ok(false);
         }
-        // From before the claim on, so that nobody takes what is not in order yet for a living thread's.
+        // Set before the claim, so that no thread mistakes an unrecovered slot for that of a living
+        // thread.
         slot.recovering.store(word, Release);
         if !self.claim_slot(index, word)? {
             return Ok(false);
@@ -97,18 +105,19 @@ impl<M: Memory> Fs<M> {
         Ok(true)
     }
 
-    /// Puts the work of a slot in order that the calling thread has claimed, and frees it.
+    /// Recovers a slot that the calling thread has claimed, and frees it.
     fn reap(&self, index: u32) -> Result<()> {
         let thread = self.as_thread(index)?;
         if thread.may_have_shared()? {
-            // A pointer to a shared block may be gone or made, and not counted: the next attach counts anew.
+            // A pointer to a shared block may be added or removed without being counted: the next
+            // attach recounts.
             thread.mark_unclean();
         }
         step();
         if self.untouched {
             thread.release_all();
         } else if thread.recover_slot().is_err() {
-            // Something does not fit: fsck's business. Nobody waits for it.
+            // The slot contradicts the image, which is left to fsck. No thread waits for it.
             thread.mark_unclean();
         }
         thread.clear_slot();
@@ -118,7 +127,7 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-// Reaping. All of it as the owner of a dead thread's slot.
+// The rest of recovery. Each method runs as the owner of a dead thread's slot.
 impl<'f, M: Memory> Thread<'f, M> {
     fn recover_slot(&self) -> Result<()> {
         self.redo()?;
@@ -126,7 +135,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.recount_cachelets()?;
         self.repair_segments()?;
         self.repair_buckets()?;
-        // One error must not keep the rest from being put in order.
+        // An error in one step must not prevent the others.
         let intent = self.recover_intent();
         let in_flight = self.recover_in_flight();
         let files = self.for_locked_cachelets(|cachelet| self.recover_cachelet(cachelet));
@@ -135,7 +144,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let batch = self.finish_batch();
         let victim = self.recover_victim();
         let blocks = self.recover_blocks();
-        // What comes now notes other victims than the operation's: another reaper must not take them for its.
+        // The steps from here on record victims of their own: another reaper must not take them for
+        // the operation's.
         step();
         self.slot.intent.kind.store(IntentKind::None as u32, Release);
         step();
@@ -143,7 +153,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         intent.and(in_flight).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
     }
 
-    /// Nothing of the dead is left in the slot but what serves its next owner.
+    /// Clears all of the slot that does not serve its next owner.
     fn clear_slot(&self) {
         self.release_all();
         self.end_intent();
@@ -154,7 +164,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.recovering.store(0, Release);
     }
 
-    /// Of an array of elements with a lock: which one's lock a record of `held` names, if it is held.
+    /// For an array of elements with a lock: the index of the element whose lock a record of `held`
+    /// names, if the slot holds it.
     fn locked_element(
         &self,
         record: &AtomicU64,
@@ -167,7 +178,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(self.holds(self.fs.dram_word(offset)?).then_some((offset - start) / size))
     }
 
-    /// What the locks of allocators protect is in order, since `redo`, but for the counts of groups. They come first, for the rest takes them.
+    /// Releases the locks of allocators. `redo` has made consistent what they protect, except the
+    /// counts of groups, which come first because later steps take the locks.
     fn release_allocators(&self) -> Result<()> {
         let (layout, header) = (&self.fs.dram.layout, self.fs.header()?);
         let groups = (layout.groups, layout.groups_count, size_of::<Group>() as u64, 0);

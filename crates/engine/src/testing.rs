@@ -1,4 +1,5 @@
-//! What the engine's own tests stand on: a platform of the standard library, and images in anonymous memory that survive "power cuts".
+//! Support for the engine's tests: a platform on the standard library, and images in anonymous
+//! memory that survive simulated power cuts.
 
 use crate::attach::{AttachOptions, MkfsOptions, RecoveryReport, mkfs};
 use crate::directory::NewNode;
@@ -15,17 +16,17 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::vec::Vec;
 
-/// Time, sleep and life as the tests want them. Threads die by [`TestPlatform::kill`].
+/// Time, sleep and liveness under control of the tests. [`TestPlatform::kill`] kills threads.
 pub(crate) struct TestPlatform {
-    /// The threads that died. All of them: tests beside this one may kill many while this one waits for its turn.
+    /// All threads that died: concurrent tests may kill many.
     dead: Mutex<BTreeSet<u32>>,
-    /// How often somebody has waited.
+    /// How often a thread has waited.
     pub waits: AtomicU32,
-    /// The time, if the clock stands still; zero: it goes.
+    /// The time of a stopped clock; zero: the clock runs.
     pub now_ns: AtomicI64,
 }
 
-/// The one that all tests use unless they kill.
+/// The platform of all tests that kill no thread.
 pub(crate) static PLATFORM: TestPlatform = TestPlatform::new();
 
 static NEXT_TID: AtomicU32 = AtomicU32::new(1);
@@ -35,7 +36,7 @@ std::thread_local! {
 }
 
 impl TestPlatform {
-    /// Everybody lives.
+    /// All threads live.
     pub(crate) const fn new() -> Self {
         TestPlatform { dead: Mutex::new(BTreeSet::new()), waits: AtomicU32::new(0), now_ns: AtomicI64::new(0) }
     }
@@ -91,18 +92,18 @@ impl Memory {
         Memory(Mapping::anonymous(length).expect("memory"))
     }
 
-    /// A region over it; the tests keep the memory alive for longer.
+    /// A region over the memory; the tests keep the memory alive for longer.
     pub(crate) fn region(&self) -> Region {
         self.region_in(Direct)
     }
 
-    /// The same over other memory.
+    /// The same with another kind of memory.
     pub(crate) fn region_in<M: pmem::Memory>(&self, memory: M) -> Region<M> {
         // SAFETY: a mapping, and every test drops its file systems before its memories.
         unsafe { Region::new(self.0.address(), self.0.length(), memory) }
     }
 
-    /// All of its bytes.
+    /// All bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut bytes = std::vec![0; self.0.length() as usize];
         self.region().read_bytes(0, &mut bytes).expect("all of it");
@@ -133,7 +134,7 @@ pub(crate) fn new_image(length: u64, inodes_max: u64) -> Memory {
     image
 }
 
-/// Something of a kind to make, with attributes that no default has.
+/// A new node of a kind, with attributes that differ from all defaults.
 pub(crate) fn new_node(kind: FileKind) -> NewNode<'static> {
     NewNode {
         kind,
@@ -147,7 +148,8 @@ pub(crate) fn new_node(kind: FileKind) -> NewNode<'static> {
     }
 }
 
-/// An attached image: first the view, then the memory of its DRAM region, in the order in which they must go.
+/// An attached image: first the view, then the memory of its DRAM region, in the order in which
+/// they are dropped.
 pub(crate) struct Attached {
     fs: Option<Fs>,
     pub(crate) report: RecoveryReport,
@@ -177,7 +179,7 @@ impl Attached {
         Ok(Attached { fs: Some(fs), report, _dram: dram })
     }
 
-    /// A clean end.
+    /// Detaches cleanly.
     pub(crate) fn detach(mut self) -> Result<()> {
         self.fs.take().expect("attached").detach_last()
     }
@@ -197,21 +199,21 @@ pub(crate) mod mortality {
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     std::thread_local! {
-        /// Steps that this thread has left, one more; zero: it is immortal.
+        /// Remaining steps of this thread plus one; zero: it does not die.
         static LEFT: Cell<u64> = const { Cell::new(0) };
         static DEAD: Cell<bool> = const { Cell::new(false) };
-        /// What happens at the next step.
+        /// Action at the next step.
         static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     }
 
     struct Death;
 
-    /// At this thread's next step it does this first.
+    /// Runs an action at this thread's next step, before it.
     pub(crate) fn at_next_step(meanwhile: impl FnOnce() + 'static) {
         MEANWHILE.set(Some(Box::new(meanwhile)));
     }
 
-    /// Does something at the step of this thread that comes after `steps` others.
+    /// Runs an action at the step of this thread that follows `steps` others.
     pub(crate) fn at_step(steps: u64, meanwhile: impl FnOnce() + 'static) {
         at_next_step(move || match steps {
             0 => meanwhile(),
@@ -237,7 +239,8 @@ pub(crate) mod mortality {
         DEAD.get()
     }
 
-    /// Runs something and dies at its step number `step`, counted from zero; whether it came to that. A thread that died is of no use any more.
+    /// Runs `work` and dies at its step number `step`, counted from zero; returns whether that step
+    /// was reached. A dead thread cannot be used again.
     pub(crate) fn dies_at(step: u64, work: impl FnOnce()) -> bool {
         LEFT.set(step + 1);
         let result = catch_unwind(AssertUnwindSafe(work));
@@ -270,39 +273,40 @@ impl pmem::Memory for Mortal {
     fn read(&self, _: u64, _: u64) {}
 }
 
-/// Schedules that are drawn, not the machine's: while one is on, each access to an atomic and each event of watched memory is an instant at which
-/// another thread may go on. See `crate::sync`.
+/// Random schedules instead of the machine's. While one is on, another thread may continue at each
+/// access to an atomic and each event of watched memory. See `crate::sync`.
 pub(crate) mod schedule {
     use core::sync::atomic::Ordering;
     use shuttle::sync::atomic::AtomicU32;
     use std::cell::Cell;
 
-    /// A race that does not exist, to see it found.
+    /// An injected race, to check that schedules find it.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Race {
-        /// A compare-and-swap is a load and, later, a store.
+        /// A compare-and-swap is a load followed by a separate store.
         TornExchange,
-        /// Whoever waits for those inside does not see them.
+        /// A thread that waits for a grace period does not see the pins.
         HiddenPins,
     }
 
-    // All threads of a schedule are coroutines of one thread of the machine.
+    // All threads of a schedule are coroutines of one thread.
     std::thread_local! {
         static ON: Cell<bool> = const { Cell::new(false) };
         static INJECTED: Cell<Option<Race>> = const { Cell::new(None) };
         static NOW_NS: Cell<i64> = const { Cell::new(0) };
-        /// The scheduler offers no instant as such, but takes each access to an atomic of its own for one.
+        /// The scheduler has no yield point of its own, but treats each access to its atomics as
+        /// one.
         static INSTANT: AtomicU32 = const { AtomicU32::new(0) };
     }
 
-    /// Another thread may go on here.
+    /// A point at which another thread may continue.
     pub(crate) fn point() {
         if ON.get() {
             INSTANT.with(|instant| instant.load(Ordering::SeqCst));
         }
     }
 
-    /// Another thread should go on here: this one waits for it.
+    /// A point at which another thread should continue, because this one waits for it.
     pub(crate) fn pause() {
         if ON.get() { shuttle::thread::yield_now() } else { core::hint::spin_loop() }
     }
@@ -315,16 +319,16 @@ pub(crate) mod schedule {
         ON.get() && INJECTED.get() == Some(race)
     }
 
-    /// When schedules begin: in the year 2100, after all that was prepared.
+    /// The start of schedules: in the year 2100, later than all preparation.
     const BEGIN_NS: i64 = 4_102_444_800_000_000_000;
 
-    /// A clock that ticks at every look, so that a schedule always sees the same.
+    /// A clock that advances at every call, so that a schedule is reproducible.
     pub(crate) fn now_ns() -> Option<i64> {
         NOW_NS.set(NOW_NS.get() + 1000);
         ON.get().then(|| NOW_NS.get())
     }
 
-    /// Switches scheduling on for as long as it lives.
+    /// Scheduling is on while this lives.
     pub(crate) struct On;
 
     impl On {
@@ -342,12 +346,12 @@ pub(crate) mod schedule {
         }
     }
 
-    /// Also for whoever finds it switched on by a schedule that failed.
+    /// Also called where a failed schedule left scheduling on.
     pub(crate) fn switch_off() {
         ON.set(false);
     }
 
-    /// Memory of which every store, flush and fence is such an instant.
+    /// Memory in which every store, flush, fence and read is such a point.
     pub(crate) struct Scheduled;
 
     impl pmem::Memory for Scheduled {

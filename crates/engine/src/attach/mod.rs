@@ -1,10 +1,11 @@
-//! Making images, attaching to them, recovering them, leaving them.
+//! Makes images, attaches to them, recovers them, and leaves them.
 //!
 //! Invariants
-//! - An image is either clean, with a snapshot of its maps, or somebody has it attached, or he died: the flag is durably cleared before anything
-//!   is handed out, and set last.
-//! - Every attach that builds a DRAM region raises the epoch, so that no nv pointer of an earlier region means anything. One that is read-only
-//!   writes nothing, and counts as the next epoch in memory only.
+//! - An image is clean and has a snapshot of its maps, or is attached, or its last user died. The
+//!   clean flag is durably cleared before the first allocation, and set last.
+//! - Every attach that builds a DRAM region raises the epoch, so that nv pointers of earlier
+//!   regions are invalid. A read-only attach writes nothing, and uses the next epoch in memory
+//!   only.
 
 mod damage;
 mod detach;
@@ -30,7 +31,7 @@ use crate::platform::Platform;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BadOffset, Direct, Memory, Region};
 
-/// What mkfs is told.
+/// Parameters of mkfs.
 #[derive(Debug, Clone, Copy)]
 pub struct MkfsOptions {
     /// UUID.
@@ -45,29 +46,31 @@ pub struct MkfsOptions {
     pub permissions: u32,
     /// Now, ns since 1970.
     pub now_ns: i64,
-    /// The memory is all zero already (a fresh file): the fixed areas need not be cleared.
+    /// The memory is zero already (a fresh file), so the fixed areas need not be cleared.
     pub zeroed: bool,
 }
 
-/// How to attach.
+/// Parameters of an attach.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttachOptions {
-    /// Refuse all changes. Nothing is written to the image, unless others write it in the same DRAM region.
+    /// Refuse all changes. This process writes nothing to the image, unless it joins a DRAM region
+    /// of writers.
     pub read_only: bool,
-    /// Files cached at most; 0: as many as the image holds. All processes that share a DRAM region give the same.
+    /// The most files to cache; 0: as many as the image holds. All processes of a DRAM region give
+    /// the same.
     pub cached_files_max: u64,
     /// The image's file, as this process has it open.
     pub image: ImageIdentity,
 }
 
-/// Which file an image is, as far as the kernel tells: two copies of an image have the same UUID.
+/// Identifies the image's file as far as the kernel can: copies of an image have the same UUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ImageIdentity {
     /// Number of the device that holds the file.
     pub device: u64,
     /// Inode number of the file there.
     pub inode: u64,
-    /// The boot of this machine; zero: not known.
+    /// The boot of this machine; zero: unknown.
     pub boot: u64,
 }
 
@@ -76,17 +79,17 @@ impl ImageIdentity {
         [self.device, self.inode, self.boot]
     }
 
-    /// Whether both can be the same file. A boot that is not known says nothing.
+    /// Whether both can be the same file. An unknown boot matches any.
     fn fits(self, other: ImageIdentity) -> bool {
         let boots = (self.boot, other.boot);
         (self.device, self.inode) == (other.device, other.inode) && (boots.0 == boots.1 || boots.0 == 0 || boots.1 == 0)
     }
 }
 
-/// What recovery found, for people.
+/// What recovery found, as a report to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecoveryReport {
-    /// The last one to leave did not leave the image clean, so it was scanned.
+    /// The image was not clean, so it was scanned.
     pub scanned: bool,
     /// Names found; only a scan counts them.
     pub names: u64,
@@ -96,16 +99,16 @@ pub struct RecoveryReport {
     pub renames: u64,
     /// Inodes without names (unlinked while open, or half-made) that were freed.
     pub orphans: u64,
-    /// Things that do not fit together and were left as they are; fsck names them.
+    /// Inconsistencies that were left for fsck.
     pub damaged: u64,
-    /// Flipped bits that a checksum pointed at, and that were put right.
+    /// Flipped bits that a checksum located, and that were corrected.
     pub flipped: u64,
     /// How long it took.
     pub duration_ns: u64,
 }
 
-/// An attach that is filling a fresh DRAM region. Any number of threads may call [`Recovery::work`] to share the scan; each returns when all of it
-/// is done.
+/// An attach that is filling a fresh DRAM region. Any number of threads may call [`Recovery::work`]
+/// to share the scan. Each call returns when the whole scan is done.
 pub struct Recovery<M: Memory = Direct> {
     fs: Fs<M>,
     scan: bool,
@@ -114,13 +117,15 @@ pub struct Recovery<M: Memory = Direct> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// The layout of a DRAM region for an image: the caller maps `length` bytes of zeroed memory (or an existing region of the same image).
+    /// The layout of a DRAM region for an image. The caller maps `length` bytes of zeroed memory,
+    /// or an existing region of the same image.
     pub fn dram_layout(pm: &Region<M>, options: &AttachOptions) -> Result<DramLayout> {
         let geometry = Superblock::check(pm, !options.read_only).map_err(Error::Superblock)?;
         Ok(DramLayout::new(&geometry, options.cached_files_max))
     }
 
-    /// First one in: builds the DRAM region. The caller holds the lock that keeps other processes out meanwhile.
+    /// The attach of the first process: builds the DRAM region. The caller holds the lock that
+    /// keeps other processes out.
     pub fn attach_first(
         pm: Region<M>,
         dram: Region<Direct>,
@@ -134,9 +139,9 @@ impl<M: Memory> Fs<M> {
             return Err(Error::NeedsRecovery);
         }
         let began_ns = platform.now_ns();
-        // Epoch zero is that of an image nobody has attached to: no nv pointer may ever carry it.
+        // Epoch zero is that of an image before its first attach: no nv pointer carries it.
         fs.epoch = state.epoch.wrapping_add(1).max(1);
-        // Zero would be as good a seed as any, but also what a region has that nobody drew one for.
+        // Zero stands for a region whose seed was not set.
         fs.hash_seed = platform.random() | 1;
         fs.fill_header(options)?;
         fs.mark_fixed_blocks()?;
@@ -145,7 +150,7 @@ impl<M: Memory> Fs<M> {
             return Err(Error::NeedsRecovery);
         }
         if !options.read_only {
-            // From here on the snapshot does not count: what is handed out is not in it.
+            // From here on the snapshot is void: it lacks what is allocated from now on.
             let word = State { epoch: fs.epoch, clean: false }.word();
             fs.pm.persist(fs.pm.retract(&fs.superblock()?.state, word));
         }
@@ -153,8 +158,9 @@ impl<M: Memory> Fs<M> {
         Ok(Recovery { fs, scan: !loaded, renames, began_ns })
     }
 
-    /// A further one: uses the DRAM region that another process built. To read in a region of writers the image must be mapped writable: what
-    /// they share includes pointers in inodes.
+    /// The attach of a further process: uses the DRAM region that another process built. Readers in
+    /// a region of writers map the image writable, since the shared state includes pointers in
+    /// inodes.
     pub fn attach_shared(
         pm: Region<M>,
         dram: Region<Direct>,
@@ -190,7 +196,8 @@ impl<M: Memory> Fs<M> {
         Ok(fs)
     }
 
-    /// Says in the region what the name of the directory is made of in which its processes meet.
+    /// Records in the region the secret part of the name of the directory with its processes' lock
+    /// file.
     pub fn set_directory_secret(&self, secret: [u64; 2]) -> Result<()> {
         for (cell, word) in self.header()?.directory_secret.iter().zip(secret) {
             cell.store(word, Relaxed);
@@ -198,7 +205,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// The two regions together, after a check of the superblock and of the DRAM region's length.
+    /// Combines the two regions, after a check of the superblock and of the DRAM region's length.
     fn view(
         pm: Region<M>,
         dram: Region<Direct>,
@@ -227,7 +234,7 @@ impl<M: Memory> Fs<M> {
         })
     }
 
-    /// What a fresh region has that is not zero.
+    /// Sets the header's nonzero fields in a fresh region.
     fn fill_header(&self, options: &AttachOptions) -> Result<()> {
         let (header, superblock) = (self.header()?, self.superblock()?);
         for (cell, word) in header.uuid.iter().zip(&superblock.uuid) {
@@ -250,8 +257,8 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-/// What the name of the directory is made of in which the processes of a region meet. For a process
-/// that maps the region and has yet to attach.
+/// The secret part of the name of the directory with the lock file, for a process that maps the
+/// region and has not attached yet.
 pub fn directory_secret(dram: &Region<Direct>) -> Result<[u64; 2]> {
     let header = dram.first::<DramHeader>()?;
     if header.magic.load(Acquire) != DRAM_MAGIC || header.version.load(Relaxed) != DRAM_VERSION {
@@ -261,20 +268,22 @@ pub fn directory_secret(dram: &Region<Direct>) -> Result<[u64; 2]> {
 }
 
 impl<M: Memory> Recovery<M> {
-    /// Changes the engine for a measurement; for memory that is watched, and before anything is looked up. A further process that attaches must not come: it would know nothing of it.
+    /// Removes parts of the engine for a measurement, in watched memory and before the first
+    /// lookup. No further process may attach, since it would not know of the ablation.
     pub fn ablate(mut self, ablation: Ablation) -> Result<Recovery<M>> {
         self.fs.ablate(ablation)?;
         Ok(self)
     }
 
-    /// Takes part in the scan until it is done. Call it from as many threads as there are processors.
+    /// Takes part in the scan until it is done. Call it from as many threads as there are
+    /// processors.
     pub fn work(&self) -> Result<()> {
         if self.scan { self.fs.scan() } else { Ok(()) }
     }
 
     /// Ends recovery once all workers have returned: the file system is ready.
     pub fn finish(self) -> Result<(Fs<M>, RecoveryReport)> {
-        // Nobody may have come to work.
+        // There may have been no worker.
         self.work()?;
         let fs = self.fs;
         let header = fs.header()?;
@@ -293,7 +302,7 @@ impl<M: Memory> Recovery<M> {
 }
 
 impl<M: Memory> Fs<M> {
-    /// Gives all slabs that have free lines to the first shard, which is the first to be entered.
+    /// Gives all slabs with free lines to the first shard, which is the first to be entered.
     fn list_slabs(&self) -> Result<()> {
         let first = self.enter()?;
         snapshot::for_slabs(self, |block| first.push_slab(block, self.dram.slab(block)?))

@@ -1,4 +1,4 @@
-//! Images are made, attached, left and attached again.
+//! Tests of mkfs, attach, detach and attaching again.
 
 use super::*;
 use crate::format::{FileKind, Geometry, ROOT_INODE, SuperblockError};
@@ -89,8 +89,8 @@ fn a_read_only_attach_writes_nothing_and_refuses_what_needs_recovery() {
     let fs = Attached::with(&image, &PLATFORM, &options, 1).expect("attaches");
     assert_eq!(fs.writable(), Err(Error::ReadOnly));
     fs.detach().expect("detaches");
-    assert!(image.bytes() == before, "not a byte has changed");
-    drop(Attached::new(&image).expect("attaches, and dies without a word"));
+    assert!(image.bytes() == before, "no byte has changed");
+    drop(Attached::new(&image).expect("attaches, and is dropped without a detach"));
     let refused = Attached::with(&image, &PLATFORM, &options, 1).err();
     assert_eq!(refused, Some(Error::NeedsRecovery));
 }
@@ -101,7 +101,7 @@ fn a_second_process_shares_the_region_only_with_the_same_image_and_budget() {
     let options = AttachOptions::default();
     let dram = Memory::new(Fs::dram_layout(&image.region(), &options).expect("a layout").length);
     let share = || Fs::attach_shared(image.region(), dram.region(), &PLATFORM, crate::Liveness::alone(), &options);
-    assert_eq!(share().err(), Some(Error::Busy), "nobody has built the region");
+    assert_eq!(share().err(), Some(Error::Busy), "the region is not built yet");
     let recovery = Fs::attach_first(image.region(), dram.region(), &PLATFORM, crate::Liveness::alone(), &options)
         .expect("attaches");
     assert_eq!(share().err(), Some(Error::Busy), "it is not ready");

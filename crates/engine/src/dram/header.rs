@@ -1,4 +1,4 @@
-//! The header of a DRAM region: whose it is, whether it is ready, and the counters that all share.
+//! The header of a DRAM region: its image, its phase, and the counters that all processes share.
 
 use crate::attach::ImageIdentity;
 use crate::sync::{AtomicU32, AtomicU64};
@@ -7,10 +7,11 @@ use pmem::Layout;
 
 /// `DFSDRAM` and a zero.
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
-/// Raised whenever anything in the DRAM region changes its meaning: programs of different versions do not share one.
+/// Raised when anything in the DRAM region changes its meaning: programs of different versions do
+/// not share a region.
 pub const DRAM_VERSION: u64 = 12;
 
-/// How far a DRAM region is.
+/// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
@@ -18,7 +19,7 @@ pub enum Phase {
     Empty = 0,
     /// In use.
     Ready = 1,
-    /// The last process has left, or an error made it unusable.
+    /// The last process has left, or an error made the region unusable.
     Closed = 2,
 }
 
@@ -39,97 +40,100 @@ pub struct DramHeader {
     pub phase: AtomicU32,
     /// 1: the image is attached read-only.
     pub read_only: AtomicU32,
-    /// Seed of the name hash; drawn anew for each region.
+    /// Seed of the name hash; random for each region.
     pub hash_seed: AtomicU64,
 
-    /// Buckets in use. Every lookup reads it, so nothing that changes more often is in its line.
+    /// Buckets in use. Every lookup reads it, so nothing on its line changes more often.
     pub buckets: AtomicU64,
     /// Thread slots that were ever used.
     pub slots_high: AtomicU64,
     /// Zero.
     pub reserved0: [AtomicU64; 6],
 
-    /// The global epoch of deferred freeing (not the image's); a line of its own.
+    /// The global epoch of reclamation (not the image's); on a line of its own.
     pub global_epoch: AtomicU64,
     /// Zero.
     pub reserved1: [AtomicU64; 7],
 
-    /// Overflow buckets handed out so far (bump), of which freed ones are on the list.
+    /// Overflow buckets allocated so far (bump); those freed since are on the list.
     pub overflow_next: AtomicU64,
-    /// First of the list of freed overflow buckets; under `overflow_lock`, as is the bump.
+    /// First of the list of freed overflow buckets; protected by `overflow_lock`, as is the bump.
     pub overflow_free: AtomicU64,
-    /// Owner slot + 1 of the one that takes or gives overflow buckets.
+    /// Owner slot + 1 of the thread that takes or gives overflow buckets.
     pub overflow_lock: AtomicU32,
     /// Waiters on `overflow_lock`.
     pub overflow_waiters: AtomicU32,
-    /// Owner slot + 1 of the one that may grow the mindex.
+    /// Owner slot + 1 of the thread that may grow the mindex.
     pub grow_lock: AtomicU32,
-    /// Owner slot + 1 of the one that moves a directory to another one.
+    /// Owner slot + 1 of the thread that moves a directory to another parent.
     pub directory_move_lock: AtomicU32,
-    /// Owner slot + 1 of the one that evicts.
+    /// Owner slot + 1 of the thread that evicts.
     pub evict_lock: AtomicU32,
-    /// Waiters on any of the three before.
+    /// Waiters on any of the three locks above.
     pub rare_waiters: AtomicU32,
     /// Zero.
     pub reserved2: [AtomicU64; 3],
 
     /// Names in the mindex; a line with the other statistics. Approximate while operations run.
     pub names: AtomicU64,
-    /// Cachelets handed out so far (bump).
+    /// Cachelets allocated so far (bump).
     pub cachelets_next: AtomicU64,
-    /// First batch of freed cachelets given back by shards; under `cachelets_lock`, as is the bump.
+    /// First batch of freed cachelets that shards returned; protected by `cachelets_lock`, as is
+    /// the bump.
     pub cachelets_free: AtomicU64,
-    /// Segments of the inode table in use (entries of the segment table that are not zero).
+    /// Segments of the inode table in use (nonzero entries of the segment table).
     pub segments: AtomicU64,
-    /// Blocks that were free when the region was built; what is free now say the groups, see `alloc::blocks`.
+    /// Blocks that were free when the region was built; the groups hold today's number, see
+    /// `alloc::blocks`.
     pub blocks_free: AtomicU64,
-    /// Inode numbers in use or in the magazine of a shard; under `inodes_lock`.
+    /// Inode numbers in use or in the magazine of a shard; protected by `inodes_lock`.
     pub inodes_used: AtomicU64,
-    /// Where the next search for a group begins.
+    /// Start of the next search for a group.
     pub group_cursor: AtomicU64,
-    /// Where the next search for free inode numbers begins (segment).
+    /// Start of the next search for free inode numbers (segment).
     pub segment_cursor: AtomicU64,
 
-    /// Where the hand of eviction stands (cachelet index); under `evict_lock`.
+    /// Position of the clock hand of eviction (cachelet index); protected by `evict_lock`.
     pub evict_head: AtomicU32,
     /// Zero.
     pub reserved4: AtomicU32,
-    /// Cachelets in use, as far as shards have reported.
+    /// Cachelets in use, as far as shards have reported them.
     pub cachelets_used: AtomicU64,
-    /// What recovery found and did, for `info`: ns that it took, names, inodes, 1 if it scanned.
+    /// Report of recovery for `info`: duration in ns, names, inodes, 1 if it scanned.
     pub recovery: [AtomicU64; 4],
-    /// Owner slot + 1 of the one that adds a segment of inodes.
+    /// Owner slot + 1 of the thread that adds a segment of inodes.
     pub segment_lock: AtomicU32,
     /// Waiters on `segment_lock`.
     pub segment_waiters: AtomicU32,
-    /// Owners that died inside an operation which could not be decided: what they held is not all accounted for, so the image is not left
-    /// clean.
+    /// Owners that died inside an operation which could not be decided. Not all that they held is
+    /// accounted for, so the image is not marked clean.
     pub unclean_marks: AtomicU64,
     /// Units of each phase of recovery that workers have claimed.
     pub recovery_claimed: [AtomicU64; 4],
     /// Units of each phase of recovery that are done.
     pub recovery_done: [AtomicU64; 4],
-    /// What recovery counts while it runs: see `attach::recovery`.
+    /// Counters of a running recovery: see `attach::recovery`.
     pub recovery_counts: [AtomicU64; 8],
-    /// Owner slot + 1 of the one that changes the map of inode numbers.
+    /// Owner slot + 1 of the thread that changes the map of inode numbers.
     pub inodes_lock: AtomicU32,
     /// Waiters on `inodes_lock`.
     pub inodes_waiters: AtomicU32,
-    /// Owner slot + 1 of the one that takes or gives cachelets.
+    /// Owner slot + 1 of the thread that takes or gives cachelets.
     pub cachelets_lock: AtomicU32,
     /// Waiters on `cachelets_lock`.
     pub cachelets_waiters: AtomicU32,
-    /// Slots that were reaped.
+    /// Slots reaped so far.
     pub reaped: AtomicU64,
-    /// 1 once a block had several pointers, whose number a death in the wrong moment leaves in doubt.
+    /// 1 once a block had several pointers. Their count may be wrong after a death.
     pub blocks_shared: AtomicU64,
-    /// The last process number that was given out.
+    /// The process number that was assigned last.
     pub process_numbers: AtomicU32,
     /// Zero.
     pub reserved5: AtomicU32,
     /// The image file that the region belongs to: see [`crate::ImageIdentity`].
     pub image: [AtomicU64; 3],
-    /// What the name of the directory is made of in which the region's processes have their lock file: known to those that may map the region.
+    /// The secret part of the name of the directory with the processes' lock file. Only processes
+    /// that may map the region know it.
     pub directory_secret: [AtomicU64; 2],
     /// Zero to the end of the page.
     pub reserved3: [AtomicU64; 438],

@@ -1,18 +1,20 @@
-//! Thread slots: whoever is inside the engine owns one. A slot is also a shard: it holds pre-allocated inodes, dentry lines, blocks and
-//! cachelets, and the queue of what it removed and nobody may use yet. A slot that changes hands keeps them.
+//! Thread slots. Each thread inside the engine owns one. A slot is also a shard of the allocators:
+//! it holds pre-allocated inodes, dentry lines, blocks and cachelets, and the queue of removed
+//! things that are not reusable yet. The next owner inherits them.
 //!
 //! Invariants
-//! - Only the owner writes a slot, but for `owner`, which the next owner or a reaper claims by CAS. A reaper becomes the owner, and is replaced in
-//!   the same way if it dies.
-//! - Whatever the owner holds is named by its slot, from before it is taken until after it is given back: locks in `held`, what is out of the
-//!   allocators in `in_flight`, the operation in `intent`, what waits to be free in `retired`.
+//! - Only the owner writes a slot, except `owner`, which the next owner or a reaper claims by CAS.
+//!   A reaper becomes the owner, and is replaced in the same way if it dies.
+//! - The slot names what the owner holds, from before it is taken until after it is released: locks
+//!   in `held`, in-flight allocations in `in_flight`, the operation in `intent`, and what waits to
+//!   be free in `retired`.
 
 use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
-/// Inode numbers that a slot keeps ready.
+/// Inode numbers that a slot holds in reserve.
 pub const MAGAZINE_INODES: usize = 62;
-/// Removed things that a slot holds until nobody can be looking at them.
+/// Removed things that a slot holds until no thread can see them.
 pub const RETIRED_MAX: usize = 1024;
 
 /// The thread that owns a slot.
@@ -36,36 +38,38 @@ impl Owner {
     }
 }
 
-/// What an operation is about to do, so that another can finish or undo it.
+/// What an operation is about to do, so that a reaper can complete it or roll it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum IntentKind {
-    /// Nothing is in flight, or nothing that the locks and what is in hand do not tell.
+    /// No operation is in flight, or none that locks and in-flight allocations do not describe.
     None = 0,
     /// A new name for a new inode: one name.
     Create = 1,
     /// A new name for an inode that has or may have others: one name, `file`.
     Link = 2,
-    /// A name of a file goes: `old[0]`, `file`.
+    /// Removal of a file's name: `old[0]`, `file`.
     Unlink = 3,
-    /// A directory goes: `old[0]`, `victim`.
+    /// Removal of a directory: `old[0]`, `victim`.
     RemoveDirectory = 4,
-    /// rename: one or two names, `old`, `file` (what moves), `victim`; the journal says the rest.
+    /// rename: one or two names, `old`, `file` (which moves), `victim`. The journal holds the rest.
     Rename = 5,
-    /// Indexing, eviction or compaction of `directories[0]`; of a compaction `old` are the old log and the page behind it.
+    /// Indexing, eviction or compaction of `directories[0]`. For a compaction `old` holds the old
+    /// log and the page behind it.
     Directory = 6,
-    /// rename of two names into each other: as `Rename`; `victim` is the other file.
+    /// rename that exchanges two names: as `Rename`; `victim` is the other file.
     Exchange = 7,
 }
 
-/// `Intent::step`: nothing is done yet that could be seen.
+/// `Intent::step`: nothing visible is done yet.
 pub const STEP_BEGUN: u32 = 0;
 /// `Intent::step`: the operation has taken effect.
 pub const STEP_DONE: u32 = 1;
 /// `Intent::step` of a compaction: the head of the log changes, then the old log is retired.
 pub const STEP_RETIRING: u32 = 2;
 
-/// The intent of the operation in flight. Only its slot's owner writes it: plain stores, before the steps that it announces.
+/// The intent of the operation in flight. Only its slot's owner writes it: plain stores, before the
+/// steps that it announces.
 #[repr(C, align(64))]
 pub struct Intent {
     /// [`IntentKind`]; written after the fields that it needs.
@@ -76,7 +80,7 @@ pub struct Intent {
     pub file: AtomicU32,
     /// Links and flags of `file` before (the high half of its state word).
     pub file_before: AtomicU32,
-    /// Cachelet index of what is removed or replaced, or is to be evicted.
+    /// Cachelet index of the file that is removed, replaced or evicted.
     pub victim: AtomicU32,
     /// Links and flags of `victim` before.
     pub victim_before: AtomicU32,
@@ -84,19 +88,20 @@ pub struct Intent {
     pub directories: [AtomicU32; 2],
     /// Hashes of the names in them.
     pub hashes: [AtomicU64; 2],
-    /// Offsets of the dentries that stop to count.
+    /// Offsets of the dentries that become invalid.
     pub old: [AtomicU64; 2],
 }
 // SAFETY: repr(C), 64 bytes without padding, atomics only.
 unsafe impl Layout for Intent {}
 const _: () = assert!(size_of::<Intent>() == 64);
 
-/// What the owner has taken from the allocators and nothing else names yet. Each is written before it is taken.
+/// In-flight allocations: taken from the allocators and not yet named by anything else. Each is
+/// recorded before it is taken.
 #[repr(C, align(64))]
 pub struct InFlight {
     /// Dentries: offset, and number of lines in the low bits.
     pub dentries: [AtomicU64; 2],
-    /// The log slots (offsets) that are to name them.
+    /// The log slots (offsets) that will name them.
     pub slots: [AtomicU64; 2],
     /// Inode number.
     pub number: AtomicU64,
@@ -116,7 +121,7 @@ const _: () = assert!(size_of::<InFlight>() == 64);
 pub struct Redo {
     /// Offset of the word in the region; bit 0: it has 4 bytes, not 8.
     pub target: AtomicU64,
-    /// What it becomes.
+    /// The new value.
     pub value: AtomicU64,
 }
 // SAFETY: repr(C), two atomics of 8 bytes.
@@ -128,36 +133,37 @@ pub const HELD_MAX: usize = 8;
 pub const REDO_MAX: usize = 12;
 /// Retired things that are recycled together, under one fence.
 pub const RECYCLE_BATCH: usize = 64;
-/// References that a slot may note.
+/// References that a slot may record.
 pub const REFERENCES_MAX: usize = 16;
 
-/// What is retired.
+/// The kind of a retired thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum RetiredKind {
-    /// An inode without names and users: `a` its number, `b` its cachelet index.
+    /// An inode without names and references: `a` is its number, `b` its cachelet index.
     Inode = 1,
-    /// Blocks, marked as this slot's: `a` the first, `b` how many.
+    /// Blocks, marked as this slot's: `a` is the first, `b` the count.
     Blocks = 2,
-    /// A cachelet whose inode lives on: `a` its index.
+    /// A cachelet whose inode stays: `a` is its index.
     Cachelet = 3,
-    /// A dentry that nothing on the image names any more: `a` its offset, `b` its lines.
+    /// A dentry that nothing on the image names any more: `a` is its offset, `b` its lines.
     Dentry = 4,
-    /// A whole body, data and map nodes, marked as this slot's: `a` its root word.
+    /// A whole body, data and map nodes, marked as this slot's: `a` is its root word.
     Body = 5,
-    /// The part of a directory's log that a compaction replaced, its pages marked as this slot's: `a` the first page, `b` the page behind the last. The
-    /// slots that [`crate::format::is_gone`] tells name dentries that go with it.
+    /// The part of a directory's log that a compaction replaced, its pages marked as this slot's:
+    /// `a` is the first page, `b` the page behind the last. Slots for which
+    /// [`crate::format::is_gone`] holds name dentries that are freed with it.
     Log = 6,
 }
 
 /// One retired thing.
 #[repr(C)]
 pub struct Retired {
-    /// [`RetiredKind`] (low 8 bits) and the grace epoch at retirement (above).
+    /// [`RetiredKind`] (low 8 bits) and the epoch of reclamation at retirement (above).
     pub kind: AtomicU64,
-    /// By kind.
+    /// Depends on the kind.
     pub a: AtomicU64,
-    /// By kind.
+    /// Depends on the kind.
     pub b: AtomicU64,
 }
 // SAFETY: repr(C), three atomics of 8 bytes.
@@ -170,11 +176,11 @@ pub struct ThreadSlot {
     pub owner: AtomicU64,
     /// Zero.
     pub reserved0: AtomicU64,
-    /// The grace epoch that the owner entered in, or zero while it is outside.
+    /// The epoch of reclamation in which the owner entered; zero while it is outside.
     pub pinned: AtomicU64,
     /// Nesting of pins.
     pub pins: AtomicU32,
-    /// Words of `redo` that are to be stored; zero: none.
+    /// Words of `redo` that remain to be stored; zero: none.
     pub redo_count: AtomicU32,
     /// Records at the head of `retired` that are being recycled.
     pub recycling: AtomicU64,
@@ -189,18 +195,19 @@ pub struct ThreadSlot {
     pub held: [AtomicU64; HELD_MAX],
     /// The operation in flight.
     pub intent: Intent,
-    /// What it has in hand.
+    /// The in-flight allocations of the owner.
     pub in_flight: InFlight,
-    /// Changes of several words as one: see `redo`.
+    /// Changes of several words at once: see `redo`.
     pub redo: [Redo; REDO_MAX],
 
     /// Group of blocks that this shard allocates from, plus one; zero: none.
     pub group: AtomicU64,
-    /// The block that was allocated last: the next search begins behind it, so that files stay in one piece.
+    /// The block that was allocated last. The next search begins behind it, which keeps files
+    /// contiguous.
     pub block_hint: AtomicU64,
     /// Slab (block) whose lines this shard hands out; zero: none.
     pub slab: AtomicU64,
-    /// Its free lines.
+    /// Free lines of the slab.
     pub slab_lines: AtomicU64,
     /// First of this shard's list of slabs with free lines.
     pub slab_list: AtomicU32,
@@ -210,7 +217,7 @@ pub struct ThreadSlot {
     pub cachelet_list: AtomicU32,
     /// Cachelets that this shard took from the bump but has not used: first, and behind the last.
     pub cachelet_next: AtomicU32,
-    /// See above.
+    /// Behind the last; see `cachelet_next`.
     pub cachelet_end: AtomicU32,
     /// Inode numbers in `inodes`: behind the last.
     pub inodes_count: AtomicU32,
@@ -218,30 +225,30 @@ pub struct ThreadSlot {
     pub slab_tail: AtomicU32,
     /// Slabs in the list.
     pub slab_count: AtomicU32,
-    /// Statistics: names made less names removed by this shard (wraps).
+    /// Statistics: names created less names removed by this shard (wraps).
     pub names_delta: AtomicU64,
-    /// Renames that are over: the turn of the next one.
+    /// Completed renames: the sequence number of the next one.
     pub renames: AtomicU64,
     /// First of `inodes` that is not handed out yet.
     pub inodes_next: AtomicU32,
-    /// Blocks that wait in `retired`, as far as that is known without looking; zero again when the queue is empty.
+    /// Blocks known to wait in `retired`; zero again when the queue is empty.
     pub retired_blocks: AtomicU32,
 
     /// Inode numbers ready for use.
     pub inodes: [AtomicU64; MAGAZINE_INODES],
-    /// The owner word of a dead owner while another one puts his work in order.
+    /// The owner word of a dead owner while a reaper recovers its slot.
     pub recovering: AtomicU64,
 
-    /// Cachelet indexes of references that the owner noted: whoever reaps gives them back.
+    /// Cachelet indexes of references that the owner recorded; a reaper releases them.
     pub references: [AtomicU32; REFERENCES_MAX],
 
-    /// Of the inodes that are being recycled and have any: first log page and xattr body, which the erased inode does not name any more. Of old logs: how far
-    /// it went, see `recycle`.
+    /// For recycled inodes that have any: first log page and xattr body, which the erased inode
+    /// does not name any more. For old logs: the progress, see `recycle`.
     pub recycling_bodies: [[AtomicU64; 2]; RECYCLE_BATCH],
 
-    /// First and behind the last of `retired` (counters; the ring's index is the remainder).
+    /// First of `retired`, a counter; the index in the ring is its remainder.
     pub retired_first: AtomicU64,
-    /// See above.
+    /// Behind the last of `retired`, a counter in the same way.
     pub retired_end: AtomicU64,
     /// What waits to be recycled.
     pub retired: [Retired; RETIRED_MAX],

@@ -1,4 +1,5 @@
-//! The image: every structure that persists, declared once. docs/format.md describes the same bytes.
+//! The image: every structure that persists, declared once. docs/format.md describes the same
+//! bytes.
 //!
 //! Invariants
 //! - All numbers are little-endian; all links are byte offsets from the start of the image; zero

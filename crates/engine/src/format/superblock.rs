@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! - Magic, UUID and label are at fixed offsets in every version of the format.
-//! - The description is immutable after mkfs and certified by a checksum; a copy of it is in the last block.
-//! - What changes and outlives a crash (epoch, clean flag) is one word on a line of its own.
+//! - The description is immutable after mkfs and has a checksum. The last block holds a copy of it.
+//! - All that changes and matters after a crash (epoch, clean flag) is one word on a line of its
+//!   own.
 
 use super::assert_layout;
 use super::{INODES_PER_SEGMENT, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, SEGMENT_BLOCKS};
@@ -11,7 +12,8 @@ use pmem::{BLOCK_BYTES, Cell64, Commit64, Layout, Memory, Pm, Region, crc32c};
 
 /// `DIRECTFS` read as a little-endian word.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"DIRECTFS");
-/// The version of the format. A change that older programs cannot cope with is an incompatible feature bit, not a new version, where possible.
+/// The version of the format. Where possible an incompatible change gets a feature bit, not a new
+/// version.
 pub const FORMAT_VERSION: u64 = 1;
 /// Features that a program may ignore: none yet.
 pub const FEATURES_COMPAT: u64 = 0;
@@ -43,21 +45,22 @@ pub struct Superblock {
     pub length: Cell64,
     /// [`Geometry`] in words.
     pub geometry: [Cell64; 8],
-    /// CRC-32C of all that is above but the magic.
+    /// CRC-32C of all fields above except the magic.
     pub checksum: Cell64,
     /// Zero.
     pub reserved: [Cell64; 6],
-    /// Where the processes that use the image meet: the number in the name of their runtime
-    /// directory. Zero, or without meaning, while the image is not in use; no crash state depends
-    /// on it.
+    /// The random number in the name of the runtime directory, where the processes that use the
+    /// image find each other. It means nothing while the image is not in use; a clean detach zeroes
+    /// it. No crash state depends on it.
     pub runtime_directory: Cell64,
     /// Zero to the line of the state.
     pub reserved_before_state: [Cell64; 31],
-    /// [`State`]: the only word that changes after mkfs and counts after a crash.
+    /// [`State`]: the only word that changes after mkfs and matters after a crash.
     pub state: Commit64,
     /// Zero to the end of the line.
     pub reserved_state: [Cell64; 7],
-    /// What a clean detach left: see the engine's `alloc::snapshot`. Counts only while the state is clean.
+    /// Written by a clean detach: see the engine's `alloc::snapshot`. Valid only while the state is
+    /// clean.
     pub snapshot: [Cell64; 8],
     /// Zero.
     pub reserved_end: [Cell64; 432],
@@ -68,7 +71,7 @@ assert_layout!(Superblock, 4096, magic @ 0, uuid @ 8, label @ 24, version @ 88, 
 // SAFETY: repr(C), cells only, no padding by the assertions above.
 unsafe impl Layout for Superblock {}
 
-/// Where everything is: fixed by mkfs.
+/// The positions of all areas: fixed by mkfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Blocks of the image.
@@ -83,17 +86,18 @@ pub struct Geometry {
     pub block_map_block: u64,
     /// First block of the inode map that a clean detach leaves: one bit per inode.
     pub inode_map_block: u64,
-    /// First block that is handed out.
+    /// First block that is allocated to files.
     pub data_block: u64,
     /// Zero.
     pub reserved: u64,
 }
 
 impl Geometry {
-    /// The smallest image, in bytes: below this the fixed areas leave no room worth having.
+    /// The smallest image, in bytes: in smaller ones the fixed areas leave too little room.
     pub const LENGTH_MIN: u64 = 1 << 20;
 
-    /// The geometry of an image of `length` bytes with room for `inodes_max` inodes (rounded up to segments).
+    /// The geometry of an image of `length` bytes with room for `inodes_max` inodes (rounded up to
+    /// segments).
     pub fn new(length: u64, inodes_max: u64) -> Geometry {
         let blocks = length / BLOCK_BYTES;
         let segments_max = inodes_max.div_ceil(INODES_PER_SEGMENT).max(1);
@@ -114,7 +118,7 @@ impl Geometry {
         }
     }
 
-    /// The number of inodes that mkfs allows for unless told otherwise: one per 2 KiB.
+    /// The default number of inodes: one per 2 KiB.
     pub fn default_inodes(length: u64) -> u64 {
         length / 2048
     }
@@ -124,7 +128,7 @@ impl Geometry {
         self.blocks - 1
     }
 
-    /// Inode numbers are below this.
+    /// The bound of inode numbers, exclusive.
     pub fn inodes_max(&self) -> u64 {
         self.segments_max * INODES_PER_SEGMENT
     }
@@ -143,7 +147,8 @@ impl Geometry {
         ]
     }
 
-    /// What the words say, if it is a geometry that mkfs makes for an image of this length: nothing in it is taken on trust.
+    /// The geometry in these words, if it equals the one that mkfs makes for an image of this
+    /// length. No word is trusted.
     pub fn from_words(words: &[u64; 8], length: u64) -> Option<Geometry> {
         let segments_max = words[3];
         let plausible = length >= Self::LENGTH_MIN && segments_max >= 1 && segments_max <= length / BLOCK_BYTES;
@@ -159,9 +164,9 @@ impl Geometry {
 /// The word that changes: epoch and clean flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct State {
-    /// Counts the attaches that built a DRAM region. An nv pointer of another epoch means nothing.
+    /// Counts the attaches that built a DRAM region. Nv pointers of other epochs are invalid.
     pub epoch: u32,
-    /// The last one to leave left everything in order: recovery need not scan.
+    /// The last detach was clean: recovery need not scan.
     pub clean: bool,
 }
 
@@ -171,47 +176,48 @@ impl State {
         self.epoch as u64 | (self.clean as u64) << 32
     }
 
-    /// What a word says.
+    /// Decodes a word.
     pub fn from_word(word: u64) -> State {
         State { epoch: word as u32, clean: word >> 32 & 1 == 1 }
     }
 }
 
-/// Why an image is refused. Nothing was written.
+/// Why an image is rejected. Nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperblockError {
     /// Shorter than any image.
     TooShort {
-        /// Bytes that there are.
+        /// The actual length in bytes.
         length: u64,
     },
-    /// The magic is not there: not an image, or mkfs was interrupted.
+    /// The magic is missing: not an image, or mkfs was interrupted.
     NotAnImage,
     /// Another version of the format.
     Version {
         /// The version found.
         found: u64,
     },
-    /// Feature bits that this program must know and does not.
+    /// Feature bits that this program does not support.
     Features {
         /// The unknown bits that forbid reading.
         incompat: u64,
         /// The unknown bits that forbid writing.
         ro_compat: u64,
     },
-    /// The checksum does not match: torn or damaged. `copy_is_good`: the copy in the last block would do.
+    /// The checksum does not match: torn or damaged. `copy_is_good`: the copy in the last block
+    /// verifies.
     Checksum {
         /// Whether the copy verifies.
         copy_is_good: bool,
     },
-    /// The image says that it is longer than the file is.
+    /// The file is shorter than the image in it.
     Truncated {
-        /// Bytes that the image should have.
+        /// The length of the image in bytes.
         expected: u64,
-        /// Bytes that there are.
+        /// The length of the file in bytes.
         length: u64,
     },
-    /// The checksum matches but the areas do not lie as mkfs lays them.
+    /// The checksum matches, but the areas are not where mkfs places them.
     Geometry,
 }
 
@@ -228,15 +234,15 @@ impl core::fmt::Display for SuperblockError {
             }
             SuperblockError::Version { found } => write!(
                 f,
-                "the image has format version {found}, this program knows version {FORMAT_VERSION}; use the program of that version"
+                "the image has format version {found}, this program supports version {FORMAT_VERSION}; use a program of that version"
             ),
             SuperblockError::Features { incompat, ro_compat } => write!(
                 f,
-                "the image uses features that this program does not know (incompat {incompat:#x}, ro-compat {ro_compat:#x}); use a newer program"
+                "the image uses features that this program does not support (incompat {incompat:#x}, ro-compat {ro_compat:#x}); use a newer program"
             ),
             SuperblockError::Checksum { copy_is_good: true } => write!(
                 f,
-                "the superblock is damaged (its checksum does not match), its copy in the last block is whole; restore it with `directfs fsck -y`"
+                "the superblock is damaged (its checksum does not match), its copy in the last block is intact; restore it with `directfs fsck -y`"
             ),
             SuperblockError::Checksum { copy_is_good: false } => write!(
                 f,
@@ -244,10 +250,10 @@ impl core::fmt::Display for SuperblockError {
             ),
             SuperblockError::Truncated { expected, length } => write!(
                 f,
-                "the image should have {expected} bytes and the file has {length}: it was truncated; restore the whole file"
+                "the image has {expected} bytes but its file has {length}: the file was truncated; restore it from a backup"
             ),
             SuperblockError::Geometry => {
-                write!(f, "the superblock describes areas that do not fit the image; restore it from a backup")
+                write!(f, "the superblock describes areas that do not fit the image; restore the image from a backup")
             }
         }
     }
@@ -273,7 +279,8 @@ impl Superblock {
         crc as u64
     }
 
-    /// Checks magic, version, features, checksum, length and geometry, in this order. `writing`: ro-compat features matter.
+    /// Checks magic, version, features, checksum, length and geometry. `writing`: ro-compat
+    /// features matter.
     pub fn check<M: Memory>(pm: &Region<M>, writing: bool) -> Result<Geometry, SuperblockError> {
         let length = pm.length();
         let too_short = SuperblockError::TooShort { length };
@@ -284,7 +291,7 @@ impl Superblock {
         if superblock.magic.load() != MAGIC {
             return Err(SuperblockError::NotAnImage);
         }
-        // The version comes before the checksum: another version may compute it otherwise.
+        // The version comes before the checksum: other versions may compute it differently.
         let version = superblock.version.load();
         if version != FORMAT_VERSION {
             return Err(SuperblockError::Version { found: version });
@@ -314,7 +321,7 @@ impl Superblock {
         }
     }
 
-    /// The present state.
+    /// The current state.
     pub fn state(&self) -> State {
         State::from_word(self.state.load_acquire())
     }
