@@ -43,7 +43,7 @@ const CASES: &[Case] = &[
         name: "another version",
         spoil: |image| image[VERSION] = 99,
         cause: "format version 99",
-        remedy: "use the program of that version",
+        remedy: "use a program of that version",
     },
     Case {
         name: "an unknown feature",
@@ -58,7 +58,7 @@ const CASES: &[Case] = &[
         name: "torn superblock",
         spoil: |image| image[40] ^= 1,
         cause: "superblock is damaged",
-        remedy: "copy in the last block is whole",
+        remedy: "copy in the last block is intact",
     },
     Case {
         name: "torn superblock and copy",
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
         name: "truncated",
         spoil: |image| image.truncate(image.len() / 2),
         cause: "truncated",
-        remedy: "restore the whole file",
+        remedy: "restore it from a backup",
     },
     Case {
         name: "areas that do not fit",

@@ -1,7 +1,10 @@
-//! The program as a child: signals reach it as if it had been started directly, and its end is told on as it was.
+//! Runs the program as a child: signals reach it as if it had been started directly, and the
+//! launcher ends as the program ended.
 //!
-//! The child stays in the launcher's process group, so that the terminal sends both what it sends, and a shell's job control covers both. The launcher
-//! blocks these signals and takes them one by one: what a process sent to the launcher alone it passes on; what the terminal sent the child has already.
+//! The child stays in the launcher's process group: the terminal signals both, and a shell's job
+//! control covers both. The launcher blocks these signals and takes them one by one. It passes on
+//! what a process sent to the launcher alone; signals of the terminal have reached the child
+//! already.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -9,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
 
-/// What the launcher takes instead of dying or stopping of it.
+/// Signals that the launcher takes instead of ending or stopping.
 const HANDLED_SIGNALS: [libc::c_int; 11] = [
     libc::SIGCHLD,
     libc::SIGINT,
@@ -24,7 +27,8 @@ const HANDLED_SIGNALS: [libc::c_int; 11] = [
     libc::SIGTTOU,
 ];
 
-/// The signals of this process, blocked; and how they were before, which is how the program gets them.
+/// The blocked signals of this process, and the mask and action from before, which the program
+/// gets.
 pub struct Signals {
     handled: libc::sigset_t,
     previous: libc::sigset_t,
@@ -32,12 +36,13 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// From here on no signal of those ends this process: an image that is in use is left in order first.
+    /// Blocks the signals: from here on none of them ends this process before it has closed the
+    /// image.
     pub fn block() -> Signals {
         // SAFETY: plain data, which is filled right below.
         let mut signals: Signals = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: sets and actions of this function's own. The default action for SIGCHLD is to leave the child to be waited for, whatever our
-        // starter had.
+        // SAFETY: sets and actions of this function's own. The default action for SIGCHLD keeps the
+        // child waitable, whatever action this process inherited.
         unsafe {
             libc::sigemptyset(&raw mut signals.handled);
             for signal in HANDLED_SIGNALS {
@@ -51,12 +56,12 @@ impl Signals {
         signals
     }
 
-    /// The next one, and whether a process sent it to us.
+    /// The next signal, and whether a process sent it to the launcher.
     fn next(&self) -> (libc::c_int, bool) {
         loop {
             // SAFETY: plain data, filled by the call.
             let mut info: libc::siginfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
-            // SAFETY: a set and a place for the answer.
+            // SAFETY: a set and a place for the result.
             let signal = unsafe { libc::sigwaitinfo(&raw const self.handled, &raw mut info) };
             if signal > 0 {
                 return (signal, matches!(info.si_code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL));
@@ -74,13 +79,13 @@ pub enum Ended {
     Signal(i32),
 }
 
-/// The program.
+/// The running program.
 pub struct Child {
     pid: libc::pid_t,
 }
 
 impl Child {
-    /// Starts it, with signals as this process had them.
+    /// Starts the program, with the signal mask and actions that this process had.
     pub fn start(mut command: Command, signals: &Signals) -> io::Result<Child> {
         let (before, child_before) = (signals.previous, signals.child_before);
         let parent = std::process::id();
@@ -88,7 +93,7 @@ impl Child {
         unsafe {
             command.pre_exec(move || {
                 libc::sigaction(libc::SIGCHLD, &raw const child_before, ptr::null_mut());
-                // Who kills this command means the program.
+                // A SIGKILL to the launcher must end the program, too.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() as u32 != parent {
                     return Err(io::ErrorKind::Interrupted.into());
@@ -97,11 +102,11 @@ impl Child {
                 Ok(())
             });
         }
-        // It is waited for here, by number.
+        // `wait` waits for it by its process id.
         Ok(Child { pid: command.spawn()?.id() as libc::pid_t })
     }
 
-    /// Waits for its end; stops and goes on with it.
+    /// Waits for the program's end; stops and continues with it.
     pub fn wait(self, signals: &Signals) -> Ended {
         loop {
             match signals.next() {
@@ -110,7 +115,7 @@ impl Child {
                         return ended;
                     }
                 }
-                // Stopping is for the program to do; then we do as it did.
+                // The program decides whether to stop; the launcher follows.
                 (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU, false) => {}
                 (signal, true) => self.send(signal),
                 (_, false) => {}
@@ -118,11 +123,12 @@ impl Child {
         }
     }
 
-    /// Takes note of all children that changed. As the first process of a container this one inherits orphans.
+    /// Handles all children that changed state. As the first process of a container the launcher
+    /// inherits orphans.
     fn look(&self) -> Option<Ended> {
         loop {
             let mut status = 0;
-            // SAFETY: waits for children of this process; nobody else in it does.
+            // SAFETY: waits for children of this process; nothing else in it does.
             let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
             if pid <= 0 {
                 return None;
@@ -140,18 +146,18 @@ impl Child {
         }
     }
 
-    /// Where there is a terminal, and so perhaps a shell that waits for us to stop.
+    /// Stops the launcher, too, if there is a terminal: a shell may wait for the stop.
     fn stop_too(&self) {
         if std::fs::File::open("/dev/tty").is_err() {
             return;
         }
-        // SAFETY: stops this process until somebody lets it go on, and then the program.
+        // SAFETY: stops this process until it gets SIGCONT, which is then passed to the program.
         unsafe { libc::raise(libc::SIGSTOP) };
         self.send(libc::SIGCONT);
     }
 
     fn send(&self, signal: libc::c_int) {
-        // SAFETY: a child that was not waited for, so the number is still its own.
+        // SAFETY: the child was not waited for, so the number is still its own.
         unsafe { libc::kill(self.pid, signal) };
     }
 }
@@ -162,8 +168,8 @@ impl Ended {
         match self {
             Ended::Exit(code) => std::process::exit(code),
             Ended::Signal(signal) => {
-                // SAFETY: this process is about to end: it gives the signal its default action and sends it to itself. If there was a core to
-                // dump, the program has dumped it.
+                // SAFETY: this process is about to end: it restores the signal's default action and
+                // sends it to itself. It dumps no core, since the program has dumped its own.
                 unsafe {
                     libc::prctl(libc::PR_SET_DUMPABLE, 0);
                     libc::signal(signal, libc::SIG_DFL);
@@ -173,7 +179,7 @@ impl Ended {
                     libc::kill(libc::getpid(), signal);
                     libc::sigprocmask(libc::SIG_UNBLOCK, &raw const one, ptr::null_mut());
                 }
-                // The first process of a container survives its own signals.
+                // As the first process of a container this process survives its own signals.
                 std::process::exit(128 + signal)
             }
         }

@@ -1,40 +1,42 @@
-//! Leaving an image in order, now or when the programs that were left behind have ended.
+//! Closes the image, now or after the last background process of the program has ended.
 
 use anyhow::{Context, Result};
 use posix::image::{HandoffId, Image};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-/// Descriptors that this process was started with, standard ones aside. Whoever gave them may wait for their end.
+/// Descriptors that this process inherited, except the standard ones. Other processes may wait
+/// until they are closed.
 pub fn open_descriptors() -> Vec<RawFd> {
     let names = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let numbers: Vec<RawFd> = names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // Among them is the one that this list was read through, which is closed by now.
-    // SAFETY: asks only.
+    // The list contains its own directory descriptor, which is closed by now. SAFETY: asks only.
     let is_open = |fd: RawFd| unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0;
     numbers.into_iter().filter(|&fd| fd > libc::STDERR_FILENO && is_open(fd)).collect()
 }
 
-/// Closes the image if no program uses it any more; otherwise leaves a process behind that does so later.
+/// Closes the image if no program uses it any more; otherwise a helper process closes it later.
 pub fn leave(image: Image, handoff_id: HandoffId, foreign: &[RawFd]) -> Result<()> {
     if is_handed_back_soon(&image, handoff_id)? {
-        image.close().context("cannot leave the image in order")?;
+        image.close().context("cannot close the image cleanly; the next process that opens it recovers it")?;
         return Ok(());
     }
     // SAFETY: this process has one thread, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
-        -1 => Err(std::io::Error::last_os_error())
-            .context("cannot leave anybody behind who closes the image; the next one to use it recovers it"),
+        -1 => Err(std::io::Error::last_os_error()).context(
+            "cannot start a process that closes the image later; the next process that opens the image recovers it",
+        ),
         0 => run_helper(image, handoff_id, foreign),
         _ => {
-            // The child has it.
+            // The child owns it.
             std::mem::forget(image);
             Ok(())
         }
     }
 }
 
-/// Whether nobody has the image, or will in a moment: what a program started often ends right behind it.
+/// Whether no program has the image, now or within about 40 ms: what a program started often ends
+/// shortly after it.
 fn is_handed_back_soon(image: &Image, handoff_id: HandoffId) -> Result<bool> {
     const RETRY_DELAYS_MS: [u64; 5] = [1, 2, 5, 10, 20];
     for moment_ms in RETRY_DELAYS_MS {
@@ -46,21 +48,21 @@ fn is_handed_back_soon(image: &Image, handoff_id: HandoffId) -> Result<bool> {
     Ok(image.is_handoff_over(handoff_id)?)
 }
 
-/// The process that stays.
+/// The helper process.
 fn run_helper(image: Image, handoff_id: HandoffId, foreign: &[RawFd]) -> ! {
     detach_from_terminal(foreign);
     let result = image.wait_for_handoff(handoff_id).and_then(|()| image.close().map(drop));
-    // SAFETY: ends this process; what the parent registered to happen at its own end is not repeated.
+    // SAFETY: ends this process; exit handlers run in the parent only.
     unsafe { libc::_exit(i32::from(result.is_err())) }
 }
 
-/// Goes out of sight of the terminal, the caller's pipes and directories.
+/// Detaches from the terminal, and from the caller's pipes and directories.
 pub fn detach_from_terminal(foreign: &[RawFd]) {
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
-    let _ = std::fs::write("/proc/self/comm", "directfs-keeper");
+    let _ = std::fs::write("/proc/self/comm", "directfs-detach");
     for &fd in foreign {
-        // SAFETY: nothing in this process owns these: they came with it, and it has not used them.
+        // SAFETY: inherited descriptors that nothing in this process owns or uses.
         unsafe { libc::close(fd) };
     }
     if let Ok(null) = std::fs::File::options().read(true).write(true).open("/dev/null") {

@@ -1,4 +1,5 @@
-//! The mount directory: which paths are in the mount, by their text alone. It need not exist on the machine.
+//! The mount directory. The text of a path alone decides whether it is in the mount. The directory
+//! need not exist on the host.
 
 use anyhow::{Result, bail, ensure};
 use std::ffi::OsStr;
@@ -6,23 +7,24 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Where programs see the image.
+/// The directory at which programs see the image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountDirectory {
     path: PathBuf,
 }
 
 impl MountDirectory {
-    /// Checks what the user named. What exists of it must be directories, and reached without symbolic links: programs compare paths by their text,
-    /// and one that means the same place by another text would not find the mount.
+    /// Checks the user's choice. Its existing components must be directories and no symbolic links:
+    /// paths are compared by their text, and another text for the same directory would not find the
+    /// mount.
     pub fn parse(named: &Path) -> Result<MountDirectory> {
         let shown = named.display();
         ensure!(
             named.is_absolute(),
-            "the mount directory {shown} is not absolute: name it from the root, such as /mnt/directfs"
+            "the mount directory {shown} is not absolute: name an absolute path, such as /mnt/directfs"
         );
         let is_dotted = named.components().any(|part| matches!(part, Component::ParentDir | Component::CurDir));
-        ensure!(!is_dotted, "the mount directory {shown} has .. in it: name it without");
+        ensure!(!is_dotted, "the mount directory {shown} contains . or ..: name it without them");
         let path: PathBuf = named.components().collect();
         ensure!(
             path != Path::new("/"),
@@ -30,7 +32,7 @@ impl MountDirectory {
         );
         ensure!(
             intercept::handoff::is_mount_directory(path.as_os_str().as_bytes()),
-            "{shown} cannot be a mount directory: name one of fewer than 4096 bytes"
+            "{shown} cannot be a mount directory: name a path of fewer than 4096 bytes"
         );
         for part in path.ancestors() {
             match std::fs::symlink_metadata(part) {
@@ -45,13 +47,14 @@ impl MountDirectory {
                 }
                 Ok(metadata) if !metadata.is_dir() => {
                     bail!(
-                        "the mount directory {shown} is not possible: {} is not a directory; name another",
+                        "{shown} cannot be a mount directory: {} is not a directory; name another path",
                         part.display()
                     )
                 }
                 Ok(_) => {}
                 Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-                // Whoever may not look there cannot find anything there that the mount would hide.
+                // Below a directory that this user cannot search there is nothing for the mount to
+                // hide.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(error) => bail!("cannot examine {}: {error}; name another mount directory", part.display()),
             }
@@ -64,12 +67,14 @@ impl MountDirectory {
         &self.path
     }
 
-    /// What an absolute path in normal form means in the mount: a path that begins with a slash; none if it is outside.
+    /// The path in the mount of an absolute path in normal form; it begins with a slash. None if it
+    /// is outside.
     pub fn inside(&self, path: &Path) -> Option<PathBuf> {
         path.strip_prefix(&self.path).ok().map(|rest| Path::new("/").join(rest))
     }
 
-    /// Whether a command is looked for in the mount before it is found elsewhere. `from_inside`: the program starts in the mount.
+    /// Whether a command is searched in the mount before other places. `from_inside`: the program
+    /// starts in the mount.
     pub fn has_program(&self, name: &OsStr, from_inside: bool) -> bool {
         let is_here = |path: &Path| if path.is_absolute() { self.inside(&normal(path)).is_some() } else { from_inside };
         if name.as_bytes().contains(&b'/') {

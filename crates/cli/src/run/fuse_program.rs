@@ -1,14 +1,16 @@
-//! Programs into which nothing can be loaded: static ones, those of another C library, and those of users who do not get to the preload library. The kernel shows them the image, as a mount that only they and
-//! what they start see.
+//! Programs that cannot load the preload library: static ones, those of another C library, and
+//! those of a user without access to it. They see the image through a FUSE mount that is private to
+//! them and their children.
 //!
-//! The preload library starts this program in their place, and it becomes them in four steps: it steps into a mount namespace of its own, leaves a
-//! server behind outside of it, puts what was open in the image before in terms of the mount, and runs the program. The server ends with the
-//! namespace, that is, with the last program in it.
+//! The preload library executes this program in their place. It enters a mount namespace, leaves a
+//! server outside of it, reopens through the mount what was open in the image, and executes the
+//! program. The server ends with the namespace, that is, with the last program in it.
 //!
 //! Invariants:
 //!
-//! - A program is run only when its mount, its working directory and all its descriptors are what they were inside; otherwise a line says why not.
-//! - Nothing of this is seen outside of the namespace.
+//! - A program runs only if its mount, its working directory and all its descriptors are what they
+//!   were inside. Otherwise a message gives the reason.
+//! - Nothing of this is visible outside of the namespace.
 
 use super::{EXIT_NOT_FOUND, EXIT_NOT_RUN, Failure, detach_helper, namespace};
 use anyhow::{Context, Result, bail};
@@ -30,7 +32,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Entries of the environment that are for the library alone.
+/// Entries of the environment for the library alone.
 const LIBRARY_VARIABLES: [&str; 8] = [
     "DIRECTFS_EARLY",
     "DIRECTFS_RUN",
@@ -42,7 +44,7 @@ const LIBRARY_VARIABLES: [&str; 8] = [
     "DIRECTFS_PROGRAM",
 ];
 
-/// Becomes the program: its path, then its arguments from the zeroth on.
+/// Becomes the program. `words`: its path, then its arguments from argument 0 on.
 pub fn run(words: &[OsString]) -> Failure {
     let [path, name, arguments @ ..] = words else {
         return anyhow::anyhow!("no program is named").into();
@@ -56,13 +58,13 @@ pub fn run(words: &[OsString]) -> Failure {
         Ok(()) => {}
         Err(error) => {
             let error = error.context(format!(
-                "{shown}: not run, since nothing can be loaded into it (a static program, one of another C library, or one for a user who does not get \
-                 to the preload library) and the kernel cannot show it the image"
+                "{shown} was not run: it cannot load the preload library (it is a static program, uses another C library, or its user cannot read the library), \
+                 and the image cannot be mounted for it"
             ));
             return Failure { exit_code: EXIT_NOT_RUN, error };
         }
     }
-    // Without a slash it would be looked for elsewhere.
+    // Without a slash the path would be searched in `PATH`.
     let path = if path.as_bytes().contains(&b'/') { PathBuf::from(path) } else { Path::new(".").join(path) };
     let mut command = Command::new(path);
     command.arg0(name).args(arguments);
@@ -90,8 +92,8 @@ fn signal_mask() -> libc::sigset_t {
     }
 }
 
-/// If the library is in this process, starts this program anew without it: what follows is for the kernel. Comes back with an error, or because it is
-/// not.
+/// If the library is in this process, executes this program again without it, because what follows
+/// needs the kernel's view. Returns an error, or none if there is no library.
 fn restart_without_library() -> Option<anyhow::Error> {
     let library = std::env::var_os("DIRECTFS_RUN")?;
     let preloads = std::env::var_os("LD_PRELOAD")?;
@@ -117,10 +119,10 @@ fn restart_without_library() -> Option<anyhow::Error> {
     };
     // SAFETY: strings and lists that outlive the call.
     let error = unsafe { native_execve(&own, &pointers(&arguments), &pointers(&environment)) };
-    Some(anyhow::Error::from(error).context("cannot start anew without the preload library"))
+    Some(anyhow::Error::from(error).context("cannot restart without the preload library"))
 }
 
-/// execve by an instruction of our own, which the library has not replaced.
+/// execve by an instruction of this function's own, which the library has not replaced.
 ///
 /// # Safety
 /// Both lists end with null.
@@ -131,8 +133,8 @@ unsafe fn native_execve(
 ) -> std::io::Error {
     const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
     let mut result = libc::SYS_execve;
-    // Nor shall the kernel bring it there.
-    // SAFETY: switches that off for this thread, and does nothing where it is not on.
+    // The kernel must not redirect the call to the library either. SAFETY: switches the redirection
+    // off for this thread; does nothing where it is off.
     unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) };
     // SAFETY: a system call changes rax, rcx and r11 only; the rest is the caller's promise.
     unsafe {
@@ -142,42 +144,41 @@ unsafe fn native_execve(
     std::io::Error::from_raw_os_error(-result as i32)
 }
 
-/// An open file of the image that the program has.
+/// A file of the image that the program has open.
 struct InheritedFile {
     descriptor: u32,
-    /// Equal for descriptors that share a position.
+    /// Equal for descriptors that share a file offset.
     description: u32,
     node: Node,
     flags: i32,
     position: u64,
-    /// Of a directory: where it is.
+    /// The path of a directory.
     path: Option<PathBuf>,
 }
 
-/// Everything before the program.
+/// Sets up all that the program needs.
 fn enter() -> Result<()> {
     let value = |name: &str| {
-        std::env::var_os(name).with_context(|| format!("{name} is not set: this is started by directfs run"))
+        std::env::var_os(name).with_context(|| format!("{name} is not set: only `directfs run` starts this command"))
     };
-    let handoff =
-        HandoffRecord::parse(value("DIRECTFS_IMAGE")?.as_bytes()).context("DIRECTFS_IMAGE is of another version")?;
+    let handoff = HandoffRecord::parse(value("DIRECTFS_IMAGE")?.as_bytes())
+        .context("DIRECTFS_IMAGE comes from another version of directfs; run all programs with one version")?;
     let mount = PathBuf::from(value("DIRECTFS_MOUNT")?);
     let result = told_process();
-    // A child that ran in its parent's memory had its own description somewhere else; the library, if
-    // it is in this program, has moved it to the usual number.
-    // SAFETY: asks only.
+    // The description of a vfork child had another number in its parent's memory. The library, if
+    // it is in this program, has moved it to the usual number. SAFETY: asks only.
     let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
     let meeting = result.and_then(|(_, meeting)| meeting).filter(is_open).unwrap_or(handoff.meeting);
     let handoff = HandoffRecord { meeting, ..handoff };
     let handed_down = [handoff.image, handoff.region, handoff.placeholder, handoff.meeting];
     let foreign: Vec<RawFd> =
         detach_helper::open_descriptors().into_iter().filter(|fd| !handed_down.contains(fd)).collect();
-    // For ever: this process ends as another program, and its server keeps it to the end.
+    // Never freed: this process executes the program, and its server needs the image to the end.
     let image: &'static Image = Box::leak(Box::new(open_handed_off(&handoff, duplicate_contracted(handoff.meeting)?)?));
     if let Some((slot, _)) = result
         && let Some((number, shared)) = Processes::new(image.fs())?.number_of(slot)
     {
-        // It goes on as the process that executed it.
+        // Continues as the process that executed this program.
         image.fs().set_process_number(number, shared);
     }
     let thread = image.fs().enter().context("cannot enter the file system")?;
@@ -220,19 +221,19 @@ fn enter() -> Result<()> {
     process.exit(&thread);
     drop(thread);
     for fd in handed_down {
-        // SAFETY: descriptors that were handed down for this; the program shall not have them.
+        // SAFETY: descriptors handed down for this process; the program must not inherit them.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
     Ok(())
 }
 
-/// Nothing is cached: the library changes the image at the same time.
+/// No caching: programs with the library change the image at the same time.
 fn options() -> MountOptions {
     MountOptions { cache: Cache::None, ..MountOptions::default() }
 }
 
 /// The slot of the process that executed this program, and the descriptor of its meeting directory
-/// where that is not the usual one.
+/// if it is not the usual one.
 fn told_process() -> Option<(u32, Option<RawFd>)> {
     let text = std::env::var("DIRECTFS_PROCESS").ok()?;
     let mut parts = text.split(',');
@@ -240,15 +241,15 @@ fn told_process() -> Option<(u32, Option<RawFd>)> {
     Some((slot, parts.next().and_then(|meeting| meeting.parse().ok())))
 }
 
-/// A duplicate of a descriptor that the contract names: the same open file description.
+/// A duplicate of a descriptor of the handoff protocol: the same open file description.
 fn duplicate_contracted(fd: RawFd) -> Result<OwnedFd> {
     // SAFETY: if it is not open the call says so.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     fd.try_clone_to_owned().context("the image was not handed down")
 }
 
-/// Uses the image that was handed down. `meeting`: a description of the meeting directory that is
-/// this process's own.
+/// Opens the image that was handed down. `meeting`: this process's own description of the meeting
+/// directory.
 fn open_handed_off(handoff: &HandoffRecord, meeting: OwnedFd) -> Result<Image> {
     let options = OpenImage {
         read_only: handoff.read_only,
@@ -260,7 +261,7 @@ fn open_handed_off(handoff: &HandoffRecord, meeting: OwnedFd) -> Result<Image> {
     Ok(Image::open_handed_off(image, region, meeting, &options)?)
 }
 
-/// What the program has open.
+/// The program's open files and directories.
 fn open_files(
     thread: &Thread<'static, Direct>,
     process: &Process<'static, Direct>,
@@ -284,7 +285,7 @@ fn open_files(
     Ok(open)
 }
 
-/// The path of a directory from the root, without a slash before it.
+/// The path of a directory from the root, without a leading slash.
 fn path_of(thread: &Thread<'static, Direct>, directory: Node) -> Result<PathBuf> {
     let caller = Caller::new(thread, Credentials::kernel_checked(0, 0));
     let mut names = Vec::new();
@@ -317,19 +318,19 @@ fn path_of(thread: &Thread<'static, Direct>, directory: Node) -> Result<PathBuf>
     Ok(names.iter().rev().map(|name| Path::new(std::ffi::OsStr::from_bytes(name))).collect())
 }
 
-/// Puts descriptors of the mount in place of those that only the library knows.
+/// Replaces placeholders of the library by descriptors of the mount.
 fn reopen(open: &[InheritedFile], mount: &Path) -> Result<()> {
     for (index, file) in open.iter().enumerate() {
         let target = file.descriptor as RawFd;
-        let failed = || format!("cannot open descriptor {target} anew through the mount");
-        // Those that shared a position go on sharing one.
+        let failed = || format!("cannot reopen descriptor {target} through the mount");
+        // Descriptors that shared a file offset continue to share one.
         let earlier = open[..index].iter().find(|earlier| earlier.description == file.description);
         let opened = match earlier {
             Some(earlier) => duplicate(earlier.descriptor as RawFd),
             None => open_anew(file, mount),
         };
         let opened = opened.with_context(failed)?;
-        // SAFETY: two descriptors, of which the second is a placeholder that stood for the file.
+        // SAFETY: two open descriptors; the second is the file's placeholder.
         if unsafe { libc::dup2(opened.as_raw_fd(), target) } < 0 {
             return Err(std::io::Error::last_os_error()).with_context(failed);
         }
@@ -349,7 +350,7 @@ fn open_anew(file: &InheritedFile, mount: &Path) -> std::io::Result<OwnedFd> {
     };
     let name = CString::new(name.into_os_string().into_vec())?;
     let flags = file.flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_TMPFILE & !libc::O_DIRECTORY);
-    // SAFETY: a terminated path; the new descriptor is ours alone.
+    // SAFETY: a terminated path; the new descriptor belongs to this function.
     let opened = unsafe {
         let fd = libc::open(name.as_ptr(), flags | libc::O_CLOEXEC);
         if fd < 0 {
@@ -364,11 +365,11 @@ fn open_anew(file: &InheritedFile, mount: &Path) -> std::io::Result<OwnedFd> {
     Ok(opened)
 }
 
-/// The server of the mount, before it is a process of its own.
+/// The server of the mount, before its own process exists.
 struct Server<'o> {
     handoff: HandoffRecord,
     image: &'static Image,
-    /// The slot in which it keeps the program's descriptions open.
+    /// The slot in which it keeps the program's open file descriptions.
     process: u32,
     device: OwnedFd,
     foreign: Vec<RawFd>,
@@ -376,8 +377,8 @@ struct Server<'o> {
 }
 
 impl Server<'_> {
-    /// Starts it, as a child of nobody whom the program would know. Comes back with the device, and the pipe on which the server learns that it is
-    /// mounted, and of the directories that were made for that.
+    /// Starts the server in a process that is not a child of the program. Returns the device, and
+    /// the pipe on which the server receives the directories that were created, once it is mounted.
     fn start(self) -> Result<(OwnedFd, File)> {
         let device = self.device.try_clone().context("cannot duplicate a descriptor")?;
         let (begun, begin) = std::io::pipe().context("cannot make a pipe")?;
@@ -407,14 +408,14 @@ impl Server<'_> {
                 // SAFETY: waits for the child that was just made.
                 unsafe { libc::waitpid(pid, &raw mut status, 0) };
                 if status != 0 {
-                    bail!("the server of the mount does not start");
+                    bail!("the server of the mount did not start");
                 }
             }
         }
         Ok((device, File::from(OwnedFd::from(begin))))
     }
 
-    /// In the process that serves. Its exit code.
+    /// Runs in the process that serves. Returns its exit code.
     fn serve(self, mut begun: File, is_ready: &mut impl Write) -> i32 {
         detach_helper::detach_from_terminal(&self.foreign);
         let Ok(processes) = Processes::new(self.image.fs()) else { return 1 };
@@ -424,7 +425,7 @@ impl Server<'_> {
             return 1;
         }
         let mut made = Vec::new();
-        // Nothing at all: the program could not be mounted for, and has said why.
+        // An empty message: the mount failed, and the program has reported why.
         if begun.read_to_end(&mut made).is_err() || made.is_empty() {
             return 1;
         }

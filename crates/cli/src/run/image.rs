@@ -1,4 +1,4 @@
-//! The image of a run: the one that was named, or a fresh one in memory.
+//! The image of a run: the named one, or a new one in memory.
 
 use super::directory::MountDirectory;
 use crate::arguments::Run;
@@ -13,12 +13,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Smallest image in memory that is made unasked.
+/// Smallest default size of an image in memory.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
-/// What is taken where the system does not say what it has.
+/// Size of an image in memory if the available memory is unknown.
 const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
-/// Opens the image, shared with whoever else uses it; whether it is one in memory.
+/// Opens the image, shared with other processes; the result says whether it is in memory.
 pub fn open(arguments: &Run) -> Result<(Image, bool)> {
     // The limit is the program's.
     let _lifted = Lifted::new();
@@ -35,7 +35,7 @@ fn open_unlimited(arguments: &Run) -> Result<(Image, bool)> {
     Ok((Image::in_memory(&make, &options)?, true))
 }
 
-/// Half of the memory that could be had now: the rest is for the programs.
+/// Half of the available memory; the rest is for the programs.
 fn memory_bytes() -> u64 {
     let available = available_bytes().into_iter().chain(group_bytes()).min();
     available.map_or(MEMORY_BYTES_UNKNOWN, |bytes| bytes / 2).max(MEMORY_BYTES_MIN)
@@ -47,7 +47,7 @@ fn available_bytes() -> Option<u64> {
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
-/// What the control groups that this process is in leave it, those above included.
+/// The memory that the control groups of this process, and those above, leave available.
 fn group_bytes() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
@@ -59,7 +59,8 @@ fn group_bytes() -> Option<u64> {
     own.ancestors().take_while(|directory| directory.starts_with("/sys/fs/cgroup")).filter_map(left).min()
 }
 
-/// That a path below the mount (with a slash before it) is a directory which this user may enter.
+/// Checks that a path below the mount (with a leading slash) is a directory that this user may
+/// enter.
 pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Result<()> {
     let shown = super::directory::normal(&mount.path().join(path.strip_prefix("/").unwrap_or(path)));
     let refused = || format!("cannot start in {}", shown.display());
@@ -82,27 +83,30 @@ pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Re
     result
 }
 
-/// Tells somebody who gets a shell where they are.
+/// Tells the user of a new shell where the image is.
 pub fn announce(image: &Image, is_memory: bool, mount: &Path) {
     if !std::io::stderr().is_terminal() {
         return;
     }
     let size = units::size(image.mapping().length());
     if is_memory {
-        anstream::eprintln!("{size} in memory at {}; gone when the last program of this shell ends", mount.display());
+        anstream::eprintln!(
+            "{size} in memory at {}; deleted when the last program of this shell ends",
+            mount.display()
+        );
     } else {
         anstream::eprintln!("{} at {} ({size})", image.path().display(), mount.display());
     }
 }
 
-/// Refuses to nest: a program sees one mount.
+/// Rejects nesting: a program sees one mount.
 pub fn refuse_nesting() -> Result<()> {
     if let Some(mount) = std::env::var_os("DIRECTFS_IMAGE").and(std::env::var_os("DIRECTFS_MOUNT")) {
         bail!(
-            "this runs under directfs run already, with an image at {}: a program can have one; end that run first",
+            "this command runs under `directfs run` already, with an image at {}: a program can use one image; leave that run first",
             Path::new(&mount).display()
         );
     }
-    ensure!(cfg!(target_arch = "x86_64"), "programs can be served on x86-64 only: use `directfs mount`");
+    ensure!(cfg!(target_arch = "x86_64"), "`directfs run` works on x86-64 only: use `directfs mount`");
     Ok(())
 }

@@ -1,21 +1,25 @@
-//! `directfs run`: a program, and everything that it starts, with an image served inside them.
+//! `directfs run`: runs a program with an image that is served inside it and all its children.
 //!
 //! ```text
-//!  launcher (this process)                          program, and what it starts
+//!  launcher (this process)                          program and its children
 //!  +---------------------------------+   fork,     +----------------------------------+
-//!  | opens the image, lends it       | --exec----> | the preload library finds the    |
-//!  | waits for the program           |             | lent image by inheritance        |
+//!  | opens the image, hands it off   | --exec----> | the preload library finds the    |
+//!  | waits for the program           |             | image in inherited descriptors   |
 //!  | program ended:                  |             +----------------------------------+
-//!  |   nobody has the image: closes  |
-//!  |   somebody does: a keeper stays | --fork----> waits until nobody has it, closes it
+//!  |   no process has the image:     |
+//!  |     closes it                   |
+//!  |   some do: a detach helper      | --fork----> waits for the last one, closes it
 //!  +---------------------------------+
 //! ```
 //!
 //! Invariants:
 //!
-//! - A program either sees the image at the mount directory, or does not start and a line says why.
-//! - When this command returns, the image is left clean, unless somebody whom the program left behind still uses it; then whoever is last leaves it clean.
-//! - To whoever started it this command behaves as the program itself would: exit status, death by a signal, stopping and going on.
+//! - A program sees the image at the mount directory, or does not start and a message gives the
+//!   reason.
+//! - When this command returns, the image is clean, unless background processes of the program
+//!   still use it; then a helper process closes it after the last of them.
+//! - To its caller this command behaves as the program itself would: exit status, death by a
+//!   signal, stopping and continuing.
 
 mod child;
 mod detach_helper;
@@ -39,19 +43,19 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// This command failed, as env(1) and timeout(1) have it.
+/// Exit code if this command failed, as in env(1) and timeout(1).
 pub const EXIT_FAILED: u8 = 125;
-/// The program was found, and cannot be run.
+/// Exit code if the program was found but cannot be executed.
 const EXIT_NOT_RUN: u8 = 126;
-/// The program was not found.
+/// Exit code if the program was not found.
 const EXIT_NOT_FOUND: u8 = 127;
 
-/// Why a program was not started, and the exit code that says so.
+/// Why a program was not started, with an exit code.
 #[derive(Debug)]
 pub struct Failure {
     /// For the caller's shell.
     pub exit_code: u8,
-    /// For people.
+    /// For the user.
     pub error: anyhow::Error,
 }
 
@@ -102,7 +106,7 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     drop(serving);
     let handoff_id = handoff.into_id();
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
-    // What is thrown away needs no order.
+    // An image in memory is deleted, so it needs no clean close.
     if !is_memory {
         detach_helper::leave(image, handoff_id, &foreign)?;
     } else if image.is_handoff_over(handoff_id).unwrap_or(false) {
@@ -111,20 +115,20 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     ended?.repeat(&signals)
 }
 
-/// Where the program starts.
+/// The directory in which the program starts.
 #[derive(Debug)]
 enum Start {
-    /// Where this command was started.
+    /// The directory in which this command was started.
     Here,
-    /// A directory of the system.
+    /// A directory of the host.
     Outside(PathBuf),
-    /// A directory of the mount, as a path below it that begins with a slash.
+    /// A directory of the mount, as a path below it with a leading slash.
     Inside(PathBuf),
 }
 
 impl Start {
     fn choose(arguments: &Run, mount: &MountDirectory) -> Result<Start> {
-        // Where PWD is not to be had, the directory was removed; relative paths lead nowhere then.
+        // Without PWD the directory was removed, and relative paths are invalid.
         let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
         match &arguments.chdir {
             Some(wanted) => {
@@ -160,17 +164,17 @@ impl Start {
             Start::Outside(path) => {
                 command.current_dir(path);
             }
-            // The library sees to it.
+            // The preload library changes the directory.
             Start::Here | Start::Inside(_) => {}
         }
     }
 }
 
-/// What is to be run.
+/// The program to run.
 struct Program {
     name: OsString,
     arguments: Vec<OsString>,
-    /// Its file is in the mount, so that only a program which sees that can find it.
+    /// Its file is in the mount, so only a program with the library finds it.
     is_inside: bool,
 }
 
@@ -183,7 +187,7 @@ impl Program {
         Ok(Program { name: name.clone(), arguments: arguments.to_vec(), is_inside })
     }
 
-    /// The command, with the library in it.
+    /// The command, with the preload library.
     fn command(&self) -> Result<Command, Failure> {
         if !self.is_inside {
             let mut command = match launch::command(&self.name, None) {
@@ -193,14 +197,14 @@ impl Program {
             command.args(&self.arguments);
             return Ok(command);
         }
-        // This program once more, as one that sees the mount.
+        // Runs this program again, with the library.
         let own = own_file()?;
         let mut command = launch::command(own.as_os_str(), None)?;
         command.arg0("directfs").arg("run-inside").arg("--").arg(&self.name).args(&self.arguments);
         Ok(command)
     }
 
-    /// The command for a program into which nothing can be loaded.
+    /// The command for a program that cannot load the library.
     fn fuse_command(&self) -> Result<Command, Failure> {
         let mut command = Command::new(own_file()?);
         command.arg0("directfs").args(["run-static", "--"]).arg(launch::find(&self.name)?).arg(&self.name);
@@ -223,7 +227,7 @@ fn shell() -> OsString {
     std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
 }
 
-/// Runs a program that only a program with the library in it can find.
+/// Executes a program that only a program with the library can find.
 pub fn run_inside(words: &[OsString]) -> Failure {
     let Some((name, arguments)) = words.split_first() else {
         return Failure { exit_code: EXIT_FAILED, error: anyhow::anyhow!("no program is named") };

@@ -1,6 +1,6 @@
-//! A mount namespace of one's own, and in it a directory to mount on where the machine has none.
+//! A private mount namespace, and in it a directory to mount on where the host has none.
 //!
-//! Invariant: nothing that is mounted here is seen outside.
+//! Invariant: nothing that is mounted here is visible outside.
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::Mode;
@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Who may not mount gets a user namespace, in which he may: he is himself there, and nobody else is anybody.
+/// Enters a user namespace if this user may not mount. Only the user's own ids are mapped in it.
 pub fn enter_user_namespace() -> Result<()> {
     if may_mount() {
         return Ok(());
@@ -37,7 +37,7 @@ fn may_mount() -> bool {
     effective.is_some_and(|bits| bits >> SYS_ADMIN & 1 == 1)
 }
 
-/// A mount namespace of this process's own.
+/// Enters a mount namespace of this process's own.
 pub fn enter_mount_namespace() -> Result<()> {
     // SAFETY: this process has one thread.
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) }.context("a mount namespace is refused")?;
@@ -45,14 +45,16 @@ pub fn enter_mount_namespace() -> Result<()> {
     rustix::mount::mount_change("/", flags).context("cannot keep mounts private")
 }
 
-/// Sees to it that there is a directory to mount on; a list, for [`remove_made`], of what was made on the machine itself for that.
+/// Ensures that there is a directory to mount on. Returns the list, for [`remove_made`], of
+/// directories created on the host.
 pub fn make_mount_point(mount: &Path) -> Result<Vec<u8>> {
     let mut made = vec![0];
     if mount.is_dir() {
         return Ok(made);
     }
     let parent = mount.ancestors().find(|path| path.is_dir()).context("the mount directory has no parent")?;
-    // Where everybody makes files, a copy that is read-only would stop programs; and the root cannot be covered.
+    // A read-only copy of a directory in which all users create files would break programs. The
+    // root cannot be covered.
     const STICKY_FOR_ALL: u32 = 0o1002;
     let is_common = fs::metadata(parent)?.mode() & STICKY_FOR_ALL == STICKY_FOR_ALL;
     if is_common || parent == Path::new("/") {
@@ -60,7 +62,7 @@ pub fn make_mount_point(mount: &Path) -> Result<Vec<u8>> {
         for path in missing.into_iter().rev() {
             fs::create_dir(path).with_context(|| {
                 format!(
-                    "cannot make {}, on which the image would be mounted; name another directory with --at",
+                    "cannot make {}, the mount point of the image; name another directory with --at",
                     path.display()
                 )
             })?;
@@ -70,22 +72,22 @@ pub fn make_mount_point(mount: &Path) -> Result<Vec<u8>> {
         return Ok(made);
     }
     mount_tmpfs_over(parent)
-        .with_context(|| format!("cannot make {} seem to have the mount directory in it", parent.display()))?;
+        .with_context(|| format!("cannot add the mount directory to {} in a private namespace", parent.display()))?;
     fs::create_dir_all(mount)?;
     let flags = MountFlags::BIND | MountFlags::RDONLY;
     rustix::mount::mount_remount(parent, flags, "").with_context(|| format!("cannot protect {}", parent.display()))?;
     Ok(made)
 }
 
-/// Removes the directories that were made on the machine.
+/// Removes the directories that were created on the host.
 pub fn remove_made(made: &[u8]) {
     for path in made.split(|&byte| byte == 0).filter(|path| !path.is_empty()).rev() {
-        // Whoever put something there meanwhile keeps it.
+        // A directory that is not empty any more stays.
         let _ = fs::remove_dir(PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
     }
 }
 
-/// Puts a directory in memory over one, with all that is in that one.
+/// Mounts a tmpfs over a directory, with all entries of the directory in it.
 fn mount_tmpfs_over(directory: &Path) -> Result<()> {
     const ENTRIES_MAX: usize = 1000;
     let old = fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(directory)?;
@@ -93,7 +95,7 @@ fn mount_tmpfs_over(directory: &Path) -> Result<()> {
     let below = PathBuf::from(format!("/proc/self/fd/{}", old.as_raw_fd()));
     let entries: Vec<_> = fs::read_dir(&below)?.collect::<Result<_, _>>()?;
     if entries.len() > ENTRIES_MAX {
-        bail!("it has more than {ENTRIES_MAX} entries; name another directory with --at");
+        bail!("it has more than {ENTRIES_MAX} entries; name another mount directory with --at");
     }
     let mode = format!("mode={:o}", metadata.mode() & 0o7777);
     let mode = std::ffi::CString::new(mode)?;

@@ -1,10 +1,10 @@
-//! Compares every call and flag of docs/posix.md, made by a real process on tmpfs, on ext4, on a mount
-//! with and without the kernel's cache, and under `directfs run`. All must give the same answers
-//! and leave the same tree, except for the differences listed in the table of calls.
+//! Compares every call and flag of docs/posix.md, made by a real process on tmpfs, on ext4, on a
+//! mount with and without the kernel's cache, and under `directfs run`. All must give the same
+//! answers and leave the same tree, except for the differences listed in the table of calls.
 //!
 //! The calls are in `calls.txt`; `calls.c` makes them and documents their syntax. Each section of
-//! the table has the name of a row in part 1 of docs/posix.md, and each row has a section, so that both
-//! are complete.
+//! the table has the name of a row in part 1 of docs/posix.md, and each row has a section, so that
+//! both are complete.
 //!
 //! Differences follow `||`: `|| tmpfs: EOPNOTSUPP; mount: ENOSYS` lists the systems with another
 //! answer than the common one. A listed difference that does not occur is a failure, as is one that
@@ -25,7 +25,7 @@ use support::{can_mount, directfs, stderr, stdout};
 const DIRECTORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/posix");
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/posix.md");
 
-/// The answers of a system, by line of the table. A section's first line has its tree.
+/// The answers of a system, by line of the table. A section's first line holds its tree.
 type Answers = BTreeMap<usize, Vec<String>>;
 
 /// A line of the table.
@@ -66,7 +66,8 @@ impl<'t> Table<'t> {
     }
 }
 
-/// The first cells of the tables in a part of docs/posix.md whose first column has one of these names.
+/// The first cells of the tables in a part of docs/posix.md whose first column has one of these
+/// names.
 fn rows<'d>(document: &'d str, from: &str, to: &str, columns: &[&str]) -> BTreeSet<&'d str> {
     let start = document.find(from).expect("the document has that part");
     let end = document[start..].find(to).map_or(document.len(), |end| start + end);
@@ -86,7 +87,7 @@ fn rows<'d>(document: &'d str, from: &str, to: &str, columns: &[&str]) -> BTreeS
     rows
 }
 
-/// The program that makes the calls; none without a compiler.
+/// The program that performs the calls; none without a compiler.
 fn caller(scratch: &Path) -> Option<PathBuf> {
     let binary = scratch.join("calls");
     let mut compiler = Command::new("cc");
@@ -120,7 +121,7 @@ impl Scene {
         answers(system, &output)
     }
 
-    /// On a directory of the machine; none if it is on another type of file system.
+    /// The answers on a directory of the host; none if its file system has another type.
     fn on_machine(&self, system: &str, parent: &Path, magic: u64) -> Option<Answers> {
         let found = rustix::fs::statfs(parent).unwrap().f_type as u64;
         if found != magic {
@@ -250,7 +251,7 @@ fn what_differs_under_run_is_in_the_document() {
     assert_same(&rows(&document, "\n## 4.", "\n## 5.", &["row of part 1"]), &sections, "part 4");
 }
 
-/// Only under `run`: on a mount it would take ten minutes.
+/// Only under `run`: on a mount it takes ten minutes.
 #[test]
 #[ignore = "ten million files: some minutes, and 7 GiB of memory"]
 fn a_directory_holds_ten_million_names() {

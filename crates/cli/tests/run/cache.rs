@@ -1,4 +1,4 @@
-//! Where the preload library comes from: no user but root can change what a run of root's loads.
+//! The location of the preload library: only root can change what a run of root loads.
 
 use crate::support::{scratch, stderr, stdout};
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 const NOBODY: u32 = 65534;
 
-/// A scratch directory that every user reaches, with a home of another user in it.
+/// A scratch directory that every user can search, with a home of another user in it.
 fn other_home() -> Option<(tempfile::TempDir, PathBuf)> {
     if rustix::process::geteuid().as_raw() != 0 {
         eprintln!("\n*** SKIPPED: only root can be given the home of another user ***\n");
@@ -40,7 +40,7 @@ fn as_nobody(script: &str, directory: &Path) {
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
-/// The library of a run that printed its path. Each component is root's, and no user but root can
+/// Checks a run that printed the library's path: each component belongs to root, and only root can
 /// rename it.
 fn assert_library_is_of_root(output: &Output) {
     let said = stdout(output);
@@ -70,7 +70,7 @@ fn root_takes_no_library_from_a_directory_that_another_user_can_rename() {
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     let library = PathBuf::from(output.next().unwrap().unwrap());
-    // The owner of the home puts another library in place, and a new program of the run loads it.
+    // The owner of the home replaces the library, if it is there, and the run starts a new program.
     if let Ok(below) = library.strip_prefix(&home) {
         let directory = below.parent().unwrap().display();
         let script = format!("mv .cache old; mkdir -p {directory}; cp {} {}", evil.display(), below.display());
@@ -88,7 +88,7 @@ fn root_takes_no_library_that_another_user_has_put_in_place() {
     let Some((directory, home)) = other_home() else { return };
     let output = run(&home, "echo $DIRECTFS_RUN").output().unwrap();
     assert_library_is_of_root(&output);
-    // A cache of root's, moved to where it is looked for, with a library of the other user.
+    // A directory of root's in the place of the cache, with a library of the other user.
     let name = Path::new(stdout(&output).trim_end()).file_name().unwrap().to_owned();
     let cache = home.join(".cache/directfs");
     fs::create_dir(&cache).unwrap();

@@ -1,4 +1,5 @@
-//! What calls cost under `directfs run` beside tmpfs: the same compiled program, in one run. Figures, no assertions: a busy machine distorts them.
+//! Durations of calls under `directfs run` and on tmpfs: the same compiled program, in one test.
+//! Nothing is asserted, because a busy machine distorts durations.
 
 use crate::support::{directfs, scratch, stderr, stdout};
 use std::path::Path;

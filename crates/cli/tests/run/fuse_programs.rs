@@ -1,4 +1,5 @@
-//! Programs into which nothing can be loaded: they see the image by a mount of their own, or are refused with a line.
+//! Programs that cannot load the preload library see the image through a private mount, or are
+//! refused with a message.
 
 use crate::support::{can_mount, copy_program, directfs, image_in, scratch, stderr, stdout};
 use std::fs;
@@ -9,7 +10,7 @@ use std::process::{Command, Output};
 
 const NOBODY: u32 = 65534;
 
-/// Compiles the program of the kit in a way; none, loudly, where that cannot be.
+/// Compiles the kit's program with these arguments; none, with a message, if that fails.
 fn compiled(directory: &Path, arguments: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/fuse_program.c");
     let binary = directory.join("fuse_program");
@@ -21,7 +22,7 @@ fn compiled(directory: &Path, arguments: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// What such a program does is what it does anywhere, however it is started.
+/// The program does its usual work, however it is started.
 fn assert_sees_the_image(directory: &Path, program: &Path) {
     let image = image_in(directory);
     let image = image.to_str().unwrap();
@@ -66,7 +67,8 @@ fn a_static_program_sees_the_image_by_a_mount_of_its_own() {
 #[test]
 fn a_program_of_another_c_library_sees_the_image_by_a_mount_of_its_own() {
     let directory = scratch();
-    // The usual one by a name that nobody knows: as different as another one to whoever looks at the name.
+    // The usual loader under an unknown name counts as another loader, because only the name is
+    // compared.
     let loader = directory.path().join("ld-other.so.1");
     let _ = copy_program("/lib64/ld-linux-x86-64.so.2", &loader);
     let option = format!("-Wl,--dynamic-linker={}", loader.display());
@@ -77,7 +79,7 @@ fn a_program_of_another_c_library_sees_the_image_by_a_mount_of_its_own() {
     }
 }
 
-/// `directfs run` by a user without privileges, who has a cache of his own.
+/// Runs `directfs run` as a user without privileges, with a cache of its own.
 fn as_nobody(directory: &Path, arguments: &[&str]) -> Option<Output> {
     if rustix::process::geteuid().as_raw() != 0 {
         eprintln!("\n*** SKIPPED: only root can become another user ***\n");
@@ -118,7 +120,7 @@ fn users_share_an_image_that_both_may_write_and_no_other() {
     let mut root = Command::new(env!("CARGO_BIN_EXE_directfs"));
     let mut root = root.args(open).stdin(std::process::Stdio::piped()).spawn().unwrap();
     let _held = root.stdin.take();
-    // It has the image as soon as others cannot have it alone.
+    // The program has the image once an exclusive open fails.
     let is_taken = || {
         let alone = posix::image::OpenImage {
             exclusive: true,
@@ -137,7 +139,7 @@ fn users_share_an_image_that_both_may_write_and_no_other() {
     assert_eq!(stdout(&output), format!("0\n{NOBODY}\n"), "{}", stderr(&output));
     drop(_held);
     assert!(root.wait().unwrap().code().is_some());
-    // And the other way round: root comes to an image that the user opened first.
+    // The other order: root opens an image that the user opened first.
     if !users_can_share() {
         let output = as_nobody(directory.path(), &["--image", name, "--", "true"]).unwrap();
         assert_eq!(output.status.code(), Some(125));
@@ -150,7 +152,7 @@ fn users_share_an_image_that_both_may_write_and_no_other() {
     assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
 }
 
-/// Whether users other than root can make what the users of an image share.
+/// Whether users other than root can create what the users of an image share.
 fn users_can_share() -> bool {
     let mode = fs::metadata("/dev/shm").unwrap().permissions().mode();
     if mode & 0o002 == 0 {
@@ -159,7 +161,7 @@ fn users_can_share() -> bool {
     mode & 0o002 != 0
 }
 
-/// Work of all kinds: programs of a compiler's, children, archives, databases, libraries of the mount.
+/// Work of all kinds: compiled programs, children, archives, databases, libraries of the mount.
 #[test]
 fn a_user_without_privileges_does_real_work() {
     let directory = scratch();
@@ -205,13 +207,13 @@ fn a_program_that_changes_the_user_is_refused() {
     let Some(output) = as_nobody(directory.path(), &["--", privileged, "--help"]) else { return };
     assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
     assert!(stderr(&output).contains("set-user-ID"), "{}", stderr(&output));
-    // In the middle of a script, where it is given something in the mount.
+    // Also within a script, with a path of the mount as argument.
     let script = format!("{privileged} --help $DIRECTFS_MOUNT/file; echo status $?");
     let Some(output) = as_nobody(directory.path(), &["--", "sh", "-c", &script]) else { return };
     assert!(stdout(&output).contains("status 126"), "{}{}", stdout(&output), stderr(&output));
 }
 
-/// A run by root, which becomes another user on the way, with the cache in a directory that has this mode.
+/// A run by root which becomes another user; the cache is in a directory with this mode.
 fn as_root_then_nobody(directory: &Path, cache_mode: u32, script: &str) -> Option<Output> {
     let can = rustix::process::geteuid().as_raw() == 0
         && Command::new("setpriv").arg("--version").output().is_ok_and(|output| output.status.success());
@@ -240,7 +242,7 @@ fn a_program_that_goes_on_as_another_user_sees_the_mount_with_that_users_rights(
          {BECOME_NOBODY} sh -c 'cat all; cat mine || echo refused; echo own >tmp/own; id -u; cat tmp/own' 2>/dev/null; \
          stat -c %u tmp/own; {BECOME_NOBODY} env -i /bin/cat $DIRECTFS_MOUNT/tmp/own"
     );
-    // Where nobody else gets to root's own cache, the library lies elsewhere.
+    // If other users cannot read root's cache, the library is elsewhere.
     for cache_mode in [0o755, 0o700] {
         let Some(output) = as_root_then_nobody(directory.path(), cache_mode, &script) else { return };
         let wanted = format!("text\nrefused\n{NOBODY}\nown\n{NOBODY}\nown\n");

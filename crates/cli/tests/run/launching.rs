@@ -1,4 +1,5 @@
-//! Starting and ending: to whoever types `directfs run COMMAND` it behaves like the command itself, and the image is left clean.
+//! Start and end: `directfs run COMMAND` behaves as the command itself, and the image is left
+//! clean.
 
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
 use std::fs::{self, File};
@@ -25,15 +26,16 @@ fn assert_clean(image: &Path) {
     assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
 }
 
-/// Whoever ran the tests may have had hangups and interrupts ignored (a shell does so for what it runs in the background), and that is inherited.
+/// Restores default actions: the tests may inherit ignored hangups and interrupts, for example from
+/// a shell that runs them in the background.
 fn heed_signals() {
     for number in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
-        // SAFETY: sets the default, which every test expects.
+        // SAFETY: sets the default action, which every test expects.
         unsafe { libc::signal(number, libc::SIG_DFL) };
     }
 }
 
-/// Reads a line, byte by byte so that nothing behind it is taken.
+/// Reads a line byte by byte, so that nothing behind it is consumed.
 fn line(from: &mut impl Read) -> String {
     let mut text = String::new();
     let mut byte = [0];
@@ -80,7 +82,7 @@ fn signals_sent_to_the_launcher_reach_the_command() {
     for (number, status) in [(libc::SIGUSR1, Some(9)), (libc::SIGTERM, None), (libc::SIGHUP, None)] {
         let mut command = start(&["--image", image.to_str().unwrap(), "--", "sh", "-c", script]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // Held, since waiting would close it, and the command would read its end.
+        // Kept open: `wait` would close it, and the command would see end of file.
         let _input = child.stdin.take();
         let mut output = child.stdout.take().unwrap();
         assert_eq!(line(&mut output), "ready");
@@ -120,10 +122,10 @@ fn a_background_child_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() 
     assert_eq!(stdout(&output), "done\n", "the command's end is the run's end");
     let busy = directfs(&["mkfs", image_name, "--size", "16M", "--force"]);
     assert!(!busy.status.success() && stderr(&busy).contains("in use"), "{}", stderr(&busy));
-    // Others can use it meanwhile.
+    // Other processes can use the image meanwhile.
     assert_eq!(run(&["--image", image_name, "--", "true"]).status.code(), Some(0));
     drop(release);
-    // Who opens it alone waits for the others to go, which they do now.
+    // An exclusive open waits for the other users, which end now.
     let patient =
         posix::image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(60), ..Default::default() };
     let opened = posix::image::Image::open(&image, &patient).unwrap();
@@ -146,8 +148,8 @@ fn what_is_in_memory_leaves_nothing_behind() {
     assert!(!runtime.exists(), "{}", runtime.display());
 }
 
-/// The runtime directory of a process whose working directory is in the mount: the kernel's is a
-/// removed directory below it.
+/// The runtime directory of a process whose working directory is in the mount: for the kernel it is
+/// a removed directory below the runtime directory.
 pub fn runtime_directory_of(process: &str) -> PathBuf {
     let void = fs::read_link(format!("/proc/{process}/cwd")).unwrap();
     let runtime = void.ancestors().nth(2).expect("two directories above").to_owned();
@@ -169,7 +171,7 @@ impl Terminal {
             libc::openpty(&raw mut master, &raw mut slave, std::ptr::null_mut(), std::ptr::null(), std::ptr::null())
         };
         assert_eq!(made, 0);
-        // SAFETY: two new descriptors, ours alone.
+        // SAFETY: two new descriptors that belong to this function.
         let (master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
         let end = || Stdio::from(slave.try_clone().unwrap());
         command.stdin(end()).stdout(end()).stderr(end());
@@ -188,7 +190,7 @@ impl Terminal {
         self.master.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Reads until that comes.
+    /// Reads until `wanted` appears.
     fn expect(&mut self, wanted: &str) {
         let mut seen = Vec::new();
         let mut byte = [0];
@@ -289,7 +291,7 @@ fn an_image_in_exclusive_use_is_refused() {
     assert!(stderr(&output).contains("cache=0"), "{}", stderr(&output));
 }
 
-/// The DRAM region's file of an image in use: the superblock names its directory.
+/// The file of the DRAM region of an image in use: the superblock names its directory.
 fn region_of(image: &Path) -> PathBuf {
     const NAME_OFFSET: u64 = 256;
     let mut name = [0; 8];
@@ -329,7 +331,7 @@ fn what_becomes_another_c_library_on_the_way_is_refused() {
         eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
         return;
     }
-    // The C library with another build-id: nobody has looked for its calls.
+    // A C library with an unknown build-id: its calls are not analysed.
     let library = directory.path().join("libc.so.6");
     let Ok(mut bytes) = fs::read("/lib/x86_64-linux-gnu/libc.so.6") else {
         eprintln!("\n*** SKIPPED: the C library is elsewhere ***\n");
@@ -356,7 +358,7 @@ fn a_mount_and_programs_with_the_image_inside_them_see_each_others_changes_at_on
     let (image_name, mount_name) = (image.to_str().unwrap(), mount.to_str().unwrap());
     let mounted = directfs(&["mount", image_name, mount_name, "-o", "cache=0"]);
     assert!(mounted.status.success(), "{}", stderr(&mounted));
-    // A shell that does what it is told, one line at a time.
+    // A shell that executes one line at a time.
     let mut command = start(&["--image", image_name, "-C", "/mnt/directfs", "--", "sh", "-c"]);
     command.arg("while read -r line; do eval \"$line\"; echo \"done $?\"; done");
     let mut inside = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -394,7 +396,7 @@ fn a_mount_and_programs_with_the_image_inside_them_see_each_others_changes_at_on
         fs::remove_file(path("directory/link")).unwrap();
         assert_eq!(tell("rmdir directory; rm again; ls"), ["done 0"]);
         assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
-        // What one side has open and the other removes is still there for the one who has it.
+        // A file that one side has open and the other removes stays usable for the first.
         let mut kept = File::options().read(true).write(true).create(true).truncate(false).open(path("kept")).unwrap();
         assert_eq!(tell("echo kept >>kept; rm kept"), ["done 0"]);
         let mut content = String::new();
@@ -408,7 +410,7 @@ fn a_mount_and_programs_with_the_image_inside_them_see_each_others_changes_at_on
     assert_clean(&image);
 }
 
-/// This program asks for the room on a file system by an instruction of its own, as programs in Rust may do.
+/// The program calls statfs with an inline syscall, as Rust programs may do.
 #[test]
 fn a_program_that_bypasses_the_c_library_works_on_files_of_the_mount() {
     let script = format!(

@@ -1,14 +1,14 @@
 //! `directfs run` with real programs.
 //!
-//! - `launching`: how programs start and end
-//! - `programs`: what they do, compared with the same on tmpfs
-//! - `fuse_programs`: those into which nothing can be loaded
-//! - `cache`: where the preload library comes from
-//! - `storm`: those that are killed
-//! - `truncation`: images that are truncated under them
-//! - `sharing`: copies without copying
+//! - `launching`: start and end of programs
+//! - `programs`: their work, compared with the same on tmpfs
+//! - `fuse_programs`: programs that cannot load the preload library
+//! - `cache`: the location of the preload library
+//! - `storm`: processes that are killed
+//! - `truncation`: images that are truncated in use
+//! - `sharing`: copies that share blocks
 //! - `neighbours`: other users, namespaces, and copies of an image
-//! - `figures`: what calls cost
+//! - `figures`: durations of calls
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,4 @@
-//! What is held apart: other users, other namespaces, copies of an image, and a process that lost
-//! its place.
+//! Isolation: other users, other namespaces, copies of an image, and a process that lost its slot.
 
 use crate::launching::runtime_directory_of;
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
@@ -12,10 +11,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-/// A user that owns nothing here.
+/// A user without files here.
 const STRANGER: &str = "65534";
 
-/// A shell in a run that does as it is told.
+/// A shell in a run that executes one line at a time.
 struct Shell {
     child: Child,
     orders: Option<ChildStdin>,
@@ -31,7 +30,7 @@ impl Shell {
         Shell { child, orders, answers }
     }
 
-    /// What commands print, error output included.
+    /// The output of commands, standard error included.
     fn tell(&mut self, commands: &str) -> String {
         let orders = self.orders.as_mut().unwrap();
         writeln!(orders, "{{ {commands}\n}} 2>&1; echo; echo END").unwrap();
@@ -57,7 +56,7 @@ fn assert_sound(image: &Path) {
     assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
 }
 
-/// Whether a program works as root does; if not, says loudly that a test is skipped.
+/// Whether a program works as it does for root; if not, prints that the test is skipped.
 fn can(test: &str, probe: &[&str]) -> bool {
     let works = Command::new(probe[0]).args(&probe[1..]).output().is_ok_and(|output| output.status.success());
     if !works {
@@ -81,7 +80,7 @@ fn an_image_and_its_copy_are_used_at_the_same_time() {
     fs::copy(&image, &copy).unwrap();
     let mut second = Shell::start(&copy);
     assert_eq!(second.tell("rm f1; echo copy >f2; ls"), "f2\nf3");
-    // The third process that opens an image finds the region of that image, and no other.
+    // The third process that opens an image finds the region of that image.
     let mut third = Shell::start(&image);
     assert_eq!(third.tell("cat f1 f2; echo third >f4; ls"), "original\noriginal\nf1\nf2\nf3\nf4");
     assert_eq!(first.tell("cat f4"), "third");
@@ -102,7 +101,7 @@ fn a_child_in_a_pid_namespace_keeps_its_slot_and_its_locks() {
     let directory = scratch();
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
-    // Both are process 1 in their namespaces, and 2 and 3 ..., as are processes outside.
+    // Both have the process ids 1, 2, 3 ... of their namespaces, as do processes outside.
     let child = "exec 9>held; flock 9; : >begun; for i in $(seq 100); do : >n; mv n o; rm o; done; \
                  while [ ! -e stop ]; do :; done; echo kept >&9; cat held";
     for name in ["one", "two"] {
@@ -113,7 +112,7 @@ fn a_child_in_a_pid_namespace_keeps_its_slot_and_its_locks() {
         shell.tell(&format!("unshare --pid --fork --mount-proc sh -c '{script}' >{name}.out 2>&1 &"));
         shell.tell(&format!("while [ ! -e {name}.begun ]; do :; done"));
     }
-    // Deaths and births make others look for the dead.
+    // Starts and ends of processes make the others check for dead ones.
     let stolen = shell.tell(
         "for i in $(seq 200); do /bin/true; : >t.$i; rm t.$i; \
          flock -n one.held true && echo stolen; flock -n two.held true && echo stolen; done",
@@ -155,7 +154,7 @@ fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mo
     let made = fs::write(behind("cwd/made"), "").unwrap_err();
     assert_eq!(made.raw_os_error(), Some(libc::ENOENT), "and nothing can be made there");
     for fd in ["fd/5", "fd/6", "fd/7"] {
-        // As root, too: content that is not there must not pass for an empty file.
+        // The same as root: unreachable content must not look like an empty file.
         let opened = fs::File::open(behind(fd));
         assert!(opened.is_err() || opened.unwrap().metadata().unwrap().is_dir(), "{fd} can be opened");
         assert!(fs::read(behind(fd)).is_err(), "{fd} can be read");
@@ -168,7 +167,7 @@ fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mo
 fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     let directory = scratch();
     let image = image_in(directory.path());
-    // The same names outside, where the shell was started.
+    // The same names on the host, where the shell was started.
     let host = directory.path().join("host");
     fs::create_dir_all(host.join("precious")).unwrap();
     fs::write(host.join("precious/file"), "precious").unwrap();
@@ -179,7 +178,7 @@ fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     let mut shell = Shell { child, orders, answers };
     shell.tell("cd $DIRECTFS_MOUNT; mkdir precious; : >precious/inside; exec 5<precious/inside");
     let opened = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
-    // Another process takes them for dead: their slots get another owner.
+    // Another process takes the shell for dead: its slots get another owner.
     let (dram, layout) = (opened.fs().dram(), opened.fs().dram().layout);
     let mut taken = 0;
     for slot in 0..16 {
@@ -200,7 +199,7 @@ fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     }
     assert_eq!(fs::read_to_string(host.join("precious/file")).unwrap(), "precious");
     assert_eq!(fs::read_dir(&host).unwrap().count(), 1, "nothing was made outside");
-    // Of the process's own files outside nothing is lost.
+    // The process's files on the host are unharmed.
     assert_eq!(shell.tell(&format!("read line <{}; echo $line", host.join("precious/file").display())), "precious");
     shell.end();
     drop(opened);
@@ -237,7 +236,7 @@ fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
     let read = as_stranger("timeout", &["2", "cat", fifo.to_str().unwrap()]);
     assert!(stderr(&read).contains("Permission denied"), "even by its full name: {}{}", stdout(&read), stderr(&read));
     assert_eq!(shell.tell("timeout 5 head -1 secret"), "content");
-    // Programs of other users that root has started in the same run do meet there.
+    // Programs of other users that root started in the same run can use the FIFO.
     let stranger = format!("setpriv --reuid {STRANGER} --clear-groups");
     shell.tell("chmod 777 .; mkfifo open; chmod 666 open");
     assert_eq!(
@@ -265,7 +264,8 @@ fn nobody_can_take_the_name_of_a_runtime_directory_first() {
     shell.tell("true");
     let before = PathBuf::from(format!("/dev/shm/directfs-{}", name(&image)));
     assert!(before.join("region").exists());
-    // All of the run dies, and another user puts something in the place that the superblock still names.
+    // All processes of the run die. Another user then creates a directory at the path that the
+    // superblock still names.
     let launcher = shell.child.id() as i32;
     // SAFETY: a child of this test that was not waited for.
     unsafe { libc::kill(launcher, libc::SIGKILL) };

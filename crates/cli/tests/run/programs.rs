@@ -1,11 +1,15 @@
-//! Programs as they come, doing real work in the mount: standard output and the tree that they leave are those of the same work on tmpfs, byte for byte.
+//! Unmodified programs do real work in the mount. Their standard output and tree are byte for byte
+//! those of the same work on tmpfs.
 //!
-//! Each script in `scripts` runs twice in a directory of the same name: first in a real one on tmpfs, which is then moved away, and again with an image
-//! there. So all paths agree, and what went past the image would be seen: the name must not be there afterwards.
+//! Each script in `scripts` runs twice in a directory of the same name: in a real one on tmpfs,
+//! which is then moved away, and again with an image there. So all paths agree, and a write that
+//! bypasses the image is noticed: the name must not exist afterwards.
 //!
-//! A script's head says what it needs (`# needs: git cc`), and of which files the content is its own at each run (`# free: .git/index`, with `*` for
-//! anything), or which files are left out of the comparison (`# ignored: target/*`). `$KIT` is a directory of the system with what scripts share. With DIRECTFS_TEST_WAY=mount the scripts run through a mount instead: a check of
-//! the scripts themselves.
+//! A script's head lists the programs that it needs (`# needs: git cc`), files whose content
+//! differs at each run (`# free: .git/index`, with `*` as a wildcard), and files that are not
+//! compared (`# ignored: target/*`). `$KIT` is a host directory with files that scripts share. With
+//! DIRECTFS_TEST_WAY=mount the scripts run through a mount instead, which checks the scripts
+//! themselves.
 
 use crate::support::{directfs, scratch, stderr, stdout};
 use crate::tree;
@@ -39,7 +43,7 @@ impl Script {
         Script { name, needs: words("# needs:"), free: words("# free:"), ignored: words("# ignored:"), path }
     }
 
-    /// What it needs and this machine lacks.
+    /// The first needed program that this machine lacks.
     fn missing(&self) -> Option<&String> {
         let path = path();
         let is_there = |program: &str| std::env::split_paths(&path).any(|place| place.join(program).exists());
@@ -57,24 +61,24 @@ impl Script {
         tree::differences(&kept(wanted), &kept(found), |path| any(&self.free, path))
     }
 
-    /// The script as a command in that directory, with an environment of its own.
+    /// The script as a command in that directory, with a fixed environment.
     fn command(&self, mut command: Command, home: &Path) -> Command {
         command.arg(&self.path).env_clear().stdin(Stdio::null()).env("PATH", path()).env("HOME", home);
         command.env("KIT", Path::new(DIRECTORY).join("kit")).env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
-        // A group of its own: what it leaves behind is ended with it.
+        // A process group of its own, which is killed at the end with all background processes.
         command.process_group(0);
         command
     }
 }
 
-/// Where scripts find programs: the same for everybody, and the toolchain that builds these tests.
+/// The directories of programs: the usual ones, and the toolchain that builds these tests.
 fn path() -> std::ffi::OsString {
     let usual = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/go/bin"].map(Path::new);
     let toolchain = Path::new(env!("CARGO")).parent().unwrap();
     std::env::join_paths(std::iter::once(toolchain).chain(usual)).unwrap()
 }
 
-/// `*` stands for anything.
+/// Matches a pattern in which `*` stands for any text.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     match pattern.split_first() {
         None => text.is_empty(),
@@ -123,7 +127,7 @@ fn compare(name: &'static str) {
     let found = if std::env::var_os("DIRECTFS_TEST_WAY").is_some_and(|way| way == "mount") {
         through_mount(&script, &image, &work, &home)
     } else {
-        // A script that hangs is ended, and what is left of it with it.
+        // A script that hangs is killed with all its processes.
         let mut run = Command::new("timeout");
         run.args(["--kill-after=5", "300", env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
             .arg(&image)

@@ -1,4 +1,5 @@
-//! Copies inside one call: those that share blocks (`cp --reflink`) and what becomes of space and content, and those between its files and the kernel's.
+//! Copies by one call: those that share blocks (`cp --reflink`), with their effect on space and
+//! content, and copies between files of the image and of the host.
 
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
 
@@ -25,7 +26,7 @@ fn a_reflinked_copy_takes_no_room_and_keeps_its_content() {
          seq 300000 | cmp - two; rm one; seq 300000 | cmp - two; echo good",
     );
     assert_eq!(said, "good\n");
-    // What was left is what the next one finds.
+    // The next check sees the image as it was left.
     let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
     assert_eq!(check.status.code(), Some(0), "{}", stdout(&check));
     let said = script(
@@ -33,7 +34,7 @@ fn a_reflinked_copy_takes_no_room_and_keeps_its_content() {
         "seq 300000 | cmp - two; cp --reflink=always two three; cp --reflink=always two four; : >two
          seq 300000 | cmp - three; rm three two; seq 300000 | cmp - four; rm four; used",
     );
-    // A file had 480 blocks; what is left are pages and dentries of the directory.
+    // A file had 480 blocks; the rest are pages and dentries of the directory.
     let used = |text: &str| text.trim().parse::<u64>().unwrap();
     let fresh = scratch();
     let before = used(&script(&image_in(fresh.path()), "used"));

@@ -1,4 +1,5 @@
-//! Death at any instant: processes that do random things with the same files, one of which is killed every few milliseconds.
+//! Death at any instruction: processes perform random operations on the same files, and one of them
+//! is killed every few milliseconds.
 
 use crate::support::{directfs, scratch, stderr, stdout};
 use std::path::{Path, PathBuf};
@@ -6,7 +7,7 @@ use std::process::Command;
 
 const WORKERS: &str = "8";
 
-/// A program of the kit; none, loudly, where nothing compiles it.
+/// Compiles a program of the kit; none, with a message, without a compiler.
 fn build(directory: &Path, name: &str) -> Option<PathBuf> {
     let binary = directory.join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit").join(name).with_extension("c");
@@ -55,13 +56,13 @@ fn assert_sound(image: &str) {
     assert!(stdout(&check).contains("0 errors, 0 warnings"), "{}", stdout(&check));
 }
 
-/// After deaths in the middle of operations the next one to open the image recovers it.
+/// After deaths inside operations the next process that opens the image recovers it.
 #[test]
 fn killed_processes_damage_neither_the_others_nor_the_image() {
     storm(40, 1, false);
 }
 
-/// Of some 1000 deaths one lets its parent see something that is half done, unless that is put in order as soon as it has waited.
+/// Without recovery at wait, about one of 1000 deaths shows the parent a half-done operation.
 #[test]
 fn what_a_killed_process_was_doing_is_over_when_its_parent_has_waited_for_it() {
     let directory = scratch();

@@ -1,4 +1,4 @@
-//! What a tree of files is, read by the kernel or out of an image that nobody uses, without the code under test.
+//! A tree of files as the kernel or an unused image shows it, read without the code under test.
 
 use engine::Node;
 use engine::format::FileKind;
@@ -15,15 +15,15 @@ use std::path::Path;
 pub struct FileSummary {
     /// Type and permission bits.
     pub mode: u32,
-    /// Names.
+    /// Number of links.
     pub links: u64,
     pub uid: u32,
     pub gid: u32,
-    /// Device number of a device.
+    /// Device number of a device file.
     pub device: u64,
     /// Content of a file, target of a link.
     pub content: Vec<u8>,
-    /// In ns; only of what was given an earlier time than the test's.
+    /// In ns; only times that were set before the test began.
     pub modified_ns: Option<i64>,
 }
 
@@ -35,7 +35,8 @@ fn name_of(parent: &str, name: &[u8]) -> String {
     if parent.is_empty() { name.into_owned() } else { format!("{parent}/{name}") }
 }
 
-/// The tree in a directory of the kernel's. Times from `now_ns` on are nobody's choice.
+/// The tree of a directory on the host. Times from `now_ns` on are omitted, because no script set
+/// them.
 pub fn of_directory(root: &Path, now_ns: i64) -> Tree {
     let mut tree = Tree::new();
     add_directory(&mut tree, root, "", now_ns);
@@ -140,7 +141,7 @@ fn target(caller: &Caller<'_, '_>, node: Node) -> Vec<u8> {
     target
 }
 
-/// In what two trees differ, in words; content is not compared where `is_free` says so.
+/// The differences of two trees as text; content is not compared where `is_free` is true.
 pub fn differences(one: &Tree, other: &Tree, is_free: impl Fn(&str) -> bool) -> Vec<String> {
     let mut found = Vec::new();
     for (path, entry) in one {

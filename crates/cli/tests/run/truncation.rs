@@ -1,4 +1,4 @@
-//! An image that somebody truncates while it is in use: an error for everybody who uses it, and nobody dies.
+//! An image that is truncated while it is in use: all its users get errors, and none dies.
 
 use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Builds the program; none if there is no compiler.
+/// Compiles the program; none if there is no compiler.
 fn program(directory: &Path) -> Option<PathBuf> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/truncated.c");
     let binary = directory.join("truncated");
@@ -49,7 +49,8 @@ fn a_program_gets_errors_when_the_image_is_truncated_under_it_and_ends_by_itself
         output.read_to_string(&mut result).unwrap();
         assert_eq!(result, ALL_LOST, "cut to {length} bytes");
         let ended = run.wait_with_output().unwrap();
-        // The program has ended as it wanted to; the run says that the image was not left in order.
+        // The program has ended with its own status; the run reports that the image was not closed
+        // cleanly.
         assert_eq!(ended.status.code(), Some(125), "{}", stderr(&ended));
         assert!(stderr(&ended).contains("was truncated"), "{}", stderr(&ended));
         let again = directfs(&["run", "--image", image.to_str().unwrap(), "--", "true"]);

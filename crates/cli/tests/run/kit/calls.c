@@ -1,6 +1,6 @@
-/* Time of each call on COUNT files in one directory, which is the current one: median of ROUNDS rounds, in ns per call. With THREADS threads, each has its share
-   of the files, and the time is that of all of them together: half of one thread's is twice as fast.
-   usage: calls COUNT ROUNDS [THREADS [ONLY]]; ONLY: the first letters of the calls to print, the others run all the same */
+/* Measures calls on COUNT files in the current directory: median of ROUNDS rounds, in ns per call.
+   THREADS threads share the files, and the time covers all of them: half the time is twice as fast.
+   usage: calls COUNT ROUNDS [THREADS [ONLY]]; ONLY: prefix of the calls to print; all calls run */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -34,10 +34,10 @@ static void check(int result, const char *what) {
     }
 }
 
-/* Visits the files in an order that no cache can guess. */
+/* Visits the files in an order that no prefetcher predicts. */
 static int shuffled(int index, int count) { return (int)((index * 7919LL + 13) % count); }
 
-/* Made before: what is measured is the calls. */
+/* Names are made in advance, so that only the calls are measured. */
 static char (*old_names)[16], (*new_names)[16];
 static char bytes[BLOCK];
 static int count, rounds;
@@ -51,7 +51,7 @@ static void make_names(void) {
     }
 }
 
-/* All threads begin at once; the first one keeps the time. */
+/* All threads begin together; thread 0 measures the time. */
 static void begin(int thread) {
     if (thread == 0)
         started_ns = now_ns();
@@ -134,7 +134,7 @@ static void one_round(int thread) {
     MEASURE("unlink-8k", check(unlink(name), "unlink"));
     MEASURE("small-32k", small_file(name, 32768, into));
     MEASURE("unlink-32k", check(unlink(name), "unlink"));
-    /* One file of a thread's own, a few directories down. */
+    /* A private file of the thread, below several directories. */
     snprintf(private, sizeof private, "d%d", thread);
     strcpy(path, private);
     check(mkdir(path, 0755), "mkdir");

@@ -1,5 +1,5 @@
-// A process that removes files is killed at a random moment, again and again. As soon as its parent has waited for it, what it was doing has happened or has
-// not: every name that a directory lists can be looked up.
+// Repeatedly kills a process that removes files, at a random time. Once the parent has waited for
+// it, its last operation is complete or undone: every listed name can be looked up.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -61,7 +61,7 @@ int main(int count, char **words)
 	int ready[2];
 	for (int round = 0; round < rounds; round++) {
 		make();
-		// Young names are looked up when they are listed.
+		// Undurable names are checked when they are listed.
 		usleep(OLD_US);
 		if (pipe(ready) != 0)
 			return 2;

@@ -1,4 +1,5 @@
-/* What a program into which nothing is loaded sees: its directory, its input, files that it makes, and programs that it starts. */
+/* Prints what a program without the preload library sees: its directory, its input, files that it
+   creates, and programs that it starts. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

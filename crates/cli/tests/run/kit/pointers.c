@@ -1,4 +1,5 @@
-// Calls with pointers that lead nowhere, and programs that handle faults of their own: each line is what the kernel says of a file of its own.
+// Calls with invalid pointers, and programs that handle their own faults. Each line must be what
+// the kernel answers for a file of its own.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -160,7 +161,7 @@ int main(void) {
     for (unsigned index = 0; index < sizeof bad / sizeof *bad; index++) calls(bad[index]);
     for (unsigned index = 0; index < sizeof bad / sizeof *bad; index++)
         if (bad[index] != constant) sources(bad[index]);
-    // A buffer that is shorter than it is said to be is good for what comes.
+    // A buffer that ends before the given length works for the bytes that it has.
     int fd = open("file", O_RDWR | O_CREAT, 0644);
     memset(edge, 'x', 4096);
     SAY(write(fd, edge + 4000, 5000));

@@ -1,6 +1,7 @@
-/* Workers that do random things with the same few files, one of which is killed every few milliseconds and replaced.
+/* Workers perform random operations on the same few files. Every few milliseconds one of them is
+   killed and replaced.
    usage: storm WORKERS KILLS SEED
-   Ends with 0 if all answers were ones that a file system may give, and no worker stood still for long. */
+   Exits with 0 if all results were valid for a file system, and no worker stalled. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -29,7 +30,7 @@ static uint64_t next(uint64_t *state) {
     return mixed ^ (mixed >> 31);
 }
 
-/* What names that others change at the same time may lead to. */
+/* Valid errors for names that other workers change at the same time. */
 static int is_expected(int error) {
     static const int expected[] = {ENOENT, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL, ELOOP, EPERM, ENOSPC, EMLINK, EBUSY};
     for (unsigned index = 0; index < sizeof expected / sizeof *expected; index++)
@@ -115,7 +116,7 @@ static int64_t now_ms(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Whether all workers have moved lately. */
+/* Whether all workers have made progress recently. */
 static int all_move(int workers, uint64_t *seen, int64_t *since) {
     for (int worker = 0; worker < workers; worker++) {
         if (progress[worker] != seen[worker]) {
@@ -156,7 +157,7 @@ int main(int argc, char **argv) {
         since[victim] = now_ms();
         failed |= pids[victim] < 0 || !all_move(workers, seen, since);
     }
-    /* The survivors still work. */
+    /* The survivors must still make progress. */
     for (int worker = 0; worker < workers && !failed; worker++)
         for (uint64_t before = progress[worker]; progress[worker] < before + 100 && !failed; usleep(1000))
             failed = !all_move(workers, seen, since);

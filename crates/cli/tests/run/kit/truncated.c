@@ -1,4 +1,5 @@
-// Uses files in a mount, tells when it is ready, waits until the image was cut off, and tells what it gets then.
+// Uses files in a mount, reports that it is ready, waits for the truncation of the image, and prints
+// the results of calls from then on.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +21,7 @@ static void say(const char *what, long result) {
 }
 
 int main(int argc, char **argv) {
-    // A program with a handler of its own must not see this signal, which is not its fault.
+    // The program's own handler must not see a SIGBUS that the program did not cause.
     if (argc > 1) signal(SIGBUS, own);
     int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0644), directory = open(".", O_RDONLY);
     memset(buffer, 'x', sizeof buffer);
@@ -30,7 +31,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     char line[8];
     read(0, line, 1);
-    // What was in caches of ours may still be served; what is gone is an error, and then all is.
+    // Cached content may still be served. After the first error every call fails.
     int lost = 0;
     for (int part = 0; part < 6 && !lost; part++) lost = pread(fd, buffer, sizeof buffer, (long)part << 20) < 0;
     say("lost", lost ? -1 : 0);

@@ -1,4 +1,4 @@
-# Access control lists by the tools that people use for them: what they print is what the file system says.
+# Access control lists with the usual tools, which print what the file system returns.
 # needs: getfacl setfacl tar rsync cp
 set -e
 umask 022

@@ -1,6 +1,6 @@
 # needs: tar gzip cpio zip unzip
 # free: one.tar.gz
-# Packing and unpacking with every attribute.
+# Archives: packing and unpacking with all attributes.
 set -eu
 mkdir -p src/{a,b/c}; for i in {1..40}; do seq $i 200 >src/a/$i; done; head -c 300000 /dev/zero >src/b/zeros; printf x >src/b/c/x
 ln src/a/1 src/b/hard; ln -s ../a/1 src/b/soft; chmod 604 src/a/2; chmod 755 src/a/3; mkfifo src/p

@@ -1,6 +1,6 @@
 # needs: bash
 # free: own
-# Everything a shell does with descriptors.
+# Redirections of a shell: all operations on descriptors.
 set -eu
 echo one >f; echo two >>f; cat <f; cat f f >g; wc -l <g
 { echo a; echo b >&2; } >out 2>err; cat out err; { echo c; echo d >&2; } >both 2>&1; cat both; { echo e; echo f >&2; } &>both; wc -l <both

@@ -1,6 +1,6 @@
 # needs: gcc ar ld
 # free: *.o main* lib* static
-# Compiling, linking, running what was made, libraries loaded from the tree.
+# Compiling and linking; running the results; loading libraries from the tree.
 set -eu
 cat >lib.c <<'X'
 #include <stdio.h>

@@ -1,5 +1,5 @@
 # needs: cp mv install dd truncate shred
-# The tools of every day on a small tree: modes, links, times, sizes.
+# Common tools on a small tree: modes, links, times, sizes.
 set -eu
 umask 022
 list() { # without what file systems differ in: blocks, sizes of directories, inode numbers, device numbers

@@ -1,5 +1,5 @@
 # needs: sort split csplit tee paste join
-# Text tools, with temporary files in the tree, and files named in many ways.
+# Text tools, with temporary files in the tree and many kinds of names.
 set -eu
 seq 1 30000 | sort -R --random-source=/dev/zero >numbers || seq 30000 -1 1 >numbers
 mkdir tmp

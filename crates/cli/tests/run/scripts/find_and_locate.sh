@@ -1,5 +1,5 @@
 # needs: find xargs
-# find with every kind of test and action, over a tree that changes under it.
+# find with every kind of test and action, on a tree that changes meanwhile.
 set -eu
 mkdir -p d/{1..12}/{a,b}/deep; for i in {1..12}; do for f in {1..15}; do echo "$i $f" >"d/$i/a/f$f.txt"; done; done
 ln d/1/a/f1.txt d/1/b/hard; ln -s ../a/f2.txt d/1/b/soft; ln -s loop d/loop; mkfifo d/pipe; chmod 640 d/2/a/*

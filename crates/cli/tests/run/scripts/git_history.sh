@@ -1,7 +1,7 @@
 # needs: git
 # free: repo/.git/index clone/.git/index
 # ignored: *.git/objects/pack* *.git/logs/* *.git/ORIG_HEAD *.git/FETCH_HEAD *.git/objects/info/* *.git/info/refs
-# A repository from its first commit to its last check.
+# The life of a repository, from the first commit to fsck.
 set -eu
 export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b
 export GIT_AUTHOR_DATE='2020-01-02T03:04:05Z' GIT_COMMITTER_DATE='2020-01-02T03:04:05Z' GIT_CONFIG_NOSYSTEM=1

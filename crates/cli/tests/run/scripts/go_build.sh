@@ -1,6 +1,6 @@
 # needs: go
 # free: hello
-# A build with the static tool of another language's world.
+# A build with Go's static tool.
 set -eu
 export GOCACHE=$PWD/cache GOPATH=$PWD/gopath GOFLAGS=-mod=mod GOTOOLCHAIN=local GOPROXY=off GOTELEMETRY=off CGO_ENABLED=0
 printf 'module hello\n\ngo 1.19\n' >go.mod; mkdir -p inner; printf 'package inner\n\nfunc Twice(x int) int { return 2 * x }\n' >inner/inner.go

@@ -1,7 +1,7 @@
 # needs: gcc
 # free: *
-# Programs that need a library in the mount before they begin: by a path of their own, by one from the environment, by the name that was linked; with
-# libraries that need others, and beside audit modules and preloaded libraries of the user's.
+# Programs that need a library of the mount at start: by rpath, by the environment, and by the
+# linked name; also with libraries that need others, and with the user's audit modules and preloads.
 set -eu
 cat >lib.c <<'C'
 #define _GNU_SOURCE
@@ -68,7 +68,8 @@ LD_AUDIT=$PWD/audit.so /bin/echo with an audit module
 LD_AUDIT=$PWD/audit.so bin/origin lib/libshared.so
 LD_LIBRARY_PATH=$PWD/lib sh -c 'bin/plain lib/libshared.so; echo "$LD_LIBRARY_PATH"; env -u LD_LIBRARY_PATH bin/origin lib/libshared.so'
 bin/plain lib/libshared.so 2>/dev/null || echo "not found: $?"
-# Threads with the smallest stacks there are, in programs that are loaded so; and a library that wants much room for the words of threads.
+# Threads with the smallest possible stacks, in such programs; and a library with much thread-local
+# storage.
 cat >threads.c <<'C'
 #include <pthread.h>
 #include <stdio.h>

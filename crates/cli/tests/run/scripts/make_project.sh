@@ -1,6 +1,6 @@
 # needs: make gcc
 # free: project/build/*
-# A project of many files, built by two at a time, twice, after a change, and cleaned.
+# A project of many files, built with two jobs, again, after a change, and cleaned.
 set -eu
 cp -r "$KIT/project" .; cd project; chmod -R u+w .
 make -s -j2; build/calc '1 + 2 * (3 - 4) / 5'; build/calc 'x = 7; x * x'; make -s -j2 | grep -v 'Nothing to be done' || echo "up to date"

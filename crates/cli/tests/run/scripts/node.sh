@@ -1,5 +1,5 @@
 # needs: node
-# Files by way of node: its thread pool, streams, watching of attributes, child processes, modules.
+# Files in node: its thread pool, streams, watching of attributes, child processes, modules.
 set -eu
 cat >main.js <<'X'
 const fs = require('fs'), fsp = fs.promises, path = require('path'), cp = require('child_process');

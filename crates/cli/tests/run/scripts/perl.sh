@@ -1,5 +1,5 @@
 # needs: perl
-# Files by way of perl: in-place editing, directories, locks, tied files, processes.
+# Files in perl: in-place editing, directories, locks, tied files, processes.
 set -eu
 perl -e 'for (1..300) { open my $f, ">", "f$_" or die; print $f "line $_\n" x 10; close $f } print scalar(() = glob("f*")), "\n"'
 perl -pi -e 's/line/LINE/' f1 f2; cat f1 | head -1; perl -i.bak -ne 'print if $. % 2' f3; wc -l f3 f3.bak

@@ -1,6 +1,6 @@
 # needs: python3
 # free: env/* *.whl
-# The interpreter and its packages: virtual environments, wheels, compiled modules, extension modules.
+# Python and its packages: virtual environments, wheels, compiled modules, extension modules.
 set -eu
 export PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=
 /usr/bin/python3 -m venv --without-pip env; env/bin/python -c 'import sys; print(sys.prefix != sys.base_prefix)'

@@ -1,6 +1,6 @@
 # needs: python3
 # free: *.db
-# Processes that share: multiprocessing, locks, a database, sockets that carry descriptors, threads.
+# Shared state: multiprocessing, locks, a database, descriptor passing by sockets, threads.
 set -eu
 /usr/bin/python3 - <<'X'
 import sqlite3, multiprocessing as mp, os, fcntl, threading, socket, array, mmap, time

@@ -1,6 +1,6 @@
 # needs: sqlite3
 # free: *.db
-# A database in every journal mode, with a crash of its writer in the middle.
+# A database in every journal mode, with a death of its writer inside a transaction.
 set -eu
 for mode in delete truncate persist memory wal off; do
     sqlite3 $mode.db "pragma journal_mode=$mode; create table t(a integer primary key, b); with recursive c(x) as (values(1) union all select x+1 from c where x<2000) insert into t select x, hex(zeroblob(20)) from c; create index i on t(b,a); update t set b='u'||a where a%3=0; delete from t where a%7=0; select count(*), sum(a) from t; pragma integrity_check; vacuum;"

@@ -1,6 +1,6 @@
 # needs: dbench fio postmark
 # free: *
-# The benchmarks of disks, as programs: that they run and find what they wrote.
+# Disk benchmarks as programs: they run and read what they wrote.
 set -eu
 printf 'set number 200\nset transactions 500\nset seed 42\nrun\nquit\n' | postmark | grep -E 'created|deleted' | sed 's/(.*//'
 fio --name=t --directory=. --rw=randrw --size=4m --bs=4k --ioengine=psync --verify=crc32c --do_verify=1 --output=fio.out --minimal && echo fio
