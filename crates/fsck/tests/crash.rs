@@ -55,6 +55,10 @@ fn prepare() -> Image {
 }
 
 fn operations<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
+    [names(), renames(), bodies()].into_iter().flatten().collect()
+}
+
+fn names<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
     vec![
         ("create", |t, root| {
             touch(t, get(t, root, "one"), "new");
@@ -79,6 +83,22 @@ fn operations<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
             touch(t, one, "b");
         }),
         ("rmdir", |t, root| t.remove_directory(get(t, root, "one"), b"inner", permit).unwrap()),
+        ("many names", |t, root| {
+            let two = get(t, root, "two");
+            (0..12).for_each(|index| {
+                touch(t, two, &format!("many-{index}"));
+            });
+            (0..12).for_each(|index| t.unlink(two, format!("many-{index}").as_bytes(), permit).unwrap());
+            t.recycle(1000).unwrap();
+            (0..4).for_each(|index| {
+                touch(t, two, &format!("few-{index}"));
+            });
+        }),
+    ]
+}
+
+fn renames<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
+    vec![
         ("rename", |t, root| {
             let one = get(t, root, "one");
             t.rename((one, b"a"), (one, b"z"), RenameFlags::default(), permit_rename).unwrap();
@@ -107,6 +127,11 @@ fn operations<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
             let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
             t.rename((get(t, root, "one"), b"a"), (get(t, root, "two"), b"a"), flags, permit_rename).unwrap();
         }),
+    ]
+}
+
+fn bodies<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
+    vec![
         ("write", |t, root| {
             let body = get(t, get(t, root, "one"), "a");
             t.write(body, 100, &[2; 6000]).unwrap();
@@ -131,17 +156,6 @@ fn operations<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
             let body = get(t, get(t, root, "one"), "a");
             t.set_xattr(body, b"user.x", &[7; 6000], false, false).unwrap();
             t.remove_xattr(body, b"user.x").unwrap();
-        }),
-        ("many names", |t, root| {
-            let two = get(t, root, "two");
-            (0..12).for_each(|index| {
-                touch(t, two, &format!("many-{index}"));
-            });
-            (0..12).for_each(|index| t.unlink(two, format!("many-{index}").as_bytes(), permit).unwrap());
-            t.recycle(1000).unwrap();
-            (0..4).for_each(|index| {
-                touch(t, two, &format!("few-{index}"));
-            });
         }),
     ]
 }

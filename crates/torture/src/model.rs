@@ -596,26 +596,46 @@ impl Model {
                 Ok(())
             }),
             ModelCall::Rename { user, from, to, flags } => self.rename(user, from, to, flags),
-            ModelCall::Chmod { user, at, mode } => {
-                let number = self.find(at)?;
-                let uid = USERS[user as usize].0;
-                let file = self.at(number);
-                let bits = if file.kind == FileType::Directory { 0o1777 } else { 0o777 };
-                match () {
-                    () if file.kind == FileType::Symlink => Err(EOPNOTSUPP),
-                    () if uid != 0 && uid != file.uid => Err(EPERM),
-                    () => {
-                        file.mode = mode & bits;
-                        Ok(())
-                    }
-                }
-            }
+            ModelCall::Chmod { user, at, mode } => self.chmod(user, at, mode)?,
             ModelCall::Chown { at, uid, gid } => {
                 let number = self.find(at)?;
                 (self.at(number).uid, self.at(number).gid) = (uid, gid);
                 Ok(())
             }
             ModelCall::Open { user, at, slot } => self.open(user, at, slot),
+            ModelCall::Close { .. }
+            | ModelCall::Write { .. }
+            | ModelCall::Append { .. }
+            | ModelCall::Truncate { .. }
+            | ModelCall::Allocate { .. }
+            | ModelCall::Read { .. } => return self.apply_to_open_file(op),
+            ModelCall::SetAttribute { user, at, key, length, flags } => {
+                self.find(at)?;
+                self.set_attribute(user, at, key, length, flags)
+            }
+            ModelCall::RemoveAttribute { user, at, key } => {
+                self.find(at)?;
+                let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
+                self.may_set_attribute(user, at)
+                    .and_then(|number| self.at(number).attributes.remove(name).map(drop).ok_or(ENODATA))
+            }
+            ModelCall::Stat { at } => self.find(at).map(drop).ok_or(ENOENT),
+            ModelCall::List { .. } => Ok(()),
+            ModelCall::Detach | ModelCall::Crash => {
+                // Both ways of ending a process close its open files.
+                for slot in 0..SLOTS {
+                    if let Some(number) = self.slots[slot].take() {
+                        self.collect(number);
+                    }
+                }
+                Ok(())
+            }
+        })
+    }
+
+    /// A call on an open file. `None`: the slot is empty, or the call is of another kind.
+    fn apply_to_open_file(&mut self, op: &ModelCall) -> Option<Outcome> {
+        Some(match *op {
             ModelCall::Close { slot } => {
                 let number = self.slots[slot as usize].take()?;
                 self.collect(number);
@@ -641,37 +661,36 @@ impl Model {
                 self.open_file(slot)?;
                 Ok(())
             }
-            ModelCall::SetAttribute { user, at, key, length, flags } => {
-                self.find(at)?;
-                let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
-                self.may_set_attribute(user, at).and_then(|number| {
-                    let attributes = &mut self.at(number).attributes;
-                    match (flags, attributes.contains_key(name)) {
-                        (1, true) => return Err(EEXIST),
-                        (2, false) => return Err(ENODATA),
-                        _ => {}
-                    }
-                    attributes.insert(name, vec![key; length as usize]);
-                    Ok(())
-                })
-            }
-            ModelCall::RemoveAttribute { user, at, key } => {
-                self.find(at)?;
-                let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
-                self.may_set_attribute(user, at)
-                    .and_then(|number| self.at(number).attributes.remove(name).map(drop).ok_or(ENODATA))
-            }
-            ModelCall::Stat { at } => self.find(at).map(drop).ok_or(ENOENT),
-            ModelCall::List { .. } => Ok(()),
-            ModelCall::Detach | ModelCall::Crash => {
-                // Both ways of ending a process close its open files.
-                for slot in 0..SLOTS {
-                    if let Some(number) = self.slots[slot].take() {
-                        self.collect(number);
-                    }
-                }
+            _ => return None,
+        })
+    }
+
+    fn chmod(&mut self, user: u8, at: At, mode: u32) -> Option<Outcome> {
+        let number = self.find(at)?;
+        let uid = USERS[user as usize].0;
+        let file = self.at(number);
+        let bits = if file.kind == FileType::Directory { 0o1777 } else { 0o777 };
+        Some(match () {
+            () if file.kind == FileType::Symlink => Err(EOPNOTSUPP),
+            () if uid != 0 && uid != file.uid => Err(EPERM),
+            () => {
+                file.mode = mode & bits;
                 Ok(())
             }
+        })
+    }
+
+    fn set_attribute(&mut self, user: u8, at: At, key: u8, length: u16, flags: i32) -> Outcome {
+        let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()];
+        self.may_set_attribute(user, at).and_then(|number| {
+            let attributes = &mut self.at(number).attributes;
+            match (flags, attributes.contains_key(name)) {
+                (1, true) => return Err(EEXIST),
+                (2, false) => return Err(ENODATA),
+                _ => {}
+            }
+            attributes.insert(name, vec![key; length as usize]);
+            Ok(())
         })
     }
 

@@ -206,12 +206,7 @@ impl<'t, 'f> Session<'t, 'f> {
             ModelCall::Chown { at, uid, gid } => {
                 self.on_file(one, at, |node| errno(caller(thread, 0).chown(node, Some(uid), Some(gid))).map(drop))
             }
-            ModelCall::Open { user, at, slot } => {
-                let opened = self.in_directory(one, |directory| {
-                    errno(caller(thread, user).open_name(directory, at.name().as_bytes(), libc::O_RDWR, 0, 0))
-                })?;
-                Ok(opened.map(|opened| self.keep(slot, opened.file)))
-            }
+            ModelCall::Open { user, at, slot } => self.open(one, user, at, slot),
             ModelCall::SetAttribute { user, at, key, length, flags } => self.on_file(one, at, |node| {
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
                 errno(caller(thread, user).set_attribute(node, name, &vec![key; length as usize], flags))
@@ -220,18 +215,27 @@ impl<'t, 'f> Session<'t, 'f> {
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
                 errno(caller(thread, user).remove_attribute(node, name))
             }),
-            ModelCall::Stat { at } => {
-                let found = self.on_file(one, at, |node| errno(caller(thread, 0).stat(node)))?;
-                match (found, model.find(at)) {
-                    (Ok(stat), Some(number)) => compare_stat(&stat, &model.files[&number]).map(Ok),
-                    (found, _) => Ok(found.map(drop)),
-                }
-            }
+            ModelCall::Stat { at } => self.stat(one, at, model),
             ModelCall::List { directory } => {
                 let number = model.directory(directory);
                 self.in_directory(one, |node| self.compare_names(node, &model.files[&number]))?.map(Ok)
             }
             _ => self.perform_open(op, model),
+        }
+    }
+
+    fn open(&mut self, path: &[&str], user: u8, at: At, slot: u8) -> Checked<Result<(), i32>> {
+        let opened = self.in_directory(path, |directory| {
+            errno(caller(self.thread, user).open_name(directory, at.name().as_bytes(), libc::O_RDWR, 0, 0))
+        })?;
+        Ok(opened.map(|opened| self.keep(slot, opened.file)))
+    }
+
+    fn stat(&mut self, path: &[&str], at: At, model: &Model) -> Checked<Result<(), i32>> {
+        let found = self.on_file(path, at, |node| errno(caller(self.thread, 0).stat(node)))?;
+        match (found, model.find(at)) {
+            (Ok(stat), Some(number)) => compare_stat(&stat, &model.files[&number]).map(Ok),
+            (found, _) => Ok(found.map(drop)),
         }
     }
 
