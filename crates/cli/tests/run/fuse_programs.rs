@@ -190,7 +190,7 @@ fn a_static_program_of_such_a_user_sees_the_image_or_is_refused_with_the_reason(
         code => {
             assert_eq!(code, Some(126), "{}", stderr(&output));
             let said = stderr(&output);
-            assert!(said.contains("static program") && said.contains("cause:"), "{said}");
+            assert!(said.contains("static program") && said.contains("cause: "), "{said}");
             assert_eq!(stdout(&output), "");
         }
     }
