@@ -28,6 +28,9 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Where programs under `run` see the image by default.
+pub const RUN_DIRECTORY: &str = "/mnt/directfs";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -47,16 +50,16 @@ pub enum Command {
     Dump(Dump),
     /// Measure calls, workloads and programs on DirectFS, tmpfs, the disk and any directory.
     Bench(Bench),
-    /// Copy a real tree in, compare, search, remove, crash and recover it; compare each step with
-    /// tmpfs.
+    /// Copy, compare, search and remove a real tree under `run`, beside tmpfs and a mount; then
+    /// kill a copy and recover it.
     Demo(Demo),
     /// Print completions for a shell.
     Completions(Completions),
     /// Print manual pages.
     Man(Man),
-    /// Copy a tree and report each finished file: the part of a demonstration that is killed.
+    /// Perform the steps of a demonstration in a directory: the program that it measures and kills.
     #[command(hide = true)]
-    CopyTree(CopyTree),
+    DemoWorker(DemoWorker),
     /// Run workloads in a directory and report their times: the program that a benchmark measures.
     #[command(hide = true)]
     BenchWorker(BenchWorker),
@@ -148,7 +151,7 @@ pub struct Run {
     pub image: Option<PathBuf>,
     /// Absolute path at which programs see the image; it need not exist. Existing files there are
     /// hidden from the programs.
-    #[arg(long, default_value = "/mnt/directfs", value_name = "DIR")]
+    #[arg(long, default_value = RUN_DIRECTORY, value_name = "DIR")]
     pub at: PathBuf,
     /// Start the command in this directory, which may be in the image.
     #[arg(long, short = 'C', value_name = "DIR")]
@@ -428,35 +431,31 @@ pub struct BenchWorker {
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+One program copies the tree in, reads it back and compares it, walks it as du and find do, and removes it: under `directfs run`,
+on tmpfs, and on a mount. Then a copy under `run` is killed in the middle, the image recovered, compared, used further and checked.
+All created files are removed again, also after an interrupt.
+
 Examples:
   directfs demo
   directfs demo /usr/share/doc
-  directfs demo --through library        even if a mount is possible")]
+  directfs demo --json | jq '.steps[] | [.name, .run_ns, .peer_ns]'
+
+Keys of --json: tree, entries, size_bytes, is_subset, left_out; image_bytes, backing, persistence; peer (the file system beside),
+rounds; mount_absent (why there is no mount, or null); steps (name, run_ns, peer_ns, mount_ns or null); crash (entries, completed,
+kill_ns, recovery_ns, compare_ns, reuse_ns); check (names, errors, warnings, duration_ns); duration_ns.")]
 pub struct Demo {
-    /// The tree to copy.
-    #[arg(default_value = "/usr/include")]
-    pub tree: PathBuf,
-    /// How to access the image: through a kernel mount if /dev/fuse is available, else through the
-    /// library in this process.
-    #[arg(long, value_enum, default_value_t = Through::Auto)]
-    pub through: Through,
-    /// Directory for the image and for the copies to compare with; in memory.
+    /// The tree to copy [default: at most 20,000 entries and 192 MiB of /usr/include or, without
+    /// it, /usr/share].
+    pub tree: Option<PathBuf>,
+    /// Do not measure a mount: the fastest demonstration.
+    #[arg(long)]
+    pub without_mount: bool,
+    /// Directory for the images and for the copy to compare with; in memory.
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     pub scratch: PathBuf,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// How the demonstration accesses the image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Through {
-    /// The mount if possible, else the library.
-    Auto,
-    /// A mount.
-    Mount,
-    /// The library, in this process.
-    Library,
 }
 
 /// Arguments of `completions`.
@@ -481,17 +480,20 @@ pub struct Man {
     pub to: Option<PathBuf>,
 }
 
-/// Arguments of the hidden `copy-tree`.
+/// Arguments of the hidden `demo-worker`.
 #[derive(Debug, Args)]
-pub struct CopyTree {
-    /// The tree to copy.
-    pub tree: PathBuf,
-    /// The directory to copy it to.
-    #[arg(long, required_unless_present = "image", conflicts_with = "image")]
-    pub directory: Option<PathBuf>,
-    /// The image to copy it into, through the library.
+pub struct DemoWorker {
+    /// The directory of the demonstration, which an orphaned worker removes.
     #[arg(long)]
-    pub image: Option<PathBuf>,
+    pub owned: PathBuf,
+    /// The tree.
+    #[arg(long)]
+    pub tree: PathBuf,
+    /// The file with the list of its entries.
+    #[arg(long)]
+    pub list: PathBuf,
+    /// The directory to work in.
+    pub directory: PathBuf,
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod processes;
 mod run;
 mod terminal;
 mod units;
+mod worker;
 
 use arguments::{Cli, Command, MountHelper};
 use clap::{CommandFactory, Parser};
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
             | Command::Bench(_)
             | Command::BenchWorker(_)
             | Command::Demo(_)
-            | Command::CopyTree(_)
+            | Command::DemoWorker(_)
     ) {
         terminal::end_with_reader();
     }
@@ -97,7 +98,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
-        Command::CopyTree(arguments) => demo::copy_tree(arguments),
+        Command::DemoWorker(arguments) => demo::work(arguments),
         Command::Run(_) | Command::RunInside(_) | Command::RunStatic(_) => unreachable!("these were run before"),
     }
 }

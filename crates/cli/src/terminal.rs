@@ -82,6 +82,11 @@ impl Progress {
         self.bar.set_message(what.to_owned());
     }
 
+    /// Names the current step, on a terminal only.
+    pub fn label(&mut self, step: &str) {
+        self.bar.set_message(step.to_owned());
+    }
+
     /// Sets the number of completed steps.
     pub fn at(&mut self, position: u64) {
         self.bar.set_position(position);

@@ -115,9 +115,7 @@ fn what_is_no_usable_image_is_refused_by_every_command() {
         (case.spoil)(&mut bytes);
         fs::write(&path, &bytes).unwrap();
         let (image, point) = (path.to_str().unwrap(), mount_point.to_str().unwrap());
-        for arguments in
-            [&["info", image][..], &["mount", image, point], &["copy-tree", "/etc/security", "--image", image]]
-        {
+        for arguments in [&["info", image][..], &["mount", image, point], &["run", "--image", image, "--", "true"]] {
             assert_refused(case.name, arguments, &path, case.cause, case.remedy);
         }
         // fsck reports it in its findings, on standard output.
@@ -141,7 +139,7 @@ fn what_only_writers_must_know_still_lets_one_look() {
     assert!(directfs(&["info", image_text]).status.success());
     assert_refused(
         "ro-compat",
-        &["copy-tree", "/etc", "--image", image_text],
+        &["run", "--image", image_text, "--", "true"],
         &image,
         "ro-compat 0x1",
         "newer program",
@@ -214,9 +212,9 @@ fn a_full_image_is_reported() {
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("large"), vec![7; 32 << 20]).unwrap();
     let image = image_in(directory.path());
-    let output = directfs(&["copy-tree", tree.to_str().unwrap(), "--image", image.to_str().unwrap()]);
+    let output = support::copy_into(image.to_str().unwrap(), &tree);
     assert!(!output.status.success());
-    assert!(stderr(&output).contains("full") && stderr(&output).contains("mkfs --size"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
     let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
     assert_eq!(check.status.code(), Some(0), "{}", support::stdout(&check));
 }
@@ -230,9 +228,9 @@ fn an_image_without_free_inodes_is_reported() {
     let path = directory.path().join("few");
     let image = path.to_str().unwrap();
     assert!(directfs(&["mkfs", image, "--size", "16M", "--inodes", "256"]).status.success());
-    let output = directfs(&["copy-tree", tree.to_str().unwrap(), "--image", image]);
+    let output = support::copy_into(image, &tree);
     assert!(!output.status.success());
-    assert!(stderr(&output).contains("mkfs --inodes"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("No space left on device"), "{}", stderr(&output));
 }
 
 #[test]
@@ -245,6 +243,9 @@ fn paths_that_lead_nowhere_are_explained() {
         (&["dump", "/nowhere/image", "/"], "does not exist"),
         (&["demo", "/nowhere"], "cannot find"),
         (&["demo", "/etc/passwd"], "not a directory"),
+        (&["demo", "/etc", "--scratch", "/nowhere"], "--scratch"),
+        (&["demo", "/etc", "--scratch", "/proc"], "--scratch"),
+        (&["demo", "--through", "mount"], "unexpected argument"),
         (&["bench", "/nowhere"], "cannot read"),
         (&["info", "/usr"], "a directory"),
     ] {

@@ -2,9 +2,13 @@
 
 mod support;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
-use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{can_mount, copy_into, directfs, image_in, scratch, stderr, stdout};
 
 fn json(arguments: &[&str]) -> Value {
     let output = directfs(arguments);
@@ -35,8 +39,8 @@ fn a_copy_is_found_by_fsck_and_dump() {
     fs::write(tree.join("sub/hello"), "world").unwrap();
     std::os::unix::fs::symlink("hello", tree.join("sub/link")).unwrap();
     let image = image.to_str().unwrap();
-    let copy = directfs(&["copy-tree", tree.to_str().unwrap(), "--image", image]);
-    assert_eq!(stdout(&copy), "sub\0sub/hello\0sub/link\0");
+    let copy = copy_into(image, &tree);
+    assert!(copy.status.success(), "{}", stderr(&copy));
     let check = json(&["fsck", "-n", "--json", image]);
     assert_eq!((&check["names"], &check["errors"], &check["clean"]), (&3.into(), &0.into(), &true.into()));
     for what in ["/sub/hello", "1", "superblock", "journal", "@0"] {
@@ -71,7 +75,7 @@ fn fsck_repairs_what_it_may_and_reports_the_rest() {
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("hello"), "world").unwrap();
     let path = image.to_str().unwrap();
-    assert!(directfs(&["copy-tree", tree.to_str().unwrap(), "--image", path]).status.success());
+    assert!(copy_into(path, &tree).status.success());
     let mut bytes = fs::read(&image).unwrap();
     let name = bytes.windows(5).position(|bytes| bytes == b"hello").unwrap();
     // A flipped bit in the name, which its checksum locates.
@@ -140,37 +144,95 @@ fn help_has_no_colours_in_a_pipe() {
     for arguments in [&["completions", "bash"][..], &["man"]] {
         let output = directfs(arguments);
         assert!(output.status.success() && stdout(&output).contains("mkfs"), "{arguments:?}");
-        assert!(!stdout(&output).contains("copy-tree.8"), "{arguments:?}");
+        assert!(!stdout(&output).contains("demo-worker.8"), "{arguments:?}");
     }
 }
 
-fn demonstrate(through: &str) {
-    let directory = scratch();
-    let tree = directory.path().join("tree");
+/// A tree of 640 entries.
+fn demonstration_tree(tree: &Path) {
     for sub in 0..20 {
         fs::create_dir_all(tree.join(format!("d{sub}"))).unwrap();
         (0..30).for_each(|file| fs::write(tree.join(format!("d{sub}/{file}.h")), vec![sub as u8; file * 331]).unwrap());
         std::os::unix::fs::symlink("1.h", tree.join(format!("d{sub}/link"))).unwrap();
     }
-    let place = directory.path().join("place");
+}
+
+/// Runs the demonstration, checks its report, and returns the report.
+fn demonstrate(more: &[&str]) -> Value {
+    let directory = scratch();
+    let (tree, place) = (directory.path().join("tree"), directory.path().join("place"));
+    demonstration_tree(&tree);
     fs::create_dir(&place).unwrap();
-    let report =
-        json(&["demo", tree.to_str().unwrap(), "--through", through, "--scratch", place.to_str().unwrap(), "--json"]);
-    assert_eq!(report["front"], through);
-    assert_eq!(report["steps"].as_array().unwrap().len(), 5);
-    assert_eq!((&report["check"]["names"], &report["entries"]), (&640.into(), &640.into()));
-    assert!(report["crash"]["completed"].as_u64().unwrap() >= 640 / 3);
+    let mut arguments = vec!["demo", tree.to_str().unwrap(), "--scratch", place.to_str().unwrap(), "--json"];
+    arguments.extend(more);
+    let report = json(&arguments);
+    assert_eq!(
+        (&report["entries"], &report["is_subset"], &report["peer"]),
+        (&640.into(), &false.into(), &"tmpfs".into())
+    );
+    let steps = report["steps"].as_array().unwrap();
+    assert_eq!(steps.len(), 5);
+    for key in ["run_ns", "peer_ns"] {
+        assert!(steps.iter().all(|step| step[key].as_u64().unwrap() > 0), "{report}");
+    }
+    let is_mounted = report["mount_absent"].is_null();
+    assert!(steps.iter().all(|step| step["mount_ns"].is_u64() == is_mounted), "{report}");
+    let crash = &report["crash"];
+    assert!((640 / 3..=640).contains(&crash["completed"].as_u64().unwrap()), "{report}");
+    for key in ["kill_ns", "recovery_ns", "compare_ns", "reuse_ns"] {
+        assert!(crash[key].as_u64().unwrap() > 0, "{report}");
+    }
+    assert_eq!((&report["check"]["names"], &report["check"]["errors"]), (&640.into(), &0.into()));
     assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "it cleans up after itself");
+    report
 }
 
 #[test]
-fn the_demonstration_runs_through_the_library() {
-    demonstrate("library");
+fn the_demonstration_runs_beside_tmpfs() {
+    let report = demonstrate(&["--without-mount"]);
+    assert!(report["mount_absent"].as_str().unwrap().contains("--without-mount"), "{report}");
 }
 
 #[test]
-fn the_demonstration_runs_through_the_mount() {
-    if can_mount("the demonstration through the mount") {
-        demonstrate("mount");
+fn the_demonstration_measures_a_mount_where_one_is_possible() {
+    let is_possible = can_mount("the mount of the demonstration");
+    let report = demonstrate(&[]);
+    assert_eq!(report["mount_absent"].is_null(), is_possible, "{report}");
+}
+
+#[test]
+fn the_demonstration_prints_a_table_and_the_crash() {
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    demonstration_tree(&tree);
+    let output = directfs(&["demo", tree.to_str().unwrap(), "--without-mount"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for part in
+        ["640 entries", "run : tmpfs", "copy the tree in", "mount: not measured", "killed", "recovered", "0 errors"]
+    {
+        assert!(text.contains(part), "no {part:?} in\n{text}");
+    }
+}
+
+#[test]
+fn an_interrupted_demonstration_removes_its_files() {
+    let directory = scratch();
+    for (signal, delay_ms) in [(Signal::INT, 100), (Signal::TERM, 700), (Signal::KILL, 700)] {
+        let place = directory.path().join(format!("{signal:?}-{delay_ms}"));
+        fs::create_dir(&place).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["demo", "--scratch"]).arg(&place).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut demo = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let _ = kill_process(Pid::from_child(&demo), signal);
+        demo.wait().unwrap();
+        // After SIGKILL the orphaned workers remove them, if any had been started.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let is_empty = || fs::read_dir(&place).unwrap().count() == 0;
+        while signal == Signal::KILL && !is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(is_empty(), "{signal:?} leaves {:?}", fs::read_dir(&place).unwrap().collect::<Vec<_>>());
     }
 }

@@ -5,6 +5,7 @@ use super::plan::SpaceNeeds;
 use super::scratch::{Scratch, SpaceNeeded, require_memory};
 use super::session::Session;
 use super::task::{Outcome, Task, Work, Workers};
+use crate::arguments::RUN_DIRECTORY;
 use crate::commands::mkfs::make_shown;
 use anyhow::{Context, Result, ensure};
 use posix::image::{Image, MakeOptions, OpenImage};
@@ -15,8 +16,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The path at which programs see the image.
-const MOUNT: &str = "/mnt/directfs";
 /// File systems in memory to compare with.
 const MEMORY_KINDS: [&str; 2] = ["tmpfs", "ramfs"];
 /// File systems on a disk to compare with.
@@ -229,9 +228,9 @@ impl AccessMethod {
                     .args(always_flush.then_some("--always-flush"))
                     .arg("--image")
                     .arg(image)
-                    .args(["--at", MOUNT, "--"])
+                    .args(["--at", RUN_DIRECTORY, "--"])
                     .arg(&own);
-                Path::new(MOUNT)
+                Path::new(RUN_DIRECTORY)
             }
             AccessMethod::Kernel { .. } => scratch,
         };

@@ -11,8 +11,9 @@ use super::task::{Outcome, Reply, Request, Task, Work};
 use super::workloads;
 use crate::arguments::BenchWorker;
 use crate::interrupt;
+use crate::worker::reply;
 use anyhow::{Context, Result, bail};
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// Runs until the last request.
@@ -80,12 +81,4 @@ impl Worker {
 
 fn enter(directory: &Path) -> Result<()> {
     std::env::set_current_dir(directory).with_context(|| format!("cannot enter {}", directory.display()))
-}
-
-fn reply(reply: &Reply) -> Result<()> {
-    let mut line = serde_json::to_vec(reply)?;
-    line.push(b'\n');
-    let mut output = std::io::stdout().lock();
-    output.write_all(&line)?;
-    Ok(output.flush()?)
 }

@@ -163,6 +163,12 @@ impl Start {
         self
     }
 
+    /// Ends the server when this process dies, and keeps the terminal's interrupts from it.
+    pub fn end_with_starter(&mut self) -> &mut Start {
+        crate::worker::end_with_starter(&mut self.command);
+        self
+    }
+
     /// Starts the server and waits until the mount answers. Its errors go to standard error.
     fn in_background(mut self) -> Result<()> {
         // A separate session: the server must not receive the terminal's signals.

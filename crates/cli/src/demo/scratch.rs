@@ -1,12 +1,12 @@
 //! A directory in memory for all files of the demonstration. It is removed at the end, also after
-//! errors, but not after SIGKILL.
+//! errors; after SIGKILL the orphaned workers remove it.
 
 use super::tree::Tree;
 use crate::{interrupt, units};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 
-/// Additional blocks for directory logs, maps and dentries.
+/// Additional blocks of an image for directory logs, maps and dentries.
 const BESIDE_BYTES: u64 = 64 << 20;
 
 /// The directory.
@@ -15,20 +15,22 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Creates it inside `parent`, if an image and a copy of the tree fit there.
-    pub fn make(parent: &Path, tree: &Tree) -> Result<Scratch> {
+    /// Creates it inside `parent`, if so many images and a copy of the tree fit there.
+    pub fn make(parent: &Path, tree: &Tree, images: u64) -> Result<Scratch> {
         let shown = parent.display();
-        let space = rustix::fs::statvfs(parent)
-            .with_context(|| format!("cannot use {shown}; specify a directory in memory with --scratch"))?;
-        let (free, needed) = (space.f_bavail * space.f_frsize, tree.block_bytes() + Scratch::image_bytes(tree));
+        let remedy = || format!("cannot use {shown}; specify a directory in memory with --scratch");
+        let space = rustix::fs::statvfs(parent).with_context(remedy)?;
+        let free = space.f_bavail * space.f_frsize;
+        let needed = tree.block_bytes() + images * Scratch::image_bytes(tree);
         ensure!(
             free >= needed,
-            "{shown} has {} free but an image and a copy of this tree need {}; make room, choose a smaller tree, or specify another \
+            "{shown} has {} free but the images and a copy of this tree need {}; make room, choose a smaller tree, or specify another \
              directory with --scratch",
             units::size(free),
             units::size(needed)
         );
-        let root = parent.join(format!("directfs-demo.{}", std::process::id()));
+        // Workers run in other directories.
+        let root = parent.canonicalize().with_context(remedy)?.join(format!("directfs-demo.{}", std::process::id()));
         std::fs::create_dir(&root).with_context(|| {
             format!("cannot create {}; specify a directory that you may write with --scratch", root.display())
         })?;
@@ -45,9 +47,19 @@ impl Scratch {
         (tree.block_bytes() * 3 / 2 + tree.entries.len() as u64 * 2048 + BESIDE_BYTES).next_multiple_of(2 << 20)
     }
 
-    /// The path of the image.
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.root
+    }
+
+    /// The image for `run`.
     pub fn image(&self) -> PathBuf {
         self.root.join("image")
+    }
+
+    /// The image for the mount.
+    pub fn mounted_image(&self) -> PathBuf {
+        self.root.join("mounted-image")
     }
 
     /// The mount point.
@@ -55,9 +67,14 @@ impl Scratch {
         self.root.join("mount")
     }
 
-    /// The copy on the peer.
+    /// The directory for the copy to compare with.
     pub fn peer(&self) -> PathBuf {
         self.root.join("peer")
+    }
+
+    /// The list of the tree's entries.
+    pub fn list(&self) -> PathBuf {
+        self.root.join("list")
     }
 }
 
@@ -72,7 +89,9 @@ impl Drop for Scratch {
             );
             return;
         }
-        if let Err(error) = std::fs::remove_dir_all(&self.root) {
+        if let Err(error) = std::fs::remove_dir_all(&self.root)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
             eprintln!("warning: cannot remove {} ({error}); remove it manually", self.root.display());
         }
     }

@@ -32,6 +32,12 @@ pub fn image_in(directory: &Path) -> PathBuf {
     image
 }
 
+/// Copies the content of a tree into an image, with cp under `run`.
+pub fn copy_into(image: &str, tree: &Path) -> Output {
+    let content = tree.join(".");
+    directfs(&["run", "--image", image, "--at", "/mnt/copy", "--", "cp", "-r", content.to_str().unwrap(), "/mnt/copy"])
+}
+
 /// Whether mounts are possible; if not, prints that the test is skipped.
 pub fn can_mount(test: &str) -> bool {
     let works = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
