@@ -52,7 +52,9 @@ pub fn run(arguments: &Demo) -> Result<()> {
         Some(tree) => (tree.as_path(), Limit::NONE),
         None => (default_tree(), DEFAULT_LIMIT),
     };
-    let tree = Tree::read(root, limit)?;
+    let mut progress = Progress::quiet("listing the tree", 0);
+    let tree = Tree::read(root, limit, &mut |entries| progress.at(entries))?;
+    drop(progress);
     let no_mount = mount_obstacle(arguments);
     let scratch = Scratch::make(&arguments.scratch, &tree, 1 + u64::from(no_mount.is_none()))?;
     let mut report = demonstrate(&tree, &scratch, no_mount)?;

@@ -107,7 +107,7 @@ impl Report {
         print_fact(
             "checked",
             format_args!(
-                "fsck: {} with their files, {errors} errors, {warnings} warnings ({})",
+                "fsck of {}: {errors} errors, {warnings} warnings ({})",
                 counted(names, "name"),
                 duration(duration_ns as f64)
             ),

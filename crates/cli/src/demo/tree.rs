@@ -65,22 +65,23 @@ impl Limit {
 }
 
 impl Tree {
-    /// Reads a directory recursively, up to a limit.
-    pub fn read(root: &Path, limit: Limit) -> Result<Tree> {
+    /// Reads a directory recursively, up to a limit; `at` is called with the number of entries.
+    pub fn read(root: &Path, limit: Limit, at: &mut dyn FnMut(u64)) -> Result<Tree> {
         let shown = root.display();
         // Workers run in other directories.
         let absolute =
             root.canonicalize().with_context(|| format!("cannot find {shown}; specify an existing directory"))?;
         ensure!(absolute.is_dir(), "{shown} is not a directory; specify a directory to copy");
         let mut tree = Tree { root: absolute, entries: Vec::new(), left_out: 0, is_subset: false };
-        tree.add(Path::new(""), limit, &mut 0)
+        tree.add(Path::new(""), limit, &mut 0, at)
             .with_context(|| format!("cannot read {shown}; specify a directory that you may read"))?;
         ensure!(!tree.entries.is_empty(), "{shown} has no files; specify a directory with files to copy");
         Ok(tree)
     }
 
-    fn add(&mut self, directory: &Path, limit: Limit, size_bytes: &mut u64) -> Result<()> {
+    fn add(&mut self, directory: &Path, limit: Limit, size_bytes: &mut u64, at: &mut dyn FnMut(u64)) -> Result<()> {
         interrupt::check()?;
+        at(self.entries.len() as u64);
         let mut names: Vec<_> = fs::read_dir(self.root.join(directory))?.collect::<std::io::Result<_>>()?;
         names.sort_by_key(DirEntry::file_name);
         for name in names {
@@ -103,7 +104,7 @@ impl Tree {
             *size_bytes += bytes;
             let permissions = metadata.permissions().mode() & 0o777;
             self.entries.push(TreeEntry { path: path.clone(), kind, permissions, size_bytes: bytes });
-            if kind == EntryKind::Directory && self.add(&path, limit, size_bytes).is_err() {
+            if kind == EntryKind::Directory && self.add(&path, limit, size_bytes, at).is_err() {
                 interrupt::check()?;
                 self.left_out += 1;
             }
@@ -374,7 +375,7 @@ mod tests {
             fs::create_dir(directory.path().join(name)).unwrap();
             fs::write(directory.path().join(name).join("file"), [0; 100]).unwrap();
         }
-        let read = |limit| Tree::read(directory.path(), limit).unwrap();
+        let read = |limit| Tree::read(directory.path(), limit, &mut |_| ()).unwrap();
         let whole = read(Limit::NONE);
         assert_eq!((whole.entries.len(), whole.is_subset), (6, false));
         let few = read(Limit { entries: 3, ..Limit::NONE });
