@@ -1,8 +1,8 @@
 //! Landlock: rules of a program for itself on which files it may use.
 //!
 //! The kernel enforces them where it sees the calls, which is not in the mount. A program would
-//! believe itself confined and would not be. So the library refuses rule sets about files, as a
-//! kernel does in which Landlock is switched off. Rule sets about the network alone are the kernel's.
+//! believe itself confined and would not be. So the library refuses rule sets about files, like a
+//! kernel in which Landlock is switched off. Rule sets about the network alone are the kernel's.
 
 use super::call::Call;
 use super::entry::Verdict;
