@@ -188,8 +188,8 @@ fn what_mkfs_cannot_make_is_explained_and_leaves_nothing() {
     let image = path.to_str().unwrap();
     let long = "x".repeat(65);
     for (arguments, cause, remedy) in [
-        (&["--size", "64T"][..], "bytes free", "make room"),
-        (&["--size", "4K"], "not possible", "larger"),
+        (&["--size", "64T"][..], "are free", "free space"),
+        (&["--size", "4K"], "too small", "larger"),
         (&[], "needs a size", "--size 4G"),
         (&["--size", "16M", "--label", &long], "65 bytes", "shorter"),
         (&["--size", "16M", "--inodes", "1000000000"], "do not fit", "fewer"),

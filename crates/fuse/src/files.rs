@@ -424,7 +424,7 @@ impl Files {
 
     /// Whether fsync has an effect: only if the image is on a disk behind the kernel's cache.
     pub(crate) fn needs_sync(&self) -> bool {
-        self.image.backing().persistence() == Persistence::LastSync
+        self.image.backing().persistence() == Persistence::CleanClose
     }
 
     /// Persists an open file: first what the engine persists lazily, then the whole image on its

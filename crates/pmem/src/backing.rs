@@ -30,8 +30,9 @@ pub enum Persistence {
     PowerFailure,
     /// Process death, immediately. Never a power failure or a restart of the machine.
     ProcessDeath,
-    /// Process death, immediately; power failure up to the last sync.
-    LastSync,
+    /// Process death, immediately. A power failure may destroy the image: the kernel writes dirty
+    /// pages back in any order, so not even what was synced before is safe.
+    CleanClose,
     /// Nothing.
     Nothing,
 }
@@ -42,7 +43,7 @@ impl Backing {
         match self {
             Backing::Dax | Backing::DaxDevice => Persistence::PowerFailure,
             Backing::Tmpfs => Persistence::ProcessDeath,
-            Backing::File { .. } => Persistence::LastSync,
+            Backing::File { .. } => Persistence::CleanClose,
             Backing::Anonymous => Persistence::Nothing,
         }
     }
@@ -114,9 +115,9 @@ impl Persistence {
                 "Completed calls survive the death of every process, but not a power failure or a restart of \
                  the machine."
             }
-            Persistence::LastSync => {
-                "Completed calls survive the death of every process; a power failure loses all changes \
-                 since the last fsync or sync."
+            Persistence::CleanClose => {
+                "Completed calls survive the death of every process. A power failure while the image is in \
+                 use may destroy it, including what was synced before."
             }
             Persistence::Nothing => "Nothing survives the end of the last process that shares this memory.",
         }

@@ -46,7 +46,7 @@ fn a_file_on_disk_is_shared_and_as_persistent_as_its_last_sync() {
     match mapping.backing() {
         Backing::File { file_system } => {
             assert!(!file_system.is_empty());
-            assert_eq!(mapping.backing().persistence(), Persistence::LastSync);
+            assert_eq!(mapping.backing().persistence(), Persistence::CleanClose);
         }
         // The build directory may be on any file system.
         Backing::Tmpfs | Backing::Dax => {}

@@ -1,7 +1,7 @@
 //! Closes the image, now or after the last background process of the program has ended.
 
 use anyhow::{Context, Result};
-use posix::image::{HandoffId, Image};
+use posix::image::{HandoffId, Image, ImageError};
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -15,18 +15,39 @@ pub fn open_descriptors() -> Vec<RawFd> {
     numbers.into_iter().filter(|&fd| fd > libc::STDERR_FILENO && is_open(fd)).collect()
 }
 
-/// Closes the image if no program uses it any more; otherwise a helper process closes it later.
-pub fn leave(image: Image, handoff_id: HandoffId, foreign: &[RawFd]) -> Result<()> {
+/// What becomes of an image once no program uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// It is left clean.
+    Close,
+    /// It is in memory, and deleted.
+    Discard,
+}
+
+impl End {
+    fn apply(self, image: Image) -> Result<(), ImageError> {
+        match self {
+            End::Close => image.close().map(drop),
+            End::Discard => {
+                image.discard();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Ends the use of the image if no program uses it any more; otherwise a helper process does so
+/// later.
+pub fn leave(image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd]) -> Result<()> {
     if is_handed_back_soon(&image, handoff_id)? {
-        image.close().context("cannot close the image cleanly; the next process that opens it recovers it")?;
-        return Ok(());
+        return end.apply(image).context("cannot close the image cleanly; the next process that opens it recovers it");
     }
     // SAFETY: this process has one thread, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()).context(
             "cannot start a process that closes the image later; the next process that opens the image recovers it",
         ),
-        0 => run_helper(image, handoff_id, foreign),
+        0 => run_helper(image, end, handoff_id, foreign),
         _ => {
             // The child owns it.
             std::mem::forget(image);
@@ -49,9 +70,9 @@ fn is_handed_back_soon(image: &Image, handoff_id: HandoffId) -> Result<bool> {
 }
 
 /// The helper process.
-fn run_helper(image: Image, handoff_id: HandoffId, foreign: &[RawFd]) -> ! {
+fn run_helper(image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd]) -> ! {
     detach_from_terminal(foreign);
-    let result = image.wait_for_handoff(handoff_id).and_then(|()| image.close().map(drop));
+    let result = image.wait_for_handoff(handoff_id).and_then(|()| end.apply(image));
     // SAFETY: ends this process; exit handlers run in the parent only.
     unsafe { libc::_exit(i32::from(result.is_err())) }
 }

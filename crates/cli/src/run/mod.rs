@@ -107,11 +107,8 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     let handoff_id = handoff.into_id();
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
     // An image in memory is deleted, so it needs no clean close.
-    if !is_memory {
-        detach_helper::leave(image, handoff_id, &foreign)?;
-    } else if image.is_handoff_over(handoff_id).unwrap_or(false) {
-        drop(image);
-    }
+    let end = if is_memory { detach_helper::End::Discard } else { detach_helper::End::Close };
+    detach_helper::leave(image, end, handoff_id, &foreign)?;
     ended?.repeat(&signals)
 }
 

@@ -148,6 +148,26 @@ fn what_is_in_memory_leaves_nothing_behind() {
     assert!(!runtime.exists(), "{}", runtime.display());
 }
 
+#[test]
+fn a_background_program_keeps_an_image_in_memory_until_it_ends() {
+    let script = "cd $DIRECTFS_MOUNT; mkfifo pipe; (read end <pipe; echo ended; exec >&-) & echo $!; echo $$";
+    let mut command = start(&["--size", "64M", "--", "sh", "-c", &format!("{script}; sleep 0.1")]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut answers = child.stdout.take().unwrap();
+    let background = line(&mut answers);
+    line(&mut answers);
+    let runtime = runtime_directory_of(&background);
+    child.wait().unwrap();
+    assert!(runtime.exists(), "the program in the background uses it");
+    Command::new("kill").arg(&background).status().unwrap();
+    // A helper process removes it when it sees the end.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while runtime.exists() && std::time::Instant::now() < end {
+        std::thread::yield_now();
+    }
+    assert!(!runtime.exists(), "{}", runtime.display());
+}
+
 /// The runtime directory of a process whose working directory is in the mount: for the kernel it is
 /// a removed directory below the runtime directory.
 pub fn runtime_directory_of(process: &str) -> PathBuf {

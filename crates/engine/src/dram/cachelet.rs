@@ -13,8 +13,8 @@ use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use pmem::Layout;
 
-/// Flag of the state word: the file exists for other threads (paper III.E). Unset while its
-/// creation is not durable.
+/// Flag of the state word: the cachelet describes a file (paper III.E). A create sets it before its
+/// fence: until then no lookup finds the name.
 pub const FLAG_READABLE: u8 = 1;
 /// Flag of the state word: a deletion has begun and will succeed; no other thread deletes it.
 pub const FLAG_DELETED: u8 = 2;

@@ -237,6 +237,13 @@ impl<M: Memory> Image<M> {
         self.leave()
     }
 
+    /// Gives up an image in memory that no other process uses. Nothing is written back: the memory
+    /// goes with this value.
+    pub fn discard(mut self) {
+        self.fs = None;
+        self.remove_runtime_directory();
+    }
+
     fn leave(&mut self) -> Result<Closed, ImageError> {
         let Some(fs) = self.fs.take() else { return Ok(Closed::ReadOnly) };
         if !fs.is_written() {
