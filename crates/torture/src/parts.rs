@@ -162,7 +162,7 @@ fn access_methods(run: &Run) -> Result<(Vec<AccessMethod>, Option<PathBuf>)> {
     let directfs = run.directfs.clone().or(beside).filter(|program| program.is_file());
     if directfs.is_none() {
         eprintln!(
-            "There is no directfs next to this program: only the library is tested. Build it (`cargo build --release -p directfs`) or specify it with --directfs."
+            "There is no directfs next to this program: only the library is tested. Build it (`cargo build --release -p directfs-cli`) or specify it with --directfs."
         );
         return Ok((vec![AccessMethod::Library], None));
     }

@@ -1,0 +1,383 @@
+//! Open files.
+
+use crate::error::{Error, Result};
+use crate::metadata::time_to_set;
+use crate::session::OpenNumber;
+use crate::{Credentials, Metadata};
+use engine::Thread;
+use posix::process::{InFlightFile, LockKind, Locked};
+use posix::{Caller, Errno, Whence};
+use std::fs::TryLockError;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::time::SystemTime;
+
+/// How to open a file. The methods mean the same as those of [`std::fs::OpenOptions`].
+///
+/// # Errors
+/// Opening fails with EINVAL for combinations that the standard library rejects, too: no access at
+/// all, `truncate` or `create` without write access, `truncate` with `append`.
+#[derive(Debug, Clone, Default)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+    mode: Option<u32>,
+}
+
+impl OpenOptions {
+    /// No access.
+    pub fn new() -> OpenOptions {
+        OpenOptions::default()
+    }
+
+    /// Read access.
+    pub fn read(&mut self, read: bool) -> &mut OpenOptions {
+        self.read = read;
+        self
+    }
+
+    /// Write access.
+    pub fn write(&mut self, write: bool) -> &mut OpenOptions {
+        self.write = write;
+        self
+    }
+
+    /// Write access, and every write goes to the end of the file, also of those that other
+    /// processes extend at the same time.
+    pub fn append(&mut self, append: bool) -> &mut OpenOptions {
+        self.append = append;
+        self
+    }
+
+    /// Empty an existing file.
+    pub fn truncate(&mut self, truncate: bool) -> &mut OpenOptions {
+        self.truncate = truncate;
+        self
+    }
+
+    /// Create the file if it does not exist.
+    pub fn create(&mut self, create: bool) -> &mut OpenOptions {
+        self.create = create;
+        self
+    }
+
+    /// Create the file; EEXIST if the name is taken, also by a symbolic link. `create` and
+    /// `truncate` then have no effect.
+    pub fn create_new(&mut self, create_new: bool) -> &mut OpenOptions {
+        self.create_new = create_new;
+        self
+    }
+
+    /// Permission bits of a created file, which the umask reduces: 0o666 by default.
+    pub fn mode(&mut self, mode: u32) -> &mut OpenOptions {
+        self.mode = Some(mode);
+        self
+    }
+
+    pub(crate) fn mode_bits(&self) -> u32 {
+        self.mode.unwrap_or(0o666) & 0o7777
+    }
+
+    pub(crate) fn flags(&self) -> posix::Result<i32> {
+        let writes = self.write || self.append;
+        let access = match (self.read, writes) {
+            (true, false) => libc::O_RDONLY,
+            (false, true) => libc::O_WRONLY,
+            (true, true) => libc::O_RDWR,
+            (false, false) => return Err(Errno::EINVAL),
+        };
+        let changes = self.truncate || self.create || self.create_new;
+        if changes && !writes || self.append && self.truncate && !self.create_new {
+            return Err(Errno::EINVAL);
+        }
+        let creation = match (self.create, self.truncate, self.create_new) {
+            (_, _, true) => libc::O_CREAT | libc::O_EXCL,
+            (create, truncate, false) => {
+                (if create { libc::O_CREAT } else { 0 }) | if truncate { libc::O_TRUNC } else { 0 }
+            }
+        };
+        Ok(access | creation | if self.append { libc::O_APPEND } else { 0 })
+    }
+}
+
+/// An open file. Dropping it closes it, and releases its lock.
+///
+/// Threads may use one file at the same time. [`Read`], [`Write`] and [`Seek`], also of `&File`,
+/// work at a position that all of them share, and that a clone shares, too.
+///
+/// # Durability
+/// A write of any length is atomic, and durable when it returns, as [`Durability`] says. So is
+/// [`set_len`](File::set_len). Nothing is buffered in the process, and [`Write::flush`] does
+/// nothing. (A file that a program under `directfs run` maps as shared is changed in place, without
+/// atomicity.)
+///
+/// [`Durability`]: crate::Durability
+pub struct File {
+    number: OpenNumber,
+    path: Box<Path>,
+    credentials: Credentials,
+}
+
+/// Whether an offset is at most 2^63 - 1.
+fn offset(offset: u64) -> posix::Result<i64> {
+    i64::try_from(offset).map_err(|_| Errno::EINVAL)
+}
+
+impl File {
+    pub(crate) fn new(number: OpenNumber, path: &Path, credentials: Credentials) -> File {
+        File { number, path: path.into(), credentials }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number.number()
+    }
+
+    fn call<T>(
+        &self,
+        operation: &'static str,
+        mut call: impl FnMut(&Caller<'_, 'static>, &InFlightFile<'_, 'static>) -> posix::Result<T>,
+    ) -> Result<T> {
+        let result = self.number.shared().call(|inside| {
+            let file = inside.file(self.number())?;
+            call(&inside.caller(self.credentials.as_posix()), &file)
+        });
+        result.map_err(|errno| self.error(operation, errno))
+    }
+
+    fn error(&self, operation: &'static str, errno: Errno) -> Error {
+        Error::call(operation, &self.path, errno)
+    }
+
+    /// The path by which it was opened. The file may have another name meanwhile.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads at an offset in bytes; returns the number of bytes, fewer only at the end of the file.
+    /// The position does not change.
+    ///
+    /// # Errors
+    /// EBADF: not opened for reading; EISDIR; EINVAL: the offset is above 2^63 - 1.
+    pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<usize> {
+        self.call("read", |caller, file| caller.read_at(file, offset(at)?, bytes))
+    }
+
+    /// Reads from an offset to the end, and appends it to `bytes`; returns the number of bytes.
+    pub fn read_to_end_at(&self, at: u64, bytes: &mut Vec<u8>) -> Result<usize> {
+        const STEP_BYTES: u64 = 32;
+        let before = bytes.len();
+        // One byte more than the rest, so that the end shows.
+        let mut step = self.metadata()?.len().saturating_sub(at) + 1;
+        loop {
+            let begin = bytes.len();
+            bytes.resize(begin + usize::try_from(step).unwrap_or(usize::MAX), 0);
+            let read = self.read_at(&mut bytes[begin..], at + (begin - before) as u64);
+            bytes.truncate(begin + *read.as_ref().unwrap_or(&0));
+            if (read? as u64) < step {
+                return Ok(bytes.len() - before);
+            }
+            step = (bytes.len() as u64).max(STEP_BYTES);
+        }
+    }
+
+    /// Writes at an offset in bytes; returns the number of bytes, fewer only if the image is full.
+    /// A gap before the offset reads as zeros. The position does not change. With
+    /// [`OpenOptions::append`] it writes at the end, whatever the offset.
+    ///
+    /// # Errors
+    /// EBADF: not opened for writing; ENOSPC; EFBIG: beyond 256 TiB.
+    pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<usize> {
+        self.call("write", |caller, file| caller.write_at(file, offset(at)?, bytes))
+    }
+
+    /// Writes all bytes at an offset.
+    pub fn write_all_at(&self, mut bytes: &[u8], mut at: u64) -> Result<()> {
+        while !bytes.is_empty() {
+            let count = self.write_at(bytes, at)?;
+            if count == 0 {
+                return Err(self.error("write", Errno::EIO));
+            }
+            (bytes, at) = (&bytes[count..], at + count as u64);
+        }
+        Ok(())
+    }
+
+    /// Sets the length in bytes. What is added reads as zeros and takes no space.
+    ///
+    /// # Errors
+    /// EINVAL: not opened for writing; EFBIG, ENOSPC.
+    pub fn set_len(&self, bytes: u64) -> Result<()> {
+        self.call("set the length of", |caller, file| caller.truncate_open(file, offset(bytes)?))
+    }
+
+    /// Writes the image back to its disk, if it lies on one, and persists what the file system
+    /// keeps for later (access times). Elsewhere every write is already as durable as it gets.
+    ///
+    /// **On a disk this does not protect from a later power failure:** see
+    /// [`Durability::CleanClose`](crate::Durability::CleanClose). It writes all dirty pages of the
+    /// image, not only those of this file.
+    pub fn sync_all(&self) -> Result<()> {
+        let errno = |error: io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
+        let synced = self.number.shared().call(|inside| {
+            inside.thread.sync(inside.file(self.number())?.node())?;
+            inside.image.sync().map_err(errno)
+        });
+        synced.map_err(|errno| self.error("sync", errno))
+    }
+
+    /// The same as [`sync_all`](File::sync_all).
+    pub fn sync_data(&self) -> Result<()> {
+        self.sync_all()
+    }
+
+    /// Attributes of the file, also after its last name was removed.
+    pub fn metadata(&self) -> Result<Metadata> {
+        self.call("read the attributes of", |caller, file| caller.stat(file.node())).map(Metadata::new)
+    }
+
+    /// Sets the permission bits (0o7777); EPERM if the caller does not own the file.
+    pub fn set_permissions(&self, mode: u32) -> Result<()> {
+        self.call("set the permissions of", |caller, file| caller.chmod(file.node(), mode).map(drop))
+    }
+
+    /// Sets the times of last access and modification, as [`FileSystem::set_times`] does.
+    ///
+    /// [`FileSystem::set_times`]: crate::FileSystem::set_times
+    pub fn set_times(&self, accessed: Option<SystemTime>, modified: Option<SystemTime>) -> Result<()> {
+        self.call("set the times of", |caller, file| {
+            caller.set_times(file.node(), time_to_set(accessed)?, time_to_set(modified)?).map(drop)
+        })
+    }
+
+    /// Another handle of the same open file: they share position and lock.
+    pub fn try_clone(&self) -> Result<File> {
+        let (shared, from) = (self.number.shared(), self.number());
+        let opened = shared.open(|inside, number| inside.process.duplicate(inside.thread, from, number, true));
+        let number = opened.map_err(|errno| self.error("duplicate", errno))?;
+        Ok(File { number, path: self.path.clone(), credentials: self.credentials.clone() })
+    }
+
+    /// Takes the exclusive lock of the file; waits while others have a lock.
+    ///
+    /// Locks are advisory, like flock(2): they exclude other locks, not reads and writes. They hold
+    /// among all processes that have the image open, including programs under `directfs run`, and
+    /// not between them and a mount. A lock belongs to the open file, so two handles from separate
+    /// opens exclude each other also in one thread. It ends by [`unlock`](File::unlock), when the
+    /// last clone of the file is closed, or with the process, however that ends.
+    ///
+    /// # Errors
+    /// ENOLCK: too many locks. A shared lock that is to become exclusive is released first, so
+    /// others may get the lock in between.
+    pub fn lock(&self) -> Result<()> {
+        self.wait_for_lock(LockKind::Exclusive)
+    }
+
+    /// Takes a shared lock, which excludes exclusive ones. See [`lock`](File::lock).
+    pub fn lock_shared(&self) -> Result<()> {
+        self.wait_for_lock(LockKind::Shared)
+    }
+
+    /// Takes the exclusive lock, or returns [`TryLockError::WouldBlock`] if others have a lock.
+    pub fn try_lock(&self) -> Result<(), TryLockError> {
+        self.try_to_lock(LockKind::Exclusive)
+    }
+
+    /// Takes a shared lock, or returns [`TryLockError::WouldBlock`] if the exclusive one is taken.
+    pub fn try_lock_shared(&self) -> Result<(), TryLockError> {
+        self.try_to_lock(LockKind::Shared)
+    }
+
+    /// Releases the lock, if there is one.
+    pub fn unlock(&self) -> Result<()> {
+        self.flock("unlock", None, |_, _| ()).map(drop)
+    }
+
+    /// One attempt to change the lock. If it is blocked, the result is that of `blocked`.
+    fn flock<T>(
+        &self,
+        operation: &'static str,
+        kind: Option<LockKind>,
+        mut blocked: impl FnMut(&Thread<'static>, &dyn Fn()) -> T,
+    ) -> Result<Option<T>> {
+        let result =
+            self.number.shared().call(|inside| match inside.process.flock(inside.thread, self.number(), kind)? {
+                Locked::Done => Ok(None),
+                Locked::Blocked(at) => {
+                    Ok(Some(blocked(inside.thread, &|| inside.process.wait_for_lock(inside.thread, &at))))
+                }
+            });
+        result.map_err(|errno| self.error(operation, errno))
+    }
+
+    fn wait_for_lock(&self, kind: LockKind) -> Result<()> {
+        // Each wait ends after a tenth of a second, so that `Image::close` need not wait for it.
+        while self.flock("lock", Some(kind), |_, wait| wait())?.is_some() {}
+        Ok(())
+    }
+
+    fn try_to_lock(&self, kind: LockKind) -> Result<(), TryLockError> {
+        match self.flock("lock", Some(kind), |_, _| ()) {
+            Ok(None) => Ok(()),
+            Ok(Some(())) => Err(TryLockError::WouldBlock),
+            Err(error) => Err(TryLockError::Error(error.into())),
+        }
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Read for &File {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        Ok(self.call("read", |caller, file| caller.read(file, bytes))?)
+    }
+}
+
+impl Write for &File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(self.call("write", |caller, file| caller.write(file, bytes))?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for &File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        Ok(self.call("seek in", |caller, file| match to {
+            SeekFrom::Start(at) => caller.seek(file, offset(at)?, Whence::Set),
+            SeekFrom::Current(by) => caller.seek(file, by, Whence::Current),
+            SeekFrom::End(by) => caller.seek(file, by, Whence::End),
+        })?)
+    }
+}
+
+impl Read for File {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(bytes)
+    }
+}
+
+impl Write for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (&*self).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Seek for File {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        (&*self).seek(to)
+    }
+}

@@ -1,0 +1,107 @@
+//! DirectFS as a library: a file system in one image, inside the process.
+//!
+//! An image is a file, a `/dev/dax*` device, or memory, and holds a whole POSIX file system. This
+//! library maps it and works on it directly: no call on a file in it enters the kernel, and none
+//! needs a mount or privileges. It suits work with many names and small files: mail spools, build
+//! and package caches, indexes, test fixtures.
+//!
+//! ```
+//! use directfs::{Closed, Image};
+//! use std::io::Write;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! # let path = directory.path().join("mail.img");
+//! // A new image of 64 MiB. `Image::open` opens an existing one.
+//! let image = Image::create(&path).size(64 << 20).label("mail").create()?;
+//! let fs = image.file_system();
+//!
+//! // The functions of std::fs, with paths that begin at the root of the image.
+//! fs.create_dir_all("inbox/new")?;
+//! let mut message = fs.create("inbox/draft")?;
+//! writeln!(message, "Subject: hello")?;
+//! fs.rename("inbox/draft", "inbox/new/1")?;
+//!
+//! // Threads share the handle, and each has its own way into the image.
+//! std::thread::scope(|scope| {
+//!     for number in 2..10 {
+//!         let fs = &fs;
+//!         scope.spawn(move || fs.write(format!("inbox/new/{number}"), "Subject: more\n"));
+//!     }
+//! });
+//! assert_eq!(fs.read_dir("inbox/new")?.count(), 9);
+//! assert_eq!(fs.read_to_string("inbox/new/1")?, "Subject: hello\n");
+//!
+//! // Errors have an errno and a message with a remedy.
+//! let error = fs.remove_dir("inbox").unwrap_err();
+//! assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty);
+//! println!("{error}");
+//!
+//! assert_eq!(image.close()?, Closed::Clean);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Durability
+//! A call that changes something is atomic, and durable when it returns. What *durable* means
+//! depends on what the image lies in; [`Image::durability`] tells:
+//!
+//! | the image is | a returned call survives |
+//! | --- | --- |
+//! | a file on a DAX file system, a `/dev/dax*` device | a power failure |
+//! | a file in memory (`/dev/shm`, tmpfs) | the death of every process, not a power failure |
+//! | a file on a disk | the death of every process. **A power failure may destroy the image while it is open**, including files that were synced; safe is what a clean close left |
+//! | in memory without a name ([`Image::in_memory`]) | nothing after the process |
+//!
+//! A process that dies at any moment harms neither the image nor what other processes wrote. The
+//! next process that meets its last call completes it or rolls it back, and the next open after the
+//! death of all of them recovers the image. `directfs fsck` is not needed after a crash.
+//!
+//! # Sharing
+//! Any number of processes of one machine may open an image at the same time, and programs under
+//! `directfs run --image` take part. They see each other's changes at once, and file locks
+//! ([`File::lock`]) hold among them. They trust each other: permissions in the image are checked
+//! by the process that makes the call. Mounts with `-o cache=0` share the image, too, but not the
+//! locks.
+//!
+//! # Threads
+//! [`Image`], [`FileSystem`] and [`File`] are `Send` and `Sync`. A thread's first call claims a
+//! place in the image, its end releases it; 1,024 threads of all processes have room at a time.
+//! Calls of different threads run side by side, also in one directory.
+//!
+//! # Truncation
+//! If the file of an image is truncated while it is mapped, or a sparse image's file system has no
+//! room left, the kernel ends the process by SIGBUS. [`survive_truncation`] makes calls fail with
+//! EIO instead.
+//!
+//! # Platform
+//! Linux on x86-64. Opening an image needs room in `/dev/shm` for an index that its processes
+//! share: about 48 MiB for an empty image of 64 MiB, and 184 bytes for each cached file.
+#![warn(missing_docs)]
+
+mod credentials;
+mod error;
+mod file;
+mod file_system;
+mod image;
+mod metadata;
+mod read_dir;
+mod session;
+
+pub use credentials::Credentials;
+pub use error::{Error, Result};
+pub use file::{File, OpenOptions};
+pub use file_system::FileSystem;
+pub use image::{Closed, CreateImage, Durability, Image, ImageOptions};
+pub use metadata::{FileType, Metadata, Space};
+pub use read_dir::{DirEntry, ReadDir};
+
+/// Makes this process survive the truncation of an image in use: calls then fail with EIO, and the
+/// image is not left clean.
+///
+/// It replaces the action for SIGBUS of the whole process, and ends the process as before for every
+/// other cause of that signal. So only programs should call it, once at their start, and not
+/// libraries.
+pub fn survive_truncation() {
+    pmem::survive_truncations();
+}

@@ -1,0 +1,194 @@
+//! What the file system knows of a file, and of itself.
+
+use engine::Attributes;
+use engine::format::FileKind;
+use posix::{FileSystemStatus, TimeToSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The kind of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FileType {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A named pipe, which only programs under `directfs run` and mounts can use.
+    Fifo,
+    /// A bound socket, as above.
+    Socket,
+    /// A character device, as above.
+    CharacterDevice,
+    /// A block device, as above.
+    BlockDevice,
+}
+
+impl FileType {
+    /// Whether it is a regular file.
+    pub fn is_file(self) -> bool {
+        self == FileType::File
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(self) -> bool {
+        self == FileType::Directory
+    }
+
+    /// Whether it is a symbolic link.
+    pub fn is_symlink(self) -> bool {
+        self == FileType::Symlink
+    }
+}
+
+impl From<FileKind> for FileType {
+    fn from(kind: FileKind) -> FileType {
+        match kind {
+            FileKind::Regular => FileType::File,
+            FileKind::Directory => FileType::Directory,
+            FileKind::Symlink => FileType::Symlink,
+            FileKind::Fifo => FileType::Fifo,
+            FileKind::Socket => FileType::Socket,
+            FileKind::Character => FileType::CharacterDevice,
+            FileKind::Block => FileType::BlockDevice,
+        }
+    }
+}
+
+/// Attributes of a file at one moment.
+#[derive(Debug, Clone)]
+pub struct Metadata(Attributes);
+
+impl Metadata {
+    pub(crate) fn new(attributes: Attributes) -> Metadata {
+        Metadata(attributes)
+    }
+
+    /// The kind of file.
+    pub fn file_type(&self) -> FileType {
+        self.0.kind.into()
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.file_type().is_file()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.file_type().is_dir()
+    }
+
+    /// Whether it is a symbolic link, which only [`FileSystem::symlink_metadata`] returns.
+    ///
+    /// [`FileSystem::symlink_metadata`]: crate::FileSystem::symlink_metadata
+    pub fn is_symlink(&self) -> bool {
+        self.file_type().is_symlink()
+    }
+
+    /// Length in bytes; of a symbolic link that of its target's path.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u64 {
+        self.0.size_bytes
+    }
+
+    /// Type and permission bits, as in `st_mode`.
+    pub fn mode(&self) -> u32 {
+        self.0.mode
+    }
+
+    /// The owner.
+    pub fn uid(&self) -> u32 {
+        self.0.uid
+    }
+
+    /// The group.
+    pub fn gid(&self) -> u32 {
+        self.0.gid
+    }
+
+    /// The inode number. Another file may get it after this one was removed.
+    pub fn ino(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Number of names; of a directory 2 plus the number of its subdirectories.
+    pub fn nlink(&self) -> u64 {
+        u64::from(self.0.links)
+    }
+
+    /// Bytes of the image that the content takes: a multiple of 4,096, or zero for a hole.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.0.blocks * pmem::BLOCK_BYTES
+    }
+
+    /// The last read, updated as rarely as with the mount option relatime.
+    pub fn accessed(&self) -> SystemTime {
+        system_time(self.0.accessed_ns)
+    }
+
+    /// The last change of the content, or of a directory's names. Resolution is the kernel's tick
+    /// (1 to 10 ms).
+    pub fn modified(&self) -> SystemTime {
+        system_time(self.0.modified_ns)
+    }
+
+    /// The last change of content or attributes, as above.
+    pub fn changed(&self) -> SystemTime {
+        system_time(self.0.changed_ns)
+    }
+}
+
+fn system_time(ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(ns.unsigned_abs());
+    if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
+}
+
+/// A time to set; `None` leaves it unchanged. EINVAL outside of the years 1678 to 2262.
+pub(crate) fn time_to_set(time: Option<SystemTime>) -> posix::Result<TimeToSet> {
+    let Some(time) = time else { return Ok(TimeToSet::Omit) };
+    let ns = match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => i64::try_from(after.as_nanos()),
+        Err(before) => i64::try_from(before.duration().as_nanos()).map(|ns| -ns),
+    };
+    ns.map(TimeToSet::At).map_err(|_| posix::Errno::EINVAL)
+}
+
+/// Space of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes for content and names.
+    pub total_bytes: u64,
+    /// Free bytes, all of them for any user. Removed files return their space with a delay.
+    pub free_bytes: u64,
+    /// Number of files of all kinds that the image can hold.
+    pub files: u64,
+    /// Number of files that can still be created.
+    pub files_free: u64,
+}
+
+impl From<FileSystemStatus> for Space {
+    fn from(status: FileSystemStatus) -> Space {
+        Space {
+            total_bytes: status.blocks * status.block_bytes,
+            free_bytes: status.blocks_free * status.block_bytes,
+            files: status.files,
+            files_free: status.files_free,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_1970_and_out_of_range() {
+        let early = UNIX_EPOCH - Duration::from_nanos(1_500_000_000);
+        assert_eq!(time_to_set(Some(early)), Ok(TimeToSet::At(-1_500_000_000)));
+        assert_eq!(system_time(-1_500_000_000), early);
+        let late = UNIX_EPOCH + Duration::from_secs(1 << 40);
+        assert_eq!(time_to_set(Some(late)), Err(posix::Errno::EINVAL));
+    }
+}
