@@ -1,0 +1,212 @@
+//! Locks, extended attributes, confined roots, durability, and the death of a process.
+
+mod support;
+
+use directfs::{Closed, Durability, FileSystem, Image};
+use std::fs::TryLockError;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use support::{Scratch, errno};
+
+#[test]
+fn locks_exclude_other_opens_and_not_clones() {
+    let scratch = Scratch::new();
+    let one = scratch.fs.create("file").unwrap();
+    let two = scratch.fs.open("file").unwrap();
+    one.lock_shared().unwrap();
+    two.try_lock_shared().unwrap();
+    assert!(matches!(one.try_lock(), Err(TryLockError::WouldBlock)));
+    two.unlock().unwrap();
+    one.try_lock().unwrap();
+    let clone = one.try_clone().unwrap();
+    clone.try_lock().unwrap();
+    drop(one);
+    assert!(matches!(two.try_lock(), Err(TryLockError::WouldBlock)));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| two.lock());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waits.is_finished());
+        drop(clone);
+        waits.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn clones_share_the_position() {
+    let scratch = Scratch::new();
+    let mut file = scratch.fs.create_new("file").unwrap();
+    let mut clone = file.try_clone().unwrap();
+    file.write_all(b"one ").unwrap();
+    clone.write_all(b"two").unwrap();
+    file.seek(SeekFrom::Start(2)).unwrap();
+    let mut text = String::new();
+    clone.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "e two");
+    assert_eq!(file.stream_position().unwrap(), 7);
+}
+
+#[test]
+fn a_removed_file_lives_until_it_is_closed() {
+    let scratch = Scratch::new();
+    let file = scratch.fs.create_new("file").unwrap();
+    let free = scratch.fs.space().unwrap().files_free;
+    file.write_all_at(b"still here", 0).unwrap();
+    scratch.fs.remove_file("file").unwrap();
+    let mut bytes = [0; 10];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 10);
+    assert_eq!(&bytes, b"still here");
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert_eq!(scratch.fs.space().unwrap().files_free, free);
+}
+
+#[test]
+fn extended_attributes() {
+    let scratch = Scratch::new();
+    let fs = scratch.as_root();
+    fs.write("file", "").unwrap();
+    assert_eq!(fs.xattr("file", "user.a").unwrap(), None);
+    fs.set_xattr("file", "user.a", b"1").unwrap();
+    fs.set_xattr("file", "user.b", vec![7; 10_000]).unwrap();
+    fs.set_xattr("file", "user.a", b"").unwrap();
+    assert_eq!(fs.xattr("file", "user.a").unwrap().as_deref(), Some(&[][..]));
+    assert_eq!(fs.xattr("file", "user.b").unwrap(), Some(vec![7; 10_000]));
+    let mut names = fs.xattrs("file").unwrap();
+    names.sort();
+    assert_eq!(names, ["user.a", "user.b"]);
+    fs.remove_xattr("file", "user.a").unwrap();
+    assert_eq!(errno(fs.remove_xattr("file", "user.a")), Some(libc::ENODATA));
+    assert_eq!(errno(fs.set_xattr("file", "other.a", b"")), Some(libc::EOPNOTSUPP));
+    assert_eq!(errno(fs.set_xattr("file", "user.c", vec![0; 65_537])), Some(libc::E2BIG));
+    assert_eq!(errno(fs.xattr("missing", "user.a")), Some(libc::ENOENT));
+}
+
+#[test]
+fn paths_stay_below_their_root() {
+    let scratch = Scratch::new();
+    let fs = &scratch.fs;
+    fs.create_dir_all("jail/inner").unwrap();
+    fs.write("secret", "outside").unwrap();
+    fs.write("jail/secret", "inside").unwrap();
+    fs.symlink("/secret", "jail/absolute").unwrap();
+    fs.symlink("../../../secret", "jail/inner/up").unwrap();
+    // An absolute target begins at the root of paths, in the middle of a path as well.
+    assert_eq!(fs.read("jail/absolute").unwrap(), b"outside");
+    assert_eq!(fs.read("../../secret").unwrap(), b"outside");
+    assert_eq!(fs.read("/jail/secret").unwrap(), b"inside");
+    let jail = fs.root_at("jail").unwrap();
+    for path in ["secret", "/secret", "absolute", "inner/up", "../secret", "inner/../../secret"] {
+        assert_eq!(jail.read(path).unwrap(), b"inside", "{path}");
+    }
+    jail.symlink("/inner", "to inner").unwrap();
+    jail.write("to inner/file", "x").unwrap();
+    jail.rename("to inner/file", "to inner/renamed").unwrap();
+    jail.hard_link("to inner/renamed", "to inner/linked").unwrap();
+    assert_eq!(fs.read("jail/inner/linked").unwrap(), b"x");
+    jail.symlink("/loop", "loop").unwrap();
+    assert_eq!(errno(jail.read("loop")), Some(libc::ELOOP));
+    fs.rename("jail", "prison").unwrap();
+    assert_eq!(jail.read("secret").unwrap(), b"inside");
+    fs.remove_dir_all("prison").unwrap();
+    assert_eq!(errno(jail.read("secret")), Some(libc::ENOENT));
+    assert_eq!(errno(jail.create("new")), Some(libc::ENOENT));
+    assert_eq!(fs.read("secret").unwrap(), b"outside");
+}
+
+#[test]
+fn a_large_tree_is_removed_and_links_out_of_it_are_not_followed() {
+    let scratch = Scratch::new();
+    let fs = &scratch.fs;
+    fs.create_dir_all("kept/below").unwrap();
+    let mut deep = fs.clone();
+    for level in 0..300 {
+        deep.create_dir("d").unwrap();
+        deep.symlink("/kept", "link").unwrap();
+        deep.write(format!("file {level}"), "x").unwrap();
+        deep = deep.root_at("d").unwrap();
+    }
+    for file in 0..2000 {
+        fs.write(format!("d/{file}"), "").unwrap();
+    }
+    assert_eq!(fs.read_dir("d").unwrap().count(), 2003);
+    fs.remove_dir_all("d").unwrap();
+    assert!(fs.exists("kept/below").unwrap() && !fs.exists("d").unwrap());
+}
+
+#[test]
+fn a_copy_shares_blocks() {
+    let scratch = Scratch::new();
+    let content: Vec<u8> = (0..8u32 << 20).map(|index| (index % 253) as u8).collect();
+    scratch.fs.write("large", &content).unwrap();
+    let before = scratch.fs.space().unwrap().free_bytes;
+    for copy in 0..10 {
+        assert_eq!(scratch.fs.copy("large", format!("{copy}")).unwrap(), content.len() as u64);
+    }
+    assert!(before - scratch.fs.space().unwrap().free_bytes < 8 << 20);
+    assert!(scratch.fs.read("9").unwrap() == content);
+    assert_eq!(errno(scratch.fs.copy("large", "large")), Some(libc::EINVAL));
+    assert!(scratch.fs.read("large").unwrap() == content);
+}
+
+#[test]
+fn content_survives_a_close_and_durability_is_that_of_the_medium() {
+    let Scratch { image, fs, path, directory: _directory } = Scratch::new();
+    if path.starts_with("/dev/shm") {
+        assert_eq!(image.durability(), Durability::ProcessDeath);
+    }
+    assert_eq!(Image::in_memory(8 << 20).unwrap().durability(), Durability::Nothing);
+    let other = Image::open(&path).unwrap();
+    other.file_system().write("file", "content").unwrap();
+    assert_eq!(fs.read("file").unwrap(), b"content");
+    fs.open("file").unwrap().sync_all().unwrap();
+    image.sync().unwrap();
+    assert_eq!(other.close().unwrap(), Closed::OthersRemain);
+    assert_eq!(image.close().unwrap(), Closed::Clean);
+    let image = Image::open(&path).unwrap();
+    assert!(!image.was_recovered());
+    assert_eq!(image.file_system().read("file").unwrap(), b"content");
+}
+
+/// The second process of `the_death_of_a_process`: not a test of its own.
+#[test]
+fn second_process() {
+    let Some(path) = std::env::var_os("DIRECTFS_TEST_IMAGE") else { return };
+    let image = Image::open(path).unwrap();
+    let fs: FileSystem = image.file_system();
+    let file = fs.create("locked").unwrap();
+    file.lock().unwrap();
+    let removed = fs.create("removed").unwrap();
+    removed.write_all_at(&[1; 100_000], 0).unwrap();
+    fs.remove_file("removed").unwrap();
+    println!("\nlocked");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+fn the_death_of_a_process_releases_its_locks_and_files() {
+    let Scratch { image, fs, path, directory: _directory } = Scratch::new();
+    let free = fs.space().unwrap().files_free;
+    let mut other = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "second_process", "--nocapture"])
+        .env("DIRECTFS_TEST_IMAGE", &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(other.stdout.take().unwrap()).lines();
+    lines.map_while(Result::ok).find(|line| line == "locked").expect("the second process has the lock");
+    let file = fs.open("locked").unwrap();
+    assert!(matches!(file.try_lock(), Err(TryLockError::WouldBlock)));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| file.lock());
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!waits.is_finished());
+        other.kill().unwrap();
+        other.wait().unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    drop(file);
+    fs.remove_file("locked").unwrap();
+    assert_eq!(image.close().unwrap(), Closed::Clean);
+    let image = Image::open(&path).unwrap();
+    assert_eq!(image.file_system().space().unwrap().files_free, free);
+}
