@@ -267,11 +267,12 @@ impl FileSystem {
         self.at("read the attributes of", path, stat).map(Metadata::new)
     }
 
-    /// Whether a path leads to a file. Errors other than ENOENT and ENOTDIR are returned.
+    /// Whether a path leads to a file. Errors other than ENOENT are returned, as by
+    /// [`std::fs::exists`].
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
-            Err(error) if error.is(Errno::ENOENT) || error.is(Errno::ENOTDIR) => Ok(false),
+            Err(error) if error.is(Errno::ENOENT) => Ok(false),
             Err(error) => Err(error),
         }
     }

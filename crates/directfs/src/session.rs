@@ -207,14 +207,14 @@ impl Shared {
         self.forks != FORKS.load(Relaxed)
     }
 
-    /// Runs `work` inside the image. If it runs out of space, it runs once more after the idle
-    /// threads of this process have released what they kept for reuse.
+    /// Runs `work` inside the image. If it runs out of space or memory, it runs once more after the
+    /// idle threads of this process have released what they kept for reuse.
     pub fn call<T>(self: &Arc<Self>, mut work: impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
         if self.is_forked() {
             return Err(FORKED);
         }
         let result = self.call_once(&mut work);
-        if matches!(result, Err(Errno::ENOSPC)) && self.release_idle_slots() {
+        if matches!(result, Err(Errno::ENOSPC | Errno::ENOMEM)) && self.release_idle_slots() {
             return self.call_once(&mut work);
         }
         result
