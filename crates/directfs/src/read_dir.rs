@@ -63,12 +63,13 @@ impl Iterator for ReadDir {
     type Item = Result<DirEntry>;
 
     fn next(&mut self) -> Option<Result<DirEntry>> {
-        if self.batch.is_empty() && !self.is_at_end {
-            if let Err(error) = self.fill() {
-                self.is_at_end = true;
-                self.batch.clear();
-                return Some(Err(error));
-            }
+        if self.batch.is_empty()
+            && !self.is_at_end
+            && let Err(error) = self.fill()
+        {
+            self.is_at_end = true;
+            self.batch.clear();
+            return Some(Err(error));
         }
         let (name, number, file_type) = self.batch.pop_front()?;
         let (file_system, directory) = (self.file_system.clone(), Arc::clone(&self.path));
