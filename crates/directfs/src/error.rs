@@ -64,7 +64,7 @@ fn remedy(errno: Errno) -> &'static str {
         Errno::EPERM => "; only the owner or root may do this: use their credentials (with_credentials)",
         Errno::EROFS => "; open the image for writing",
         Errno::ENOSPC => "; remove files, or create a larger image",
-        Errno::ENOMEM => "; open the image with more cached files",
+        Errno::ENOMEM => "; read less at a time, or open the image with more cached files",
         Errno::EAGAIN => "; an image admits 1,024 threads at a time: use fewer",
         Errno::ENFILE | TOO_MANY_FILES => "; close files",
         Errno::EBADF => "; open the file for this kind of access",

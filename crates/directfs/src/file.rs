@@ -4,7 +4,6 @@ use crate::error::{Error, Result};
 use crate::metadata::time_to_set;
 use crate::session::OpenNumber;
 use crate::{Credentials, Metadata};
-use engine::Thread;
 use posix::process::{InFlightFile, LockKind, Locked};
 use posix::{Caller, Errno, Whence};
 use std::fs::TryLockError;
@@ -167,20 +166,27 @@ impl File {
     }
 
     /// Reads from an offset to the end, and appends it to `bytes`; returns the number of bytes.
+    ///
+    /// # Errors
+    /// As [`read_at`](File::read_at); ENOMEM: the rest of the file does not fit in memory.
     pub fn read_to_end_at(&self, at: u64, bytes: &mut Vec<u8>) -> Result<usize> {
-        const STEP_BYTES: u64 = 32;
+        const STEP_BYTES_MIN: usize = 32;
+        let no_memory = |_| self.error("read", Errno::ENOMEM);
         let before = bytes.len();
         // One byte more than the rest, so that the end shows.
-        let mut step = self.metadata()?.len().saturating_sub(at) + 1;
+        let rest = self.metadata()?.len().saturating_sub(at);
+        let mut step = usize::try_from(rest + 1).unwrap_or(usize::MAX);
         loop {
             let begin = bytes.len();
-            bytes.resize(begin + usize::try_from(step).unwrap_or(usize::MAX), 0);
-            let read = self.read_at(&mut bytes[begin..], at + (begin - before) as u64);
+            bytes.try_reserve_exact(step).map_err(no_memory)?;
+            bytes.resize(begin + step, 0);
+            let read = self.read_at(&mut bytes[begin..], at.saturating_add((begin - before) as u64));
             bytes.truncate(begin + *read.as_ref().unwrap_or(&0));
-            if (read? as u64) < step {
+            if read? < step {
                 return Ok(bytes.len() - before);
             }
-            step = (bytes.len() as u64).max(STEP_BYTES);
+            // The file grows meanwhile.
+            step = bytes.len().max(STEP_BYTES_MIN);
         }
     }
 
@@ -293,34 +299,33 @@ impl File {
 
     /// Releases the lock, if there is one.
     pub fn unlock(&self) -> Result<()> {
-        self.flock("unlock", None, |_, _| ()).map(drop)
+        self.flock("unlock", None, |_| ()).map(drop)
     }
 
-    /// One attempt to change the lock. If it is blocked, the result is that of `blocked`.
+    /// One attempt to change the lock. If it is blocked, the result is that of `blocked`, which may
+    /// wait for a change.
     fn flock<T>(
         &self,
         operation: &'static str,
         kind: Option<LockKind>,
-        mut blocked: impl FnMut(&Thread<'static>, &dyn Fn()) -> T,
+        mut blocked: impl FnMut(&dyn Fn()) -> T,
     ) -> Result<Option<T>> {
         let result =
             self.number.shared().call(|inside| match inside.process.flock(inside.thread, self.number(), kind)? {
                 Locked::Done => Ok(None),
-                Locked::Blocked(at) => {
-                    Ok(Some(blocked(inside.thread, &|| inside.process.wait_for_lock(inside.thread, &at))))
-                }
+                Locked::Blocked(at) => Ok(Some(blocked(&|| inside.process.wait_for_lock(inside.thread, &at)))),
             });
         result.map_err(|errno| self.error(operation, errno))
     }
 
     fn wait_for_lock(&self, kind: LockKind) -> Result<()> {
         // Each wait ends after a tenth of a second, so that `Image::close` need not wait for it.
-        while self.flock("lock", Some(kind), |_, wait| wait())?.is_some() {}
+        while self.flock("lock", Some(kind), |wait| wait())?.is_some() {}
         Ok(())
     }
 
     fn try_to_lock(&self, kind: LockKind) -> Result<(), TryLockError> {
-        match self.flock("lock", Some(kind), |_, _| ()) {
+        match self.flock("lock", Some(kind), |_| ()) {
             Ok(None) => Ok(()),
             Ok(Some(())) => Err(TryLockError::WouldBlock),
             Err(error) => Err(TryLockError::Error(error.into())),

@@ -95,7 +95,7 @@ impl Image {
     /// fills, and vanishes when it is closed. The root directory belongs to the process's user.
     ///
     /// # Errors
-    /// EINVAL: `size` is below the minimum of about a megabyte; ENOSPC, EACCES: too little room in
+    /// EINVAL: `size` is below the minimum of 1 MiB; ENOSPC, EACCES: too little room in
     /// `/dev/shm`, or no permission to use it.
     pub fn in_memory(size: u64) -> Result<Image> {
         let make = MakeOptions { length: size, ..MakeOptions::default() };

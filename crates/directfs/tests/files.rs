@@ -61,6 +61,17 @@ fn a_removed_file_lives_until_it_is_closed() {
 }
 
 #[test]
+fn a_file_larger_than_memory_is_refused() {
+    let scratch = Scratch::new();
+    scratch.fs.create("sparse").unwrap().set_len(1 << 47).unwrap();
+    assert_eq!(errno(scratch.fs.read("sparse")), Some(libc::ENOMEM));
+    assert_eq!(scratch.fs.metadata("sparse").unwrap().allocated_bytes(), 0);
+    let mut end = [1; 2];
+    assert_eq!(scratch.fs.open("sparse").unwrap().read_at(&mut end, (1 << 47) - 1).unwrap(), 1);
+    assert_eq!(end, [0, 1]);
+}
+
+#[test]
 fn extended_attributes() {
     let scratch = Scratch::new();
     let fs = scratch.as_root();
