@@ -16,8 +16,9 @@
 //!
 //! A site in doubt is left alone and counted.
 
+use crate::calls;
 use crate::elf::{BadElf, Elf};
-use crate::routes::{self, Route};
+use crate::routes::Route;
 use crate::table::{CODE_BYTES_MAX, NO_FIXUP, Site, WINDOW_BYTES_MAX};
 use iced_x86::{
     Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
@@ -71,7 +72,7 @@ pub fn analyse(elf: &Elf<'_>) -> Result<Analysis, BadElf> {
         let opaque = range.as_ref().is_none_or(|range| sweep.label_bases.iter().any(|base| range.contains(base)));
         for index in (0..instructions.len()).filter(|&index| is_system_call(&instructions[index])) {
             let function = Function { instructions, targets: &sweep.targets, elf };
-            if function.constant_number(index, &mut info).is_some_and(|number| routes::of(number) == Route::Native) {
+            if function.constant_number(index, &mut info).is_some_and(|number| calls::route(number) == Route::Native) {
                 analysis.native += 1;
                 continue;
             }
@@ -81,7 +82,7 @@ pub fn analyse(elf: &Elf<'_>) -> Result<Analysis, BadElf> {
                 // The site is left alone in any case; the bytes before it decide whether that
                 // matters.
                 None if number_before(elf, instructions[index].ip())
-                    .is_some_and(|number| routes::of(number) == Route::Native) =>
+                    .is_some_and(|number| calls::route(number) == Route::Native) =>
                 {
                     analysis.native += 1;
                 }

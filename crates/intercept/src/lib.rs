@@ -25,6 +25,7 @@
 pub mod analysis;
 #[cfg(feature = "launcher")]
 pub mod cache;
+pub mod calls;
 #[cfg(feature = "launcher")]
 pub mod elf;
 pub mod handoff;

@@ -13,7 +13,7 @@
 //! instruction after the call in the slot, and from any place in a slot to the site. Thread
 //! cancellation and debuggers therefore see the program's own frames.
 
-use crate::routes::ROUTES;
+use crate::calls::ROUTES;
 use core::arch::global_asm;
 
 /// Descriptors of the image are below this limit. Placeholders above it are moved down or refused.

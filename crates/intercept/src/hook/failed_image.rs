@@ -1,6 +1,6 @@
 //! Calls after the image was truncated under this process, or after the process lost its place in
 //! the shared tables. Calls that might concern the mount return EIO, and touch neither the image
-//! nor the tables.
+//! nor the tables. The table in [`calls`] defines what happens to each call.
 //!
 //! Invariants
 //! - The process loses only its files here: it continues, can report the error, close its files and
@@ -8,21 +8,13 @@
 //! - No call that might concern the mount goes to the kernel: not by a path, not by a relative name
 //!   while the working directory is in the mount, not by a descriptor.
 
-// The kernel's names, in patterns.
-#![allow(non_upper_case_globals)]
-
 use super::call::{Call, Handler};
 use super::dispatch::{NATIVE, done};
 use super::entry::{DIRECTFS_CWD, FDS_MAX, Verdict};
 use super::{descriptors, fd_numbers, server, user_memory};
-use crate::routes::{self, Route};
+use crate::calls::{self, OnFailure};
+use crate::routes::Route;
 use core::sync::atomic::Ordering::Relaxed;
-use libc::{
-    SYS_bind, SYS_capset, SYS_clone, SYS_clone3, SYS_close, SYS_close_range, SYS_connect, SYS_execve, SYS_execveat,
-    SYS_exit, SYS_exit_group, SYS_fork, SYS_io_setup, SYS_io_uring_setup, SYS_recvmmsg, SYS_recvmsg, SYS_rt_sigaction,
-    SYS_rt_sigprocmask, SYS_setfsgid, SYS_setfsuid, SYS_setgid, SYS_setgroups, SYS_setns, SYS_setregid, SYS_setresgid,
-    SYS_setresuid, SYS_setreuid, SYS_setuid, SYS_umask, SYS_unshare, SYS_vfork,
-};
 use posix::{Errno, Result};
 
 /// Serves a call.
@@ -31,33 +23,26 @@ pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
     // The library opens nothing any more.
     fd_numbers::release_cached();
-    if server::is_lost() {
-        match i64::from(number) {
-            // The shared tables are not this process's: its children have nothing in them either.
-            SYS_fork | SYS_vfork | SYS_clone | SYS_clone3 | SYS_umask => return Ok(NATIVE),
-            SYS_close_range => {
-                return Ok(done(descriptors::close_in_kernel(fd, call.frame.rsi as u32, call.frame.rdx as u32)));
-            }
-            _ => {}
-        }
-    }
-    match i64::from(number) {
-        // The process that finds this one dead releases what these calls would release, if anything
-        // is left.
-        SYS_exit | SYS_exit_group | SYS_recvmsg | SYS_recvmmsg | SYS_bind | SYS_connect => Ok(NATIVE),
-        SYS_close if is_directfs(fd) => {
+    let by = |call: &Call<'_>, route| if concerns_directfs(call, route) { Err(Errno::EIO) } else { Ok(NATIVE) };
+    match calls::on_failure(number) {
+        OnFailure::ByRoute => by(call, calls::route(u64::from(number))),
+        OnFailure::By(route) => by(call, route),
+        OnFailure::Kernel => Ok(NATIVE),
+        OnFailure::Handle => handler(call),
+        // The shared tables are not this process's: its children have nothing in them either.
+        OnFailure::HandleWithTables if server::is_lost() => Ok(NATIVE),
+        OnFailure::HandleWithTables => handler(call),
+        OnFailure::Eio => Err(Errno::EIO),
+        OnFailure::Close if is_directfs(fd) => {
             descriptors::unmark(fd);
             descriptors::close_placeholder(fd);
             Ok(done(0))
         }
-        // These concern the process, not files.
-        SYS_rt_sigaction | SYS_rt_sigprocmask | SYS_umask | SYS_fork | SYS_vfork | SYS_clone | SYS_clone3
-        | SYS_close_range | SYS_io_setup | SYS_io_uring_setup | SYS_setuid | SYS_setgid | SYS_setreuid
-        | SYS_setregid | SYS_setresuid | SYS_setresgid | SYS_setfsuid | SYS_setfsgid | SYS_setgroups | SYS_capset
-        | SYS_setns | SYS_unshare => handler(call),
-        SYS_execve | SYS_execveat => Err(Errno::EIO),
-        _ if concerns_directfs(call, number) => Err(Errno::EIO),
-        _ => Ok(NATIVE),
+        OnFailure::Close => Ok(NATIVE),
+        OnFailure::CloseRange if server::is_lost() => {
+            Ok(done(descriptors::close_in_kernel(fd, call.frame.rsi as u32, call.frame.rdx as u32)))
+        }
+        OnFailure::CloseRange => handler(call),
     }
 }
 
@@ -65,13 +50,13 @@ fn is_directfs(fd: u32) -> bool {
     (fd as usize) < FDS_MAX && descriptors::is_marked(fd)
 }
 
-/// Whether a call concerns a file of the image, by the filter's criteria.
-fn concerns_directfs(call: &Call<'_>, number: u32) -> bool {
+/// Whether a call concerns a file of the image, by the criteria of a route.
+fn concerns_directfs(call: &Call<'_>, route: Route) -> bool {
     let [a, b, c, d, e, _] = call.arguments();
     let path = |address: u64| names_directfs(call, address);
     let at = |fd: u64, address: u64| is_directfs(fd as u32) || path(address);
-    match routes::of(u64::from(number)) {
-        Route::Native | Route::Mask | Route::Numbers => false,
+    match route {
+        Route::Native | Route::Mask | Route::Numbers | Route::AnyFd | Route::Always => false,
         Route::Fd | Route::Close | Route::FdNumbers => is_directfs(a as u32),
         Route::Path | Route::PathNumbers => path(a),
         Route::At | Route::AtNumbers => at(a, b),
@@ -82,10 +67,6 @@ fn concerns_directfs(call: &Call<'_>, number: u32) -> bool {
         Route::PathSecond => path(b),
         Route::AtSecond => at(b, c),
         Route::FdFdThird => is_directfs(a as u32) || is_directfs(c as u32),
-        Route::AnyFd => false,
-        // chdir and fchdir; getcwd is the kernel's again.
-        Route::Always if i64::from(number) == libc::SYS_openat2 => at(a, b),
-        Route::Always => path(a),
     }
 }
 

@@ -21,7 +21,8 @@
 
 use super::entry::{SLOT_BYTES, directfs_entry, directfs_slots};
 use super::{environment, instruction_lengths, proc_maps, sys};
-use crate::routes::{self, Route};
+use crate::calls;
+use crate::routes::Route;
 use crate::table;
 use core::arch::global_asm;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
@@ -355,7 +356,7 @@ fn is_call(code: &[u8], offset: usize, functions: &[u8]) -> bool {
         number = number_after(&code[at..at + length], number);
         at += length;
     }
-    at == offset && number.is_none_or(|number| routes::of(u64::from(number)) != Route::Native)
+    at == offset && number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native)
 }
 
 /// The start of the function that contains an address, by a linker's table (in the format that

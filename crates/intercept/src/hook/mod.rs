@@ -12,7 +12,7 @@
 //!  +---------------+        +--------------------------+         +------------------------+
 //! ```
 //!
-//! The dispatcher serves calls with these modules:
+//! The table in [`calls`](crate::calls) gives each call its handler, in one of these modules:
 //!
 //! | module | purpose |
 //! | --- | --- |
