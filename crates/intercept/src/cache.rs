@@ -1,6 +1,6 @@
 //! The directory with the preload library and the tables of call sites.
 //!
-//! Programs also cache results about themselves there (`hook::inline_syscalls`).
+//! Programs also cache results about themselves there (`hook::loading::inline_syscalls`).
 //!
 //! Every program of a run maps the library executable and patches code by the tables. So the cache
 //! lies only in a [`TrustedDirectory`]: only root and the effective user can change anything on its

@@ -17,10 +17,10 @@
 //! compiler computes from the table. Names and titles are not in the preload library.
 
 use crate::hook::call::Handler;
-use crate::hook::{
-    attributes, copy_calls, descriptors, exec, fd_passing, files, landlock, locks, mapping, names, open, processes,
-    renames, signals, sockets,
-};
+use crate::hook::calls::{attributes, copy_calls, files, landlock, locks, mapping, names, open, renames, sockets};
+use crate::hook::descriptors::fd_passing;
+use crate::hook::process::{exec, processes};
+use crate::hook::{descriptors, signals};
 use crate::routes::{NUMBERS, Route};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
 use numbers::*;

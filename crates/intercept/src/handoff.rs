@@ -18,7 +18,7 @@
 //! | entry | meaning |
 //! | --- | --- |
 //! | `LD_PRELOAD` | the library first, then the user's own value |
-//! | `LD_AUDIT`, `DIRECTFS_EARLY` | if the loader needs the mount before the program starts (`hook::early`): the library first, then the user's own value; and room for an address |
+//! | `LD_AUDIT`, `DIRECTFS_EARLY` | if the loader needs the mount before the program starts (`hook::loading::early`): the library first, then the user's own value; and room for an address |
 //! | `DIRECTFS_RUN` | path of the library; the tables of call sites lie beside it |
 //! | `DIRECTFS_IMAGE` | [`HandoffRecord`] as text: version, descriptors, lengths, limits |
 //! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |

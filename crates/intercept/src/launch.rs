@@ -6,8 +6,8 @@
 use crate::cache::{Cache, Refused};
 use crate::elf::{BadElf, Elf};
 use crate::handoff::{self, HandoffRecord};
-use crate::hook::programs::HEAD_BYTES;
-use crate::hook::{early, elf_dependencies};
+use crate::hook::loading::{early, elf_dependencies};
+use crate::hook::process::programs::HEAD_BYTES;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

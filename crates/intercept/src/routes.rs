@@ -38,7 +38,7 @@ pub enum Route {
     /// faults.
     Mask = 13,
     /// close: a descriptor in the first argument, or one that is known to be the host's (see
-    /// `hook::fd_numbers`).
+    /// `hook::descriptors::fd_numbers`).
     Close = 14,
     /// As `Fd`, and it may create a descriptor of the host, or reveal which exist.
     FdNumbers = 15,

@@ -17,7 +17,7 @@ static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
 extern "C" fn start(_: i32, _: *const *const u8, environment: *const *const u8) {
     // SAFETY: glibc calls constructors with the program's arguments and environment, once, and this
     // one first.
-    unsafe { hook::start::start(environment, memory_code()) }
+    unsafe { hook::loading::start::start(environment, memory_code()) }
 }
 
 unsafe extern "C" {
@@ -30,8 +30,8 @@ fn memory_code() -> core::ops::Range<usize> {
     directfs_memory as *const () as usize..directfs_memory_end as *const () as usize
 }
 
-/// For audit modules (`hook::early`): the constructor has run by then, and nothing else is needed.
-/// Any version of the loader's interface is accepted.
+/// For audit modules (`hook::loading::early`): the constructor has run by then, and nothing else is
+/// needed. Any version of the loader's interface is accepted.
 #[unsafe(no_mangle)]
 pub extern "C" fn la_version(version: u32) -> u32 {
     version
@@ -39,7 +39,7 @@ pub extern "C" fn la_version(version: u32) -> u32 {
 
 #[panic_handler]
 fn panic(_: &PanicInfo<'_>) -> ! {
-    hook::sys::refuse(&[b"the library inside this program has failed; please report it"])
+    hook::abi::sys::refuse(&[b"the library inside this program has failed; please report it"])
 }
 
 // Functions that compiled code calls, mostly for names and small structures: the processor's string

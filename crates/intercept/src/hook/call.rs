@@ -1,11 +1,11 @@
 //! A call in the dispatcher.
 
-use super::context::{Context, Inside};
-use super::dispatch::done;
-use super::entry::{Frame, Verdict, thread_words};
-use super::names::PathArguments;
-use super::server::Server;
-use super::sys;
+use crate::hook::abi::entry::{Frame, Verdict, thread_words};
+use crate::hook::abi::sys;
+use crate::hook::calls::names::PathArguments;
+use crate::hook::context::{Context, Inside};
+use crate::hook::dispatch::done;
+use crate::hook::server::Server;
 use posix::Result;
 
 /// A call with everything that its handler needs.

@@ -3,7 +3,7 @@
 //! Invariant: the counters lie in a file that all counting processes map, one 64-bit word for each
 //! call number. They are atomics and are never reset here.
 
-use super::sys;
+use crate::hook::abi::sys;
 use crate::routes::NUMBERS;
 use core::ptr::null_mut;
 use core::sync::atomic::Ordering::Relaxed;

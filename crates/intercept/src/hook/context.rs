@@ -5,9 +5,10 @@
 //! handler of a fault) gets its own context. A context that a fork copied is entered anew, because
 //! the slot in the engine is still the parent's.
 
-use super::processes::{self, Session};
-use super::server::{self, Server};
-use super::{identity, sys, user_memory};
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::process::identity;
+use crate::hook::process::processes::{self, Session};
+use crate::hook::server::{self, Server};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;

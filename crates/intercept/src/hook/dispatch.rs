@@ -3,11 +3,14 @@
 //! Invariant: a handler either does the whole call and returns the program's result, or has changed
 //! nothing and leaves the call to the kernel.
 
-use super::call::{Call, Handler};
-use super::context::{self, Context};
-use super::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
-use super::{call_counts, exec, failed_image, faults, processes, server, signals, stack, sys};
 use crate::calls::HANDLERS;
+use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
+use crate::hook::abi::{stack, sys};
+use crate::hook::call::{Call, Handler};
+use crate::hook::context::{self, Context};
+use crate::hook::process::{exec, processes};
+use crate::hook::signals::faults;
+use crate::hook::{call_counts, failed_image, server, signals};
 use posix::Errno;
 
 /// The kernel performs the call.

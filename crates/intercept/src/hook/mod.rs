@@ -12,18 +12,19 @@
 //!  +---------------+        +--------------------------+         +------------------------+
 //! ```
 //!
-//! The table in [`calls`](crate::calls) gives each call its handler, in one of these modules:
+//! The table in [`crate::calls`] gives each call its handler. The modules:
 //!
 //! | module | purpose |
 //! | --- | --- |
+//! | [`abi`] | the entry with its filter, the library's own kernel calls, memory of the program, stacks |
+//! | [`dispatch`], [`call`], [`call_counts`] | calls on their way to their handlers |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`proc_links`] | the path owner of every path |
-//! | [`names`], [`renames`], [`open`], [`kernel_objects`], [`sockets`] | calls by path |
-//! | [`descriptors`], [`fd_numbers`], [`files`], [`copy_calls`], [`locks`], [`mapping`], [`fd_passing`] | calls by descriptor, and the numbers of descriptors |
-//! | [`processes`], [`exec`], [`programs`], [`identity`], [`landlock`] | children, programs, credentials |
-//! | [`early`], [`elf_dependencies`] | the dynamic loader, before the program starts |
-//! | [`inline_syscalls`], [`instruction_lengths`] | calls that do not come from the C library |
-//! | [`signals`], [`faults`], [`failed_image`] | signal handlers that interrupt the library; bad pointers; truncated images |
+//! | [`calls`] | handlers of calls by path, and of calls on open files |
+//! | [`descriptors`] | descriptors, their numbers, their way to other processes |
+//! | [`process`] | children, programs, credentials, the environment |
+//! | [`loading`] | start of the library, patching, inline syscalls, the dynamic loader |
+//! | [`signals`], [`failed_image`] | signal handlers that interrupt the library, and bad pointers; truncated images |
 //!
 //! Invariants:
 //!
@@ -36,17 +37,17 @@
 //!   included. Vector registers are saved only when the dispatcher runs.
 //! - The red zone below the stack pointer is never written.
 //! - The library uses 216 bytes of the program's stack; the dispatcher has its own stack for each
-//!   thread ([`stack`]).
+//!   thread ([`abi::stack`]).
 //!
 //! Known limits:
 //!
 //! - *Cancellation.* glibc up to 2.40 decides by flags whether a thread may be cancelled, and
-//!   unwinds; both work from a slot (see [`entry`]). From 2.41 on it compares the interrupted
+//!   unwinds; both work from a slot (see [`abi::entry`]). From 2.41 on it compares the interrupted
 //!   address with the ends of one of its functions. A call interrupted in a slot lies outside of
 //!   it: the thread then ends only at its next cancellation point.
 //! - *Calls made elsewhere.* The kernel forwards the program's inline syscalls
-//!   ([`inline_syscalls`]), but not those of libraries. Calls in generated code are served only if
-//!   the program contains inline syscalls itself.
+//!   ([`loading::inline_syscalls`]), but not those of libraries. Calls in generated code are served
+//!   only if the program contains inline syscalls itself.
 //! - *Libraries of the mount that only libraries of the system need*, by a path built into those,
 //!   are not found when a program starts: the search does not reach that far.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it does not see the
@@ -58,44 +59,17 @@
 //! - *Threads with their own ids* (setfsuid in one of several threads) or their own descriptor
 //!   tables (unshare) are treated like the rest of their process.
 
-pub mod attributes;
+pub mod abi;
 pub mod call;
 pub mod call_counts;
+pub mod calls;
 pub mod context;
-pub mod copy_calls;
 pub mod descriptors;
 pub mod dispatch;
-pub mod early;
-pub mod elf_dependencies;
-pub mod entry;
-pub mod environment;
-pub mod exec;
 pub mod failed_image;
-pub mod faults;
-pub mod fd_numbers;
-pub mod fd_passing;
-pub mod files;
-pub mod identity;
-pub mod inline_syscalls;
-pub mod instruction_lengths;
-pub mod kernel_objects;
-pub mod landlock;
-pub mod locks;
-pub mod mapping;
-pub mod names;
-pub mod open;
-pub mod patch;
+pub mod loading;
 pub mod paths;
 pub mod proc_links;
-pub mod proc_maps;
-pub mod processes;
-pub mod programs;
-pub mod renames;
+pub mod process;
 pub mod server;
 pub mod signals;
-pub mod sockets;
-pub mod stack;
-pub mod start;
-pub mod status;
-pub mod sys;
-pub mod user_memory;

@@ -10,10 +10,12 @@
 //! closer look. Paths of the host are resolved by component only if they contain the mount's last
 //! component after a `..` or a doubled slash; each component then costs a call (readlink).
 
-use super::context::PATH_ROOM_BYTES;
-use super::processes::{self, Session};
-use super::server::Server;
-use super::{descriptors, fd_numbers, proc_links, sys, user_memory};
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::context::PATH_ROOM_BYTES;
+use crate::hook::descriptors::fd_numbers;
+use crate::hook::process::processes::{self, Session};
+use crate::hook::server::Server;
+use crate::hook::{descriptors, proc_links};
 use engine::Node;
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, WalkStart};
 use posix::{Errno, Result};

@@ -1,7 +1,7 @@
 //! Paths of the kernel that name descriptors: /proc/self/fd/N and similar ones.
 
-use super::sys;
 use crate::handoff::number;
+use crate::hook::abi::sys;
 
 /// The descriptor of this process that a path names, if nothing follows it.
 pub fn descriptor_of(path: &[u8]) -> Option<u32> {

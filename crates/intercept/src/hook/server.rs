@@ -2,9 +2,10 @@
 //!
 //! Invariant: set up by the constructor, before other threads and hooked calls; later only read.
 
-use super::entry::{DIRECTFS_PREFIX, PREFIX_BYTES_MAX};
-use super::{environment, processes, sys};
 use crate::handoff::{self, HandoffRecord};
+use crate::hook::abi::entry::{DIRECTFS_PREFIX, PREFIX_BYTES_MAX};
+use crate::hook::abi::sys;
+use crate::hook::process::{environment, processes};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::Range;

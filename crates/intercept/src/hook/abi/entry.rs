@@ -1,0 +1,696 @@
+//! The assembly path from a call site to the dispatcher and back.
+//!
+//! At [`directfs_entry`] registers are as the program had them at its `syscall`, except r11, which
+//! holds the address of the `syscall` in the slot. All other registers are preserved. `lahf` and
+//! `seto` save the flags, because `popf` costs more than the rest of the filter.
+//!
+//! For the dispatcher the entry saves the lower 16 bytes of the first sixteen vector registers:
+//! code for the architecture's baseline can change no others. The path through the dispatcher and
+//! back costs 22 ns this way, against 68 ns with `xsavec` and `xrstor` of all state in use. So
+//! nothing in the preload library may use AVX; a test disassembles it.
+//!
+//! The dispatcher sees the frame [`Frame`]. Its unwind information leads from the dispatcher to the
+//! instruction after the call in the slot, and from any place in a slot to the site. Thread
+//! cancellation and debuggers therefore see the program's own frames.
+
+use crate::calls::ROUTES;
+use core::arch::global_asm;
+
+/// Descriptors of the image are below this limit. Placeholders above it are moved down or refused.
+pub const FDS_MAX: usize = 65536;
+/// Size of a slot; the site's address comes last.
+pub const SLOT_BYTES: usize = 64;
+/// Number of slots: enough for the C library and its loader twice, because with an auditing loader
+/// there are two C libraries.
+pub const SLOTS: usize = 1280;
+/// Offset in a slot of the address of the instruction after the original call.
+pub const SLOT_RETURN: usize = SLOT_BYTES - 8;
+/// Maximum length of a mount's path.
+pub const PREFIX_BYTES_MAX: usize = 4096;
+
+/// A call's registers, and the place of its result. Lowest address first.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Frame {
+    /// Saved for the program.
+    rbp: u64,
+    /// Saved for the program.
+    rbx: u64,
+    /// The `syscall` of the slot.
+    pub native: u64,
+    /// Sixth argument.
+    pub r9: u64,
+    /// Fifth argument.
+    pub r8: u64,
+    /// Fourth argument.
+    pub r10: u64,
+    /// Second argument.
+    pub rsi: u64,
+    /// First argument.
+    pub rdi: u64,
+    /// Third argument.
+    pub rdx: u64,
+    /// Low byte: overflow; second byte: the other flags.
+    flags: u64,
+    /// The number; afterwards the result.
+    pub number: u64,
+}
+
+impl Frame {
+    /// The arguments in order.
+    pub fn arguments(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
+}
+
+/// The dispatcher's answer to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Verdict {
+    /// The program's result, if the call is done.
+    pub result: i64,
+    /// See [`Next`].
+    pub next: Next,
+}
+
+/// How the entry continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Next {
+    /// The call is done.
+    Done = 0,
+    /// The kernel performs it, at the site.
+    Native = 1,
+    /// The thread got a stack for the call: call the dispatcher again, on this stack.
+    Again = 2,
+    /// The call was interrupted; it restarts after the signals have been handled.
+    Restart = 3,
+}
+
+/// Which descriptors are the image's: one byte for each, so that the filter reads one byte.
+#[repr(C, align(4096))]
+pub struct Fds([core::sync::atomic::AtomicU8; FDS_MAX]);
+
+impl Fds {
+    /// The byte of a number; `None` if the number is too large. Adjacent numbers, which threads use
+    /// at the same time, are in different cache lines; 4096 numbers share a page.
+    #[inline]
+    pub fn byte(&self, fd: u32) -> Option<&core::sync::atomic::AtomicU8> {
+        self.0.get((fd ^ (fd & 63) << 6) as usize)
+    }
+}
+
+/// State of the filter. While descriptors are small, one page is in use.
+pub static DIRECTFS_FDS: Fds = Fds([const { core::sync::atomic::AtomicU8::new(0) }; FDS_MAX]);
+/// Number of open descriptors of the image.
+pub static DIRECTFS_FD_COUNT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+/// Whether the working directory is in the mount.
+pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
+/// Whether every call with a route goes to the dispatcher.
+pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
+
+/// Whether there may be cached placeholder fds: numbers that are free for the program and open in
+/// the kernel.
+pub static DIRECTFS_PARKED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
+
+/// The mount's path without its first slash. Written only before the first hooked call.
+#[repr(transparent)]
+pub struct Prefix(pub core::cell::UnsafeCell<[u8; PREFIX_BYTES_MAX]>);
+// SAFETY: written by the constructor alone, before other threads and hooked calls; later only read.
+unsafe impl Sync for Prefix {}
+/// No path matches this initial byte: there is no mount.
+pub static DIRECTFS_PREFIX: Prefix = Prefix(core::cell::UnsafeCell::new({
+    let mut bytes = [0; PREFIX_BYTES_MAX];
+    bytes[0] = 0xff;
+    bytes
+}));
+
+/// Added to the stack pointer that the dispatcher receives: the call comes from a handler on the
+/// program's signal stack, and all signals are blocked.
+pub const FROM_ALTERNATE: u64 = 1;
+/// Size of the saved vector registers.
+const SAVE_BYTES: usize = 16 * 16;
+
+unsafe extern "C" {
+    /// The target of slots. Not a callable function.
+    pub fn directfs_entry();
+    /// The slots.
+    pub static mut directfs_slots: [[u8; SLOT_BYTES]; SLOTS];
+    /// Where the filter continues with calls of the host. Not a callable function.
+    pub fn directfs_entry_native();
+    fn directfs_tls() -> *mut crate::hook::abi::stack::ThreadWords;
+}
+
+/// This thread's words.
+pub fn thread_words() -> *mut crate::hook::abi::stack::ThreadWords {
+    // SAFETY: every thread has a thread pointer, and the library's words lie at a fixed offset from
+    // it.
+    unsafe { directfs_tls() }
+}
+
+global_asm!(
+    r#"
+    // Words of each thread: see stack.rs.
+    .section .tbss.directfs,"awT",@nobits
+    .p2align 3
+    .hidden directfs_words
+    .type directfs_words, @object
+    .size directfs_words, {words_bytes}
+directfs_words:
+    .zero {words_bytes}
+
+    .section .text.directfs_tls,"ax",@progbits
+    .globl directfs_tls
+    .hidden directfs_tls
+    .type directfs_tls, @function
+directfs_tls:
+    .cfi_startproc
+    mov rax, qword ptr [rip + directfs_words@GOTTPOFF]
+    add rax, qword ptr fs:[0]
+    ret
+    .cfi_endproc
+    .size directfs_tls, . - directfs_tls
+
+    // The slots. A frame in a slot is unwound as if it were at the site: nothing changes, and the
+    // return address is the one at the slot's end.
+    .section .text.directfs_slots,"ax",@progbits
+    .p2align 12
+    .globl directfs_slots
+    .hidden directfs_slots
+    .type directfs_slots, @object
+directfs_slots:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 0
+    .cfi_escape 0x16, 16, 8, 0x80, 0, 0x09, {slot_mask}, 0x1a, 0x23, {slot_return}, 0x06
+    .zero {slots_bytes}
+    .cfi_endproc
+    .size directfs_slots, {slots_bytes}
+    .p2align 12
+
+    // State that code without AVX can change: the lower halves of sixteen registers. Legacy
+    // instructions keep the upper halves.
+    .macro SAVE_VECTORS
+    movaps xmmword ptr [rsp + 0], xmm0
+    movaps xmmword ptr [rsp + 16], xmm1
+    movaps xmmword ptr [rsp + 32], xmm2
+    movaps xmmword ptr [rsp + 48], xmm3
+    movaps xmmword ptr [rsp + 64], xmm4
+    movaps xmmword ptr [rsp + 80], xmm5
+    movaps xmmword ptr [rsp + 96], xmm6
+    movaps xmmword ptr [rsp + 112], xmm7
+    movaps xmmword ptr [rsp + 128], xmm8
+    movaps xmmword ptr [rsp + 144], xmm9
+    movaps xmmword ptr [rsp + 160], xmm10
+    movaps xmmword ptr [rsp + 176], xmm11
+    movaps xmmword ptr [rsp + 192], xmm12
+    movaps xmmword ptr [rsp + 208], xmm13
+    movaps xmmword ptr [rsp + 224], xmm14
+    movaps xmmword ptr [rsp + 240], xmm15
+    .endm
+    .macro LOAD_VECTORS
+    movaps xmm0, xmmword ptr [rsp + 0]
+    movaps xmm1, xmmword ptr [rsp + 16]
+    movaps xmm2, xmmword ptr [rsp + 32]
+    movaps xmm3, xmmword ptr [rsp + 48]
+    movaps xmm4, xmmword ptr [rsp + 64]
+    movaps xmm5, xmmword ptr [rsp + 80]
+    movaps xmm6, xmmword ptr [rsp + 96]
+    movaps xmm7, xmmword ptr [rsp + 112]
+    movaps xmm8, xmmword ptr [rsp + 128]
+    movaps xmm9, xmmword ptr [rsp + 144]
+    movaps xmm10, xmmword ptr [rsp + 160]
+    movaps xmm11, xmmword ptr [rsp + 176]
+    movaps xmm12, xmmword ptr [rsp + 192]
+    movaps xmm13, xmmword ptr [rsp + 208]
+    movaps xmm14, xmmword ptr [rsp + 224]
+    movaps xmm15, xmmword ptr [rsp + 240]
+    .endm
+
+    .macro RESTORE
+    pop rdx
+    pop rax
+    add al, 127
+    sahf
+    pop rax
+    lea rsp, [rsp + 128]
+    .endm
+
+    // To the dispatcher if the descriptor's byte has a bit of `mask`.
+    .macro CHECK_FD reg, mask={served}
+    cmp \reg, {fds_max}
+    jae 77f
+    // See `Fds::byte`.
+    mov ecx, \reg
+    and ecx, 63
+    shl ecx, 6
+    xor ecx, \reg
+    lea rdx, [rip + {fds}]
+    test byte ptr [rdx + rcx], \mask
+    jne 90f
+77:
+    .endm
+
+    // To the dispatcher if the path may be the image's. dir: the register with its directory. The
+    // kernel refuses pointers into the first page or its own half.
+    .macro CHECK_PATH reg, dir
+    lea rcx, [\reg - 4096]
+    or rcx, \reg
+    shr rcx, 47
+    jnz 87f
+    cmp byte ptr [\reg], 47
+    jne 76f
+    lea rdx, [rip + {prefix}]
+    xor ecx, ecx
+71: movzx eax, byte ptr [rdx + rcx]
+    test al, al
+    jz 90f
+    cmp al, byte ptr [\reg + rcx + 1]
+    jne 72f
+    inc rcx
+    jmp 71b
+72: // The path differs from the mount's here. One not in normal form needs the dispatcher.
+    movzx eax, byte ptr [\reg + rcx + 1]
+    cmp al, 46
+    je 90f
+    cmp al, 47
+    je 90f
+    // Calls in a directory above the mount are observed.
+    test al, al
+    jz 90f
+    // /proc and /dev name descriptors, and the working directory.
+    cmp dword ptr [rip + {fd_count}], 0
+    jne 73f
+    cmp byte ptr [rip + {cwd}], 0
+    je 79f
+73: cmp byte ptr [\reg + 1], 112
+    jne 74f
+    cmp byte ptr [\reg + 2], 114
+    je 90f
+74: cmp byte ptr [\reg + 1], 100
+    jne 79f
+    cmp byte ptr [\reg + 2], 101
+    je 90f
+    jmp 79f
+75: // Upwards from a directory of the host: possibly into the mount.
+    cmp byte ptr [\reg], 46
+    jne 79f
+    cmp byte ptr [\reg + 1], 46
+    je 90f
+    jmp 79f
+87: // No path at all. With a directory the call may concern the descriptor.
+    .ifc \dir,cwd
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    .else
+    cmp \dir, -100
+    jne 78f
+    .endif
+    jmp 79f
+76: // Relative: the directory decides.
+    .ifc \dir,cwd
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 75b
+    .else
+    cmp \dir, -100
+    jne 78f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 75b
+78: CHECK_FD \dir
+    .endif
+79:
+    .endm
+
+    .section .text.directfs_entry,"ax",@progbits
+    .p2align 6
+    .globl directfs_entry
+    .hidden directfs_entry
+    .type directfs_entry, @function
+directfs_entry:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 0
+    .cfi_escape 0x16, 16, 2, 0x7b, 2
+    lea rsp, [rsp - 128]
+    .cfi_adjust_cfa_offset 128
+    mov rcx, rax
+    push rax
+    .cfi_adjust_cfa_offset 8
+    lahf
+    seto al
+    push rax
+    .cfi_adjust_cfa_offset 8
+    push rdx
+    .cfi_adjust_cfa_offset 8
+    mov ecx, ecx
+    cmp ecx, {numbers}
+    jae 95f
+    lea rdx, [rip + {routes}]
+    movzx ecx, byte ptr [rdx + rcx]
+    cmp byte ptr [rip + {all}], 0
+    jne 80f
+    lea rdx, [rip + 70f]
+    movsxd rcx, dword ptr [rdx + 4 * rcx]
+    add rcx, rdx
+    jmp rcx
+80: test ecx, ecx
+    jnz 90f
+    jmp 95f
+    .p2align 2
+70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b, 15f - 70b, 25f - 70b, 26f - 70b, 27f - 70b, 28f - 70b, 29f - 70b
+14: CHECK_FD edi
+    jmp 95f
+2:  CHECK_PATH rdi, cwd
+    jmp 95f
+3:  CHECK_PATH rsi, edi
+    jmp 95f
+4:  CHECK_FD r8d
+    // A mapping at a fixed address may replace a mapping of the image.
+    test r10b, {map_fixed}
+    jnz 13f
+    jmp 95f
+5:  CHECK_FD edi
+    CHECK_FD esi
+    jmp 95f
+6:  CHECK_PATH rdi, cwd
+    CHECK_PATH rsi, cwd
+    jmp 95f
+7:  CHECK_PATH rsi, edi
+    mov rdx, qword ptr [rsp]
+    // The third argument's register is in use; rax serves to look up the directory from the stack.
+    mov eax, edx
+    cmp eax, -100
+    je 61f
+    CHECK_FD eax
+61: CHECK_PATH r10, cwd
+    jmp 95f
+8:  CHECK_PATH rsi, cwd
+    jmp 95f
+9:  mov rax, rdi
+    CHECK_FD esi
+    mov rcx, qword ptr [rsp]
+    lea rdx, [rcx - 4096]
+    or rdx, rcx
+    shr rdx, 47
+    jnz 95f
+    cmp byte ptr [rcx], 47
+    je 90f
+    cmp esi, -100
+    jne 95f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 95f
+12: CHECK_FD edi
+    mov rdx, qword ptr [rsp]
+    mov eax, edx
+    CHECK_FD eax
+    jmp 95f
+25: CHECK_FD edi, 255
+    jmp 95f
+26: CHECK_FD edi
+    jmp 29f
+27: CHECK_PATH rdi, cwd
+    jmp 29f
+28: CHECK_PATH rsi, edi
+29: cmp dword ptr [rip + {parked}], 0
+    jne 90f
+    jmp 95f
+13: cmp dword ptr [rip + {fd_count}], 0
+    jne 90f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 95f
+15: // A signal set that blocks the signals of faults, or a thread that believes it blocks them.
+    mov rcx, qword ptr [rip + directfs_words@GOTTPOFF]
+    cmp qword ptr fs:[rcx + {masked}], 0
+    jne 90f
+    lea rcx, [rsi - 4096]
+    or rcx, rsi
+    shr rcx, 47
+    jnz 95f
+    test dword ptr [rsi], {fault_signals}
+    jne 90f
+    .globl directfs_entry_native
+    .hidden directfs_entry_native
+directfs_entry_native:
+95: // Host.
+    .cfi_remember_state
+    RESTORE
+    .cfi_def_cfa_offset 0
+    jmp r11
+    .cfi_restore_state
+
+90: // The dispatcher: the frame takes all registers that it may overwrite.
+    pop rdx
+    .cfi_adjust_cfa_offset -8
+    push rdx
+    push rdi
+    push rsi
+    push r10
+    push r8
+    push r9
+    push r11
+    push rbx
+    push rbp
+    .cfi_adjust_cfa_offset 72
+    .cfi_offset rbx, -208
+    .cfi_offset rbp, -216
+    .cfi_escape 0x16, 16, 5, 0x77, 16, 0x06, 0x23, 2
+    mov rbx, rsp
+    .cfi_def_cfa rbx, 216
+    .cfi_escape 0x16, 16, 5, 0x73, 16, 0x06, 0x23, 2
+    cld
+60: // To the thread's own stack, if it has one and is not on it already.
+    mov rbp, qword ptr [rip + directfs_words@GOTTPOFF]
+    mov rsi, qword ptr fs:[rbp]
+    cmp qword ptr fs:[rbp + {alternate}], 0
+    jne 69f
+62: mov qword ptr fs:[rbp], 0
+    test rsi, rsi
+    cmovnz rsp, rsi
+    and rsp, -64
+    sub rsp, {save_bytes} + 64
+    mov qword ptr [rsp + {save_bytes}], rsi
+    SAVE_VECTORS
+    mov rdi, rbx
+    call {dispatch}
+    mov rdi, rax
+    mov rsi, rdx
+    LOAD_VECTORS
+    mov rcx, qword ptr [rsp + {save_bytes}]
+    mov rsp, rbx
+    test rcx, rcx
+    jz 65f
+    btr rcx, 0
+    mov qword ptr fs:[rbp], rcx
+    jc 63f
+65: cmp qword ptr fs:[rbp + {deferred}], 0
+    jne 68f
+66: cmp esi, 1
+    ja 60b
+    je 67f
+    mov qword ptr [rbx + 80], rdi
+    add qword ptr [rbx + 16], 2
+67: pop rbp
+    pop rbx
+    .cfi_def_cfa rsp, 200
+    .cfi_restore rbp
+    .cfi_restore rbx
+    pop r11
+    pop r9
+    pop r8
+    pop r10
+    pop rsi
+    pop rdi
+    .cfi_def_cfa rsp, 152
+    .cfi_escape 0x16, 16, 2, 0x7b, 2
+    RESTORE
+    .cfi_def_cfa_offset 0
+    jmp r11
+68: // Deliver the waiting signals now, on the program's stack.
+    .cfi_def_cfa rbx, 216
+    .cfi_offset rbx, -208
+    .cfi_offset rbp, -216
+    .cfi_escape 0x16, 16, 5, 0x73, 16, 0x06, 0x23, 2
+    push rdi
+    push rsi
+    mov rax, rsp
+    and rsp, -64
+    sub rsp, {save_bytes} + 64
+    mov qword ptr [rsp + {save_bytes}], rax
+    SAVE_VECTORS
+    call {deliver}
+    LOAD_VECTORS
+    mov rsp, qword ptr [rsp + {save_bytes}]
+    pop rsi
+    pop rdi
+    jmp 66b
+69:
+    // Possibly a handler on the program's signal stack. After the switch away from it, the kernel
+    // would start the next signal at its top, over the handler's own frame. So all signals stay
+    // blocked until the dispatcher has disabled that stack, which requires being off it. The lowest
+    // bit tells the dispatcher.
+    test rsi, rsi
+    jz 62b
+    cmp rbx, qword ptr fs:[rbp + {alternate}]
+    jb 62b
+    cmp rbx, qword ptr fs:[rbp + {alternate_end}]
+    jae 62b
+    or rsi, {from_alternate}
+    push rsi
+    push -1
+    mov eax, {rt_sigprocmask}
+    mov edi, {sig_setmask}
+    mov rsi, rsp
+    mov rdx, qword ptr fs:[0]
+    lea rdx, [rdx + rbp + {held}]
+    mov r10d, 8
+    syscall
+    pop rsi
+    pop rsi
+    jmp 62b
+63: // Back on the signal stack, which is in use again.
+    push rdi
+    push rsi
+    mov eax, {rt_sigprocmask}
+    mov edi, {sig_setmask}
+    mov rsi, qword ptr fs:[0]
+    lea rsi, [rsi + rbp + {held}]
+    xor edx, edx
+    mov r10d, 8
+    syscall
+    pop rsi
+    pop rdi
+    jmp 65b
+    .cfi_endproc
+    .size directfs_entry, . - directfs_entry
+    "#,
+    slot_mask = const !(SLOT_BYTES as i64 - 1) as u8,
+    slot_return = const SLOT_RETURN,
+    slots_bytes = const SLOTS * SLOT_BYTES,
+    fds_max = const FDS_MAX,
+    served = const crate::hook::descriptors::SERVED,
+    numbers = const crate::routes::NUMBERS,
+    save_bytes = const SAVE_BYTES,
+    words_bytes = const crate::hook::abi::stack::WORDS_BYTES,
+    fds = sym DIRECTFS_FDS,
+    fd_count = sym DIRECTFS_FD_COUNT,
+    map_fixed = const libc::MAP_FIXED,
+    parked = sym DIRECTFS_PARKED,
+    cwd = sym DIRECTFS_CWD,
+    all = sym DIRECTFS_ALL,
+    prefix = sym DIRECTFS_PREFIX,
+    routes = sym ROUTES,
+    dispatch = sym crate::hook::dispatch::directfs_dispatch,
+    deliver = sym crate::hook::signals::directfs_deliver,
+    deferred = const crate::hook::abi::stack::DEFERRED_OFFSET,
+    masked = const crate::hook::abi::stack::MASKED_OFFSET,
+    alternate = const crate::hook::abi::stack::ALTERNATE_OFFSET,
+    alternate_end = const crate::hook::abi::stack::ALTERNATE_END_OFFSET,
+    held = const crate::hook::abi::stack::HELD_OFFSET,
+    from_alternate = const FROM_ALTERNATE,
+    rt_sigprocmask = const libc::SYS_rt_sigprocmask,
+    sig_setmask = const libc::SIG_SETMASK,
+    fault_signals = const crate::hook::signals::FAULTS,
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hook::call_counts;
+    use core::arch::asm;
+    use core::sync::atomic::Ordering::Relaxed;
+    use libc::*;
+
+    const UNTOUCHED: u64 = 0x5a5a_a5a5_1234_8765;
+
+    /// Performs a call through the entry, as a slot does; checks that registers are preserved.
+    fn enter(number: c_long, arguments: [u64; 6]) -> i64 {
+        let [a, b, c, d, e, f] = arguments;
+        let (mut rdi, mut rsi, mut rdx, mut r10, mut r8, mut r9) = (a, b, c, d, e, f);
+        let (mut result, mut kept) = (number, UNTOUCHED);
+        // SAFETY: the entry returns to the label or the instruction after it, preserves all
+        // registers except rax, rcx and r11, and uses the stack below the red zone. The calls of
+        // these tests change no memory.
+        unsafe {
+            asm!("lea r11, [rip + 2f]", "jmp {entry}", "2:", "syscall", entry = sym directfs_entry, inout("rax") result,
+                inout("rdi") rdi, inout("rsi") rsi, inout("rdx") rdx, inout("r10") r10, inout("r8") r8, inout("r9") r9,
+                inout("r12") kept, out("rcx") _, out("r11") _);
+        }
+        assert_eq!(([rdi, rsi, rdx, r10, r8, r9], kept), (arguments, UNTOUCHED), "number {number}");
+        result
+    }
+
+    /// Whether a call reaches the dispatcher.
+    fn is_seen(file: &std::path::Path, number: c_long, arguments: [u64; 6]) -> bool {
+        let count = || {
+            let bytes = std::fs::read(file).unwrap();
+            u64::from_ne_bytes(*bytes[number as usize * 8..].first_chunk().unwrap())
+        };
+        let before = count();
+        enter(number, arguments);
+        count() > before
+    }
+
+    /// One test, because the filter's state is global.
+    #[test]
+    fn the_filter_passes_calls_that_may_be_directfs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![0u8; call_counts::BYTES]).unwrap();
+        let path = format!("{}\0", file.path().display());
+        call_counts::open(path.as_bytes()).unwrap();
+        let seen = |number, arguments| is_seen(file.path(), number, arguments);
+        let here = AT_FDCWD as u64;
+        let (inside, outside, relative) =
+            (c"/mnt/pm/x".as_ptr() as u64, c"/mnt/px".as_ptr() as u64, c"no/such".as_ptr() as u64);
+        let (odd, odder, empty) = (c"//mnt/pm".as_ptr() as u64, c"/mnt/./pm".as_ptr() as u64, c"".as_ptr() as u64);
+        assert!(!seen(SYS_faccessat, [here, inside, 0, 0, 0, 0]), "no mount yet");
+        // SAFETY: only this test uses the entry.
+        let prefix = unsafe { &mut *DIRECTFS_PREFIX.0.get() };
+        prefix[..7].copy_from_slice(b"mnt/pm\0");
+        const DIRECTFS: u64 = 900;
+        const OTHER: u64 = 901;
+        DIRECTFS_FDS.byte(DIRECTFS as u32).unwrap().store(1, Relaxed);
+        for path in [inside, odd, odder] {
+            assert!(seen(SYS_faccessat, [here, path, 0, 0, 0, 0]));
+            assert!(seen(SYS_access, [path, 0, 0, 0, 0, 0]));
+            assert!(seen(SYS_rename, [relative, path, 0, 0, 0, 0]) && seen(SYS_rename, [path, relative, 0, 0, 0, 0]));
+            assert!(seen(SYS_renameat2, [OTHER, relative, here, path, 0, 0]));
+            assert!(seen(SYS_renameat2, [here, path, OTHER, relative, 0, 0]));
+            assert!(
+                seen(SYS_symlinkat, [relative, here, path, 0, 0, 0]) && seen(SYS_symlink, [relative, path, 0, 0, 0, 0])
+            );
+        }
+        for path in [outside, relative, empty, 0, 1, u64::MAX, 1 << 47] {
+            assert!(!seen(SYS_faccessat, [here, path, 0, 0, 0, 0]), "{path:x}");
+            assert!(!seen(SYS_access, [path, 0, 0, 0, 0, 0]));
+            assert!(!seen(SYS_renameat2, [OTHER, path, OTHER, path, 0, 0]));
+        }
+        for path in [relative, empty, 0] {
+            assert!(seen(SYS_faccessat, [DIRECTFS, path, 0, 0, 0, 0]));
+            assert!(
+                seen(SYS_renameat2, [DIRECTFS, path, OTHER, path, 0, 0])
+                    && seen(SYS_renameat2, [OTHER, path, DIRECTFS, path, 0, 0])
+            );
+        }
+        assert!(seen(SYS_symlinkat, [relative, DIRECTFS, relative, 0, 0, 0]));
+        assert!(seen(SYS_lseek, [DIRECTFS, 0, 0, 0, 0, 0]) && seen(SYS_lseek, [DIRECTFS | 1 << 32, 0, 0, 0, 0, 0]));
+        assert!(!seen(SYS_lseek, [OTHER, 0, 0, 0, 0, 0]) && !seen(SYS_lseek, [u64::MAX, 0, 0, 0, 0, 0]));
+        assert!(
+            seen(SYS_dup3, [OTHER, DIRECTFS, 0, 0, 0, 0]) && seen(SYS_copy_file_range, [OTHER, 0, DIRECTFS, 0, 0, 0])
+        );
+        assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, DIRECTFS, 0]));
+        assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
+        let upwards = c"../no/such".as_ptr() as u64;
+        assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));
+        let descriptors = [c"/proc/no".as_ptr() as u64, c"/dev/no".as_ptr() as u64];
+        assert!(descriptors.iter().all(|&path| !seen(SYS_access, [path, 0, 0, 0, 0, 0])));
+        DIRECTFS_FD_COUNT.store(1, Relaxed);
+        assert!(seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
+        assert!(descriptors.iter().all(|&path| seen(SYS_access, [path, 0, 0, 0, 0, 0])));
+        DIRECTFS_CWD.store(1, Relaxed);
+        assert!(seen(SYS_access, [relative, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, relative, 0, 0, 0, 0]));
+        assert!(!seen(SYS_access, [outside, 0, 0, 0, 0, 0]));
+        assert_eq!(enter(5000, [0; 6]), -i64::from(ENOSYS));
+    }
+}

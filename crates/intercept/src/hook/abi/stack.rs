@@ -1,0 +1,154 @@
+//! A stack for each thread that reaches the dispatcher, because the program's may be a signal stack
+//! of a few KiB.
+//!
+//! Invariants: a stack belongs to one thread of one process, named in its slot. It passes to
+//! another thread of the same process only when its owner is dead; after a fork the stacks of the
+//! parent's other threads stay unused. `top` is zero while the stack is in use: a signal handler
+//! that interrupts its user and performs a call stays on the present stack.
+
+use crate::hook::abi::entry::thread_words;
+use crate::hook::abi::sys;
+use crate::hook::context::Context;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU64, AtomicUsize};
+
+/// The words of a thread. Only that thread accesses them, or a child that it waits for (vfork).
+#[derive(Debug)]
+#[repr(C)]
+pub struct ThreadWords {
+    /// Top of the thread's stack; zero while it is in use, or if there is none.
+    pub top: u64,
+    /// The same, in use or not: also the address of its [`Context`].
+    pub owned: u64,
+    /// The thread that started an exec while it used the stack; zero otherwise.
+    pub left_by: i64,
+    /// The process of the thread when it was about to create a child in the same memory; zero
+    /// otherwise.
+    pub forked_by: i64,
+    /// Signals that wait until the call is done: see signals.rs.
+    pub deferred: u64,
+    /// Whether the kernel performs a call for the dispatcher that may block.
+    pub passive: u64,
+    /// The address at which a copy to the program's memory was cut short; zero if none was. See
+    /// faults.rs.
+    pub fault: u64,
+    /// Start of the program's signal stack, while a handler runs on it (or after it left by a
+    /// jump); zero if none did. See signals.rs.
+    pub alternate: u64,
+    /// End of that stack.
+    pub alternate_end: u64,
+    /// The program's signal mask while all signals are blocked: see entry.rs.
+    pub held: u64,
+    /// Signals of faults that the program believes it has blocked: see signals.rs.
+    pub masked: u64,
+}
+/// Offset of `deferred`.
+pub const DEFERRED_OFFSET: usize = core::mem::offset_of!(ThreadWords, deferred);
+/// Offset of `alternate`.
+pub const ALTERNATE_OFFSET: usize = core::mem::offset_of!(ThreadWords, alternate);
+/// Offset of `alternate_end`.
+pub const ALTERNATE_END_OFFSET: usize = core::mem::offset_of!(ThreadWords, alternate_end);
+/// Offset of `held`.
+pub const HELD_OFFSET: usize = core::mem::offset_of!(ThreadWords, held);
+/// Offset of `masked`.
+pub const MASKED_OFFSET: usize = core::mem::offset_of!(ThreadWords, masked);
+/// Size of the words, as entry.rs reserves them.
+pub const WORDS_BYTES: usize = size_of::<ThreadWords>();
+
+/// Signal handlers that interrupt the dispatcher run on it, too.
+const STACK_BYTES: usize = 1 << 20;
+/// Above its top.
+const CONTEXT_BYTES: usize = size_of::<Context>().next_multiple_of(4096);
+/// Below its end.
+const GUARD_BYTES: usize = 4096;
+/// Threads beyond this number use the program's stack.
+const STACKS: usize = 1024;
+
+/// Process and thread that own each stack; zero: no owner yet.
+static OWNERS: [AtomicU64; STACKS] = [const { AtomicU64::new(0) }; STACKS];
+/// Top of each stack; zero: not mapped yet.
+static TOPS: [AtomicUsize; STACKS] = [const { AtomicUsize::new(0) }; STACKS];
+
+/// Prepares this thread's stack; returns false if it is in use, or if none is available.
+pub fn prepare() -> bool {
+    let words = thread_words();
+    // SAFETY: the words are this thread's (see ThreadWords), valid for its life, and no reference
+    // to them exists.
+    let (owned, left_by) = unsafe { ((*words).owned, (*words).left_by) };
+    let top = match owned {
+        0 => match take() {
+            Some(top) => top as u64,
+            None => return false,
+        },
+        // A child in shared memory used it last, and ended without clearing `left_by`.
+        owned if left_by != 0 && left_by != i64::from(sys::thread_id()) => owned,
+        _ => return false,
+    };
+    // SAFETY: as above.
+    unsafe {
+        (*words).top = top;
+        (*words).owned = top;
+        (*words).left_by = 0;
+    }
+    true
+}
+
+/// The context of this thread, whose stack the caller runs on.
+///
+/// # Safety
+/// The caller runs on the thread's own stack, and no other reference to the context exists.
+pub unsafe fn context<'a>() -> &'a mut Context {
+    // SAFETY: by the caller's promise the words name a stack, with a context above its top: zeroed
+    // when it was mapped, and valid so.
+    unsafe { &mut *((*thread_words()).owned as *mut Context) }
+}
+
+/// Records that this thread may be about to exec another program, or that it did not.
+pub fn set_leaving(leaving: bool) {
+    let left_by = if leaving { i64::from(sys::thread_id()) } else { 0 };
+    // SAFETY: as in `prepare`.
+    unsafe { (*thread_words()).left_by = left_by };
+}
+
+fn take() -> Option<usize> {
+    // SAFETY: only queries.
+    let process = unsafe { sys::call(libc::SYS_getpid, [0; 6]) } as u64;
+    let me = process << 32 | sys::thread_id() as u64;
+    for (owner, top) in OWNERS.iter().zip(&TOPS) {
+        let found = owner.load(Acquire);
+        let free = found == 0 || (found >> 32 == process && !is_alive(process, found & u64::from(u32::MAX)));
+        if !free || owner.compare_exchange(found, me, AcqRel, Relaxed).is_err() {
+            continue;
+        }
+        let known = top.load(Acquire);
+        if known != 0 {
+            // SAFETY: its owner is dead and it was just claimed, so no other reference to the
+            // context exists.
+            unsafe { (*(known as *mut Context)).leave() };
+        }
+        if known == 0 {
+            let Some(new) = new_stack() else {
+                owner.store(found, Release);
+                return None;
+            };
+            top.store(new, Release);
+        }
+        return Some(top.load(Acquire));
+    }
+    None
+}
+
+fn is_alive(process: u64, thread: u64) -> bool {
+    // SAFETY: signal 0 only queries.
+    let result = unsafe { sys::call(libc::SYS_tgkill, [process, thread, 0, 0, 0, 0]) };
+    result != -i64::from(libc::ESRCH)
+}
+
+fn new_stack() -> Option<usize> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
+    let start = sys::map(GUARD_BYTES + STACK_BYTES + CONTEXT_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
+        .ok()? as usize;
+    // SAFETY: the page is new and has no other users.
+    unsafe { sys::protect(start, GUARD_BYTES, libc::PROT_NONE) }.ok()?;
+    Some(start + GUARD_BYTES + STACK_BYTES)
+}

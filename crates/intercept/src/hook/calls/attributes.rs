@@ -1,0 +1,344 @@
+//! Calls by path that read or change attributes: modes, owners, times, lengths, extended
+//! attributes.
+
+use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::user_memory;
+use crate::hook::call::Call;
+use crate::hook::calls::files::with_open_file;
+use crate::hook::calls::names::{
+    Calling, PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
+    unsupported_at,
+};
+use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::paths::Directory;
+use crate::hook::process::identity;
+use engine::{Node, Protection};
+use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use posix::path::LastLink;
+use posix::{Errno, Result, TimeToSet};
+
+fn chmod_by(call: &mut Call<'_>, by: PathArguments, mode: u64, flags: i32) -> Result<Verdict> {
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    by_node(call, by, flags, last_link, &mut |caller, node| {
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.chmod(node, mode as u32).map(|_| 0)
+    })
+}
+
+/// chmod(path, mode).
+pub fn chmod(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rsi;
+    chmod_by(call, path(0), mode, 0)
+}
+
+/// fchmodat(directory, path, mode).
+pub fn fchmodat(call: &mut Call<'_>) -> Result<Verdict> {
+    let mode = call.frame.rdx;
+    chmod_by(call, at(0), mode, 0)
+}
+
+/// fchmodat2(directory, path, mode, flags).
+pub fn fchmodat2(call: &mut Call<'_>) -> Result<Verdict> {
+    let (mode, flags) = (call.frame.rdx, call.frame.r10 as i32);
+    chmod_by(call, at(0), mode, flags)
+}
+
+/// Parses an id to set; -1 leaves the id unchanged.
+pub fn id(argument: u64) -> Option<u32> {
+    Some(argument as u32).filter(|&id| id != u32::MAX)
+}
+
+fn chown_by(call: &mut Call<'_>, by: PathArguments, owner: (u64, u64), flags: i32) -> Result<Verdict> {
+    let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
+    by_node(call, by, flags, last_link, &mut |caller, node| {
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.chown(node, id(owner.0), id(owner.1)).map(|_| 0)
+    })
+}
+
+/// chown(path, user, group).
+pub fn chown(call: &mut Call<'_>) -> Result<Verdict> {
+    let owner = (call.frame.rsi, call.frame.rdx);
+    chown_by(call, path(0), owner, 0)
+}
+
+/// lchown(path, user, group).
+pub fn lchown(call: &mut Call<'_>) -> Result<Verdict> {
+    let owner = (call.frame.rsi, call.frame.rdx);
+    chown_by(call, path(0), owner, AT_SYMLINK_NOFOLLOW)
+}
+
+/// fchownat(directory, path, user, group, flags).
+pub fn fchownat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (owner, flags) = ((call.frame.rdx, call.frame.r10), call.frame.r8 as i32);
+    chown_by(call, at(0), owner, flags)
+}
+
+type Times = (TimeToSet, TimeToSet);
+const NOW: Times = (TimeToSet::Now, TimeToSet::Now);
+
+/// Reads the times of utimes and futimesat; null means now.
+fn microseconds(address: u64) -> Result<Times> {
+    if address == 0 {
+        return Ok(NOW);
+    }
+    let times: [[i64; 2]; 2] = user_memory::read(address)?;
+    let moment = |[seconds, micro]: [i64; 2]| match micro {
+        0..=999_999 => TimeToSet::from_timespec(seconds, micro * 1000),
+        _ => Err(Errno::EINVAL),
+    };
+    Ok((moment(times[0])?, moment(times[1])?))
+}
+
+fn utime_by(call: &mut Call<'_>, by: PathArguments, times: Result<Times>) -> Result<Verdict> {
+    by_node(call, by, 0, LastLink::Follow, &mut |caller, node| {
+        let (accessed, modified) = times?;
+        caller.set_times(node, accessed, modified).map(|_| 0)
+    })
+}
+
+/// utime(path, times).
+pub fn utime(call: &mut Call<'_>) -> Result<Verdict> {
+    let address = call.frame.rsi;
+    let times = match address {
+        0 => Ok(NOW),
+        address => user_memory::read::<[i64; 2]>(address).and_then(|[accessed, modified]| {
+            Ok((TimeToSet::from_timespec(accessed, 0)?, TimeToSet::from_timespec(modified, 0)?))
+        }),
+    };
+    utime_by(call, path(0), times)
+}
+
+/// utimes(path, times).
+pub fn utimes(call: &mut Call<'_>) -> Result<Verdict> {
+    let times = microseconds(call.frame.rsi);
+    utime_by(call, path(0), times)
+}
+
+/// futimesat(directory, path, times).
+pub fn futimesat(call: &mut Call<'_>) -> Result<Verdict> {
+    let times = microseconds(call.frame.rdx);
+    utime_by(call, at(0), times)
+}
+
+/// utimensat(directory, path, times, flags). Without a path it acts on the descriptor.
+pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, times, flags) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i32);
+    let times: Result<Times> = match times {
+        0 => Ok(NOW),
+        times => user_memory::read::<[[i64; 2]; 2]>(times).and_then(|[accessed, modified]| {
+            Ok((
+                TimeToSet::from_timespec(accessed[0], accessed[1])?,
+                TimeToSet::from_timespec(modified[0], modified[1])?,
+            ))
+        }),
+    };
+    let mut set = |caller: &Calling<'_>, node| {
+        let (accessed, modified) = times?;
+        check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
+        caller.set_times(node, accessed, modified).map(|_| 0)
+    };
+    if address == 0 {
+        let Directory::Descriptor(fd) = Directory::from_raw(call.frame.rdi) else { return Ok(NATIVE) };
+        if flags & !AT_EMPTY_PATH != 0 {
+            return Err(Errno::EINVAL);
+        }
+        return on_directory(call, Directory::Descriptor(fd), &mut set);
+    }
+    // With both omitted the kernel does not even read the path.
+    if times == Ok((TimeToSet::Omit, TimeToSet::Omit)) {
+        return Ok(done(0));
+    }
+    by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut set)
+}
+
+/// truncate(path, length).
+pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
+    let length = call.frame.rsi as i64;
+    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| caller.truncate(node, length).map(|()| 0))
+}
+
+// Extended attributes.
+
+/// Maximum length of an attribute's name with its zero byte.
+const NAME_ROOM_BYTES: usize = posix::XATTR_NAME_BYTES_MAX + 1;
+
+/// The name of an attribute.
+pub struct AttributeName {
+    bytes: [u8; NAME_ROOM_BYTES],
+    length: usize,
+}
+
+impl AttributeName {
+    /// Copies it from the program.
+    pub fn copy(address: u64) -> Result<AttributeName> {
+        let mut bytes = [0; NAME_ROOM_BYTES];
+        match user_memory::copy_string(address, &mut bytes) {
+            Ok(length) => Ok(AttributeName { bytes, length }),
+            Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// The name without the zero byte.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// setxattr for a file.
+pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, flags]: [u64; 4]) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    if length > posix::VALUE_BYTES_MAX as u64 {
+        return Err(Errno::E2BIG);
+    }
+    // SAFETY: used for this call only.
+    let value = unsafe { user_memory::bytes(value, length)? };
+    caller.set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
+}
+
+/// getxattr for a file.
+pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64; 3]) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    into_part(value, room, |value| caller.get_attribute(node, name.bytes(), value))
+}
+
+/// Fills a buffer. Only the part that is filled must be accessible.
+fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<i64> {
+    let room = room.min(posix::VALUE_BYTES_MAX as u64);
+    // SAFETY: used for this call only.
+    let into = unsafe { user_memory::bytes_writable(address, room)? };
+    match fill(into) {
+        Err(Errno::ERANGE) if (into.len() as u64) < room => Err(user_memory::EFAULT),
+        result => result.map(|length| length as i64),
+    }
+}
+
+/// listxattr for a file.
+pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
+    into_part(names, room, |names| caller.list_attributes(node, names))
+}
+
+/// removexattr for a file.
+pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i64> {
+    let name = AttributeName::copy(name)?;
+    caller.remove_attribute(node, name.bytes()).map(|()| 0)
+}
+
+/// An operation on a file's extended attributes, by the call's arguments.
+type ActOnXattrs = fn(&Calling<'_>, Node, &[u64; 6]) -> Result<i64>;
+
+fn on_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
+    let arguments = call.arguments();
+    by_node(call, path(0), 0, last_link, &mut |caller, node| act(caller, node, &arguments))
+}
+
+fn read_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let report = |caller: &Calling<'_>, node, _: &Protection| act(caller, node, &arguments);
+    match query_fast(call, path(0), last_link, identity::credentials(), report)? {
+        Some(verdict) => Ok(verdict),
+        None => on_xattrs(call, last_link, act),
+    }
+}
+
+macro_rules! xattr_calls {
+    ($($name:ident, $link_name:ident, $way:ident, $act:expr, $text:literal;)*) => {
+        $(
+            #[doc = $text]
+            pub fn $name(call: &mut Call<'_>) -> Result<Verdict> {
+                $way(call, LastLink::Follow, $act)
+            }
+            #[doc = $text]
+            #[doc = " Of a symbolic link itself."]
+            pub fn $link_name(call: &mut Call<'_>) -> Result<Verdict> {
+                $way(call, LastLink::Stay, $act)
+            }
+        )*
+    };
+}
+
+xattr_calls! {
+    setxattr, lsetxattr, on_xattrs, |caller, node, &[_, name, value, length, flags, _]| set_attribute(caller, node, [name, value, length, flags]),
+        "setxattr(path, name, value, length, flags).";
+    getxattr, lgetxattr, read_xattrs, |caller, node, &[_, name, value, room, ..]| get_attribute(caller, node, [name, value, room]),
+        "getxattr(path, name, value, room).";
+    listxattr, llistxattr, read_xattrs, |caller, node, &[_, names, room, ..]| list_attributes(caller, node, [names, room]),
+        "listxattr(path, names, room).";
+    removexattr, lremovexattr, on_xattrs, |caller, node, &[_, name, ..]| remove_attribute(caller, node, name),
+        "removexattr(path, name).";
+}
+
+/// The calls with flags of Linux 6.13: by path, or by an open descriptor with AT_EMPTY_PATH. The
+/// kernel checks the other arguments, if it has the calls.
+fn xattr_at(call: &mut Call<'_>, mut act: impl FnMut(&Calling<'_>, Node) -> Result<i64>) -> Result<Verdict> {
+    let (fd, address, flags) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
+    if check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH).is_err() {
+        return Ok(NATIVE);
+    }
+    if is_empty_or_none(flags, address)? {
+        return match Directory::from_raw(fd) {
+            Directory::Descriptor(_) => with_open_file(call, |caller, file| act(caller, file.node())),
+            working => on_directory(call, working, &mut act),
+        };
+    }
+    by_node(call, at(0), flags, follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay), &mut act)
+}
+
+/// Reads the value's address, its length and the flags from the argument of setxattrat and
+/// getxattrat.
+fn value_of(structure: u64, length: u64) -> Result<(u64, u64, u32)> {
+    /// Size of the structure's first version: two numbers.
+    const BYTES: u64 = 16;
+    if !(BYTES..=4096).contains(&length) {
+        return Err(if length < BYTES { Errno::EINVAL } else { Errno::E2BIG });
+    }
+    for more in BYTES..length {
+        if user_memory::read::<u8>(structure.wrapping_add(more))? != 0 {
+            return Err(Errno::E2BIG);
+        }
+    }
+    let [address, rest]: [u64; 2] = user_memory::read(structure)?;
+    Ok((address, rest & u64::from(u32::MAX), (rest >> 32) as u32))
+}
+
+/// setxattrat(directory, path, flags, name, value, length).
+pub fn setxattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, _, name, structure, length] = call.arguments();
+    let value = value_of(structure, length);
+    xattr_at(call, |caller, node| {
+        let (address, length, flags) = value?;
+        set_attribute(caller, node, [name, address, length, flags.into()])
+    })
+}
+
+/// getxattrat(directory, path, flags, name, value, length).
+pub fn getxattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, _, name, structure, length] = call.arguments();
+    let value = value_of(structure, length);
+    xattr_at(call, |caller, node| match value? {
+        (address, room, 0) => get_attribute(caller, node, [name, address, room]),
+        _ => Err(Errno::EINVAL),
+    })
+}
+
+/// listxattrat(directory, path, flags, names, room).
+pub fn listxattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, _, names, room, _] = call.arguments();
+    xattr_at(call, |caller, node| list_attributes(caller, node, [names, room]))
+}
+
+/// removexattrat(directory, path, flags, name).
+pub fn removexattrat(call: &mut Call<'_>) -> Result<Verdict> {
+    let name = call.frame.r10;
+    xattr_at(call, |caller, node| remove_attribute(caller, node, name))
+}
+
+/// file_getattr and file_setattr(directory, path, structure, length, flags): files have none of
+/// these attributes.
+pub fn file_flags(call: &mut Call<'_>) -> Result<Verdict> {
+    /// Size of the structure's first version.
+    const BYTES: u64 = 24;
+    // The kernel rejects a wrong length before it reads the path.
+    if (BYTES..=4096).contains(&call.frame.r10) { unsupported_at(call) } else { Ok(NATIVE) }
+}

@@ -1,0 +1,345 @@
+//! Calls that move data between two descriptors: copies in memory, blocks that files share, and
+//! transfers to and from pipes and files of the host.
+
+use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::call::{Call, blocking_call};
+use crate::hook::calls::files::LENGTH_MAX;
+use crate::hook::calls::names::Calling;
+use crate::hook::context::Inside;
+use crate::hook::descriptors::host_verdict;
+use crate::hook::dispatch::{NATIVE, done};
+use posix::{Errno, OpenFile, Result};
+
+/// One end of a copy.
+enum End<'a> {
+    Directfs(&'a OpenFile),
+    /// A descriptor of the host.
+    Host(u32),
+}
+
+/// Reads the offset at the program's address, if there is one.
+fn offset_at(address: u64) -> Result<Option<i64>> {
+    if address == 0 { Ok(None) } else { user_memory::read(address).map(Some) }
+}
+
+fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut [u8]) -> Result<usize> {
+    match (end, offset) {
+        (End::Directfs(file), Some(offset)) => caller.read_at(file, offset, into),
+        (End::Directfs(file), None) => caller.read(file, into),
+        (End::Host(fd), offset) => {
+            kernel_copy(libc::SYS_read, libc::SYS_pread64, *fd, offset, into.as_ptr(), into.len())
+        }
+    }
+}
+
+fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u8]) -> Result<usize> {
+    match (end, offset) {
+        (End::Directfs(file), Some(offset)) => caller.write_at(file, offset, from),
+        (End::Directfs(file), None) => caller.write(file, from),
+        (End::Host(fd), offset) => {
+            kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len())
+        }
+    }
+}
+
+fn kernel_copy(
+    plain: i64,
+    placed: i64,
+    fd: u32,
+    offset: Option<i64>,
+    bytes: *const u8,
+    length: usize,
+) -> Result<usize> {
+    let number = if offset.is_some() { placed } else { plain };
+    let arguments = [u64::from(fd), bytes as u64, length as u64, offset.unwrap_or(0) as u64, 0, 0];
+    // SAFETY: the kernel reads or writes a buffer of the caller's.
+    let result = unsafe { blocking_call(number, arguments) };
+    usize::try_from(result).map_err(|_| Errno(-result as i32))
+}
+
+/// Copies through a buffer, until the length, the end of the source, or an error after the first
+/// piece. Data that was read and could not be written is put back if the source is a file.
+fn transfer(
+    caller: &Calling<'_>,
+    (source, mut source_offset): (&End<'_>, Option<i64>),
+    (target, mut target_offset): (&End<'_>, Option<i64>),
+    length: u64,
+    buffer: &mut [u8],
+) -> Result<(u64, Option<i64>, Option<i64>)> {
+    let mut sum = 0u64;
+    while sum < length {
+        let step = (length - sum).min(buffer.len() as u64) as usize;
+        let read = match read_end(caller, source, source_offset, &mut buffer[..step]) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        };
+        let written = write_end(caller, target, target_offset, &buffer[..read]);
+        let count = *written.as_ref().unwrap_or(&0);
+        if count < read && source_offset.is_none() {
+            put_back(source, read - count);
+        }
+        source_offset = source_offset.map(|offset| offset + count as i64);
+        target_offset = target_offset.map(|offset| offset + count as i64);
+        sum += count as u64;
+        match written {
+            Ok(count) if count == read => {}
+            Ok(_) => break,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        }
+        // A pipe returns what it holds; more may never arrive.
+        if matches!(source, End::Host(_)) {
+            break;
+        }
+    }
+    Ok((sum, source_offset, target_offset))
+}
+
+/// Moves the source's position back over data that was not written, if it has a position.
+fn put_back(source: &End<'_>, count: usize) {
+    match source {
+        End::Directfs(file) => file.set_position(file.position() - count as u64),
+        End::Host(fd) => {
+            let back = [u64::from(*fd), (count as u64).wrapping_neg(), libc::SEEK_CUR as u64, 0, 0, 0];
+            // SAFETY: lseek touches no memory. Without a position it fails and changes nothing.
+            unsafe { sys::call(libc::SYS_lseek, back) };
+        }
+    }
+}
+
+/// The kernel's status of the host's end of a copy; EBADF for numbers that the program does not
+/// have.
+fn status_of(fd: u64) -> Result<libc::stat> {
+    host_verdict(fd as u32)?;
+    sys::status(fd as u32 as i32).map_err(|error| Errno(-error as i32))
+}
+
+/// The error for sharing blocks between a file of the image and this descriptor: at EXDEV programs
+/// fall back to reading and writing.
+fn between(other: u64) -> Errno {
+    status_of(other).map_or_else(|error| error, |_| Errno::EXDEV)
+}
+
+/// copy_file_range(source, its offset, target, its offset, length, flags).
+pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, source_offset, target, target_offset, length, flags] = call.arguments();
+    let Inside { session, copy, .. } = call.begin()?;
+    let thread = session.caller.thread;
+    let (from, to) = (session.process.file(thread, source as u32), session.process.file(thread, target as u32));
+    if from.is_none() && to.is_none() {
+        return host_verdict(source as u32);
+    }
+    if flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
+    let (Some(from), Some(to)) = (&from, &to) else {
+        let source = (end_of(from.as_deref(), source), source_offset, places.0);
+        let target = (end_of(to.as_deref(), target), target_offset, places.1);
+        return copy_across(&session.caller, source, target, length, &mut copy[..]);
+    };
+    let at = |given: Option<i64>, file: &OpenFile| match given {
+        Some(offset) if (offset as u64).checked_add(length).is_none() => Err(Errno::EOVERFLOW),
+        Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
+        None => Ok(file.position()),
+    };
+    let (source_start, target_start) = (at(places.0, from)?, at(places.1, to)?);
+    let length = length.min(LENGTH_MAX);
+    let copied = session.caller.copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
+    move_on(source_offset, from, source_start + copied)?;
+    move_on(target_offset, to, target_start + copied)?;
+    Ok(done(copied as i64))
+}
+
+/// One end of a copy between a file of the image and one of the host: the end, the address of the
+/// program's offset, and the offset.
+type CopySide<'a> = (End<'a>, u64, Option<i64>);
+
+/// copy_file_range between a file of the image and one of the host. It copies a limited piece,
+/// because signals wait meanwhile; programs request the rest.
+fn copy_across(
+    caller: &Calling<'_>,
+    (source, source_address, mut source_offset): CopySide<'_>,
+    (target, target_address, mut target_offset): CopySide<'_>,
+    length: u64,
+    buffer: &mut [u8],
+) -> Result<Verdict> {
+    const BYTES_MAX: u64 = 8 << 20;
+    for end in [&source, &target] {
+        check_kind(caller, end)?;
+    }
+    if is_appended_to(&target) {
+        return Err(Errno::EBADF);
+    }
+    if [source_offset, target_offset].iter().flatten().any(|offset| offset.checked_add_unsigned(length).is_none()) {
+        return Err(Errno::EOVERFLOW);
+    }
+    let length = length.min(BYTES_MAX);
+    let mut sum = 0;
+    while sum < length {
+        let piece = (length - sum).min(buffer.len() as u64);
+        let copied = transfer(caller, (&source, source_offset), (&target, target_offset), piece, buffer);
+        let count;
+        (count, source_offset, target_offset) = match copied {
+            Err(_) if sum > 0 => break,
+            copied => copied?,
+        };
+        sum += count;
+        // Usually the end of a file. If not, the program calls again.
+        if count < piece {
+            break;
+        }
+    }
+    for (address, end) in [(source_address, source_offset), (target_address, target_offset)] {
+        if let (true, Some(end)) = (sum > 0, end) {
+            user_memory::write(address, &end)?;
+        }
+    }
+    Ok(done(sum as i64))
+}
+
+/// Rejects everything but regular files.
+fn check_kind(caller: &Calling<'_>, end: &End<'_>) -> Result<()> {
+    let mode = match end {
+        End::Directfs(file) => caller.stat(file.node())?.mode,
+        End::Host(fd) => status_of(u64::from(*fd))?.st_mode,
+    };
+    match mode & libc::S_IFMT {
+        libc::S_IFREG => Ok(()),
+        libc::S_IFDIR => Err(Errno::EISDIR),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn is_appended_to(end: &End<'_>) -> bool {
+    let flags = match end {
+        End::Directfs(file) => file.flags(),
+        // SAFETY: it only reads.
+        End::Host(fd) => unsafe {
+            sys::call(libc::SYS_fcntl, [u64::from(*fd), libc::F_GETFL as u64, 0, 0, 0, 0]) as i32
+        },
+    };
+    flags & libc::O_APPEND != 0
+}
+
+/// Stores the position at which a copy ended: at the program's address, or in the open file
+/// description.
+fn move_on(address: u64, file: &OpenFile, position: u64) -> Result<()> {
+    match address {
+        0 => file.set_position(position),
+        address => user_memory::write(address, &position)?,
+    }
+    Ok(())
+}
+
+fn end_of<'a>(file: Option<&'a OpenFile>, fd: u64) -> End<'a> {
+    file.map_or(End::Host(fd as u32), End::Directfs)
+}
+
+/// sendfile(target, source, its offset, length).
+pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
+    let [target, source, offset_address, length, ..] = call.arguments();
+    let Inside { session, copy, .. } = call.begin()?;
+    let thread = session.caller.thread;
+    let (from, to) = (session.process.file(thread, source as u32), session.process.file(thread, target as u32));
+    if from.is_none() && to.is_none() {
+        return host_verdict(source as u32);
+    }
+    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let offset = offset_at(offset_address)?;
+    let source = end_of(from.as_deref(), source);
+    let target = end_of(to.as_deref(), target);
+    let (sum, offset, _) =
+        transfer(&session.caller, (&source, offset), (&target, None), length.min(LENGTH_MAX), &mut copy[..])?;
+    if let Some(offset) = offset {
+        user_memory::write(offset_address, &offset)?;
+    }
+    Ok(done(sum as i64))
+}
+
+/// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is
+/// the host's.
+pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
+    let [source, source_offset, target, target_offset, length, _] = call.arguments();
+    let Inside { session, copy, .. } = call.begin()?;
+    let thread = session.caller.thread;
+    let (from, to) = (session.process.file(thread, source as u32), session.process.file(thread, target as u32));
+    match (&from, &to) {
+        (None, None) => return host_verdict(source as u32),
+        (Some(_), Some(_)) => return Err(Errno::EINVAL),
+        (None, Some(_)) if source_offset != 0 => return Err(Errno::ESPIPE),
+        (Some(_), None) if target_offset != 0 => return Err(Errno::ESPIPE),
+        _ => {}
+    }
+    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+        return Err(Errno::EINVAL);
+    }
+    let pipe = if from.is_some() { target } else { source };
+    if status_of(pipe)?.st_mode & libc::S_IFMT != libc::S_IFIFO {
+        return Err(Errno::EINVAL);
+    }
+    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
+    let source = end_of(from.as_deref(), source);
+    let target = end_of(to.as_deref(), target);
+    // One piece: a pipe that fills up midway would block the call with part of the work done.
+    let length = length.min(4096);
+    let (sum, source_end, target_end) =
+        transfer(&session.caller, (&source, places.0), (&target, places.1), length, &mut copy[..])?;
+    for (address, end) in [(source_offset, source_end), (target_offset, target_end)] {
+        if let (true, Some(end)) = (address != 0, end) {
+            user_memory::write(address, &end)?;
+        }
+    }
+    Ok(done(sum as i64))
+}
+
+/// tee and vmsplice need pipes, finit_module needs a file of the host: EINVAL.
+pub fn not_a_pipe(call: &mut Call<'_>) -> Result<Verdict> {
+    for fd in [call.frame.rdi, call.frame.rsi] {
+        let session = call.begin()?.session;
+        if session.process.descriptor(fd as u32).is_some() {
+            return Err(Errno::EINVAL);
+        }
+    }
+    Ok(NATIVE)
+}
+
+/// ioctl: shares the blocks of a whole file.
+pub const FICLONE: u32 = 0x4004_9409;
+/// ioctl: shares the blocks of a range.
+pub const FICLONERANGE: u32 = 0x4020_940d;
+
+/// The argument of FICLONERANGE.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct CloneRange {
+    source: i64,
+    source_offset: u64,
+    length: u64,
+    target_offset: u64,
+}
+
+/// ioctl(fd, FICLONE, source) and ioctl(fd, FICLONERANGE, range).
+pub fn clone_range(call: &mut Call<'_>, target: u32, request: u32, argument: u64) -> Result<Verdict> {
+    let Inside { session, copy, .. } = call.begin()?;
+    let thread = session.caller.thread;
+    let Some(to) = session.process.file(thread, target) else { return host_verdict(target) };
+    let range = match request {
+        FICLONE => CloneRange { source: argument as i32 as i64, source_offset: 0, length: 0, target_offset: 0 },
+        _ => user_memory::read::<CloneRange>(argument)?,
+    };
+    let source = u32::try_from(range.source).map_err(|_| Errno::EBADF)?;
+    let Some(from) = session.process.file(thread, source) else { return Err(between(source.into())) };
+    if from.is_path() || to.is_path() {
+        return Err(Errno::EBADF);
+    }
+    let length = (range.length != 0).then_some(range.length);
+    let (from, to) = ((&*from, range.source_offset), (&*to, range.target_offset));
+    session.caller.clone_range(from, to, length, &mut copy[..])?;
+    Ok(done(0))
+}

@@ -1,0 +1,175 @@
+//! FIFOs and sockets with names in the mount. The kernel carries their data, so each has a kernel
+//! object behind it, in the meeting directory (`posix::image`).
+//!
+//! Invariants
+//! - Only processes of the image reach an object: its path starts at the descriptor of the meeting
+//!   directory, whose own name is a secret. The kernel follows no link on the way.
+//! - It has the owner and the mode of the file that it represents, as far as its creator may set
+//!   them. Otherwise processes of the image may use it, and the file in the mount decides which do.
+//! - Inode number and generation name it. The two never name another file, so an object that
+//!   outlives its file is never found again. It is removed with the meeting directory.
+
+use crate::handoff::write_number;
+use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::sys;
+use crate::hook::call::blocking_call;
+use crate::hook::descriptors::fd_numbers;
+use crate::hook::dispatch::done;
+use crate::hook::process::{environment, identity};
+use engine::Protection;
+use engine::format::FileKind;
+use posix::{Errno, Result};
+
+/// Size of an object's name, with its zero byte.
+const NAME_BYTES: usize = 40;
+/// Maximum length of a socket's path, which is an address.
+pub const PATH_BYTES: usize = 64;
+const MODE_BITS: u32 = 0o777;
+const FOR_ALL: u32 = 0o666;
+
+/// The name of an object below the meeting directory.
+struct Name {
+    bytes: [u8; NAME_BYTES],
+    length: usize,
+}
+
+impl Name {
+    fn new(kind: &[u8], number: u64, generation: u64) -> Name {
+        let mut digits = [[0u8; 16]; 2];
+        write_hexadecimal(number, &mut digits[0]);
+        write_hexadecimal(generation, &mut digits[1]);
+        let mut name = Name { bytes: [0; NAME_BYTES], length: 0 };
+        for part in [kind, b"-", &digits[0], b"-", &digits[1][8..]] {
+            name.bytes[name.length..name.length + part.len()].copy_from_slice(part);
+            name.length += part.len();
+        }
+        name
+    }
+
+    fn of(kind: &[u8], file: &Protection) -> Name {
+        Name::new(kind, file.number, u64::from(file.generation))
+    }
+
+    fn text(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+}
+
+fn meeting() -> Result<u64> {
+    environment::handoff().map(|handoff| handoff.meeting as u64).ok_or(Errno::ENXIO)
+}
+
+/// Performs a call on an object by its name.
+fn call(number: i64, arguments: [u64; 6]) -> i64 {
+    // SAFETY: the callers pass terminated names that outlive the call; the calls change no memory.
+    unsafe { sys::call(number, arguments) }
+}
+
+/// Opens a file that is not a regular file, directory or link.
+pub fn open(file: &Protection, flags: i32) -> Result<Verdict> {
+    match FileKind::from_mode(file.mode) {
+        Some(FileKind::Fifo) => open_fifo(file, flags),
+        Some(FileKind::Socket) => Err(Errno::ENXIO),
+        // As in a file system that is mounted with nodev.
+        _ => Err(Errno::EACCES),
+    }
+}
+
+fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
+    let (meeting, name) = (meeting()?, Name::of(b"fifo", file));
+    fd_numbers::release_cached();
+    let flags = flags & !(libc::O_CREAT | libc::O_EXCL) | libc::O_NOFOLLOW;
+    // SAFETY: a terminated name; the call changes no memory.
+    let open = || unsafe { blocking_call(libc::SYS_openat, [meeting, name.address(), flags as u64, 0, 0, 0]) };
+    let mut opened = open();
+    if opened == -i64::from(libc::ENOENT) {
+        make_fifo(meeting, &name, file)?;
+        opened = open();
+    }
+    if opened == -i64::from(libc::EACCES) && give_rights(meeting, name.address(), file) {
+        // The file in the mount has changed its mode or owner since.
+        opened = open();
+    }
+    Ok(done(opened))
+}
+
+/// Creates the object of a FIFO. It gets its final name together with its rights: until then its
+/// name holds the id of the creating thread.
+fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
+    let own = Name::new(b"new", sys::process_id() as u64, sys::thread_id() as u64);
+    let mode = u64::from(libc::S_IFIFO);
+    // A thread with the same id that died has left one.
+    call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
+    let made = call(libc::SYS_mknodat, [meeting, own.address(), mode, 0, 0, 0]);
+    if made < 0 {
+        return Err(Errno(-made as i32));
+    }
+    give_rights(meeting, own.address(), file);
+    let linked = call(libc::SYS_linkat, [meeting, own.address(), meeting, name.address(), 0, 0]);
+    call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
+    // Another process may have been faster.
+    if linked < 0 && linked != -i64::from(libc::EEXIST) { Err(Errno(-linked as i32)) } else { Ok(()) }
+}
+
+/// Sets an object's owner and mode to those of its file; returns whether that succeeded.
+fn give_rights(meeting: u64, name: u64, file: &Protection) -> bool {
+    let caller = identity::credentials();
+    let owner = call(
+        libc::SYS_fchownat,
+        [meeting, name, file.uid.into(), file.gid.into(), libc::AT_SYMLINK_NOFOLLOW as u64, 0],
+    );
+    let is_exact = !file.access_list && (owner == 0 || caller.uid == file.uid && caller.gid == file.gid);
+    let mode = if is_exact { file.mode & MODE_BITS } else { FOR_ALL };
+    call(libc::SYS_fchmodat, [meeting, name, mode.into(), 0, 0, 0]) == 0
+}
+
+/// Writes the path of the kernel's socket behind one in the mount: by the descriptor of the meeting
+/// directory, which each process of the image has. Returns its length.
+pub fn socket_path(file: &Protection, into: &mut [u8; PATH_BYTES]) -> Result<usize> {
+    let mut digits = [0u8; 20];
+    let count = write_number(meeting()?, &mut digits);
+    let name = Name::of(b"socket", file);
+    let mut length = 0;
+    for part in [b"/proc/self/fd/", &digits[..count], b"/", name.text()] {
+        into[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    }
+    Ok(length)
+}
+
+/// Sets the rights of the kernel's socket to those of the one in the mount, once it is bound.
+pub fn give_socket_rights(file: &Protection) -> Result<()> {
+    // Connecting requires write permission; the umask may have removed it.
+    give_rights(meeting()?, Name::of(b"socket", file).address(), file);
+    Ok(())
+}
+
+/// Moves the kernel's working directory to a removed, empty directory: a relative name that reaches
+/// the kernel by mistake finds nothing there, and can create nothing. Where that is not possible it
+/// moves to the meeting directory, which contains nothing of the host either.
+pub fn leave_host_directory() -> Result<()> {
+    let meeting = meeting()?;
+    let own = Name::new(b"void", sys::process_id() as u64, sys::thread_id() as u64);
+    call(libc::SYS_mkdirat, [meeting, own.address(), 0o111, 0, 0, 0]);
+    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let opened = call(libc::SYS_openat, [meeting, own.address(), flags as u64, 0, 0, 0]);
+    call(libc::SYS_unlinkat, [meeting, own.address(), libc::AT_REMOVEDIR as u64, 0, 0, 0]);
+    let target = if opened < 0 { meeting } else { opened as u64 };
+    let left = call(libc::SYS_fchdir, [target, 0, 0, 0, 0, 0]);
+    if opened >= 0 {
+        call(libc::SYS_close, [opened as u64, 0, 0, 0, 0, 0]);
+    }
+    if left < 0 { Err(Errno(-left as i32)) } else { Ok(()) }
+}
+
+/// Sixteen digits.
+pub fn write_hexadecimal(number: u64, into: &mut [u8; 16]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (index, digit) in into.iter_mut().enumerate() {
+        *digit = DIGITS[(number >> (60 - 4 * index) & 15) as usize];
+    }
+}

@@ -1,0 +1,13 @@
+//! Handlers of calls by path, and of calls on open files.
+
+pub mod attributes;
+pub mod copy_calls;
+pub mod files;
+pub mod kernel_objects;
+pub mod landlock;
+pub mod locks;
+pub mod mapping;
+pub mod names;
+pub mod open;
+pub mod renames;
+pub mod sockets;

@@ -1,0 +1,10 @@
+//! Start of the library in a program: patching of libraries, search for inline syscalls, and the
+//! dynamic loader before the program starts.
+
+pub mod early;
+pub mod elf_dependencies;
+pub mod inline_syscalls;
+pub mod instruction_lengths;
+pub mod patch;
+pub mod proc_maps;
+pub mod start;

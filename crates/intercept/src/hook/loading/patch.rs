@@ -1,0 +1,299 @@
+//! Patches a library's call sites, by its table.
+//!
+//! Invariants: patching happens once, before the program has threads, handlers or hooked calls. A
+//! site is changed only if its bytes are those that were analysed. Every slot is completely written
+//! before a site leads to it.
+
+use crate::hook::abi::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
+use crate::hook::abi::sys;
+use crate::hook::loading::{early, inline_syscalls};
+use crate::hook::process::environment;
+use crate::table::{self, Header, NO_FIXUP, Site};
+use core::ops::Range;
+
+/// A jump with a displacement of four bytes.
+const JUMP: u8 = 0xe9;
+/// Fills the rest of a window.
+const TRAP: u8 = 0xcc;
+
+/// A library in this process.
+#[derive(Debug, Clone, Copy)]
+pub struct Library {
+    /// Its load address.
+    pub base: usize,
+    /// Its code.
+    pub code: (usize, usize),
+}
+
+/// Why sites are not patched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The library has no build-id.
+    Unnamed,
+    /// There is no table of the library, or the table is incomplete or not trusted.
+    NoTable,
+    /// The code differs from the analysed code.
+    Changed,
+    /// More sites than slots.
+    TooMany,
+    /// The library is too far away for a jump.
+    TooFar,
+    /// The kernel does not permit changes of code.
+    Forbidden,
+}
+
+/// Patches the sites of a library, with slots from `next` on; returns the next free slot.
+pub fn patch(library: &Library, next: usize) -> Result<usize, Refusal> {
+    let build_id = build_id(library).ok_or(Refusal::Unnamed)?;
+    let words = open_table(build_id).ok_or(Refusal::NoTable)?;
+    let result = match table::open(words, build_id) {
+        Ok((_, sites)) => patch_all(library, sites, next),
+        Err(_) => Err(Refusal::NoTable),
+    };
+    // SAFETY: the table was mapped for this, and no reference to it is left.
+    unsafe { sys::unmap(words.as_ptr().cast_mut().cast(), size_of_val(words)) };
+    result
+}
+
+/// Maps the table beside this library, if its owner is trusted.
+fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
+    const OTHERS_WRITE: u32 = 0o022;
+    /// Maximum size of a table, whatever a file says.
+    const BYTES_MAX: u64 = 1 << 20;
+    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let directory = environment::library();
+    let length = directory.iter().rposition(|&byte| byte == b'/')? + 1;
+    path[..length].copy_from_slice(&directory[..length]);
+    let end = write_name(&mut path[length..], build_id)?;
+    let file = sys::open(&path[..=length + end], libc::O_RDONLY | libc::O_NOFOLLOW).ok()?;
+    let status = file.status().ok()?;
+    let trusted = (status.st_uid == 0 || status.st_uid == sys::effective_user()) && status.st_mode & OTHERS_WRITE == 0;
+    let bytes = status.st_size as u64;
+    if !trusted || !(size_of::<Header>() as u64..=BYTES_MAX).contains(&bytes) {
+        return None;
+    }
+    let start = file.map(bytes as usize, libc::PROT_READ, libc::MAP_PRIVATE).ok()?;
+    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `patch` unmaps it.
+    // If the file is truncated meanwhile, the process gets a signal; only the file's owner can do
+    // that.
+    Some(unsafe { core::slice::from_raw_parts(start.cast(), bytes as usize / 8) })
+}
+
+/// The name of a table: the build-id in hexadecimal and a suffix. Returns the length without the
+/// zero byte.
+fn write_name(into: &mut [u8], build_id: &[u8]) -> Option<usize> {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let ending = crate::TABLE_ENDING.as_bytes();
+    let length = 2 * build_id.len();
+    if into.len() <= length + ending.len() {
+        return None;
+    }
+    for (index, byte) in build_id.iter().enumerate() {
+        into[2 * index] = DIGITS[usize::from(byte >> 4)];
+        into[2 * index + 1] = DIGITS[usize::from(byte & 15)];
+    }
+    into[length..length + ending.len()].copy_from_slice(ending);
+    Some(length + ending.len())
+}
+
+/// The build-id of a library in memory, from its first page.
+fn build_id(library: &Library) -> Option<&'static [u8]> {
+    const PT_NOTE: u32 = 4;
+    const NT_GNU_BUILD_ID: u32 = 3;
+    const FIRST_PAGE: usize = 4096;
+    // SAFETY: the loader mapped the file's first page there, readable and permanently; nothing
+    // writes it.
+    let page = unsafe { core::slice::from_raw_parts(library.base as *const u8, FIRST_PAGE) };
+    let word = |at: usize| page.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let table = word(32)? as usize;
+    let count = (word(56)? & 0xffff) as usize;
+    for index in 0..count {
+        let header = table + index * 56;
+        if word(header)? != PT_NOTE {
+            continue;
+        }
+        let (mut note, bytes) = (word(header + 16)? as usize, word(header + 32)? as usize);
+        let end = note + bytes;
+        while note + 12 <= end {
+            let (name, content, kind) = (word(note)? as usize, word(note + 4)? as usize, word(note + 8)?);
+            let start = note + 12 + name.next_multiple_of(4);
+            if kind == NT_GNU_BUILD_ID && content <= table::BUILD_ID_BYTES_MAX {
+                return page.get(start..start + content);
+            }
+            note = start + content.next_multiple_of(4);
+        }
+    }
+    None
+}
+
+/// Fills the slots from `first` on for sites that are not known yet; returns their number.
+pub fn prepare_inline_syscalls(first: usize) -> Result<usize, Refusal> {
+    let count = inline_syscalls::SITES_MAX.min(SLOTS.saturating_sub(first));
+    let slots = &raw mut directfs_slots as usize;
+    let all_slots = slots..slots + SLOTS * SLOT_BYTES;
+    make_writable(&all_slots)?;
+    for (index, back) in inline_syscalls::BACK.iter().take(count).enumerate() {
+        let slot = slots + (first + index) * SLOT_BYTES;
+        let content = inline_syscall_content(slot, back as *const _ as usize).ok_or(Refusal::TooFar)?;
+        // SAFETY: as in `patch_all`.
+        unsafe { core::ptr::copy_nonoverlapping(content.as_ptr(), slot as *mut u8, SLOT_BYTES) };
+    }
+    make_executable(&all_slots)?;
+    Ok(count)
+}
+
+fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Refusal> {
+    if sites.len() > SLOTS - next {
+        return Err(Refusal::TooMany);
+    }
+    let code = library.code.0..library.code.1;
+    for site in sites {
+        let window = library.base + site.window as usize;
+        let bytes = usize::from(site.window_bytes);
+        if !table::is_sound(site) || !code.contains(&window) || !code.contains(&(window + bytes)) {
+            return Err(Refusal::Changed);
+        }
+        // SAFETY: the window lies in mapped code (checked), which is readable and which nothing
+        // changes.
+        let present = unsafe { core::slice::from_raw_parts(window as *const u8, bytes) };
+        if present != &site.original[..bytes] && !is_taken(present, window, &early::slots_before()) {
+            return Err(Refusal::Changed);
+        }
+    }
+    let slots = &raw mut directfs_slots as usize;
+    let all_slots = slots..slots + SLOTS * SLOT_BYTES;
+    make_writable(&all_slots)?;
+    let mut slot = slots + next * SLOT_BYTES;
+    for site in sites {
+        let content = slot_content(library, site, slot).ok_or(Refusal::TooFar)?;
+        // SAFETY: the slot is one of this library's (counted above), writable, and no site leads to
+        // it yet.
+        unsafe { core::ptr::copy_nonoverlapping(content.as_ptr(), slot as *mut u8, SLOT_BYTES) };
+        slot += SLOT_BYTES;
+    }
+    make_executable(&all_slots)?;
+    make_writable(&code)?;
+    for (index, site) in sites.iter().enumerate() {
+        write_jump(library.base + site.window as usize, site, slots + (next + index) * SLOT_BYTES);
+    }
+    make_executable(&code)?;
+    Ok(next + sites.len())
+}
+
+/// Whether a window holds a jump to a slot of this library's early copy.
+fn is_taken(present: &[u8], window: usize, slots: &Range<usize>) -> bool {
+    match *present {
+        [JUMP, a, b, c, d, ref rest @ ..] => {
+            let target = (window + 5).wrapping_add_signed(i32::from_le_bytes([a, b, c, d]) as isize);
+            slots.contains(&target) && rest.iter().all(|&byte| byte == TRAP)
+        }
+        _ => false,
+    }
+}
+
+fn make_writable(range: &Range<usize>) -> Result<(), Refusal> {
+    let start = range.start & !4095;
+    // SAFETY: nothing executes there meanwhile: this is the only thread, and signals have no
+    // handlers yet.
+    let result = unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_WRITE) };
+    result.map_err(|_| Refusal::Forbidden)
+}
+
+fn make_executable(range: &Range<usize>) -> Result<(), Refusal> {
+    let start = range.start & !4095;
+    // SAFETY: nothing writes there any more.
+    let result = unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_EXEC) };
+    result.map_err(|_| Refusal::Forbidden)
+}
+
+/// The displacement of a jump, relative to the byte after it.
+fn displacement(behind: usize, target: usize) -> Option<[u8; 4]> {
+    let distance = target.wrapping_sub(behind) as isize;
+    Some(i32::try_from(distance).ok()?.to_le_bytes())
+}
+
+/// Replaces a window by a jump to its slot.
+fn write_jump(window: usize, site: &Site, slot: usize) {
+    let mut bytes = [TRAP; table::WINDOW_BYTES_MAX];
+    bytes[0] = JUMP;
+    // The same distance as the way back, which was checked; a byte less in either direction does
+    // not matter for slots in other pages.
+    let Some(distance) = displacement(window + 5, slot) else { return };
+    bytes[1..5].copy_from_slice(&distance);
+    // SAFETY: the window is writable now and was checked to be inside the code; nothing executes it
+    // (see `make_writable`).
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), window as *mut u8, usize::from(site.window_bytes)) };
+}
+
+/// `lea r11, [rip + 5]`: the address after the following jump.
+const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
+const CALL: [u8; 2] = [0x0f, 0x05];
+
+/// The code of a slot for a site that is found later: a word holds its return address.
+fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> {
+    const JUMP_BY_WORD: [u8; 2] = [0xff, 0x25];
+    let mut bytes = [TRAP; SLOT_BYTES];
+    let mut length = 0;
+    let mut push = |part: &[u8]| {
+        bytes[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+        length
+    };
+    push(&LINK);
+    let behind = slot + push(&[JUMP]) + 4;
+    push(&displacement(behind, directfs_entry as *const () as usize)?);
+    push(&CALL);
+    let behind = slot + push(&JUMP_BY_WORD) + 4;
+    push(&displacement(behind, back)?);
+    // The call's address is not known yet.
+    bytes[SLOT_RETURN..].fill(0);
+    Some(bytes)
+}
+
+/// Whether a site creates threads or children in the same memory.
+fn makes_threads(site: &Site) -> bool {
+    const NUMBERS: [i64; 3] = [libc::SYS_clone, libc::SYS_clone3, libc::SYS_vfork];
+    let number = match site.code {
+        [0xb8, a, b, c, d, ..] if site.before_bytes == 5 && site.after_bytes == 0 => u32::from_le_bytes([a, b, c, d]),
+        _ => return false,
+    };
+    NUMBERS.contains(&i64::from(number))
+}
+
+/// The code of a slot; `None` if a target is too far away.
+fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT_BYTES]> {
+    let mut bytes = [TRAP; SLOT_BYTES];
+    let before = usize::from(site.before_bytes);
+    let after = usize::from(site.after_bytes);
+    let mut length = 0;
+    let mut push = |part: &[u8]| {
+        bytes[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+        length
+    };
+    push(&site.code[..before]);
+    push(&LINK);
+    let behind = slot + push(&[JUMP]) + 4;
+    push(&displacement(behind, directfs_entry as *const () as usize)?);
+    push(&CALL);
+    let after_start = push(&site.code[before..before + after]) - after;
+    if makes_threads(site) {
+        push(&LINK);
+        let behind = slot + push(&[JUMP]) + 4;
+        push(&displacement(behind, inline_syscalls::directfs_begin as *const () as usize)?);
+    }
+    let behind = slot + push(&[JUMP]) + 4;
+    let window = library.base + site.window as usize;
+    push(&displacement(behind, window + usize::from(site.window_bytes))?);
+    displacement(window + 5, slot)?;
+    if site.fixup != NO_FIXUP {
+        let fixup = usize::from(site.fixup);
+        let at = if fixup < before { fixup } else { after_start + fixup - before };
+        let behind = slot + at + 4 + usize::from(site.fixup_tail);
+        let distance = displacement(behind, library.base + site.fixup_target as usize)?;
+        bytes[at..at + 4].copy_from_slice(&distance);
+    }
+    let behind_call = (library.base + site.call as usize + CALL.len()) as u64;
+    bytes[SLOT_RETURN..].copy_from_slice(&behind_call.to_ne_bytes());
+    Some(bytes)
+}

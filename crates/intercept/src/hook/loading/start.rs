@@ -1,0 +1,129 @@
+//! The library's work before the program runs.
+//!
+//! Invariant: it patches every library that makes system calls, or does nothing (without the
+//! launcher), or ends the program with a message.
+
+use crate::handoff;
+use crate::hook::abi::entry::DIRECTFS_ALL;
+use crate::hook::abi::sys;
+use crate::hook::loading::patch::{self, Library, Refusal};
+use crate::hook::loading::{early, inline_syscalls, proc_maps};
+use crate::hook::process::{environment, processes};
+use crate::hook::signals::faults;
+use crate::hook::{call_counts, server, signals};
+use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The loader, the C library, and the libraries that were separate until glibc 2.33.
+const LIBRARIES_MAX: usize = 4;
+
+/// The constructor.
+///
+/// # Safety
+/// Called once, by the loader, before any other code of the program; `environment` is the
+/// program's, and `memory_code` where `memcpy` and the like are.
+pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
+    // SAFETY: by the caller's promise.
+    let adopted = unsafe { environment::adopt(environment) };
+    if !adopted.handed_off {
+        return;
+    }
+    // SAFETY: as above; the loader has read its entries already.
+    unsafe { environment::restore(environment.cast_mut()) };
+    let is_early = matches!(adopted.early, Some((_, 0)));
+    let before = adopted.early.map_or(0, |(_, address)| address);
+    if let Some(entry) = environment::counts_entry() {
+        if call_counts::open(&entry[environment::COUNTS.len()..]).is_err() {
+            sys::refuse(&[b"cannot open the file for call counters: ", entry]);
+        }
+        DIRECTFS_ALL.store(1, Relaxed);
+    }
+    let mut libraries = [const { None }; LIBRARIES_MAX];
+    let mut look = |mapping: &proc_maps::Mapping<'_>| {
+        signals::record(mapping);
+        early::record(mapping, before);
+        record(&mut libraries, mapping);
+        inline_syscalls::record(mapping, makes_calls(mapping.path));
+    };
+    if proc_maps::for_each(&mut look).is_err() {
+        sys::refuse(&[b"cannot read /proc/self/maps, which this program needs; mount /proc"]);
+    }
+    // SAFETY: this is the constructor; the entry is the program's own, without other users yet.
+    let joined = unsafe {
+        match adopted.early {
+            // Programs started from here must not find a record that is gone by then.
+            Some((entry, 1..)) => {
+                core::ptr::copy_nonoverlapping(early::UNTAKEN.as_ptr(), entry as *mut u8, early::UNTAKEN.len())
+            }
+            Some((entry, _)) => early::announce(entry as *mut u8),
+            None => {}
+        }
+        early::take_over()
+    };
+    let mut next = 0;
+    for library in libraries.iter().flatten() {
+        match patch::patch(library, next) {
+            Ok(after) => next = after,
+            Err(refusal) => sys::refuse(&[reason(refusal)]),
+        }
+    }
+    if next == 0 {
+        sys::refuse(&[b"this program has no supported C library; use `directfs mount`"]);
+    }
+    if let Some(handoff) = environment::read_handoff(adopted.meeting) {
+        let mount = environment::value(handoff::MOUNT).unwrap_or_default();
+        let hint = if is_early { early::out_of_the_way() } else { 0 };
+        // SAFETY: this is the constructor.
+        unsafe { server::start(&handoff, mount, hint, joined.or(adopted.process)) };
+        if let Some(server) = server::get() {
+            let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
+            processes::start(server, process, environment::start_directory());
+            if !is_early {
+                faults::record_memory_code(memory_code);
+                // SAFETY: this is the constructor.
+                if unsafe { inline_syscalls::are_in_program(environment) }
+                    && let Ok(count) = patch::prepare_inline_syscalls(next)
+                {
+                    inline_syscalls::arm(next, count);
+                }
+                signals::guard();
+            }
+        }
+    }
+}
+
+fn reason(refusal: Refusal) -> &'static [u8] {
+    match refusal {
+        Refusal::Unnamed => b"this program's C library has no build-id; use `directfs mount`",
+        Refusal::NoTable => b"this program's C library is not the one that `directfs run` prepared (another root directory, or an upgrade); use `directfs mount`",
+        Refusal::Changed => b"this program's C library does not match its build-id; use `directfs mount`",
+        Refusal::TooMany => b"this program's C library has too many system calls; use `directfs mount`",
+        Refusal::TooFar => b"this program's C library is loaded too far from the preload library; use `directfs mount`",
+        Refusal::Forbidden => b"this system does not permit programs to change their code; use `directfs mount`",
+    }
+}
+
+/// Records the mappings of a library whose calls are to be seen.
+fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>) {
+    if !makes_calls(mapping.path) {
+        return;
+    }
+    if mapping.offset == 0 {
+        if let Some(free) = libraries.iter_mut().find(|library| library.is_none()) {
+            *free = Some(Library { base: mapping.start, code: (0, 0) });
+        }
+    } else if let Some(library) = libraries.iter_mut().rev().flatten().next()
+        && mapping.is_code
+        && library.code == (0, 0)
+    {
+        library.code = (mapping.start, mapping.end);
+    }
+}
+
+/// Whether a file is one of the libraries that make system calls for all others.
+fn makes_calls(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    [&b"libc.so.6"[..], b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread"]
+        .iter()
+        .any(|known| name.starts_with(known))
+}

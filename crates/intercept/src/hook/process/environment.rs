@@ -1,0 +1,295 @@
+//! The environment entries from the launcher, which every program started from here must get again.
+//!
+//! Invariant: the constructor alone writes them, before other threads and hooked calls; later they
+//! are only read. The one exception is the entry with descriptors: it changes when a program takes
+//! over a descriptor's number, and no two threads do so at a time.
+
+use crate::handoff::{self, HandoffRecord};
+use crate::hook::abi::sys;
+use crate::hook::descriptors;
+use core::cell::UnsafeCell;
+use core::ffi::CStr;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use posix::{Errno, Result};
+
+/// The loader's list of libraries.
+pub const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
+/// The loader's list of audit modules.
+pub const LD_AUDIT: &[u8] = b"LD_AUDIT=";
+/// Where the loader searches for libraries first.
+pub const LD_LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
+/// Address of this library's early copy: see early.rs.
+pub const EARLY: &[u8] = b"DIRECTFS_EARLY=";
+/// Path of this library; the tables lie beside it.
+pub const RUN: &[u8] = b"DIRECTFS_RUN=";
+/// File for call counters; absent without counting.
+pub const COUNTS: &[u8] = b"DIRECTFS_COUNTS=";
+/// Maximum length of an entry, name and value.
+pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
+
+/// Entries that are kept and passed on unchanged.
+const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
+/// Maximum number of entries that a program gets beside its own: those, the loader's four, the
+/// process, the program and the early copy.
+pub const ADDED: usize = HANDED_ON.len() + 7;
+/// Entries that belong to DirectFS, whatever set them.
+const DIRECTFS_ENTRIES: [&[u8]; 9] = [
+    RUN,
+    EARLY,
+    COUNTS,
+    handoff::IMAGE,
+    handoff::MOUNT,
+    handoff::BINARY,
+    handoff::START,
+    handoff::PROCESS,
+    handoff::PROGRAM,
+];
+
+/// An entry of the environment: name, value and a zero byte.
+struct EnvironmentEntry(UnsafeCell<[u8; ENTRY_BYTES_MAX]>);
+// SAFETY: see the module's invariant.
+unsafe impl Sync for EnvironmentEntry {}
+
+static ENTRIES: [EnvironmentEntry; HANDED_ON.len()] =
+    [const { EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX])) }; HANDED_ON.len()];
+static START: EnvironmentEntry = EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+static PROGRAM: EnvironmentEntry = EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+
+struct HandoffCell(UnsafeCell<Option<HandoffRecord>>);
+// SAFETY: see the module's invariant.
+unsafe impl Sync for HandoffCell {}
+static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new(None));
+/// Whether the image needs more than a fence to be safe.
+static ON_DISK: AtomicBool = AtomicBool::new(false);
+
+/// The entries of an environment.
+///
+/// # Safety
+/// `environment` is null or points to pointers to strings, of which the last is null, all valid
+/// while the iterator is used.
+pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'static [u8]> {
+    let mut next = environment;
+    core::iter::from_fn(move || {
+        // SAFETY: the list extends to its null (the caller's promise), which is never passed.
+        let entry = if next.is_null() { core::ptr::null() } else { unsafe { *next } };
+        if entry.is_null() {
+            return None;
+        }
+        // SAFETY: as above; the entry was not the last.
+        next = unsafe { next.add(1) };
+        // SAFETY: the entry is a string (the caller's promise).
+        Some(unsafe { CStr::from_ptr(entry.cast()) }.to_bytes_with_nul())
+    })
+}
+
+/// What a process finds in its environment.
+#[derive(Debug, Default)]
+pub struct Adopted {
+    /// Whether the launcher set entries, and all of them fit.
+    pub handed_off: bool,
+    /// The index of the process's slot, if the previous program passed one.
+    pub process: Option<u32>,
+    /// The descriptor of the process's meeting directory, if the previous program passed one.
+    pub meeting: Option<i32>,
+    /// The entry of the early copy, and the address in it.
+    pub early: Option<(usize, usize)>,
+}
+
+/// Removes the paths that were for the loader alone; the program's own entry of that name, if any,
+/// precedes them. The entry after them is repeated instead, because the list must not become
+/// shorter: the kernel's auxiliary vector follows it.
+///
+/// # Safety
+/// As for [`entries`]; only for the constructor.
+pub unsafe fn restore(environment: *mut *const u8) {
+    let is_for_loader =
+        |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || crate::hook::loading::early::TUNABLES.contains(&entry);
+    let mut first = None;
+    // SAFETY: by the caller's promise.
+    for (index, entry) in unsafe { entries(environment) }.enumerate() {
+        match first {
+            _ if is_for_loader(entry) => first = first.or(Some(index)),
+            Some(first) if entry.starts_with(EARLY) => {
+                // SAFETY: the list has that many entries, and nothing else uses it yet.
+                (first..index).for_each(|index| unsafe { *environment.add(index) = entry.as_ptr() });
+                return;
+            }
+            _ => first = None,
+        }
+    }
+}
+
+/// Keeps the launcher's entries.
+///
+/// # Safety
+/// As for [`entries`]; only for the constructor.
+pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
+    let mut adopted = Adopted::default();
+    // SAFETY: by the caller's promise.
+    for entry in unsafe { entries(environment) } {
+        let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&handoff::START, &START), (&handoff::PROGRAM, &PROGRAM)]);
+        for (name, kept) in kept {
+            if entry.starts_with(name) && entry.len() <= ENTRY_BYTES_MAX {
+                // SAFETY: nothing else runs yet (the module's invariant).
+                let room = unsafe { &mut *kept.0.get() };
+                room[..entry.len()].copy_from_slice(entry);
+            }
+        }
+        if let Some(value) = entry.strip_prefix(handoff::PROCESS) {
+            let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(handoff::number);
+            let mut next = || parts.next().flatten().and_then(|number| u32::try_from(number).ok());
+            (adopted.process, adopted.meeting) = (next(), next().map(|fd| fd as i32));
+        }
+        if let Some(address) = crate::hook::loading::early::address_of(entry) {
+            adopted.early = Some((entry.as_ptr() as usize, address));
+        }
+    }
+    adopted.handed_off = run_entry().is_some();
+    adopted
+}
+
+/// Parses the kept entry of the handoff protocol, and hides its descriptors from the program.
+/// `None`: there is no file system.
+///
+/// `meeting`: the descriptor of the meeting directory in the program that executed this one.
+pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
+    let text = value(handoff::IMAGE)?;
+    let Some(handoff) = HandoffRecord::parse(text) else {
+        sys::refuse(&[
+            b"another version of directfs started this program; restart the whole run: ",
+            handoff::IMAGE,
+            text,
+        ]);
+    };
+    if let Some(meeting) = meeting.filter(|meeting| *meeting != handoff.meeting) {
+        // That program had its parent's memory, and the parent uses the number for its own
+        // directory.
+        // SAFETY: descriptors that are hidden from the program; no memory changes.
+        unsafe {
+            sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, 0, 0, 0, 0]);
+            sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
+        }
+    }
+    // SAFETY: only the constructor runs (the module's invariant).
+    unsafe { *HANDOFF.0.get() = Some(handoff) };
+    descriptors().into_iter().for_each(descriptors::protect);
+    ON_DISK.store(sys::is_on_disk(handoff.image), Relaxed);
+    Some(handoff)
+}
+
+/// The record of the handoff protocol.
+pub fn handoff() -> Option<HandoffRecord> {
+    // SAFETY: see the module's invariant.
+    unsafe { *HANDOFF.0.get() }
+}
+
+/// The descriptors that are hidden from the program.
+pub fn descriptors() -> [i32; 4] {
+    handoff().map_or([-1; 4], |handoff| [handoff.image, handoff.region, handoff.placeholder, handoff.meeting])
+}
+
+/// Frees a number that the program takes for itself: the hidden descriptor moves away.
+pub fn move_descriptor(fd: i32) -> Result<()> {
+    static MOVING: AtomicBool = AtomicBool::new(false);
+    if MOVING.swap(true, AcqRel) {
+        return Err(Errno(libc::EBUSY));
+    }
+    let moved = move_it(fd);
+    MOVING.store(false, Release);
+    moved
+}
+
+fn move_it(fd: i32) -> Result<()> {
+    let Some(mut handoff) = handoff() else { return Ok(()) };
+    let from = handoff::DESCRIPTORS_FROM as u64;
+    // SAFETY: creates a descriptor, and changes nothing else.
+    let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
+    let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
+    for place in [&mut handoff.image, &mut handoff.region, &mut handoff.placeholder, &mut handoff.meeting] {
+        if *place == fd {
+            *place = new;
+        }
+    }
+    if let Some(server) = crate::hook::server::get() {
+        server.fs.move_liveness_description(handoff.meeting);
+    }
+    descriptors::protect(new);
+    // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either
+    // is open.
+    unsafe {
+        let index = HANDED_ON.iter().position(|name| *name == handoff::IMAGE).unwrap_or_default();
+        let room = &mut *ENTRIES[index].0.get();
+        let length = handoff::IMAGE.len() + handoff.write(&mut room[handoff::IMAGE.len()..]);
+        room[length] = 0;
+        *HANDOFF.0.get() = Some(handoff);
+    }
+    descriptors::unprotect(fd);
+    Ok(())
+}
+
+/// Writes the image to its disk, if it lies on one.
+pub fn sync_image() -> Result<i64> {
+    let Some(handoff) = handoff().filter(|_| ON_DISK.load(Relaxed)) else { return Ok(0) };
+    // SAFETY: changes no memory.
+    let result = unsafe { sys::call(libc::SYS_fdatasync, [handoff.image as u64, 0, 0, 0, 0, 0]) };
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }
+}
+
+/// Whether an entry of an environment belongs to DirectFS, and is not the program's to pass on.
+pub fn is_directfs(entry: &[u8]) -> bool {
+    DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name))
+        || crate::hook::loading::early::TUNABLES.contains(&entry)
+}
+
+/// The entries that every program gets unchanged.
+pub fn handed_on() -> impl Iterator<Item = &'static [u8]> {
+    ENTRIES.iter().filter_map(get)
+}
+
+fn get(entry: &'static EnvironmentEntry) -> Option<&'static [u8]> {
+    // SAFETY: only read from now on (the module's invariant).
+    let bytes = unsafe { &*entry.0.get() };
+    let end = bytes.iter().position(|&byte| byte == 0)?;
+    (end > 0).then(|| &bytes[..=end])
+}
+
+fn find(name: &[u8]) -> Option<&'static [u8]> {
+    let index = HANDED_ON.iter().position(|handed| *handed == name)?;
+    get(&ENTRIES[index])
+}
+
+/// The value of an entry, with its zero byte.
+pub fn string(name: &[u8]) -> Option<&'static [u8]> {
+    find(name).map(|entry| &entry[name.len()..])
+}
+
+/// The same without the zero byte.
+pub fn value(name: &[u8]) -> Option<&'static [u8]> {
+    string(name).map(|value| &value[..value.len() - 1])
+}
+
+/// The first program's working directory in the mount.
+pub fn start_directory() -> Option<&'static [u8]> {
+    get(&START).map(|entry| &entry[handoff::START.len()..entry.len() - 1])
+}
+
+/// The program's file, if it lies in the mount.
+pub fn program() -> Option<&'static [u8]> {
+    get(&PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
+}
+
+/// The entry that names this library, with its zero byte.
+pub fn run_entry() -> Option<&'static [u8]> {
+    find(RUN)
+}
+
+/// The entry that names the file of call counters.
+pub fn counts_entry() -> Option<&'static [u8]> {
+    find(COUNTS)
+}
+
+/// Path of this library, without its zero byte.
+pub fn library() -> &'static [u8] {
+    value(RUN).unwrap_or_default()
+}

@@ -1,0 +1,893 @@
+//! Starting programs: a new program gets the library too, whatever environment the call passes.
+//!
+//! A program that lies in the mount is copied to memory and run from there. A script is passed to
+//! its interpreter here, if the kernel could not find the script or the interpreter.
+//!
+//! Nothing can be loaded into some programs: static ones, those of another C library, those that
+//! change the user, and those of a user without access to the library. Others (in Go) perform
+//! system calls with their own code. These programs would not see the mount, and would silently
+//! work on another directory. If any of their arguments names the mount, the launcher's helper
+//! starts them, or the call is refused with a message. Paths that such a program determines itself
+//! are not seen.
+//!
+//! Invariants: the program's own lists and strings are not changed. Additions live on this stack or
+//! in the thread's context, and are unused by the time when a child in shared memory lets its
+//! parent resume.
+
+use crate::handoff;
+use crate::hook::abi::entry::{Frame, Verdict};
+use crate::hook::abi::{stack, sys, user_memory};
+use crate::hook::call::{Call, blocking_call};
+use crate::hook::calls::names::{Calling, PathArguments, at, path};
+use crate::hook::context::{Inside, PATH_ROOM_BYTES};
+use crate::hook::descriptors::fd_numbers;
+use crate::hook::dispatch::done;
+use crate::hook::loading::{early, elf_dependencies};
+use crate::hook::paths::{self, Directory, PathOwner};
+use crate::hook::process::environment::{
+    self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
+};
+use crate::hook::process::identity;
+use crate::hook::process::processes::{self, Session};
+use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
+use crate::hook::server::Server;
+use crate::hook::{descriptors, proc_links, server, signals};
+use core::mem::MaybeUninit;
+use core::ops::Range;
+use engine::Node;
+use engine::format::FileKind;
+use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
+use posix::process::{Processes, Program};
+use posix::{Errno, NodeRef, Result, Want};
+
+/// Capacity that most lists fit: 4 KiB.
+const ENTRIES_FEW: usize = 512;
+/// Maximum number of entries of a list: 128 KiB, an eighth of the thread's stack.
+const ENTRIES_MAX: usize = 16384;
+/// The kernel refuses addresses below.
+const FIRST_PAGE: u64 = 4096;
+/// Maximum nesting of interpreters, as in the kernel.
+const INTERPRETERS_MAX: usize = 5;
+/// Arguments that may precede the program's own: three for each interpreter, and the helper's.
+const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5;
+/// Size of their strings.
+const ARENA_BYTES: usize = 32 << 10;
+
+/// Size of the entry with the process's slot.
+const PROCESS_BYTES: usize = 64;
+
+/// execve(path, arguments, environment).
+pub fn execve(call: &mut Call<'_>) -> Result<Verdict> {
+    run(call, path(0), 1, 0)
+}
+
+/// execveat(directory, path, arguments, environment, flags).
+pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.r8 as i32;
+    run(call, at(0), 2, flags)
+}
+
+/// Starts a program with the library in its environment, and changes nothing else.
+pub fn inject(frame: &Frame, which: usize) -> Verdict {
+    let target = Target { number: i64::from(frame.number as u32), arguments: frame.arguments(), lists: which - 1 };
+    ExecStart {
+        target,
+        before: &[],
+        skip: 0,
+        process: None,
+        meeting: None,
+        program: None,
+        early_load: None,
+        has_library: can_reach(environment::RUN),
+    }
+    .run()
+}
+
+/// The call that starts a program.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    number: i64,
+    arguments: [u64; 6],
+    /// Index of the argument with the list of arguments; the environment follows.
+    lists: usize,
+}
+
+/// Arguments that precede the program's own, in the order of the list; their strings are in an
+/// arena.
+struct LeadingArguments<'a> {
+    list: [*const u8; BEFORE_MAX],
+    start: usize,
+    arena: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> LeadingArguments<'a> {
+    fn new(arena: &'a mut [u8]) -> Self {
+        LeadingArguments { list: [core::ptr::null(); BEFORE_MAX], start: BEFORE_MAX, arena, used: 0 }
+    }
+
+    /// Stores a string, with a zero byte.
+    fn keep(&mut self, parts: &[&[u8]]) -> Result<*const u8> {
+        let start = self.used;
+        for part in parts.iter().copied().chain([&b"\0"[..]]) {
+            let room = self.arena.get_mut(self.used..self.used + part.len()).ok_or(Errno::E2BIG)?;
+            room.copy_from_slice(part);
+            self.used += part.len();
+        }
+        Ok(self.arena[start..].as_ptr())
+    }
+
+    fn push_front(&mut self, string: *const u8) -> Result<()> {
+        self.start = self.start.checked_sub(1).ok_or(Errno::E2BIG)?;
+        self.list[self.start] = string;
+        Ok(())
+    }
+}
+
+/// A file to be run.
+enum File<'t> {
+    Directfs(NodeRef<'t, 'static>),
+    /// The path in the thread's buffer, or the directory if that path is empty.
+    Host,
+}
+
+fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<Verdict> {
+    let arguments = call.arguments();
+    user_memory::check_list(arguments[lists])?;
+    user_memory::check_list(arguments[lists + 1])?;
+    let plan = plan(call, by, lists, flags)?;
+    let process = call.begin()?.session.process;
+    let running = process.program();
+    process.set_program(plan.runs);
+    // The new program enters by itself; if the exec fails, the next call does.
+    call.context.leave();
+    let before = &plan.before[plan.start..];
+    let ExecPlan { target, process, program, early_load: early, has_library, skip, .. } = plan;
+    let early = Some(early).filter(|_| has_library);
+    let meeting = call.context.child_description();
+    let verdict =
+        ExecStart { target, before, skip, process: Some(process), meeting, program, early_load: early, has_library }
+            .run();
+    if let Ok(inside) = call.begin() {
+        inside.session.process.set_program(running);
+    }
+    if let Some(copied) = plan.copied {
+        // SAFETY: a descriptor created for this call, without other users.
+        unsafe { sys::call(libc::SYS_close, [copied as u64, 0, 0, 0, 0, 0]) };
+    }
+    Ok(verdict)
+}
+
+/// How a program is started. The strings lie in the thread's context.
+struct ExecPlan {
+    target: Target,
+    before: [*const u8; BEFORE_MAX],
+    start: usize,
+    skip: usize,
+    process: u32,
+    program: Option<*const u8>,
+    /// The same, if it is a file of the image.
+    runs: Option<Program>,
+    copied: Option<i32>,
+    early_load: EarlyLoad,
+    /// Whether the program has access to the library.
+    has_library: bool,
+}
+
+/// Whether the loader needs the mount before the program starts.
+#[derive(Debug, Clone, Copy)]
+struct EarlyLoad {
+    /// The program's own data asks for it.
+    by_program: bool,
+    /// Paths to libraries are built into it.
+    has_paths: bool,
+    /// Which parts of its surroundings are in the mount.
+    inside: early::ProgramInside,
+    /// Lists of paths that are built into a program of the mount, if they name its directory.
+    library_paths: Option<*const u8>,
+}
+
+fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<ExecPlan> {
+    let mut planner = Planner::new(call, by, lists, flags)?;
+    for depth in 0..=INTERPRETERS_MAX {
+        let file = planner.open(depth)?;
+        let mut head = [0u8; HEAD_BYTES];
+        let (kind, early_load) = planner.inspect(&file, &mut head)?;
+        if let ProgramKind::Script(interpreter, argument) = kind {
+            planner.enter_interpreter(depth, &head, interpreter, argument)?;
+            continue;
+        }
+        let unfit = planner.unfit_reason(&file, &kind);
+        if !unfit.is_empty() && planner.mentions_mount() {
+            return planner.plan_helper(unfit, early_load);
+        }
+        return planner.plan_program(file, &head, early_load);
+    }
+    Err(Errno::ELOOP)
+}
+
+/// State of a plan: the file found so far, its arguments, and the thread's buffers.
+struct Planner<'c> {
+    server: &'static Server,
+    session: Session<'c>,
+    walk: &'c mut posix::path::PathBuffer,
+    path: &'c mut [u8; PATH_ROOM_BYTES],
+    second: &'c mut [u8; PATH_ROOM_BYTES],
+    host: &'c mut [u8; PATH_ROOM_BYTES],
+    /// For the content of a program that is copied to memory.
+    buffer: &'c mut [u8],
+    original: [u64; 6],
+    lists: usize,
+    flags: i32,
+    before: LeadingArguments<'c>,
+    /// Start of the path in `path[..length]`.
+    directory: Directory,
+    length: usize,
+    /// Whether the call names the descriptor itself.
+    is_empty: bool,
+    target: Target,
+    /// The point from which the kernel can continue alone.
+    anchor: Option<(Target, usize)>,
+    has_library: bool,
+}
+
+impl<'c> Planner<'c> {
+    fn new(call: &'c mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<Planner<'c>> {
+        let original = call.arguments();
+        let number = i64::from(call.frame.number as u32);
+        let server = call.server;
+        let Inside { session, walk, path, host, second, copy } = call.context.begin(server)?;
+        let (arena, buffer) = copy.split_at_mut(ARENA_BYTES);
+        let before = LeadingArguments::new(arena);
+        let length = user_memory::copy_string(original[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
+        Ok(Planner {
+            server,
+            session,
+            walk,
+            path,
+            second,
+            host,
+            buffer,
+            original,
+            lists,
+            flags,
+            before,
+            directory: by.directory(&original),
+            length,
+            is_empty: length == 0 && flags & AT_EMPTY_PATH != 0,
+            target: Target { number, arguments: original, lists },
+            anchor: None,
+            // Since its start this process may have changed its user or its root.
+            has_library: can_reach(environment::RUN),
+        })
+    }
+
+    /// Finds the file of the call, or at `depth` that of an interpreter, and sets the target.
+    fn open(&mut self, depth: usize) -> Result<File<'c>> {
+        if let (0, true, Directory::Descriptor(fd)) = (depth, self.is_empty, self.directory) {
+            return Ok(self.open_file(fd)?.unwrap_or(File::Host));
+        }
+        let last_link = if self.flags & AT_SYMLINK_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
+        let (file, rewritten) = self.find(last_link)?;
+        if rewritten || depth > 0 {
+            let kept = self.before.keep(&[&self.path[..self.length]])? as u64;
+            self.target = self.execve(kept);
+        }
+        Ok(file)
+    }
+
+    /// The file of the image behind a descriptor.
+    fn open_file(&self, fd: u32) -> Result<Option<File<'c>>> {
+        let thread = self.session.caller.thread;
+        let Some(file) = self.session.process.file(thread, fd) else { return Ok(None) };
+        thread.retain(file.node())?;
+        Ok(Some(File::Directfs(NodeRef::owned(thread, file.node()))))
+    }
+
+    /// An execve of this path with the program's lists.
+    fn execve(&self, path: u64) -> Target {
+        let arguments = [path, self.original[self.lists], self.original[self.lists + 1], 0, 0, 0];
+        Target { number: libc::SYS_execve, arguments, lists: 1 }
+    }
+
+    /// Finds the file at the path in `path[..length]`, on either side; returns whether the path had
+    /// to be rewritten for that.
+    fn find(&mut self, last_link: LastLink) -> Result<(File<'c>, bool)> {
+        let session = self.session;
+        let mut rewritten = false;
+        if last_link == LastLink::Follow
+            && let Some(fd) = proc_links::descriptor_of(&self.path[..self.length])
+            && let Some(file) = self.open_file(fd)?
+        {
+            return Ok((file, false));
+        }
+        let mut text = [0u8; PATH_ROOM_BYTES];
+        text[..=self.length].copy_from_slice(&self.path[..=self.length]);
+        for _ in 0..=LINKS_FOLLOWED_MAX {
+            let PathOwner::Directfs { walk_start, offset, end, retained } =
+                paths::locate(self.server, &session, self.directory, &mut text, self.length, self.host)?
+            else {
+                if rewritten {
+                    self.path[..=self.length].copy_from_slice(&text[..=self.length]);
+                }
+                return Ok((File::Host, rewritten));
+            };
+            let outcome = session.caller.resolve(&walk_start, &text[offset..end], last_link, self.walk);
+            if let Some(node) = retained {
+                session.caller.thread.release(node, 1);
+            }
+            match outcome? {
+                Outcome::Inside(found) => return Ok((File::Directfs(found), rewritten)),
+                Outcome::Left(exit) => {
+                    self.length = paths::resume_walk(self.server, exit, self.walk.rest(), &mut text)?;
+                }
+            }
+            (self.directory, rewritten) = (Directory::Working, true);
+            self.path[..=self.length].copy_from_slice(&text[..=self.length]);
+        }
+        Err(Errno::ELOOP)
+    }
+
+    /// Reads the first bytes of a file: its kind, and whether the loader needs the mount. Sets the
+    /// anchor.
+    fn inspect(&mut self, file: &File<'_>, head: &mut [u8; HEAD_BYTES]) -> Result<(ProgramKind, EarlyLoad)> {
+        let session = &self.session;
+        let directory = session.process.directory().is_some();
+        let inside = early::ProgramInside { program: matches!(file, File::Directfs(_)), directory };
+        let (mut by_program, mut has_paths) = (false, false);
+        let mut leads_in = |path: &[u8]| {
+            has_paths = true;
+            early::leads_in(path, self.server.mount(), inside)
+        };
+        let bytes = match file {
+            File::Directfs(held) => {
+                self.anchor = None;
+                let bytes = read_head(&session.caller, held.node(), head)?;
+                let mut read =
+                    |offset: u64, into: &mut [u8]| session.caller.thread.read(held.node(), offset, into).unwrap_or(0);
+                by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
+                bytes
+            }
+            File::Host => {
+                if self.anchor.is_none() {
+                    self.anchor = Some((self.target, self.before.start));
+                }
+                // Without the first bytes the kernel's answer counts.
+                let opened = HostFile::new(&self.target);
+                let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, head));
+                if let Some(opened) = opened {
+                    let mut read = |offset: u64, into: &mut [u8]| opened.read(offset, into);
+                    by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
+                }
+                bytes
+            }
+        };
+        Ok((kind_of(&head[..bytes]), EarlyLoad { by_program, has_paths, inside, library_paths: None }))
+    }
+
+    /// Puts a script before the arguments, and its interpreter in the script's place.
+    fn enter_interpreter(
+        &mut self,
+        depth: usize,
+        head: &[u8],
+        interpreter: Range<usize>,
+        argument: Option<Range<usize>>,
+    ) -> Result<()> {
+        let path = &self.path[..self.length];
+        let script = match (depth, self.directory) {
+            (0, Directory::Descriptor(fd)) if self.path[0] != b'/' => {
+                let mut digits = [0u8; 20];
+                let count = handoff::write_number(u64::from(fd), &mut digits);
+                let slash: &[u8] = if self.is_empty { b"" } else { b"/" };
+                self.before.keep(&[b"/dev/fd/", &digits[..count], slash, path])?
+            }
+            _ => self.before.keep(&[path])?,
+        };
+        // The argument with the interpreter's own name is replaced, as in the kernel.
+        self.before.start += usize::from(depth > 0);
+        self.before.push_front(script)?;
+        if let Some(argument) = argument {
+            let argument = self.before.keep(&[&head[argument]])?;
+            self.before.push_front(argument)?;
+        }
+        let name = self.before.keep(&[&head[interpreter.clone()]])?;
+        self.before.push_front(name)?;
+        self.length = interpreter.len();
+        self.path[..self.length].copy_from_slice(&head[interpreter]);
+        self.path[self.length] = 0;
+        self.directory = Directory::Working;
+        Ok(())
+    }
+
+    /// Why the library cannot serve a program, in words; empty if it can.
+    fn unfit_reason(&self, file: &File<'_>, kind: &ProgramKind) -> &'static [u8] {
+        match kind {
+            ProgramKind::Static => b"a static program",
+            ProgramKind::Foreign => b"a program for another C library",
+            ProgramKind::Own => b"a program with inline system calls",
+            ProgramKind::Script(..) | ProgramKind::Unknown | ProgramKind::Dynamic => match file {
+                File::Host if is_privileged(&self.target) => b"a program that changes the user or has capabilities",
+                _ if !self.has_library => {
+                    b"a program whose user (or root directory) has no access to the preload library"
+                }
+                _ => b"",
+            },
+        }
+    }
+
+    fn mentions_mount(&self) -> bool {
+        mentions_mount(self.server, &self.session, &self.target, &self.before)
+    }
+
+    /// Has the launcher's helper start a program that the library cannot serve.
+    fn plan_helper(mut self, unfit: &[u8], early_load: EarlyLoad) -> Result<ExecPlan> {
+        let path = &self.path[..self.length];
+        let name = self.before.keep(&[path])?;
+        let Some(binary) = environment::value(handoff::BINARY).filter(|_| can_reach(handoff::BINARY)) else {
+            let (effect, remedy) =
+                (b", which cannot use ", b" under `directfs run`: not started; use `directfs mount`");
+            sys::print(&[path, b": ", unfit, effect, self.server.mount(), remedy]);
+            return Err(Errno::EACCES);
+        };
+        let skip = usize::from(self.before.start < BEFORE_MAX);
+        for word in [name, c"--".as_ptr().cast(), c"run-static".as_ptr().cast(), c"directfs".as_ptr().cast()] {
+            self.before.push_front(word)?;
+        }
+        let binary = self.before.keep(&[binary])? as u64;
+        let (target, start) = (self.execve(binary), self.before.start);
+        Ok(ExecPlan { skip, ..self.plan(target, start, early_load) })
+    }
+
+    /// Starts a program of the host by its path, and one of the image from a copy in memory.
+    fn plan_program(mut self, file: File<'c>, head: &[u8], mut early_load: EarlyLoad) -> Result<ExecPlan> {
+        let held = match file {
+            File::Directfs(held) => held,
+            File::Host => {
+                let (target, start) = self.anchor.unwrap_or((self.target, self.before.start));
+                return Ok(self.plan(target, start, early_load));
+            }
+        };
+        let session = self.session;
+        let runs = Some(Program::of(&session.caller.thread.protection(held.node())?));
+        let path = &self.path[..self.length];
+        let copied = copy_to_memfd(&session.caller, held.node(), path, self.buffer)?;
+        let (words, environment) = (self.original[self.lists], self.original[self.lists + 1]);
+        let arguments = [copied as u64, c"".as_ptr() as u64, words, environment, AT_EMPTY_PATH as u64, 0];
+        let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
+        let mut program = None;
+        if let Some(range) = name {
+            let name = &self.second[range];
+            if early_load.by_program {
+                early_load.library_paths = library_paths(&session.caller, held.node(), head, name, &mut self.before)?;
+            }
+            program = Some(self.before.keep(&[handoff::PROGRAM, name])?);
+        }
+        let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
+        let plan = self.plan(target, self.before.start, early_load);
+        Ok(ExecPlan { program, runs, copied: Some(copied), ..plan })
+    }
+
+    /// The plan for a program of the host, with the leading arguments from `start` on.
+    fn plan(&self, target: Target, start: usize, early_load: EarlyLoad) -> ExecPlan {
+        ExecPlan {
+            target,
+            before: self.before.list,
+            start,
+            skip: usize::from(start < BEFORE_MAX),
+            process: self.session.process.index(),
+            program: None,
+            runs: None,
+            copied: None,
+            early_load,
+            has_library: self.has_library,
+        }
+    }
+}
+
+/// Reads the first bytes of an executable file of the image.
+fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<usize> {
+    let file = caller.stat(node)?;
+    match file.kind {
+        FileKind::Regular => {}
+        FileKind::Symlink => return Err(Errno::ELOOP),
+        _ => return Err(Errno::EACCES),
+    }
+    caller.access(node, Want::EXECUTE)?;
+    if Processes::new(caller.thread.fs())?.is_written(caller.thread, file.number)? {
+        return Err(Errno::ETXTBSY);
+    }
+    Ok(caller.thread.read(node, 0, head)?)
+}
+
+/// The lists of paths that are built into a program of the mount, with its directory inserted.
+fn library_paths(
+    caller: &Calling<'_>,
+    node: Node,
+    head: &[u8],
+    name: &[u8],
+    before: &mut LeadingArguments<'_>,
+) -> Result<Option<*const u8>> {
+    let directory = &name[..name.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
+    let mut lists = [0u8; early::OWN_PATHS_BYTES_MAX];
+    let mut length = 0;
+    let mut read = |offset: u64, into: &mut [u8]| caller.thread.read(node, offset, into).unwrap_or(0);
+    elf_dependencies::any_path(head, &mut read, &mut |list| {
+        if let Some(bytes) = lists.get_mut(length + 1..).and_then(|room| early::expand_origin(list, directory, room)) {
+            lists[length] = b':';
+            length += 1 + bytes;
+        }
+        false
+    });
+    if length == 0 { Ok(None) } else { before.keep(&[&lists[1..length]]).map(Some) }
+}
+
+/// Directory, path and flags by which a call names its program.
+fn named_by(target: &Target) -> (u64, u64, u64) {
+    let arguments = &target.arguments;
+    match target.lists {
+        1 => (libc::AT_FDCWD as u64, arguments[0], 0),
+        _ => (arguments[0], arguments[1], arguments[4]),
+    }
+}
+
+/// A file of the host that is to be run, open for reading.
+struct HostFile {
+    fd: u64,
+    is_new: bool,
+}
+
+impl HostFile {
+    /// `None`: it cannot be read, which does not mean that it cannot be run.
+    fn new(target: &Target) -> Option<HostFile> {
+        let (directory, path, flags) = named_by(target);
+        let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user_memory::read::<u8>(path).ok()? == 0;
+        if is_empty {
+            return Some(HostFile { fd: directory, is_new: false });
+        }
+        let open_flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY) as u64;
+        // SAFETY: the path is the program's or ends with a zero byte; opening changes no memory.
+        let fd = unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) };
+        u64::try_from(fd).ok().map(|fd| HostFile { fd, is_new: true })
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> usize {
+        // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+        let bytes = unsafe {
+            sys::call(libc::SYS_pread64, [self.fd, into.as_mut_ptr() as u64, into.len() as u64, offset, 0, 0])
+        };
+        usize::try_from(bytes).unwrap_or(0)
+    }
+}
+
+impl Drop for HostFile {
+    fn drop(&mut self) {
+        if self.is_new {
+            // SAFETY: a descriptor created for this value, without other users.
+            unsafe { sys::call(libc::SYS_close, [self.fd, 0, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// Whether the loader will not load the library because the program gets other rights than this
+/// process has.
+fn is_privileged(target: &Target) -> bool {
+    const RUNS_AS_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+    let (directory, path, flags) = named_by(target);
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path is the program's or ends with a zero byte; the kernel fills the structure,
+    // for which all zero is valid.
+    unsafe {
+        let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64;
+        let result = sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]);
+        let status = status.assume_init();
+        let user = sys::effective_user();
+        let group = sys::call(libc::SYS_getegid, [0; 6]) as u32;
+        let changes_user = status.st_mode & libc::S_ISUID != 0 && status.st_uid != user;
+        let changes_group = status.st_mode & RUNS_AS_GROUP == RUNS_AS_GROUP && status.st_gid != group;
+        let name = c"security.capability".as_ptr() as u64;
+        let has_capabilities = user != 0
+            && directory == libc::AT_FDCWD as u64
+            && sys::call(libc::SYS_getxattr, [path, name, 0, 0, 0, 0]) > 0;
+        result == 0 && (changes_user || changes_group || has_capabilities)
+    }
+}
+
+/// Whether a program started now, with this process's present ids, has access to a file that an
+/// entry of the environment names.
+fn can_reach(name: &[u8]) -> bool {
+    let kept_from = [libc::EACCES, libc::EPERM, libc::ENOENT, libc::ENOTDIR, libc::ELOOP];
+    let Some(path) = environment::string(name) else { return false };
+    // Other errors (such as no free number) do not affect the loader.
+    let opened = identity::as_after_exec(|| sys::open(path, libc::O_RDONLY));
+    !opened.is_err_and(|error| kept_from.contains(&(-error as i32)))
+}
+
+/// Whether anything that a program is given leads into the mount.
+fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, before: &LeadingArguments<'_>) -> bool {
+    /// A shell's previous directory, which programs do not use as a path.
+    const OLD: &[u8] = b"OLDPWD=";
+    let mut inherits = false;
+    session.process.descriptors(&mut |_, descriptor| {
+        inherits |= !descriptor.cloexec;
+        !inherits
+    });
+    let names = |string: &[u8]| string.windows(server.mount().len()).any(|part| part == server.mount());
+    let list = |index: usize| target.arguments[index] as *const *const u8;
+    let has_list = |index: usize| target.arguments[index] >= FIRST_PAGE;
+    // SAFETY: strings that were stored here.
+    let mut words = before.list[before.start..].iter().map(|&word| unsafe { core::ffi::CStr::from_ptr(word.cast()) });
+    // SAFETY: a program passes lists of strings.
+    let given = || unsafe {
+        (has_list(target.lists) && entries(list(target.lists)).any(names))
+            || (has_list(target.lists + 1)
+                && entries(list(target.lists + 1))
+                    .any(|entry| !is_directfs(entry) && !entry.starts_with(OLD) && names(entry)))
+    };
+    inherits || session.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
+}
+
+/// Copies a program to memory; returns the copy's descriptor.
+fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
+    const NAME_BYTES_MAX: usize = 200;
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    let name = &name[..name.len().min(NAME_BYTES_MAX)];
+    let mut text = [0u8; NAME_BYTES_MAX + 1];
+    text[..name.len()].copy_from_slice(name);
+    // SAFETY: a terminated name; the new descriptor has no other users until it is returned.
+    let fd =
+        unsafe { sys::call(libc::SYS_memfd_create, [text.as_ptr() as u64, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0]) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(-fd as i32))?;
+    let copied = copy_to(caller, node, fd, buffer);
+    if copied.is_err() {
+        // SAFETY: created above.
+        unsafe { sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]) };
+    }
+    copied.map(|()| fd)
+}
+
+fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Result<()> {
+    let mut offset = 0;
+    loop {
+        let count = caller.thread.read(node, offset, buffer)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let mut written = 0;
+        while written < count {
+            let rest = &buffer[written..count];
+            // SAFETY: the kernel reads a buffer of this thread.
+            let result =
+                unsafe { sys::call(libc::SYS_write, [fd as u64, rest.as_ptr() as u64, rest.len() as u64, 0, 0, 0]) };
+            if result <= 0 {
+                return Err(Errno(-result as i32));
+            }
+            written += result as usize;
+        }
+        offset += count as u64;
+    }
+}
+
+/// Writes the path of a program in the mount, as /proc/self/exe shows it, without symbolic links,
+/// to the end of `into`. `path` is the path that led to it.
+#[allow(clippy::too_many_arguments)]
+fn full_path(
+    server: &'static Server,
+    session: &Session<'_>,
+    directory: Directory,
+    path: &[u8],
+    host: &mut [u8; PATH_ROOM_BYTES],
+    walk: &mut posix::path::PathBuffer,
+    into: &mut [u8],
+) -> Option<Range<usize>> {
+    let end = into.len() - 1;
+    let by_descriptor = match (path, directory) {
+        (b"", Directory::Descriptor(fd)) => Some(fd),
+        _ => proc_links::descriptor_of(path),
+    };
+    if let Some(fd) = by_descriptor {
+        let file = session.process.file(session.caller.thread, fd)?;
+        return processes::path_of_file(server, &session.caller, &file, into).ok().map(|start| start..end);
+    }
+    let mut text = [0u8; PATH_ROOM_BYTES];
+    text[..path.len()].copy_from_slice(path);
+    let owner = paths::locate(server, session, directory, &mut text, path.len(), host).ok()?;
+    let PathOwner::Directfs { walk_start, offset, end: path_end, retained } = owner else { return None };
+    let opened = session.caller.open_path(&walk_start, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
+    if let Some(node) = retained {
+        session.caller.thread.release(node, 1);
+    }
+    let Ok(Outcome::Inside(opened)) = opened else { return None };
+    let start = processes::path_of_file(server, &session.caller, &opened.file, into);
+    session.caller.close(&opened.file);
+    start.ok().map(|start| start..end)
+}
+
+/// Everything that starts a program.
+struct ExecStart<'a> {
+    target: Target,
+    /// Arguments that precede the program's.
+    before: &'a [*const u8],
+    /// Number of the program's own arguments that are left out.
+    skip: usize,
+    process: Option<u32>,
+    /// The descriptor of the process's meeting directory, if it is not the usual one.
+    meeting: Option<i32>,
+    /// An entry of the environment that names the program's file.
+    program: Option<*const u8>,
+    /// `None`: there is no mount.
+    early_load: Option<EarlyLoad>,
+    has_library: bool,
+}
+
+impl ExecStart<'_> {
+    fn run(&self) -> Verdict {
+        // The new program would find them open, without knowledge of them.
+        fd_numbers::release_cached();
+        let Target { arguments, lists, .. } = self.target;
+        let (words, environment) = (arguments[lists], arguments[lists + 1]);
+        if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {
+            return done(-i64::from(libc::EFAULT));
+        }
+        // SAFETY: lists of strings or null, which were read through once (or, without a mount, as
+        // the program passed them).
+        let count = unsafe {
+            let words = if self.before.is_empty() { 0 } else { entries(words as *const *const u8).count() };
+            words.max(entries(environment as *const *const u8).count())
+        };
+        let needed = count + (ADDED + 2).max(self.before.len()) + 1;
+        if needed <= ENTRIES_FEW {
+            self.with_lists::<ENTRIES_FEW>()
+        } else if needed <= ENTRIES_MAX {
+            self.with_lists::<ENTRIES_MAX>()
+        } else {
+            done(-i64::from(libc::E2BIG))
+        }
+    }
+
+    #[inline(never)]
+    fn with_lists<const N: usize>(&self) -> Verdict {
+        let Target { number, mut arguments, lists } = self.target;
+        let mut words: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
+        if !self.before.is_empty() {
+            // SAFETY: as in `run`. If another thread extends the list meanwhile, it is truncated.
+            let own = unsafe { entries(arguments[lists] as *const *const u8) }.skip(self.skip).map(<[u8]>::as_ptr);
+            let all = self.before.iter().copied().chain(own).take(N - 1).chain([core::ptr::null()]);
+            words.iter_mut().zip(all).for_each(|(walk_start, word)| _ = walk_start.write(word));
+            arguments[lists] = words.as_ptr() as u64;
+        }
+        let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
+        let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
+        let mut audit = [0u8; 2 * ENTRY_BYTES_MAX];
+        let mut library_path = [0u8; 2 * ENTRY_BYTES_MAX];
+        let mut slot = [0u8; PROCESS_BYTES];
+        let mut length = 0;
+        let mut push = |entry: *const u8| {
+            if length < N - 1 - ADDED - 1 {
+                list[length].write(entry);
+                length += 1;
+            }
+        };
+        let (mut others, mut audits, mut paths): (&[u8], &[u8], &[u8]) = (b"\0", b"\0", b"\0");
+        let mut is_early = self.early_load.is_some_and(|early| early.by_program);
+        // SAFETY: as in `run`.
+        for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
+            if let (Some(early), Some(server)) = (self.early_load, server::get()) {
+                is_early |= early::entry_leads_in(entry, server.mount(), early.inside);
+            }
+            match (entry.strip_prefix(LD_PRELOAD), entry.strip_prefix(LD_AUDIT)) {
+                (Some(value), _) => others = value,
+                (_, Some(value)) => audits = value,
+                _ if is_directfs(entry) => {}
+                _ => push(entry.as_ptr()),
+            }
+            if let Some(value) = entry.strip_prefix(LD_LIBRARY_PATH) {
+                paths = value;
+            }
+        }
+        let audits = if is_early || without_library(audits) != b"" { Some(audits) } else { None };
+        if !write_list(&mut preload, LD_PRELOAD, self.has_library, others)
+            || audits.is_some_and(|audits| !write_list(&mut audit, LD_AUDIT, is_early, audits))
+        {
+            return done(-i64::from(libc::E2BIG));
+        }
+        let preload = (self.has_library || without_library(others) != b"").then_some(preload.as_ptr());
+        let audits = audits.map(|_| audit.as_ptr());
+        let own = self.early_load.and_then(|early| early.library_paths);
+        // SAFETY: stored in the thread's context, with a zero byte.
+        let own = own.map(|own| unsafe { core::ffi::CStr::from_ptr(own.cast()) }.to_bytes());
+        if own.is_some_and(|own| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), own)) {
+            return done(-i64::from(libc::E2BIG));
+        }
+        let own = own.map(|_| library_path.as_ptr());
+        let taken = is_early.then_some(early::UNTAKEN.as_ptr());
+        let has_paths = self.early_load.is_some_and(|early| early.has_paths);
+        let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
+        let slot = self.write_process(&mut slot);
+        // Entries for the loader alone precede the early copy's directly: so the program finds
+        // which to remove.
+        let added = [preload, audits, own, tunables, taken, slot, self.program].into_iter().flatten();
+        for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
+            list[length].write(entry);
+            length += 1;
+        }
+        arguments[lists + 1] = list.as_ptr() as u64;
+        // SAFETY: lists and strings live on this stack, in the thread's context and in the library.
+        unsafe { self.exec(number, arguments) }
+    }
+
+    /// Writes the entry with the process's slot and its meeting directory, if it has a slot.
+    fn write_process(&self, into: &mut [u8; PROCESS_BYTES]) -> Option<*const u8> {
+        let process = self.process?;
+        into[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
+        let mut length = handoff::PROCESS.len();
+        length += handoff::write_number(u64::from(process), &mut into[length..]);
+        if let Some(meeting) = self.meeting {
+            into[length] = b',';
+            handoff::write_number(meeting as u64, &mut into[length + 1..]);
+        }
+        Some(into.as_ptr())
+    }
+
+    /// Performs the call that starts the program. It returns only if it failed, and then changed
+    /// nothing.
+    ///
+    /// # Safety
+    /// The lists in the arguments and their strings outlive the call.
+    unsafe fn exec(&self, number: i64, arguments: [u64; 6]) -> Verdict {
+        stack::set_leaving(true);
+        self.hand_over_meeting(true);
+        // SAFETY: by the caller's promise; the thread holds nothing in the engine.
+        let result = unsafe {
+            // The new program would inherit them blocked.
+            signals::deliver_now();
+            blocking_call(number, arguments)
+        };
+        self.hand_over_meeting(false);
+        stack::set_leaving(false);
+        done(result)
+    }
+
+    /// A child in its parent's memory has two meeting directories open. Its own goes to the
+    /// program. Its parent's, at the usual number, must not.
+    fn hand_over_meeting(&self, is_leaving: bool) {
+        if let (Some(own), Some(handoff)) = (self.meeting, environment::handoff()) {
+            let set = |fd: i32, cloexec: bool| descriptors::set_kernel_cloexec(fd as u32, cloexec);
+            set(own, !is_leaving);
+            set(handoff.meeting, is_leaving);
+        }
+    }
+}
+
+/// The value of one of the loader's lists without this library, which comes first if present, and
+/// without the zero byte.
+fn without_library(value: &[u8]) -> &[u8] {
+    let value = without_zero(value);
+    match value.strip_prefix(library()) {
+        Some(b"") => b"",
+        Some([b':' | b' ', rest @ ..]) => rest,
+        _ => value,
+    }
+}
+
+fn without_zero(value: &[u8]) -> &[u8] {
+    value.strip_suffix(b"\0").unwrap_or(value)
+}
+
+/// Writes one of the loader's lists, with this library before all others if requested; returns
+/// false if it does not fit.
+fn write_list(into: &mut [u8], name: &[u8], with_us: bool, others: &[u8]) -> bool {
+    write_parts(into, name, if with_us { library() } else { b"" }, without_library(others))
+}
+
+/// Writes an entry of the environment with a list of two parts; returns false if it does not fit.
+fn write_parts(into: &mut [u8], name: &[u8], first: &[u8], second: &[u8]) -> bool {
+    let colon: &[u8] = if first.is_empty() || second.is_empty() { b"" } else { b":" };
+    let mut length = 0;
+    for part in [name, first, colon, second, b"\0"] {
+        let Some(room) = into.get_mut(length..length + part.len()) else { return false };
+        room.copy_from_slice(part);
+        length += part.len();
+    }
+    true
+}

@@ -1,0 +1,7 @@
+//! Children, programs, credentials and the environment that programs get.
+
+pub mod environment;
+pub mod exec;
+pub mod identity;
+pub mod processes;
+pub mod programs;

@@ -1,0 +1,622 @@
+//! Processes: their slots across fork, exec and exit; the working directory, the umask and the
+//! credentials.
+//!
+//! A child is recorded before it runs: the parent prepares its slot with copies of everything that
+//! it inherits.
+//!
+//! - A child with its own memory is created here, inside the dispatcher, because both continue from
+//!   the same place; it takes its slot at once.
+//! - A child in its parent's memory (vfork, posix_spawn) is created by the call at its site. Parent
+//!   and child then share the library's state, while the parent's thread waits for the child.
+//!   `forked_by` in the thread's words makes each of them check which one it is. The child gets its
+//!   own process and place in the engine. It only adds to the filter's tables: a descriptor that it
+//!   closes may still be the parent's. A byte too many costs a lookup in the true table.
+//!
+//! Invariant: [`main`] is set by the constructor, and by the child of a fork before it does
+//! anything else; otherwise it is only read.
+
+use crate::handoff;
+use crate::hook::abi::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
+use crate::hook::abi::{stack, sys, user_memory};
+use crate::hook::call::{Call, native_with};
+use crate::hook::calls::names::Calling;
+use crate::hook::calls::{kernel_objects, mapping};
+use crate::hook::descriptors::fd_numbers;
+use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::loading::inline_syscalls;
+use crate::hook::process::identity;
+use crate::hook::server::Server;
+use crate::hook::{context, descriptors, paths};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+use engine::Node;
+use engine::format::FileKind;
+use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
+use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
+use posix::process::{ChildNumber, Fork, Process, Processes};
+use posix::{CachedReference, Errno, OpenFile, Result};
+
+/// The calling thread with its credentials, in a process.
+#[derive(Clone, Copy)]
+pub struct Session<'c> {
+    /// The thread.
+    pub caller: Calling<'c>,
+    /// The process.
+    pub process: &'c Process<'static>,
+    /// Whether it is a child that runs in its parent's memory.
+    pub is_child: bool,
+    /// In a process with several threads: this thread's reference to the working directory. It is
+    /// taken once, so that calls of several threads share no counter.
+    pub cached_directory: &'c CachedReference,
+}
+
+impl Session<'_> {
+    /// The working directory, if it is in the image: it stays valid for the call, even if another
+    /// thread changes it.
+    #[inline]
+    pub fn directory(&self) -> Option<Node> {
+        let now = self.process.directory();
+        if has_threads() && now != self.cached_directory.node() {
+            return self.follow();
+        }
+        now
+    }
+
+    /// Takes a reference to the present working directory.
+    #[cold]
+    fn follow(&self) -> Option<Node> {
+        let thread = self.caller.thread;
+        self.cached_directory.release(thread);
+        loop {
+            let visit = thread.visit();
+            let now = self.process.directory()?;
+            // During the visit its cachelet is not reused, even if the process has left the
+            // directory since.
+            let Some(taken) = visit.begin_at(now).ok().and_then(|seen| visit.take(seen)) else { continue };
+            drop(visit);
+            thread.record_reference(taken);
+            self.cached_directory.replace(thread, taken);
+            return Some(taken);
+        }
+    }
+}
+
+struct MainProcess(UnsafeCell<MaybeUninit<Process<'static>>>);
+// SAFETY: see the module's invariant.
+unsafe impl Sync for MainProcess {}
+static MAIN: MainProcess = MainProcess(UnsafeCell::new(MaybeUninit::uninit()));
+static THREADS: AtomicBool = AtomicBool::new(false);
+
+/// This process.
+#[inline]
+pub fn main() -> &'static Process<'static> {
+    // SAFETY: set by the constructor before any call is served; and by the child of a fork, which
+    // obtains it anew afterwards.
+    unsafe { (*MAIN.0.get()).assume_init_ref() }
+}
+
+fn set_main(process: Process<'static>) {
+    // SAFETY: the caller is the constructor or the only thread of a new process.
+    unsafe { (*MAIN.0.get()).write(process) };
+}
+
+/// Whether the process may have several threads.
+pub fn has_threads() -> bool {
+    THREADS.load(Relaxed)
+}
+
+/// The processes of the file system.
+pub fn all(server: &'static Server) -> Result<Processes<'static>> {
+    Processes::new(&server.fs)
+}
+
+/// Origin of this process.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin {
+    /// It was started by a program that passed the number of the slot, or by the launcher.
+    Exec(Option<u32>),
+    /// It exists already, in that slot.
+    Joined(u32),
+}
+
+/// For the constructor, before it enters: continues with the process number of the process's
+/// existing slot. It gives up a number that it shared with others. A new process takes a number,
+/// with its own description in place of the one that it inherited.
+pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Result<()> {
+    let processes = Processes::new(fs)?;
+    let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
+        if !fs.renew_process_number()? {
+            fs.share_process_number();
+        }
+        return Ok(());
+    };
+    if shared && fs.renew_process_number()? {
+        processes.change_number(index, number)?;
+    } else {
+        fs.set_process_number(number, shared);
+    }
+    Ok(())
+}
+
+/// For the constructor: takes the process's slot, or a new one.
+pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) {
+    stack::prepare();
+    // SAFETY: just prepared, and not in use before the first call.
+    let context = unsafe { stack::context() };
+    if let Err(error) = take(server, context, origin, directory) {
+        let reason: &[u8] = match error {
+            Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
+            Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => {
+                b"cannot enter the working directory; check its permissions"
+            }
+            _ => b"this process cannot join the file system; free memory or end some processes",
+        };
+        sys::refuse(&[reason]);
+    }
+}
+
+fn take(
+    server: &'static Server,
+    context: &mut context::Context,
+    origin: Origin,
+    directory: Option<&[u8]>,
+) -> Result<()> {
+    let thread = context.thread(server)?;
+    let processes = all(server)?;
+    let found = match origin {
+        Origin::Exec(index) => processes.resume(thread, index)?,
+        Origin::Joined(index) => Some(processes.rejoin(index)?),
+    };
+    let process = match found {
+        Some(process) => process,
+        None => processes.register(thread, identity::query_umask())?,
+    };
+    set_main(process);
+    if let (Some(path), Origin::Exec(_)) = (directory, origin) {
+        let inside = context.begin(server)?;
+        let caller = inside.session.caller;
+        let walk_start = WalkStart { root: server.root, start: server.root, can_leave: false };
+        let buffer: &mut PathBuffer = inside.walk;
+        let Outcome::Inside(found) = caller.resolve(&walk_start, path, LastLink::Follow, buffer)? else {
+            return Err(Errno::ENOENT);
+        };
+        caller.check_enter(found.node())?;
+        kernel_objects::leave_host_directory()?;
+        process.set_directory(caller.thread, Some(found.node()))?;
+    }
+    record_directory(server, process.directory().is_some());
+    let mut has_mapped = false;
+    process.mappings(context.thread(server)?, &mut |_| has_mapped = true)?;
+    if has_mapped {
+        mapping::watch();
+    }
+    process.descriptors(&mut |fd, _| {
+        descriptors::mark(fd);
+        true
+    });
+    Ok(())
+}
+
+/// Whether the kernel's working directory is above the mount, so that relative paths may lead into
+/// it.
+static ABOVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether relative paths of the host may lead into the mount.
+pub fn is_above() -> bool {
+    ABOVE.load(Relaxed)
+}
+
+/// Whether a directory of the host is above the mount; `ask` returns its path (empty for the root).
+pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    let mut path = [0u8; user_memory::PATH_BYTES_MAX];
+    let Some(length) = ask(&mut path) else { return false };
+    server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
+}
+
+/// Tells the filter which relative paths to forward.
+fn record_directory(server: &Server, is_inside: bool) {
+    let above =
+        !is_inside && is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Working, into));
+    ABOVE.store(above, Relaxed);
+    DIRECTFS_CWD.store(u8::from(is_inside || above), Relaxed);
+}
+
+// Children.
+
+/// The arguments of a call for the child that it creates.
+struct ClonePlan {
+    flags: u64,
+    stack: u64,
+}
+
+/// fork().
+pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
+    // SAFETY: a child with a copy of this memory continues from here, as the parent does.
+    child_with_own_memory(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0, 0, 0, 0]) })
+}
+
+/// vfork().
+pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.context.is_child() {
+        // Only one level of children in shared memory is supported: this child gets a copy, and the
+        // caller waits for it all the same.
+        let flags = (libc::SIGCHLD | CLONE_VFORK) as u64;
+        // SAFETY: as in `fork`.
+        return child_with_own_memory(call, 0, &mut || unsafe { sys::call(libc::SYS_clone, [flags, 0, 0, 0, 0, 0]) });
+    }
+    child_in_shared_memory(call, (CLONE_VM | CLONE_VFORK) as u64)
+}
+
+/// clone(flags, stack, parent_tid, child_tid, tls).
+pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
+    let arguments = call.arguments();
+    let plan = ClonePlan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1] };
+    make(call, &plan, &mut |flags| {
+        let [_, stack, parent_tid, child_tid, tls, more] = arguments;
+        // SAFETY: as in `fork`; the kernel's other effects are at the addresses that the program
+        // passed.
+        unsafe { sys::call(libc::SYS_clone, [flags, stack, parent_tid, child_tid, tls, more]) }
+    })
+}
+
+/// `struct clone_args` in its first version, a prefix of all others.
+const CLONE_ARGS_BYTES_MIN: u64 = 64;
+/// Maximum size of any version.
+const CLONE_ARGS_WORDS_MAX: usize = 32;
+
+/// clone3(arguments, their size).
+pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, bytes) = (call.frame.rdi, call.frame.rsi);
+    if !(CLONE_ARGS_BYTES_MIN..=8 * CLONE_ARGS_WORDS_MAX as u64).contains(&bytes) || bytes % 8 != 0 {
+        return Ok(NATIVE);
+    }
+    let mut words = [0u64; CLONE_ARGS_WORDS_MAX];
+    for (index, word) in words.iter_mut().take(bytes as usize / 8).enumerate() {
+        *word = user_memory::read(address + 8 * index as u64)?;
+    }
+    let [flags, _, _, _, _, stack, ..] = words;
+    let plan = ClonePlan { flags, stack };
+    make(call, &plan, &mut |flags| {
+        let mut words = words;
+        words[0] = flags;
+        // SAFETY: as in `clone`.
+        unsafe { sys::call(libc::SYS_clone3, [words.as_ptr() as u64, bytes, 0, 0, 0, 0]) }
+    })
+}
+
+fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
+    let has = |flag: i32| plan.flags & flag as u64 != 0;
+    if has(CLONE_THREAD) {
+        call.begin()?.session.process.set_threads();
+        THREADS.store(true, Relaxed);
+        return Ok(NATIVE);
+    }
+    if has(CLONE_VM) {
+        // Without waiting, both would use this thread's stack and words at the same time.
+        if !has(CLONE_VFORK) {
+            return Err(Errno::ENOSYS);
+        }
+        if !call.context.is_child() {
+            return child_in_shared_memory(call, plan.flags);
+        }
+    }
+    let flags = plan.flags & !(CLONE_VM as u64);
+    if plan.stack != 0 {
+        if has(CLONE_VM) {
+            // A copy of the memory on a stack of its own must be made at the call's site, which
+            // cannot omit the flag.
+            return Err(Errno::ENOSYS);
+        }
+        return child_in_shared_memory(call, flags);
+    }
+    child_with_own_memory(call, flags, &mut || run(flags))
+}
+
+fn fork_of(flags: u64, child: ChildNumber) -> Fork {
+    let has = |flag: i32| flags & flag as u64 != 0;
+    Fork {
+        number: child.number,
+        shares_memory: has(CLONE_VM),
+        shares_files: has(CLONE_FILES),
+        shares_directory: has(CLONE_FS),
+    }
+}
+
+/// A process number for a child. A child that uses its parent's descriptor table cannot hold its
+/// own lock: the kernel would drop the lock with the table, not with the child.
+fn take_child_number(session: &Session<'_>, flags: u64) -> Result<ChildNumber> {
+    if flags & CLONE_FILES as u64 != 0 {
+        return Ok(session.process.share_number());
+    }
+    let child = session.process.take_child_number(handoff::DESCRIPTORS_FROM)?;
+    if let Some(description) = child.description {
+        descriptors::protect(description);
+    }
+    Ok(child)
+}
+
+/// In the parent, after the attempt to create the child: the child alone holds its lock.
+pub fn give_child_number(child: ChildNumber) {
+    if let Some(description) = child.description {
+        // In this order: another thread may get the number as soon as it is free.
+        descriptors::unprotect(description);
+        descriptors::close_placeholder(description as u32);
+    }
+}
+
+/// In a child with its own memory: its number, and its lock at the usual descriptor.
+fn take_up_child_number(server: &'static Server, child: ChildNumber) {
+    if let (Some(description), Some(usual)) = (child.description, server.fs.liveness_description()) {
+        descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0);
+        give_child_number(child);
+    }
+    server.fs.set_process_number(child.number, child.description.is_none());
+}
+
+/// Creates a child with a copy of this memory, here: parent and child both continue after it.
+fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
+    let session = context.begin(server)?.session;
+    let thread = session.caller.thread;
+    share_numbers(flags, session.is_child);
+    let child = take_child_number(&session, flags)?;
+    let prepared =
+        session.process.prepare_fork(thread, fork_of(flags, child)).inspect_err(|_| give_child_number(child))?;
+    let result = run();
+    if result != 0 {
+        if result < 0 {
+            session.process.cancel_fork(thread, prepared);
+        }
+        give_child_number(child);
+        return Ok(done(result));
+    }
+    take_up_child_number(server, child);
+    if inline_syscalls::is_armed() {
+        inline_syscalls::arm_thread();
+    }
+    context::forget_all();
+    // SAFETY: as above.
+    unsafe { (*thread_words()).forked_by = 0 };
+    let had_threads = THREADS.swap(false, Relaxed);
+    let adopted = context.thread(server).map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared));
+    match adopted {
+        Ok(process) => {
+            set_main(process);
+            fd_numbers::begin_anew(&process, had_threads);
+        }
+        Err(_) => sys::refuse(&[b"a new child process cannot join the file system and ends"]),
+    }
+    context.become_main();
+    Ok(done(0))
+}
+
+/// Children and cached placeholders: a child that shares the table would not know of them, and one
+/// that brings its own descriptor needs a number.
+fn share_numbers(flags: u64, is_child: bool) {
+    if is_child {
+        return;
+    }
+    if flags & CLONE_FILES as u64 != 0 {
+        fd_numbers::stop();
+    }
+    if flags & libc::CLONE_PIDFD as u64 != 0 {
+        fd_numbers::release_cached();
+    }
+}
+
+/// Has the call's site create a child, which runs in this memory while this thread waits.
+fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
+    let Call { server, context, .. } = call;
+    let session = context.begin(server)?.session;
+    share_numbers(flags, session.is_child);
+    let child = take_child_number(&session, flags)?;
+    let prepared = session.process.prepare_fork(session.caller.thread, fork_of(flags, child));
+    let prepared = prepared.inspect_err(|_| give_child_number(child))?;
+    fd_numbers::begin_memory_sharing();
+    context.suspend(prepared, child);
+    // SAFETY: the words are this thread's, and no reference to them exists.
+    unsafe { (*thread_words()).forked_by = i64::from(sys::process_id()) };
+    Ok(NATIVE)
+}
+
+/// After a child was created in this memory: determines whether this is the child or the parent,
+/// and sets the state accordingly.
+#[cold]
+pub fn after_shared_memory_child(server: &'static Server, context: &mut context::Context) {
+    let words = thread_words();
+    // SAFETY: as above.
+    let forked_by = unsafe { (*words).forked_by };
+    if i64::from(sys::process_id()) != forked_by {
+        if context.adopt(server).is_err() {
+            sys::refuse(&[b"a new child process cannot join the file system and ends"]);
+        }
+        return;
+    }
+    // SAFETY: as above.
+    unsafe { (*words).forked_by = 0 };
+    fd_numbers::end_memory_sharing();
+    let (unused, child) = context.resume();
+    server.fs.remove_child_number(child.number);
+    give_child_number(child);
+    let Ok(inside) = context.begin(server) else { return };
+    if let Some(unused) = unused {
+        inside.session.process.cancel_fork(inside.session.caller.thread, unused);
+    }
+    record_directory(server, inside.session.process.directory().is_some());
+}
+
+/// exit_group(status): releases what the process holds. The kernel does the rest.
+pub fn exit_group(call: &mut Call<'_>) -> Result<Verdict> {
+    if let Ok(inside) = call.begin() {
+        inside.session.process.exit(inside.session.caller.thread);
+    }
+    call.context.leave();
+    Ok(NATIVE)
+}
+
+/// wait4 and waitid.
+pub fn wait(call: &mut Call<'_>) -> Result<Verdict> {
+    call.context.will_wait();
+    Ok(NATIVE)
+}
+
+/// exit(status) of a thread.
+pub fn exit(call: &mut Call<'_>) -> Result<Verdict> {
+    call.context.leave();
+    Ok(NATIVE)
+}
+
+// Attributes of a process.
+
+/// After a chdir: `target` is a directory of the image with a reference that this function takes.
+/// Without a target the kernel's directory counts, if the call succeeded.
+pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<Node>) -> Result<Verdict> {
+    let (frame, server) = (call.frame, call.server);
+    let verdict = match (target, verdict.next) {
+        (None, Next::Native) => native_with(frame, frame.arguments()),
+        _ => verdict,
+    };
+    let is_child = call.context.is_child();
+    let session = call.begin()?.session;
+    if target.is_none() && verdict.result < 0 {
+        return Ok(verdict);
+    }
+    let left = match session.process.directory() {
+        // The host's directory has been left before.
+        Some(_) => Ok(()),
+        None => target.map_or(Ok(()), |_| kernel_objects::leave_host_directory()),
+    };
+    let set = left.and_then(|()| session.process.set_directory(session.caller.thread, target));
+    if let Some(node) = target {
+        session.caller.thread.release(node, 1);
+    }
+    set?;
+    if is_child {
+        // The parent's paths reach the dispatcher, too.
+        DIRECTFS_CWD.store(1, Relaxed);
+        ABOVE.store(true, Relaxed);
+    } else {
+        record_directory(server, target.is_some());
+    }
+    Ok(verdict)
+}
+
+/// fchdir(fd).
+pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
+    let fd = call.frame.rdi as u32;
+    change_to(call, fd)
+}
+
+/// Changes the working directory to that of a descriptor.
+pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
+    let session = call.begin()?.session;
+    let target = match session.process.file(session.caller.thread, fd) {
+        Some(file) => {
+            session.caller.check_enter(file.node())?;
+            session.caller.thread.retain(file.node())?;
+            Some(file.node())
+        }
+        None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
+        None => None,
+    };
+    let verdict = if target.is_some() { done(0) } else { NATIVE };
+    change_directory(call, verdict, target)
+}
+
+/// getcwd(buffer, room).
+pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
+    let (into, room) = (call.frame.rdi, call.frame.rsi);
+    let server = call.server;
+    let inside = call.begin()?;
+    let Some(directory) = inside.session.process.directory() else { return Ok(NATIVE) };
+    let start = path_of(server, &inside.session.caller, directory, inside.path)?;
+    let length = inside.path.len() - start;
+    if length as u64 > room {
+        return Err(Errno::ERANGE);
+    }
+    // SAFETY: used for this call only.
+    unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&inside.path[start..]);
+    Ok(done(length as i64))
+}
+
+/// Writes the path of a directory with a zero byte to the end of `into`; returns where it begins.
+/// ENOENT if the directory was removed.
+pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mut [u8]) -> Result<usize> {
+    let mut start = into.len() - 1;
+    into[start] = 0;
+    let mut current = directory;
+    let mut held = None;
+    let mut name = [0u8; 255];
+    while current.number != server.root.number {
+        if caller.stat(current)?.links == 0 {
+            return Err(Errno::ENOENT);
+        }
+        let number = caller.thread.parent(current)?;
+        let parent = caller.thread.node(number, None)?;
+        let parent = posix::NodeRef::owned(caller.thread, parent);
+        // A rename happened between the two: the next round finds the new place.
+        let Ok(length) = caller.thread.name_of(parent.node(), current.number, &mut name) else {
+            if caller.thread.parent(current)? == number {
+                return Err(Errno::ENOENT);
+            }
+            continue;
+        };
+        start = start.checked_sub(length + 1).ok_or(Errno::ENAMETOOLONG)?;
+        into[start] = b'/';
+        into[start + 1..start + 1 + length].copy_from_slice(&name[..length]);
+        current = parent.node();
+        held = Some(parent);
+    }
+    drop(held);
+    let mount = server.mount();
+    start = start.checked_sub(mount.len()).ok_or(Errno::ENAMETOOLONG)?;
+    into[start..start + mount.len()].copy_from_slice(mount);
+    Ok(start)
+}
+
+/// The name of an open file: its path, as far as known; otherwise the mount and the inode number,
+/// as for a removed file.
+pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+    if file.kind() == FileKind::Directory {
+        return path_of(server, caller, file.node(), into);
+    }
+    let mut name = [0u8; 255];
+    if let Ok(directory) = caller.thread.node(file.found_in(), None) {
+        let directory = posix::NodeRef::owned(caller.thread, directory);
+        if let Ok(length) = caller.thread.name_of(directory.node(), file.node().number, &mut name) {
+            let room = into.len() - 1 - length;
+            let start = path_of(server, caller, directory.node(), &mut into[..room])?;
+            into[room - 1] = b'/';
+            into[room..room + length].copy_from_slice(&name[..length]);
+            into[room + length] = 0;
+            return Ok(start);
+        }
+    }
+    const DELETED: &[u8] = b" (deleted)";
+    let mut digits = [0u8; 20];
+    let count = crate::handoff::write_number(file.node().number, &mut digits);
+    let mut start = into.len() - 1;
+    into[start] = 0;
+    for part in [DELETED, &digits[..count], b"/#", server.mount()] {
+        start -= part.len();
+        into[start..start + part.len()].copy_from_slice(part);
+    }
+    Ok(start)
+}
+
+/// umask(mask).
+pub fn umask(call: &mut Call<'_>) -> Result<Verdict> {
+    let frame = call.frame;
+    let mask = frame.rdi as u32 & 0o777;
+    call.begin()?.session.process.set_umask(mask);
+    Ok(native_with(frame, frame.arguments()))
+}
+
+/// setuid and all other calls that change the identity: the kernel decides, and is queried again.
+pub fn change_identity(call: &mut Call<'_>) -> Result<Verdict> {
+    let verdict = native_with(call.frame, call.arguments());
+    identity::invalidate();
+    Ok(verdict)
+}

@@ -1,0 +1,115 @@
+//! Processor faults while a call is served: bad pointers of programs, and truncated images.
+//!
+//! The kernel's own accesses to a program's memory survive faults; so do this library's. The few
+//! pieces of code that follow a program's pointers are known by their addresses, and the signal
+//! handler continues after the access that failed. Nothing is checked in advance, so good pointers
+//! cost nothing.
+//!
+//! | code | effect of a fault |
+//! | --- | --- |
+//! | the filter ([`entry`](crate::hook::abi::entry)) | the call goes to the kernel, which returns EFAULT |
+//! | copies and reads of [`user_memory`] | an error |
+//! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
+//! | any access to the image or the shared memory beyond the end of a truncated file | the page reads as zeros, and the file system fails: EIO from then on |
+//!
+//! Invariants
+//! - The pieces of code are leaves without a frame: the top of the stack holds their return
+//!   address.
+//! - Any other fault is the program's own: its handler is called, or the program ends as it would
+//!   without the library.
+
+use crate::hook::abi::entry::{directfs_entry, directfs_entry_native, thread_words};
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::loading::inline_syscalls;
+use crate::hook::server::{self, Server};
+use core::ops::Range;
+use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::Ordering::Relaxed;
+use libc::{siginfo_t, ucontext_t};
+
+/// `memcpy` and the like, which the linked library contains.
+static MEMORY_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+
+/// For the constructor: records where `memcpy` and the like are.
+pub fn record_memory_code(code: Range<usize>) {
+    MEMORY_CODE[0].store(code.start, Relaxed);
+    MEMORY_CODE[1].store(code.end, Relaxed);
+}
+
+/// Whether a fault was one of the library's, so that the program can continue.
+///
+/// # Safety
+/// Only for the handler of a fault, with the arguments from the kernel.
+pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut ucontext_t) -> bool {
+    if signal == libc::SIGSYS {
+        // SAFETY: by the caller's promise.
+        return unsafe { inline_syscalls::redirect(info, context) };
+    }
+    // SAFETY: the kernel made both.
+    let (address, registers) = unsafe { ((*info).si_addr() as usize, &mut (*context).uc_mcontext.gregs) };
+    if signal == libc::SIGBUS
+        && let Some(server) = server::get()
+        && is_mapped_file(server, address)
+    {
+        server::fail();
+        return put_page(address);
+    }
+    let at = registers[libc::REG_RIP as usize] as usize;
+    if (directfs_entry as *const () as usize..directfs_entry_native as *const () as usize).contains(&at) {
+        registers[libc::REG_RIP as usize] = directfs_entry_native as *const () as i64;
+        return true;
+    }
+    let is_look = user_memory::code().contains(&at);
+    let memory = MEMORY_CODE[0].load(Relaxed)..MEMORY_CODE[1].load(Relaxed);
+    if !is_look && !memory.contains(&at) && !pmem::load_code().contains(&at) {
+        return false;
+    }
+    if is_look {
+        // The progress of the access.
+        registers[libc::REG_RAX as usize] = registers[libc::REG_RDI as usize] | user_memory::FAILED as i64;
+    } else {
+        const STORE_STRING: [u8; 2] = [0xf3, 0xaa];
+        // SAFETY: an instruction of the library, which was just executed.
+        if unsafe { (at as *const [u8; 2]).read() } == STORE_STRING {
+            // Its result is in another register while this one holds the stored value.
+            registers[libc::REG_RAX as usize] = registers[libc::REG_R8 as usize];
+        }
+        // SAFETY: the words are this thread's.
+        unsafe { (*thread_words()).fault = address as u64 | 1 };
+    }
+    // Equivalent to the instruction `ret`.
+    let stack = registers[libc::REG_RSP as usize];
+    // SAFETY: the module's invariant: the top of the stack holds the return address.
+    registers[libc::REG_RIP as usize] = unsafe { (stack as *const i64).read() };
+    registers[libc::REG_RSP as usize] = stack + 8;
+    true
+}
+
+/// Whether a copy was cut short since the last query.
+#[inline]
+pub fn take() -> bool {
+    // SAFETY: the words are this thread's; a handler that changes them has returned.
+    unsafe {
+        let fault = &raw mut (*thread_words()).fault;
+        let found = fault.read_volatile() != 0;
+        if found {
+            fault.write_volatile(0);
+        }
+        found
+    }
+}
+
+fn is_mapped_file(server: &Server, address: usize) -> bool {
+    server.regions().into_iter().any(|region| region.contains(&address))
+}
+
+/// Maps a page of zeros where the file no longer has one.
+fn put_page(address: usize) -> bool {
+    const PAGE_BYTES: usize = 4096;
+    let page = (address & !(PAGE_BYTES - 1)) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+    // SAFETY: replaces an inaccessible page, of a mapping that only the operations in progress
+    // still use.
+    unsafe { sys::call(libc::SYS_mmap, [page, PAGE_BYTES as u64, protection, flags, u64::MAX, 0]) == page as i64 }
+}
