@@ -141,7 +141,7 @@ pub const ROWS: &[Row] = &[
         title: "chdir, fchdir, getcwd, umask",
         calls: &[
             call!(SYS_chdir, Always, names::chdir, By(Route::Path)),
-            call!(SYS_fchdir, Always, processes::fchdir, Kernel),
+            call!(SYS_fchdir, Always, processes::fchdir, By(Route::Fd)),
             call!(SYS_getcwd, AnyFd, processes::getcwd),
             call!(SYS_umask, Always, processes::umask, HandleWithTables),
         ],
@@ -460,7 +460,7 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_setrlimit, Numbers, descriptors::with_numbers),
     call!(SYS_prlimit64, Numbers, descriptors::with_numbers),
     call!(SYS_seccomp, Numbers, descriptors::with_numbers),
-    call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, By(Route::Path)),
+    call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, Handle),
     // Signals.
     call!(SYS_rt_sigaction, Always, signals::rt_sigaction, Handle),
     call!(SYS_rt_sigprocmask, Mask, signals::rt_sigprocmask, Handle),

@@ -26,7 +26,7 @@ fn truncate(image: &Path, length: u64) {
     File::options().write(true).open(image).unwrap().set_len(length).unwrap();
 }
 
-const ALL_LOST: &str = "lost: EIO\nread: EIO\nwrite: EIO\nstat: EIO\nfstat: EIO\nopen: EIO\nmkdir: EIO\nrename: EIO\nlist: EIO\nchdir: EIO\nfsync: EIO\n\
+const ALL_LOST: &str = "lost: EIO\nread: EIO\nwrite: EIO\nstat: EIO\nfstat: EIO\nopen: EIO\nmkdir: EIO\nrename: EIO\nlist: EIO\nchdir: EIO\nfchdir: EIO\nlandlock: EOPNOTSUPP\nfsync: EIO\n\
      elsewhere: done\nchild: EIO\nchild ended: 7\nclose: done\nclose: done\n";
 
 #[test]

@@ -45,6 +45,9 @@ int main(int argc, char **argv) {
     say("rename", rename("directory", "directories"));
     say("list", getdents64(directory, buffer, sizeof buffer));
     say("chdir", chdir("directory"));
+    say("fchdir", fchdir(directory));
+    unsigned long execute = 1;
+    say("landlock", syscall(444, &execute, sizeof execute, 0)); // landlock_create_ruleset
     say("fsync", fsync(fd));
     say("elsewhere", open("/etc/passwd", O_RDONLY));
     pid_t child = fork();
