@@ -107,7 +107,7 @@ impl Image {
             _ if !has_path => Durability::Nothing,
             Persistence::PowerFailure => Durability::PowerFailure,
             Persistence::ProcessDeath => Durability::ProcessDeath,
-            Persistence::LastSync => Durability::CleanClose,
+            Persistence::CleanClose => Durability::CleanClose,
             Persistence::Nothing => Durability::Nothing,
         };
         let path = has_path.then(|| image.path().to_owned());
