@@ -1,6 +1,6 @@
 //! A process's view of a file system ([`Fs`]) and a thread's state in it ([`Thread`]).
 
-use crate::ablation::Ablation;
+use crate::ablation_options::Ablation;
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};

@@ -18,6 +18,7 @@
 extern crate std;
 
 mod ablation;
+mod ablation_options;
 mod alloc;
 mod attach;
 mod attributes;
@@ -34,6 +35,7 @@ mod liveness;
 mod lock;
 mod mindex;
 mod platform;
+mod process_numbers;
 mod property;
 mod reap;
 #[cfg(test)]
@@ -50,7 +52,7 @@ mod sync;
 mod testing;
 pub mod text;
 
-pub use ablation::{Ablation, LogLocks, Tree};
+pub use ablation_options::{Ablation, LogLocks, Tree};
 pub use attach::{AttachOptions, ImageIdentity, MkfsOptions, Recovery, RecoveryReport, directory_secret, mkfs};
 pub use attributes::{Attributes, Changes, Protection, SpaceReport};
 pub use directory::{

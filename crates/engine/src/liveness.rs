@@ -13,15 +13,10 @@
 //! - In doubt a process counts as living: reaping a slot late costs a slot, reaping that of a
 //!   living process costs data.
 
-use crate::dram::Owner;
-use crate::error::{Error, Result};
-use crate::fs::Fs;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
-use pmem::Memory;
 
 /// No lock file: only this process uses the region.
-const NO_FILE: i32 = -1;
+pub(crate) const NO_FILE: i32 = -1;
 /// The most children in this process's memory (vfork) that have numbers of their own at a time.
 const CHILDREN: usize = 16;
 
@@ -29,18 +24,18 @@ const CHILDREN: usize = 16;
 #[derive(Debug)]
 pub struct Liveness {
     /// The description of the lock file, or [`NO_FILE`].
-    description: AtomicI32,
+    pub(crate) description: AtomicI32,
     /// The process number; zero: none yet.
-    number: AtomicU32,
+    pub(crate) number: AtomicU32,
     /// The process that has the number.
-    process_id: AtomicU32,
+    pub(crate) process_id: AtomicU32,
     /// 1: other processes may have the same number, because they got no description of their own.
-    shared: AtomicU32,
+    pub(crate) shared: AtomicU32,
     /// Children that run in this process's memory: number (low half) and process id (high half).
-    children: [AtomicU64; CHILDREN],
+    pub(crate) children: [AtomicU64; CHILDREN],
     /// A child of a fork takes a number when it first needs one. Otherwise the caller sets it with
-    /// [`Fs::set_process_number`].
-    follows_forks: bool,
+    /// [`crate::Fs::set_process_number`].
+    pub(crate) follows_forks: bool,
 }
 
 impl Liveness {
@@ -55,7 +50,8 @@ impl Liveness {
         Liveness::new(description, true)
     }
 
-    /// The same where the caller sees every fork, and calls [`Fs::set_process_number`] after it.
+    /// The same where the caller sees every fork, and calls [`crate::Fs::set_process_number`] after
+    /// it.
     pub const fn supervised(description: i32) -> Liveness {
         Liveness::new(description, false)
     }
@@ -69,144 +65,5 @@ impl Liveness {
             children: [const { AtomicU64::new(0) }; CHILDREN],
             follows_forks,
         }
-    }
-}
-
-impl<M: Memory> Fs<M> {
-    /// The process number of the calling process, which takes one if it has none.
-    pub fn process_number(&self) -> Result<u32> {
-        let own = &self.liveness;
-        let (number, process_id) = (own.number.load(Acquire), self.platform.process_id());
-        if number != 0 && own.process_id.load(Relaxed) == process_id {
-            return Ok(number);
-        }
-        if number == 0 || own.follows_forks {
-            return self.take_number(number);
-        }
-        let child = own.children.iter().map(|child| child.load(Acquire)).find(|child| child >> 32 == process_id as u64);
-        match child {
-            Some(child) => Ok(child as u32),
-            None if self.shares_process_number() => Ok(number),
-            None => Err(Error::Liveness),
-        }
-    }
-
-    /// For a child that runs in its parent's memory: sets the number that its parent took for it.
-    /// `false`: there is no room, and the child uses its parent's number.
-    pub fn add_child_number(&self, number: u32) -> bool {
-        let word = number as u64 | (self.platform.process_id() as u64) << 32;
-        self.liveness.children.iter().any(|child| child.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
-    }
-
-    /// In the parent, once that child has left its memory.
-    pub fn remove_child_number(&self, number: u32) {
-        for child in &self.liveness.children {
-            let word = child.load(Relaxed);
-            if word as u32 == number && word != 0 {
-                child.store(0, Release);
-            }
-        }
-    }
-
-    /// The calling thread, for owner words.
-    pub(crate) fn identity(&self) -> Result<Owner> {
-        Ok(Owner { process: self.process_number()?, thread: self.platform.thread_id() })
-    }
-
-    /// A new number from the region, whose lock is not taken yet.
-    pub fn new_process_number(&self) -> Result<u32> {
-        let next = &self.header()?.process_numbers;
-        next.fetch_update(AcqRel, Acquire, |last| last.checked_add(1)).map(|last| last + 1).map_err(|_| Error::Liveness)
-    }
-
-    /// In a new or forked process: takes a number in place of `before`.
-    #[cold]
-    fn take_number(&self, before: u32) -> Result<u32> {
-        let own = &self.liveness;
-        let description = own.description.load(Acquire);
-        if before != 0 && description != NO_FILE && !self.platform.renew_description(description) {
-            // The description is also the parent's: while either lives, both count as living.
-            own.shared.store(1, Release);
-            own.process_id.store(self.platform.process_id(), Release);
-            return Ok(before);
-        }
-        let fresh = self.new_process_number()?;
-        if description != NO_FILE && !self.platform.hold_liveness(description, fresh) {
-            return Err(Error::Liveness);
-        }
-        own.process_id.store(self.platform.process_id(), Release);
-        // If two threads get here, one number is enough.
-        Ok(own.number.compare_exchange(before, fresh, AcqRel, Acquire).map_or_else(|other| other, |_| fresh))
-    }
-
-    /// Sets a number that the calling process has already: after an exec, or in a child for which
-    /// its parent took the number. `shared`: other processes may have it, too. `false`: the number
-    /// is not this process's, and nothing changes.
-    pub fn set_process_number(&self, number: u32, shared: bool) -> bool {
-        let own = &self.liveness;
-        let description = own.description.load(Acquire);
-        if number == 0 || description != NO_FILE && !self.platform.hold_liveness(description, number) {
-            return false;
-        }
-        own.shared.store(u32::from(shared), Release);
-        own.children.iter().for_each(|child| child.store(0, Relaxed));
-        own.process_id.store(self.platform.process_id(), Release);
-        own.number.store(number, Release);
-        true
-    }
-
-    /// Records that other processes have this process's number. Their threads cannot be told apart,
-    /// so none of them counts as dead.
-    pub fn share_process_number(&self) {
-        self.liveness.shared.store(1, Release);
-    }
-
-    /// Whether other processes may have this process's number.
-    pub fn shares_process_number(&self) -> bool {
-        self.liveness.shared.load(Acquire) != 0
-    }
-
-    /// Whether the process with that number lives; in a region without a lock file all do.
-    pub fn is_process_alive(&self, number: u32) -> bool {
-        let own = &self.liveness;
-        // The kernel does not report a description's own locks.
-        number == own.number.load(Acquire)
-            || match own.description.load(Acquire) {
-                NO_FILE => true,
-                description => self.platform.is_liveness_held(description, number),
-            }
-    }
-
-    /// Whether the thread of an owner word lives. For other processes' threads only the process is
-    /// checked: each process recovers its own threads.
-    pub(crate) fn is_alive(&self, owner: Owner) -> bool {
-        let own = &self.liveness;
-        if owner.process != own.number.load(Acquire) {
-            return self.is_process_alive(owner.process);
-        }
-        own.shared.load(Acquire) != 0 || self.platform.is_thread_alive(own.process_id.load(Acquire), owner.thread)
-    }
-
-    /// The descriptor of the lock file's description, if the region is shared.
-    pub fn liveness_description(&self) -> Option<i32> {
-        let description = self.liveness.description.load(Acquire);
-        (description != NO_FILE).then_some(description)
-    }
-
-    /// Records another descriptor of the lock file's description.
-    pub fn move_liveness_description(&self, to: i32) {
-        self.liveness.description.store(to, Release);
-    }
-
-    /// Takes an own process number in place of a shared one; returns whether the process has one
-    /// now.
-    pub fn renew_process_number(&self) -> Result<bool> {
-        let own = &self.liveness;
-        if !self.liveness_description().is_some_and(|description| self.platform.renew_description(description)) {
-            return Ok(false);
-        }
-        own.shared.store(0, Release);
-        own.number.store(0, Release);
-        self.process_number().map(|_| true)
     }
 }

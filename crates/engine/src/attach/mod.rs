@@ -19,7 +19,7 @@ mod tests;
 
 pub use mkfs::mkfs;
 
-use crate::ablation::Ablation;
+use crate::ablation_options::Ablation;
 use crate::alloc::snapshot;
 use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramHeader, DramLayout, Phase};
 use crate::epoch::FIRST_EPOCH;
