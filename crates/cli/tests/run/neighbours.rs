@@ -213,7 +213,7 @@ fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
     let directory = scratch();
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
-    let process = shell.tell("mkfifo -m 600 secret; (echo content >secret) & (sleep 1000 >secret) & echo $$");
+    let process = shell.tell("mkfifo -m 600 secret; (echo content >secret) & (exec sleep 1000 >secret) & sleeper=$!; echo $$");
     let runtime = runtime_directory_of(&process);
     let meeting = fs::read_dir(&runtime).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
     let meeting = meeting.expect("a meeting directory");
@@ -245,7 +245,7 @@ fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
     );
     assert_eq!(shell.tell(&format!("(echo from root >open) & {stranger} timeout 20 cat open; wait $!")), "from root");
     assert_eq!(shell.tell(&format!("{stranger} cat secret 2>&1 | grep -o 'Permission denied'")), "Permission denied");
-    shell.tell("kill $(jobs -p) 2>/dev/null; true");
+    shell.tell("kill $sleeper; wait");
     shell.end();
 }
 
