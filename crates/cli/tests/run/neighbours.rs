@@ -213,7 +213,8 @@ fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
     let directory = scratch();
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
-    let process = shell.tell("mkfifo -m 600 secret; (echo content >secret) & (exec sleep 1000 >secret) & sleeper=$!; echo $$");
+    let process =
+        shell.tell("mkfifo -m 600 secret; (echo content >secret) & (exec sleep 1000 >secret) & sleeper=$!; echo $$");
     let runtime = runtime_directory_of(&process);
     let meeting = fs::read_dir(&runtime).unwrap().map(|entry| entry.unwrap().path()).find(|path| path.is_dir());
     let meeting = meeting.expect("a meeting directory");
