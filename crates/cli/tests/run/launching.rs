@@ -151,7 +151,7 @@ fn what_is_in_memory_leaves_nothing_behind() {
 #[test]
 fn a_background_program_keeps_an_image_in_memory_until_it_ends() {
     let script = "cd $DIRECTFS_MOUNT; mkfifo pipe; (read end <pipe; echo ended; exec >&-) & echo $!; echo $$";
-    let mut command = start(&["--size", "64M", "--", "sh", "-c", &format!("{script}; sleep 0.1")]);
+    let mut command = start(&["--size", "64M", "--", "sh", "-c", script]);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut answers = child.stdout.take().unwrap();
     let background = line(&mut answers);

@@ -128,17 +128,21 @@ fn a_child_in_a_pid_namespace_keeps_its_slot_and_its_locks() {
 
 #[test]
 fn a_process_that_dies_in_a_pid_namespace_is_noticed_outside() {
-    const NAMESPACE: [&str; 4] = ["unshare", "--pid", "--fork", "true"];
+    const NAMESPACE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "true"];
     if !can("a death in a PID namespace", &NAMESPACE) {
         return;
     }
     let directory = scratch();
     let image = image_in(directory.path());
     let mut shell = Shell::start(&image);
-    let script = "exec 9>held; flock 9; : >begun; kill -9 $$";
-    shell.tell(&format!("unshare --pid --fork --kill-child sh -c '{script}; sleep 100' >/dev/null 2>&1 & echo $!"));
-    let killer = "while [ ! -e begun ]; do :; done; pkill -9 -x sleep -P $(pgrep -n -x unshare) ; kill -9 $! ; timeout 20 flock held echo free";
-    assert_eq!(shell.tell(killer).lines().last(), Some("free"));
+    let script = "exec 9>held; flock 9; : >begun; exec sleep 1000";
+    shell.tell(&format!(
+        "unshare --pid --fork --kill-child sh -c '{script}' >/dev/null 2>&1 & namespace=$!; \
+         while [ ! -e begun ]; do :; done"
+    ));
+    assert_eq!(shell.tell("flock -n held echo free"), "", "the process in the namespace has the lock");
+    let killed = shell.tell("kill -9 $namespace; timeout 20 flock held echo free");
+    assert_eq!(killed.lines().last(), Some("free"), "{killed}");
     shell.end();
     assert_sound(&image);
 }
