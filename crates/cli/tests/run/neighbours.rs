@@ -148,6 +148,27 @@ fn a_process_that_dies_in_a_pid_namespace_is_noticed_outside() {
 }
 
 #[test]
+fn killed_children_are_noticed_where_few_descriptors_are_allowed() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut command = Command::new("bash");
+    let run = "ulimit -n 64; exec \"$0\" run --image \"$1\" -C /mnt/directfs -- sh";
+    command.args(["-c", run, env!("CARGO_BIN_EXE_directfs"), image.to_str().unwrap()]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+    let (orders, answers) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
+    let mut shell = Shell { child, orders, answers };
+    shell.tell("for i in $(seq 30); do (: >file; sh -c 'kill -9 $PPID'; :); done");
+    let opened = posix::image::Image::open(&image, &posix::image::OpenImage::default()).unwrap();
+    let thread = opened.fs().enter().unwrap();
+    let processes = posix::process::Processes::new(opened.fs()).unwrap();
+    processes.reap(&thread).unwrap();
+    assert_eq!(processes.usage().unwrap().processes, 1, "the shell; its 30 children died without a word");
+    drop(thread);
+    drop(opened);
+    assert_eq!(shell.end(), Some(0));
+}
+
+#[test]
 fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mount() {
     let directory = scratch();
     let image = image_in(directory.path());

@@ -499,6 +499,8 @@ impl<'f, M: Memory> Process<'f, M> {
         let Some(own) = fs.liveness_description() else {
             return Ok(ChildNumber { number: fs.new_process_number()?, description: None });
         };
+        // Where the limit on descriptors is low, all that the program does not know of is below.
+        let lowest = lowest.min(own);
         // SAFETY: the file system's own descriptor, open for as long as it is in use.
         let own = unsafe { BorrowedFd::borrow_raw(own) };
         let description = reopen_directory(own).and_then(|fresh| rustix::io::fcntl_dupfd_cloexec(fresh, lowest));
