@@ -47,7 +47,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     fn process(&self, index: u32) -> Result<Process<'f, M>> {
         let slot = self.tables.slot(index)?;
         let table_index = slot.table.load(Relaxed).checked_sub(1).ok_or(Errno::EIO)?;
-        let all = Processes { own_pid: index + 1, ..*self };
+        let all = Processes { own_ticket: index + 1, ..*self };
         let (number, table) = (slot.number(), self.tables.slot(table_index)?);
         Ok(Process { processes: all, index, number, slot, table_index, table, member: None })
     }
@@ -160,7 +160,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Reclaims all that dead processes held; returns their number. The caller need not be
     /// registered.
     pub fn reap(&self, thread: &Thread<'f, M>) -> Result<u32> {
-        if self.own_pid != 0 {
+        if self.own_ticket != 0 {
             return self.reap_all(thread);
         }
         // Any slot serves. If none but the reserved one is free, and that is taken, its owner does
@@ -171,7 +171,7 @@ impl<'f, M: Memory> Processes<'f, M> {
             found => found,
         };
         let Some(index) = index else { return Ok(0) };
-        let reaped = Processes { own_pid: index + 1, ..*self }.reap_all(thread);
+        let reaped = Processes { own_ticket: index + 1, ..*self }.reap_all(thread);
         free_slot(self.tables.slot(index)?);
         reaped
     }
@@ -215,7 +215,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Reaps a slot if its process is dead and no living process reaps it; returns whether it did.
     pub(super) fn reap_if_dead(&self, thread: &Thread<'f, M>, index: u32) -> Result<bool> {
         let slot = self.tables.slot(index)?;
-        if self.own_pid == index + 1 || !self.is_dead(index, slot)? {
+        if self.own_ticket == index + 1 || !self.is_dead(index, slot)? {
             return Ok(false);
         }
         if self.is_member(thread, index, slot)?
@@ -247,7 +247,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// been changing it. Returns whether the slot may be reaped now.
     fn reclaim_parent(&self, thread: &Thread<'f, M>, slot: &Slot) -> Result<bool> {
         let parent = slot.parent.load(Acquire);
-        if state_of(slot) != SlotState::Prepared || parent == 0 || parent == self.own_pid {
+        if state_of(slot) != SlotState::Prepared || parent == 0 || parent == self.own_ticket {
             return Ok(true);
         }
         let parent_slot = self.tables.slot(parent - 1)?;
@@ -260,10 +260,10 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Becomes the reaper of a slot.
     fn claim_dead_slot(&self, index: u32, slot: &Slot) -> Result<bool> {
         let (number, reaper) = (slot.number(), slot.reaper());
-        if reaper == self.own_pid || (reaper != 0 && self.is_slot_alive(self.tables.slot(reaper - 1)?)) {
+        if reaper == self.own_ticket || (reaper != 0 && self.is_slot_alive(self.tables.slot(reaper - 1)?)) {
             return Ok(false);
         }
-        if number == 0 || !slot.claim_reaping(number, reaper, self.own_pid) {
+        if number == 0 || !slot.claim_reaping(number, reaper, self.own_ticket) {
             return Ok(false);
         }
         // Since the check it may have been reaped and reused by the same process.
@@ -291,7 +291,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// `Dying`.
     fn release_slot(&self, thread: &Thread<'f, M>, index: u32) -> Result<()> {
         let slot = self.tables.slot(index)?;
-        if self.own_pid != index + 1 {
+        if self.own_ticket != index + 1 {
             // First recovers its threads' operations in the engine: they may concern a file that is
             // released here.
             thread.fs().reap_dead_threads()?;
@@ -312,7 +312,7 @@ impl<'f, M: Memory> Processes<'f, M> {
                 transaction.empty_table()?;
             }
         }
-        if self.own_pid != index + 1 {
+        if self.own_ticket != index + 1 {
             self.disown_dead_slots(index)?;
         }
         if table == index && !shared {
@@ -555,7 +555,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let Ok(slot) = self.processes.tables.slot(child) else { return };
         let mine = slot.parent.load(Acquire) == self.index + 1;
         if mine
-            && slot.claim_reaping(slot.number(), 0, self.processes.own_pid)
+            && slot.claim_reaping(slot.number(), 0, self.processes.own_ticket)
             && change_state(slot, SlotState::Prepared, SlotState::Dying)
         {
             // What fails here is left to a reaper.
@@ -574,7 +574,7 @@ impl<'f, M: Memory> Process<'f, M> {
             }
             return;
         }
-        if self.slot.claim_reaping(self.number, 0, self.processes.own_pid) {
+        if self.slot.claim_reaping(self.number, 0, self.processes.own_ticket) {
             set_state(self.slot, SlotState::Dying);
             let _ = self.processes.release_slot(thread, self.index);
         }
@@ -625,7 +625,7 @@ impl<'f, M: Memory> Process<'f, M> {
     fn unshare(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         let fresh = self.prepare_fork(thread, Fork::default())?;
         let moved = self.processes.adopt(thread, fresh)?;
-        if self.slot.claim_reaping(self.number, 0, moved.processes.own_pid) {
+        if self.slot.claim_reaping(self.number, 0, moved.processes.own_ticket) {
             set_state(self.slot, SlotState::Dying);
             moved.processes.release_slot(thread, self.index)?;
         }

@@ -49,7 +49,7 @@ pub struct Processes<'f, M: Memory = Direct> {
     fs: &'f Fs<M>,
     tables: SharedTables<'f>,
     /// Ticket of the process that uses this view; zero: not registered.
-    own_pid: u32,
+    own_ticket: u32,
 }
 
 /// A process that uses the file system: a slot in the tables. All threads of the process may use
@@ -237,7 +237,7 @@ impl<M: Memory> Copy for Process<'_, M> {}
 impl<'f, M: Memory> Processes<'f, M> {
     /// The processes of a file system.
     pub fn new(fs: &'f Fs<M>) -> Result<Self> {
-        Ok(Processes { fs, tables: SharedTables::new(fs)?, own_pid: 0 })
+        Ok(Processes { fs, tables: SharedTables::new(fs)?, own_ticket: 0 })
     }
 
     fn platform(&self) -> &'static dyn Platform {

@@ -16,6 +16,7 @@ use crate::hook::call::blocking_call;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::done;
 use crate::hook::process::{environment, identity};
+use crate::hook::server;
 use engine::Protection;
 use engine::format::FileKind;
 use posix::{Errno, Result};
@@ -63,6 +64,12 @@ fn meeting() -> Result<u64> {
     environment::handoff().map(|handoff| handoff.meeting as u64).ok_or(Errno::ENXIO)
 }
 
+/// The process number, for names of this thread's own: process ids of several namespaces can be
+/// equal.
+fn own_number() -> Result<u64> {
+    Ok(server::get().ok_or(Errno::EIO)?.fs.process_number()?.into())
+}
+
 /// Performs a call on an object by its name.
 fn call(number: i64, arguments: [u64; 6]) -> i64 {
     // SAFETY: the callers pass terminated names that outlive the call; the calls change no memory.
@@ -100,7 +107,7 @@ fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
 /// Creates the object of a FIFO. It gets its final name together with its rights: until then its
 /// name holds the id of the creating thread.
 fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
-    let own = Name::new(b"new", sys::process_id() as u64, sys::thread_id() as u64);
+    let own = Name::new(b"new", own_number()?, sys::thread_id() as u64);
     let mode = u64::from(libc::S_IFIFO);
     // A thread with the same id that died has left one.
     call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
@@ -153,7 +160,7 @@ pub fn give_socket_rights(file: &Protection) -> Result<()> {
 /// moves to the meeting directory, which contains nothing of the host either.
 pub fn leave_host_directory() -> Result<()> {
     let meeting = meeting()?;
-    let own = Name::new(b"void", sys::process_id() as u64, sys::thread_id() as u64);
+    let own = Name::new(b"void", own_number()?, sys::thread_id() as u64);
     call(libc::SYS_mkdirat, [meeting, own.address(), 0o111, 0, 0, 0]);
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let opened = call(libc::SYS_openat, [meeting, own.address(), flags as u64, 0, 0, 0]);
