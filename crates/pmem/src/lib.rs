@@ -68,6 +68,9 @@ mod flush;
 mod memory;
 mod region;
 mod token;
+mod tracking;
+#[cfg(test)]
+mod tracking_tests;
 
 #[cfg(feature = "std")]
 mod backing;
@@ -101,6 +104,7 @@ pub use region::{BadOffset, Region, prefetch_for_write};
 pub use token::{
     Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Sealed, Unreachable,
 };
+pub use tracking::{MarkedPage, RaisedCut, Sleeping, Tracking, TrackingHeader};
 #[cfg(feature = "std")]
 pub use truncation::{any_truncated, survive_truncations};
 

@@ -7,6 +7,7 @@ use core::{mem, slice};
 use crate::cell::{Cell32, Cell64, Commit64, Layout, Pm};
 use crate::memory::{Direct, Memory};
 use crate::token::{Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Unreachable};
+use crate::tracking::Tracking;
 use crate::{copy, flush};
 
 /// An offset, length or alignment that does not fit the region: the image is corrupt, or the
@@ -26,6 +27,8 @@ pub struct Region<M: Memory = Direct> {
     memory: M,
     /// Whether lines must leave the cache to be durable.
     flushes: bool,
+    /// Where flushed lines are marked for commits to a disk, if the region has one.
+    tracking: Option<Tracking>,
 }
 
 // SAFETY: everything behind `base` is accessed as atomics or by the block copies of `copy`, which
@@ -60,7 +63,7 @@ impl<M: Memory> Region<M> {
     /// `base` is aligned to a page. Rust references to its bytes in this process exist only through
     /// regions.
     pub const unsafe fn new(base: *mut u8, length: u64, memory: M) -> Self {
-        Region { base, length, memory, flushes: true }
+        Region { base, length, memory, flushes: true, tracking: None }
     }
 
     /// The same region for memory where a flush adds no safety: its pages survive, with the bytes
@@ -69,6 +72,27 @@ impl<M: Memory> Region<M> {
     pub fn without_flushes(mut self) -> Self {
         self.flushes = false;
         self
+    }
+
+    /// The same region, whose flushed lines are marked in a tracking area: see [`Tracking`]. The
+    /// area must belong to a region of this length.
+    pub fn tracked(mut self, tracking: Tracking) -> Result<Self, BadOffset> {
+        tracking.fits(self.length)?;
+        self.tracking = Some(tracking);
+        Ok(self)
+    }
+
+    /// Where flushed lines are marked, if the region is tracked.
+    pub fn tracking(&self) -> Option<&Tracking> {
+        self.tracking.as_ref()
+    }
+
+    /// Marks a range, whose bytes were stored, for the next commit.
+    #[inline(always)]
+    fn mark(&self, offset: u64, length: u64) {
+        if let Some(tracking) = &self.tracking {
+            tracking.mark(offset, length);
+        }
     }
 
     /// Whether lines are flushed: see [`Region::without_flushes`].
@@ -281,6 +305,7 @@ impl<M: Memory> Region<M> {
                 // SAFETY: in bounds, hence mapped.
                 unsafe { flush::flush_lines(self.base.add(offset as usize), length as usize) };
             }
+            self.mark(offset, length);
         } else {
             debug_assert!(false, "flush outside the region");
         }
@@ -298,6 +323,9 @@ impl<M: Memory> Region<M> {
         }
         if M::WATCHED {
             self.memory.fenced();
+        }
+        if let Some(tracking) = &self.tracking {
+            tracking.pass_fence();
         }
         Durable(())
     }
@@ -335,6 +363,7 @@ impl<M: Memory> Region<M> {
         if M::WATCHED {
             self.memory.streamed(offset, bytes);
         }
+        self.mark(offset, length);
         Ok(Flushed(()))
     }
 
@@ -382,6 +411,7 @@ impl<M: Memory> Region<M> {
         // SAFETY: both ranges are in bounds and do not overlap by the checks above; the copy allows
         // concurrent writes.
         unsafe { self.copy(to, self.base.add(from as usize), length as usize) };
+        self.mark(to, length);
         Ok(Flushed(()))
     }
 

@@ -1,0 +1,357 @@
+//! Which lines of a region changed since the last commit to a disk, and the cut that a commit needs.
+//!
+//! A region whose bytes live in memory while a disk holds committed states of it marks each line
+//! that it flushes. A commit drains the marks and copies the lines while programs run. Then it
+//! raises the *cut flag*, drains what was marked meanwhile, and lowers the flag. A thread that
+//! reaches a fence while the flag is up waits.
+//!
+//! The copied lines are a crash state that the order of persistence permits. Let store X be flushed
+//! and fenced before store Y. A thread that stores Y passed the fence after X before the flag rose,
+//! or after the flag fell. In the first case the mark of X precedes the rise, so the last drain
+//! copies X, whether or not it copies Y. In the second case it copies neither, or X alone.
+//!
+//! Invariants
+//! - A mark is a locked instruction after the stores that it stands for. So a drain that clears the
+//!   mark reads these stores, and the check of the flag comes after the mark.
+//! - Clearing goes from the coarse level to the fine one, marking from the fine one to the coarse
+//!   one. So no mark is lost between two levels.
+//! - A drain moves marks to the *pending* map before it clears them. So a commit that fails, or
+//!   whose process dies, loses none: the next one restores them.
+//! - No thread waits for a stopped commit: a thread that waits too long cancels the cut, and the
+//!   commit notices.
+
+use core::ops::ControlFlow;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::region::BadOffset;
+use crate::{BLOCK_BYTES, LINE_BYTES};
+
+/// Bytes before the maps: the header.
+const HEADER_BYTES: u64 = 4096;
+/// The cut flag is up while this bit is set. The bits above it count cuts.
+const UP: u32 = 1;
+/// Checks of the flag before a thread sleeps.
+const SPINS: u32 = 200;
+/// Sleeps of 1 ms before a thread cancels a cut, at first.
+const PATIENCE_MS: u32 = 4;
+/// The most that a commit may ask for.
+const PATIENCE_MS_MAX: u32 = 256;
+
+/// The first page of a tracking area.
+#[repr(C, align(4096))]
+pub struct TrackingHeader {
+    /// The cut flag and a count of cuts.
+    pub(crate) cut: AtomicU32,
+    /// 1: a thread waits for the flag to fall.
+    pub(crate) waiting: AtomicU32,
+    /// Sleeps of 1 ms before a thread cancels a cut.
+    pub(crate) patience_ms: AtomicU32,
+    reserved: AtomicU32,
+    /// Words of the commit's own state; their meaning is the user's.
+    pub words: [AtomicU64; 32],
+}
+
+/// How threads sleep on a word that processes share.
+#[derive(Debug, Clone, Copy)]
+pub struct Sleeping {
+    /// Sleeps while the word has this value, at most that many milliseconds.
+    pub wait: fn(&AtomicU32, u32, u32),
+    /// Wakes all that sleep on the word.
+    pub wake: fn(&AtomicU32),
+}
+
+/// Marks in three levels: a bit per line, a bit per page with marked lines, a bit per 64 pages.
+#[derive(Debug, Clone, Copy)]
+struct MarkMap {
+    pages: *const AtomicU64,
+    groups: *const AtomicU64,
+    tops: *const AtomicU64,
+}
+
+/// Words of each level for a region of that many bytes.
+fn levels(region_bytes: u64) -> [u64; 3] {
+    let pages = region_bytes.div_ceil(BLOCK_BYTES).max(1);
+    let groups = pages.div_ceil(64);
+    [pages, groups, groups.div_ceil(64)]
+}
+
+/// The tracking area of a region, as this process sees it. It lies in memory that all processes of
+/// the region share.
+#[derive(Debug, Clone, Copy)]
+pub struct Tracking {
+    header: *const TrackingHeader,
+    marked: MarkMap,
+    pending: MarkMap,
+    region_bytes: u64,
+    sleeping: Sleeping,
+}
+
+// SAFETY: all memory behind the pointers is accessed as atomics.
+unsafe impl Send for Tracking {}
+// SAFETY: as above.
+unsafe impl Sync for Tracking {}
+
+/// Proof that the cut flag is up, by this thread.
+#[must_use = "the flag is up, and threads wait"]
+#[derive(Debug)]
+pub struct RaisedCut {
+    up: u32,
+}
+
+/// A page with marked lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MarkedPage {
+    /// Bytes from the start of the region.
+    pub offset: u64,
+    /// A bit per line, the lowest one for the first line.
+    pub lines: u64,
+}
+
+impl Tracking {
+    /// Bytes of the tracking area of a region.
+    pub fn area_bytes(region_bytes: u64) -> u64 {
+        let words: u64 = levels(region_bytes).iter().sum();
+        HEADER_BYTES + (2 * words * 8).next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// The view of an area.
+    ///
+    /// # Safety
+    /// [`Tracking::area_bytes`] bytes at `base` are mapped, readable and writable for as long as the
+    /// view and every region with it live. `base` is aligned to a page. Zeros are an empty area.
+    pub unsafe fn new(base: *mut u8, region_bytes: u64, sleeping: Sleeping) -> Tracking {
+        let [pages, groups, tops] = levels(region_bytes).map(|words| words as usize);
+        let map = |first: usize| {
+            // SAFETY: the two maps lie within the area, behind the header.
+            unsafe {
+                let pages_at = base.add(HEADER_BYTES as usize).cast::<AtomicU64>().cast_const().add(first);
+                MarkMap { pages: pages_at, groups: pages_at.add(pages), tops: pages_at.add(pages + groups) }
+            }
+        };
+        Tracking {
+            header: base.cast_const().cast(),
+            marked: map(0),
+            pending: map(pages + groups + tops),
+            region_bytes,
+            sleeping,
+        }
+    }
+
+    /// The header.
+    #[inline(always)]
+    pub fn header(&self) -> &TrackingHeader {
+        // SAFETY: mapped by the contract of `new`; atomics only.
+        unsafe { &*self.header }
+    }
+
+    /// A word of a level.
+    #[inline(always)]
+    fn word(&self, level: *const AtomicU64, index: u64) -> &AtomicU64 {
+        // SAFETY: callers derive the index from an offset within the region, or from a bit of the
+        // level above that `is_within` admits.
+        unsafe { &*level.add(index as usize) }
+    }
+
+    /// Marks the lines of a range, which was stored to. The region checks bounds.
+    #[inline]
+    pub(crate) fn mark(&self, offset: u64, length: u64) {
+        if length == 0 {
+            return;
+        }
+        let (first, last) = (offset / LINE_BYTES, (offset + length - 1) / LINE_BYTES);
+        for page in first / 64..=last / 64 {
+            let from = if page == first / 64 { first % 64 } else { 0 };
+            let to = if page == last / 64 { last % 64 } else { 63 };
+            self.mark_lines(&self.marked, page, u64::MAX << from & u64::MAX >> (63 - to));
+        }
+    }
+
+    #[inline]
+    fn mark_lines(&self, map: &MarkMap, page: u64, lines: u64) {
+        self.word(map.pages, page).fetch_or(lines, SeqCst);
+        for (level, index) in [(map.groups, page), (map.tops, page / 64)] {
+            let (word, bit) = (self.word(level, index / 64), 1 << (index % 64));
+            // Behind the locked instruction above, so the load is not earlier.
+            if word.load(SeqCst) & bit == 0 {
+                word.fetch_or(bit, SeqCst);
+            }
+        }
+    }
+
+    /// At a fence: waits while the flag is up.
+    #[inline(always)]
+    pub(crate) fn pass_fence(&self) {
+        let cut = self.header().cut.load(Relaxed);
+        if cut & UP != 0 {
+            self.wait_for_fall(cut);
+        }
+    }
+
+    #[cold]
+    fn wait_for_fall(&self, seen: u32) {
+        let header = self.header();
+        for _ in 0..SPINS {
+            if header.cut.load(Acquire) != seen {
+                return;
+            }
+            core::hint::spin_loop();
+        }
+        for _ in 0..header.patience_ms.load(Relaxed).clamp(PATIENCE_MS, PATIENCE_MS_MAX) {
+            header.waiting.store(1, SeqCst);
+            (self.sleeping.wait)(&header.cut, seen, 1);
+            if header.cut.load(Acquire) != seen {
+                return;
+            }
+        }
+        // The process that raised it is stopped or dead: go on, and let its commit start anew.
+        if header.cut.compare_exchange(seen, seen.wrapping_add(1), AcqRel, Relaxed).is_ok() {
+            (self.sleeping.wake)(&header.cut);
+        }
+    }
+
+    /// Raises the flag. Only one thread at a time commits; a flag that is up was left by a commit
+    /// that died, and belongs to the caller now.
+    pub fn raise_cut(&self) -> RaisedCut {
+        let cut = &self.header().cut;
+        let mut before = cut.load(Acquire);
+        loop {
+            // A count of its own, so that a cancelled cut is told from this one.
+            let up = before.wrapping_add(2) | UP;
+            match cut.compare_exchange(before, up, SeqCst, Acquire) {
+                Ok(_) => return RaisedCut { up },
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    /// Lowers the flag and wakes the threads that wait. `false`: a thread cancelled the cut, so what
+    /// was copied since is no crash state; the next cut gets more time.
+    pub fn lower_cut(&self, raised: RaisedCut) -> bool {
+        let header = self.header();
+        let is_whole = header.cut.compare_exchange(raised.up, raised.up.wrapping_add(1), AcqRel, Relaxed).is_ok();
+        let patience_ms = header.patience_ms.load(Relaxed).clamp(PATIENCE_MS, PATIENCE_MS_MAX);
+        header.patience_ms.store(if is_whole { PATIENCE_MS } else { patience_ms * 2 }, Relaxed);
+        if header.waiting.swap(0, SeqCst) != 0 {
+            (self.sleeping.wake)(&header.cut);
+        }
+        is_whole
+    }
+
+    /// Moves all marks to the pending map, page by page, and passes each page to `each`, which may
+    /// then copy its lines. Stops early if `each` says so; that page and the rest stay marked.
+    pub fn drain<B>(&self, each: &mut dyn FnMut(MarkedPage) -> ControlFlow<B>) -> ControlFlow<B> {
+        let [pages, groups, tops] = levels(self.region_bytes);
+        for top in 0..tops {
+            let in_top = self.take(self.marked.tops, self.pending.tops, top);
+            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
+                let in_group = self.take(self.marked.groups, self.pending.groups, group);
+                for page in bits(in_group).map(|bit| group * 64 + bit).filter(|&page| page < pages) {
+                    let lines = self.take(self.marked.pages, self.pending.pages, page);
+                    if lines == 0 {
+                        continue;
+                    }
+                    let flow = each(MarkedPage { offset: page * BLOCK_BYTES, lines });
+                    if flow.is_break() {
+                        self.mark_lines(&self.marked, page, lines);
+                        // The levels above were cleared for pages that are still marked.
+                        self.mark_above(in_group, group);
+                        self.mark_tops(in_top, top);
+                        return flow;
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Moves a word of marks to the pending map, which gets them before they are cleared.
+    fn take(&self, marked: *const AtomicU64, pending: *const AtomicU64, index: u64) -> u64 {
+        let found = self.word(marked, index).load(Acquire);
+        if found != 0 {
+            self.word(pending, index).fetch_or(found, SeqCst);
+            self.word(marked, index).fetch_and(!found, SeqCst);
+        }
+        found
+    }
+
+    fn mark_above(&self, in_group: u64, group: u64) {
+        self.word(self.marked.groups, group).fetch_or(in_group, SeqCst);
+    }
+
+    fn mark_tops(&self, in_top: u64, top: u64) {
+        self.word(self.marked.tops, top).fetch_or(in_top, SeqCst);
+    }
+
+    /// Marks anew what an earlier commit drained and did not complete, whether it failed or died.
+    pub fn restore_pending(&self) {
+        let [pages, groups, tops] = levels(self.region_bytes);
+        for top in 0..tops {
+            let in_top = self.word(self.pending.tops, top).load(Acquire);
+            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
+                // A drain that died may have moved the mark of the group and not those of its pages.
+                let drained = self.word(self.pending.groups, group).load(Acquire);
+                for page in bits(drained).map(|bit| group * 64 + bit).filter(|&page| page < pages) {
+                    let lines = self.word(self.pending.pages, page).load(Acquire);
+                    self.word(self.marked.pages, page).fetch_or(lines, SeqCst);
+                }
+                self.mark_above(drained, group);
+            }
+            self.mark_tops(in_top, top);
+        }
+        self.clear_pending();
+    }
+
+    /// Forgets what was drained: it is on the disk.
+    pub fn clear_pending(&self) {
+        let [pages, groups, tops] = levels(self.region_bytes);
+        for top in 0..tops {
+            let in_top = self.word(self.pending.tops, top).load(Acquire);
+            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
+                let in_group = self.word(self.pending.groups, group).load(Acquire);
+                for page in bits(in_group).map(|bit| group * 64 + bit).filter(|&page| page < pages) {
+                    self.word(self.pending.pages, page).store(0, SeqCst);
+                }
+                self.word(self.pending.groups, group).store(0, SeqCst);
+            }
+            self.word(self.pending.tops, top).store(0, SeqCst);
+        }
+    }
+
+    /// Bytes of marked lines: what a power failure would undo. Other threads may change it
+    /// meanwhile.
+    pub fn marked_bytes(&self) -> u64 {
+        let [pages, groups, tops] = levels(self.region_bytes);
+        let mut lines = 0;
+        for top in 0..tops {
+            let in_top = self.word(self.marked.tops, top).load(Relaxed);
+            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
+                let in_group = self.word(self.marked.groups, group).load(Relaxed);
+                let marked = bits(in_group).map(|bit| group * 64 + bit).filter(|&page| page < pages);
+                lines += marked
+                    .map(|page| self.word(self.marked.pages, page).load(Relaxed).count_ones() as u64)
+                    .sum::<u64>();
+            }
+        }
+        lines * LINE_BYTES
+    }
+
+    /// Bytes of the tracked region.
+    pub fn region_bytes(&self) -> u64 {
+        self.region_bytes
+    }
+
+    /// Fails unless the area belongs to a region of that length.
+    pub fn fits(&self, region_bytes: u64) -> Result<(), BadOffset> {
+        if self.region_bytes == region_bytes { Ok(()) } else { Err(BadOffset { offset: 0, length: region_bytes }) }
+    }
+}
+
+/// The numbers of the set bits.
+fn bits(mut word: u64) -> impl Iterator<Item = u64> {
+    core::iter::from_fn(move || {
+        let bit = word.trailing_zeros() as u64;
+        word &= word.wrapping_sub(1);
+        (bit < 64).then_some(bit)
+    })
+}
