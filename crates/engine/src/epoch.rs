@@ -22,6 +22,9 @@ pub(crate) const GRACE_PERIOD_EPOCHS: u64 = 3;
 pub(crate) const FIRST_EPOCH: u64 = 1;
 /// Attempts before the first sleep.
 const SPINS: u32 = 200;
+/// The longest wait for an epoch to pass, in sleeps, of a thread that can go on without it. No call
+/// stays pinned for that long unless its thread is stopped or gets no processor.
+const STALL_MS: u32 = 4;
 
 /// While it lives, nothing that the thread can reach is reused.
 pub(crate) struct Pin<'t, 'f, M: Memory> {
@@ -99,6 +102,48 @@ impl<'f, M: Memory> Thread<'f, M> {
         fence(SeqCst);
         let end = self.fs.header()?.global_epoch.load(SeqCst) + 2;
         self.wait_for_epoch(end)
+    }
+
+    /// As [`Thread::wait_for_grace_period`], for a caller that can go on without it. `false`: a
+    /// pinned thread makes no progress.
+    pub(crate) fn wait_briefly_for_grace_period(&self) -> Result<bool> {
+        fence(SeqCst);
+        let end = self.fs.header()?.global_epoch.load(SeqCst) + 2;
+        self.wait_briefly_for_epoch(end)
+    }
+
+    /// As [`Thread::wait_for_epoch`], for a caller that can go on without it. `false`: a pinned
+    /// thread makes no progress.
+    pub(crate) fn wait_briefly_for_epoch(&self, end: u64) -> Result<bool> {
+        debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
+        let stalled = &self.fs.header()?.stalled_epoch;
+        let nobody_wakes = AtomicU32::new(0);
+        let (mut looks, mut epoch) = (0u32, 0);
+        loop {
+            let known = stalled.load(Relaxed);
+            let now = self.fs.advance_epoch(looks > SPINS || known == self.fs.header()?.global_epoch.load(Relaxed))?;
+            if now >= end {
+                return Ok(true);
+            }
+            // One thread waits for an epoch, not each.
+            if known == now {
+                return Ok(false);
+            }
+            looks = if now == epoch { looks + 1 } else { 0 };
+            epoch = now;
+            match looks {
+                ..=SPINS => spin_loop(),
+                looks if looks <= SPINS + STALL_MS => self.fs.platform.wait(&nobody_wakes, 0, 1),
+                _ => stalled.store(now, Relaxed),
+            }
+        }
+    }
+
+    /// Whether a thread that is pinned in an earlier epoch is known to make no progress.
+    pub(crate) fn is_epoch_stalled(&self) -> Result<bool> {
+        let header = self.fs.header()?;
+        let known = header.stalled_epoch.load(Relaxed);
+        Ok(known != 0 && known == header.global_epoch.load(Relaxed) && self.fs.advance_epoch(true)? == known)
     }
 
     /// Waits until the global epoch is at least `end`.

@@ -46,6 +46,7 @@ mod recycle;
 mod redo;
 #[cfg(test)]
 mod schedule_tests;
+mod spill;
 mod step;
 mod sync;
 #[cfg(test)]

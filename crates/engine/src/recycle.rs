@@ -2,6 +2,8 @@
 //! becomes free.
 //!
 //! Invariants
+//! - While a stopped thread keeps grace periods from ending, the oldest records leave the queue for
+//!   spill pages ([`crate::spill`]), and no thread waits.
 //! - The queue never overflows: an operation that retires calls [`Thread::make_room`] before it
 //!   pins. Inside it then has room for at least 64 records (in fact [`ROOM`]). An operation that
 //!   retires more (the truncation of a file in many pieces) unpins and makes room again between
@@ -167,16 +169,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(done)
     }
 
-    /// After `NoSpace` or `NoInodes`: recycles everything that waits here and in shards without a
-    /// thread, and takes back what those hold. Returns whether a retry is worthwhile. Must not be
+    /// After `NoSpace` or `NoInodes`: recycles what waits here and in shards without a thread, as far
+    /// as grace periods end, and takes back what those hold. Returns whether a retry is worthwhile. Must not be
     /// called pinned.
     pub(crate) fn reclaim_space(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
         self.fs.reap_dead_threads()?;
-        let mut recycled = self.drain()?;
+        let mut recycled = self.drain_briefly()?;
         self.give_back_lines()?;
         self.for_idle_shards(|idle| {
-            recycled += idle.drain()?;
+            recycled += idle.drain_briefly()?;
             idle.give_back_lines()?;
             idle.give_back_inodes()
         })?;
@@ -189,10 +191,22 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn drain(&self) -> Result<usize> {
         let mut done = 0;
         // Terminates: this thread adds nothing meanwhile.
-        while self.queued() > 0 {
+        while self.queued() > 0 || self.slot.spilled.load(Relaxed) != 0 {
             done += self.recycle_or_wait()?;
         }
         Ok(done)
+    }
+
+    /// As [`Thread::drain`], but leaves what a pinned thread that makes no progress may still see.
+    fn drain_briefly(&self) -> Result<usize> {
+        let mut done = 0;
+        loop {
+            let batch = self.recycle_batch(BATCH)?;
+            done += batch;
+            if batch == 0 && (self.queued() == 0 || !self.wait_briefly_for_epoch(self.expiry_of_first())?) {
+                return Ok(done);
+            }
+        }
     }
 
     /// Calls `visit` as the owner of every slot that was used and has no thread now.
@@ -250,18 +264,32 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     #[cold]
     fn make_room_slowly(&self) -> Result<()> {
+        // Nothing is written to an image that is only read.
+        let may_spill = !self.fs.untouched && !self.fs.read_only;
         while self.queued() > RETIRED_MAX as u64 / 2 {
-            self.recycle_or_wait()?;
+            if self.recycle_batch(BATCH)? != 0 {
+                continue;
+            }
+            match may_spill {
+                false => self.wait_for_epoch(self.expiry_of_first())?,
+                true if self.wait_briefly_for_epoch(self.expiry_of_first())? => {}
+                true => self.spill_records()?,
+            }
         }
         Ok(())
+    }
+
+    /// The global epoch from which on the oldest record may be recycled.
+    fn expiry_of_first(&self) -> u64 {
+        let first = self.slot.retired_first.load(Relaxed) as usize % RETIRED_MAX;
+        (self.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS
     }
 
     /// Recycles a batch; if no record is ripe, waits until the oldest one is.
     fn recycle_or_wait(&self) -> Result<usize> {
         let done = self.recycle_batch(BATCH)?;
         if done == 0 && self.queued() > 0 {
-            let first = self.slot.retired_first.load(Relaxed) as usize % RETIRED_MAX;
-            self.wait_for_epoch((self.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS)?;
+            self.wait_for_epoch(self.expiry_of_first())?;
         }
         Ok(done)
     }
@@ -269,6 +297,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Recycles up to `limit` ripe records from the head of the queue under one fence; returns
     /// their number.
     fn recycle_batch(&self, limit: usize) -> Result<usize> {
+        if self.slot.spilled.load(Relaxed) != 0 {
+            self.return_expired()?;
+        }
         let mut batch = [NO_RETIRED_ITEM; BATCH];
         let count = self.collect_expired(&mut batch[..limit])?;
         let batch = &mut batch[..count];
@@ -285,6 +316,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.end_batch(count as u64);
         self.trim_cachelets()?;
         Ok(count)
+    }
+
+    #[cold]
+    fn return_expired(&self) -> Result<()> {
+        let mut now = 0;
+        for _ in 0..GRACE_PERIOD_EPOCHS {
+            now = self.fs.advance_epoch(false)?;
+        }
+        // With nothing else in the queue there is nothing to wait by: the records wait there.
+        let wanted = self.queued() == 0;
+        self.return_spilled(|newest| wanted || now >= (newest >> 8) + GRACE_PERIOD_EPOCHS)
     }
 
     fn recycle_items(&self, batch: &mut [RetiredItem]) -> Result<()> {
@@ -374,29 +416,44 @@ impl<'f, M: Memory> Thread<'f, M> {
         WordChange::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
     }
 
-    /// As the reaper of this slot: whether an object waits in its queue.
+    /// As the reaper of this slot: whether an object waits in its queue or its spill pages.
     pub(crate) fn is_queued(&self, kind: RetiredKind, a: u64) -> bool {
         let first = self.slot.retired_first.load(Relaxed);
-        (0..self.queued().min(RETIRED_MAX as u64))
+        let mut found = (0..self.queued().min(RETIRED_MAX as u64))
             .map(|index| self.item(first, index))
-            .any(|item| item.kind == kind && item.a == a)
+            .any(|item| item.kind == kind && item.a == a);
+        let pages = self.for_spilled(|_, records| {
+            found |= records.iter().any(|[word, of, _]| kind_of(word.load()) == kind && of.load() == a);
+            Ok(())
+        });
+        // In doubt it is: it stays allocated until the next scan.
+        found || pages.is_err()
     }
 
-    /// As the reaper of this slot: marks the blocks that wait in its queue, so that a sweep spares
-    /// them.
+    /// As the reaper of this slot: marks the blocks that wait in its queue and its spill pages, and
+    /// those of the pages, so that a sweep spares them.
     pub(crate) fn mark_queued(&self, owner: u64) -> Result<()> {
         let first = self.slot.retired_first.load(Relaxed);
         for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
-            match item.kind {
-                RetiredKind::Blocks => self.fs.mark_reached(BlockRun { first: item.a, count: item.b }, owner)?,
-                RetiredKind::Body => {
-                    crate::file::mark_body(self.fs, item.a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))?;
-                }
-                RetiredKind::Log => self.for_old_pages(item.a, item.b, |_, run| self.fs.mark_reached(run, owner))?,
-                _ => {}
-            }
+            self.mark_retired(item.kind, (item.a, item.b), owner)?;
         }
-        Ok(())
+        self.for_spilled(|page, records| {
+            self.fs.mark_reached(page, owner)?;
+            records
+                .iter()
+                .try_for_each(|[kind, a, b]| self.mark_retired(kind_of(kind.load()), (a.load(), b.load()), owner))
+        })
+    }
+
+    fn mark_retired(&self, kind: RetiredKind, (a, b): (u64, u64), owner: u64) -> Result<()> {
+        match kind {
+            RetiredKind::Blocks => self.fs.mark_reached(BlockRun { first: a, count: b }, owner),
+            RetiredKind::Body => {
+                crate::file::mark_body(self.fs, a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))
+            }
+            RetiredKind::Log => self.for_old_pages(a, b, |_, run| self.fs.mark_reached(run, owner)),
+            RetiredKind::Inode | RetiredKind::Cachelet | RetiredKind::Dentry => Ok(()),
+        }
     }
 
     /// Collects the records at the head of the queue whose grace period is over.

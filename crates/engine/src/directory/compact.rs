@@ -59,8 +59,8 @@ impl NewChain<'_> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Compacts a directory's log if it has enough holes. Not pinned. A failure (no space) leaves
-    /// the log as it is.
+    /// Compacts a directory's log if it has enough holes. Not pinned. A failure (no space, a
+    /// stopped thread) leaves the log as it is.
     pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
         let worth_it = directory.is_holey() && !directory.is_maintained() && is_worth_it(directory.log_counts());
@@ -87,12 +87,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         // more entries.
         self.recycle(RETIRED_MAX)?;
         match result {
-            Err(Error::NoSpace) => Ok(()),
+            Err(Error::NoSpace | Error::Busy) => Ok(()),
             result => result,
         }
     }
 
     fn compact_maintained(&self, directory: &'f Cachelet) -> Result<()> {
+        // While a stopped thread keeps grace periods from ending, the log stays as it is.
+        if self.is_epoch_stalled()? {
+            return Ok(());
+        }
         let number = directory.number.load(Relaxed);
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let boundary = {
@@ -104,13 +108,16 @@ impl<'f, M: Memory> Thread<'f, M> {
             let first_cookie = self.fs.log_page(tail.page(), number)?.0.first_cookie.load() + LOG_SLOTS;
             self.open_page(directory, tail, first_cookie)?
         };
-        self.wait_for_grace_period()?;
+        if !self.wait_briefly_for_grace_period()? {
+            return Ok(());
+        }
         let old_head = inode.log.load_acquire();
         let copied = self.copy_names(number, old_head, boundary);
         // A name that was not copied carries the timestamp of its removal. Its remover stays pinned
         // until the directory's times, which remain, have that timestamp too.
-        let copied = copied.and_then(|chain| match self.wait_for_grace_period() {
-            Ok(()) => Ok(chain),
+        let copied = copied.and_then(|chain| match self.wait_briefly_for_grace_period() {
+            Ok(true) => Ok(chain),
+            Ok(false) => Err((chain, Error::Busy)),
             Err(error) => Err((chain, error)),
         });
         let mut chain = match copied {

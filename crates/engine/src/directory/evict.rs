@@ -39,6 +39,10 @@ pub(super) struct Logged {
 impl<'f, M: Memory> Thread<'f, M> {
     /// Evicts some directories. Returns whether any was evicted. Not pinned.
     pub(crate) fn evict_some(&self) -> Result<bool> {
+        // No directory can leave while a stopped thread may rely on its names.
+        if self.is_epoch_stalled()? {
+            return Ok(false);
+        }
         let header = self.fs.header()?;
         let _evicting = self.lock(&header.evict_lock, &header.rare_waiters)?;
         let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
@@ -108,6 +112,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             DirectoryState::set(directory, DirectoryState::Evicting);
         }
+        // The lock is not held meanwhile: see `evict_announced`.
+        if !self.wait_briefly_for_grace_period()? {
+            // A reaper may have found meanwhile that it needs a recount.
+            let evicting = |word: u32| {
+                (word & 0xff == DirectoryState::Evicting as u32)
+                    .then_some(word & !0xff | DirectoryState::Indexed as u32)
+            };
+            let _ = directory.directory.fetch_update(AcqRel, Acquire, evicting);
+            self.fs.platform.wake(&directory.directory);
+            return Ok(false);
+        }
         self.evict_announced(directory)?;
         Ok(true)
     }
@@ -141,14 +156,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         // The links may already be right, changed by a thread that died before it set the dirty
         // mark.
         directory.dirty.fetch_or(DIRTY, AcqRel);
+        self.wait_for_grace_period()?;
         self.evict_announced(directory)
     }
 
+    /// Evicts a directory in state `Evicting`, a grace period after that was set. Threads that saw it
+    /// indexed have left; later ones wait for the state to change and index again. The lock is not
+    /// held meanwhile: others may wait for it while pinned, and the grace period waits for them.
     fn evict_announced(&self, directory: &'f Cachelet) -> Result<()> {
-        // Threads that saw it indexed leave; later ones wait for the state to change and index
-        // again. The lock is not held meanwhile: others may wait for it while pinned, and this
-        // waits for them to leave.
-        self.wait_for_grace_period()?;
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written
         // back.

@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 12;
+pub const DRAM_VERSION: u64 = 13;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,8 +135,10 @@ pub struct DramHeader {
     /// The secret part of the name of the directory with the processes' lock file. Only processes
     /// that may map the region know it.
     pub directory_secret: [AtomicU64; 2],
+    /// The global epoch that a thread has waited for to pass, in vain: a pinned thread is stopped.
+    pub stalled_epoch: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 438],
+    pub reserved3: [AtomicU64; 437],
 }
 impl DramHeader {
     /// The image file that the region belongs to.

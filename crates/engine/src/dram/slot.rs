@@ -254,10 +254,12 @@ pub struct ThreadSlot {
     pub retired: [Retired; RETIRED_MAX],
     /// Wholly free groups of blocks that this shard claimed after one that it had filled.
     pub groups_filled: AtomicU64,
+    /// Offset of the newest spill page (`crate::spill`), or zero.
+    pub spilled: AtomicU64,
     /// Zero to the end of the page.
     pub reserved1: [AtomicU64; SLOT_REST],
 }
-const SLOT_REST: usize = 243;
+const SLOT_REST: usize = 242;
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.
 unsafe impl Layout for ThreadSlot {}
