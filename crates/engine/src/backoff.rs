@@ -9,22 +9,25 @@ use pmem::Memory;
 
 /// Consecutive attempts before a waiting thread sleeps between them.
 pub(crate) const SPINS: u32 = 2000;
+/// Sleeps after which a wait is reported: about 5 s.
+const REPORT_SLEEPS: u32 = 5000;
 /// Sleeps between two checks for dead threads.
 const SLEEPS: u32 = 4;
 
 /// Waiting for a state that a live thread will end.
 pub(crate) struct Backoff {
     attempts: u32,
+    sleeps: u32,
 }
 
 impl Backoff {
     pub(crate) fn new() -> Backoff {
-        Backoff { attempts: 0 }
+        Backoff { attempts: 0, sleeps: 0 }
     }
 
     /// A backoff that sleeps from the first attempt on.
     pub(crate) fn after_spinning() -> Backoff {
-        Backoff { attempts: SPINS }
+        Backoff { attempts: SPINS, sleeps: 0 }
     }
 
     /// One failed attempt. Out of line: every call could fail here, but hardly any does.
@@ -58,6 +61,10 @@ impl Backoff {
             fs.reap_dead_threads()?;
         }
         fs.platform.wait(&AtomicU32::new(0), 0, 1);
+        self.sleeps = self.sleeps.saturating_add(1);
+        if self.sleeps == REPORT_SLEEPS {
+            fs.platform.report_wait(None, "is changing this name or file");
+        }
         Ok(())
     }
 }

@@ -8,6 +8,7 @@
 //!   once the global epoch is `e + 3` ([`GRACE_PERIOD_EPOCHS`]). Stamping with the thread's own pin
 //!   and waiting one epoch longer saves each removal a full fence and a load of the shared counter.
 
+use crate::dram::Owner;
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
 use crate::step::dead;
@@ -22,6 +23,8 @@ pub(crate) const GRACE_PERIOD_EPOCHS: u64 = 3;
 pub(crate) const FIRST_EPOCH: u64 = 1;
 /// Attempts before the first sleep.
 const SPINS: u32 = 200;
+/// Sleeps of a thread that cannot, until it reports the wait: about 5 s.
+const REPORT_SLEEPS: u32 = 5000;
 /// The longest wait for an epoch to pass, in sleeps, of a thread that can go on without it. No call
 /// stays pinned for that long unless its thread is stopped or gets no processor.
 const STALL_MS: u32 = 4;
@@ -67,6 +70,20 @@ impl<M: Memory> Fs<M> {
             Ok(_) => epoch + 1,
             Err(now) => now,
         })
+    }
+}
+
+impl<M: Memory> Fs<M> {
+    /// The owner of the slot that was pinned in the earliest epoch, if any is.
+    fn oldest_pinned(&self) -> Result<Option<Owner>> {
+        let mut oldest = (u64::MAX, None);
+        for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
+            let pinned = self.dram.slot(index)?.pinned.load(Acquire);
+            if pinned != 0 && pinned < oldest.0 {
+                oldest = (pinned, self.slot_owner(index)?);
+            }
+        }
+        Ok(oldest.1)
     }
 }
 
@@ -157,6 +174,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                 spin_loop();
             } else {
                 self.fs.platform.wait(&nobody_wakes, 0, 1);
+            }
+            if looks == SPINS + REPORT_SLEEPS {
+                self.fs.platform.report_wait(self.fs.oldest_pinned()?, "is inside a call");
             }
         }
         Ok(())

@@ -12,8 +12,9 @@
 //!   and a sleeper misses its wake. So a sleep is always bounded ([`SLEEP_MS`]), and the sleeper
 //!   checks again.
 
+use crate::dram::{Bucket, Cachelet, DramHeader, Group, SlabState};
 use crate::error::Result;
-use crate::fs::Thread;
+use crate::fs::{Fs, Thread};
 use crate::platform::Platform;
 use crate::step::{dead, step};
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
@@ -24,6 +25,32 @@ use pmem::Memory;
 const SPINS: u32 = 100;
 /// The longest sleep: the delay until a missed wake or the death of an owner is noticed.
 const SLEEP_MS: u32 = 4;
+
+/// Sleeps after which a waiter reports for which thread it waits: about 5 s.
+const REPORT_SLEEPS: u32 = 5000 / SLEEP_MS;
+
+impl<M: Memory> Fs<M> {
+    /// What the owner of a lock is doing, for messages.
+    #[cold]
+    fn lock_reason(&self, word: &AtomicU32) -> &'static str {
+        let (layout, offset) = (&self.dram.layout, self.dram.region().offset_of(word));
+        let is_in = |area: u64, count: u64, size: usize| (area..area + count * size as u64).contains(&offset);
+        let header = core::mem::offset_of!(DramHeader, overflow_lock) as u64;
+        let named = [
+            (
+                is_in(layout.cachelets, layout.cachelets_max, size_of::<Cachelet>()),
+                "is changing this file or directory",
+            ),
+            (is_in(layout.buckets, layout.buckets_max, size_of::<Bucket>()), "is making or removing this name"),
+            (is_in(layout.groups, layout.groups_count, size_of::<Group>()), "is allocating blocks"),
+            (is_in(layout.slabs, self.geometry.blocks, size_of::<SlabState>()), "is allocating directory entries"),
+            (offset == header, "is extending the index of names"),
+            (offset == core::mem::offset_of!(DramHeader, directory_move_lock) as u64, "is moving a directory"),
+            (offset == core::mem::offset_of!(DramHeader, evict_lock) as u64, "is evicting directories from memory"),
+        ];
+        named.into_iter().find_map(|(is, reason)| is.then_some(reason)).unwrap_or("is allocating inodes")
+    }
+}
 
 /// A held lock. Dropping it releases it with a plain store, and wakes only if a thread sleeps.
 pub(crate) struct LockGuard<'f> {
@@ -82,6 +109,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     #[cold]
     fn lock_slowly(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
+        let mut sleeps = 0u32;
         loop {
             let owner = word.load(Relaxed);
             debug_assert!(owner != self.ticket(), "taken twice by one thread");
@@ -90,6 +118,11 @@ impl<'f, M: Memory> Thread<'f, M> {
                 self.fs.platform.wait(word, owner, SLEEP_MS);
                 if word.load(Relaxed) == owner {
                     self.fs.reap_if_dead(owner - 1)?;
+                    sleeps = sleeps.saturating_add(1);
+                    if sleeps == REPORT_SLEEPS {
+                        let reason = self.fs.lock_reason(word);
+                        self.fs.platform.report_wait(self.fs.slot_owner(owner - 1)?, reason);
+                    }
                 }
             }
             if let Some(held) = self.try_lock(word, waiters) {

@@ -1,6 +1,7 @@
 //! Services that the engine needs from the operating system: time, sleeping, and the liveness of
 //! threads and processes.
 
+use crate::dram::Owner;
 use crate::sync::AtomicU32;
 
 /// Services of the process that hosts the engine. All must be callable inside a signal handler: no
@@ -38,6 +39,9 @@ pub trait Platform: Sync {
     fn renew_description(&self, _description: i32) -> bool {
         true
     }
+    /// Reports, once per long wait, that the calling thread waits for another one. Without an owner
+    /// it is not known which. `reason` completes "which ...".
+    fn report_wait(&self, _owner: Option<Owner>, _reason: &str) {}
     /// A number that cannot be predicted.
     fn random(&self) -> u64;
     /// Provides huge pages for the mapped memory at `address`, a multiple of 2 MiB as is `length`,

@@ -169,9 +169,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(done)
     }
 
-    /// After `NoSpace` or `NoInodes`: recycles what waits here and in shards without a thread, as far
-    /// as grace periods end, and takes back what those hold. Returns whether a retry is worthwhile. Must not be
-    /// called pinned.
+    /// After `NoSpace` or `NoInodes`: recycles what waits here and in shards without a thread, as
+    /// far as grace periods end, and takes back what those hold. Returns whether a retry is
+    /// worthwhile. Must not be called pinned.
     pub(crate) fn reclaim_space(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
         self.fs.reap_dead_threads()?;

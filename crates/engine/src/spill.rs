@@ -17,7 +17,7 @@ use crate::dram::RETIRED_MAX;
 use crate::error::Result;
 use crate::fs::Thread;
 use crate::redo::WordChange;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use pmem::{BLOCK_BYTES, Cell64, Layout, Memory, Pm};
 
 /// Records of a page.

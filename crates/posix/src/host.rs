@@ -9,7 +9,8 @@ use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::AtomicU32;
 use engine::Platform;
-use engine::dram::HUGE_PAGE_BYTES;
+use engine::dram::{HUGE_PAGE_BYTES, Owner};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, FromRawFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
@@ -148,6 +149,22 @@ impl Platform for LinuxPlatform {
         rustix::io::dup3(&fresh, &mut place, flags).is_ok()
     }
 
+    fn report_wait(&self, owner: Option<Owner>, reason: &str) {
+        let mut text = Line::<256> { bytes: [0; 256], length: 0 };
+        // A cut line is still written.
+        let _ = write_wait(&mut text, owner, reason);
+        let bytes = &text.bytes[..text.length];
+        // Neither a full pipe nor one without a reader may end in a second wait or a signal.
+        // SAFETY: the descriptor is not closed by this function.
+        let stderr = unsafe { BorrowedFd::borrow_raw(2) };
+        let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
+        if rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(1)
+            && polled[0].revents() == PollFlags::OUT
+        {
+            let _ = rustix::io::write(stderr, bytes);
+        }
+    }
+
     fn random(&self) -> u64 {
         let mut bytes = [0u8; 8];
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
@@ -168,13 +185,13 @@ impl Platform for LinuxPlatform {
     }
 }
 
-/// A short path in a buffer on the stack.
-struct ProcPath {
-    bytes: [u8; 64],
+/// A short text in a buffer on the stack.
+struct Line<const BYTES: usize> {
+    bytes: [u8; BYTES],
     length: usize,
 }
 
-impl Write for ProcPath {
+impl<const BYTES: usize> Write for Line<BYTES> {
     fn write_str(&mut self, text: &str) -> core::fmt::Result {
         // The last byte stays zero as terminator.
         let room = self.bytes.len() - 1;
@@ -188,14 +205,76 @@ impl Write for ProcPath {
     }
 }
 
+/// Writes the line of [`Platform::report_wait`].
+fn write_wait(text: &mut impl Write, owner: Option<Owner>, reason: &str) -> core::fmt::Result {
+    text.write_str("directfs: waiting for ")?;
+    let mut state = None;
+    match owner {
+        None => text.write_str("another thread")?,
+        Some(owner) => {
+            let mut stat = [0u8; 512];
+            let length = match is_neighbour(owner.thread) {
+                true => read_proc(format_args!("/proc/{}/stat", owner.thread), &mut stat).unwrap_or(0),
+                false => 0,
+            };
+            state = parse_state(&stat[..length]);
+            match parse_command(&stat[..length]) {
+                Some(command) => write!(text, "process {} ({command})", owner.thread)?,
+                // In another PID namespace, or of another user.
+                None => write!(text, "a process that is not visible here (process number {})", owner.process)?,
+            }
+        }
+    }
+    write!(text, ", which {reason}")?;
+    text.write_str(match state {
+        Some(b'T') => " and is stopped; continue it (kill -CONT) or end it\n",
+        Some(b't') => " and is stopped by a debugger; continue it or end it\n",
+        _ => " and makes no progress; if it is stopped or frozen, continue it or end it\n",
+    })
+}
+
+/// Whether a thread of this PID namespace uses an image. The thread ids of other namespaces may be
+/// those of any process here.
+fn is_neighbour(thread_id: u32) -> bool {
+    let mut path = Line::<64> { bytes: [0; 64], length: 0 };
+    if write!(path, "/proc/{thread_id}/maps").is_err() {
+        return false;
+    }
+    let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) else { return false };
+    let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let mut text = [0u8; 4096];
+    while let Ok(length @ 1..) = rustix::io::read(&file, &mut text) {
+        // The kernel returns whole lines.
+        if text[..length].windows(REGION_NAME.len()).any(|part| part == REGION_NAME) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Part of the path of a region, as the kernel lists it among a process's mappings.
+const REGION_NAME: &[u8] = b"/directfs-";
+
+/// Reads the beginning of a file of /proc.
+fn read_proc(path: core::fmt::Arguments<'_>, into: &mut [u8]) -> Option<usize> {
+    let mut text = Line::<64> { bytes: [0; 64], length: 0 };
+    text.write_fmt(path).ok()?;
+    let path = CStr::from_bytes_until_nul(&text.bytes).ok()?;
+    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    rustix::io::read(&file, into).ok()
+}
+
+/// The command of a line of /proc/PID/stat.
+fn parse_command(text: &[u8]) -> Option<&str> {
+    let begin = text.iter().position(|&byte| byte == b'(')? + 1;
+    let end = text.iter().rposition(|&byte| byte == b')')?;
+    core::str::from_utf8(text.get(begin..end)?).ok()
+}
+
 /// The state of a thread of this process, if /proc belongs to this pid namespace.
 fn thread_state(thread_id: u32) -> Option<u8> {
-    let mut path = ProcPath { bytes: [0; 64], length: 0 };
-    write!(path, "/proc/self/task/{thread_id}/stat").ok()?;
-    let path = CStr::from_bytes_until_nul(&path.bytes).ok()?;
-    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut text = [0u8; 512];
-    let length = rustix::io::read(&file, &mut text).ok()?;
+    let length = read_proc(format_args!("/proc/self/task/{thread_id}/stat"), &mut text)?;
     parse_state(&text[..length])
 }
 

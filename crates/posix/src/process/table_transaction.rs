@@ -33,6 +33,7 @@ use crate::errno::{Errno, Result};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use core::sync::atomic::{AtomicU32, AtomicU64};
+use engine::dram::Owner;
 use engine::{Node, Thread};
 use pmem::Memory;
 
@@ -40,6 +41,9 @@ use pmem::Memory;
 const SPINS: u32 = 300;
 /// Longest sleep, and so the delay until a missed wake-up or a death is noticed.
 const SLEEP_MS: u32 = 5;
+
+/// Sleeps after which a waiter reports for which process it waits: about 5 s.
+const REPORT_SLEEPS: u32 = 5000 / SLEEP_MS;
 
 /// Steps of a transaction. Recovery rolls back the first ones and completes the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -265,7 +269,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Takes a lock in the tables for `ticket`. If the owner died, recovers its transaction.
     pub(super) fn lock(&self, thread: &Thread<'f, M>, word: &AtomicU32, waiters: &AtomicU32, ticket: u32) {
-        let mut looks = 0;
+        let (mut looks, mut sleeps) = (0, 0);
         loop {
             let owner = word.load(Relaxed);
             if owner == 0 && word.compare_exchange(0, ticket, Acquire, Relaxed).is_ok() {
@@ -282,9 +286,21 @@ impl<'f, M: Memory> Processes<'f, M> {
                 if word.load(Relaxed) == owner && owner != ticket {
                     // The result shows in the word.
                     let _ = self.reap_if_dead(thread, owner - 1);
+                    sleeps += 1;
+                    if sleeps == REPORT_SLEEPS {
+                        self.report_wait(owner - 1);
+                    }
                 }
             }
         }
+    }
+
+    /// Reports that this thread waits for the process of a slot.
+    #[cold]
+    fn report_wait(&self, index: u32) {
+        let Ok(slot) = self.tables.slot(index) else { return };
+        let owner = Owner { process: slot.number(), thread: slot.process_id.load(Relaxed) };
+        self.platform().report_wait(Some(owner), "is opening, closing or locking a file that both use");
     }
 
     #[inline]
