@@ -30,6 +30,7 @@ mod epoch;
 mod error;
 mod file;
 pub mod format;
+mod free_list;
 mod fs;
 mod liveness;
 mod lock;

@@ -26,6 +26,29 @@ const SPINS: u32 = 100;
 /// The longest sleep: the delay until a missed wake or the death of an owner is noticed.
 const SLEEP_MS: u32 = 4;
 
+/// How long a thread waits for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// For one sleep: the thread can go another way at once.
+    Brief,
+    /// For about a second: the other way is an error.
+    Long,
+    /// Until it has the lock.
+    Endless,
+}
+
+impl Patience {
+    fn sleeps(self) -> u32 {
+        match self {
+            Patience::Brief => 1,
+            Patience::Long => 1000 / SLEEP_MS,
+            Patience::Endless => u32::MAX,
+        }
+    }
+}
+
+/// In `waiters`: a thread has found that the owner makes no progress. The release clears it.
+const STALLED: u32 = 2;
 /// Sleeps after which a waiter reports for which thread it waits: about 5 s.
 const REPORT_SLEEPS: u32 = 5000 / SLEEP_MS;
 
@@ -35,7 +58,6 @@ impl<M: Memory> Fs<M> {
     fn lock_reason(&self, word: &AtomicU32) -> &'static str {
         let (layout, offset) = (&self.dram.layout, self.dram.region().offset_of(word));
         let is_in = |area: u64, count: u64, size: usize| (area..area + count * size as u64).contains(&offset);
-        let header = core::mem::offset_of!(DramHeader, overflow_lock) as u64;
         let named = [
             (
                 is_in(layout.cachelets, layout.cachelets_max, size_of::<Cachelet>()),
@@ -44,7 +66,6 @@ impl<M: Memory> Fs<M> {
             (is_in(layout.buckets, layout.buckets_max, size_of::<Bucket>()), "is making or removing this name"),
             (is_in(layout.groups, layout.groups_count, size_of::<Group>()), "is allocating blocks"),
             (is_in(layout.slabs, self.geometry.blocks, size_of::<SlabState>()), "is allocating directory entries"),
-            (offset == header, "is extending the index of names"),
             (offset == core::mem::offset_of!(DramHeader, directory_move_lock) as u64, "is moving a directory"),
             (offset == core::mem::offset_of!(DramHeader, evict_lock) as u64, "is evicting directories from memory"),
         ];
@@ -86,7 +107,34 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             spin_loop();
         }
-        self.lock_slowly(word, waiters)
+        loop {
+            if let Some(held) = self.lock_slowly(word, waiters, Patience::Endless)? {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// As [`Thread::lock`], for a caller that can go another way. `None`: the owner keeps the lock
+    /// for longer than a thread does that is not stopped.
+    pub(crate) fn lock_with(
+        &self,
+        patience: Patience,
+        word: &'f AtomicU32,
+        waiters: &'f AtomicU32,
+    ) -> Result<Option<LockGuard<'f>>> {
+        for _ in 0..SPINS {
+            if let Some(held) = self.try_lock(word, waiters) {
+                return Ok(Some(held));
+            }
+            spin_loop();
+        }
+        self.lock_slowly(word, waiters, patience)
+    }
+
+    /// As [`Thread::lock_with`], with little patience.
+    #[inline]
+    pub(crate) fn lock_briefly(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<Option<LockGuard<'f>>> {
+        self.lock_with(Patience::Brief, word, waiters)
     }
 
     /// Takes a lock if it is free.
@@ -108,17 +156,31 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     #[cold]
-    fn lock_slowly(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
+    fn lock_slowly(
+        &self,
+        word: &'f AtomicU32,
+        waiters: &'f AtomicU32,
+        patience: Patience,
+    ) -> Result<Option<LockGuard<'f>>> {
         let mut sleeps = 0u32;
         loop {
             let owner = word.load(Relaxed);
             debug_assert!(owner != self.ticket(), "taken twice by one thread");
             if owner != 0 {
-                waiters.store(1, Release);
-                self.fs.platform.wait(word, owner, SLEEP_MS);
-                if word.load(Relaxed) == owner {
-                    self.fs.reap_if_dead(owner - 1)?;
+                let stalled = waiters.load(Relaxed) == STALLED;
+                if !stalled {
+                    waiters.store(1, Release);
+                }
+                // One thread waits for a stopped owner, not each.
+                if !(patience == Patience::Brief && stalled) {
+                    self.fs.platform.wait(word, owner, SLEEP_MS);
+                }
+                if word.load(Relaxed) == owner && !self.fs.reap_if_dead(owner - 1)? {
                     sleeps = sleeps.saturating_add(1);
+                    if sleeps >= patience.sleeps() {
+                        waiters.store(STALLED, Release);
+                        return Ok(None);
+                    }
                     if sleeps == REPORT_SLEEPS {
                         let reason = self.fs.lock_reason(word);
                         self.fs.platform.report_wait(self.fs.slot_owner(owner - 1)?, reason);
@@ -129,7 +191,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 // Others may still sleep, and the releaser cleared the mark when it woke this
                 // thread.
                 waiters.store(1, Relaxed);
-                return Ok(held);
+                return Ok(Some(held));
             }
         }
     }

@@ -185,15 +185,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         let groups = (layout.groups, layout.groups_count, size_of::<Group>() as u64, 0);
         let lock = core::mem::offset_of!(SlabState, lock) as u64;
         let slabs = (layout.slabs, self.fs.geometry.blocks, size_of::<SlabState>() as u64, lock);
-        let single = [&header.inodes_lock, &header.cachelets_lock, &header.overflow_lock];
         for record in &self.slot.held {
             let group = self.locked_element(record, groups)?;
             if let Some(index) = group {
                 self.fs.recount_group(index)?;
             }
             let offset = record.load(Relaxed);
-            let is_single = single.iter().any(|word| self.fs.dram.region().offset_of(*word) == offset);
-            if group.is_some() || is_single || self.locked_element(record, slabs)?.is_some() {
+            let is_map = header.inode_map.iter().any(|part| self.fs.dram.region().offset_of(&part.lock) == offset);
+            if group.is_some() || is_map || self.locked_element(record, slabs)?.is_some() {
                 self.release_one(record);
             }
         }

@@ -247,7 +247,7 @@ pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
     for index in 0..header.slots_high.load(Relaxed) as u32 {
         note_list(fs.dram().slot(index).expect("a slot").cachelet_list.load(Relaxed));
     }
-    let mut batch = header.cachelets_free.load(Relaxed) as u32;
+    let mut batch = crate::free_list::FreeList(&header.cachelets_free).first();
     while batch != 0 {
         note_list(batch);
         batch = fs.dram().cachelet(batch).expect("a cachelet").mapped.load(Relaxed);

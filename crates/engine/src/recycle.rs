@@ -109,6 +109,8 @@ fn kind_of(word: u64) -> RetiredKind {
         4 => RetiredKind::Dentry,
         5 => RetiredKind::Body,
         6 => RetiredKind::Log,
+        7 => RetiredKind::Numbers,
+        8 => RetiredKind::Lines,
         // Only this crate writes the queue. Index zero is no cachelet, so an unknown word has no
         // effect.
         _ => RetiredKind::Cachelet,
@@ -133,6 +135,25 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.retired_blocks.store(blocks, Relaxed);
         step();
         self.slot.retired_end.store(end + 1, Release);
+    }
+
+    /// As [`Thread::retire`], for what a lock that a stopped thread holds keeps from being freed.
+    /// `with` records it together with the new record. If there is no room, it stays allocated until
+    /// the next scan.
+    #[cold]
+    pub(crate) fn retire_together(&self, kind: RetiredKind, (a, b): (u64, u64), with: WordChange<'_>) -> Result<()> {
+        let end = self.slot.retired_end.load(Relaxed);
+        if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
+            self.change_together([with]);
+            self.mark_unclean();
+            return Ok(());
+        }
+        let record = &self.slot.retired[end as usize % RETIRED_MAX];
+        record.kind.store(kind as u64 | self.retirement_epoch() << 8, Relaxed);
+        record.a.store(a, Relaxed);
+        record.b.store(b, Relaxed);
+        self.change_together([WordChange::Wide(&self.slot.retired_end, end + 1), with]);
+        Ok(())
     }
 
     /// Makes room for the records of an operation that retires. Called before it, not pinned.
@@ -173,7 +194,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// far as grace periods end, and takes back what those hold. Returns whether a retry is
     /// worthwhile. Must not be called pinned.
     pub(crate) fn reclaim_space(&self) -> Result<bool> {
-        let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
+        let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used());
         self.fs.reap_dead_threads()?;
         let mut recycled = self.drain_briefly()?;
         self.give_back_lines()?;
@@ -182,7 +203,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             idle.give_back_lines()?;
             idle.give_back_inodes()
         })?;
-        let after = (self.fs.blocks_free()?, self.fs.header()?.inodes_used.load(Relaxed));
+        let after = (self.fs.blocks_free()?, self.fs.header()?.inodes_used());
         Ok(recycled > 0 || after.0 > before.0 || after.1 < before.1)
     }
 
@@ -200,13 +221,19 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// As [`Thread::drain`], but leaves what a pinned thread that makes no progress may still see.
     fn drain_briefly(&self) -> Result<usize> {
         let mut done = 0;
-        loop {
+        let mut end = self.slot.retired_end.load(Relaxed);
+        // Records that a stopped thread keeps from being freed return to the end of the queue.
+        while self.slot.retired_first.load(Relaxed) < end || self.slot.spilled.load(Relaxed) != 0 {
+            let spilled = self.slot.spilled.load(Relaxed);
             let batch = self.recycle_batch(BATCH)?;
             done += batch;
-            if batch == 0 && (self.queued() == 0 || !self.wait_briefly_for_epoch(self.expiry_of_first())?) {
-                return Ok(done);
+            if self.slot.spilled.load(Relaxed) != spilled {
+                end = self.slot.retired_end.load(Relaxed);
+            } else if batch == 0 && !self.wait_briefly_for_epoch(self.expiry_of_first())? {
+                break;
             }
         }
+        Ok(done)
     }
 
     /// Calls `visit` as the owner of every slot that was used and has no thread now.
@@ -242,7 +269,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             RetiredKind::Blocks => b,
             RetiredKind::Body => HEAVY_BLOCKS as u64,
-            RetiredKind::Cachelet | RetiredKind::Dentry | RetiredKind::Log => 0,
+            RetiredKind::Cachelet
+            | RetiredKind::Dentry
+            | RetiredKind::Log
+            | RetiredKind::Numbers
+            | RetiredKind::Lines => 0,
         };
         blocks.min(HEAVY_BLOCKS as u64) as u32
     }
@@ -266,8 +297,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn make_room_slowly(&self) -> Result<()> {
         // Nothing is written to an image that is only read.
         let may_spill = !self.fs.untouched && !self.fs.read_only;
+        // Records that a stopped thread keeps from being freed return to the end of the queue.
+        let end = self.slot.retired_end.load(Relaxed);
         while self.queued() > RETIRED_MAX as u64 / 2 {
-            if self.recycle_batch(BATCH)? != 0 {
+            if self.slot.retired_first.load(Relaxed) < end && self.recycle_batch(BATCH)? != 0 {
                 continue;
             }
             match may_spill {
@@ -452,7 +485,11 @@ impl<'f, M: Memory> Thread<'f, M> {
                 crate::file::mark_body(self.fs, a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))
             }
             RetiredKind::Log => self.for_old_pages(a, b, |_, run| self.fs.mark_reached(run, owner)),
-            RetiredKind::Inode | RetiredKind::Cachelet | RetiredKind::Dentry => Ok(()),
+            RetiredKind::Inode
+            | RetiredKind::Cachelet
+            | RetiredKind::Dentry
+            | RetiredKind::Numbers
+            | RetiredKind::Lines => Ok(()),
         }
     }
 
@@ -489,9 +526,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         match item.kind {
             RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
             RetiredKind::Dentry => self.erase_dentry(item),
-            RetiredKind::Blocks | RetiredKind::Cachelet | RetiredKind::Body | RetiredKind::Log => {
-                (0, Flushed::nothing())
-            }
+            RetiredKind::Blocks
+            | RetiredKind::Cachelet
+            | RetiredKind::Body
+            | RetiredKind::Log
+            | RetiredKind::Numbers
+            | RetiredKind::Lines => (0, Flushed::nothing()),
         }
     }
 
@@ -552,6 +592,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
             RetiredKind::Body => crate::file::free_body(self, item.a),
             RetiredKind::Log => self.free_old_log(item),
+            RetiredKind::Numbers => self.free_inodes(item.a, item.b, self.done(1 << item.index)),
+            RetiredKind::Lines => self.free_line_mask(item.a, item.b, self.done(1 << item.index)),
             RetiredKind::Cachelet if item.a != 0 => self.relist_cachelet(item, item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
             RetiredKind::Inode if item.is_inode() => self.free_all_but_number(item),
@@ -595,14 +637,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         if lines == 0 { Ok(()) } else { self.free_line_mask(slab, lines, self.done(line_records)) }
     }
 
-    /// Frees the numbers of a batch's inodes, those of one word of the map together. The map, which
-    /// all threads share, is locked once.
+    /// Frees the numbers of a batch's inodes, those of one word of the map together.
     fn free_numbers(&self, batch: &[RetiredItem]) -> Result<()> {
         let mut inodes = batch.iter().filter(|item| item.is_inode()).peekable();
-        if inodes.peek().is_none() {
-            return Ok(());
-        }
-        let map = self.hold_inode_map()?;
         let mut result = Ok(());
         while let Some(first) = inodes.next() {
             let word = first.a / 64;
@@ -611,7 +648,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 bits |= 1 << (item.a % 64);
                 records |= 1 << item.index;
             }
-            result = result.and(map.free(word, bits, self.done(records)));
+            result = result.and(self.free_inodes(word, bits, self.done(records)));
         }
         result
     }

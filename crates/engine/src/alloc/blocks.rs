@@ -18,10 +18,12 @@
 //!   inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue.
 //!   So if that thread is dead, the block is free ([`Thread::sweep_blocks`]).
 
-use crate::dram::{GROUP_BLOCKS, Group};
+use crate::dram::{GROUP_BLOCKS, Group, RetiredKind};
 use crate::error::{Error, Result};
 use crate::file::Blocks;
 use crate::fs::{Fs, Thread};
+use crate::lock::Patience;
+use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Allocation, BLOCK_BYTES, BadOffset, Layout, Memory, Unreachable};
@@ -290,12 +292,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         // Then any free block, in any group.
         let own = self.slot.group.load(Relaxed).max(1) - 1;
-        for step in 0..groups {
-            let group = (own + step) % groups;
-            if self.fs.dram.group(group)?.free.load(Acquire) != 0
-                && let Some(run) = self.allocate_in(group, 0, wanted, 1)?
-            {
-                return Ok(run);
+        for patience in [Patience::Brief, Patience::Long] {
+            for step in 0..groups {
+                let group = (own + step) % groups;
+                if self.fs.dram.group(group)?.free.load(Acquire) != 0
+                    && let Some(run) = self.allocate_in(group, 0, (wanted, 1), patience)?
+                {
+                    return Ok(run);
+                }
             }
         }
         Err(Error::NoSpace)
@@ -322,7 +326,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         for group in 0..self.fs.dram.layout.groups_count {
             if self.fs.dram.group(group)?.free.load(Acquire) as u64 >= count
-                && let Some(run) = self.allocate_in(group, 0, count, count)?
+                && let Some(run) = self.allocate_in(group, 0, (count, count), Patience::Brief)?
             {
                 return Ok(run);
             }
@@ -352,12 +356,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let Some(group) = self.slot.group.load(Relaxed).checked_sub(1) else { return Ok(None) };
         let hint = self.slot.block_hint.load(Relaxed);
         let hint = if hint / GROUP_BLOCKS == group { hint % GROUP_BLOCKS } else { 0 };
-        self.allocate_in(group, hint, wanted, least)
+        self.allocate_in(group, hint, (wanted, least), Patience::Brief)
     }
 
     fn free_in_group(&self, run: BlockRun) -> Result<()> {
         let group = self.fs.dram.group(run.first / GROUP_BLOCKS)?;
-        let _held = self.lock(&group.lock, &group.waiters)?;
+        let Some(_held) = self.lock_briefly(&group.lock, &group.waiters)? else {
+            // A stopped thread holds the group: the blocks wait in the queue.
+            self.fs.mark_owner(run, owned_by_slot(self.ticket()))?;
+            step();
+            return self.retire_together(RetiredKind::Blocks, (run.first, run.count), WordChange::Nothing);
+        };
         let (mut freed, mut twice) = (0, false);
         for (index, mask) in pieces(run) {
             let word = self.fs.dram.block_word(index)?;
@@ -384,9 +393,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Between `least` and `wanted` blocks of one group, or none.
-    fn allocate_in(&self, index: u64, hint: u64, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
+    fn allocate_in(
+        &self,
+        index: u64,
+        hint: u64,
+        (wanted, least): (u64, u64),
+        patience: Patience,
+    ) -> Result<Option<BlockRun>> {
         let group: &Group = self.fs.dram.group(index)?;
-        let _held = self.lock(&group.lock, &group.waiters)?;
+        // While a stopped thread holds the group, others have blocks.
+        let Some(_held) = self.lock_with(patience, &group.lock, &group.waiters)? else { return Ok(None) };
         let Some((at, count)) = self.fs.free_map(index)?.run(hint, wanted) else { return Ok(None) };
         if count < least {
             return Ok(None);

@@ -7,15 +7,15 @@
 //! Invariants
 //! - A free cachelet has the number zero, and is linked by `next`. The first one of a batch on the
 //!   shared list holds the first one of the next batch in `mapped` and the batch's length in
-//!   `device`. The shared list and the bump change under a lock.
+//!   `device`. The shared list and the bump have no lock.
 //! - Index 0 is never handed out and ends every list.
 
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
+use crate::free_list::FreeList;
 use crate::fs::Thread;
-use crate::redo::WordChange;
 use crate::step::step;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::Memory;
 
 /// Cachelets that a shard takes at a time from the unused ones.
@@ -131,8 +131,6 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Moves the first `count` cachelets of the shard's list to the shared one.
     fn give_batch(&self, count: u32) -> Result<()> {
-        let header = self.fs.header()?;
-        let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
         let first = self.slot.cachelet_list.load(Relaxed);
         let mut last = self.fs.dram.cachelet(first)?;
         for _ in 1..count {
@@ -140,36 +138,28 @@ impl<M: Memory> Thread<'_, M> {
         }
         let rest = last.next.load(Relaxed);
         let head = self.fs.dram.cachelet(first)?;
-        let others = header.cachelets_free.load(Relaxed) as u32;
         let left = self.slot.cachelets_count.load(Relaxed) - count;
-        self.change_together([
-            WordChange::Narrow(&head.device, count),
-            WordChange::Narrow(&head.mapped, others),
-            WordChange::Narrow(&self.slot.cachelet_list, rest),
-            WordChange::Narrow(&self.slot.cachelets_count, left),
-            WordChange::Narrow(&last.next, 0),
-            WordChange::Wide(&header.cachelets_free, first as u64),
-        ]);
+        let shared = FreeList(&self.fs.header()?.cachelets_free);
+        step();
+        // No step in between: see `FreeList`.
+        self.slot.cachelet_list.store(rest, Release);
+        self.slot.cachelets_count.store(left, Relaxed);
+        last.next.store(0, Relaxed);
+        head.device.store(count, Relaxed);
+        shared.push(first, &head.mapped);
+        step();
         Ok(())
     }
 
     /// Takes a batch of the shared list. Returns whether there was one. The shard's list is empty.
     fn take_batch(&self) -> Result<bool> {
-        let header = self.fs.header()?;
-        if header.cachelets_free.load(Relaxed) == 0 {
-            return Ok(false);
-        }
-        let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
-        let first = header.cachelets_free.load(Relaxed) as u32;
-        if first == 0 {
-            return Ok(false);
-        }
-        let head = self.fs.dram.cachelet(first)?;
-        self.change_together([
-            WordChange::Wide(&header.cachelets_free, head.mapped.load(Relaxed) as u64),
-            WordChange::Narrow(&self.slot.cachelet_list, first),
-            WordChange::Narrow(&self.slot.cachelets_count, head.device.load(Relaxed)),
-        ]);
+        let shared = FreeList(&self.fs.header()?.cachelets_free);
+        // No step in between: see `FreeList`.
+        let Some(first) = shared.pop(|index| Ok(&self.fs.dram.cachelet(index)?.mapped))? else { return Ok(false) };
+        let count = self.fs.dram.cachelet(first)?.device.load(Relaxed);
+        self.slot.cachelets_count.store(count, Relaxed);
+        self.slot.cachelet_list.store(first, Release);
+        step();
         Ok(true)
     }
 
@@ -178,19 +168,18 @@ impl<M: Memory> Thread<'_, M> {
         let header = self.fs.header()?;
         let layout = &self.fs.dram.layout;
         let max = layout.cachelets_max.min(u32::MAX as u64);
-        let _held = self.lock(&header.cachelets_lock, &header.cachelets_waiters)?;
-        let first = header.cachelets_next.load(Relaxed);
-        if first >= max {
-            return Ok(false);
-        }
+        let further = |first: u64| (first < max).then(|| (first + RANGE).min(max));
+        step();
+        // No step in between: if the thread dies exactly here, the range is lost until detach.
+        let Ok(first) = header.cachelets_next.fetch_update(AcqRel, Relaxed, further) else { return Ok(false) };
         let end = (first + RANGE).min(max);
+        // The range is empty after either store, in this order.
+        self.slot.cachelet_end.store(0, Release);
+        self.slot.cachelet_next.store(first as u32, Release);
+        self.slot.cachelet_end.store(end as u32, Release);
+        step();
         let bytes = size_of::<Cachelet>() as u64;
         self.fs.enter_area(layout.cachelets, first * bytes..end * bytes, max * bytes);
-        self.change_together([
-            WordChange::Wide(&header.cachelets_next, end),
-            WordChange::Narrow(&self.slot.cachelet_next, first as u32),
-            WordChange::Narrow(&self.slot.cachelet_end, end as u32),
-        ]);
         Ok(true)
     }
 

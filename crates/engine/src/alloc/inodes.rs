@@ -5,7 +5,8 @@
 //! segments have none left, a new segment is added to the table.
 //!
 //! Invariants
-//! - The map changes under the lock in the header; a number in a magazine counts as taken.
+//! - Each part of the map changes under its lock in the header; a number in a magazine counts as
+//!   taken.
 //! - The number that a thread takes stays in its magazine, in front of those that are left:
 //!   stepping back gives it back.
 //! - Segments are added in order and never removed. A segment is durably zero before the table
@@ -15,11 +16,11 @@
 //! - Number 0 is never used: its bit is set from the beginning, and it is not counted.
 
 use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
-use crate::dram::{DramHeader, MAGAZINE_INODES};
+use crate::dram::{INODE_MAP_PARTS, InodeMapPart, MAGAZINE_INODES, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{INODES_PER_SEGMENT, Inode, SEGMENT_BLOCKS, Segment, SegmentEntry};
 use crate::fs::{Fs, Thread};
-use crate::lock::LockGuard;
+use crate::lock::{LockGuard, Patience};
 use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -35,7 +36,7 @@ impl<M: Memory> Fs<M> {
     /// Number of inodes in use; exact while no thread is inside.
     pub(crate) fn inodes_used(&self) -> Result<u64> {
         let header = self.header()?;
-        let mut used = header.inodes_used.load(Relaxed);
+        let mut used = header.inodes_used();
         for index in 0..header.slots_high.load(Acquire) as u32 {
             let slot = self.dram.slot(index)?;
             let ready = slot.inodes_count.load(Relaxed).saturating_sub(slot.inodes_next.load(Relaxed));
@@ -50,10 +51,10 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-/// The map of inode numbers, locked.
+/// The part of the map of inode numbers that a segment belongs to, locked.
 pub(crate) struct InodeMap<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
-    header: &'f DramHeader,
+    part: &'f InodeMapPart,
     _held: LockGuard<'f>,
 }
 
@@ -61,15 +62,11 @@ impl<M: Memory> InodeMap<'_, '_, M> {
     /// Gives back the numbers of the bits in word `index`, together with another change that
     /// records it.
     pub(crate) fn free(&self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
-        let InodeMap { thread, header, .. } = self;
+        let InodeMap { thread, part, .. } = self;
         let word = thread.fs.dram.inode_word(index)?;
         let was = word.load(Relaxed);
-        let used = header.inodes_used.load(Relaxed) - (was & bits).count_ones() as u64;
-        thread.change_together([
-            WordChange::Wide(word, was & !bits),
-            WordChange::Wide(&header.inodes_used, used),
-            with,
-        ]);
+        let used = part.used.load(Relaxed).wrapping_sub((was & bits).count_ones() as u64);
+        thread.change_together([WordChange::Wide(word, was & !bits), WordChange::Wide(&part.used, used), with]);
         // A damaged image may have a name for an inode that it calls free.
         if was & bits == bits { Ok(()) } else { Err(Corruption::Inode(index * 64).into()) }
     }
@@ -132,11 +129,17 @@ impl<M: Memory> Thread<'_, M> {
             .any(|word| word.load(Relaxed) == number)
     }
 
-    /// Takes free numbers of a segment into the magazine. Under the lock of the map.
-    fn take_from_segment(&self, segment: u64) -> Result<()> {
-        let header = self.fs.header()?;
+    /// Takes free numbers of a segment into the magazine, unless a stopped thread holds its part of
+    /// the map.
+    fn take_from_segment(&self, segment: u64, patience: Patience) -> Result<()> {
+        let words = segment * SEGMENT_WORDS..(segment + 1) * SEGMENT_WORDS;
+        let is_full = |index| -> Result<bool> { Ok(self.fs.dram.inode_word(index)?.load(Relaxed) == u64::MAX) };
+        if words.clone().try_fold(true, |all, index| is_full(index).map(|full| all && full))? {
+            return Ok(());
+        }
+        let Some(InodeMap { part, .. }) = &self.hold_inode_map(segment, patience)? else { return Ok(()) };
         let segment_word = self.fs.segment_entry(segment)?.load_acquire();
-        for index in segment * SEGMENT_WORDS..(segment + 1) * SEGMENT_WORDS {
+        for index in words {
             let word = self.fs.dram.inode_word(index)?;
             let seen = word.load(Relaxed);
             let count = self.slot.inodes_count.load(Relaxed) as usize;
@@ -153,10 +156,10 @@ impl<M: Memory> Thread<'_, M> {
                 slot.store(number, Relaxed);
                 rest &= rest - 1;
             }
-            let used = header.inodes_used.load(Relaxed) + taken.count_ones() as u64;
+            let used = part.used.load(Relaxed).wrapping_add(taken.count_ones() as u64);
             self.change_together([
                 WordChange::Wide(word, seen | taken),
-                WordChange::Wide(&header.inodes_used, used),
+                WordChange::Wide(&part.used, used),
                 WordChange::Narrow(&self.slot.inodes_count, count as u32 + taken.count_ones()),
             ]);
         }
@@ -165,14 +168,24 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Gives one number back, together with another change that records it.
     fn free_inode(&self, number: u64, with: WordChange<'_>) -> Result<()> {
-        self.hold_inode_map()?.free(number / 64, 1 << (number % 64), with)
+        self.free_inodes(number / 64, 1 << (number % 64), with)
     }
 
-    /// Locks the map: no other thread takes or gives back numbers meanwhile.
-    pub(crate) fn hold_inode_map(&self) -> Result<InodeMap<'_, '_, M>> {
-        let header = self.fs.header()?;
-        let held = self.lock(&header.inodes_lock, &header.inodes_waiters)?;
-        Ok(InodeMap { thread: self, header, _held: held })
+    /// Gives back the numbers of the bits in word `index`, together with another change that records
+    /// it. While a stopped thread holds their part of the map, they wait in the queue.
+    pub(crate) fn free_inodes(&self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
+        match self.hold_inode_map(index / SEGMENT_WORDS, Patience::Brief)? {
+            Some(map) => map.free(index, bits, with),
+            None => self.retire_together(RetiredKind::Numbers, (index, bits), with),
+        }
+    }
+
+    /// Locks the part of the map that a segment belongs to: no other thread takes or gives back
+    /// numbers meanwhile. `None`: a stopped thread holds it.
+    fn hold_inode_map(&self, segment: u64, patience: Patience) -> Result<Option<InodeMap<'_, '_, M>>> {
+        let part = &self.fs.header()?.inode_map[(segment % INODE_MAP_PARTS as u64) as usize];
+        let held = self.lock_with(patience, &part.lock, &part.waiters)?;
+        Ok(held.map(|held| InodeMap { thread: self, part, _held: held }))
     }
 
     /// Empties the magazine. For shards without a thread.
@@ -195,12 +208,12 @@ impl<M: Memory> Thread<'_, M> {
         // Terminates: every round but the last sees one segment more than the round before.
         while count.load(Relaxed) == 0 {
             let segments = self.fs.header()?.segments.load(Acquire);
-            self.search_inodes(segments, SEARCH_SEGMENTS)?;
+            self.search_inodes(segments, SEARCH_SEGMENTS, Patience::Brief)?;
             if count.load(Relaxed) > 0 {
                 break;
             }
             if let Err(error) = self.add_segment(segments) {
-                self.search_inodes(segments, segments)?;
+                self.search_inodes(segments, segments, Patience::Long)?;
                 if count.load(Relaxed) == 0 {
                     return Err(error);
                 }
@@ -220,20 +233,19 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Takes numbers of the newest segment, or of up to `limit` others from the cursor on.
-    fn search_inodes(&self, segments: u64, limit: u64) -> Result<()> {
-        let map = self.hold_inode_map()?;
-        let header = map.header;
-        if segments == 0 || header.inodes_used.load(Relaxed) + 1 >= segments * INODES_PER_SEGMENT {
+    fn search_inodes(&self, segments: u64, limit: u64, patience: Patience) -> Result<()> {
+        let header = self.fs.header()?;
+        if segments == 0 || header.inodes_used() + 1 >= segments * INODES_PER_SEGMENT {
             return Ok(());
         }
-        self.take_from_segment(segments - 1)?;
+        self.take_from_segment(segments - 1, patience)?;
         let cursor = header.segment_cursor.load(Relaxed);
         for step in 0..limit.min(segments) {
             if self.slot.inodes_count.load(Relaxed) as usize == MAGAZINE_INODES {
                 return Ok(());
             }
             let segment = (cursor + step) % segments;
-            self.take_from_segment(segment)?;
+            self.take_from_segment(segment, patience)?;
             header.segment_cursor.store(segment, Relaxed);
         }
         Ok(())
@@ -242,10 +254,6 @@ impl<M: Memory> Thread<'_, M> {
     /// Adds a segment to a table of `segments`, unless another thread does.
     fn add_segment(&self, segments: u64) -> Result<()> {
         let header = self.fs.header()?;
-        let _held = self.lock(&header.segment_lock, &header.segment_waiters)?;
-        if header.segments.load(Acquire) != segments {
-            return Ok(());
-        }
         if segments >= self.fs.geometry.segments_max {
             return Err(Error::NoInodes);
         }
@@ -260,6 +268,14 @@ impl<M: Memory> Thread<'_, M> {
             written = written.and(pm.stream_bytes(at, &fresh.list_bytes(segments))?);
         }
         let written = pm.fence(written);
+        // Only now: a thread that is stopped while it holds the lock keeps others from adding one.
+        let held = self.lock_with(Patience::Long, &header.segment_lock, &header.segment_waiters)?;
+        if held.is_none() || header.segments.load(Acquire) != segments {
+            for block in fresh.blocks() {
+                self.free_blocks(BlockRun { first: block, count: 1 })?;
+            }
+            return if held.is_none() { Err(Error::NoInodes) } else { Ok(()) };
+        }
         // Crash point: zeroed but not named, the blocks are free again after recovery.
         pm.persist(pm.commit(entry, fresh.entry().word(), written));
         self.finish_segment(segments)

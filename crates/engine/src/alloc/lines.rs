@@ -14,9 +14,10 @@
 //!   freed in it.
 
 use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
-use crate::dram::SlabState;
+use crate::dram::{RetiredKind, SlabState};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
+use crate::lock::Patience;
 use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -115,7 +116,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Takes lines that were freed in a slab of any shard.
     fn lines_of_slab(&self, block: u64, lines: u64) -> Result<Option<u64>> {
         let slab = self.fs.dram.slab(block)?;
-        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let Some(_held) = self.lock_with(Patience::Long, &slab.lock, &slab.waiters)? else { return Ok(None) };
         let free = slab.free_lines.load(Relaxed);
         let Some(line) = find_run(free, lines) else { return Ok(None) };
         let offset = block * BLOCK_BYTES + line * LINE_BYTES;
@@ -146,7 +147,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             return freed_once(block, own & mask);
         }
         let slab = self.fs.dram.slab(block)?;
-        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else {
+            return self.retire_together(RetiredKind::Lines, (block, mask), with);
+        };
         let others = slab.free_lines.load(Relaxed);
         let free = WordChange::Wide(&slab.free_lines, others | mask);
         let state = slab.state.load(Relaxed);
@@ -226,7 +229,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Takes over the lines that other threads freed in the shard's slab.
     fn take_freed(&self) -> Result<()> {
         let slab = self.fs.dram.slab(self.slot.slab.load(Relaxed))?;
-        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else { return Ok(()) };
         let free = self.slot.slab_lines.load(Relaxed) | slab.free_lines.load(Relaxed);
         self.change_together([WordChange::Wide(&slab.free_lines, 0), WordChange::Wide(&self.slot.slab_lines, free)]);
         Ok(())
@@ -256,7 +259,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let slab = self.fs.dram.slab(block)?;
-        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else {
+            return self.abandon_slab(block, slab);
+        };
         let free = slab.free_lines.load(Relaxed) | self.slot.slab_lines.load(Relaxed);
         let worth = free.count_ones() >= REVISIT_FREE_LINES;
         let [a, b, c, d] = if worth { self.list_changes(block, slab)? } else { [WordChange::Nothing; 4] };
@@ -271,6 +276,22 @@ impl<'f, M: Memory> Thread<'f, M> {
             d,
         ]);
         Ok(())
+    }
+
+    /// Releases the shard's slab, whose lock a stopped thread holds: its lines wait in the queue. A
+    /// thread with the lock that frees lines leaves the state of an owned slab alone.
+    #[cold]
+    fn abandon_slab(&self, block: u64, slab: &SlabState) -> Result<()> {
+        let lines = self.slot.slab_lines.load(Relaxed);
+        self.change_together([
+            WordChange::Narrow(&slab.state, SLAB_FULL),
+            WordChange::Wide(&self.slot.slab, 0),
+            WordChange::Wide(&self.slot.slab_lines, 0),
+            WordChange::Wide(&self.slot.in_flight.lines[0], block),
+            WordChange::Wide(&self.slot.in_flight.lines[1], lines),
+        ]);
+        let in_flight = &self.slot.in_flight.lines[1];
+        self.retire_together(RetiredKind::Lines, (block, lines), WordChange::Wide(in_flight, 0))
     }
 
     /// Turns the shard's slab, which has no line in use, back into a free block.
@@ -317,7 +338,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let block = self.slot.slab_list.load(Relaxed) as u64;
         let slab = self.fs.dram.slab(block)?;
-        let _held = self.lock(&slab.lock, &slab.waiters)?;
+        let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else { return Ok(false) };
         self.change_together([
             WordChange::Narrow(&self.slot.slab_list, slab.next.load(Relaxed)),
             WordChange::Narrow(&self.slot.slab_count, count - 1),

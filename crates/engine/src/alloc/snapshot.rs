@@ -327,7 +327,7 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     load_list(fs, &figures)?;
     let header = fs.header()?;
     header.segments.store(figures.segments, Release);
-    header.inodes_used.store(figures.inodes_used, Relaxed);
+    header.inode_map[0].used.store(figures.inodes_used, Relaxed);
     header.recovery[2].store(figures.inodes_used, Relaxed);
     Ok(true)
 }

@@ -3,9 +3,10 @@
 use super::BlockRun;
 use crate::dram::RetiredKind;
 use crate::error::Error;
-use crate::format::{INODES_PER_SEGMENT, SegmentEntry};
+use crate::format::{FileKind, INODES_PER_SEGMENT, SegmentEntry};
 use crate::fs::Thread;
 use crate::testing::{Attached, new_image, new_node};
+use core::sync::atomic::Ordering::Relaxed;
 use pmem::BLOCK_BYTES;
 use std::collections::HashSet;
 use std::vec::Vec;
@@ -309,7 +310,7 @@ fn what_an_idle_shard_has_not_recycled_is_found_by_another() {
     drop(leaves);
     assert_eq!(stays.reclaim_space(), Ok(true));
     assert_eq!(fs.blocks_free(), Ok(free));
-    assert_eq!(fs.header().expect("a header").inodes_used.load(core::sync::atomic::Ordering::Relaxed), 2);
+    assert_eq!(fs.header().expect("a header").inodes_used(), 2);
 }
 
 #[test]
@@ -366,4 +367,52 @@ fn a_snapshot_that_does_not_verify_is_not_believed() {
     let _ = region.write_bytes(map + 40, &[byte[0] ^ 4]).expect("writes");
     let fs = Attached::new(&image).expect("attaches");
     assert!(fs.report.scanned);
+}
+
+#[test]
+fn locks_of_the_allocators_that_a_stopped_thread_holds_keep_no_other_thread_waiting() {
+    let image = new_image(64 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let (stopped, thread) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+    let root = thread.root().expect("a root");
+    let make = |number: usize| {
+        let name = std::format!("name {number}");
+        let file = thread.create(root, name.as_bytes(), &new_node(FileKind::Regular)).expect("makes");
+        thread.write(file, 0, &[7; 9000]).expect("writes");
+        thread.release(file, 1);
+    };
+    let remove = |number: usize| {
+        thread.unlink(root, std::format!("name {number}").as_bytes(), |_| Ok(())).expect("removes");
+    };
+    (0..700).for_each(make);
+    let header = fs.header().expect("a header");
+    let group = fs.dram.group(thread.slot.group.load(Relaxed) - 1).expect("a group");
+    let slab = fs.dram.slab(thread.slot.slab.load(Relaxed)).expect("a slab");
+    let older = fs.dram.slab(thread.slot.slab.load(Relaxed) - 1).expect("a block");
+    let part = &header.inode_map[0];
+    let held = [
+        (&group.lock, &group.waiters),
+        (&slab.lock, &slab.waiters),
+        (&older.lock, &older.waiters),
+        (&part.lock, &part.waiters),
+        (&header.grow_lock, &header.rare_waiters),
+        (&header.segment_lock, &header.segment_waiters),
+    ]
+    .map(|(word, waiters)| stopped.try_lock(word, waiters).expect("no thread has it"));
+    (0..700).for_each(remove);
+    for _ in 0..20 {
+        (0..200).for_each(make);
+        (0..200).for_each(remove);
+    }
+    thread.recycle(10_000).expect("recycles");
+    assert!(thread.slot.retired_end.load(Relaxed) > thread.slot.retired_first.load(Relaxed), "some things wait");
+    drop(held);
+    thread.compact(root).expect("compacts");
+    thread.drain().expect("recycles");
+    assert_eq!(fs.inodes_used(), Ok(1), "every number is free again");
+    thread.release(root, 1);
+    drop((stopped, thread));
+    fs.detach().expect("detaches");
+    let fs = Attached::new(&image).expect("attaches");
+    assert!(!fs.report.scanned, "nothing was given up");
 }

@@ -113,7 +113,7 @@ impl<M: Memory> Fs<M> {
             // Data hidden by damage must not be overwritten before fsck has examined it.
             crate::alloc::snapshot::mark_as_left(self)?;
         }
-        header.inodes_used.store(counts[INODES].load(Acquire), Relaxed);
+        header.inode_map[0].used.store(counts[INODES].load(Acquire), Relaxed);
         header.recovery[1].store(counts[NAMES].load(Acquire), Relaxed);
         header.recovery[2].store(counts[INODES].load(Acquire), Relaxed);
         Ok(RecoveryReport {

@@ -12,7 +12,8 @@
 //!   names, or indexes a directory, has the lock but may have no reference.)
 
 use crate::dram::{
-    Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, References, RetiredKind,
+    Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, RETIRED_MAX, References,
+    RetiredKind,
 };
 use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
@@ -57,7 +58,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         }
         header.evict_head.store(cursor, Relaxed);
-        while self.recycle(usize::MAX)? != 0 {}
+        self.recycle(2 * RETIRED_MAX)?;
         Ok(evicted != 0)
     }
 

@@ -23,6 +23,23 @@ pub enum Phase {
     Closed = 2,
 }
 
+/// Parts of the map of inode numbers with locks of their own: while the owner of one is stopped,
+/// threads take numbers from others.
+pub const INODE_MAP_PARTS: usize = 16;
+
+/// A part of the map of inode numbers.
+#[repr(C)]
+pub struct InodeMapPart {
+    /// Owner slot + 1 of the thread that changes the part.
+    pub lock: AtomicU32,
+    /// Waiters on `lock`.
+    pub waiters: AtomicU32,
+    /// Inode numbers in use or in the magazine of a shard; only the sum of all parts is a count.
+    pub used: AtomicU64,
+}
+// SAFETY: repr(C), atomics only, 4 + 4 + 8 bytes without padding.
+unsafe impl Layout for InodeMapPart {}
+
 /// The first page of the DRAM region.
 #[repr(C, align(4096))]
 pub struct DramHeader {
@@ -57,12 +74,10 @@ pub struct DramHeader {
 
     /// Overflow buckets allocated so far (bump); those freed since are on the list.
     pub overflow_next: AtomicU64,
-    /// First of the list of freed overflow buckets; protected by `overflow_lock`, as is the bump.
+    /// First of the list of freed overflow buckets: a [`crate::free_list::FreeList`].
     pub overflow_free: AtomicU64,
-    /// Owner slot + 1 of the thread that takes or gives overflow buckets.
-    pub overflow_lock: AtomicU32,
-    /// Waiters on `overflow_lock`.
-    pub overflow_waiters: AtomicU32,
+    /// Zero.
+    pub reserved6: AtomicU64,
     /// Owner slot + 1 of the thread that may grow the mindex.
     pub grow_lock: AtomicU32,
     /// Owner slot + 1 of the thread that moves a directory to another parent.
@@ -78,16 +93,15 @@ pub struct DramHeader {
     pub names: AtomicU64,
     /// Cachelets allocated so far (bump).
     pub cachelets_next: AtomicU64,
-    /// First batch of freed cachelets that shards returned; protected by `cachelets_lock`, as is
-    /// the bump.
+    /// First batch of freed cachelets that shards returned: a [`crate::free_list::FreeList`].
     pub cachelets_free: AtomicU64,
     /// Segments of the inode table in use (nonzero entries of the segment table).
     pub segments: AtomicU64,
     /// Blocks that were free when the region was built; the groups hold today's number, see
     /// `alloc::blocks`.
     pub blocks_free: AtomicU64,
-    /// Inode numbers in use or in the magazine of a shard; protected by `inodes_lock`.
-    pub inodes_used: AtomicU64,
+    /// Zero.
+    pub reserved7: AtomicU64,
     /// Start of the next search for a group.
     pub group_cursor: AtomicU64,
     /// Start of the next search for free inode numbers (segment).
@@ -114,14 +128,8 @@ pub struct DramHeader {
     pub recovery_done: [AtomicU64; 4],
     /// Counters of a running recovery: see `attach::recovery`.
     pub recovery_counts: [AtomicU64; 8],
-    /// Owner slot + 1 of the thread that changes the map of inode numbers.
-    pub inodes_lock: AtomicU32,
-    /// Waiters on `inodes_lock`.
-    pub inodes_waiters: AtomicU32,
-    /// Owner slot + 1 of the thread that takes or gives cachelets.
-    pub cachelets_lock: AtomicU32,
-    /// Waiters on `cachelets_lock`.
-    pub cachelets_waiters: AtomicU32,
+    /// Zero.
+    pub reserved8: [AtomicU64; 2],
     /// Slots reaped so far.
     pub reaped: AtomicU64,
     /// 1 once a block had several pointers. Their count may be wrong after a death.
@@ -137,10 +145,17 @@ pub struct DramHeader {
     pub directory_secret: [AtomicU64; 2],
     /// The global epoch that a thread has waited for to pass, in vain: a pinned thread is stopped.
     pub stalled_epoch: AtomicU64,
+    /// The parts of the map of inode numbers: segment `n` belongs to part `n % INODE_MAP_PARTS`.
+    pub inode_map: [InodeMapPart; INODE_MAP_PARTS],
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 437],
+    pub reserved3: [AtomicU64; 437 - 2 * INODE_MAP_PARTS],
 }
 impl DramHeader {
+    /// Inode numbers in use or in the magazine of a shard.
+    pub fn inodes_used(&self) -> u64 {
+        self.inode_map.iter().fold(0, |sum, part| sum.wrapping_add(part.used.load(Relaxed)))
+    }
+
     /// The image file that the region belongs to.
     pub fn image_identity(&self) -> ImageIdentity {
         let [device, inode, boot] = self.image.each_ref().map(|word| word.load(Relaxed));

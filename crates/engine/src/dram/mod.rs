@@ -18,7 +18,7 @@ pub use cachelet::{
     Cachelet, DIRECTORY_LINKS, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
     FLAG_RENAMING, FLAG_UNNAMED, LogCounts, MAPPED, MAPPED_KEPT, MAPPED_TIMES_SET, PLAIN, References,
 };
-pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, Phase};
+pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, INODE_MAP_PARTS, InodeMapPart, Phase};
 pub use slot::{
     HELD_MAX, InFlight, Intent, IntentKind, MAGAZINE_INODES, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX,
     RETIRED_MAX, Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,

@@ -4,10 +4,10 @@
 use super::{BUCKETS_PER_NAMES, CHAIN_MAX, HeldBucket, NameHash};
 use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
 use crate::error::{Error, Result};
+use crate::free_list::FreeList;
 use crate::fs::Thread;
-use crate::redo::WordChange;
 use crate::step::step;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -20,14 +20,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let Some(_growing) = self.try_lock(&header.grow_lock, &header.rare_waiters) else { return Ok(()) };
-        while header.buckets.load(Relaxed) < wanted {
-            self.split_next()?;
-        }
+        while header.buckets.load(Relaxed) < wanted && self.split_next()? {}
         Ok(())
     }
 
-    /// Brings one more bucket into use. Under the grow lock.
-    fn split_next(&self) -> Result<()> {
+    /// Brings one more bucket into use, unless a stopped thread holds the one to split. Under the
+    /// grow lock.
+    fn split_next(&self) -> Result<bool> {
         let header = self.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
         let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
@@ -36,16 +35,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let level = 1u64 << fresh_index.ilog2();
         let source = self.fs.dram.bucket(fresh_index - level)?;
         let fresh = self.fs.dram.bucket(fresh_index)?;
-        let held = HeldBucket { bucket: source, _held: self.lock(&source.lock, &source.waiters)? };
+        let Some(lock) = self.lock_briefly(&source.lock, &source.waiters)? else { return Ok(false) };
+        let held = HeldBucket { bucket: source, _held: lock };
         // Room first: once entries move, nothing may fail.
         let moving = self.count_moving(source, fresh_index)?;
         self.provide_chain(fresh, moving)?;
-        held.change(|| -> Result<()> {
+        held.change(|| -> Result<bool> {
             self.move_entries(source, fresh, fresh_index)?;
             // Published inside the change: a reader that misses here sees the version change or the
             // new number.
             header.buckets.store(fresh_index + 1, Release);
-            Ok(())
+            Ok(true)
         })
     }
 
@@ -149,38 +149,36 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// or without it.
     pub(super) fn extend_chain(&self, last: &'f Bucket) -> Result<&'f Bucket> {
         let header = self.fs.header()?;
-        let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
-        let index = header.overflow_free.load(Relaxed) as u32;
-        if index != 0 {
+        let link = |index: u32| Ok(&self.fs.dram.overflow(index)?.overflow);
+        step();
+        // No step in between: see `FreeList`.
+        if let Some(index) = FreeList(&header.overflow_free).pop(link)? {
             let bucket = self.fs.dram.overflow(index)?;
-            self.change_together([
-                WordChange::Wide(&header.overflow_free, bucket.overflow.load(Relaxed) as u64),
-                WordChange::Narrow(&bucket.overflow, 0),
-                WordChange::Narrow(&last.overflow, index),
-            ]);
+            bucket.overflow.store(0, Release);
+            last.overflow.store(index, Release);
+            step();
             return Ok(bucket);
         }
-        let index = header.overflow_next.load(Relaxed);
-        if index >= self.fs.dram.layout.overflow_max {
-            return Err(Error::NoMemory);
-        }
+        let max = self.fs.dram.layout.overflow_max;
+        let further = |index: u64| (index < max).then(|| index + 1);
+        let taken = header.overflow_next.fetch_update(AcqRel, Relaxed, further);
+        let index = taken.map_err(|_| Error::NoMemory)?;
+        last.overflow.store(index as u32, Release);
+        step();
         let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
         self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
-        let next = WordChange::Wide(&header.overflow_next, index + 1);
-        self.change_together([next, WordChange::Narrow(&last.overflow, index as u32)]);
         self.fs.dram.overflow(index as u32)
     }
 
     /// Frees the empty bucket `index` that follows `bucket` in a chain.
     fn free_overflow(&self, bucket: &Bucket, index: u32) -> Result<()> {
         let header = self.fs.header()?;
-        let _held = self.lock(&header.overflow_lock, &header.overflow_waiters)?;
         let freed = self.fs.dram.overflow(index)?;
-        self.change_together([
-            WordChange::Narrow(&bucket.overflow, freed.overflow.load(Relaxed)),
-            WordChange::Narrow(&freed.overflow, header.overflow_free.load(Relaxed) as u32),
-            WordChange::Wide(&header.overflow_free, index as u64),
-        ]);
+        step();
+        // No step in between: see `FreeList`.
+        bucket.overflow.store(freed.overflow.load(Relaxed), Release);
+        FreeList(&header.overflow_free).push(index, &freed.overflow);
+        step();
         Ok(())
     }
 }
