@@ -138,8 +138,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// As [`Thread::retire`], for what a lock that a stopped thread holds keeps from being freed.
-    /// `with` records it together with the new record. If there is no room, it stays allocated until
-    /// the next scan.
+    /// `with` records it together with the new record. If there is no room, it stays allocated
+    /// until the next scan.
     #[cold]
     pub(crate) fn retire_together(&self, kind: RetiredKind, (a, b): (u64, u64), with: WordChange<'_>) -> Result<()> {
         let end = self.slot.retired_end.load(Relaxed);

@@ -298,6 +298,30 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_names_a_visible_process_and_what_to_do() {
+        let report = |owner| {
+            let mut text = Line::<256> { bytes: [0; 256], length: 0 };
+            write_wait(&mut text, owner, "is moving a directory").unwrap();
+            String::from_utf8(text.bytes[..text.length].to_vec()).unwrap()
+        };
+        // This process counts as a neighbour while it has a file of such a name mapped.
+        let directory = tempfile::Builder::new().prefix("directfs-").tempdir().unwrap();
+        let path = directory.path().join("dram");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let own = Owner { process: 7, thread: PLATFORM.thread_id() };
+        assert_eq!(
+            report(Some(own)),
+            "directfs: waiting for a process that is not visible here (process number 7), which is moving a \
+             directory and makes no progress; if it is stopped or frozen, continue it or end it\n"
+        );
+        let mapping = pmem::Mapping::open(&path, pmem::Access::ReadWrite).unwrap();
+        let text = report(Some(own));
+        drop(mapping);
+        assert!(text.starts_with(&format!("directfs: waiting for process {} (", own.thread)), "{text}");
+        assert!(report(None).starts_with("directfs: waiting for another thread, which is moving a directory"));
+    }
+
+    #[test]
     fn this_thread_lives_and_unknown_ones_do_not() {
         let (process, thread) = (PLATFORM.process_id(), PLATFORM.thread_id());
         assert!(PLATFORM.is_thread_alive(process, thread) && PLATFORM.is_thread_alive(process, process));

@@ -171,8 +171,8 @@ impl<M: Memory> Thread<'_, M> {
         self.free_inodes(number / 64, 1 << (number % 64), with)
     }
 
-    /// Gives back the numbers of the bits in word `index`, together with another change that records
-    /// it. While a stopped thread holds their part of the map, they wait in the queue.
+    /// Gives back the numbers of the bits in word `index`, together with another change that
+    /// records it. While a stopped thread holds their part of the map, they wait in the queue.
     pub(crate) fn free_inodes(&self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
         match self.hold_inode_map(index / SEGMENT_WORDS, Patience::Brief)? {
             Some(map) => map.free(index, bits, with),

@@ -161,9 +161,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.evict_announced(directory)
     }
 
-    /// Evicts a directory in state `Evicting`, a grace period after that was set. Threads that saw it
-    /// indexed have left; later ones wait for the state to change and index again. The lock is not
-    /// held meanwhile: others may wait for it while pinned, and the grace period waits for them.
+    /// Evicts a directory in state `Evicting`, a grace period after that was set. Threads that saw
+    /// it indexed have left; later ones wait for the state to change and index again. The lock is
+    /// not held meanwhile: others may wait for it while pinned, and the grace period waits for
+    /// them.
     fn evict_announced(&self, directory: &'f Cachelet) -> Result<()> {
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written

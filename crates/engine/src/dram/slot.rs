@@ -154,8 +154,8 @@ pub enum RetiredKind {
     /// `a` is the first page, `b` the page behind the last. Slots for which
     /// [`crate::format::is_gone`] holds name dentries that are freed with it.
     Log = 6,
-    /// Inode numbers whose part of the map a stopped thread holds: `a` is a word of the map, `b` its
-    /// bits.
+    /// Inode numbers whose part of the map a stopped thread holds: `a` is a word of the map, `b`
+    /// its bits.
     Numbers = 7,
     /// Lines of a slab whose lock a stopped thread holds: `a` is the block, `b` the lines.
     Lines = 8,

@@ -4,7 +4,8 @@
 //! A storm uses one of three fronts: the library (every worker attaches the image), a mount (whose
 //! server is killed, too), or `directfs run`. It consists of rounds.
 //!
-//! In each round a *crew* of workers runs, one of which is killed after every few calls. A worker
+//! In each round a *crew* of workers runs, one of which is killed after every few calls. A tenth of
+//! them is stopped first, and some of these go on. A worker
 //! makes calls with its own names, and records outside the image how many have returned ([`work`]).
 //! The replacement of a killed worker first checks its names: they must be as the completed calls
 //! left them, with or without the next call's effect. Between these calls, all workers make calls
@@ -104,6 +105,8 @@ pub struct Counts {
     pub rounds: u64,
     /// Workers that were killed.
     pub kills: u64,
+    /// Workers that were stopped; some of them were then killed.
+    pub stops: u64,
     /// Servers of mounts that were killed.
     pub servers: u64,
     /// Calls of workers with their own names.
@@ -118,6 +121,7 @@ impl std::ops::AddAssign for Counts {
     fn add_assign(&mut self, other: Counts) {
         self.rounds += other.rounds;
         self.kills += other.kills;
+        self.stops += other.stops;
         self.servers += other.servers;
         self.calls += other.calls;
         self.violations += other.violations;
@@ -145,7 +149,7 @@ impl Outcome {
     /// A table for display.
     pub fn table(&self) -> String {
         let mut text = String::new();
-        let titles = ["rounds", "workers killed", "servers killed", "calls", "violations", "time, s"];
+        let titles = ["rounds", "workers killed", "stopped", "servers killed", "calls", "violations", "time, s"];
         let _ = write!(text, "{:<20}", "");
         for title in titles {
             let _ = write!(text, " {title:>14}");
@@ -153,10 +157,10 @@ impl Outcome {
         let total = self.total();
         let named = self.lines.iter().map(|(access, line)| (access.name(), line)).chain([("all", &total)]);
         for (name, line) in named {
-            let Counts { rounds, kills, servers, calls, violations, seconds } = line;
+            let Counts { rounds, kills, stops, servers, calls, violations, seconds } = line;
             let _ = write!(
                 text,
-                "\n{name:<20} {rounds:>14} {kills:>14} {servers:>14} {calls:>14} {violations:>14} {seconds:>14.1}"
+                "\n{name:<20} {rounds:>14} {kills:>14} {stops:>14} {servers:>14} {calls:>14} {violations:>14} {seconds:>14.1}"
             );
         }
         text + "\n"
@@ -323,7 +327,9 @@ impl<'p> Storm<'p> {
     fn record_workers(&mut self, output: &std::process::Output) -> Result<()> {
         let text = String::from_utf8_lossy(&output.stdout);
         let kills = text.lines().find_map(|line| line.strip_prefix("kills ")?.parse::<u64>().ok());
+        let stops = text.lines().find_map(|line| line.strip_prefix("stops ")?.parse::<u64>().ok());
         self.counts.kills += kills.unwrap_or(0);
+        self.counts.stops += stops.unwrap_or(0);
         let said = fs::read_to_string(self.stage.said()).unwrap_or_default();
         ensure!(
             output.status.success() && kills.is_some(),

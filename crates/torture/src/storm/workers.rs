@@ -8,6 +8,7 @@ use super::{AccessMethod, IMAGE_BYTES, library};
 use crate::machine::Watch;
 use crate::test_thread::TestThread;
 use posix::image::Image;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
@@ -26,6 +27,8 @@ pub(super) const EXIT_SERVER_GONE: i32 = 3;
 const EXIT_VIOLATION: i32 = 4;
 /// Maximum number of calls of all workers between two kills, and the maximum wait for them.
 pub(super) const CALLS_BETWEEN: u64 = 60;
+/// One of this many victims is stopped first.
+const STOPPED_OF: u64 = 10;
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Interval between readings of the ledger.
 const LOOK: Duration = Duration::from_micros(300);
@@ -151,20 +154,23 @@ fn start(orders: &Orders, worker: usize) -> Child {
     command.stdout(Stdio::null()).spawn().expect("a worker starts")
 }
 
-/// Kills and replaces workers until the requested number of kills; prints the number of kills.
+/// Kills and replaces workers until the requested number of kills, and stops some; prints the
+/// numbers of kills and stops.
 fn run_workers(orders: &Orders) -> i32 {
     let mut workers = Workers::new(orders);
     let mut random = Random(orders.seed ^ u64::from(std::process::id()));
     let mut code = 0;
     while code == 0 && workers.kills < orders.kills {
         workers.wait(random.below(CALLS_BETWEEN));
-        code = workers.kill(random.below(orders.workers as u64) as usize, true);
+        let victim = random.below(orders.workers as u64) as usize;
+        let goes_on = random.below(STOPPED_OF) == 0 && workers.stop(victim, &mut random);
+        code = if goes_on { 0 } else { workers.kill(victim, true) };
         code = code.max(workers.check_for_stalls());
     }
     for worker in 0..orders.workers {
         code = code.max(workers.kill(worker, false));
     }
-    println!("\nkills {}", workers.kills);
+    println!("\nkills {}\nstops {}", workers.kills, workers.stops);
     code
 }
 
@@ -175,6 +181,7 @@ struct Workers<'o> {
     workers: Vec<Child>,
     moved: Vec<(WorkerProgress, Instant)>,
     kills: u64,
+    stops: u64,
 }
 
 impl<'o> Workers<'o> {
@@ -182,7 +189,7 @@ impl<'o> Workers<'o> {
         let ledger = Ledger::open(&orders.ledger).expect("a ledger");
         let workers = (0..orders.workers).map(|worker| start(orders, worker)).collect();
         let moved = (0..orders.workers).map(|worker| (ledger.progress(worker), Instant::now())).collect();
-        Workers { orders, ledger, workers, moved, kills: 0 }
+        Workers { orders, ledger, workers, moved, kills: 0, stops: 0 }
     }
 
     /// Waits until the workers have made this many calls, at most [`PAUSE_MAX`]: they may all be
@@ -193,6 +200,19 @@ impl<'o> Workers<'o> {
         while made() < before + calls && begun.elapsed() < PAUSE_MAX {
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Stops a worker while the others make calls. Every second one then goes on, for which this
+    /// returns true; the others are to be killed where they stand.
+    fn stop(&mut self, worker: usize, random: &mut Random) -> bool {
+        let Some(process) = Pid::from_raw(self.workers[worker].id() as i32) else { return false };
+        // A worker that has ended by itself is judged when it is killed.
+        if kill_process(process, Signal::STOP).is_err() {
+            return false;
+        }
+        self.stops += 1;
+        self.wait(random.below(CALLS_BETWEEN));
+        random.below(2) == 0 && kill_process(process, Signal::CONT).is_ok()
     }
 
     /// Kills a worker and optionally replaces it. Returns a code of [`verdict`].
