@@ -23,6 +23,8 @@ pub(crate) const GRACE_PERIOD_EPOCHS: u64 = 3;
 pub(crate) const FIRST_EPOCH: u64 = 1;
 /// Attempts before the first sleep.
 const SPINS: u32 = 200;
+/// The same for a thread that would have to return an error.
+const LONG_SLEEPS: u32 = 1000;
 /// Sleeps of a thread that cannot, until it reports the wait: about 5 s.
 const REPORT_SLEEPS: u32 = 5000;
 /// The longest wait for an epoch to pass, in sleeps, of a thread that can go on without it. No call
@@ -154,6 +156,19 @@ impl<'f, M: Memory> Thread<'f, M> {
                 _ => stalled.store(now, Relaxed),
             }
         }
+    }
+
+    /// As [`Thread::wait_briefly_for_epoch`], for a caller whose other way is an error: `false`
+    /// after about a second.
+    pub(crate) fn wait_long_for_epoch(&self, end: u64) -> Result<bool> {
+        let nobody_wakes = AtomicU32::new(0);
+        for _ in 0..LONG_SLEEPS {
+            if self.wait_briefly_for_epoch(end)? {
+                return Ok(true);
+            }
+            self.fs.platform.wait(&nobody_wakes, 0, 1);
+        }
+        Ok(false)
     }
 
     /// Whether a thread that is pinned in an earlier epoch is known to make no progress.

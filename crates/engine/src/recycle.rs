@@ -31,7 +31,7 @@
 use crate::alloc::{BlockRun, line_mask};
 use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::epoch::GRACE_PERIOD_EPOCHS;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind, Inode, LogPage, PROPERTY_INLINE, dentry_lines, is_gone, slot_address, slot_tag};
 use crate::fs::Thread;
 use crate::redo::WordChange;
@@ -196,10 +196,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn reclaim_space(&self) -> Result<bool> {
         let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used());
         self.fs.reap_dead_threads()?;
-        let mut recycled = self.drain_briefly()?;
+        let mut recycled = self.drain_for_space()?;
         self.give_back_lines()?;
         self.for_idle_shards(|idle| {
-            recycled += idle.drain_briefly()?;
+            recycled += idle.drain_for_space()?;
             idle.give_back_lines()?;
             idle.give_back_inodes()
         })?;
@@ -219,7 +219,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// As [`Thread::drain`], but leaves what a pinned thread that makes no progress may still see.
-    fn drain_briefly(&self) -> Result<usize> {
+    fn drain_for_space(&self) -> Result<usize> {
         let mut done = 0;
         let mut end = self.slot.retired_end.load(Relaxed);
         // Records that a stopped thread keeps from being freed return to the end of the queue.
@@ -229,7 +229,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             done += batch;
             if self.slot.spilled.load(Relaxed) != spilled {
                 end = self.slot.retired_end.load(Relaxed);
-            } else if batch == 0 && !self.wait_briefly_for_epoch(self.expiry_of_first())? {
+            } else if batch == 0 && !self.wait_long_for_epoch(self.expiry_of_first())? {
                 break;
             }
         }
@@ -306,7 +306,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             match may_spill {
                 false => self.wait_for_epoch(self.expiry_of_first())?,
                 true if self.wait_briefly_for_epoch(self.expiry_of_first())? => {}
-                true => self.spill_records()?,
+                true => match self.spill_records() {
+                    // No block is left: waiting is better than failing.
+                    Err(Error::NoSpace) if self.wait_long_for_epoch(self.expiry_of_first())? => {}
+                    spilled => spilled?,
+                },
             }
         }
         Ok(())
