@@ -413,13 +413,15 @@ fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
         (offset_of!(DramHeader, cachelets_next), "pools of cachelets"),
         (offset_of!(DramHeader, segments), "segments of inodes"),
         (offset_of!(DramHeader, blocks_free), "count of free blocks"),
-        (offset_of!(DramHeader, inodes_used), "count of inodes"),
+        (offset_of!(DramHeader, reserved7), "rest"),
         (offset_of!(DramHeader, group_cursor), "cursors of allocators"),
         (offset_of!(DramHeader, evict_head), "rest"),
         (offset_of!(DramHeader, cachelets_used), "count of cachelets"),
         (offset_of!(DramHeader, recovery), "rest"),
         (offset_of!(DramHeader, segment_lock), "locks of allocators"),
         (offset_of!(DramHeader, reaped), "rest"),
+        (offset_of!(DramHeader, inode_map), "locks and counts of inodes"),
+        (offset_of!(DramHeader, reserved3), "rest"),
     ];
     let slot = [
         (0, "owner"),
