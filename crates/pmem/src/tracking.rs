@@ -1,4 +1,5 @@
-//! Which lines of a region changed since the last commit to a disk, and the cut that a commit needs.
+//! Which lines of a region changed since the last commit to a disk, and the cut that a commit
+//! needs.
 //!
 //! A region whose bytes live in memory while a disk holds committed states of it marks each line
 //! that it flushes. A commit drains the marks and copies the lines while programs run. Then it
@@ -118,8 +119,9 @@ impl Tracking {
     /// The view of an area.
     ///
     /// # Safety
-    /// [`Tracking::area_bytes`] bytes at `base` are mapped, readable and writable for as long as the
-    /// view and every region with it live. `base` is aligned to a page. Zeros are an empty area.
+    /// [`Tracking::area_bytes`] bytes at `base` are mapped, readable and writable for as long as
+    /// the view and every region with it live. `base` is aligned to a page. Zeros are an empty
+    /// area.
     pub unsafe fn new(base: *mut u8, region_bytes: u64, sleeping: Sleeping) -> Tracking {
         let [pages, groups, tops] = levels(region_bytes).map(|words| words as usize);
         let map = |first: usize| {
@@ -225,8 +227,8 @@ impl Tracking {
         }
     }
 
-    /// Lowers the flag and wakes the threads that wait. `false`: a thread cancelled the cut, so what
-    /// was copied since is no crash state; the next cut gets more time.
+    /// Lowers the flag and wakes the threads that wait. `false`: a thread cancelled the cut, so
+    /// what was copied since is no crash state; the next cut gets more time.
     pub fn lower_cut(&self, raised: RaisedCut) -> bool {
         let header = self.header();
         let is_whole = header.cut.compare_exchange(raised.up, raised.up.wrapping_add(1), AcqRel, Relaxed).is_ok();
@@ -289,7 +291,8 @@ impl Tracking {
         for top in 0..tops {
             let in_top = self.word(self.pending.tops, top).load(Acquire);
             for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
-                // A drain that died may have moved the mark of the group and not those of its pages.
+                // A drain that died may have moved the mark of the group and not those of its
+                // pages.
                 let drained = self.word(self.pending.groups, group).load(Acquire);
                 for page in bits(drained).map(|bit| group * 64 + bit).filter(|&page| page < pages) {
                     let lines = self.word(self.pending.pages, page).load(Acquire);
