@@ -1,0 +1,285 @@
+//! The log: opening, recovery and checkpoints.
+
+use crate::chunk::{CHUNK_BYTES_MIN, ChunkHeader};
+use crate::disk::{Disk, DiskError};
+use crate::header::{Header, HeaderError};
+use crate::is_planted;
+use pmem::{BLOCK_BYTES, BadOffset};
+
+/// Bytes of zeros that are written at once.
+const ZEROS_BYTES: usize = 4096;
+
+/// Why a call of the journal failed. Nothing that was durable is lost; the call can be repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JournalError {
+    /// A call of the file failed.
+    Disk(DiskError),
+    /// The journal cannot be used with this image.
+    Header(HeaderError),
+    /// The log names bytes outside of the image, under valid checksums: it was not written by this
+    /// program.
+    Hostile,
+    /// The region does not track its changes, or has another length than the image.
+    NotTracked,
+    /// Threads cancelled the cut time and again, because this process gets no processor time.
+    Starved,
+}
+
+impl From<DiskError> for JournalError {
+    fn from(error: DiskError) -> JournalError {
+        JournalError::Disk(error)
+    }
+}
+
+impl From<HeaderError> for JournalError {
+    fn from(error: HeaderError) -> JournalError {
+        JournalError::Header(error)
+    }
+}
+
+impl From<BadOffset> for JournalError {
+    fn from(_: BadOffset) -> JournalError {
+        JournalError::NotTracked
+    }
+}
+
+/// A journal behind an image, in the same file.
+#[derive(Debug, Clone, Copy)]
+pub struct Journal<D> {
+    pub(crate) disk: D,
+    uuid: [u8; 16],
+    pub(crate) image_bytes: u64,
+    log_bytes: u64,
+}
+
+/// Where the log ends, and the newest header. All processes of an image share it; it changes only
+/// under the lock of commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    /// Bytes of the log in use.
+    pub used_bytes: u64,
+    /// Number of the next commit.
+    pub sequence: u64,
+    /// Checksum of the last chunk.
+    pub chain: u32,
+    /// Number of the newest header.
+    pub generation: u64,
+    /// Number of the first commit in the log.
+    pub first_sequence: u64,
+    /// The checksum that the first chunk carries.
+    pub first_chain: u32,
+    /// A header may have been written or not. The image holds all commits; nothing is appended
+    /// before the header is known to be on the disk.
+    pub needs_trim: bool,
+}
+
+/// What recovery did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recovered {
+    /// Commits that were applied.
+    pub commits: u64,
+    /// Bytes of their chunks.
+    pub bytes: u64,
+}
+
+impl<D: Disk> Journal<D> {
+    /// Bytes that a journal adds to an image's file.
+    pub fn area_bytes(log_bytes: u64) -> u64 {
+        2 * BLOCK_BYTES + log_bytes.next_multiple_of(BLOCK_BYTES)
+    }
+
+    /// Makes an empty journal. Its log is written with zeros, so that later writes change no
+    /// metadata of the file system below.
+    pub fn create(
+        disk: D,
+        uuid: [u8; 16],
+        image_bytes: u64,
+        log_bytes: u64,
+    ) -> Result<(Journal<D>, State), JournalError> {
+        let log_bytes = log_bytes.next_multiple_of(BLOCK_BYTES);
+        let journal = Journal { disk, uuid, image_bytes, log_bytes };
+        let zeros = [0; ZEROS_BYTES];
+        // The headers as well: an older journal in the same place must not count.
+        let start = journal.header_at(0);
+        for at in (start..journal.log_at(log_bytes)).step_by(ZEROS_BYTES) {
+            journal.disk.write(at, &zeros)?;
+        }
+        journal.disk.flush()?;
+        let mut state = State {
+            used_bytes: 0,
+            sequence: 1,
+            chain: 0,
+            generation: 0,
+            first_sequence: 1,
+            first_chain: 0,
+            needs_trim: false,
+        };
+        journal.trim(&mut state)?;
+        Ok((journal, state))
+    }
+
+    /// Opens the journal of an image. The log is not read: see [`Journal::recover`].
+    pub fn open(disk: D, uuid: [u8; 16], image_bytes: u64) -> Result<(Journal<D>, State), JournalError> {
+        let mut journal = Journal { disk, uuid, image_bytes, log_bytes: 0 };
+        let mut found: Result<Header, HeaderError> = Err(HeaderError::Absent);
+        for index in 0..2 {
+            let mut block = [0; BLOCK_BYTES as usize];
+            let length = journal.disk.read(journal.header_at(index), &mut block)?;
+            let other = Header::decode(&block[..length]);
+            found = match (found, other) {
+                (Ok(one), Ok(other)) if other.generation > one.generation => Ok(other),
+                (Ok(one), Ok(_) | Err(HeaderError::Absent | HeaderError::Damaged)) => Ok(one),
+                // A newer version is not taken for damage.
+                (Ok(_), Err(error)) => Err(error),
+                (Err(version @ HeaderError::Version { .. }), _) => Err(version),
+                (Err(HeaderError::Damaged), Err(HeaderError::Absent)) => Err(HeaderError::Damaged),
+                (Err(_), other) => other,
+            };
+        }
+        let header = found?;
+        if header.uuid != uuid || header.image_bytes != image_bytes {
+            return Err(HeaderError::Foreign.into());
+        }
+        journal.log_bytes = header.log_bytes;
+        let state = State {
+            used_bytes: 0,
+            sequence: header.sequence,
+            chain: header.chain,
+            generation: header.generation,
+            first_sequence: header.sequence,
+            first_chain: header.chain,
+            needs_trim: false,
+        };
+        Ok((journal, state))
+    }
+
+    /// Bytes of the log. A single commit may be longer; then the file is, too, until the next
+    /// checkpoint.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// Applies the whole commits of the log to the image, and trims it. `buffer`: at least
+    /// [`CHUNK_BYTES_MAX`](crate::CHUNK_BYTES_MAX), the length of the longest chunk.
+    pub fn recover(&self, state: &mut State, buffer: &mut [u8]) -> Result<Recovered, JournalError> {
+        let first = *state;
+        let recovered = self.find_end(state, buffer)?;
+        if recovered.commits == 0 {
+            *state = first;
+            return Ok(recovered);
+        }
+        self.checkpoint(state, buffer)?;
+        Ok(recovered)
+    }
+
+    /// Moves the state behind the last whole commit of the log.
+    fn find_end(&self, state: &mut State, buffer: &mut [u8]) -> Result<Recovered, JournalError> {
+        let mut recovered = Recovered::default();
+        let mut next = *state;
+        while let Some(header) = self.read_chunk(&next, buffer)? {
+            next.used_bytes += header.bytes as u64;
+            next.chain = header.checksum;
+            if header.is_last || is_planted!(PartialCommitsCount) {
+                next.sequence += 1;
+                *state = next;
+                recovered.commits += 1;
+                recovered.bytes = next.used_bytes;
+            }
+        }
+        Ok(recovered)
+    }
+
+    /// Reads the chunk at a state's end, if one is there that continues the log.
+    fn read_chunk(&self, at: &State, buffer: &mut [u8]) -> Result<Option<ChunkHeader>, JournalError> {
+        debug_assert!(buffer.len() >= CHUNK_BYTES_MIN);
+        let place = self.log_at(at.used_bytes);
+        let start = &mut buffer[..BLOCK_BYTES as usize];
+        let length = self.disk.read(place, start)?;
+        let Some(header) = ChunkHeader::decode(&buffer[..length], buffer.len()) else { return Ok(None) };
+        let continues = header.sequence == at.sequence;
+        if !continues || header.chain != at.chain && !is_planted!(ChainIgnored) {
+            return Ok(None);
+        }
+        let chunk = &mut buffer[..header.bytes as usize];
+        let length = self.disk.read(place, chunk)?;
+        let is_whole = length == chunk.len() && header.verifies(chunk) || is_planted!(ChecksumIgnored);
+        Ok(is_whole.then_some(header))
+    }
+
+    /// Writes all commits of the log to their places in the image, and trims the log.
+    pub fn checkpoint(&self, state: &mut State, buffer: &mut [u8]) -> Result<(), JournalError> {
+        if is_planted!(TrimBeforeApply) && !state.needs_trim {
+            let mut early = *state;
+            self.trim(&mut early)?;
+        }
+        // After a failed trim the header may say that the log is empty. Applying the log once more
+        // would then leave older lines in the image for a moment.
+        if !state.needs_trim || is_planted!(AppliedAfterTrim) {
+            self.apply(state, buffer)?;
+        }
+        self.trim(state)
+    }
+
+    /// Writes the lines of all commits to their places in the image, and flushes.
+    fn apply(&self, state: &State, buffer: &mut [u8]) -> Result<(), JournalError> {
+        let mut at = State { used_bytes: 0, sequence: state.first_sequence, chain: state.first_chain, ..*state };
+        while at.used_bytes < state.used_bytes {
+            // Chunks that were written or found before do not vanish but by a fault of the disk.
+            let Some(header) = self.read_chunk(&at, buffer)? else {
+                return Err(DiskError(EIO).into());
+            };
+            let chunk = &buffer[..header.bytes as usize];
+            let mut skipped = is_planted!(FirstRunSkipped);
+            let applied = header.runs(chunk, self.image_bytes, |offset, bytes| {
+                if core::mem::take(&mut skipped) { Ok(()) } else { self.disk.write(offset, bytes) }
+            });
+            applied.ok_or(JournalError::Hostile)??;
+            at.used_bytes += header.bytes as u64;
+            at.chain = header.checksum;
+            at.sequence += u64::from(header.is_last);
+        }
+        if !is_planted!(ImageNotFlushed) {
+            self.disk.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a header that says: the log begins anew. The image holds all commits.
+    fn trim(&self, state: &mut State) -> Result<(), JournalError> {
+        state.needs_trim = !is_planted!(FailedTrimForgotten);
+        let generation = state.generation + 1;
+        let header = Header {
+            uuid: self.uuid,
+            image_bytes: self.image_bytes,
+            log_bytes: self.log_bytes,
+            generation,
+            sequence: state.sequence,
+            chain: state.chain,
+        };
+        self.disk.write(self.header_at(generation % 2), &header.encode())?;
+        if !is_planted!(HeaderNotFlushed) {
+            self.disk.flush()?;
+        }
+        *state = State {
+            used_bytes: 0,
+            generation,
+            first_sequence: state.sequence,
+            first_chain: state.chain,
+            needs_trim: false,
+            ..*state
+        };
+        Ok(())
+    }
+
+    fn header_at(&self, index: u64) -> u64 {
+        self.image_bytes.next_multiple_of(BLOCK_BYTES) + index * BLOCK_BYTES
+    }
+
+    /// Offset in the file of a byte of the log.
+    pub(crate) fn log_at(&self, offset: u64) -> u64 {
+        self.header_at(2) + offset
+    }
+}
+
+/// What a read that finds other bytes than were written reports.
+const EIO: i32 = 5;

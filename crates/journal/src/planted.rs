@@ -1,0 +1,33 @@
+//! Defects that tests plant, one at a time, to see that the explorer finds each.
+
+use std::cell::Cell;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Defect {
+    PartialCommitsCount,
+    ChainIgnored,
+    ChecksumIgnored,
+    TrimBeforeApply,
+    FirstRunSkipped,
+    ImageNotFlushed,
+    FailedTrimForgotten,
+    AppliedAfterTrim,
+    HeaderNotFlushed,
+    DrainedForgotten,
+    ForgottenBeforeWritten,
+    EndMovedBeforeFlush,
+    CommitNotFlushed,
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Defect>> = const { Cell::new(None) };
+}
+
+pub(crate) fn is_planted(defect: Defect) -> bool {
+    PLANTED.get() == Some(defect)
+}
+
+/// Plants a defect in the calling thread; none: removes it.
+pub(crate) fn plant(defect: Option<Defect>) {
+    PLANTED.set(defect);
+}
