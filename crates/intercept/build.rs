@@ -6,6 +6,11 @@
 //! flags, wrappers and target directory are not passed on, so that every build produces the same
 //! library.
 
+// The same checksum as in the library.
+#[allow(dead_code)]
+#[path = "src/table.rs"]
+mod table;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -27,7 +32,10 @@ fn main() {
     }
     let built = build(&home.join("preload/Cargo.toml"), &out.join("preload-target"));
     let carried = out.join("libdirectfs_preload.so");
-    std::fs::copy(&built, &carried).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+    let library = std::fs::read(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+    std::fs::write(&carried, &library).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));
+    // The launcher need not compute it at each start.
+    println!("cargo:rustc-env=DIRECTFS_LIBRARY_FINGERPRINT={:016x}", table::fingerprint(&library));
 }
 
 fn build(manifest: &Path, target: &Path) -> PathBuf {

@@ -28,6 +28,9 @@ use std::path::{Path, PathBuf};
 /// The library that is loaded into programs.
 static PRELOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libdirectfs_preload.so"));
 
+/// Identifies the library's content.
+const LIBRARY_FINGERPRINT: &str = env!("DIRECTFS_LIBRARY_FINGERPRINT");
+
 /// Result of preparing a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prepared {
@@ -81,7 +84,7 @@ impl Cache {
     /// own the components of its path.
     pub fn at(directory: &Path, trusted: &[u32]) -> Result<Cache, Refusal> {
         let directory = TrustedDirectory::open(directory, trusted)?;
-        let name = format!("preload-{:016x}.so", fingerprint(PRELOAD));
+        let name = format!("preload-{LIBRARY_FINGERPRINT}.so");
         let library = directory.path().join(&name);
         put_library(&directory, &name).map_err(|error| Refusal::Failed(library.clone(), error))?;
         Ok(Cache { directory, library })
@@ -90,6 +93,18 @@ impl Cache {
     /// Path of the preload library.
     pub fn library(&self) -> &Path {
         &self.library
+    }
+
+    /// The directory for patched code that processes share, if there can be one. The first launch
+    /// of this version since the machine's boot creates it, and removes those of earlier boots.
+    pub fn text_directory(&self) -> Option<PathBuf> {
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let boot = format!("text-{:016x}-", table::fingerprint(boot.trim().as_bytes()));
+        let name = format!("{boot}{LIBRARY_FINGERPRINT}");
+        if self.directory.create_directory(&name).ok()? {
+            self.directory.remove_directories(|other| other.starts_with("text-") && !other.starts_with(&boot));
+        }
+        Some(self.directory.path().join(name))
     }
 
     /// Ensures that a valid table for a library of the system exists.
@@ -105,7 +120,7 @@ impl Cache {
             .ok_or(BadElf)
             .map_err(odd)?;
         let name: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = name + TABLE_ENDING;
+        let name = format!("{name}-{LIBRARY_FINGERPRINT}{TABLE_ENDING}");
         if let Some(header) = self.present(&name, build_id, bytes.len()) {
             return Ok(Prepared { left_alone: header.left_alone, was_there: true });
         }
@@ -210,13 +225,8 @@ fn header(build_id: &[u8], library_bytes: usize, left_alone: u32) -> Header {
 
 /// Identifies the analysis and its version: another one writes its own tables.
 fn writer_id() -> u64 {
-    let sources = [&include_bytes!("analysis.rs")[..], include_bytes!("elf.rs"), PRELOAD];
-    sources.iter().fold(0, |sum: u64, source| sum.rotate_left(1) ^ fingerprint(source))
-}
-
-fn fingerprint(bytes: &[u8]) -> u64 {
-    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    table::checksum(&bytes.chunks(8).map(word).collect::<Vec<_>>())
+    let sources = [&include_bytes!("analysis.rs")[..], include_bytes!("elf.rs"), LIBRARY_FINGERPRINT.as_bytes()];
+    sources.iter().fold(0, |sum: u64, source| sum.rotate_left(1) ^ table::fingerprint(source))
 }
 
 /// Whether the directories above a path let every user pass.

@@ -194,6 +194,10 @@ pub fn command(program: &OsStr, counts: Option<&Path>) -> Result<Command, Launch
     let mut command = Command::new(&path);
     command.env("LD_PRELOAD", list_with(cache.library(), "LD_PRELOAD"));
     command.env("DIRECTFS_RUN", cache.library());
+    match cache.text_directory() {
+        Some(directory) => command.env("DIRECTFS_TEXT", directory),
+        None => command.env_remove("DIRECTFS_TEXT"),
+    };
     match counts {
         Some(counts) => command.env("DIRECTFS_COUNTS", counts),
         None => command.env_remove("DIRECTFS_COUNTS"),

@@ -89,13 +89,23 @@ const _: () = assert!(size_of::<Site>() == 64 && align_of::<Site>() == 4);
 
 /// A checksum against accidental damage: four independent lanes of multiply and rotate.
 pub fn checksum(words: &[u64]) -> u64 {
+    checksum_of(words.iter().copied(), words.len())
+}
+
+fn checksum_of(words: impl Iterator<Item = u64>, count: usize) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut lanes = [FACTOR, FACTOR.rotate_left(16), FACTOR.rotate_left(32), words.len() as u64];
-    for (index, word) in words.iter().enumerate() {
+    let mut lanes = [FACTOR, FACTOR.rotate_left(16), FACTOR.rotate_left(32), count as u64];
+    for (index, word) in words.enumerate() {
         let lane = &mut lanes[index % 4];
         *lane = (*lane ^ word).wrapping_mul(FACTOR).rotate_left(29);
     }
     lanes.iter().fold(0, |sum, lane| (sum ^ lane).wrapping_mul(FACTOR).rotate_left(31))
+}
+
+/// The checksum of a file's bytes, padded with zeros.
+pub fn fingerprint(bytes: &[u8]) -> u64 {
+    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    checksum_of(bytes.chunks(8).map(word), bytes.len().div_ceil(8))
 }
 
 /// The checksum of a table, whose own field counts as zero.

@@ -25,7 +25,7 @@
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::fs::{File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -118,6 +118,27 @@ impl TrustedDirectory {
         let metadata = file.metadata()?;
         let is_own = metadata.uid() == effective_user() && metadata.mode() & OTHERS_WRITE == 0;
         if metadata.is_file() && is_own { Ok(file) } else { Err(Errno::PERM.into()) }
+    }
+
+    /// Ensures that a directory exists, which all users can read; returns whether it is new.
+    pub fn create_directory(&self, name: &str) -> io::Result<bool> {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+        // The umask restricts mkdir.
+        rustix::fs::chmodat(&self.fd, name, Mode::from_raw_mode(0o755), AtFlags::empty())?;
+        Ok(true)
+    }
+
+    /// Removes directories of files, as far as possible.
+    pub fn remove_directories(&self, is_meant: impl Fn(&str) -> bool) {
+        for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(&is_meant) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     /// Writes an executable file that appears whole, and replaces one with this name.
@@ -251,7 +272,6 @@ fn writable(path: PathBuf, status: &Stat) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::os::unix::fs::{chown, lchown, symlink};
 
     /// Another user.

@@ -21,9 +21,10 @@ pub const FDS_MAX: usize = 65536;
 /// Size of a slot; the site's address comes last.
 pub const SLOT_BYTES: usize = 64;
 /// Number of slots: enough for the C library and its loader twice, because with an auditing loader
-/// there are two C libraries.
+/// there are two C libraries. The slots of each library begin a page.
 pub const SLOTS: usize = 1280;
-/// Offset in a slot of the address of the instruction after the original call.
+/// Offset in a slot of the address of the instruction after the original call, relative to the
+/// slot.
 pub const SLOT_RETURN: usize = SLOT_BYTES - 8;
 /// Maximum length of a mount's path.
 pub const PREFIX_BYTES_MAX: usize = 4096;
@@ -181,7 +182,7 @@ directfs_tls:
 directfs_slots:
     .cfi_startproc
     .cfi_def_cfa rsp, 0
-    .cfi_escape 0x16, 16, 8, 0x80, 0, 0x09, {slot_mask}, 0x1a, 0x23, {slot_return}, 0x06
+    .cfi_escape 0x16, 16, 10, 0x80, 0, 0x09, {slot_mask}, 0x1a, 0x12, 0x23, {slot_return}, 0x06, 0x22
     .zero {slots_bytes}
     .cfi_endproc
     .size directfs_slots, {slots_bytes}

@@ -55,9 +55,89 @@ impl Fd {
         status(self.0)
     }
 
+    /// Reads words at an offset; returns the number of bytes.
+    pub fn read_words_at(&self, offset: u64, into: &mut [u64]) -> Result<usize, i64> {
+        let arguments = [self.0 as u64, into.as_mut_ptr() as u64, size_of_val(into) as u64, offset, 0, 0];
+        // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+        let result = unsafe { call(libc::SYS_pread64, arguments) };
+        usize::try_from(result).map_err(|_| result)
+    }
+
+    /// Reads records of a directory; returns their bytes.
+    pub fn entries(&self, into: &mut [u64]) -> Result<usize, i64> {
+        let arguments = [self.0 as u64, into.as_mut_ptr() as u64, size_of_val(into) as u64, 0, 0, 0];
+        // SAFETY: as above.
+        let result = unsafe { call(libc::SYS_getdents64, arguments) };
+        usize::try_from(result).map_err(|_| result)
+    }
+
+    /// Writes all bytes.
+    pub fn write_all(&self, mut bytes: &[u8]) -> Result<(), i64> {
+        while !bytes.is_empty() {
+            let arguments = [self.0 as u64, bytes.as_ptr() as u64, bytes.len() as u64, 0, 0, 0];
+            // SAFETY: the kernel reads the bytes.
+            let result = unsafe { call(libc::SYS_write, arguments) };
+            if result <= 0 {
+                return Err(result);
+            }
+            bytes = &bytes[result as usize..];
+        }
+        Ok(())
+    }
+
+    /// Lets all users read the file.
+    pub fn allow_reading(&self) -> Result<(), i64> {
+        // SAFETY: changes no memory.
+        let result = unsafe { call(libc::SYS_fchmod, [self.0 as u64, 0o644, 0, 0, 0, 0]) };
+        if result < 0 { Err(result) } else { Ok(()) }
+    }
+
+    /// Maps a part of the file, privately, in place of what lies there.
+    ///
+    /// # Safety
+    /// Everything that uses the range works with the file's content, too.
+    pub unsafe fn map_over(&self, start: usize, bytes: usize, protection: i32, offset: u64) -> Result<(), i64> {
+        let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+        // SAFETY: by the caller's promise.
+        let result = unsafe {
+            call(libc::SYS_mmap, [start as u64, bytes as u64, protection as u64, flags, self.0 as u64, offset])
+        };
+        if (-4095..0).contains(&result) { Err(result) } else { Ok(()) }
+    }
+
     /// Maps the file's first bytes.
     pub fn map(&self, bytes: usize, protection: i32, flags: i32) -> Result<*mut u8, i64> {
         map(bytes, protection, flags, self.0)
+    }
+}
+
+/// Creates a file for writing; `path` holds a zero byte.
+pub fn create(path: &[u8]) -> Result<Fd, i64> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    if !path.contains(&0) {
+        return Err(-i64::from(libc::EINVAL));
+    }
+    // SAFETY: the path is terminated (checked), and no memory changes.
+    let result =
+        unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0]) };
+    if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
+}
+
+/// Renames a file; both paths hold a zero byte.
+pub fn rename(from: &[u8], to: &[u8]) -> Result<(), i64> {
+    if !from.contains(&0) || !to.contains(&0) {
+        return Err(-i64::from(libc::EINVAL));
+    }
+    // SAFETY: the paths are terminated (checked), and no memory changes.
+    let result = unsafe { call(libc::SYS_rename, [from.as_ptr() as u64, to.as_ptr() as u64, 0, 0, 0, 0]) };
+    if result < 0 { Err(result) } else { Ok(()) }
+}
+
+/// Removes a file; the path holds a zero byte.
+pub fn remove(path: &[u8]) {
+    if path.contains(&0) {
+        // SAFETY: the path is terminated (checked), and no memory changes.
+        unsafe { call(libc::SYS_unlink, [path.as_ptr() as u64, 0, 0, 0, 0, 0]) };
     }
 }
 

@@ -7,4 +7,5 @@ pub mod inline_syscalls;
 pub mod instruction_lengths;
 pub mod patch;
 pub mod proc_maps;
+pub mod shared_text;
 pub mod start;

@@ -6,6 +6,7 @@
 
 use crate::hook::abi::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
 use crate::hook::abi::sys;
+use crate::hook::loading::shared_text::{self, SLOTS_PER_PAGE};
 use crate::hook::loading::{early, inline_syscalls};
 use crate::hook::process::environment;
 use crate::table::{self, Header, NO_FIXUP, Site};
@@ -42,12 +43,20 @@ pub enum Refusal {
     Forbidden,
 }
 
-/// Patches the sites of a library, with slots from `next` on; returns the next free slot.
-pub fn patch(library: &Library, next: usize) -> Result<usize, Refusal> {
+/// Patches the sites of a library, with slots from `next` on; returns the next free slot, which
+/// begins a page. `may_share`: with code that all processes share, if there is such code.
+pub fn patch(library: &Library, next: usize, may_share: bool) -> Result<usize, Refusal> {
     let build_id = build_id(library).ok_or(Refusal::Unnamed)?;
+    if may_share && let Some(count) = shared_text::map(library, build_id, next) {
+        return Ok((next + count).next_multiple_of(SLOTS_PER_PAGE));
+    }
     let words = open_table(build_id).ok_or(Refusal::NoTable)?;
     let result = match table::open(words, build_id) {
-        Ok((_, sites)) => patch_all(library, sites, next),
+        Ok((_, sites)) => patch_all(library, sites, next).inspect(|_| {
+            if may_share {
+                shared_text::make(library, build_id, sites, next);
+            }
+        }),
         Err(_) => Err(Refusal::NoTable),
     };
     // SAFETY: the table was mapped for this, and no reference to it is left.
@@ -57,19 +66,18 @@ pub fn patch(library: &Library, next: usize) -> Result<usize, Refusal> {
 
 /// Maps the table beside this library, if its owner is trusted.
 fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
-    const OTHERS_WRITE: u32 = 0o022;
     /// Maximum size of a table, whatever a file says.
     const BYTES_MAX: u64 = 1 << 20;
-    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 96];
     let directory = environment::library();
     let length = directory.iter().rposition(|&byte| byte == b'/')? + 1;
     path[..length].copy_from_slice(&directory[..length]);
-    let end = write_name(&mut path[length..], build_id)?;
+    let version = directory[length..].strip_prefix(b"preload-")?.strip_suffix(b".so")?;
+    let end = write_name(&mut path[length..], build_id, version)?;
     let file = sys::open(&path[..=length + end], libc::O_RDONLY | libc::O_NOFOLLOW).ok()?;
     let status = file.status().ok()?;
-    let trusted = (status.st_uid == 0 || status.st_uid == sys::effective_user()) && status.st_mode & OTHERS_WRITE == 0;
     let bytes = status.st_size as u64;
-    if !trusted || !(size_of::<Header>() as u64..=BYTES_MAX).contains(&bytes) {
+    if !is_trusted(&status) || !(size_of::<Header>() as u64..=BYTES_MAX).contains(&bytes) {
         return None;
     }
     let start = file.map(bytes as usize, libc::PROT_READ, libc::MAP_PRIVATE).ok()?;
@@ -79,31 +87,46 @@ fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
     Some(unsafe { core::slice::from_raw_parts(start.cast(), bytes as usize / 8) })
 }
 
-/// The name of a table: the build-id in hexadecimal and a suffix. Returns the length without the
-/// zero byte.
-fn write_name(into: &mut [u8], build_id: &[u8]) -> Option<usize> {
+/// Whether a file belongs to root or the user, and no other user can write it.
+pub fn is_trusted(status: &libc::stat) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    (status.st_uid == 0 || status.st_uid == sys::effective_user()) && status.st_mode & OTHERS_WRITE == 0
+}
+
+/// The name of a table: the build-id in hexadecimal, the version of this library and a suffix.
+/// Returns the length without the zero byte.
+fn write_name(into: &mut [u8], build_id: &[u8], version: &[u8]) -> Option<usize> {
+    let mut length = 0;
+    let mut push = |part: &[u8]| {
+        into.get_mut(length..length + part.len())?.copy_from_slice(part);
+        length += part.len();
+        Some(())
+    };
+    for byte in build_id {
+        push(&hexadecimal(*byte))?;
+    }
+    [b"-", version, crate::TABLE_ENDING.as_bytes(), b"\0"].into_iter().try_for_each(push)?;
+    Some(length - 1)
+}
+
+/// The two digits of a byte.
+pub fn hexadecimal(byte: u8) -> [u8; 2] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let ending = crate::TABLE_ENDING.as_bytes();
-    let length = 2 * build_id.len();
-    if into.len() <= length + ending.len() {
-        return None;
-    }
-    for (index, byte) in build_id.iter().enumerate() {
-        into[2 * index] = DIGITS[usize::from(byte >> 4)];
-        into[2 * index + 1] = DIGITS[usize::from(byte & 15)];
-    }
-    into[length..length + ending.len()].copy_from_slice(ending);
-    Some(length + ending.len())
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
 /// The build-id of a library in memory, from its first page.
 fn build_id(library: &Library) -> Option<&'static [u8]> {
-    const PT_NOTE: u32 = 4;
-    const NT_GNU_BUILD_ID: u32 = 3;
     const FIRST_PAGE: usize = 4096;
     // SAFETY: the loader mapped the file's first page there, readable and permanently; nothing
     // writes it.
-    let page = unsafe { core::slice::from_raw_parts(library.base as *const u8, FIRST_PAGE) };
+    build_id_of(unsafe { core::slice::from_raw_parts(library.base as *const u8, FIRST_PAGE) })
+}
+
+/// The build-id in the first page of a library.
+pub fn build_id_of(page: &[u8]) -> Option<&[u8]> {
+    const PT_NOTE: u32 = 4;
+    const NT_GNU_BUILD_ID: u32 = 3;
     let word = |at: usize| page.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let table = word(32)? as usize;
     let count = (word(56)? & 0xffff) as usize;
@@ -174,10 +197,27 @@ fn patch_all(library: &Library, sites: &[Site], next: usize) -> Result<usize, Re
     make_executable(&all_slots)?;
     make_writable(&code)?;
     for (index, site) in sites.iter().enumerate() {
-        write_jump(library.base + site.window as usize, site, slots + (next + index) * SLOT_BYTES);
+        let window = library.base + site.window as usize;
+        let Some(jump) = jump(window, slots + (next + index) * SLOT_BYTES) else { continue };
+        // SAFETY: the window is writable now and was checked to be inside the code; nothing
+        // executes it (see `make_writable`).
+        unsafe { core::ptr::copy_nonoverlapping(jump.as_ptr(), window as *mut u8, usize::from(site.window_bytes)) };
     }
     make_executable(&code)?;
-    Ok(next + sites.len())
+    Ok((next + sites.len()).next_multiple_of(SLOTS_PER_PAGE))
+}
+
+/// Writes the jumps into a copy of a library's file, for the library at its address. `None`: the
+/// file does not match.
+pub fn patch_copy(library: &Library, copy: &mut [u8], sites: &[Site], first: usize) -> Option<()> {
+    let slots = &raw const directfs_slots as usize;
+    for (index, site) in sites.iter().enumerate() {
+        let (start, bytes) = (site.window as usize, usize::from(site.window_bytes));
+        let window = copy.get_mut(start..start + bytes).filter(|window| **window == site.original[..bytes])?;
+        let jump = jump(library.base + start, slots + (first + index) * SLOT_BYTES)?;
+        window.copy_from_slice(&jump[..bytes]);
+    }
+    Some(())
 }
 
 /// Whether a window holds a jump to a slot of this library's early copy.
@@ -212,17 +252,14 @@ fn displacement(behind: usize, target: usize) -> Option<[u8; 4]> {
     Some(i32::try_from(distance).ok()?.to_le_bytes())
 }
 
-/// Replaces a window by a jump to its slot.
-fn write_jump(window: usize, site: &Site, slot: usize) {
+/// What replaces a window: a jump to its slot.
+fn jump(window: usize, slot: usize) -> Option<[u8; table::WINDOW_BYTES_MAX]> {
     let mut bytes = [TRAP; table::WINDOW_BYTES_MAX];
     bytes[0] = JUMP;
     // The same distance as the way back, which was checked; a byte less in either direction does
     // not matter for slots in other pages.
-    let Some(distance) = displacement(window + 5, slot) else { return };
-    bytes[1..5].copy_from_slice(&distance);
-    // SAFETY: the window is writable now and was checked to be inside the code; nothing executes it
-    // (see `make_writable`).
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), window as *mut u8, usize::from(site.window_bytes)) };
+    bytes[1..5].copy_from_slice(&displacement(window + 5, slot)?);
+    Some(bytes)
 }
 
 /// `lea r11, [rip + 5]`: the address after the following jump.
@@ -245,8 +282,8 @@ fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> 
     push(&CALL);
     let behind = slot + push(&JUMP_BY_WORD) + 4;
     push(&displacement(behind, back)?);
-    // The call's address is not known yet.
-    bytes[SLOT_RETURN..].fill(0);
+    // The call's address is not known yet: zero.
+    bytes[SLOT_RETURN..].copy_from_slice(&(slot as u64).wrapping_neg().to_ne_bytes());
     Some(bytes)
 }
 
@@ -293,7 +330,7 @@ fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT
         let distance = displacement(behind, library.base + site.fixup_target as usize)?;
         bytes[at..at + 4].copy_from_slice(&distance);
     }
-    let behind_call = (library.base + site.call as usize + CALL.len()) as u64;
-    bytes[SLOT_RETURN..].copy_from_slice(&behind_call.to_ne_bytes());
+    let behind_call = library.base + site.call as usize + CALL.len();
+    bytes[SLOT_RETURN..].copy_from_slice(&(behind_call.wrapping_sub(slot) as u64).to_ne_bytes());
     Some(bytes)
 }

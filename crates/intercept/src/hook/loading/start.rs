@@ -62,7 +62,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     };
     let mut next = 0;
     for library in libraries.iter().flatten() {
-        match patch::patch(library, next) {
+        match patch::patch(library, next, adopted.early.is_none()) {
             Ok(after) => next = after,
             Err(refusal) => sys::refuse(&[reason(refusal)]),
         }

@@ -23,19 +23,22 @@ pub const LD_LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
 pub const EARLY: &[u8] = b"DIRECTFS_EARLY=";
 /// Path of this library; the tables lie beside it.
 pub const RUN: &[u8] = b"DIRECTFS_RUN=";
+/// Directory of the patched code that processes share; absent if there is none.
+pub const TEXT: &[u8] = b"DIRECTFS_TEXT=";
 /// File for call counters; absent without counting.
 pub const COUNTS: &[u8] = b"DIRECTFS_COUNTS=";
 /// Maximum length of an entry, name and value.
 pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 
 /// Entries that are kept and passed on unchanged.
-const HANDED_ON: [&[u8]; 5] = [RUN, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
+const HANDED_ON: [&[u8]; 6] = [RUN, TEXT, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
 /// process, the program and the early copy.
 pub const ADDED: usize = HANDED_ON.len() + 7;
 /// Entries that belong to DirectFS, whatever set them.
-const DIRECTFS_ENTRIES: [&[u8]; 9] = [
+const DIRECTFS_ENTRIES: [&[u8]; 10] = [
     RUN,
+    TEXT,
     EARLY,
     COUNTS,
     handoff::IMAGE,
