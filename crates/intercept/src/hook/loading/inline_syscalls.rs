@@ -22,6 +22,7 @@
 use crate::calls;
 use crate::hook::abi::entry::{SLOT_BYTES, directfs_entry, directfs_slots};
 use crate::hook::abi::sys;
+use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{instruction_lengths, proc_maps};
 use crate::hook::process::environment;
 use crate::routes::Route;
@@ -181,59 +182,6 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
         }
     }
     sys::refuse(&[b"this program contains too many inline system calls; use `directfs mount`"]);
-}
-
-/// The program's own file in memory.
-struct LoadedProgram {
-    /// Difference between addresses in memory and in the file.
-    bias: usize,
-    headers: &'static [[u64; 7]],
-}
-
-/// A program header: type and flags, offset, address, address, bytes in the file.
-impl LoadedProgram {
-    /// Finds it through the auxiliary vector after the environment.
-    unsafe fn find(environment: *const *const u8) -> Option<LoadedProgram> {
-        const AT_PHDR: u64 = 3;
-        const AT_PHENT: u64 = 4;
-        const AT_PHNUM: u64 = 5;
-        const PT_PHDR: u32 = 6;
-        let (mut address, mut count) = (0u64, 0u64);
-        // SAFETY: by the caller's promise: a list of pointers that ends with null, then pairs that
-        // end with zero.
-        unsafe {
-            let mut next = environment;
-            while !(*next).is_null() {
-                next = next.add(1);
-            }
-            let mut pair = next.add(1).cast::<[u64; 2]>();
-            while (*pair)[0] != 0 {
-                match *pair {
-                    [AT_PHDR, value] => address = value,
-                    [AT_PHNUM, value] => count = value,
-                    [AT_PHENT, value] if value != size_of::<[u64; 7]>() as u64 => return None,
-                    _ => {}
-                }
-                pair = pair.add(1);
-            }
-        }
-        if address == 0 || address % 8 != 0 {
-            return None;
-        }
-        // SAFETY: the kernel reports the address and number of the program's headers; they stay.
-        let headers = unsafe { core::slice::from_raw_parts(address as *const [u64; 7], count as usize) };
-        let own = headers.iter().find(|header| header[0] as u32 == PT_PHDR);
-        let bias = own.map_or(0, |own| (address as usize).wrapping_sub(own[2] as usize));
-        Some(LoadedProgram { bias, headers })
-    }
-
-    fn segment(&self, is_it: impl Fn(u32, u32) -> bool) -> Option<&'static [u8]> {
-        let header = self.headers.iter().find(|header| is_it(header[0] as u32, (header[0] >> 32) as u32))?;
-        let start = self.bias.wrapping_add(header[2] as usize);
-        // SAFETY: the loader mapped this many bytes of the file there, readable, and nothing writes
-        // them.
-        Some(unsafe { core::slice::from_raw_parts(start as *const u8, header[4] as usize) })
-    }
 }
 
 /// Whether the program contains inline syscalls that may concern the image.

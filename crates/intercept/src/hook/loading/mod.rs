@@ -5,6 +5,7 @@ pub mod early;
 pub mod elf_dependencies;
 pub mod inline_syscalls;
 pub mod instruction_lengths;
+pub mod loaded;
 pub mod patch;
 pub mod proc_maps;
 pub mod shared_text;

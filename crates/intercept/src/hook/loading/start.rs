@@ -6,6 +6,7 @@
 use crate::handoff;
 use crate::hook::abi::entry::DIRECTFS_ALL;
 use crate::hook::abi::sys;
+use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::{early, inline_syscalls, proc_maps};
 use crate::hook::process::{environment, processes};
@@ -45,7 +46,10 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         record(&mut libraries, mapping);
         inline_syscalls::record(mapping, makes_calls(mapping.path));
     };
-    if proc_maps::for_each(&mut look).is_err() {
+    let is_plain = adopted.early.is_none() && !adopted.has_audit;
+    // SAFETY: this is the constructor, in the only namespace.
+    let by_loader = is_plain.then(|| unsafe { look_by_loader(environment, &mut look) }).flatten();
+    if by_loader.is_none() && proc_maps::for_each(&mut look).is_err() {
         sys::refuse(&[b"cannot read /proc/self/maps, which this program needs; mount /proc"]);
     }
     // SAFETY: this is the constructor; the entry is the program's own, without other users yet.
@@ -89,6 +93,27 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
                 signals::guard();
             }
         }
+    }
+}
+
+/// Looks at the mappings that matter, by the loader's list. `None`: it is not known or lacks the C
+/// library, and nothing was looked at.
+///
+/// # Safety
+/// As for [`LoadedProgram::libraries`].
+unsafe fn look_by_loader(environment: *const *const u8, look: &mut dyn FnMut(&proc_maps::Mapping<'_>)) -> Option<()> {
+    let own = environment::library();
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let program = LoadedProgram::find(environment)?;
+        let mut found = 0;
+        let mut count = |mapping: &proc_maps::Mapping<'_>| found += usize::from(makes_calls(mapping.path));
+        program.libraries(own, makes_calls, &mut count)?;
+        // The loader and the C library, each with its code.
+        if found < 4 {
+            return None;
+        }
+        program.libraries(own, makes_calls, look)
     }
 }
 

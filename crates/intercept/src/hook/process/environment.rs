@@ -49,15 +49,37 @@ const DIRECTFS_ENTRIES: [&[u8]; 10] = [
     handoff::PROGRAM,
 ];
 
-/// An entry of the environment: name, value and a zero byte.
-struct EnvironmentEntry(UnsafeCell<[u8; ENTRY_BYTES_MAX]>);
-// SAFETY: see the module's invariant.
-unsafe impl Sync for EnvironmentEntry {}
+/// Entries that are kept: those to hand on, then the two for this program alone.
+const KEPT: [&[u8]; HANDED_ON.len() + 2] = {
+    let mut names: [&[u8]; HANDED_ON.len() + 2] = [handoff::START; HANDED_ON.len() + 2];
+    let mut index = 0;
+    while index < HANDED_ON.len() {
+        names[index] = HANDED_ON[index];
+        index += 1;
+    }
+    names[HANDED_ON.len() + 1] = handoff::PROGRAM;
+    names
+};
+const START: usize = HANDED_ON.len();
+const PROGRAM: usize = HANDED_ON.len() + 1;
 
-static ENTRIES: [EnvironmentEntry; HANDED_ON.len()] =
-    [const { EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX])) }; HANDED_ON.len()];
-static START: EnvironmentEntry = EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
-static PROGRAM: EnvironmentEntry = EnvironmentEntry(UnsafeCell::new([0; ENTRY_BYTES_MAX]));
+/// The kept entries, each with its name, value and a zero byte, one after the other: most programs
+/// touch one page of them.
+struct KeptEntries {
+    bytes: [u8; KEPT.len() * ENTRY_BYTES_MAX],
+    used: usize,
+    /// Where each begins; `None`: there is no such entry.
+    starts: [Option<u32>; KEPT.len()],
+}
+struct KeptCell(UnsafeCell<KeptEntries>);
+// SAFETY: see the module's invariant.
+unsafe impl Sync for KeptCell {}
+
+static ENTRIES: KeptCell = KeptCell(UnsafeCell::new(KeptEntries {
+    bytes: [0; KEPT.len() * ENTRY_BYTES_MAX],
+    used: 0,
+    starts: [None; KEPT.len()],
+}));
 
 struct HandoffCell(UnsafeCell<Option<HandoffRecord>>);
 // SAFETY: see the module's invariant.
@@ -86,6 +108,25 @@ pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'s
     })
 }
 
+impl KeptEntries {
+    fn keep(&mut self, index: usize, entry: &[u8]) {
+        // The entry with descriptors can become longer.
+        let room = if KEPT[index] == handoff::IMAGE {
+            entry.len().max(handoff::IMAGE.len() + handoff::TEXT_BYTES_MAX + 1)
+        } else {
+            entry.len()
+        };
+        // Of an entry that occurs twice the first one counts, as for getenv.
+        if self.starts[index].is_some() {
+            return;
+        }
+        let start = self.used;
+        self.bytes[start..start + entry.len()].copy_from_slice(entry);
+        self.starts[index] = Some(start as u32);
+        self.used += room;
+    }
+}
+
 /// What a process finds in its environment.
 #[derive(Debug, Default)]
 pub struct Adopted {
@@ -95,6 +136,8 @@ pub struct Adopted {
     pub process: Option<u32>,
     /// The descriptor of the process's meeting directory, if the previous program passed one.
     pub meeting: Option<i32>,
+    /// Whether the loader loads audit modules, which have libraries of their own.
+    pub has_audit: bool,
     /// The entry of the early copy, and the address in it.
     pub early: Option<(usize, usize)>,
 }
@@ -131,19 +174,17 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     let mut adopted = Adopted::default();
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
-        let kept = HANDED_ON.iter().zip(&ENTRIES).chain([(&handoff::START, &START), (&handoff::PROGRAM, &PROGRAM)]);
-        for (name, kept) in kept {
-            if entry.starts_with(name) && entry.len() <= ENTRY_BYTES_MAX {
-                // SAFETY: nothing else runs yet (the module's invariant).
-                let room = unsafe { &mut *kept.0.get() };
-                room[..entry.len()].copy_from_slice(entry);
-            }
+        let index = KEPT.iter().position(|name| entry.starts_with(name));
+        if let Some(index) = index.filter(|_| entry.len() <= ENTRY_BYTES_MAX) {
+            // SAFETY: nothing else runs yet (the module's invariant).
+            unsafe { (*ENTRIES.0.get()).keep(index, entry) };
         }
         if let Some(value) = entry.strip_prefix(handoff::PROCESS) {
             let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(handoff::number);
             let mut next = || parts.next().flatten().and_then(|number| u32::try_from(number).ok());
             (adopted.process, adopted.meeting) = (next(), next().map(|fd| fd as i32));
         }
+        adopted.has_audit |= entry.starts_with(LD_AUDIT);
         if let Some(address) = crate::hook::loading::early::address_of(entry) {
             adopted.early = Some((entry.as_ptr() as usize, address));
         }
@@ -222,7 +263,9 @@ fn move_it(fd: i32) -> Result<()> {
     // is open.
     unsafe {
         let index = HANDED_ON.iter().position(|name| *name == handoff::IMAGE).unwrap_or_default();
-        let room = &mut *ENTRIES[index].0.get();
+        let kept = &mut *ENTRIES.0.get();
+        let Some(start) = kept.starts[index] else { return Ok(()) };
+        let room = &mut kept.bytes[start as usize..];
         let length = handoff::IMAGE.len() + handoff.write(&mut room[handoff::IMAGE.len()..]);
         room[length] = 0;
         *HANDOFF.0.get() = Some(handoff);
@@ -247,19 +290,20 @@ pub fn is_directfs(entry: &[u8]) -> bool {
 
 /// The entries that every program gets unchanged.
 pub fn handed_on() -> impl Iterator<Item = &'static [u8]> {
-    ENTRIES.iter().filter_map(get)
+    (0..HANDED_ON.len()).filter_map(get)
 }
 
-fn get(entry: &'static EnvironmentEntry) -> Option<&'static [u8]> {
+fn get(index: usize) -> Option<&'static [u8]> {
     // SAFETY: only read from now on (the module's invariant).
-    let bytes = unsafe { &*entry.0.get() };
+    let kept = unsafe { &*ENTRIES.0.get() };
+    let bytes = &kept.bytes[kept.starts[index]? as usize..];
     let end = bytes.iter().position(|&byte| byte == 0)?;
-    (end > 0).then(|| &bytes[..=end])
+    Some(&bytes[..=end])
 }
 
 fn find(name: &[u8]) -> Option<&'static [u8]> {
     let index = HANDED_ON.iter().position(|handed| *handed == name)?;
-    get(&ENTRIES[index])
+    get(index)
 }
 
 /// The value of an entry, with its zero byte.
@@ -274,12 +318,12 @@ pub fn value(name: &[u8]) -> Option<&'static [u8]> {
 
 /// The first program's working directory in the mount.
 pub fn start_directory() -> Option<&'static [u8]> {
-    get(&START).map(|entry| &entry[handoff::START.len()..entry.len() - 1])
+    get(START).map(|entry| &entry[handoff::START.len()..entry.len() - 1])
 }
 
 /// The program's file, if it lies in the mount.
 pub fn program() -> Option<&'static [u8]> {
-    get(&PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
+    get(PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
 }
 
 /// The entry that names this library, with its zero byte.

@@ -1,0 +1,191 @@
+//! The program and its libraries in memory, by the kernel's auxiliary vector and the loader's list:
+//! without /proc, whose maps cost as much as a tenth of a program's start.
+//!
+//! Invariant: what is found here is complete, or nothing is found and /proc/self/maps is read.
+
+use crate::hook::loading::proc_maps::Mapping;
+use core::ffi::CStr;
+
+const PAGE_BYTES: usize = 4096;
+/// Maximum size of a library that makes calls for others.
+const LIBRARY_BYTES_MAX: usize = 64 << 20;
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_PHDR: u32 = 6;
+const PF_X: u32 = 1;
+/// Type and flags, offset, address, address, bytes in the file, bytes in memory, alignment.
+type Header = [u64; 7];
+
+unsafe extern "C" {
+    /// This library's first byte in memory; the linker defines it.
+    static __ehdr_start: u8;
+}
+
+/// What the kernel says about a program.
+pub struct LoadedProgram {
+    /// Difference between addresses in memory and in the file.
+    bias: usize,
+    headers: &'static [Header],
+    /// The kernel's code that runs in user space; zero if there is none.
+    kernel_code: usize,
+    /// Whether the bias is known for certain.
+    is_sure: bool,
+}
+
+impl LoadedProgram {
+    /// Finds it through the auxiliary vector after the environment.
+    ///
+    /// # Safety
+    /// Only for the constructor; `environment` is the program's.
+    pub unsafe fn find(environment: *const *const u8) -> Option<LoadedProgram> {
+        const AT_PHDR: u64 = 3;
+        const AT_PHENT: u64 = 4;
+        const AT_PHNUM: u64 = 5;
+        const AT_SYSINFO_EHDR: u64 = 33;
+        let (mut address, mut count, mut kernel_code) = (0u64, 0u64, 0u64);
+        // SAFETY: by the caller's promise: a list of pointers that ends with null, then pairs that
+        // end with zero.
+        unsafe {
+            let mut next = environment;
+            while !(*next).is_null() {
+                next = next.add(1);
+            }
+            let mut pair = next.add(1).cast::<[u64; 2]>();
+            while (*pair)[0] != 0 {
+                match *pair {
+                    [AT_PHDR, value] => address = value,
+                    [AT_PHNUM, value] => count = value,
+                    [AT_SYSINFO_EHDR, value] => kernel_code = value,
+                    [AT_PHENT, value] if value != size_of::<Header>() as u64 => return None,
+                    _ => {}
+                }
+                pair = pair.add(1);
+            }
+        }
+        if address == 0 || address % 8 != 0 {
+            return None;
+        }
+        // SAFETY: the kernel reports the address and number of the program's headers; they stay.
+        let headers = unsafe { core::slice::from_raw_parts(address as *const Header, count as usize) };
+        let own = headers.iter().find(|header| header[0] as u32 == PT_PHDR);
+        let bias = own.map_or(0, |own| (address as usize).wrapping_sub(own[2] as usize));
+        Some(LoadedProgram { bias, headers, kernel_code: kernel_code as usize, is_sure: own.is_some() })
+    }
+
+    /// The first segment of this kind: `is_it` gets type and flags.
+    pub fn segment(&self, is_it: impl Fn(u32, u32) -> bool) -> Option<&'static [u8]> {
+        let header = self.headers.iter().find(|header| is_it(header[0] as u32, (header[0] >> 32) as u32))?;
+        let start = self.bias.wrapping_add(header[2] as usize);
+        // SAFETY: the loader mapped this many bytes of the file there, readable, and nothing writes
+        // them.
+        Some(unsafe { core::slice::from_raw_parts(start as *const u8, header[4] as usize) })
+    }
+
+    /// Calls `visit` for the mappings of the libraries that `is_wanted` by their names, of this
+    /// library, whose path is `own`, and of the kernel: for each the whole, then its code. `None`:
+    /// the loader's list is not known.
+    ///
+    /// # Safety
+    /// Only for the constructor, in the program's own namespace of libraries.
+    pub unsafe fn libraries(
+        &self,
+        own: &'static [u8],
+        is_wanted: impl Fn(&[u8]) -> bool,
+        visit: &mut dyn FnMut(&Mapping<'_>),
+    ) -> Option<()> {
+        let own_base = &raw const __ehdr_start as usize;
+        // SAFETY: by the caller's promise.
+        let mut next = unsafe { self.list() }?;
+        while !next.is_null() {
+            // SAFETY: the loader's list, which nothing changes meanwhile; names are strings.
+            let (entry, name) = unsafe { (&*next, CStr::from_ptr((*next).name.cast()).to_bytes()) };
+            if entry.base != own_base && is_wanted(name) {
+                // A library that was linked for another address does not begin at its base.
+                if entry.dynamic.wrapping_sub(entry.base) > LIBRARY_BYTES_MAX {
+                    return None;
+                }
+                // SAFETY: it begins there.
+                unsafe { visit_library(entry.base, name, visit) }?;
+            }
+            next = entry.next;
+        }
+        // SAFETY: this library and the kernel's begin there.
+        unsafe {
+            visit_library(own_base, own, visit)?;
+            if self.kernel_code != 0 {
+                visit_library(self.kernel_code, b"[vdso]", visit)?;
+            }
+        }
+        Some(())
+    }
+
+    /// The loader's list, which its dynamic section leads to.
+    ///
+    /// # Safety
+    /// As for [`LoadedProgram::libraries`].
+    unsafe fn list(&self) -> Option<*const LinkMap> {
+        const DT_DEBUG: u64 = 21;
+        let dynamic = self.is_sure.then(|| self.segment(|kind, _| kind == PT_DYNAMIC)).flatten()?;
+        let (pairs, _) = dynamic.as_chunks::<16>();
+        let word = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+        let debug = pairs.iter().find(|pair| word(&pair[..]) == Some(DT_DEBUG)).and_then(|pair| word(&pair[8..]))?;
+        if debug == 0 {
+            return None;
+        }
+        // SAFETY: the loader stored the address of its record there before it ran constructors.
+        let debug = unsafe { &*(debug as *const Debug) };
+        (debug.version >= 1 && !debug.list.is_null()).then_some(debug.list)
+    }
+}
+
+/// `struct r_debug`, as debuggers see it.
+#[repr(C)]
+struct Debug {
+    version: i32,
+    list: *const LinkMap,
+}
+
+/// `struct link_map`, as debuggers see it.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    name: *const u8,
+    dynamic: usize,
+    next: *const LinkMap,
+}
+
+/// Visits a library, and its code. `None`: it is laid out in an unusual way.
+///
+/// # Safety
+/// The library's first page is mapped at `base`.
+unsafe fn visit_library(base: usize, path: &[u8], visit: &mut dyn FnMut(&Mapping<'_>)) -> Option<()> {
+    const MAGIC: &[u8] = b"\x7fELF";
+    if base % PAGE_BYTES != 0 {
+        return None;
+    }
+    // SAFETY: by the caller's promise.
+    let head = unsafe { core::slice::from_raw_parts(base as *const u8, PAGE_BYTES) };
+    let word = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
+    let (first, count) = (word(32)? as usize, (word(56)? & 0xffff) as usize);
+    let end = first.checked_add(count * size_of::<Header>())?;
+    if !head.starts_with(MAGIC) || first % 8 != 0 || end > PAGE_BYTES {
+        return None;
+    }
+    // SAFETY: inside the page and aligned (checked); nothing writes it.
+    let headers = unsafe { core::slice::from_raw_parts((base + first) as *const Header, count) };
+    let (mut last, mut code) = (base, None);
+    for header in headers.iter().filter(|header| header[0] as u32 == PT_LOAD) {
+        let [kind, offset, address, _, bytes, memory_bytes, _] = *header;
+        let start = base + (address as usize & !(PAGE_BYTES - 1));
+        last = last.max(base + (address + memory_bytes) as usize);
+        if (kind >> 32) as u32 & PF_X != 0 && code.is_none() {
+            let end = base + ((address + bytes) as usize).next_multiple_of(PAGE_BYTES);
+            code = Some((start, end, offset & !(PAGE_BYTES as u64 - 1)));
+        }
+    }
+    let (start, code_end, offset) = code?;
+    let end = last.next_multiple_of(PAGE_BYTES);
+    visit(&Mapping { start: base, end, offset: 0, path, is_code: false });
+    visit(&Mapping { start, end: code_end, offset, path, is_code: true });
+    Some(())
+}
