@@ -23,13 +23,15 @@
 //! | `DIRECTFS_IMAGE` | [`HandoffRecord`] as text: version, descriptors, lengths, limits |
 //! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |
 //! | `DIRECTFS_START` | only from the launcher: the first program's working directory, if that is in the mount: its path below the mount directory, beginning with a slash. Later programs do not get it |
-//! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps across exec, and the descriptor of its meeting directory (`slot,meeting`). Absent for the first program, which takes its own slot |
+//! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps across exec; the descriptor of its meeting directory; and 1 if it has no descriptor, directory or mapping of the image (`slot,meeting,1`). Absent for the first program, which takes its own slot |
+//! | `DIRECTFS_TEXT` | optional: directory of the patched code that processes share (`hook::loading::shared_text`) |
 //! | `DIRECTFS_PROGRAM` | only from a program: the path of the executed file, if that lies in the mount: the kernel runs a copy in memory |
 //! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
 //!
 //! In each program the library's constructor maps image and region completely, attaches
-//! (`Fs::attach_shared`) and enters its process slot (`posix::process`). Without `DIRECTFS_IMAGE`
-//! the library is loaded but serves nothing.
+//! (`Fs::attach_shared`) and enters its process slot (`posix::process`). A program that has nothing
+//! of the image does so at its first call that may concern the file system. Without
+//! `DIRECTFS_IMAGE` the library is loaded but serves nothing.
 //!
 //! Invariant: a number or length here counts only if fstat of the descriptor agrees; otherwise the
 //! program ends with a message.

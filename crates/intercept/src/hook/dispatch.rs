@@ -36,13 +36,20 @@ pub unsafe extern "C" fn directfs_dispatch(frame: *mut Frame, own_stack: u64) ->
 
 #[inline(always)]
 unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
-    if own_stack == 0 && stack::prepare() {
-        return Verdict { result: 0, next: Next::Again };
-    }
     // SAFETY: the caller vouches for the frame.
     let frame = unsafe { &*frame };
     // The kernel reads the lower half only.
     let number = frame.number as u32 as usize;
+    if own_stack == 0 {
+        // A stack costs a program that has used none until its end more than the call.
+        if server::is_pending() && number as i64 == libc::SYS_exit_group {
+            call_counts::count(number);
+            return NATIVE;
+        }
+        if stack::prepare() {
+            return Verdict { result: 0, next: Next::Again };
+        }
+    }
     call_counts::count(number);
     let Some(Some(handler)) = HANDLERS.get(number) else { return NATIVE };
     if server::get().is_none() {
@@ -67,6 +74,9 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     if forked_by != 0 {
         processes::after_shared_memory_child(server, context);
     }
+    if server::is_pending() && needs_files(frame.number as u32) {
+        processes::attach_now(server, context);
+    }
     let mut call = Call { frame, server, context };
     let had_failed = server::has_failed();
     let served = if had_failed { failed_image::serve(&mut call, handler) } else { handler(&mut call) };
@@ -82,6 +92,30 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
         return done(-i64::from(libc::EIO));
     }
     verdict
+}
+
+/// Whether a call may concern the file system, or processes that share the process's place in it.
+/// The handlers of all others work without an attached image.
+fn needs_files(number: u32) -> bool {
+    !matches!(
+        i64::from(number),
+        libc::SYS_rt_sigaction
+            | libc::SYS_rt_sigprocmask
+            | libc::SYS_exit
+            | libc::SYS_exit_group
+            | libc::SYS_wait4
+            | libc::SYS_waitid
+            | libc::SYS_setuid
+            | libc::SYS_setgid
+            | libc::SYS_setreuid
+            | libc::SYS_setregid
+            | libc::SYS_setresuid
+            | libc::SYS_setresgid
+            | libc::SYS_setfsuid
+            | libc::SYS_setfsgid
+            | libc::SYS_setgroups
+            | libc::SYS_capset
+    )
 }
 
 /// Serves a program that has the library but no file system: programs that it starts must get the

@@ -1,30 +1,43 @@
 //! The file system in this process: the two regions, and the mount.
 //!
-//! Invariant: set up by the constructor, before other threads and hooked calls; later only read.
+//! A program that has nothing of the image when it starts attaches at its first call that may
+//! concern the file system: see [`is_pending`].
+//!
+//! Invariants
+//! - Set up by the constructor, before other threads and hooked calls, or by the first call of the
+//!   only thread; later only read.
+//! - A process that should serve and cannot attach never leaves a call to the kernel that may
+//!   concern the mount: the constructor ends the program, a later call is an error, as all
+//!   that follow.
 
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::abi::entry::{DIRECTFS_PREFIX, PREFIX_BYTES_MAX};
 use crate::hook::abi::sys;
-use crate::hook::process::{environment, processes};
+use crate::hook::process::processes;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::ops::Range;
-use core::sync::atomic::AtomicU8;
+use core::ops::{Deref, Range};
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU8};
 use engine::format::Superblock;
 use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
 use pmem::{Direct, Region};
 use posix::host::PLATFORM;
 
-/// The state that serves calls.
+/// The state that serves calls. Its other half is there once the process has attached.
 pub struct Server {
+    /// The mount directory.
+    mount: [u8; PREFIX_BYTES_MAX],
+    mount_bytes: usize,
+    attached: UnsafeCell<MaybeUninit<Attached>>,
+}
+
+/// The attached image.
+pub struct Attached {
     /// The file system.
     pub fs: Fs<Direct>,
     /// The root directory. The reference is never released: the root always stays.
     pub root: Node,
-    /// The mount directory.
-    mount: [u8; PREFIX_BYTES_MAX],
-    mount_bytes: usize,
     /// Value of `st_dev`.
     pub device: u64,
     /// Base of the image in this process.
@@ -41,11 +54,14 @@ unsafe impl Sync for ServerCell {}
 
 static SERVER: ServerCell = ServerCell(UnsafeCell::new(MaybeUninit::uninit()));
 static STATE: AtomicU8 = AtomicU8::new(NONE);
+/// Whether there was an attempt to attach that succeeded.
+static HAS_ATTACHED: AtomicBool = AtomicBool::new(false);
 
 const NONE: u8 = 0;
-const SERVING: u8 = 1;
-const FAILED: u8 = 2;
-const LOST: u8 = 3;
+const PENDING: u8 = 1;
+const SERVING: u8 = 2;
+const FAILED: u8 = 3;
+const LOST: u8 = 4;
 
 /// The server, if there is a file system.
 #[inline]
@@ -55,6 +71,18 @@ pub fn get() -> Option<&'static Server> {
     }
     // SAFETY: initialised before the state was set, by the constructor; only read since.
     Some(unsafe { (*SERVER.0.get()).assume_init_ref() })
+}
+
+/// The server, if the process has attached.
+pub fn attached() -> Option<&'static Server> {
+    get().filter(|_| HAS_ATTACHED.load(Relaxed))
+}
+
+/// Whether the process has not attached yet. It then has one thread and no children, and its slot
+/// in the shared tables names no descriptor, directory or mapping.
+#[inline]
+pub fn is_pending() -> bool {
+    STATE.load(Relaxed) == PENDING
 }
 
 /// Whether the image was truncated, or this process lost its place: then no data of it is reliable.
@@ -84,12 +112,6 @@ impl Server {
         &self.mount[..self.mount_bytes]
     }
 
-    /// Where the two regions are mapped.
-    pub fn regions(&self) -> [Range<usize>; 2] {
-        let [image, region] = self.lengths;
-        [self.image_base..self.image_base + image, self.region_base..self.region_base + region]
-    }
-
     /// The directory that contains, or would contain, the mount directory.
     pub fn above(&self) -> &[u8] {
         let mount = self.mount();
@@ -100,27 +122,60 @@ impl Server {
     }
 }
 
-/// Attaches the image that the launcher handed over. On failure it ends the program, which must not
-/// work on another file system.
+impl Deref for Server {
+    type Target = Attached;
+
+    #[inline(always)]
+    fn deref(&self) -> &Attached {
+        // SAFETY: calls reach handlers that use it, and threads and children exist, only after the
+        // process has attached (see `dispatch`); it does not change since.
+        unsafe { (*self.attached.get()).assume_init_ref() }
+    }
+}
+
+impl Attached {
+    /// Where the two regions are mapped.
+    pub fn regions(&self) -> [Range<usize>; 2] {
+        let [image, region] = self.lengths;
+        [self.image_base..self.image_base + image, self.region_base..self.region_base + region]
+    }
+}
+
+/// Sets the mount directory: from now on the filter forwards calls.
+///
+/// # Safety
+/// Called once, by the constructor.
+pub unsafe fn prepare(mount: &[u8]) -> &'static Server {
+    if !handoff::is_mount_directory(mount) {
+        sys::refuse(&[b"the mount directory is not an absolute path in normal form: ", mount]);
+    }
+    // SAFETY: nothing else runs yet (the caller's promise). All bytes were zero before, except the
+    // first one of the prefix.
+    unsafe {
+        let server = (*SERVER.0.get()).as_mut_ptr();
+        (&mut (*server).mount)[..mount.len()].copy_from_slice(mount);
+        (*server).mount_bytes = mount.len();
+        (&mut *DIRECTFS_PREFIX.0.get())[..mount.len() - 1].copy_from_slice(&mount[1..]);
+        STATE.store(PENDING, Relaxed);
+        (*SERVER.0.get()).assume_init_ref()
+    }
+}
+
+/// Attaches the image that the launcher handed over. An error is a reason.
 ///
 /// `hint`: where the regions are to be mapped, the second one far below the first; zero: anywhere.
 /// `slot`: the index of the process's slot, if it has one already.
 ///
 /// # Safety
-/// Called once, by the constructor.
-pub unsafe fn start(handoff: &HandoffRecord, mount: &[u8], hint: usize, slot: Option<u32>) {
-    if !handoff::is_mount_directory(mount) {
-        sys::refuse(&[b"the mount directory is not an absolute path in normal form: ", mount]);
-    }
+/// Called once, after [`prepare`], by the only thread.
+pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) -> Result<(), &'static [u8]> {
     let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
-    let image = map(hint, handoff.image, handoff.image_bytes, protection(handoff.image_read_only), b"image");
-    let region =
-        map(hint.saturating_sub(hint >> 3), handoff.region, handoff.region_bytes, protection(false), b"shared memory");
-    let options = AttachOptions {
-        read_only: handoff.read_only,
-        cached_files_max: handoff.cached_files_max,
-        image: identity_of(handoff.image),
-    };
+    let (image, identity) =
+        map(hint, handoff.image, handoff.image_bytes, protection(handoff.image_read_only), &IMAGE_REASONS)?;
+    let hint = hint.saturating_sub(hint >> 3);
+    let (region, _) = map(hint, handoff.region, handoff.region_bytes, protection(false), &REGION_REASONS)?;
+    let options =
+        AttachOptions { read_only: handoff.read_only, cached_files_max: handoff.cached_files_max, image: identity };
     // SAFETY: both are completely mapped for the life of the process, and only regions access them;
     // a read-only mapping is attached read-only, so nothing is stored.
     let attached = unsafe {
@@ -130,40 +185,27 @@ pub unsafe fn start(handoff: &HandoffRecord, mount: &[u8], hint: usize, slot: Op
         Fs::attach_shared(pm, region, &PLATFORM, Liveness::supervised(handoff.meeting), &options)
     };
     let Ok(fs) = attached else {
-        sys::refuse(&[b"cannot attach to the file system: it was closed, or another version of directfs opened it"]);
+        return Err(b"cannot attach to the file system: it was closed, or another version of directfs opened it");
     };
     if processes::take_up_number(&fs, slot).is_err() {
-        sys::refuse(&[b"the kernel refused this process's liveness lock, so it cannot join the file system"]);
+        return Err(b"the kernel refused this process's liveness lock, so it cannot join the file system");
     }
     let root = match fs.enter().and_then(|thread| thread.root()) {
         Ok(root) => root,
         Err(engine::Error::TooManyThreads) => {
-            sys::refuse(&[b"too many threads use the file system; end some of them"]);
+            return Err(b"too many threads use the file system; end some of them");
         }
-        Err(_) => sys::refuse(&[b"the file system is damaged; check it with `directfs fsck`"]),
+        Err(_) => return Err(b"the file system is damaged; check it with `directfs fsck`"),
     };
-    let mut copy = [0; PREFIX_BYTES_MAX];
-    copy[..mount.len()].copy_from_slice(mount);
     let device = device(&fs);
     let (image_base, region_base) = (image as usize, region as usize);
     let lengths = [handoff.image_bytes as usize, handoff.region_bytes as usize];
-    let server = Server { fs, root, mount: copy, mount_bytes: mount.len(), device, image_base, region_base, lengths };
-    // SAFETY: nothing else runs yet (the caller's promise).
-    unsafe {
-        (*SERVER.0.get()).write(server);
-        let prefix = &mut *DIRECTFS_PREFIX.0.get();
-        prefix.fill(0);
-        prefix[..mount.len() - 1].copy_from_slice(&mount[1..]);
-    }
+    let attached = Attached { fs, root, device, image_base, region_base, lengths };
+    // SAFETY: no other thread exists, and nothing has read it yet (the caller's promise).
+    unsafe { (*(*SERVER.0.get()).assume_init_ref().attached.get()).write(attached) };
+    HAS_ATTACHED.store(true, Relaxed);
     STATE.store(SERVING, Relaxed);
-}
-
-/// Identity of the image's file, as far as it is known without /proc.
-fn identity_of(image: i32) -> ImageIdentity {
-    match sys::status(image) {
-        Ok(status) => ImageIdentity { device: status.st_dev, inode: status.st_ino, boot: 0 },
-        Err(_) => ImageIdentity::default(),
-    }
+    Ok(())
 }
 
 /// A device number that no kernel file system has: those in memory count from one; this one is far
@@ -175,17 +217,31 @@ fn device(fs: &Fs<Direct>) -> u64 {
     libc::makedev(0, minor as u32)
 }
 
-fn map(hint: usize, fd: i32, bytes: u64, protection: i32, what: &[u8]) -> *mut u8 {
-    let fits = sys::status(fd).is_ok_and(|status| {
+/// Why a region is not mapped: its descriptor is not there, or there is no room.
+type Reasons = [&'static [u8]; 2];
+const IMAGE_REASONS: Reasons = [
+    b"this program did not inherit the descriptor of the image",
+    b"cannot map the image: not enough address space; raise the limit (ulimit -v)",
+];
+const REGION_REASONS: Reasons = [
+    b"this program did not inherit the descriptor of the shared memory",
+    b"cannot map the shared memory: not enough address space; raise the limit (ulimit -v)",
+];
+
+/// Maps a region; returns its address and, as far as it is known without /proc, the identity of its
+/// file.
+fn map(
+    hint: usize,
+    fd: i32,
+    bytes: u64,
+    protection: i32,
+    reasons: &Reasons,
+) -> Result<(*mut u8, ImageIdentity), &'static [u8]> {
+    let fits = |status: &libc::stat| {
         let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
         is_device || status.st_size as u64 >= bytes
-    });
-    if !fits {
-        let run = environment::run_entry().unwrap_or_default();
-        sys::refuse(&[b"this program did not inherit the descriptor of the ", what, b" (", run, b")"]);
-    }
-    match sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd) {
-        Ok(start) => start,
-        Err(_) => sys::refuse(&[b"cannot map the ", what, b": not enough address space; raise the limit (ulimit -v)"]),
-    }
+    };
+    let status = sys::status(fd).ok().filter(fits).ok_or(reasons[0])?;
+    let start = sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
+    Ok((start, ImageIdentity { device: status.st_dev, inode: status.st_ino, boot: 0 }))
 }

@@ -25,7 +25,7 @@ use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 /// A slot reserved for reaping when all others are in use. It does not count among those ever used.
 const RESERVED_SLOT: u32 = SLOTS - 1;
 /// Slots checked for dead processes whenever a process is made.
-const SLOTS_LOOKED_AT: u32 = 1;
+const SLOTS_LOOKED_AT: u32 = 2;
 
 fn state_of(slot: &Slot) -> SlotState {
     let number = slot.state.load(Acquire);
@@ -578,6 +578,21 @@ impl<'f, M: Memory> Process<'f, M> {
             set_state(self.slot, SlotState::Dying);
             let _ = self.processes.release_slot(thread, self.index);
         }
+    }
+
+    /// Whether the process holds nothing of the image: no descriptor, directory or mapping, also
+    /// none that an exec would end. Its table and its number are its own, and it has one thread.
+    pub fn has_nothing(&self) -> bool {
+        let slot = self.slot;
+        let is_alone = self.table_index == self.index
+            && [&slot.shares_number, &slot.shared, &slot.threads].iter().all(|flag| flag.load(Acquire) == 0);
+        let mut has_descriptor = false;
+        self.descriptors(&mut |_, _| {
+            has_descriptor = true;
+            false
+        });
+        let others = [&slot.directory, &slot.mappings];
+        is_alone && !has_descriptor && others.iter().all(|first| first.load(Acquire) == 0)
     }
 
     /// The same process with a new program.

@@ -78,20 +78,27 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         let mount = environment::value(handoff::MOUNT).unwrap_or_default();
         let hint = if is_early { early::out_of_the_way() } else { 0 };
         // SAFETY: this is the constructor.
-        unsafe { server::start(&handoff, mount, hint, joined.or(adopted.process)) };
-        if let Some(server) = server::get() {
-            let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
-            processes::start(server, process, environment::start_directory());
-            if !is_early {
-                faults::record_memory_code(memory_code);
+        let server = unsafe { server::prepare(mount) };
+        match adopted.process.filter(|_| adopted.has_nothing && adopted.early.is_none()) {
+            Some(slot) => processes::postpone(server, slot),
+            None => {
                 // SAFETY: this is the constructor.
-                if unsafe { inline_syscalls::are_in_program(environment) }
-                    && let Ok(count) = patch::prepare_inline_syscalls(next)
-                {
-                    inline_syscalls::arm(next, count);
+                if let Err(reason) = unsafe { server::attach(&handoff, hint, joined.or(adopted.process)) } {
+                    sys::refuse(&[reason]);
                 }
-                signals::guard();
+                let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
+                processes::start(server, process, environment::start_directory());
             }
+        }
+        if !is_early {
+            faults::record_memory_code(memory_code);
+            // SAFETY: this is the constructor.
+            if unsafe { inline_syscalls::are_in_program(environment) }
+                && let Ok(count) = patch::prepare_inline_syscalls(next)
+            {
+                inline_syscalls::arm(next, count);
+            }
+            signals::guard();
         }
     }
 }

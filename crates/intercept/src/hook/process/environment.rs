@@ -9,8 +9,8 @@ use crate::hook::abi::sys;
 use crate::hook::descriptors;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8};
 use posix::{Errno, Result};
 
 /// The loader's list of libraries.
@@ -85,8 +85,10 @@ struct HandoffCell(UnsafeCell<Option<HandoffRecord>>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for HandoffCell {}
 static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new(None));
-/// Whether the image needs more than a fence to be safe.
-static ON_DISK: AtomicBool = AtomicBool::new(false);
+/// Whether the image needs more than a fence to be safe; zero: unknown.
+static ON_DISK: AtomicU8 = AtomicU8::new(0);
+const NOT_ON_DISK: u8 = 1;
+const IS_ON_DISK: u8 = 2;
 
 /// The entries of an environment.
 ///
@@ -134,6 +136,8 @@ pub struct Adopted {
     pub handed_off: bool,
     /// The index of the process's slot, if the previous program passed one.
     pub process: Option<u32>,
+    /// Whether that program had nothing of the image.
+    pub has_nothing: bool,
     /// The descriptor of the process's meeting directory, if the previous program passed one.
     pub meeting: Option<i32>,
     /// Whether the loader loads audit modules, which have libraries of their own.
@@ -183,6 +187,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
             let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(handoff::number);
             let mut next = || parts.next().flatten().and_then(|number| u32::try_from(number).ok());
             (adopted.process, adopted.meeting) = (next(), next().map(|fd| fd as i32));
+            adopted.has_nothing = next() == Some(1);
         }
         adopted.has_audit |= entry.starts_with(LD_AUDIT);
         if let Some(address) = crate::hook::loading::early::address_of(entry) {
@@ -218,7 +223,6 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
     // SAFETY: only the constructor runs (the module's invariant).
     unsafe { *HANDOFF.0.get() = Some(handoff) };
     descriptors().into_iter().for_each(descriptors::protect);
-    ON_DISK.store(sys::is_on_disk(handoff.image), Relaxed);
     Some(handoff)
 }
 
@@ -255,7 +259,7 @@ fn move_it(fd: i32) -> Result<()> {
             *place = new;
         }
     }
-    if let Some(server) = crate::hook::server::get() {
+    if let Some(server) = crate::hook::server::attached() {
         server.fs.move_liveness_description(handoff.meeting);
     }
     descriptors::protect(new);
@@ -276,7 +280,17 @@ fn move_it(fd: i32) -> Result<()> {
 
 /// Writes the image to its disk, if it lies on one.
 pub fn sync_image() -> Result<i64> {
-    let Some(handoff) = handoff().filter(|_| ON_DISK.load(Relaxed)) else { return Ok(0) };
+    if ON_DISK.load(Relaxed) == NOT_ON_DISK {
+        return Ok(0);
+    }
+    let Some(handoff) = handoff() else { return Ok(0) };
+    if ON_DISK.load(Relaxed) != IS_ON_DISK {
+        let is_on_disk = sys::is_on_disk(handoff.image);
+        ON_DISK.store(if is_on_disk { IS_ON_DISK } else { NOT_ON_DISK }, Relaxed);
+        if !is_on_disk {
+            return Ok(0);
+        }
+    }
     // SAFETY: changes no memory.
     let result = unsafe { sys::call(libc::SYS_fdatasync, [handoff.image as u64, 0, 0, 0, 0, 0]) };
     if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }

@@ -77,6 +77,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         skip: 0,
         process: None,
         meeting: None,
+        has_nothing: false,
         program: None,
         early_load: None,
         has_library: can_reach(environment::RUN),
@@ -140,15 +141,25 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     let process = call.begin()?.session.process;
     let running = process.program();
     process.set_program(plan.runs);
+    let has_nothing = plan.program.is_none() && plan.runs.is_none() && process.has_nothing();
     // The new program enters by itself; if the exec fails, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
     let ExecPlan { target, process, program, early_load: early, has_library, skip, .. } = plan;
     let early = Some(early).filter(|_| has_library);
     let meeting = call.context.child_description();
-    let verdict =
-        ExecStart { target, before, skip, process: Some(process), meeting, program, early_load: early, has_library }
-            .run();
+    let verdict = ExecStart {
+        target,
+        before,
+        skip,
+        process: Some(process),
+        meeting,
+        has_nothing,
+        program,
+        early_load: early,
+        has_library,
+    }
+    .run();
     if let Ok(inside) = call.begin() {
         inside.session.process.set_program(running);
     }
@@ -713,6 +724,8 @@ struct ExecStart<'a> {
     process: Option<u32>,
     /// The descriptor of the process's meeting directory, if it is not the usual one.
     meeting: Option<i32>,
+    /// Whether the process has nothing of the image, so the program need not attach.
+    has_nothing: bool,
     /// An entry of the environment that names the program's file.
     program: Option<*const u8>,
     /// `None`: there is no mount.
@@ -803,7 +816,7 @@ impl ExecStart<'_> {
         let taken = is_early.then_some(early::UNTAKEN.as_ptr());
         let has_paths = self.early_load.is_some_and(|early| early.has_paths);
         let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
-        let slot = self.write_process(&mut slot);
+        let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
         let added = [preload, audits, own, tunables, taken, slot, self.program].into_iter().flatten();
@@ -817,14 +830,18 @@ impl ExecStart<'_> {
     }
 
     /// Writes the entry with the process's slot and its meeting directory, if it has a slot.
-    fn write_process(&self, into: &mut [u8; PROCESS_BYTES]) -> Option<*const u8> {
+    fn write_process(&self, into: &mut [u8; PROCESS_BYTES], has_nothing: bool) -> Option<*const u8> {
         let process = self.process?;
         into[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
         let mut length = handoff::PROCESS.len();
         length += handoff::write_number(u64::from(process), &mut into[length..]);
-        if let Some(meeting) = self.meeting {
+        let usual = environment::handoff().filter(|_| has_nothing).map(|handoff| handoff.meeting);
+        if let Some(meeting) = self.meeting.or(usual) {
             into[length] = b',';
-            handoff::write_number(meeting as u64, &mut into[length + 1..]);
+            length += 1 + handoff::write_number(meeting as u64, &mut into[length + 1..]);
+            if has_nothing {
+                into[length..length + 2].copy_from_slice(b",1");
+            }
         }
         Some(into.as_ptr())
     }

@@ -24,13 +24,13 @@ use crate::hook::calls::{kernel_objects, mapping};
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::inline_syscalls;
-use crate::hook::process::identity;
-use crate::hook::server::Server;
+use crate::hook::process::{environment, identity};
+use crate::hook::server::{self, Server};
 use crate::hook::{context, descriptors, paths};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 use engine::Node;
 use engine::format::FileKind;
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
@@ -140,20 +140,48 @@ pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Resul
     Ok(())
 }
 
+/// The slot of a process that has not attached yet, plus one.
+static POSTPONED: AtomicU32 = AtomicU32::new(0);
+
+/// For the constructor of a program that has nothing of the image: it attaches when it needs to.
+/// Until then its slot stays as the program before left it, and the descriptor that it inherited
+/// holds the lock of its number.
+pub fn postpone(server: &'static Server, slot: u32) {
+    POSTPONED.store(slot + 1, Relaxed);
+    record_directory(server, false);
+}
+
+/// Attaches now. If that fails, all accesses to the mount are errors from now on.
+#[cold]
+pub fn attach_now(server: &'static Server, context: &mut context::Context) {
+    let slot = POSTPONED.load(Relaxed).checked_sub(1);
+    let handoff = environment::handoff().ok_or(&b"this program lost its descriptors"[..]);
+    // SAFETY: the process is pending, so this is its only thread, and the first attempt: a failed
+    // one ends the state as well.
+    let attached = handoff.and_then(|handoff| unsafe { server::attach(&handoff, 0, slot) });
+    let result = attached.and_then(|()| take(server, context, Origin::Exec(slot), None).map_err(reason));
+    if let Err(reason) = result {
+        server::lose();
+        sys::print(&[reason]);
+        sys::print(&[b"every access to the mount now returns EIO; restart the program"]);
+    }
+}
+
+fn reason(error: Errno) -> &'static [u8] {
+    match error {
+        Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
+        Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => b"cannot enter the working directory; check its permissions",
+        _ => b"this process cannot join the file system; free memory or end some processes",
+    }
+}
+
 /// For the constructor: takes the process's slot, or a new one.
 pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) {
     stack::prepare();
     // SAFETY: just prepared, and not in use before the first call.
     let context = unsafe { stack::context() };
     if let Err(error) = take(server, context, origin, directory) {
-        let reason: &[u8] = match error {
-            Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
-            Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => {
-                b"cannot enter the working directory; check its permissions"
-            }
-            _ => b"this process cannot join the file system; free memory or end some processes",
-        };
-        sys::refuse(&[reason]);
+        sys::refuse(&[reason(error)]);
     }
 }
 
@@ -449,6 +477,9 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
 
 /// exit_group(status): releases what the process holds. The kernel does the rest.
 pub fn exit_group(call: &mut Call<'_>) -> Result<Verdict> {
+    if server::is_pending() {
+        return Ok(NATIVE);
+    }
     if let Ok(inside) = call.begin() {
         inside.session.process.exit(inside.session.caller.thread);
     }

@@ -48,7 +48,7 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
     // SAFETY: the kernel made both.
     let (address, registers) = unsafe { ((*info).si_addr() as usize, &mut (*context).uc_mcontext.gregs) };
     if signal == libc::SIGBUS
-        && let Some(server) = server::get()
+        && let Some(server) = server::attached()
         && is_mapped_file(server, address)
     {
         server::fail();
