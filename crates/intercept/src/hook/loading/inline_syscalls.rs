@@ -356,40 +356,53 @@ fn number_after(instruction: &[u8], before: Option<u32>) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Runs over programs of this machine: code without syscall instructions in a disassembly has
-    /// none, and the scan misses none of those in other code.
-    #[test]
-    #[cfg(feature = "launcher")]
-    fn a_look_finds_what_a_disassembler_finds() {
-        let places =
-            ["/usr/bin", "/usr/lib/x86_64-linux-gnu"].iter().filter_map(|offset| std::fs::read_dir(offset).ok());
-        let (mut with, mut without) = (0, 0);
-        for entry in places.flatten().flatten() {
-            if !entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() < 2 << 20) {
-                continue;
-            }
-            let Ok(bytes) = std::fs::read(entry.path()) else { continue };
-            let Ok(elf) = crate::elf::Elf::parse(&bytes) else { continue };
-            let (Ok(code), Ok(Some(functions)), Ok(calls)) =
-                (elf.code(), elf.function_table(), crate::analysis::count_calls(&elf))
-            else {
-                continue;
-            };
-            // As they lie in memory.
-            let end = code.iter().map(|(start, bytes)| *start as usize + bytes.len()).max().unwrap_or(0);
-            let mut memory = vec![0u8; end.max(functions.0 as usize + functions.1.len())];
-            for (start, bytes) in code.iter().chain([&functions]) {
-                memory[*start as usize..*start as usize + bytes.len()].copy_from_slice(bytes);
-            }
-            let Some((start, first)) = code.first() else { continue };
-            let table = &memory[functions.0 as usize..functions.0 as usize + functions.1.len()];
-            let found = has_inline_syscalls(&memory[*start as usize..*start as usize + first.len()], table);
-            assert!(calls > 0 || !found, "{}", entry.path().display());
-            with += usize::from(found);
-            without += usize::from(!found);
+    /// Functions as a linker lays them out: the table of their starts, then their code. Returns the
+    /// memory, and the length of the table.
+    fn program(functions: &[&[u8]]) -> (Vec<u8>, usize) {
+        let table_bytes = 12 + 8 * functions.len();
+        let mut memory = vec![1, 0x1b, 0x03, 0x3b, 0, 0, 0, 0];
+        memory.extend((functions.len() as u32).to_le_bytes());
+        let mut at = table_bytes;
+        for function in functions {
+            memory.extend((at as u32).to_le_bytes());
+            memory.extend([0; 4]);
+            at += function.len();
         }
-        // The C library has many.
-        assert!(with + without == 0 || with > 0);
+        memory.extend(functions.concat());
+        (memory, table_bytes)
+    }
+
+    fn has_any(functions: &[&[u8]]) -> bool {
+        let (memory, table_bytes) = program(functions);
+        has_inline_syscalls(&memory[table_bytes..], &memory[..table_bytes])
+    }
+
+    /// Instructions that contain the bytes are no calls; calls count by their number.
+    #[test]
+    fn a_scan_tells_calls_from_bytes_of_other_instructions() {
+        // mov eax, 0x12345; add rax, [rip + 0x50f]; mov word ptr [rdi], 0x50f; ret
+        let others: &[u8] = &[0xb8, 0x45, 0x23, 1, 0, 0x48, 3, 5, 0x0f, 5, 0, 0, 0x66, 0xc7, 7, 0x0f, 5, 0xc3];
+        // mov eax, NUMBER; syscall; ret
+        let call = |number: u8| [0xb8, number, 0, 0, 0, 0x0f, 5, 0xc3];
+        let (futex, write) = (call(202), call(1));
+        let unknown: &[u8] = &[0x58, 0x0f, 5, 0xc3];
+        assert!(!has_any(&[others]));
+        assert!(!has_any(&[others, &futex, others]));
+        assert!(has_any(&[others, &futex, &write]));
+        assert!(has_any(&[&write, others]));
+        assert!(has_any(&[others, unknown]), "any number is possible");
+    }
+
+    /// In doubt the answer is that the program has calls.
+    #[test]
+    fn without_a_table_of_functions_the_bytes_decide() {
+        let code: &[u8] = &[0x66, 0xc7, 7, 0x0f, 5, 0xc3];
+        assert!(!has_any(&[code]));
+        assert!(has_inline_syscalls(code, &[]));
+        let (mut memory, table_bytes) = program(&[code]);
+        memory[3] = 0;
+        assert!(has_inline_syscalls(&memory[table_bytes..], &memory[..table_bytes]), "another encoding");
+        assert!(!has_inline_syscalls(&[0x90; 100], &[]));
     }
 
     #[test]
