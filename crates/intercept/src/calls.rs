@@ -146,7 +146,7 @@ pub const ROWS: &[Row] = &[
             call!(SYS_umask, Always, processes::umask, HandleWithTables),
         ],
     },
-    Row { title: "chroot", calls: &[call!(SYS_chroot, Path, names::unsupported_path)] },
+    Row { title: "chroot", calls: &[call!(SYS_chroot, Always, names::unsupported_path, By(Route::Path))] },
     Row { title: "mknod", calls: &[call!(SYS_mknod, Path, names::mknod), call!(SYS_mknodat, At, names::mknodat)] },
     Row {
         title: "link, linkat AT_EMPTY_PATH",
@@ -457,9 +457,10 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_setns, Always, processes::change_identity, Handle),
     call!(SYS_unshare, Always, processes::change_identity, Handle),
     // The program's limit counts cached placeholders, too.
-    call!(SYS_setrlimit, Numbers, descriptors::with_numbers),
-    call!(SYS_prlimit64, Numbers, descriptors::with_numbers),
-    call!(SYS_seccomp, Numbers, descriptors::with_numbers),
+    call!(SYS_setrlimit, Always, descriptors::with_numbers, Kernel),
+    call!(SYS_prlimit64, Always, descriptors::with_numbers, Kernel),
+    call!(SYS_seccomp, Always, descriptors::with_numbers, Kernel),
+    call!(SYS_prctl, Always, descriptors::of_no_file, Kernel),
     call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, Handle),
     // Signals.
     call!(SYS_rt_sigaction, Always, signals::rt_sigaction, Handle),

@@ -4,6 +4,7 @@
 //! - `programs`: their work, compared with the same on tmpfs
 //! - `fuse_programs`: programs that cannot load the preload library
 //! - `cache`: the location of the preload library
+//! - `confinement`: programs that give up what attaching takes
 //! - `storm`: processes that are killed
 //! - `truncation`: images that are truncated in use
 //! - `sharing`: copies that share blocks
@@ -14,6 +15,7 @@
 mod support;
 
 mod cache;
+mod confinement;
 mod figures;
 mod fuse_programs;
 mod launching;

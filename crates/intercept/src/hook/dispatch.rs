@@ -74,7 +74,7 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     if forked_by != 0 {
         processes::after_shared_memory_child(server, context);
     }
-    if server::is_pending() && needs_files(frame.number as u32) {
+    if server::is_pending() && needs_files(frame) {
         processes::attach_now(server, context);
     }
     let mut call = Call { frame, server, context };
@@ -94,28 +94,34 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     verdict
 }
 
-/// Whether a call may concern the file system, or processes that share the process's place in it.
-/// The handlers of all others work without an attached image.
-fn needs_files(number: u32) -> bool {
-    !matches!(
-        i64::from(number),
+/// Whether a call may concern the file system, processes that share the process's place in it, or
+/// what the process needs to attach later. The handlers of all others work without an attached
+/// image.
+fn needs_files(frame: &Frame) -> bool {
+    let [first, _, third, ..] = frame.arguments();
+    match i64::from(frame.number as u32) {
         libc::SYS_rt_sigaction
-            | libc::SYS_rt_sigprocmask
-            | libc::SYS_exit
-            | libc::SYS_exit_group
-            | libc::SYS_wait4
-            | libc::SYS_waitid
-            | libc::SYS_setuid
-            | libc::SYS_setgid
-            | libc::SYS_setreuid
-            | libc::SYS_setregid
-            | libc::SYS_setresuid
-            | libc::SYS_setresgid
-            | libc::SYS_setfsuid
-            | libc::SYS_setfsgid
-            | libc::SYS_setgroups
-            | libc::SYS_capset
-    )
+        | libc::SYS_rt_sigprocmask
+        | libc::SYS_exit
+        | libc::SYS_exit_group
+        | libc::SYS_wait4
+        | libc::SYS_waitid
+        | libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid
+        | libc::SYS_setgroups
+        | libc::SYS_capset => false,
+        // A filter may forbid the calls that attach.
+        libc::SYS_prctl => first as i32 == libc::PR_SET_SECCOMP,
+        // A limit may leave no room. Most programs only query it.
+        libc::SYS_prlimit64 => third != 0,
+        _ => true,
+    }
 }
 
 /// Serves a program that has the library but no file system: programs that it starts must get the

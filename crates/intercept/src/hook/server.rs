@@ -4,8 +4,8 @@
 //! concern the file system: see [`is_pending`].
 //!
 //! Invariants
-//! - Set up by the constructor, before other threads and hooked calls, or by the first call of the
-//!   only thread; later only read.
+//! - Set up by the constructor, before other threads and hooked calls, or by the first call that
+//!   needs it, for which calls of other threads wait; later only read.
 //! - A process that should serve and cannot attach never leaves a call to the kernel that may
 //!   concern the mount: the constructor ends the program, a later call is an error, as all
 //!   that follow.
@@ -17,7 +17,7 @@ use crate::hook::process::processes;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8};
 use engine::format::Superblock;
 use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
@@ -78,11 +78,12 @@ pub fn attached() -> Option<&'static Server> {
     get().filter(|_| HAS_ATTACHED.load(Relaxed))
 }
 
-/// Whether the process has not attached yet. It then has one thread and no children, and its slot
-/// in the shared tables names no descriptor, directory or mapping.
+/// Whether the process has not attached yet. It has then created no thread and no child by a call
+/// that reached the dispatcher, and its slot in the shared tables names no descriptor, directory or
+/// mapping.
 #[inline]
 pub fn is_pending() -> bool {
-    STATE.load(Relaxed) == PENDING
+    STATE.load(Acquire) == PENDING
 }
 
 /// Whether the image was truncated, or this process lost its place: then no data of it is reliable.
@@ -167,7 +168,7 @@ pub unsafe fn prepare(mount: &[u8]) -> &'static Server {
 /// `slot`: the index of the process's slot, if it has one already.
 ///
 /// # Safety
-/// Called once, after [`prepare`], by the only thread.
+/// Called once, after [`prepare`], while no other thread serves calls.
 pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) -> Result<(), &'static [u8]> {
     let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
     let (image, identity) =
@@ -201,11 +202,16 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     let (image_base, region_base) = (image as usize, region as usize);
     let lengths = [handoff.image_bytes as usize, handoff.region_bytes as usize];
     let attached = Attached { fs, root, device, image_base, region_base, lengths };
-    // SAFETY: no other thread exists, and nothing has read it yet (the caller's promise).
+    // SAFETY: no other thread serves calls, and nothing has read it yet (the caller's promise).
     unsafe { (*(*SERVER.0.get()).assume_init_ref().attached.get()).write(attached) };
     HAS_ATTACHED.store(true, Relaxed);
-    STATE.store(SERVING, Relaxed);
     Ok(())
+}
+
+/// The process has attached and has its slot: from now on every thread serves calls. A failure
+/// meanwhile stays.
+pub fn serve() {
+    let _ = STATE.compare_exchange(PENDING, SERVING, Release, Relaxed);
 }
 
 /// A device number that no kernel file system has: those in memory count from one; this one is far

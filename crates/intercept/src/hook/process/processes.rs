@@ -29,7 +29,7 @@ use crate::hook::server::{self, Server};
 use crate::hook::{context, descriptors, paths};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use engine::Node;
 use engine::format::FileKind;
@@ -151,17 +151,30 @@ pub fn postpone(server: &'static Server, slot: u32) {
     record_directory(server, false);
 }
 
+/// Whether a thread has begun to attach.
+static ATTACHING: AtomicBool = AtomicBool::new(false);
+
 /// Attaches now. If that fails, all accesses to the mount are errors from now on.
 #[cold]
 pub fn attach_now(server: &'static Server, context: &mut context::Context) {
+    // Threads exist already if the program has created them by instructions of its own.
+    if ATTACHING.swap(true, AcqRel) {
+        while server::is_pending() {
+            // SAFETY: takes no memory.
+            unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
+        }
+        return;
+    }
     let slot = POSTPONED.load(Relaxed).checked_sub(1);
     let handoff = environment::handoff().ok_or(&b"this program lost its descriptors"[..]);
-    // SAFETY: the process is pending, so this is its only thread, and the first attempt: a failed
-    // one ends the state as well.
+    // SAFETY: the first attempt (checked), and calls of other threads wait for its end.
     let attached = handoff.and_then(|handoff| unsafe { server::attach(&handoff, 0, slot) });
     let result = attached.and_then(|()| take(server, context, Origin::Exec(slot), None).map_err(reason));
+    match result {
+        Ok(()) => server::serve(),
+        Err(_) => server::lose(),
+    }
     if let Err(reason) = result {
-        server::lose();
         sys::print(&[reason]);
         sys::print(&[b"every access to the mount now returns EIO; restart the program"]);
     }
@@ -183,6 +196,7 @@ pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) 
     if let Err(error) = take(server, context, origin, directory) {
         sys::refuse(&[reason(error)]);
     }
+    server::serve();
 }
 
 fn take(
