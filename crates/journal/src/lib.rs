@@ -8,10 +8,11 @@
 //! A *commit* appends the lines that changed, at a cut of the region ([`pmem::Tracking`]), as one
 //! or more chunks, and flushes the file once. A *checkpoint* writes the lines of all commits to
 //! their places in the image, flushes, and trims the log by a new header. *Recovery* after a power
-//! failure is a checkpoint of what the log holds: physical redo, which may run any number of times.
+//! failure is a checkpoint of what the log holds. It is physical redo, which may run any number of
+//! times.
 //!
-//! The crate works on a [`Disk`]: positioned reads and writes, and a flush. It needs neither std nor
-//! a heap, since every process of an image commits, also inside of programs.
+//! The crate works on a [`Disk`]: positioned reads and writes, and a flush. It needs neither std
+//! nor a heap, since every process of an image commits, also inside of programs.
 //!
 //! Invariants
 //! - A chunk counts only if its checksum verifies and it carries the checksum of the chunk before

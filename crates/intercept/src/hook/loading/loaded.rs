@@ -160,7 +160,7 @@ struct LinkMap {
 /// The library's first page is mapped at `base`.
 unsafe fn visit_library(base: usize, path: &[u8], visit: &mut dyn FnMut(&Mapping<'_>)) -> Option<()> {
     const MAGIC: &[u8] = b"\x7fELF";
-    if base % PAGE_BYTES != 0 {
+    if !base.is_multiple_of(PAGE_BYTES) {
         return None;
     }
     // SAFETY: by the caller's promise.
