@@ -23,13 +23,13 @@ pub(crate) const GRACE_PERIOD_EPOCHS: u64 = 3;
 pub(crate) const FIRST_EPOCH: u64 = 1;
 /// Attempts before the first sleep.
 const SPINS: u32 = 200;
-/// The same for a thread that would have to return an error.
+/// The longest wait for an epoch to pass, in sleeps of 1 ms, of a thread that can go on without it.
+/// No call stays pinned for that long unless its thread is stopped or gets no processor.
+const STALL_SLEEPS: u32 = 4;
+/// The same for a thread whose other way is an error: about a second.
 const LONG_SLEEPS: u32 = 1000;
-/// Sleeps of a thread that cannot, until it reports the wait: about 5 s.
+/// Sleeps of a thread that has no other way, until it reports the wait: about 5 s.
 const REPORT_SLEEPS: u32 = 5000;
-/// The longest wait for an epoch to pass, in sleeps, of a thread that can go on without it. No call
-/// stays pinned for that long unless its thread is stopped or gets no processor.
-const STALL_MS: u32 = 4;
 
 /// While it lives, nothing that the thread can reach is reused.
 pub(crate) struct Pin<'t, 'f, M: Memory> {
@@ -73,9 +73,7 @@ impl<M: Memory> Fs<M> {
             Err(now) => now,
         })
     }
-}
 
-impl<M: Memory> Fs<M> {
     /// The owner of the slot that was pinned in the earliest epoch, if any is.
     fn oldest_pinned(&self) -> Result<Option<Owner>> {
         let mut oldest = (u64::MAX, None);
@@ -152,7 +150,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             epoch = now;
             match looks {
                 ..=SPINS => spin_loop(),
-                looks if looks <= SPINS + STALL_MS => self.fs.platform.wait(&nobody_wakes, 0, 1),
+                looks if looks <= SPINS + STALL_SLEEPS => self.fs.platform.wait(&nobody_wakes, 0, 1),
                 _ => stalled.store(now, Relaxed),
             }
         }

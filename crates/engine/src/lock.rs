@@ -101,14 +101,8 @@ impl Drop for LockGuard<'_> {
 impl<'f, M: Memory> Thread<'f, M> {
     /// Takes a lock: spins briefly, then sleeps.
     pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
-        for _ in 0..SPINS {
-            if let Some(held) = self.try_lock(word, waiters) {
-                return Ok(held);
-            }
-            spin_loop();
-        }
         loop {
-            if let Some(held) = self.lock_slowly(word, waiters, Patience::Endless)? {
+            if let Some(held) = self.lock_with(Patience::Endless, word, waiters)? {
                 return Ok(held);
             }
         }
@@ -231,7 +225,7 @@ mod tests {
     use crate::testing::{Attached, TestPlatform, new_image};
     use core::sync::atomic::Ordering::Relaxed;
     use std::sync::Barrier;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn of_many_threads_one_is_inside_at_a_time() {
@@ -303,5 +297,41 @@ mod tests {
         fs.detach().expect("detaches");
         let fs = Attached::new(&image).expect("attaches");
         assert!(!fs.report.scanned, "all that the dead one held is in order");
+    }
+
+    #[test]
+    fn long_waits_are_reported_once_with_the_owner_and_what_it_does() {
+        static WATCHED: TestPlatform = TestPlatform::new();
+        let image = new_image(4 << 20, 0);
+        let fs = Attached::with(&image, &WATCHED, &Default::default(), 1).expect("attaches");
+        let stopped = fs.enter().expect("enters");
+        let reports = || WATCHED.reports.lock().expect("no panic").clone();
+        // A report that never comes is missing at the end.
+        let wait_for_reports = |count: usize| {
+            let end = Instant::now() + Duration::from_secs(20);
+            while reports().len() < count && Instant::now() < end {
+                std::thread::yield_now();
+            }
+        };
+        let header = fs.header().expect("a header");
+        let held = stopped.try_lock(&header.directory_move_lock, &header.rare_waiters).expect("no thread has it");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let thread = fs.enter().expect("enters");
+                drop(thread.lock(&header.directory_move_lock, &header.rare_waiters).expect("takes the lock"));
+            });
+            wait_for_reports(1);
+            drop(held);
+        });
+        let inside = stopped.pin();
+        std::thread::scope(|scope| {
+            scope.spawn(|| fs.enter().expect("enters").wait_for_grace_period());
+            wait_for_reports(2);
+            drop(inside);
+        });
+        let owner = fs.slot_owner(stopped.index()).expect("a slot");
+        let expected =
+            ["is moving a directory", "is inside a call"].map(|reason| (owner, std::string::String::from(reason)));
+        assert_eq!(reports(), expected);
     }
 }

@@ -211,7 +211,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Must not be called pinned.
     pub(crate) fn drain(&self) -> Result<usize> {
         let mut done = 0;
-        // Terminates: this thread adds nothing meanwhile.
+        // Terminates: this thread adds only what a lock of another thread keeps from being freed,
+        // and that until the lock is released.
         while self.queued() > 0 || self.slot.spilled.load(Relaxed) != 0 {
             done += self.recycle_or_wait()?;
         }

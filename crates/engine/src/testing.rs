@@ -3,6 +3,7 @@
 
 use crate::attach::{AttachOptions, MkfsOptions, RecoveryReport, mkfs};
 use crate::directory::NewNode;
+use crate::dram::Owner;
 use crate::error::Result;
 use crate::format::FileKind;
 use crate::fs::Fs;
@@ -24,6 +25,8 @@ pub(crate) struct TestPlatform {
     pub waits: AtomicU32,
     /// The time of a stopped clock; zero: the clock runs.
     pub now_ns: AtomicI64,
+    /// The long waits that threads reported.
+    pub reports: Mutex<Vec<(Option<Owner>, std::string::String)>>,
 }
 
 /// The platform of all tests that kill no thread.
@@ -38,7 +41,12 @@ std::thread_local! {
 impl TestPlatform {
     /// All threads live.
     pub(crate) const fn new() -> Self {
-        TestPlatform { dead: Mutex::new(BTreeSet::new()), waits: AtomicU32::new(0), now_ns: AtomicI64::new(0) }
+        TestPlatform {
+            dead: Mutex::new(BTreeSet::new()),
+            waits: AtomicU32::new(0),
+            now_ns: AtomicI64::new(0),
+            reports: Mutex::new(Vec::new()),
+        }
     }
 
     /// The calling thread counts as dead from now on.
@@ -70,6 +78,9 @@ impl Platform for TestPlatform {
         }
     }
     fn wake(&self, _: &AtomicU32) {}
+    fn report_wait(&self, owner: Option<Owner>, reason: &str) {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).push((owner, reason.into()));
+    }
     fn process_id(&self) -> u32 {
         1
     }
