@@ -11,8 +11,8 @@ use core::sync::atomic::AtomicU32;
 use engine::Platform;
 use engine::dram::{HUGE_PAGE_BYTES, Owner};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{BorrowedFd, FromRawFd};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::futex;
@@ -90,7 +90,7 @@ pub fn is_any_liveness_held(description: BorrowedFd<'_>) -> bool {
 }
 
 /// Opens a new description of a descriptor's directory.
-pub fn reopen_directory(directory: BorrowedFd<'_>) -> Result<rustix::fd::OwnedFd, Errno> {
+pub fn reopen_directory(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
@@ -145,7 +145,7 @@ impl Platform for LinuxPlatform {
         let flags = rustix::io::fcntl_getfd(directory).unwrap_or(rustix::io::FdFlags::CLOEXEC);
         let flags = if flags.contains(rustix::io::FdFlags::CLOEXEC) { DupFlags::CLOEXEC } else { DupFlags::empty() };
         // SAFETY: the number stays the caller's; only the description behind it is closed.
-        let mut place = core::mem::ManuallyDrop::new(unsafe { rustix::fd::OwnedFd::from_raw_fd(description) });
+        let mut place = core::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(description) });
         rustix::io::dup3(&fresh, &mut place, flags).is_ok()
     }
 
@@ -153,15 +153,10 @@ impl Platform for LinuxPlatform {
         let mut text = Line::<256> { bytes: [0; 256], length: 0 };
         // A cut line is still written.
         let _ = write_wait(&mut text, owner, reason);
-        let bytes = &text.bytes[..text.length];
-        // Neither a full pipe nor one without a reader may end in a second wait or a signal.
         // SAFETY: the descriptor is not closed by this function.
         let stderr = unsafe { BorrowedFd::borrow_raw(2) };
-        let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
-        if rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(1)
-            && polled[0].revents() == PollFlags::OUT
-        {
-            let _ = rustix::io::write(stderr, bytes);
+        if takes_messages(stderr) {
+            let _ = rustix::io::write(stderr, &text.bytes[..text.length]);
         }
     }
 
@@ -205,6 +200,23 @@ impl<const BYTES: usize> Write for Line<BYTES> {
     }
 }
 
+/// Whether a message may be written to the number of standard error, now and without a wait. A
+/// program that started without a standard error may have a file of its own there: one that it
+/// also reads is no log.
+fn takes_messages(stderr: BorrowedFd<'_>) -> bool {
+    let (Ok(status), Ok(flags)) = (rustix::fs::fstat(stderr), rustix::fs::fcntl_getfl(stderr)) else { return false };
+    let is_own_file = match FileType::from_raw_mode(status.st_mode) {
+        FileType::RegularFile => flags & OFlags::RWMODE != OFlags::WRONLY,
+        FileType::BlockDevice | FileType::Directory => true,
+        _ => false,
+    };
+    // Neither a full pipe nor one without a reader may end in a second wait or a signal.
+    let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
+    !is_own_file
+        && rustix::event::poll(&mut polled, Some(&Timespec::default())) == Ok(1)
+        && polled[0].revents() == PollFlags::OUT
+}
+
 /// Writes the line of [`Platform::report_wait`].
 fn write_wait(text: &mut impl Write, owner: Option<Owner>, reason: &str) -> core::fmt::Result {
     text.write_str("directfs: waiting for ")?;
@@ -219,7 +231,14 @@ fn write_wait(text: &mut impl Write, owner: Option<Owner>, reason: &str) -> core
             };
             state = parse_state(&stat[..length]);
             match parse_command(&stat[..length]) {
-                Some(command) => write!(text, "process {} ({command})", owner.thread)?,
+                Some(command) => {
+                    write!(text, "process {} (", owner.thread)?;
+                    // Any process chooses its name: no byte of it may control a terminal.
+                    for &byte in command {
+                        text.write_char(if (b' '..=b'~').contains(&byte) { byte.into() } else { '?' })?;
+                    }
+                    text.write_char(')')?;
+                }
                 // In another PID namespace, or of another user.
                 None => write!(text, "a process that is not visible here (process number {})", owner.process)?,
             }
@@ -236,12 +255,7 @@ fn write_wait(text: &mut impl Write, owner: Option<Owner>, reason: &str) -> core
 /// Whether a thread of this PID namespace uses an image. The thread ids of other namespaces may be
 /// those of any process here.
 fn is_neighbour(thread_id: u32) -> bool {
-    let mut path = Line::<64> { bytes: [0; 64], length: 0 };
-    if write!(path, "/proc/{thread_id}/maps").is_err() {
-        return false;
-    }
-    let Ok(path) = CStr::from_bytes_until_nul(&path.bytes) else { return false };
-    let Ok(file) = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else { return false };
+    let Some(file) = open_proc(format_args!("/proc/{thread_id}/maps")) else { return false };
     let mut text = [0u8; 4096];
     while let Ok(length @ 1..) = rustix::io::read(&file, &mut text) {
         // The kernel returns whole lines.
@@ -255,20 +269,24 @@ fn is_neighbour(thread_id: u32) -> bool {
 /// Part of the path of a region, as the kernel lists it among a process's mappings.
 const REGION_NAME: &[u8] = b"/directfs-";
 
-/// Reads the beginning of a file of /proc.
-fn read_proc(path: core::fmt::Arguments<'_>, into: &mut [u8]) -> Option<usize> {
+/// Opens a file of /proc.
+fn open_proc(path: core::fmt::Arguments<'_>) -> Option<OwnedFd> {
     let mut text = Line::<64> { bytes: [0; 64], length: 0 };
     text.write_fmt(path).ok()?;
     let path = CStr::from_bytes_until_nul(&text.bytes).ok()?;
-    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    rustix::io::read(&file, into).ok()
+    rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Reads the beginning of a file of /proc.
+fn read_proc(path: core::fmt::Arguments<'_>, into: &mut [u8]) -> Option<usize> {
+    rustix::io::read(open_proc(path)?, into).ok()
 }
 
 /// The command of a line of /proc/PID/stat.
-fn parse_command(text: &[u8]) -> Option<&str> {
+fn parse_command(text: &[u8]) -> Option<&[u8]> {
     let begin = text.iter().position(|&byte| byte == b'(')? + 1;
     let end = text.iter().rposition(|&byte| byte == b')')?;
-    core::str::from_utf8(text.get(begin..end)?).ok()
+    text.get(begin..end)
 }
 
 /// The state of a thread of this process, if /proc belongs to this pid namespace.
@@ -319,6 +337,37 @@ mod tests {
         drop(mapping);
         assert!(text.starts_with(&format!("directfs: waiting for process {} (", own.thread)), "{text}");
         assert!(report(None).starts_with("directfs: waiting for another thread, which is moving a directory"));
+    }
+
+    #[test]
+    fn a_name_of_a_process_cannot_control_a_terminal() {
+        assert_eq!(parse_command(b"77 (a) R (b\x1b) S 1 2 3"), Some(&b"a) R (b\x1b"[..]));
+        let directory = tempfile::Builder::new().prefix("directfs-").tempdir().unwrap();
+        let path = directory.path().join("dram");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let _mapping = pmem::Mapping::open(&path, pmem::Access::ReadWrite).unwrap();
+        let text = std::thread::spawn(|| {
+            rustix::thread::set_name(c"a\x1b[2J\xff\n").unwrap();
+            let mut text = Line::<256> { bytes: [0; 256], length: 0 };
+            let own = Owner { process: 7, thread: PLATFORM.thread_id() };
+            write_wait(&mut text, Some(own), "is moving a directory").unwrap();
+            String::from_utf8(text.bytes[..text.length].to_vec()).unwrap()
+        });
+        let text = text.join().unwrap();
+        assert!(text.contains(" (a?[2J??), which is moving"), "{text}");
+    }
+
+    #[test]
+    fn messages_go_to_logs_and_never_into_a_file_that_the_program_reads() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = |read| std::fs::File::options().read(read).write(true).open(file.path()).unwrap();
+        assert!(takes_messages(open(false).as_fd()));
+        assert!(!takes_messages(open(true).as_fd()), "as a database opens its file");
+        assert!(!takes_messages(std::fs::File::open(file.path()).unwrap().as_fd()));
+        let (reader, writer) = std::io::pipe().unwrap();
+        assert!(takes_messages(writer.as_fd()));
+        drop(reader);
+        assert!(!takes_messages(writer.as_fd()), "a write would be a signal");
     }
 
     #[test]
