@@ -190,6 +190,8 @@ impl Tracking {
         }
     }
 
+    /// Waits for the end of the cut that was seen. A later one does not concern this fence: the
+    /// marks of the stores before it precede the rise.
     #[cold]
     fn wait_for_fall(&self, seen: u32) {
         let header = self.header();
@@ -246,9 +248,9 @@ impl Tracking {
         let [pages, groups, tops] = levels(self.region_bytes);
         for top in 0..tops {
             let in_top = self.take(self.marked.tops, self.pending.tops, top);
-            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
+            for group in below(in_top, top, groups) {
                 let in_group = self.take(self.marked.groups, self.pending.groups, group);
-                for page in bits(in_group).map(|bit| group * 64 + bit).filter(|&page| page < pages) {
+                for page in below(in_group, group, pages) {
                     let lines = self.take(self.marked.pages, self.pending.pages, page);
                     if lines == 0 {
                         continue;
@@ -257,8 +259,8 @@ impl Tracking {
                     if flow.is_break() {
                         self.mark_lines(&self.marked, page, lines);
                         // The levels above were cleared for pages that are still marked.
-                        self.mark_above(in_group, group);
-                        self.mark_tops(in_top, top);
+                        self.word(self.marked.groups, group).fetch_or(in_group, SeqCst);
+                        self.word(self.marked.tops, top).fetch_or(in_top, SeqCst);
                         return flow;
                     }
                 }
@@ -277,30 +279,22 @@ impl Tracking {
         found
     }
 
-    fn mark_above(&self, in_group: u64, group: u64) {
-        self.word(self.marked.groups, group).fetch_or(in_group, SeqCst);
-    }
-
-    fn mark_tops(&self, in_top: u64, top: u64) {
-        self.word(self.marked.tops, top).fetch_or(in_top, SeqCst);
-    }
-
     /// Marks anew what an earlier commit drained and did not complete, whether it failed or died.
     pub fn restore_pending(&self) {
         let [pages, groups, tops] = levels(self.region_bytes);
         for top in 0..tops {
             let in_top = self.word(self.pending.tops, top).load(Acquire);
-            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
+            for group in below(in_top, top, groups) {
                 // A drain that died may have moved the mark of the group and not those of its
                 // pages.
                 let drained = self.word(self.pending.groups, group).load(Acquire);
-                for page in bits(drained).map(|bit| group * 64 + bit).filter(|&page| page < pages) {
+                for page in below(drained, group, pages) {
                     let lines = self.word(self.pending.pages, page).load(Acquire);
                     self.word(self.marked.pages, page).fetch_or(lines, SeqCst);
                 }
-                self.mark_above(drained, group);
+                self.word(self.marked.groups, group).fetch_or(drained, SeqCst);
             }
-            self.mark_tops(in_top, top);
+            self.word(self.marked.tops, top).fetch_or(in_top, SeqCst);
         }
         self.clear_pending();
     }
@@ -310,9 +304,9 @@ impl Tracking {
         let [pages, groups, tops] = levels(self.region_bytes);
         for top in 0..tops {
             let in_top = self.word(self.pending.tops, top).load(Acquire);
-            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
+            for group in below(in_top, top, groups) {
                 let in_group = self.word(self.pending.groups, group).load(Acquire);
-                for page in bits(in_group).map(|bit| group * 64 + bit).filter(|&page| page < pages) {
+                for page in below(in_group, group, pages) {
                     self.word(self.pending.pages, page).store(0, SeqCst);
                 }
                 self.word(self.pending.groups, group).store(0, SeqCst);
@@ -327,13 +321,10 @@ impl Tracking {
         let [pages, groups, tops] = levels(self.region_bytes);
         let mut lines = 0;
         for top in 0..tops {
-            let in_top = self.word(self.marked.tops, top).load(Relaxed);
-            for group in bits(in_top).map(|bit| top * 64 + bit).filter(|&group| group < groups) {
-                let in_group = self.word(self.marked.groups, group).load(Relaxed);
-                let marked = bits(in_group).map(|bit| group * 64 + bit).filter(|&page| page < pages);
-                lines += marked
-                    .map(|page| self.word(self.marked.pages, page).load(Relaxed).count_ones() as u64)
-                    .sum::<u64>();
+            for group in below(self.word(self.marked.tops, top).load(Relaxed), top, groups) {
+                for page in below(self.word(self.marked.groups, group).load(Relaxed), group, pages) {
+                    lines += u64::from(self.word(self.marked.pages, page).load(Relaxed).count_ones());
+                }
             }
         }
         lines * LINE_BYTES
@@ -350,11 +341,13 @@ impl Tracking {
     }
 }
 
-/// The numbers of the set bits.
-fn bits(mut word: u64) -> impl Iterator<Item = u64> {
-    core::iter::from_fn(move || {
+/// What the set bits of word `index` of a level stand for in the level below, which has `count`
+/// words.
+fn below(mut word: u64, index: u64, count: u64) -> impl Iterator<Item = u64> {
+    let bits = core::iter::from_fn(move || {
         let bit = word.trailing_zeros() as u64;
         word &= word.wrapping_sub(1);
         (bit < 64).then_some(bit)
-    })
+    });
+    bits.map(move |bit| index * 64 + bit).filter(move |&below| below < count)
 }

@@ -2,8 +2,9 @@
 
 use crate::{Direct, LINE_BYTES, MarkedPage, Region, Sleeping, Tracking};
 use core::ops::ControlFlow;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::collections::HashMap;
 
 const REGION_BYTES: usize = 64 << 20;
 
@@ -130,32 +131,33 @@ fn a_fence_waits_for_the_flag_and_cancels_a_cut_that_lasts() {
 fn a_cut_holds_what_was_fenced_before_anything_that_follows_it() {
     let region = tracked();
     let tracking = region.tracking().expect("tracked");
-    let done = AtomicU32::new(0);
-    let cells: Vec<_> =
-        (0..2u64).map(|thread| [2 * thread + 1, 2 * thread + 2].map(|place| place * (3 << 20))).collect();
     let cell = |offset: u64| region.get(crate::Pm::<crate::Cell64>::new(offset)).expect("inside");
-    let mut copy: std::collections::HashMap<u64, u64> = std::collections::HashMap::new();
-    let cuts = AtomicU64::new(0);
+    // The first counter of a pair is copied before the second one.
+    let pairs = [1, 3].map(|place: u64| [place, place + 1].map(|place| place * (3 << 20)));
+    let stop = AtomicBool::new(false);
+    let mut copy = HashMap::new();
+    let mut violation = None;
     std::thread::scope(|scope| {
-        for &[first, second] in &cells {
-            let (region, done, cuts) = (&region, &done, &cuts);
+        for [first, second] in pairs {
+            let (region, stop) = (&region, &stop);
             scope.spawn(move || {
-                let mut count = 0;
-                while cuts.load(Relaxed) < 2000 {
-                    count += 1;
+                for count in 1.. {
                     let _ = region.persist(region.set64(cell(first), count));
                     let _ = region.persist(region.set64(cell(second), count));
+                    if stop.load(Relaxed) {
+                        return;
+                    }
                 }
-                done.fetch_add(1, Release);
             });
         }
-        let take = |copy: &mut std::collections::HashMap<u64, u64>| {
+        let take = |copy: &mut HashMap<u64, u64>| {
             let _ = tracking.drain::<()>(&mut |page| {
                 copy.insert(page.offset, cell(page.offset).load());
                 ControlFlow::Continue(())
             });
         };
-        while done.load(Acquire) < 2 {
+        let mut cuts = 0;
+        while cuts < 2000 && violation.is_none() {
             take(&mut copy);
             let raised = tracking.raise_cut();
             take(&mut copy);
@@ -164,11 +166,11 @@ fn a_cut_holds_what_was_fenced_before_anything_that_follows_it() {
                 continue;
             }
             tracking.clear_pending();
-            cuts.fetch_add(1, Relaxed);
-            for [first, second] in &cells {
-                let [first, second] = [first, second].map(|offset| copy.get(offset).copied().unwrap_or(0));
-                assert!(first >= second, "the cut has {second} without {first}");
-            }
+            cuts += 1;
+            let counts = pairs.map(|pair| pair.map(|offset| copy.get(&offset).copied().unwrap_or(0)));
+            violation = counts.into_iter().find(|[first, second]| first < second);
         }
+        stop.store(true, Relaxed);
     });
+    assert_eq!(violation, None, "a second counter without the first one");
 }
