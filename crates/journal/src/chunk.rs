@@ -51,8 +51,8 @@ fn checksum(chunk: &[u8]) -> u32 {
 }
 
 impl ChunkHeader {
-    /// Decodes a header; its checksum is not checked. `None`: not a chunk that fits a buffer.
-    pub fn decode(bytes: &[u8], buffer_bytes: usize) -> Option<ChunkHeader> {
+    /// Decodes a header; its checksum is not checked. `None`: not one of a chunk.
+    pub fn decode(bytes: &[u8]) -> Option<ChunkHeader> {
         let header = ChunkHeader {
             is_last: half(bytes, 4) & LAST != 0,
             sequence: word(bytes, 8),
@@ -67,7 +67,7 @@ impl ChunkHeader {
             && half(bytes, 0) == MAGIC
             && (header.bytes as u64).is_multiple_of(BLOCK_BYTES)
             && content <= header.bytes as u64
-            && header.bytes as usize <= buffer_bytes;
+            && header.bytes as usize <= CHUNK_BYTES_MAX;
         fits.then_some(header)
     }
 
@@ -117,10 +117,6 @@ impl<'b> ChunkBuilder<'b> {
 
     pub fn is_empty(&self) -> bool {
         self.lines == 0
-    }
-
-    pub fn lines(&self) -> usize {
-        self.lines
     }
 
     /// Whether the chunk is fuller than half.

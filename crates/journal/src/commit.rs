@@ -146,7 +146,6 @@ impl<D: Disk> Writer<'_, D> {
         if self.lines == 0 {
             return Ok(Committed { lines: 0, bytes: 0 });
         }
-        debug_assert!(self.chunk.lines() > 0 || self.end.used_bytes > state.used_bytes);
         if is_planted!(ForgottenBeforeWritten) {
             tracking.clear_pending();
         }

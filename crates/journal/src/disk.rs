@@ -4,6 +4,11 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskError(pub i32);
 
+impl DiskError {
+    /// A read found other bytes than were written.
+    pub(crate) const LOST: DiskError = DiskError(5);
+}
+
 /// A file on a disk.
 pub trait Disk {
     /// Reads at an offset. Fewer bytes than requested: the file ends there.

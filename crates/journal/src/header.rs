@@ -72,10 +72,9 @@ impl Header {
     }
 
     pub fn decode(block: &[u8]) -> Result<Header, HeaderError> {
-        let half = |at: usize| block.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-        let word = |at: usize| block.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
-        let half = |at| half(at).ok_or(HeaderError::Absent);
-        let word = |at| word(at).ok_or(HeaderError::Absent);
+        let part = |at: usize, bytes: usize| block.get(at..at + bytes).ok_or(HeaderError::Absent);
+        let half = |at| part(at, 4).map(|bytes| bytes.try_into().map_or(0, u32::from_le_bytes));
+        let word = |at| part(at, 8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes));
         if word(0)? != MAGIC {
             return Err(HeaderError::Absent);
         }
@@ -87,10 +86,8 @@ impl Header {
         if half(FIELDS_BYTES)? != crc32c(0, &block[..FIELDS_BYTES]) {
             return Err(HeaderError::Damaged);
         }
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(&block[16..32]);
         Ok(Header {
-            uuid,
+            uuid: part(16, 16)?.try_into().map_err(|_| HeaderError::Absent)?,
             image_bytes: word(32)?,
             log_bytes: word(40)?,
             generation: word(48)?,

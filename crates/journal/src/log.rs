@@ -21,6 +21,11 @@ pub enum JournalError {
     Hostile,
     /// The region does not track its changes, or has another length than the image.
     NotTracked,
+    /// The log has a longer chunk than the buffer.
+    ShortBuffer {
+        /// Bytes of the chunk.
+        needed: u32,
+    },
     /// Threads cancelled the cut time and again, because this process gets no processor time.
     Starved,
 }
@@ -159,16 +164,13 @@ impl<D: Disk> Journal<D> {
         self.log_bytes
     }
 
-    /// Applies the whole commits of the log to the image, and trims it. `buffer`: at least
-    /// [`CHUNK_BYTES_MAX`](crate::CHUNK_BYTES_MAX), the length of the longest chunk.
+    /// Applies the whole commits of the log to the image, and trims it. `buffer`: as long as the
+    /// longest buffer of the commits; [`CHUNK_BYTES_MAX`](crate::CHUNK_BYTES_MAX) always suffices.
     pub fn recover(&self, state: &mut State, buffer: &mut [u8]) -> Result<Recovered, JournalError> {
-        let first = *state;
         let recovered = self.find_end(state, buffer)?;
-        if recovered.commits == 0 {
-            *state = first;
-            return Ok(recovered);
+        if recovered.commits > 0 {
+            self.checkpoint(state, buffer)?;
         }
-        self.checkpoint(state, buffer)?;
         Ok(recovered)
     }
 
@@ -195,10 +197,14 @@ impl<D: Disk> Journal<D> {
         let place = self.log_at(at.used_bytes);
         let start = &mut buffer[..BLOCK_BYTES as usize];
         let length = self.disk.read(place, start)?;
-        let Some(header) = ChunkHeader::decode(&buffer[..length], buffer.len()) else { return Ok(None) };
+        let Some(header) = ChunkHeader::decode(&buffer[..length]) else { return Ok(None) };
         let continues = header.sequence == at.sequence;
         if !continues || header.chain != at.chain && !is_planted!(ChainIgnored) {
             return Ok(None);
+        }
+        // Not the end of the log: what follows may have been acknowledged.
+        if header.bytes as usize > buffer.len() {
+            return Err(JournalError::ShortBuffer { needed: header.bytes });
         }
         let chunk = &mut buffer[..header.bytes as usize];
         let length = self.disk.read(place, chunk)?;
@@ -226,7 +232,7 @@ impl<D: Disk> Journal<D> {
         while at.used_bytes < state.used_bytes {
             // Chunks that were written or found before do not vanish but by a fault of the disk.
             let Some(header) = self.read_chunk(&at, buffer)? else {
-                return Err(DiskError(EIO).into());
+                return Err(DiskError::LOST.into());
             };
             let chunk = &buffer[..header.bytes as usize];
             let mut skipped = is_planted!(FirstRunSkipped);
@@ -280,6 +286,3 @@ impl<D: Disk> Journal<D> {
         self.header_at(2) + offset
     }
 }
-
-/// What a read that finds other bytes than were written reports.
-const EIO: i32 = 5;

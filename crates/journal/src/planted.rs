@@ -2,8 +2,19 @@
 
 use std::cell::Cell;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Defect {
+macro_rules! defects {
+    ($($defect:ident),* $(,)?) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Defect {
+            $($defect),*
+        }
+
+        /// All of them.
+        pub(crate) const DEFECTS: &[Defect] = &[$(Defect::$defect),*];
+    };
+}
+
+defects! {
     PartialCommitsCount,
     ChainIgnored,
     ChecksumIgnored,

@@ -4,7 +4,7 @@
 //! The disk keeps what was flushed. Of each later write it keeps any subset of sectors. A crash is
 //! examined after each call of the disk, and again during the recovery from it.
 
-use crate::planted::{Defect, plant};
+use crate::planted::{DEFECTS, plant};
 use crate::{CHUNK_BYTES_MIN, Disk, DiskError, HeaderError, Journal, JournalError, State};
 use pmem::{Direct, Region, Sleeping, Tracking};
 use std::cell::{Cell, RefCell};
@@ -133,6 +133,10 @@ fn content(region: &Region<Direct>) -> Vec<u8> {
     bytes
 }
 
+fn journal_of(disk: &SimulatedDisk) -> Journal<&SimulatedDisk> {
+    Journal::open(disk, UUID, IMAGE_BYTES as u64).expect("opens").0
+}
+
 /// A region, its journal, and the states that were to be committed.
 struct World {
     region: Region<Direct>,
@@ -153,10 +157,6 @@ impl World {
         World { region, disk, state, snapshots, random: Random(seed | 1), buffer: vec![0; CHUNK_BYTES_MIN] }
     }
 
-    fn journal(&self) -> Journal<&SimulatedDisk> {
-        Journal::open(&self.disk, UUID, IMAGE_BYTES as u64).expect("opens").0
-    }
-
     /// Changes a few lines, sometimes many.
     fn change(&mut self) {
         let pieces = 1 + self.random.below(8);
@@ -174,15 +174,13 @@ impl World {
         let number = self.snapshots.len();
         self.snapshots.push(content(&self.region));
         self.disk.note(Event::Began(number));
-        let journal = Journal::open(&self.disk, UUID, IMAGE_BYTES as u64).expect("opens").0;
-        journal.commit(&mut self.state, &self.region, &mut self.buffer)?;
+        journal_of(&self.disk).commit(&mut self.state, &self.region, &mut self.buffer)?;
         self.disk.note(Event::Acknowledged(number));
         Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<(), JournalError> {
-        let journal = Journal::open(&self.disk, UUID, IMAGE_BYTES as u64).expect("opens").0;
-        journal.checkpoint(&mut self.state, &mut self.buffer)
+        journal_of(&self.disk).checkpoint(&mut self.state, &mut self.buffer)
     }
 
     /// A step of a workload: a change, and often a commit or a checkpoint.
@@ -302,25 +300,9 @@ fn every_crash_state_recovers_to_a_committed_one() {
 
 #[test]
 fn each_planted_defect_is_found() {
-    use Defect::*;
-    let defects = [
-        PartialCommitsCount,
-        ChainIgnored,
-        ChecksumIgnored,
-        TrimBeforeApply,
-        FirstRunSkipped,
-        ImageNotFlushed,
-        FailedTrimForgotten,
-        AppliedAfterTrim,
-        HeaderNotFlushed,
-        DrainedForgotten,
-        ForgottenBeforeWritten,
-        EndMovedBeforeFlush,
-        CommitNotFlushed,
-    ];
-    let missed: Vec<_> = defects
-        .into_iter()
-        .filter(|&defect| {
+    let missed: Vec<_> = DEFECTS
+        .iter()
+        .filter(|&&defect| {
             plant(Some(defect));
             // A defect may also end in a panic or an error.
             let found = (1..=60).any(|seed| {
@@ -371,6 +353,20 @@ fn a_commit_longer_than_the_log_is_whole() {
 }
 
 #[test]
+fn a_chunk_that_exceeds_the_buffer_is_not_taken_for_the_end_of_the_log() {
+    let mut world = World::new(3);
+    world.buffer = vec![0; 4 * CHUNK_BYTES_MIN];
+    let bytes = vec![7; 2 * CHUNK_BYTES_MIN];
+    let _ = world.region.stream_bytes(0, &bytes).expect("inside");
+    world.commit().expect("commits");
+    let error = recover(&world.disk).expect_err("the buffer is short");
+    assert!(matches!(error, JournalError::ShortBuffer { needed } if needed as usize > CHUNK_BYTES_MIN), "{error:?}");
+    let (journal, mut state) = Journal::open(&world.disk, UUID, IMAGE_BYTES as u64).expect("opens");
+    journal.recover(&mut state, &mut world.buffer).expect("recovers");
+    assert_eq!(world.disk.image()[..bytes.len()], bytes);
+}
+
+#[test]
 fn a_journal_that_is_not_the_images_is_refused() {
     let world = World::new(3);
     let open = |uuid, length| Journal::open(&world.disk, uuid, length).map(drop).expect_err("refused");
@@ -402,6 +398,5 @@ fn a_log_of_arbitrary_bytes_is_never_applied_and_never_panics() {
         recover(&world.disk).expect("recovers");
         let after = world.disk.image();
         assert!(after == before || after == world.snapshots[1], "half of a commit was applied");
-        let _ = world.journal();
     }
 }
