@@ -3,6 +3,7 @@
 //! Invariant: nothing in a file is trusted; every read is checked against the file's bounds, and a
 //! violation returns [`BadElf`].
 
+use libc::{PT_DYNAMIC, PT_GNU_EH_FRAME, PT_INTERP, PT_LOAD, PT_NOTE};
 use std::ops::Range;
 
 /// The file cannot be read: not ELF, not for this machine, or truncated.
@@ -12,11 +13,6 @@ pub struct BadElf;
 
 type Result<T> = std::result::Result<T, BadElf>;
 
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
-const PT_INTERP: u32 = 3;
-const PT_NOTE: u32 = 4;
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 const FLAG_EXECUTE: u32 = 1;
 const NT_GNU_BUILD_ID: u32 = 3;
 

@@ -5,11 +5,10 @@
 //! server is killed, too), or `directfs run`. It consists of rounds.
 //!
 //! In each round a *crew* of workers runs, one of which is killed after every few calls. A tenth of
-//! them is stopped first, and some of these go on. A worker
-//! makes calls with its own names, and records outside the image how many have returned ([`work`]).
-//! The replacement of a killed worker first checks its names: they must be as the completed calls
-//! left them, with or without the next call's effect. Between these calls, all workers make calls
-//! on shared names.
+//! them is stopped first, and some of these go on. A worker makes calls with its own names, and
+//! records outside the image how many have returned ([`work`]). The replacement of a killed worker
+//! first checks its names: they must be as the completed calls left them, with or without the next
+//! call's effect. Between these calls, all workers make calls on shared names.
 //!
 //! After the round `fsck` checks the image as it is: it may report notes about the deaths, but no
 //! error. Then the library opens it, every worker's names are checked again, and after a clean

@@ -4,9 +4,8 @@
 //! report them.
 
 use crate::hook::process::programs::HEAD_BYTES;
+use libc::{PT_DYNAMIC, PT_LOAD};
 
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;

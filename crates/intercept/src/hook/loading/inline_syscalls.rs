@@ -31,6 +31,7 @@ use core::arch::global_asm;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize};
+use libc::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 use libc::{siginfo_t, ucontext_t};
 
 /// Maximum number of sites in a program.
@@ -189,9 +190,6 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
 pub unsafe fn are_in_program(environment: *const *const u8) -> bool {
-    const PT_LOAD: u32 = 1;
-    const PF_X: u32 = 1;
-    const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
     /// Smaller code is scanned faster than a cached answer is found.
     const CACHED_FROM_BYTES: usize = 128 << 10;
     // SAFETY: by the caller's promise.

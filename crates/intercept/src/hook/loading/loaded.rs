@@ -5,14 +5,11 @@
 
 use crate::hook::loading::proc_maps::Mapping;
 use core::ffi::CStr;
+use libc::{AT_PHDR, AT_PHENT, AT_PHNUM, AT_SYSINFO_EHDR, PF_X, PT_DYNAMIC, PT_LOAD, PT_PHDR};
 
 const PAGE_BYTES: usize = 4096;
 /// Maximum size of a library that makes calls for others.
 const LIBRARY_BYTES_MAX: usize = 64 << 20;
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
-const PT_PHDR: u32 = 6;
-const PF_X: u32 = 1;
 /// Type and flags, offset, address, address, bytes in the file, bytes in memory, alignment.
 type Header = [u64; 7];
 
@@ -38,10 +35,6 @@ impl LoadedProgram {
     /// # Safety
     /// Only for the constructor; `environment` is the program's.
     pub unsafe fn find(environment: *const *const u8) -> Option<LoadedProgram> {
-        const AT_PHDR: u64 = 3;
-        const AT_PHENT: u64 = 4;
-        const AT_PHNUM: u64 = 5;
-        const AT_SYSINFO_EHDR: u64 = 33;
         let (mut address, mut count, mut kernel_code) = (0u64, 0u64, 0u64);
         // SAFETY: by the caller's promise: a list of pointers that ends with null, then pairs that
         // end with zero.

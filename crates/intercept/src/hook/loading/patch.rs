@@ -11,6 +11,7 @@ use crate::hook::loading::{early, inline_syscalls};
 use crate::hook::process::environment;
 use crate::table::{self, Header, NO_FIXUP, Site};
 use core::ops::Range;
+use libc::PT_NOTE;
 
 /// A jump with a displacement of four bytes.
 const JUMP: u8 = 0xe9;
@@ -125,7 +126,6 @@ fn build_id(library: &Library) -> Option<&'static [u8]> {
 
 /// The build-id in the first page of a library.
 pub fn build_id_of(page: &[u8]) -> Option<&[u8]> {
-    const PT_NOTE: u32 = 4;
     const NT_GNU_BUILD_ID: u32 = 3;
     let word = |at: usize| page.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let table = word(32)? as usize;
