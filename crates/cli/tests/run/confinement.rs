@@ -23,3 +23,20 @@ fn programs_that_confine_themselves_first_see_the_image_afterwards() {
     assert_eq!(stderr(&output), "");
     assert_eq!(stdout(&output), "prctl: seen\nseccomp: seen\nprlimit: seen\nsetrlimit: seen\n");
 }
+
+#[test]
+fn a_program_without_room_to_attach_gets_errors_and_not_the_files_of_the_machine() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mount = directory.path().join("mount");
+    std::fs::create_dir(&mount).unwrap();
+    std::fs::write(mount.join("file"), "of the machine\n").unwrap();
+    // The shell has attached. The programs that it starts have nothing of the image and no room.
+    let script = r#"echo "of the image" >"$0/file"; cat "$0/file"; ulimit -v 40000
+        cat "$0/file"; cd /; cat ".$0/file"; rm -f "$0/file"; echo $?; cat /proc/self/comm"#;
+    let (image, at) = (image.to_str().unwrap(), mount.to_str().unwrap());
+    let output = directfs(&["run", "--image", image, "--at", at, "--", "sh", "-c", script, at]);
+    assert_eq!(stdout(&output), "of the image\n1\ncat\n", "{}", stderr(&output));
+    assert_eq!(stderr(&output).matches("not enough address space; raise the limit").count(), 4, "{}", stderr(&output));
+    assert_eq!(std::fs::read_to_string(mount.join("file")).unwrap(), "of the machine\n");
+}
