@@ -5,6 +5,7 @@
 //! - `fuse_programs`: programs that cannot load the preload library
 //! - `cache`: the location of the preload library
 //! - `confinement`: programs that give up what attaching takes
+//! - `starting`: the shared code and the late attaching of programs
 //! - `storm`: processes that are killed
 //! - `truncation`: images that are truncated in use
 //! - `sharing`: copies that share blocks
@@ -22,6 +23,7 @@ mod launching;
 mod neighbours;
 mod programs;
 mod sharing;
+mod starting;
 mod storm;
 mod tree;
 mod truncation;

@@ -1,0 +1,125 @@
+//! The start of a program: it shares patched code with others, and attaches only if it needs to.
+
+use crate::support::{directfs, image_in, scratch, stderr, stdout};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A cache of this test alone, which every user can search.
+struct Cache(tempfile::TempDir);
+
+impl Cache {
+    fn new() -> Cache {
+        let directory = scratch();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Cache(directory)
+    }
+
+    /// The mappings of the second of two programs in one run that load the same libraries.
+    fn maps_of_second_program(&self) -> String {
+        let script = "cat /proc/self/maps >/dev/null; cat /proc/self/maps";
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["run", "--", "sh", "-c", script]).env("XDG_CACHE_HOME", self.0.path());
+        let output = command.output().unwrap();
+        assert_eq!(stderr(&output), "");
+        stdout(&output)
+    }
+
+    /// The files with shared code.
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = |place: &Path| fs::read_dir(place).unwrap().map(|entry| entry.unwrap().path());
+        let directories = entries(&self.0.path().join("directfs")).filter(|path| path.is_dir());
+        directories.flat_map(|directory| entries(&directory).collect::<Vec<_>>()).collect()
+    }
+}
+
+/// Whether code of a process comes from a shared file.
+fn shares(maps: &str) -> bool {
+    maps.lines().any(|line| line.contains(" r-xp ") && line.contains("/directfs/text-"))
+}
+
+#[test]
+fn programs_with_the_same_libraries_share_patched_code() {
+    let cache = Cache::new();
+    let maps = cache.maps_of_second_program();
+    assert!(shares(&maps), "{maps}");
+    for file in cache.files() {
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o644, "{}", file.display());
+    }
+}
+
+/// Each is replaced by the first program that finds it so.
+#[test]
+fn shared_code_that_others_can_write_or_that_is_incomplete_is_replaced() {
+    let cache = Cache::new();
+    cache.maps_of_second_program();
+    type Spoil = fn(&Path);
+    let spoil: [(&str, Spoil); 3] = [
+        ("writable", |file| fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap()),
+        ("cut", |file| fs::File::options().write(true).open(file).unwrap().set_len(100_000).unwrap()),
+        ("empty", |file| fs::write(file, "").unwrap()),
+    ];
+    for (how, spoil) in spoil {
+        let files = cache.files();
+        assert!(!files.is_empty());
+        files.iter().for_each(|file| spoil(file));
+        let maps = cache.maps_of_second_program();
+        assert!(shares(&maps), "{how}: {maps}");
+        for file in cache.files() {
+            let metadata = fs::metadata(&file).unwrap();
+            assert!(metadata.permissions().mode() & 0o777 == 0o644 && metadata.len() > 100_000, "{how}");
+        }
+    }
+}
+
+/// A limit on the size of files would end the program that writes such a file.
+#[test]
+fn programs_start_under_a_limit_on_the_size_of_files() {
+    let cache = Cache::new();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    let script = r#"rm "$DIRECTFS_TEXT"/*; ulimit -f 0; cat /proc/self/maps"#;
+    command.args(["run", "--", "sh", "-c", script]).env("XDG_CACHE_HOME", cache.0.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success() && stdout(&output).contains("libc"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_program_maps_the_image_once_it_has_something_of_it() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let run = |script: &str| {
+        let script = format!("file=/mnt/directfs/file; : >$file; {script}");
+        let output = directfs(&["run", "--image", image.to_str().unwrap(), "--", "sh", "-c", &script]);
+        assert_eq!(stderr(&output), "");
+        stdout(&output).lines().any(|line| line.ends_with(image.to_str().unwrap()))
+    };
+    assert!(!run("cat /proc/self/maps"), "nothing");
+    assert!(run("cat $file /proc/self/maps"), "a path");
+    assert!(run("cat /proc/self/maps <$file"), "a descriptor");
+    assert!(run("cd /mnt/directfs && cat /proc/self/maps"), "the working directory");
+    assert!(run("cp /bin/cat $file; chmod +x $file; exec $file /proc/self/maps"), "the program itself");
+}
+
+#[test]
+fn a_signal_handler_after_vfork_acts_for_the_parent() {
+    let directory = scratch();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/vfork_signals.c");
+    let program = directory.path().join("vfork_signals");
+    let Ok(status) = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).status() else {
+        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
+        return;
+    };
+    assert!(status.success());
+    let output = directfs(&["run", "--", program.to_str().unwrap(), "/mnt/directfs/file"]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("200\n", ""));
+}
+
+/// A program that ends without having attached leaves its slot to others.
+#[test]
+fn the_slots_of_programs_that_never_attached_are_reclaimed() {
+    // As many as there are slots.
+    let script = "i=0; while [ $i -lt 4200 ]; do /bin/true || exit 1; i=$((i+1)); done; echo done";
+    let output = directfs(&["run", "--", "sh", "-c", script]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("done\n", ""));
+}
