@@ -21,7 +21,7 @@ pub const EFAULT: Errno = Errno(libc::EFAULT);
 pub const PATH_BYTES_MAX: usize = posix::path::PATH_BYTES_MAX;
 
 /// Programs have no memory below this address.
-const FIRST_PAGE: u64 = 4096;
+pub const FIRST_PAGE: u64 = 4096;
 
 /// EFAULT if a range begins or ends where no program has memory.
 #[inline]

@@ -10,28 +10,24 @@
 //! starts them, or the call is refused with a message. Paths that such a program determines itself
 //! are not seen.
 //!
-//! Invariants: the program's own lists and strings are not changed. Additions live on this stack or
-//! in the thread's context, and are unused by the time when a child in shared memory lets its
-//! parent resume.
+//! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
+//! is changed meanwhile.
 
 use crate::handoff;
 use crate::hook::abi::entry::{Frame, Verdict};
-use crate::hook::abi::{stack, sys, user_memory};
-use crate::hook::call::{Call, blocking_call};
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::call::Call;
 use crate::hook::calls::names::{Calling, PathArguments, at, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
-use crate::hook::descriptors::fd_numbers;
-use crate::hook::dispatch::done;
 use crate::hook::loading::{early, elf_dependencies};
 use crate::hook::paths::{self, Directory, PathOwner};
-use crate::hook::process::environment::{
-    self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
-};
+use crate::hook::proc_links;
+use crate::hook::process::environment::{self, entries, is_directfs};
+use crate::hook::process::exec_start::{EarlyLoad, ExecStart, Target};
 use crate::hook::process::identity;
 use crate::hook::process::processes::{self, Session};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
 use crate::hook::server::Server;
-use crate::hook::{descriptors, proc_links, server, signals};
 use core::mem::MaybeUninit;
 use core::ops::Range;
 use engine::Node;
@@ -41,21 +37,12 @@ use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
 use posix::process::{Processes, Program};
 use posix::{Errno, NodeRef, Result, Want};
 
-/// Capacity that most lists fit: 4 KiB.
-const ENTRIES_FEW: usize = 512;
-/// Maximum number of entries of a list: 128 KiB, an eighth of the thread's stack.
-const ENTRIES_MAX: usize = 16384;
-/// The kernel refuses addresses below.
-const FIRST_PAGE: u64 = 4096;
 /// Maximum nesting of interpreters, as in the kernel.
 const INTERPRETERS_MAX: usize = 5;
 /// Arguments that may precede the program's own: three for each interpreter, and the helper's.
 const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5;
 /// Size of their strings.
 const ARENA_BYTES: usize = 32 << 10;
-
-/// Size of the entry with the process's slot.
-const PROCESS_BYTES: usize = 64;
 
 /// execve(path, arguments, environment).
 pub fn execve(call: &mut Call<'_>) -> Result<Verdict> {
@@ -83,15 +70,6 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         has_library: can_reach(environment::RUN),
     }
     .run()
-}
-
-/// The call that starts a program.
-#[derive(Debug, Clone, Copy)]
-struct Target {
-    number: i64,
-    arguments: [u64; 6],
-    /// Index of the argument with the list of arguments; the environment follows.
-    lists: usize,
 }
 
 /// Arguments that precede the program's own, in the order of the list; their strings are in an
@@ -184,19 +162,6 @@ struct ExecPlan {
     early_load: EarlyLoad,
     /// Whether the program has access to the library.
     has_library: bool,
-}
-
-/// Whether the loader needs the mount before the program starts.
-#[derive(Debug, Clone, Copy)]
-struct EarlyLoad {
-    /// The program's own data asks for it.
-    by_program: bool,
-    /// Paths to libraries are built into it.
-    has_paths: bool,
-    /// Which parts of its surroundings are in the mount.
-    inside: early::ProgramInside,
-    /// Lists of paths that are built into a program of the mount, if they name its directory.
-    library_paths: Option<*const u8>,
 }
 
 fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<ExecPlan> {
@@ -625,7 +590,7 @@ fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, befor
     });
     let names = |string: &[u8]| string.windows(server.mount().len()).any(|part| part == server.mount());
     let list = |index: usize| target.arguments[index] as *const *const u8;
-    let has_list = |index: usize| target.arguments[index] >= FIRST_PAGE;
+    let has_list = |index: usize| target.arguments[index] >= user_memory::FIRST_PAGE;
     // SAFETY: strings that were stored here.
     let mut words = before.list[before.start..].iter().map(|&word| unsafe { core::ffi::CStr::from_ptr(word.cast()) });
     // SAFETY: a program passes lists of strings.
@@ -712,199 +677,4 @@ fn full_path(
     let start = processes::path_of_file(server, &session.caller, &opened.file, into);
     session.caller.close(&opened.file);
     start.ok().map(|start| start..end)
-}
-
-/// Everything that starts a program.
-struct ExecStart<'a> {
-    target: Target,
-    /// Arguments that precede the program's.
-    before: &'a [*const u8],
-    /// Number of the program's own arguments that are left out.
-    skip: usize,
-    process: Option<u32>,
-    /// The descriptor of the process's meeting directory, if it is not the usual one.
-    meeting: Option<i32>,
-    /// Whether the process has nothing of the image, so the program need not attach.
-    has_nothing: bool,
-    /// An entry of the environment that names the program's file.
-    program: Option<*const u8>,
-    /// `None`: there is no mount.
-    early_load: Option<EarlyLoad>,
-    has_library: bool,
-}
-
-impl ExecStart<'_> {
-    fn run(&self) -> Verdict {
-        // The new program would find them open, without knowledge of them.
-        fd_numbers::release_cached();
-        let Target { arguments, lists, .. } = self.target;
-        let (words, environment) = (arguments[lists], arguments[lists + 1]);
-        if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {
-            return done(-i64::from(libc::EFAULT));
-        }
-        // SAFETY: lists of strings or null, which were read through once (or, without a mount, as
-        // the program passed them).
-        let count = unsafe {
-            let words = if self.before.is_empty() { 0 } else { entries(words as *const *const u8).count() };
-            words.max(entries(environment as *const *const u8).count())
-        };
-        let needed = count + (ADDED + 2).max(self.before.len()) + 1;
-        if needed <= ENTRIES_FEW {
-            self.with_lists::<ENTRIES_FEW>()
-        } else if needed <= ENTRIES_MAX {
-            self.with_lists::<ENTRIES_MAX>()
-        } else {
-            done(-i64::from(libc::E2BIG))
-        }
-    }
-
-    #[inline(never)]
-    fn with_lists<const N: usize>(&self) -> Verdict {
-        let Target { number, mut arguments, lists } = self.target;
-        let mut words: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
-        if !self.before.is_empty() {
-            // SAFETY: as in `run`. If another thread extends the list meanwhile, it is truncated.
-            let own = unsafe { entries(arguments[lists] as *const *const u8) }.skip(self.skip).map(<[u8]>::as_ptr);
-            let all = self.before.iter().copied().chain(own).take(N - 1).chain([core::ptr::null()]);
-            words.iter_mut().zip(all).for_each(|(walk_start, word)| _ = walk_start.write(word));
-            arguments[lists] = words.as_ptr() as u64;
-        }
-        let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
-        let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
-        let mut audit = [0u8; 2 * ENTRY_BYTES_MAX];
-        let mut library_path = [0u8; 2 * ENTRY_BYTES_MAX];
-        let mut slot = [0u8; PROCESS_BYTES];
-        let mut length = 0;
-        let mut push = |entry: *const u8| {
-            if length < N - 1 - ADDED - 1 {
-                list[length].write(entry);
-                length += 1;
-            }
-        };
-        let (mut others, mut audits, mut paths): (&[u8], &[u8], &[u8]) = (b"\0", b"\0", b"\0");
-        let mut is_early = self.early_load.is_some_and(|early| early.by_program);
-        // SAFETY: as in `run`.
-        for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
-            if let (Some(early), Some(server)) = (self.early_load, server::get()) {
-                is_early |= early::entry_leads_in(entry, server.mount(), early.inside);
-            }
-            match (entry.strip_prefix(LD_PRELOAD), entry.strip_prefix(LD_AUDIT)) {
-                (Some(value), _) => others = value,
-                (_, Some(value)) => audits = value,
-                _ if is_directfs(entry) => {}
-                _ => push(entry.as_ptr()),
-            }
-            if let Some(value) = entry.strip_prefix(LD_LIBRARY_PATH) {
-                paths = value;
-            }
-        }
-        let audits = if is_early || without_library(audits) != b"" { Some(audits) } else { None };
-        if !write_list(&mut preload, LD_PRELOAD, self.has_library, others)
-            || audits.is_some_and(|audits| !write_list(&mut audit, LD_AUDIT, is_early, audits))
-        {
-            return done(-i64::from(libc::E2BIG));
-        }
-        let preload = (self.has_library || without_library(others) != b"").then_some(preload.as_ptr());
-        let audits = audits.map(|_| audit.as_ptr());
-        let own = self.early_load.and_then(|early| early.library_paths);
-        // SAFETY: stored in the thread's context, with a zero byte.
-        let own = own.map(|own| unsafe { core::ffi::CStr::from_ptr(own.cast()) }.to_bytes());
-        if own.is_some_and(|own| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), own)) {
-            return done(-i64::from(libc::E2BIG));
-        }
-        let own = own.map(|_| library_path.as_ptr());
-        let taken = is_early.then_some(early::UNTAKEN.as_ptr());
-        let has_paths = self.early_load.is_some_and(|early| early.has_paths);
-        let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
-        let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
-        // Entries for the loader alone precede the early copy's directly: so the program finds
-        // which to remove.
-        let added = [preload, audits, own, tunables, taken, slot, self.program].into_iter().flatten();
-        for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
-            list[length].write(entry);
-            length += 1;
-        }
-        arguments[lists + 1] = list.as_ptr() as u64;
-        // SAFETY: lists and strings live on this stack, in the thread's context and in the library.
-        unsafe { self.exec(number, arguments) }
-    }
-
-    /// Writes the entry with the process's slot and its meeting directory, if it has a slot.
-    fn write_process(&self, into: &mut [u8; PROCESS_BYTES], has_nothing: bool) -> Option<*const u8> {
-        let process = self.process?;
-        into[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
-        let mut length = handoff::PROCESS.len();
-        length += handoff::write_number(u64::from(process), &mut into[length..]);
-        let usual = environment::handoff().filter(|_| has_nothing).map(|handoff| handoff.meeting);
-        if let Some(meeting) = self.meeting.or(usual) {
-            into[length] = b',';
-            length += 1 + handoff::write_number(meeting as u64, &mut into[length + 1..]);
-            if has_nothing {
-                into[length..length + 2].copy_from_slice(b",1");
-            }
-        }
-        Some(into.as_ptr())
-    }
-
-    /// Performs the call that starts the program. It returns only if it failed, and then changed
-    /// nothing.
-    ///
-    /// # Safety
-    /// The lists in the arguments and their strings outlive the call.
-    unsafe fn exec(&self, number: i64, arguments: [u64; 6]) -> Verdict {
-        stack::set_leaving(true);
-        self.hand_over_meeting(true);
-        // SAFETY: by the caller's promise; the thread holds nothing in the engine.
-        let result = unsafe {
-            // The new program would inherit them blocked.
-            signals::deliver_now();
-            blocking_call(number, arguments)
-        };
-        self.hand_over_meeting(false);
-        stack::set_leaving(false);
-        done(result)
-    }
-
-    /// A child in its parent's memory has two meeting directories open. Its own goes to the
-    /// program. Its parent's, at the usual number, must not.
-    fn hand_over_meeting(&self, is_leaving: bool) {
-        if let (Some(own), Some(handoff)) = (self.meeting, environment::handoff()) {
-            let set = |fd: i32, cloexec: bool| descriptors::set_kernel_cloexec(fd as u32, cloexec);
-            set(own, !is_leaving);
-            set(handoff.meeting, is_leaving);
-        }
-    }
-}
-
-/// The value of one of the loader's lists without this library, which comes first if present, and
-/// without the zero byte.
-fn without_library(value: &[u8]) -> &[u8] {
-    let value = without_zero(value);
-    match value.strip_prefix(library()) {
-        Some(b"") => b"",
-        Some([b':' | b' ', rest @ ..]) => rest,
-        _ => value,
-    }
-}
-
-fn without_zero(value: &[u8]) -> &[u8] {
-    value.strip_suffix(b"\0").unwrap_or(value)
-}
-
-/// Writes one of the loader's lists, with this library before all others if requested; returns
-/// false if it does not fit.
-fn write_list(into: &mut [u8], name: &[u8], with_us: bool, others: &[u8]) -> bool {
-    write_parts(into, name, if with_us { library() } else { b"" }, without_library(others))
-}
-
-/// Writes an entry of the environment with a list of two parts; returns false if it does not fit.
-fn write_parts(into: &mut [u8], name: &[u8], first: &[u8], second: &[u8]) -> bool {
-    let colon: &[u8] = if first.is_empty() || second.is_empty() { b"" } else { b":" };
-    let mut length = 0;
-    for part in [name, first, colon, second, b"\0"] {
-        let Some(room) = into.get_mut(length..length + part.len()) else { return false };
-        room.copy_from_slice(part);
-        length += part.len();
-    }
-    true
 }

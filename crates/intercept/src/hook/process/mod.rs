@@ -2,6 +2,7 @@
 
 pub mod environment;
 pub mod exec;
+mod exec_start;
 pub mod identity;
 pub mod processes;
 pub mod programs;
