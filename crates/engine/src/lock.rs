@@ -100,6 +100,7 @@ impl Drop for LockGuard<'_> {
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Takes a lock: spins briefly, then sleeps.
+    #[inline]
     pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
         loop {
             if let Some(held) = self.lock_with(Patience::Endless, word, waiters)? {
@@ -110,6 +111,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As [`Thread::lock`], for a caller that can go another way. `None`: the owner keeps the lock
     /// for longer than a thread does that is not stopped.
+    #[inline]
     pub(crate) fn lock_with(
         &self,
         patience: Patience,

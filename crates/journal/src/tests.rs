@@ -8,6 +8,7 @@ use crate::planted::{DEFECTS, plant};
 use crate::{CHUNK_BYTES_MIN, Disk, DiskError, HeaderError, Journal, JournalError, State};
 use pmem::{Direct, Region, Sleeping, Tracking};
 use std::cell::{Cell, RefCell};
+use std::ptr::NonNull;
 
 const IMAGE_BYTES: usize = 64 << 10;
 const LOG_BYTES: u64 = 64 << 10;
@@ -117,12 +118,12 @@ fn pages(bytes: usize) -> *mut u8 {
 }
 
 fn tracked() -> Region<Direct> {
-    const SLEEPING: Sleeping =
+    static SLEEPING: Sleeping =
         Sleeping { wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())), wake: |_| {} };
     let (base, area) = (pages(IMAGE_BYTES), pages(Tracking::area_bytes(IMAGE_BYTES as u64) as usize));
     // SAFETY: both are leaked, zeroed and of the right size.
     unsafe {
-        let tracking = Tracking::new(area, IMAGE_BYTES as u64, SLEEPING);
+        let tracking = Tracking::new(NonNull::new(area).expect("memory"), IMAGE_BYTES as u64, &SLEEPING);
         Region::new(base, IMAGE_BYTES as u64, Direct).without_flushes().tracked(tracking).expect("fits")
     }
 }

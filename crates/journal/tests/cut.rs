@@ -7,6 +7,7 @@ mod support;
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal};
 use pmem::{Direct, Mapping, Region, Sleeping, Tracking};
 use std::ops::RangeInclusive;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ const IMAGE_BYTES: u64 = 64 << 20;
 const LOG_BYTES: u64 = 4 << 20;
 const UUID: [u8; 16] = *b"test image uuid.";
 const WORKERS: usize = 3;
-const SLEEPING: Sleeping =
+static SLEEPING: Sleeping =
     Sleeping { wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())), wake: |_| {} };
 
 /// A disk in memory that loses nothing: the crash states of the disk are explored elsewhere.
@@ -49,7 +50,7 @@ impl Disk for MemoryDisk {
 fn tracked(mapping: &Arc<Mapping>, area: &Arc<Mapping>) -> Region<Direct> {
     // SAFETY: both mappings live until the end of the test; the area is zero and long enough.
     unsafe {
-        let tracking = Tracking::new(area.address(), IMAGE_BYTES, SLEEPING);
+        let tracking = Tracking::new(NonNull::new(area.address()).expect("mapped"), IMAGE_BYTES, &SLEEPING);
         Region::new(mapping.address(), IMAGE_BYTES, Direct).without_flushes().tracked(tracking).expect("fits")
     }
 }

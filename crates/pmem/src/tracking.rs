@@ -22,6 +22,7 @@
 //!   commit notices.
 
 use core::ops::ControlFlow;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -81,11 +82,10 @@ fn levels(region_bytes: u64) -> [u64; 3] {
 /// the region share.
 #[derive(Debug, Clone, Copy)]
 pub struct Tracking {
-    header: *const TrackingHeader,
-    marked: MarkMap,
-    pending: MarkMap,
+    /// The header; the marked and the pending map follow.
+    area: NonNull<u8>,
     region_bytes: u64,
-    sleeping: Sleeping,
+    sleeping: &'static Sleeping,
 }
 
 // SAFETY: all memory behind the pointers is accessed as atomics.
@@ -122,21 +122,31 @@ impl Tracking {
     /// [`Tracking::area_bytes`] bytes at `base` are mapped, readable and writable for as long as
     /// the view and every region with it live. `base` is aligned to a page. Zeros are an empty
     /// area.
-    pub unsafe fn new(base: *mut u8, region_bytes: u64, sleeping: Sleeping) -> Tracking {
-        let [pages, groups, tops] = levels(region_bytes).map(|words| words as usize);
-        let map = |first: usize| {
-            // SAFETY: the two maps lie within the area, behind the header.
-            unsafe {
-                let pages_at = base.add(HEADER_BYTES as usize).cast::<AtomicU64>().cast_const().add(first);
-                MarkMap { pages: pages_at, groups: pages_at.add(pages), tops: pages_at.add(pages + groups) }
-            }
-        };
-        Tracking {
-            header: base.cast_const().cast(),
-            marked: map(0),
-            pending: map(pages + groups + tops),
-            region_bytes,
-            sleeping,
+    pub const unsafe fn new(base: NonNull<u8>, region_bytes: u64, sleeping: &'static Sleeping) -> Tracking {
+        Tracking { area: base, region_bytes, sleeping }
+    }
+
+    /// What is marked.
+    #[inline]
+    fn marked(&self) -> MarkMap {
+        self.map(0)
+    }
+
+    /// What was drained and is not known to be on the disk.
+    #[inline]
+    fn pending(&self) -> MarkMap {
+        self.map(levels(self.region_bytes).iter().sum())
+    }
+
+    /// The map whose first word has that number.
+    #[inline]
+    fn map(&self, first: u64) -> MarkMap {
+        let [pages, groups, _] = levels(self.region_bytes);
+        // SAFETY: both maps lie within the area, behind the header.
+        unsafe {
+            let words = self.area.as_ptr().add(HEADER_BYTES as usize).cast::<AtomicU64>().cast_const();
+            let at = words.add(first as usize);
+            MarkMap { pages: at, groups: at.add(pages as usize), tops: at.add((pages + groups) as usize) }
         }
     }
 
@@ -144,14 +154,14 @@ impl Tracking {
     #[inline(always)]
     pub fn header(&self) -> &TrackingHeader {
         // SAFETY: mapped by the contract of `new`; atomics only.
-        unsafe { &*self.header }
+        unsafe { self.area.cast::<TrackingHeader>().as_ref() }
     }
 
     /// A word of a level.
     #[inline(always)]
     fn word(&self, level: *const AtomicU64, index: u64) -> &AtomicU64 {
-        // SAFETY: callers derive the index from an offset within the region, or from a bit of the
-        // level above that `is_within` admits.
+        // SAFETY: callers derive the index from an offset within the region, or by `below` with the
+        // number of the level's words.
         unsafe { &*level.add(index as usize) }
     }
 
@@ -161,11 +171,12 @@ impl Tracking {
         if length == 0 {
             return;
         }
+        let marked = self.marked();
         let (first, last) = (offset / LINE_BYTES, (offset + length - 1) / LINE_BYTES);
         for page in first / 64..=last / 64 {
             let from = if page == first / 64 { first % 64 } else { 0 };
             let to = if page == last / 64 { last % 64 } else { 63 };
-            self.mark_lines(&self.marked, page, u64::MAX << from & u64::MAX >> (63 - to));
+            self.mark_lines(&marked, page, u64::MAX << from & u64::MAX >> (63 - to));
         }
     }
 
@@ -245,22 +256,23 @@ impl Tracking {
     /// Moves all marks to the pending map, page by page, and passes each page to `each`, which may
     /// then copy its lines. Stops early if `each` says so; that page and the rest stay marked.
     pub fn drain<B>(&self, each: &mut dyn FnMut(MarkedPage) -> ControlFlow<B>) -> ControlFlow<B> {
+        let (marked, pending) = (self.marked(), self.pending());
         let [pages, groups, tops] = levels(self.region_bytes);
         for top in 0..tops {
-            let in_top = self.take(self.marked.tops, self.pending.tops, top);
+            let in_top = self.take(marked.tops, pending.tops, top);
             for group in below(in_top, top, groups) {
-                let in_group = self.take(self.marked.groups, self.pending.groups, group);
+                let in_group = self.take(marked.groups, pending.groups, group);
                 for page in below(in_group, group, pages) {
-                    let lines = self.take(self.marked.pages, self.pending.pages, page);
+                    let lines = self.take(marked.pages, pending.pages, page);
                     if lines == 0 {
                         continue;
                     }
                     let flow = each(MarkedPage { offset: page * BLOCK_BYTES, lines });
                     if flow.is_break() {
-                        self.mark_lines(&self.marked, page, lines);
+                        self.mark_lines(&marked, page, lines);
                         // The levels above were cleared for pages that are still marked.
-                        self.word(self.marked.groups, group).fetch_or(in_group, SeqCst);
-                        self.word(self.marked.tops, top).fetch_or(in_top, SeqCst);
+                        self.word(marked.groups, group).fetch_or(in_group, SeqCst);
+                        self.word(marked.tops, top).fetch_or(in_top, SeqCst);
                         return flow;
                     }
                 }
@@ -281,49 +293,52 @@ impl Tracking {
 
     /// Marks anew what an earlier commit drained and did not complete, whether it failed or died.
     pub fn restore_pending(&self) {
+        let (marked, pending) = (self.marked(), self.pending());
         let [pages, groups, tops] = levels(self.region_bytes);
         for top in 0..tops {
-            let in_top = self.word(self.pending.tops, top).load(Acquire);
+            let in_top = self.word(pending.tops, top).load(Acquire);
             for group in below(in_top, top, groups) {
                 // A drain that died may have moved the mark of the group and not those of its
                 // pages.
-                let drained = self.word(self.pending.groups, group).load(Acquire);
+                let drained = self.word(pending.groups, group).load(Acquire);
                 for page in below(drained, group, pages) {
-                    let lines = self.word(self.pending.pages, page).load(Acquire);
-                    self.word(self.marked.pages, page).fetch_or(lines, SeqCst);
+                    let lines = self.word(pending.pages, page).load(Acquire);
+                    self.word(marked.pages, page).fetch_or(lines, SeqCst);
                 }
-                self.word(self.marked.groups, group).fetch_or(drained, SeqCst);
+                self.word(marked.groups, group).fetch_or(drained, SeqCst);
             }
-            self.word(self.marked.tops, top).fetch_or(in_top, SeqCst);
+            self.word(marked.tops, top).fetch_or(in_top, SeqCst);
         }
         self.clear_pending();
     }
 
     /// Forgets what was drained: it is on the disk.
     pub fn clear_pending(&self) {
+        let pending = self.pending();
         let [pages, groups, tops] = levels(self.region_bytes);
         for top in 0..tops {
-            let in_top = self.word(self.pending.tops, top).load(Acquire);
+            let in_top = self.word(pending.tops, top).load(Acquire);
             for group in below(in_top, top, groups) {
-                let in_group = self.word(self.pending.groups, group).load(Acquire);
+                let in_group = self.word(pending.groups, group).load(Acquire);
                 for page in below(in_group, group, pages) {
-                    self.word(self.pending.pages, page).store(0, SeqCst);
+                    self.word(pending.pages, page).store(0, SeqCst);
                 }
-                self.word(self.pending.groups, group).store(0, SeqCst);
+                self.word(pending.groups, group).store(0, SeqCst);
             }
-            self.word(self.pending.tops, top).store(0, SeqCst);
+            self.word(pending.tops, top).store(0, SeqCst);
         }
     }
 
     /// Bytes of marked lines: what a power failure would undo. Other threads may change it
     /// meanwhile.
     pub fn marked_bytes(&self) -> u64 {
+        let marked = self.marked();
         let [pages, groups, tops] = levels(self.region_bytes);
         let mut lines = 0;
         for top in 0..tops {
-            for group in below(self.word(self.marked.tops, top).load(Relaxed), top, groups) {
-                for page in below(self.word(self.marked.groups, group).load(Relaxed), group, pages) {
-                    lines += u64::from(self.word(self.marked.pages, page).load(Relaxed).count_ones());
+            for group in below(self.word(marked.tops, top).load(Relaxed), top, groups) {
+                for page in below(self.word(marked.groups, group).load(Relaxed), group, pages) {
+                    lines += u64::from(self.word(marked.pages, page).load(Relaxed).count_ones());
                 }
             }
         }

@@ -5,10 +5,11 @@ use core::ops::ControlFlow;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::collections::HashMap;
+use std::ptr::NonNull;
 
 const REGION_BYTES: usize = 64 << 20;
 
-const SLEEPING: Sleeping =
+static SLEEPING: Sleeping =
     Sleeping { wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())), wake: |_| {} };
 
 /// Zeroed memory that starts at a page and lives as long as the tests.
@@ -22,7 +23,7 @@ fn tracked() -> Region<Direct> {
     let (base, area) = (pages(REGION_BYTES), pages(Tracking::area_bytes(REGION_BYTES as u64) as usize));
     // SAFETY: both are leaked, zeroed and of the right size.
     unsafe {
-        let tracking = Tracking::new(area, REGION_BYTES as u64, SLEEPING);
+        let tracking = Tracking::new(NonNull::new(area).expect("memory"), REGION_BYTES as u64, &SLEEPING);
         Region::new(base, REGION_BYTES as u64, Direct).without_flushes().tracked(tracking).expect("fits")
     }
 }

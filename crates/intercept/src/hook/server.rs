@@ -32,7 +32,8 @@ pub struct Server {
     attached: UnsafeCell<MaybeUninit<Attached>>,
 }
 
-/// The attached image.
+/// The attached image. Its first fields, which each call reads, begin a line of the cache.
+#[repr(align(64))]
 pub struct Attached {
     /// The file system.
     pub fs: Fs<Direct>,
