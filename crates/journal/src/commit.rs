@@ -3,7 +3,7 @@
 use crate::chunk::ChunkBuilder;
 use crate::disk::{Disk, DiskError};
 use crate::is_planted;
-use crate::log::{Journal, JournalError, State};
+use crate::log::{Journal, JournalError, State, StateStore};
 use core::ops::ControlFlow;
 use pmem::{Cell64, LINE_BYTES, MarkedPage, Memory, Pm, Region, Tracking};
 
@@ -40,22 +40,23 @@ impl<D: Disk> Journal<D> {
     /// After an error the next commit repeats what this one left undone.
     pub fn commit<M: Memory>(
         &self,
-        state: &mut State,
+        store: &dyn StateStore,
         region: &Region<M>,
         buffer: &mut [u8],
     ) -> Result<Committed, JournalError> {
         let tracking = *region.tracking().ok_or(JournalError::NotTracked)?;
         tracking.fits(self.image_bytes)?;
-        if state.needs_trim {
-            self.checkpoint(state, buffer)?;
+        if store.load().needs_trim {
+            self.checkpoint(store, buffer)?;
         }
+        let begin = store.load();
         if !is_planted!(DrainedForgotten) {
             tracking.restore_pending();
         }
         for _ in 0..ATTEMPTS {
-            let mut writer = Writer { journal: self, chunk: ChunkBuilder::new(buffer), end: *state, lines: 0 };
+            let mut writer = Writer { journal: self, chunk: ChunkBuilder::new(buffer), end: begin, lines: 0 };
             if writer.collect(region, &tracking)? {
-                return writer.finish(state, &tracking);
+                return writer.finish(store, &tracking);
             }
             tracking.restore_pending();
         }
@@ -142,7 +143,7 @@ impl<D: Disk> Writer<'_, D> {
     }
 
     /// Completes the commit, and waits until it is on the disk.
-    fn finish(mut self, state: &mut State, tracking: &Tracking) -> Result<Committed, JournalError> {
+    fn finish(mut self, store: &dyn StateStore, tracking: &Tracking) -> Result<Committed, JournalError> {
         if self.lines == 0 {
             return Ok(Committed { lines: 0, bytes: 0 });
         }
@@ -152,13 +153,13 @@ impl<D: Disk> Writer<'_, D> {
         self.write_chunk(true)?;
         self.end.sequence += 1;
         if is_planted!(EndMovedBeforeFlush) {
-            *state = self.end;
+            store.store(&self.end);
         }
         if !is_planted!(CommitNotFlushed) {
             self.journal.disk.flush()?;
         }
-        let bytes = self.end.used_bytes - state.used_bytes;
-        *state = self.end;
+        let bytes = self.end.used_bytes - store.load().used_bytes;
+        store.store(&self.end);
         tracking.clear_pending();
         Ok(Committed { lines: self.lines, bytes })
     }

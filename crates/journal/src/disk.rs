@@ -19,6 +19,8 @@ pub trait Disk {
     /// Returns when everything written before is on the medium. After a failure none of it may be:
     /// the caller writes it again.
     fn flush(&self) -> Result<(), DiskError>;
+    /// Gives back the space behind an offset, which holds nothing of value. Best effort.
+    fn shorten(&self, _length: u64) {}
 }
 
 impl<D: Disk> Disk for &D {
@@ -30,5 +32,8 @@ impl<D: Disk> Disk for &D {
     }
     fn flush(&self) -> Result<(), DiskError> {
         (**self).flush()
+    }
+    fn shorten(&self, length: u64) {
+        (**self).shorten(length);
     }
 }

@@ -39,7 +39,7 @@ pub use chunk::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN};
 pub use commit::Committed;
 pub use disk::{Disk, DiskError};
 pub use header::{FORMAT_VERSION, HeaderError};
-pub use log::{Journal, JournalError, Recovered, State};
+pub use log::{Journal, JournalError, Recovered, State, StateStore};
 
 /// Whether a test planted this defect.
 #[cfg(not(test))]

@@ -78,6 +78,57 @@ pub struct State {
     pub needs_trim: bool,
 }
 
+/// Where the processes of an image keep the state of its journal. A process that dies inside a call
+/// leaves it as it was stored last.
+pub trait StateStore {
+    /// The state that was stored last.
+    fn load(&self) -> State;
+    /// Stores a state, whole or not at all.
+    fn store(&self, state: &State);
+}
+
+impl StateStore for core::cell::Cell<State> {
+    fn load(&self) -> State {
+        self.get()
+    }
+
+    fn store(&self, state: &State) {
+        self.set(*state);
+    }
+}
+
+impl State {
+    /// The number of words of a state.
+    pub const WORDS: usize = 7;
+
+    /// The state as words, for a store in shared memory.
+    pub fn words(&self) -> [u64; State::WORDS] {
+        [
+            self.used_bytes,
+            self.sequence,
+            self.chain.into(),
+            self.generation,
+            self.first_sequence,
+            self.first_chain.into(),
+            self.needs_trim.into(),
+        ]
+    }
+
+    /// The state of such words.
+    pub fn from_words(words: &[u64; State::WORDS]) -> State {
+        let [used_bytes, sequence, chain, generation, first_sequence, first_chain, needs_trim] = *words;
+        State {
+            used_bytes,
+            sequence,
+            chain: chain as u32,
+            generation,
+            first_sequence,
+            first_chain: first_chain as u32,
+            needs_trim: needs_trim != 0,
+        }
+    }
+}
+
 /// What recovery did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recovered {
@@ -110,7 +161,7 @@ impl<D: Disk> Journal<D> {
             journal.disk.write(at, &zeros)?;
         }
         journal.disk.flush()?;
-        let mut state = State {
+        let state = core::cell::Cell::new(State {
             used_bytes: 0,
             sequence: 1,
             chain: 0,
@@ -118,9 +169,19 @@ impl<D: Disk> Journal<D> {
             first_sequence: 1,
             first_chain: 0,
             needs_trim: false,
-        };
-        journal.trim(&mut state)?;
-        Ok((journal, state))
+        });
+        journal.trim(&state)?;
+        Ok((journal, state.get()))
+    }
+
+    /// The journal of an image that another process opened. `log_bytes`: of that one.
+    pub const fn opened(disk: D, uuid: [u8; 16], image_bytes: u64, log_bytes: u64) -> Journal<D> {
+        Journal { disk, uuid, image_bytes, log_bytes }
+    }
+
+    /// The file.
+    pub fn disk(&self) -> &D {
+        &self.disk
     }
 
     /// Opens the journal of an image. The log is not read: see [`Journal::recover`].
@@ -166,24 +227,24 @@ impl<D: Disk> Journal<D> {
 
     /// Applies the whole commits of the log to the image, and trims it. `buffer`: as long as the
     /// longest buffer of the commits; [`CHUNK_BYTES_MAX`](crate::CHUNK_BYTES_MAX) always suffices.
-    pub fn recover(&self, state: &mut State, buffer: &mut [u8]) -> Result<Recovered, JournalError> {
-        let recovered = self.find_end(state, buffer)?;
+    pub fn recover(&self, store: &dyn StateStore, buffer: &mut [u8]) -> Result<Recovered, JournalError> {
+        let recovered = self.find_end(store, buffer)?;
         if recovered.commits > 0 {
-            self.checkpoint(state, buffer)?;
+            self.checkpoint(store, buffer)?;
         }
         Ok(recovered)
     }
 
-    /// Moves the state behind the last whole commit of the log.
-    fn find_end(&self, state: &mut State, buffer: &mut [u8]) -> Result<Recovered, JournalError> {
+    /// Moves the state behind the last whole commit of the log, and changes nothing on the disk.
+    pub fn find_end(&self, store: &dyn StateStore, buffer: &mut [u8]) -> Result<Recovered, JournalError> {
         let mut recovered = Recovered::default();
-        let mut next = *state;
+        let mut next = store.load();
         while let Some(header) = self.read_chunk(&next, buffer)? {
             next.used_bytes += header.bytes as u64;
             next.chain = header.checksum;
             if header.is_last || is_planted!(PartialCommitsCount) {
                 next.sequence += 1;
-                *state = next;
+                store.store(&next);
                 recovered.commits += 1;
                 recovered.bytes = next.used_bytes;
             }
@@ -213,17 +274,17 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Writes all commits of the log to their places in the image, and trims the log.
-    pub fn checkpoint(&self, state: &mut State, buffer: &mut [u8]) -> Result<(), JournalError> {
+    pub fn checkpoint(&self, store: &dyn StateStore, buffer: &mut [u8]) -> Result<(), JournalError> {
+        let state = store.load();
         if is_planted!(TrimBeforeApply) && !state.needs_trim {
-            let mut early = *state;
-            self.trim(&mut early)?;
+            self.trim(&core::cell::Cell::new(state))?;
         }
         // After a failed trim the header may say that the log is empty. Applying the log once more
         // would then leave older lines in the image for a moment.
         if !state.needs_trim || is_planted!(AppliedAfterTrim) {
-            self.apply(state, buffer)?;
+            self.apply(&state, buffer)?;
         }
-        self.trim(state)
+        self.trim(store)
     }
 
     /// Writes the lines of all commits to their places in the image, and flushes.
@@ -251,8 +312,12 @@ impl<D: Disk> Journal<D> {
     }
 
     /// Writes a header that says: the log begins anew. The image holds all commits.
-    fn trim(&self, state: &mut State) -> Result<(), JournalError> {
+    fn trim(&self, store: &dyn StateStore) -> Result<(), JournalError> {
+        let mut state = store.load();
         state.needs_trim = !is_planted!(FailedTrimForgotten);
+        // Before the header: a process that dies in between must not leave a log that the next one
+        // continues.
+        store.store(&state);
         let generation = state.generation + 1;
         let header = Header {
             uuid: self.uuid,
@@ -266,14 +331,17 @@ impl<D: Disk> Journal<D> {
         if !is_planted!(HeaderNotFlushed) {
             self.disk.flush()?;
         }
-        *state = State {
+        store.store(&State {
             used_bytes: 0,
             generation,
             first_sequence: state.sequence,
             first_chain: state.chain,
             needs_trim: false,
-            ..*state
-        };
+            ..state
+        });
+        if state.used_bytes > self.log_bytes {
+            self.disk.shorten(self.log_at(self.log_bytes));
+        }
         Ok(())
     }
 

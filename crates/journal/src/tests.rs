@@ -142,7 +142,7 @@ fn journal_of(disk: &SimulatedDisk) -> Journal<&SimulatedDisk> {
 struct World {
     region: Region<Direct>,
     disk: SimulatedDisk,
-    state: State,
+    state: Cell<State>,
     snapshots: Vec<Vec<u8>>,
     random: Random,
     buffer: Vec<u8>,
@@ -155,7 +155,7 @@ impl World {
         disk.events.borrow_mut().clear();
         let region = tracked();
         let snapshots = vec![content(&region)];
-        World { region, disk, state, snapshots, random: Random(seed | 1), buffer: vec![0; CHUNK_BYTES_MIN] }
+        World { region, disk, state: Cell::new(state), snapshots, random: Random(seed | 1), buffer: vec![0; CHUNK_BYTES_MIN] }
     }
 
     /// Changes a few lines, sometimes many.
@@ -175,13 +175,13 @@ impl World {
         let number = self.snapshots.len();
         self.snapshots.push(content(&self.region));
         self.disk.note(Event::Began(number));
-        journal_of(&self.disk).commit(&mut self.state, &self.region, &mut self.buffer)?;
+        journal_of(&self.disk).commit(&self.state, &self.region, &mut self.buffer)?;
         self.disk.note(Event::Acknowledged(number));
         Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<(), JournalError> {
-        journal_of(&self.disk).checkpoint(&mut self.state, &mut self.buffer)
+        journal_of(&self.disk).checkpoint(&self.state, &mut self.buffer)
     }
 
     /// A step of a workload: a change, and often a commit or a checkpoint.
@@ -190,7 +190,7 @@ impl World {
         if self.random.below(3) > 0 {
             self.commit()?;
         }
-        if self.state.used_bytes * 2 > LOG_BYTES || self.random.below(12) == 0 {
+        if self.state.get().used_bytes * 2 > LOG_BYTES || self.random.below(12) == 0 {
             self.checkpoint()?;
         }
         Ok(())
@@ -241,8 +241,8 @@ fn explore(initial: Vec<u8>, events: &[Event], states: usize, random: &mut Rando
 
 fn recover(disk: &SimulatedDisk) -> Result<(), JournalError> {
     let mut buffer = vec![0; CHUNK_BYTES_MIN];
-    let (journal, mut state) = Journal::open(disk, UUID, IMAGE_BYTES as u64)?;
-    journal.recover(&mut state, &mut buffer).map(drop)
+    let (journal, state) = Journal::open(disk, UUID, IMAGE_BYTES as u64)?;
+    journal.recover(&Cell::new(state), &mut buffer).map(drop)
 }
 
 /// Runs a workload and examines its crash states. Returns their number, or none after a violation.
@@ -347,7 +347,7 @@ fn a_commit_longer_than_the_log_is_whole() {
         let _ = world.region.stream_bytes(0, &bytes).expect("inside");
         world.commit().expect("commits");
     }
-    assert!(world.state.used_bytes > LOG_BYTES);
+    assert!(world.state.get().used_bytes > LOG_BYTES);
     let disk = SimulatedDisk::of(world.disk.bytes.borrow().clone());
     recover(&disk).expect("recovers");
     assert_eq!(disk.image(), bytes);
@@ -362,8 +362,8 @@ fn a_chunk_that_exceeds_the_buffer_is_not_taken_for_the_end_of_the_log() {
     world.commit().expect("commits");
     let error = recover(&world.disk).expect_err("the buffer is short");
     assert!(matches!(error, JournalError::ShortBuffer { needed } if needed as usize > CHUNK_BYTES_MIN), "{error:?}");
-    let (journal, mut state) = Journal::open(&world.disk, UUID, IMAGE_BYTES as u64).expect("opens");
-    journal.recover(&mut state, &mut world.buffer).expect("recovers");
+    let (journal, state) = Journal::open(&world.disk, UUID, IMAGE_BYTES as u64).expect("opens");
+    journal.recover(&Cell::new(state), &mut world.buffer).expect("recovers");
     assert_eq!(world.disk.image()[..bytes.len()], bytes);
 }
 

@@ -6,6 +6,7 @@ mod support;
 
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal};
 use pmem::{Direct, Mapping, Region, Sleeping, Tracking};
+use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -78,8 +79,8 @@ fn work(thread: &engine::Thread<'_>, directory: engine::Node, done: &AtomicU64, 
 fn highest_after_power_failure(disk: &MemoryDisk, numbers: &[RangeInclusive<u64>; WORKERS]) -> [Option<u64>; WORKERS] {
     let copy = MemoryDisk(Mutex::new(disk.0.lock().expect("no panic").clone()));
     let mut buffer = vec![0; CHUNK_BYTES_MAX];
-    let (journal, mut state) = Journal::open(&copy, UUID, IMAGE_BYTES).expect("opens");
-    journal.recover(&mut state, &mut buffer).expect("recovers");
+    let (journal, state) = Journal::open(&copy, UUID, IMAGE_BYTES).expect("opens");
+    journal.recover(&Cell::new(state), &mut buffer).expect("recovers");
     let image = Image { mapping: Arc::new(Mapping::anonymous(IMAGE_BYTES).expect("memory")) };
     let region = image.region(Direct);
     let bytes = copy.0.lock().expect("no panic");
@@ -111,7 +112,8 @@ fn every_commit_of_a_file_system_in_use_is_a_crash_state() {
     let mut base = vec![0; IMAGE_BYTES as usize];
     image.region(Direct).read_bytes(0, &mut base).expect("inside");
     let disk = MemoryDisk(Mutex::new(base));
-    let (journal, mut state) = Journal::create(&disk, UUID, IMAGE_BYTES, LOG_BYTES).expect("creates");
+    let (journal, state) = Journal::create(&disk, UUID, IMAGE_BYTES, LOG_BYTES).expect("creates");
+    let state = Cell::new(state);
     let region = tracked(&image.mapping, &area);
     let options = engine::AttachOptions::default();
     let layout = engine::Fs::<Direct>::dram_layout(&region, &options).expect("an image");
@@ -136,7 +138,7 @@ fn every_commit_of_a_file_system_in_use_is_a_crash_state() {
         [0, 1, 2].map(|worker| thread.create(root, format!("w{worker}").as_bytes(), &node).expect("makes"))
     };
     let mut buffer = vec![0; CHUNK_BYTES_MAX];
-    journal.commit(&mut state, &region, &mut buffer).expect("commits");
+    journal.commit(&state, &region, &mut buffer).expect("commits");
     let mut lines = 0;
     std::thread::scope(|scope| {
         for (directory, done) in directories.into_iter().zip(&done) {
@@ -145,7 +147,7 @@ fn every_commit_of_a_file_system_in_use_is_a_crash_state() {
         }
         for round in 0..12 {
             let before = done.each_ref().map(|done| done.load(Relaxed));
-            lines += journal.commit(&mut state, &region, &mut buffer).expect("commits").lines;
+            lines += journal.commit(&state, &region, &mut buffer).expect("commits").lines;
             // A worker makes the next file before it counts it.
             let numbers = core::array::from_fn(|worker| before[worker]..=done[worker].load(Relaxed) + 1);
             let found = highest_after_power_failure(&disk, &numbers);
@@ -154,8 +156,8 @@ fn every_commit_of_a_file_system_in_use_is_a_crash_state() {
                 stop.store(true, Relaxed);
             }
             assert!(!lost, "round {round}: returned before the commit {before:?}, found {found:?}");
-            if state.used_bytes > LOG_BYTES / 2 {
-                journal.checkpoint(&mut state, &mut buffer).expect("writes");
+            if state.get().used_bytes > LOG_BYTES / 2 {
+                journal.checkpoint(&state, &mut buffer).expect("writes");
             }
         }
         stop.store(true, Relaxed);
