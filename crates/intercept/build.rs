@@ -24,7 +24,7 @@ fn main() {
     for watched in ["src", "Cargo.toml", "preload/src", "preload/Cargo.toml", "preload/Cargo.lock"] {
         println!("cargo:rerun-if-changed={}", home.join(watched).display());
     }
-    for linked in ["pmem", "engine", "posix"] {
+    for linked in ["pmem", "engine", "journal", "posix"] {
         for watched in ["src", "Cargo.toml"] {
             println!("cargo:rerun-if-changed={}", home.join("..").join(linked).join(watched).display());
         }

@@ -1,9 +1,11 @@
 //! The command line: commands, options, help and examples.
 
-use crate::units::parse_size;
+use crate::units::{parse_seconds, parse_size};
 use clap::{Args, Parser, Subcommand};
+use posix::image::CommitPolicy;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A persistent-memory file system in user space.
 #[derive(Debug, Parser)]
@@ -126,6 +128,8 @@ pub struct Mount {
     /// Mount read-only.
     #[arg(long, short)]
     pub read_only: bool,
+    #[command(flatten)]
+    pub commits: CommitOptions,
     /// File descriptor to which one byte is written when the mount is ready.
     #[arg(long, hide = true, value_name = "FD")]
     pub ready_fd: Option<i32>,
@@ -164,9 +168,36 @@ pub struct Run {
     /// they do on persistent memory.
     #[arg(long)]
     pub always_flush: bool,
+    #[command(flatten)]
+    pub commits: CommitOptions,
     /// The command and its arguments.
     #[arg(trailing_var_arg = true)]
     pub command: Vec<OsString>,
+}
+
+/// How an image on a disk is committed to it.
+#[derive(Debug, Args)]
+pub struct CommitOptions {
+    /// For an image on a disk: commit its changes to the disk this often, and not only when a
+    /// program syncs. 0: only then [default: 5].
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "no_commit")]
+    pub commit_interval: Option<Duration>,
+    /// For an image on a disk: use it in place and never commit. Needs no memory for a copy. A
+    /// power failure may destroy the image: only for scratch work.
+    #[arg(long)]
+    pub no_commit: bool,
+}
+
+impl CommitOptions {
+    /// The policy that the options ask for.
+    pub fn policy(&self) -> CommitPolicy {
+        match self.commit_interval {
+            _ if self.no_commit => CommitPolicy::Never,
+            None => CommitPolicy::default(),
+            Some(interval) if interval.is_zero() => CommitPolicy::WhenSynced,
+            Some(interval) => CommitPolicy::Every(interval),
+        }
+    }
 }
 
 /// Arguments of the hidden `run-inside` and `run-static`.

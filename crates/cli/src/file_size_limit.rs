@@ -5,9 +5,24 @@ use std::io;
 
 /// Without the soft limit until this is dropped. A call beyond the hard limit fails with EFBIG and
 /// does not end the process.
-pub struct Lifted {
+pub struct Lifted(Before);
+
+/// The limit from before.
+#[derive(Clone, Copy)]
+pub struct Before {
     limit: libc::rlimit,
     action: libc::sighandler_t,
+}
+
+impl Before {
+    /// Restores it, also in a child between fork and exec.
+    pub fn restore(&self) {
+        // SAFETY: sets a limit and an action of this process, by a structure of its own.
+        unsafe {
+            libc::signal(libc::SIGXFSZ, self.action);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const self.limit);
+        }
+    }
 }
 
 impl Lifted {
@@ -19,18 +34,19 @@ impl Lifted {
             libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit);
             let lifted = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
             libc::setrlimit(libc::RLIMIT_FSIZE, &raw const lifted);
-            Lifted { limit, action: libc::signal(libc::SIGXFSZ, libc::SIG_IGN) }
+            Lifted(Before { limit, action: libc::signal(libc::SIGXFSZ, libc::SIG_IGN) })
         }
+    }
+
+    /// The limit from before, for programs that this process starts.
+    pub fn before(&self) -> Before {
+        self.0
     }
 }
 
 impl Drop for Lifted {
     fn drop(&mut self) {
-        // SAFETY: as above; both are as they were before.
-        unsafe {
-            libc::signal(libc::SIGXFSZ, self.action);
-            libc::setrlimit(libc::RLIMIT_FSIZE, &raw const self.limit);
-        }
+        self.0.restore();
     }
 }
 

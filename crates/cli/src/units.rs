@@ -1,5 +1,13 @@
 //! Parsing and formatting of sizes, durations and counts.
 
+use std::time::Duration;
+
+/// Parses a number of seconds such as `5` or `0.5`.
+pub fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| format!("{text:?} is not a number of seconds; write for example 5 or 0.5"))
+}
+
 /// Parses a size such as `512M`, `4G`, `1.5T`, `65536`: powers of 1024, with or without a trailing
 /// `B` or `iB`.
 pub fn parse_size(text: &str) -> Result<u64, String> {

@@ -220,12 +220,10 @@ impl File {
         self.call("set the length of", |caller, file| caller.truncate_open(file, offset(bytes)?))
     }
 
-    /// Writes the image back to its disk, if it lies on one, and persists what the file system
-    /// keeps for later (access times). Elsewhere every write is already as durable as it gets.
-    ///
-    /// **On a disk this does not protect from a later power failure:** see
-    /// [`Durability::CleanClose`](crate::Durability::CleanClose). It writes all dirty pages of the
-    /// image, not only those of this file.
+    /// Commits the image to its disk, if it lies on one, and persists what the file system keeps
+    /// for later (access times). When it returns, every call that returned before survives a power
+    /// failure, on this file and all others. Elsewhere every write is already as durable as it
+    /// gets.
     pub fn sync_all(&self) -> Result<()> {
         let errno = |error: io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
         let synced = self.number.shared().call(|inside| {

@@ -5,7 +5,7 @@ use crate::session::Shared;
 use crate::{Credentials, FileSystem};
 use pmem::Persistence;
 use posix::Errno;
-use posix::image::{MakeOptions, OpenImage};
+use posix::image::{CommitPolicy, MakeOptions, OpenImage};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,12 @@ pub enum Durability {
     /// A file in memory (tmpfs, `/dev/shm`): the death of every process. Not a power failure or
     /// restart of the machine.
     ProcessDeath,
-    /// A file on a disk: the death of every process.
+    /// A file on a disk: the death of every process. And a power failure, if the call was synced
+    /// ([`File::sync_all`](crate::File::sync_all), [`Image::sync`]), or is older than the interval
+    /// of commits ([`ImageOptions::commit_interval`]).
+    Committed,
+    /// A file on a disk that is used in place ([`ImageOptions::no_commit`]): the death of every
+    /// process.
     ///
     /// **A power failure may destroy the whole image while it is open,** including files that were
     /// synced before, because the kernel writes dirty pages back in any order. Safe is an image
@@ -103,10 +108,11 @@ impl Image {
     }
 
     fn share(image: posix::image::Image, has_path: bool) -> Result<Image> {
-        let durability = match image.backing().persistence() {
+        let durability = match image.persistence() {
             _ if !has_path => Durability::Nothing,
             Persistence::PowerFailure => Durability::PowerFailure,
             Persistence::ProcessDeath => Durability::ProcessDeath,
+            Persistence::Committed => Durability::Committed,
             Persistence::CleanClose => Durability::CleanClose,
             Persistence::Nothing => Durability::Nothing,
         };
@@ -136,8 +142,8 @@ impl Image {
         self.was_recovered
     }
 
-    /// Writes the image back to its disk, as [`File::sync_all`] does. Elsewhere it makes durable
-    /// what a call may leave for later (access times), and costs little.
+    /// Commits the image to its disk, as [`File::sync_all`] does. Elsewhere it makes durable what a
+    /// call may leave for later (access times), and costs little.
     ///
     /// # Errors
     /// EIO: the disk failed, or the image was truncated. ENODEV: it is closed.
@@ -219,6 +225,22 @@ impl ImageOptions {
     /// one. `/dev/shm` by default.
     pub fn shared_memory_directory(mut self, directory: impl AsRef<Path>) -> ImageOptions {
         self.0.dram_directory = directory.as_ref().to_owned();
+        self
+    }
+
+    /// How often the changes of an image on a disk are committed to it without a sync: every 5
+    /// seconds by default. Zero: only at a sync.
+    pub fn commit_interval(mut self, interval: Duration) -> ImageOptions {
+        let is_never = interval.is_zero();
+        self.0.commits = if is_never { CommitPolicy::WhenSynced } else { CommitPolicy::Every(interval) };
+        self
+    }
+
+    /// Use an image on a disk in place: nothing is committed, and it needs no memory for a copy.
+    /// **A power failure may then destroy it.** For scratch work. The first process that opens the
+    /// image decides.
+    pub fn no_commit(mut self) -> ImageOptions {
+        self.0.commits = CommitPolicy::Never;
         self
     }
 

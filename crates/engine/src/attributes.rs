@@ -289,11 +289,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Persists the lazily kept attributes of a file (access time, a directory's times). All other
-    /// changes are already persistent when their call returns, so fsync has nothing else to do.
+    /// Persists the lazily kept attributes of a file (access time, a directory's times), and what
+    /// programs stored through mappings of it. All other changes are already persistent when their
+    /// call returns, so fsync has nothing else to do in memory.
     pub fn sync(&self, node: Node) -> Result<()> {
-        let flushed = self.write_back(self.cachelet(node)?)?;
+        let cachelet = self.cachelet(node)?;
+        let flushed = self.write_back(cachelet)?;
         self.fs.pm.fence(flushed);
+        if self.has_stores(cachelet) {
+            self.flush_mapped(node, 0, u64::MAX)?;
+        }
         Ok(())
     }
 

@@ -547,6 +547,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             if cachelet.number.load(Acquire) != 0 && !dead {
                 flushed = flushed.and(self.write_back(cachelet)?);
             }
+            if !dead && self.has_stores(cachelet) {
+                let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+                // The file may have been removed meanwhile.
+                if self.has_stores(cachelet) {
+                    self.flush_blocks(cachelet, 0, u64::MAX)?;
+                }
+            }
         }
         self.fs.pm.fence(flushed);
         Ok(())

@@ -66,4 +66,5 @@ pub use file::{
 };
 pub use fs::{Fs, Node, Thread};
 pub use liveness::Liveness;
+pub use lock::CommitGuard;
 pub use platform::Platform;

@@ -68,6 +68,7 @@ impl<M: Memory> Fs<M> {
             (is_in(layout.slabs, self.geometry.blocks, size_of::<SlabState>()), "is allocating directory entries"),
             (offset == core::mem::offset_of!(DramHeader, directory_move_lock) as u64, "is moving a directory"),
             (offset == core::mem::offset_of!(DramHeader, evict_lock) as u64, "is evicting directories from memory"),
+            (offset == core::mem::offset_of!(DramHeader, commit_lock) as u64, "is writing a commit to the disk"),
         ];
         named.into_iter().find_map(|(is, reason)| is.then_some(reason)).unwrap_or("is allocating inodes")
     }
@@ -98,7 +99,19 @@ impl Drop for LockGuard<'_> {
     }
 }
 
+/// The right to commit the image to its disk, until it is dropped. It protects nothing in the two
+/// regions: a commit that dies leaves nothing to repair there.
+pub struct CommitGuard<'f> {
+    _held: LockGuard<'f>,
+}
+
 impl<'f, M: Memory> Thread<'f, M> {
+    /// Waits until no other thread, of any process, commits the image to its disk.
+    pub fn lock_commits(&self) -> Result<CommitGuard<'f>> {
+        let header = self.fs.header()?;
+        Ok(CommitGuard { _held: self.lock(&header.commit_lock, &header.commit_waiters)? })
+    }
+
     /// Takes a lock: spins briefly, then sleeps.
     #[inline]
     pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {

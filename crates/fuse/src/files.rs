@@ -7,7 +7,7 @@ use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use engine::format::FileKind;
 use engine::{Attributes, Node, SeekWhat};
-use pmem::{Direct, Persistence};
+use pmem::Direct;
 use posix::image::Image;
 use posix::{Append, Caller, Credentials, Errno, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet};
 use std::sync::atomic::AtomicBool;
@@ -424,7 +424,7 @@ impl Files {
 
     /// Whether fsync has an effect: only if the image is on a disk behind the kernel's cache.
     pub(crate) fn needs_sync(&self) -> bool {
-        self.image.backing().persistence() == Persistence::CleanClose
+        self.image.needs_sync()
     }
 
     /// Persists an open file: first what the engine persists lazily, then the whole image on its

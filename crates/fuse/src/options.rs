@@ -1,6 +1,7 @@
 //! Mount options, as passed by mount(8), fstab and `directfs mount -o`.
 
 use crate::error::OptionError;
+use posix::image::CommitPolicy;
 use std::time::Duration;
 
 /// How long the kernel caches names, attributes and content.
@@ -52,6 +53,8 @@ pub struct MountOptions {
     pub cached_files_max: u64,
     /// Change the flags of an existing mount instead of mounting.
     pub remount: bool,
+    /// When changes of an image on a disk are committed to it.
+    pub commits: CommitPolicy,
 }
 
 impl Default for MountOptions {
@@ -68,6 +71,7 @@ impl Default for MountOptions {
             source: None,
             cached_files_max: 0,
             remount: false,
+            commits: CommitPolicy::default(),
         }
     }
 }
@@ -154,6 +158,7 @@ impl MountOptions {
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = Some(true),
             "remount" => self.remount = true,
+            "no_commit" => self.commits = CommitPolicy::Never,
             "noallow_other" => self.allow_other = Some(false),
             // A mount by users (fstab) must not grant privileges unless a later option says so.
             "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
@@ -172,6 +177,7 @@ impl MountOptions {
             "cached_files" => self.cached_files_max = number(name, value, "a number of files")?,
             "fsname" => self.source = Some(value.to_owned()),
             "cache" => self.cache = cache(name, value)?,
+            "commit" => self.commits = commits(name, value)?,
             // mount(8) passes the user's name with `user`.
             "user" => self.apply_one("user")?,
             // For a remount mount(8) repeats the options that the kernel shows.
@@ -191,6 +197,16 @@ fn cache(name: &str, value: &str) -> Result<Cache, OptionError> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(validity) if validity.is_zero() => Ok(Cache::None),
         Ok(validity) => Ok(Cache::Exclusive(validity)),
+        Err(_) => Err(bad_value(name, value, wanted)),
+    }
+}
+
+fn commits(name: &str, value: &str) -> Result<CommitPolicy, OptionError> {
+    let wanted = "seconds, such as 0 (only when a program syncs), 0.5 or 60";
+    let seconds: f64 = number(name, value, wanted)?;
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(interval) if interval.is_zero() => Ok(CommitPolicy::WhenSynced),
+        Ok(interval) => Ok(CommitPolicy::Every(interval)),
         Err(_) => Err(bad_value(name, value, wanted)),
     }
 }
@@ -246,6 +262,16 @@ mod tests {
         assert_eq!(MountOptions::parse("cache=0.25").unwrap().cache, Cache::Exclusive(Duration::from_millis(250)));
         assert!(matches!(MountOptions::parse("cache=-1"), Err(OptionError::Value { .. })));
         assert!(matches!(MountOptions::parse("cache=NaN"), Err(OptionError::Value { .. })));
+    }
+
+    #[test]
+    fn commits_are_seconds_or_none() {
+        assert_eq!(MountOptions::parse("").unwrap().commits, CommitPolicy::Every(Duration::from_secs(5)));
+        assert_eq!(MountOptions::parse("commit=0").unwrap().commits, CommitPolicy::WhenSynced);
+        let half = CommitPolicy::Every(Duration::from_millis(500));
+        assert_eq!(MountOptions::parse("no_commit,commit=0.5").unwrap().commits, half);
+        assert_eq!(MountOptions::parse("no_commit").unwrap().commits, CommitPolicy::Never);
+        assert!(matches!(MountOptions::parse("commit=soon"), Err(OptionError::Value { .. })));
     }
 
     #[test]

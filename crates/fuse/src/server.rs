@@ -246,6 +246,7 @@ pub fn serve(
         read_only: options.read_only,
         exclusive: options.cache.is_exclusive(),
         cached_files_max: options.cached_files_max,
+        commits: options.commits,
         ..OpenImage::default()
     };
     let server = Server::start(Image::open(image, &open)?, mount_point, options)?;

@@ -2,18 +2,22 @@
 //! the file system.
 //!
 //! The launcher opens the image (`posix::image`), keeps it open until the last program has ended,
-//! and passes down four descriptors that are inherited across fork and exec. Their numbers are high
-//! and hidden from programs, which can neither close nor see them by number:
+//! and passes down these descriptors, which are inherited across fork and exec. Their numbers are
+//! high and hidden from programs, which can neither close nor see them by number:
 //!
 //! | descriptor | what | opened |
 //! | --- | --- | --- |
-//! | image | the image's file: the *same open file description* on which the launcher holds the locks, so that the image stays in use while any program lives | as by the launcher |
+//! | image | the memory that holds the image: the image's file, or the working copy of an image on a disk | as by the launcher |
+//! | journal | only with a working copy: the image's file, with its journal | for reading and writing |
 //! | region | the file of the DRAM region (`/dev/shm`, or a memfd if the image is in memory) | for reading and writing |
 //! | placeholder | the kernel's object behind the descriptors of open files: see [`placeholder`](crate::launch::placeholder) | neither reading nor writing |
 //! | meeting | the directory in which the image's processes meet (`posix::image`): each process has its own open file description, with its liveness lock (`engine::Liveness`) | for reading |
 //!
-//! and these entries of the environment, which a program that clears its environment passes on all
-//! the same:
+//! The *image's file* has the same open file description on which the launcher holds the locks, so
+//! that the image stays in use while any program lives.
+//!
+//! There are also these entries of the environment, which a program that clears its environment
+//! passes on all the same:
 //!
 //! | entry | meaning |
 //! | --- | --- |
@@ -50,21 +54,21 @@ pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; incremented whenever anything here changes its meaning.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Maximum length of a record's text, with its zero byte.
-pub const TEXT_BYTES_MAX: usize = 160;
+pub const TEXT_BYTES_MAX: usize = 176;
 /// Where the search for free descriptor numbers starts, downwards if the limit is lower. It is not
 /// higher because each fork copies the kernel's table up to the highest number.
 pub const DESCRIPTORS_FROM: i32 = 1000;
 
 /// Content of `DIRECTFS_IMAGE`, in decimal and separated by commas: version, image, image_bytes,
 /// region, region_bytes, placeholder, meeting, cached_files_max, read_only, image_read_only,
-/// flushes.
+/// journal, flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// Descriptor of the image.
     pub image: i32,
-    /// Number of its bytes to map, from its start.
+    /// Bytes of the image. A working copy is longer: see [`HandoffRecord::mapped_bytes`].
     pub image_bytes: u64,
     /// Descriptor of the DRAM region.
     pub region: i32,
@@ -82,10 +86,12 @@ pub struct HandoffRecord {
     pub image_read_only: bool,
     /// Lines of the image must leave the cache to be durable (`pmem::Backing::needs_flushes`).
     pub flushes: bool,
+    /// Descriptor of the image's file, if the image is a working copy of it; zero otherwise.
+    pub journal: i32,
 }
 
 /// Fields of the text.
-const FIELDS: usize = 11;
+const FIELDS: usize = 12;
 
 impl HandoffRecord {
     /// Parses the value of the entry; `None` if it has another version or is incomplete.
@@ -107,6 +113,7 @@ impl HandoffRecord {
             cached_files_max,
             read_only,
             image_read_only,
+            journal,
             flushes,
         ] = fields;
         if count != FIELDS || version != VERSION || read_only > 1 || image_read_only > 1 || flushes > 1 {
@@ -123,7 +130,18 @@ impl HandoffRecord {
             read_only: read_only == 1,
             image_read_only: image_read_only == 1,
             flushes: flushes == 1,
+            journal: i32::try_from(journal).ok()?,
         })
+    }
+
+    /// Bytes to map of what holds the image: a working copy has its tracking area behind it.
+    pub fn mapped_bytes(&self) -> u64 {
+        if self.journal == 0 { self.image_bytes } else { posix::commits::working_bytes(self.image_bytes) }
+    }
+
+    /// The descriptor of the image's file.
+    pub fn image_file(&self) -> i32 {
+        if self.journal == 0 { self.image } else { self.journal }
     }
 
     /// Writes the value of the entry; returns its length. The buffer must have at least
@@ -140,6 +158,7 @@ impl HandoffRecord {
             self.cached_files_max,
             u64::from(self.read_only),
             u64::from(self.image_read_only),
+            self.journal as u64,
             u64::from(self.flushes),
         ];
         let mut length = 0;
@@ -210,6 +229,7 @@ mod tests {
             read_only: true,
             image_read_only: false,
             flushes: true,
+            journal: 1004,
         };
         let mut text = [0; TEXT_BYTES_MAX];
         let length = handoff.write(&mut text);
@@ -222,13 +242,18 @@ mod tests {
 
     #[test]
     fn what_is_no_handoff_record_is_rejected() {
-        for text in
-            ["", ",", "2,3,4,5,6,7,8,9,0,0,0", "3,3,4,5,6,7,8,0,0,0", "3,3,4,5,6,7,8,9,2,0,0", "3,-3,4,5,6,7,8,9,0,0,0"]
-        {
+        for text in [
+            "",
+            ",",
+            "3,3,4,5,6,7,8,9,0,0,0,0",
+            "4,3,4,5,6,7,8,0,0,0,0",
+            "4,3,4,5,6,7,8,9,2,0,0,0",
+            "4,-3,4,5,6,7,8,9,0,0,0,0",
+        ] {
             assert_eq!(HandoffRecord::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(HandoffRecord::parse(b"3,3,99999999999999999999,5,6,7,8,9,0,0,0"), None);
-        assert_eq!(HandoffRecord::parse(b"3,2147483648,4,5,6,7,8,9,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"4,3,99999999999999999999,5,6,7,8,9,0,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"4,2147483648,4,5,6,7,8,9,0,0,0,0"), None);
     }
 
     #[test]

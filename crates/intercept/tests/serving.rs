@@ -44,6 +44,7 @@ impl FileSystem {
             read_only: false,
             image_read_only: false,
             flushes: false,
+            journal: 0,
         };
         let mut command = launch::command(program.as_os_str(), None).unwrap();
         let start = Some(Path::new("/"));

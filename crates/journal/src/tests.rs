@@ -155,7 +155,14 @@ impl World {
         disk.events.borrow_mut().clear();
         let region = tracked();
         let snapshots = vec![content(&region)];
-        World { region, disk, state: Cell::new(state), snapshots, random: Random(seed | 1), buffer: vec![0; CHUNK_BYTES_MIN] }
+        World {
+            region,
+            disk,
+            state: Cell::new(state),
+            snapshots,
+            random: Random(seed | 1),
+            buffer: vec![0; CHUNK_BYTES_MIN],
+        }
     }
 
     /// Changes a few lines, sometimes many.

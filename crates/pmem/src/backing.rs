@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rustix::fd::BorrowedFd;
+use rustix::fd::AsFd;
 
 /// What a region is mapped from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Persistence {
     PowerFailure,
     /// Process death, immediately. Never a power failure or a restart of the machine.
     ProcessDeath,
+    /// Process death, immediately; a power failure what was synced, and what was committed since.
+    Committed,
     /// Process death, immediately. A power failure may destroy the image: the kernel writes dirty
     /// pages back in any order, so not even what was synced before is safe.
     CleanClose,
@@ -38,12 +40,13 @@ pub enum Persistence {
 }
 
 impl Backing {
-    /// Which failures bytes survive on this backing.
+    /// Which failures bytes survive on this backing, as images use it. An image on a disk can be
+    /// used in place instead: [`Persistence::CleanClose`].
     pub fn persistence(self) -> Persistence {
         match self {
             Backing::Dax | Backing::DaxDevice => Persistence::PowerFailure,
             Backing::Tmpfs => Persistence::ProcessDeath,
-            Backing::File { .. } => Persistence::CleanClose,
+            Backing::File { .. } => Persistence::Committed,
             Backing::Anonymous => Persistence::Nothing,
         }
     }
@@ -62,7 +65,9 @@ impl Backing {
 
     /// The backing of `file` when it was mapped without `MAP_SYNC`. If the file system's type
     /// cannot be read, the name is "an unknown file system"; the name is for display only.
-    pub(crate) fn of_plain_file(file: BorrowedFd<'_>) -> Backing {
+    pub fn of_file(file: impl AsFd) -> Backing {
+        let file = file.as_fd();
+
         match rustix::fs::fstatfs(file) {
             Ok(status) => Backing::of_magic(status.f_type as u64),
             Err(_) => Backing::File { file_system: UNKNOWN },
@@ -114,6 +119,10 @@ impl Persistence {
             Persistence::ProcessDeath => {
                 "Completed calls survive the death of every process, but not a power failure or a restart of \
                  the machine."
+            }
+            Persistence::Committed => {
+                "Completed calls survive the death of every process. What was synced, and what is older than the \
+                 interval of commits, survives a power failure."
             }
             Persistence::CleanClose => {
                 "Completed calls survive the death of every process. A power failure while the image is in \

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
@@ -215,6 +214,16 @@ impl Mapping {
     /// Maps an open file (received from another process, or at a descriptor of the caller's
     /// choice). `path` is for messages only.
     pub fn from_file(file: File, path: impl AsRef<Path>, access: Access) -> Result<Mapping, MapError> {
+        Mapping::of_beginning(file, path, access, u64::MAX)
+    }
+
+    /// As [`Mapping::from_file`], but maps at most the first `length_max` bytes of a regular file.
+    pub fn of_beginning(
+        file: File,
+        path: impl AsRef<Path>,
+        access: Access,
+        length_max: u64,
+    ) -> Result<Mapping, MapError> {
         let path = path.as_ref();
         let metadata = file.metadata().map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
         let kind = metadata.file_type();
@@ -226,7 +235,7 @@ impl Mapping {
         if !kind.is_file() {
             return Err(MapError::NotMappable { path: path.to_owned(), kind: file_type_name(kind) });
         }
-        Mapping::of_regular_file(file, path, access, metadata.len())
+        Mapping::of_regular_file(file, path, access, metadata.len().min(length_max))
     }
 
     /// Creates a sparse file of `length` bytes (rounded up to whole pages) with exactly the
@@ -281,7 +290,7 @@ impl Mapping {
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {
                 let address = map_file(&file, mapped, access, MapFlags::SHARED)
                     .map_err(|errno| mmap_error(path, access, mapped, errno))?;
-                (address, Backing::of_plain_file(file.as_fd()))
+                (address, Backing::of_file(&file))
             }
             Err(errno) => return Err(mmap_error(path, access, mapped, errno)),
         };

@@ -49,7 +49,8 @@ pub struct TrackingHeader {
     pub(crate) waiting: AtomicU32,
     /// Sleeps of 1 ms before a thread cancels a cut.
     pub(crate) patience_ms: AtomicU32,
-    reserved: AtomicU32,
+    /// What processes want of the one that commits at intervals; it sleeps on this word.
+    pub service: AtomicU32,
     /// Words of the commit's own state; their meaning is the user's.
     pub words: [AtomicU64; 32],
 }
@@ -72,8 +73,8 @@ struct MarkMap {
 }
 
 /// Words of each level for a region of that many bytes.
-fn levels(region_bytes: u64) -> [u64; 3] {
-    let pages = region_bytes.div_ceil(BLOCK_BYTES).max(1);
+const fn levels(region_bytes: u64) -> [u64; 3] {
+    let pages = if region_bytes == 0 { 1 } else { region_bytes.div_ceil(BLOCK_BYTES) };
     let groups = pages.div_ceil(64);
     [pages, groups, groups.div_ceil(64)]
 }
@@ -111,9 +112,9 @@ pub struct MarkedPage {
 
 impl Tracking {
     /// Bytes of the tracking area of a region.
-    pub fn area_bytes(region_bytes: u64) -> u64 {
-        let words: u64 = levels(region_bytes).iter().sum();
-        HEADER_BYTES + (2 * words * 8).next_multiple_of(BLOCK_BYTES)
+    pub const fn area_bytes(region_bytes: u64) -> u64 {
+        let [pages, groups, tops] = levels(region_bytes);
+        HEADER_BYTES + (2 * (pages + groups + tops) * 8).next_multiple_of(BLOCK_BYTES)
     }
 
     /// The view of an area.
@@ -346,7 +347,7 @@ impl Tracking {
     }
 
     /// Bytes of the tracked region.
-    pub fn region_bytes(&self) -> u64 {
+    pub const fn region_bytes(&self) -> u64 {
         self.region_bytes
     }
 

@@ -38,7 +38,7 @@ fn is_shared(path: &Path) {
 }
 
 #[test]
-fn a_file_on_disk_is_shared_and_as_persistent_as_its_last_sync() {
+fn a_file_on_disk_is_shared_and_committed() {
     let directory = on_disk();
     let path = directory.path().join("image");
     let mapping = Mapping::create(&path, LENGTH, 0o600).unwrap();
@@ -46,7 +46,7 @@ fn a_file_on_disk_is_shared_and_as_persistent_as_its_last_sync() {
     match mapping.backing() {
         Backing::File { file_system } => {
             assert!(!file_system.is_empty());
-            assert_eq!(mapping.backing().persistence(), Persistence::CleanClose);
+            assert_eq!(mapping.backing().persistence(), Persistence::Committed);
         }
         // The build directory may be on any file system.
         Backing::Tmpfs | Backing::Dax => {}

@@ -12,6 +12,7 @@ mod access_list;
 mod attributes;
 mod cached_reference;
 mod caller;
+pub mod commits;
 mod credentials;
 mod data;
 mod directory;

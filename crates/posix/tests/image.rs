@@ -246,7 +246,9 @@ fn leftovers_of_other_images_are_removed_and_what_is_in_use_is_not() {
         path
     };
     let used = Image::open(image_at("used"), &options).unwrap();
-    let dead = image_at("dead");
+    let gone = directory.path().join("gone");
+    fs::create_dir(&gone).unwrap();
+    let dead = image_at("gone/dead");
     // SAFETY: the child makes only calls of this test, in its only thread, and ends without
     // returning.
     let child = unsafe { libc::fork() };
@@ -256,14 +258,16 @@ fn leftovers_of_other_images_are_removed_and_what_is_in_use_is_not() {
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     assert!(!ended_well(child));
+    // While the image exists, what is left is its newest state.
+    fs::remove_dir_all(&gone).unwrap();
     // A foreign directory with a matching name, and a foreign file in it.
     let precious = directory.path().join("directfs-00000000000000aa");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("precious"), "").unwrap();
     let count = || fs::read_dir(directory.path()).unwrap().count();
-    assert_eq!(count(), 5, "two images, two runtime directories, one other");
+    assert_eq!(count(), 4, "an image, two runtime directories, one other");
     let third = Image::open(image_at("third"), &options).unwrap();
-    assert_eq!(count(), 6, "that of the dead process is removed");
+    assert_eq!(count(), 5, "that of the dead process is removed");
     touch(&used, "still there");
     assert!(has(&Image::open(directory.path().join("used"), &options).unwrap(), "still there"));
     drop((used, third));
@@ -423,17 +427,22 @@ fn a_reader_sees_what_a_concurrent_writer_writes() {
 /// A child that has only the handed-off descriptors, and ends when the pipe does.
 fn receiver(handoff: &posix::image::Handoff, options: &OpenImage) -> (libc::pid_t, fs::File, fs::File) {
     use std::io::Read;
-    let copy = |(fd, _): (rustix::fd::BorrowedFd<'_>, u64)| fs::File::from(fd.try_clone_to_owned().unwrap());
+    let copy = |fd: rustix::fd::BorrowedFd<'_>| fs::File::from(fd.try_clone_to_owned().unwrap());
     let (until, end) = std::io::pipe().unwrap();
     let (started, start) = std::io::pipe().unwrap();
-    let (image, region) = (copy(handoff.image()), copy(handoff.region()));
-    let meeting = handoff.meeting().try_clone_to_owned().unwrap();
+    let handed_off = posix::image::HandedOff {
+        image: copy(handoff.image().0),
+        image_bytes: handoff.image().1,
+        journal: handoff.journal().map(copy),
+        region: copy(handoff.region().0),
+        meeting: handoff.meeting().try_clone_to_owned().unwrap(),
+    };
     // SAFETY: the child uses its own resources in its only thread, and ends without returning.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
         drop((end, started));
-        let image = Image::open_handed_off(image, region, meeting, options);
+        let image = Image::open_handed_off(handed_off, options);
         if let Ok(image) = &image {
             touch(image, "by-the-borrower");
         }

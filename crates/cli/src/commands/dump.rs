@@ -3,14 +3,13 @@
 use crate::arguments::Dump;
 use anyhow::{Context, Result, anyhow};
 use fsck::dump::{Target, dump};
-use pmem::{Access, Direct, Mapping};
+use pmem::Direct;
 use std::io::Write;
-use std::sync::Arc;
 
 /// Prints a structure of an image.
 pub fn run(arguments: &Dump) -> Result<()> {
     let target = target(&arguments.what)?;
-    let mapping = Arc::new(Mapping::open(&arguments.image, Access::ReadOnly)?);
+    let (mapping, _) = posix::image::map_newest(&arguments.image)?;
     // SAFETY: the dump only reads.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let mut text = String::new();

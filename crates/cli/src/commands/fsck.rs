@@ -6,7 +6,7 @@ use crate::{processes, units};
 use anyhow::{Context, Result, bail};
 use fsck::{Finding, Options, Repair, Repaired, Report};
 use pmem::{Access, Direct, Mapping};
-use posix::image::{ExclusiveImage, Image, OpenImage};
+use posix::image::{ExclusiveImage, Image, OpenImage, Pending};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -37,10 +37,12 @@ pub fn run(arguments: &Fsck) -> Result<u8> {
         _ => Mode::Check,
     };
     if mode == Mode::Check {
-        let report = check(&map_idle(&arguments.image)?);
+        let (mapping, pending) = map_idle(&arguments.image)?;
+        let report = check(&mapping);
         if arguments.json {
             println!("{}", serde_json::to_string_pretty(&as_json(&arguments.image, &report))?);
         } else {
+            announce(pending);
             print!("{report}");
             suggest(&report);
         }
@@ -53,6 +55,19 @@ pub fn run(arguments: &Fsck) -> Result<u8> {
         print_repaired(&repaired, mode);
     }
     Ok(repaired.exit_code() as u8)
+}
+
+/// Says what is checked, if the image's file alone does not hold it.
+fn announce(pending: Pending) {
+    match pending {
+        Pending::Nothing => {}
+        Pending::Commits(count) => println!(
+            "checking the state after {count} commits of the journal; the next use, or `directfs fsck -p`, writes them to their places"
+        ),
+        Pending::WorkingCopy => println!(
+            "checking the working copy in memory that the last processes left; the next use, or `directfs fsck -p`, commits it"
+        ),
+    }
 }
 
 /// Prints the next step after a mere check.
@@ -71,7 +86,7 @@ fn suggest(report: &Report) {
 /// Opens an image for exclusive use. The error names the processes that use it.
 fn open_exclusive(image: &Path) -> Result<ExclusiveImage> {
     // The error of this check names the processes.
-    drop(map_idle(image)?);
+    ensure_idle(image)?;
     Ok(ExclusiveImage::open(image)?)
 }
 
@@ -91,7 +106,7 @@ fn repair(image: &Path, mode: Mode) -> Result<Repaired> {
     }
     if !repaired.repaired.is_empty() && repaired.after.is_sound() {
         attach(image)?;
-        repaired.after = check(&map_idle(image)?);
+        repaired.after = check(&map_idle(image)?.0);
     }
     Ok(repaired)
 }
@@ -203,9 +218,14 @@ fn print_repaired(repaired: &Repaired, mode: Mode) {
     }
 }
 
-/// Maps an image for reading, unless another process may change it: a check of a changing image
-/// would report false errors.
-pub fn map_idle(image: &Path) -> Result<Arc<Mapping>> {
+/// Maps the state of an image that recovery leaves for reading, unless another process may change
+/// it: a check of a changing image would report false errors.
+pub fn map_idle(image: &Path) -> Result<(Arc<Mapping>, Pending)> {
+    ensure_idle(image)?;
+    Ok(posix::image::map_newest(image)?)
+}
+
+fn ensure_idle(image: &Path) -> Result<()> {
     let mapping = Mapping::open(image, Access::ReadOnly)?;
     let file = mapping.file().context("an image is a file")?;
     let users = posix::image::users(file).with_context(|| format!("cannot query the locks on {}", image.display()))?;
@@ -216,7 +236,7 @@ pub fn map_idle(image: &Path) -> Result<Arc<Mapping>> {
         let who = if list.is_empty() { "another process".to_owned() } else { format!("process {}", list.join(", ")) };
         bail!("{} is in use by {who}; unmount it first (directfs umount DIR)", image.display());
     }
-    Ok(Arc::new(mapping))
+    Ok(())
 }
 
 /// The check, with progress.

@@ -7,13 +7,14 @@ use crate::terminal::{bold, print_fact, share};
 use crate::{mounts, units};
 use anyhow::{Context, Result};
 use engine::format::{DENTRY_HEADER_BYTES, INODE_BYTES, Superblock, dentry_lines};
-use pmem::{Access, BLOCK_BYTES, Direct, LINE_BYTES, Mapping};
-use posix::image::{Image, OpenImage, Users};
+use pmem::{BLOCK_BYTES, Backing, Direct, LINE_BYTES, Persistence};
+use posix::commits::CommitStatus;
+use posix::image::{Image, OpenImage, Pending, Users};
 use serde::Serialize;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a log slot, the directory's word that refers to a dentry.
 const SLOT_BYTES: u64 = 8;
@@ -34,6 +35,10 @@ struct Facts {
     clean: bool,
     backing: String,
     persistence: &'static str,
+    /// What is on the disk, while processes use an image on one.
+    commits: Option<Commits>,
+    /// What the next use recovers, of an image on a disk.
+    pending: Option<String>,
     in_use: bool,
     in_use_for_writing: bool,
     used_by: Vec<ImageUser>,
@@ -58,6 +63,47 @@ struct Usage {
     blocks_free: u64,
     inodes_used: u64,
     inodes_free: u64,
+}
+
+/// What a power failure would leave.
+#[derive(Clone, Copy, Serialize)]
+struct Commits {
+    /// Bytes that changed since the last commit.
+    uncommitted_bytes: u64,
+    /// Age of the last commit; none yet: none.
+    age_ms: Option<u64>,
+    commits: u64,
+    journal_used_bytes: u64,
+    journal_bytes: u64,
+    /// The errno of the last commit, if it failed.
+    errno: Option<i32>,
+}
+
+impl Commits {
+    fn of(status: CommitStatus) -> Commits {
+        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let age_ms = (status.committed_ns > 0).then(|| now_ns.saturating_sub(status.committed_ns) / 1_000_000);
+        Commits {
+            uncommitted_bytes: status.changed_bytes,
+            age_ms,
+            commits: status.commits,
+            journal_used_bytes: status.used_bytes,
+            journal_bytes: status.log_bytes,
+            errno: status.error.map(|errno| errno.0),
+        }
+    }
+
+    fn sentence(&self) -> String {
+        let age = match self.age_ms {
+            Some(age_ms) => format!("the last commit is {:.1} s old", age_ms as f64 / 1000.0),
+            None => "no commit yet".to_owned(),
+        };
+        let failed = match self.errno {
+            Some(errno) => format!("; the last commit FAILED: {}", std::io::Error::from_raw_os_error(errno)),
+            None => String::new(),
+        };
+        format!("{} not on the disk, {age}{failed}", units::size(self.uncommitted_bytes))
+    }
 }
 
 /// The cost of an empty file on the image.
@@ -98,13 +144,18 @@ pub fn run(arguments: &Info) -> Result<()> {
 }
 
 fn gather(path: &Path) -> Result<Facts> {
-    let mapping = Arc::new(Mapping::open(path, Access::ReadOnly)?);
+    let (mapping, pending) = posix::image::map_newest(path)?;
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let backing = match pending {
+        Pending::Nothing => mapping.backing(),
+        // What is mapped is in memory.
+        Pending::Commits(_) | Pending::WorkingCopy => Backing::of_file(&file),
+    };
     // SAFETY: nothing is stored through the region.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let geometry = Superblock::check(&region, false).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     let superblock = region.first::<Superblock>().ok().context("the superblock was valid before")?;
-    let file = mapping.file().context("an image is a file")?;
-    let users = posix::image::users(file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
+    let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
     let state = superblock.state();
     let mounted_on = mounted_on(path);
     let live = live(path, users, state.clean);
@@ -124,8 +175,10 @@ fn gather(path: &Path) -> Result<Facts> {
         inodes: geometry.inodes_max() - 1,
         epoch: state.epoch,
         clean: state.clean,
-        backing: mapping.backing().to_string(),
-        persistence: mapping.backing().persistence().sentence(),
+        backing: backing.to_string(),
+        persistence: live.persistence.unwrap_or(backing.persistence()).sentence(),
+        commits: live.commits,
+        pending: if users.writing { None } else { describe(pending) },
         in_use: users.attached,
         in_use_for_writing: users.writing,
         used_by: processes::users_of(&file.metadata()?),
@@ -136,6 +189,16 @@ fn gather(path: &Path) -> Result<Facts> {
         last_recovery: live.last_recovery,
         image: path.to_owned(),
     })
+}
+
+fn describe(pending: Pending) -> Option<String> {
+    match pending {
+        Pending::Nothing => None,
+        Pending::Commits(count) => Some(format!("{count} commits in the journal; the next use recovers them")),
+        Pending::WorkingCopy => {
+            Some("a newer state in memory, which the last processes left; the next use commits it".to_owned())
+        }
+    }
 }
 
 fn label(superblock: &Superblock) -> String {
@@ -187,6 +250,8 @@ struct Live {
     usage: Option<Usage>,
     cache: Option<Cache>,
     last_recovery: Option<LastRecovery>,
+    persistence: Option<Persistence>,
+    commits: Option<Commits>,
 }
 
 /// Reads the shared memory of the image's users, or, if there are none, the state of the last
@@ -200,6 +265,9 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
     // error.
     let Ok(image) = Image::open(path, &options) else { return Live::default() };
     let fs = image.fs();
+    let is_used = users.attached;
+    let persistence = is_used.then(|| image.persistence());
+    let commits = image.commit_status().filter(|_| is_used).map(Commits::of);
     let Ok(space) = fs.enter().and_then(|thread| thread.space()) else { return Live::default() };
     let usage = Usage {
         blocks_used: space.blocks - space.blocks_free,
@@ -211,7 +279,8 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
     if !users.attached {
         return Live { usage: Some(usage), ..Live::default() };
     }
-    let Ok(header) = fs.dram().header() else { return Live { usage: Some(usage), ..Live::default() } };
+    let unknown = Live { usage: Some(usage), persistence, commits, ..Live::default() };
+    let Ok(header) = fs.dram().header() else { return unknown };
     let bucket_bytes = size_of::<engine::dram::Bucket>() as u64;
     let index_bytes = (header.buckets.load(Relaxed) + header.overflow_next.load(Relaxed)) * bucket_bytes;
     let cachelet_bytes = space.files_cached * size_of::<engine::dram::Cachelet>() as u64;
@@ -222,7 +291,7 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
     });
     let [duration_ns, names, inodes, scanned] = std::array::from_fn(|index| header.recovery[index].load(Relaxed));
     let last_recovery = LastRecovery { scanned: scanned == 1, duration_ns, names, inodes };
-    Live { usage: Some(usage), cache, last_recovery: Some(last_recovery) }
+    Live { cache, last_recovery: Some(last_recovery), ..unknown }
 }
 
 impl Facts {
@@ -252,6 +321,14 @@ impl Facts {
         self.print_users();
         print_fact("backing", &self.backing);
         print_fact("persistence", self.persistence);
+        if let Some(commits) = &self.commits {
+            print_fact("commits", commits.sentence());
+            let (used, bytes) = (units::size(commits.journal_used_bytes), units::size(commits.journal_bytes));
+            print_fact("journal", format_args!("{used} of {bytes} used"));
+        }
+        if let Some(pending) = &self.pending {
+            print_fact("pending", pending);
+        }
         self.print_footprint();
     }
 

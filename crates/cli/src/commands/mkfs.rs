@@ -29,7 +29,8 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         Some(length) => length,
         None if is_device => 0,
         // An existing image keeps its size.
-        None => std::fs::metadata(path).map_or(0, |metadata| if metadata.is_file() { metadata.len() } else { 0 }),
+        None if path.is_file() => posix::image::image_length(path).unwrap_or(0),
+        None => 0,
     };
     ensure!(length > 0 || is_device, "{} needs a size: add --size, for example --size 4G", path.display());
     let label = arguments.label.clone().unwrap_or_default();

@@ -22,8 +22,9 @@ const READY: u8 = b'+';
 
 /// Mounts.
 pub fn run(arguments: &Mount) -> Result<()> {
+    let lists = with_commits(arguments);
     let mut options = MountOptions::default();
-    for list in &arguments.options {
+    for list in &lists {
         options.apply(list)?;
     }
     options.read_only |= arguments.read_only;
@@ -37,8 +38,20 @@ pub fn run(arguments: &Mount) -> Result<()> {
         return serve(&image, &arguments.directory, &options, arguments.ready_fd);
     }
     let mut server = Start::new(&image, &arguments.directory);
-    server.options(&arguments.options).read_only(arguments.read_only);
+    server.options(&lists).read_only(arguments.read_only);
     server.in_background()
+}
+
+/// The lists of options, with those for commits in the form of mount(8).
+fn with_commits(arguments: &Mount) -> Vec<String> {
+    let mut lists = arguments.options.clone();
+    if let Some(interval) = arguments.commits.commit_interval {
+        lists.push(format!("commit={}", interval.as_secs_f64()));
+    }
+    if arguments.commits.no_commit {
+        lists.push("no_commit".to_owned());
+    }
+    lists
 }
 
 /// Mounts with the conventions of mount(8).

@@ -148,7 +148,7 @@ fn mount(scratch: &Scratch, tree: &Tree) -> Result<(Option<Mounted>, Option<Stri
 
 /// Checks all invariants of the image, which is no longer in use.
 fn check(image: &Path) -> Result<Check> {
-    let report = fsck::check(&fsck::map_idle(image)?);
+    let report = fsck::check(&fsck::map_idle(image)?.0);
     ensure!(
         report.is_sound() && report.clean,
         "the image has errors after these steps: this is a defect of DirectFS\n{report}"

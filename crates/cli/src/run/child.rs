@@ -6,6 +6,7 @@
 //! what a process sent to the launcher alone; signals of the terminal have reached the child
 //! already.
 
+use crate::file_size_limit::Before;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
@@ -85,8 +86,8 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts the program, with the signal mask and actions that this process had.
-    pub fn start(mut command: Command, signals: &Signals) -> io::Result<Child> {
+    /// Starts the program, with the signal mask, actions and file size limit that this process had.
+    pub fn start(mut command: Command, signals: &Signals, file_sizes: Before) -> io::Result<Child> {
         let (before, child_before) = (signals.previous, signals.child_before);
         let parent = std::process::id();
         // SAFETY: only plain system calls on values of the closure's own, between fork and exec.
@@ -98,6 +99,7 @@ impl Child {
                 if libc::getppid() as u32 != parent {
                     return Err(io::ErrorKind::Interrupted.into());
                 }
+                file_sizes.restore();
                 libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
                 Ok(())
             });

@@ -38,16 +38,20 @@ impl End {
 
 /// Ends the use of the image if no program uses it any more; otherwise a helper process does so
 /// later.
-pub fn leave(image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd]) -> Result<()> {
+pub fn leave(mut image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd]) -> Result<()> {
     if is_handed_back_soon(&image, handoff_id)? {
         return end.apply(image).context("cannot close the image cleanly; the next process that opens it recovers it");
     }
-    // SAFETY: this process has one thread, so the child may do whatever the parent may.
+    let paused = image.pause_commits();
+    // SAFETY: this process has one thread now, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()).context(
             "cannot start a process that closes the image later; the next process that opens the image recovers it",
         ),
-        0 => run_helper(image, end, handoff_id, foreign),
+        0 => {
+            image.resume_commits(paused);
+            run_helper(image, end, handoff_id, foreign)
+        }
         _ => {
             // The child owns it.
             std::mem::forget(image);

@@ -19,7 +19,7 @@ use engine::{Node, Thread};
 use fuse::{Cache, Inherited, MountError, MountOptions};
 use intercept::handoff::HandoffRecord;
 use pmem::Direct;
-use posix::image::{Image, OpenImage};
+use posix::image::{HandedOff, Image, OpenImage};
 use posix::process::{Fork, Process, Processes};
 use posix::{Caller, Credentials};
 use std::ffi::{CString, OsString};
@@ -170,7 +170,8 @@ fn enter() -> Result<()> {
     let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
     let meeting = result.and_then(|(_, meeting)| meeting).filter(is_open).unwrap_or(handoff.meeting);
     let handoff = HandoffRecord { meeting, ..handoff };
-    let handed_down = [handoff.image, handoff.region, handoff.placeholder, handoff.meeting];
+    let all = [handoff.image, handoff.region, handoff.placeholder, handoff.meeting, handoff.journal];
+    let handed_down: Vec<RawFd> = all.into_iter().filter(|&fd| fd != 0).collect();
     let foreign: Vec<RawFd> =
         detach_helper::open_descriptors().into_iter().filter(|fd| !handed_down.contains(fd)).collect();
     // Never freed: this process executes the program, and its server needs the image to the end.
@@ -257,8 +258,17 @@ fn open_handed_off(handoff: &HandoffRecord, meeting: OwnedFd) -> Result<Image> {
         always_flush: handoff.flushes,
         ..OpenImage::default()
     };
-    let (image, region) = (duplicate_contracted(handoff.image)?.into(), duplicate_contracted(handoff.region)?.into());
-    Ok(Image::open_handed_off(image, region, meeting, &options)?)
+    let handed_off = HandedOff {
+        image: duplicate_contracted(handoff.image)?.into(),
+        image_bytes: handoff.image_bytes,
+        journal: match handoff.journal {
+            0 => None,
+            journal => Some(duplicate_contracted(journal)?.into()),
+        },
+        region: duplicate_contracted(handoff.region)?.into(),
+        meeting,
+    };
+    Ok(Image::open_handed_off(handed_off, &options)?)
 }
 
 /// The program's open files and directories.

@@ -2,7 +2,7 @@
 
 use super::directory::MountDirectory;
 use crate::arguments::Run;
-use crate::file_size_limit::{self, Lifted};
+use crate::file_size_limit;
 use crate::units;
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
@@ -20,13 +20,12 @@ const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
 /// Opens the image, shared with other processes; the result says whether it is in memory.
 pub fn open(arguments: &Run) -> Result<(Image, bool)> {
-    // The limit is the program's.
-    let _lifted = Lifted::new();
     open_unlimited(arguments).map_err(file_size_limit::explain)
 }
 
 fn open_unlimited(arguments: &Run) -> Result<(Image, bool)> {
-    let options = OpenImage { always_flush: arguments.always_flush, ..OpenImage::default() };
+    let options =
+        OpenImage { always_flush: arguments.always_flush, commits: arguments.commits.policy(), ..OpenImage::default() };
     if let Some(path) = &arguments.image {
         return Ok((Image::open(path, &options)?, false));
     }
@@ -88,7 +87,7 @@ pub fn announce(image: &Image, is_memory: bool, mount: &Path) {
     if !std::io::stderr().is_terminal() {
         return;
     }
-    let size = units::size(image.mapping().length());
+    let size = units::size(image.length());
     if is_memory {
         anstream::eprintln!(
             "{size} in memory at {}; deleted when the last program of this shell ends",

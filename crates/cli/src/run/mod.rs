@@ -31,6 +31,7 @@ mod namespace;
 pub use fuse_program::run as run_static;
 
 use crate::arguments::Run;
+use crate::file_size_limit::Lifted;
 use anyhow::{Context, Result};
 use directory::MountDirectory;
 use intercept::handoff::HandoffRecord;
@@ -90,6 +91,8 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     let mount = MountDirectory::parse(&arguments.at)?;
     let start = Start::choose(arguments, &mount)?;
     let program = Program::choose(&arguments.command, &mount, &start)?;
+    // The limit is the program's: this process writes the image's journal.
+    let lifted = Lifted::new();
     let (image, is_memory) = image::open(arguments)?;
     if let Some(inside) = start.inside() {
         image::check_directory(&image, inside, &mount)?;
@@ -102,7 +105,7 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     if arguments.command.is_empty() {
         image::announce(&image, is_memory, mount.path());
     }
-    let started = child::Child::start(command, &signals);
+    let started = child::Child::start(command, &signals, lifted.before());
     drop(serving);
     let handoff_id = handoff.into_id();
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
@@ -236,6 +239,7 @@ pub fn run_inside(words: &[OsString]) -> Failure {
 /// The descriptors that programs inherit.
 struct Descriptors {
     image: (OwnedFd, u64),
+    journal: Option<OwnedFd>,
     region: (OwnedFd, u64),
     placeholder: OwnedFd,
     meeting: OwnedFd,
@@ -248,6 +252,7 @@ impl Descriptors {
         let (region, region_bytes) = handoff.region();
         Ok(Descriptors {
             image: (launch::inheritable(&image)?, image_bytes),
+            journal: handoff.journal().map(|journal| launch::inheritable(&journal)).transpose()?,
             region: (launch::inheritable(&region)?, region_bytes),
             placeholder: launch::placeholder()?,
             meeting: launch::inheritable(&handoff.meeting())?,
@@ -267,6 +272,7 @@ impl Descriptors {
             read_only: false,
             image_read_only: false,
             flushes: self.flushes,
+            journal: self.journal.as_ref().map_or(0, AsRawFd::as_raw_fd),
         };
         Serving { handoff, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
     }

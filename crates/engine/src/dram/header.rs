@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 13;
+pub const DRAM_VERSION: u64 = 14;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +86,12 @@ pub struct DramHeader {
     pub evict_lock: AtomicU32,
     /// Waiters on any of the three locks above.
     pub rare_waiters: AtomicU32,
+    /// Owner slot + 1 of the thread that commits the image to its disk.
+    pub commit_lock: AtomicU32,
+    /// Waiters on `commit_lock`.
+    pub commit_waiters: AtomicU32,
     /// Zero.
-    pub reserved2: [AtomicU64; 3],
+    pub reserved2: [AtomicU64; 2],
 
     /// Names in the mindex; a line with the other statistics. Approximate while operations run.
     pub names: AtomicU64,

@@ -55,6 +55,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        // Stores of programs make no marks of their own. A file that cannot be read is not written.
+        if self.fs.pm.tracking().is_some() {
+            let _ = self.flush_blocks(cachelet, 0, u64::MAX);
+        }
         let mark = cachelet.mapped.fetch_and(!(MAPPED | MAPPED_TIMES_SET), AcqRel);
         if mark & MAPPED_KEPT != 0 {
             let property = self.body_property(cachelet)?;
@@ -119,6 +123,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub fn flush_mapped(&self, node: Node, offset: u64, length: u64) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        self.flush_blocks(cachelet, offset, length)
+    }
+
+    /// Under the lock: the work of [`Thread::flush_mapped`].
+    pub(crate) fn flush_blocks(&self, cachelet: &Cachelet, offset: u64, length: u64) -> Result<()> {
         let property = self.body_property(cachelet)?;
         let map = self.fs.map();
         let root = map.root(property.root)?;
@@ -135,6 +144,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
+    /// Whether programs may have stored into a file through mappings, beside the region's view.
+    pub(crate) fn has_stores(&self, cachelet: &Cachelet) -> bool {
+        let kind = FileKind::from_mode(cachelet.mode.load(Relaxed));
+        kind == Some(FileKind::Regular) && is_mapped(cachelet)
+    }
+
     /// Records that a program may have stored into a mapped file: sets its times to those of a
     /// content change now, unless its modification time was set explicitly since it was mapped.
     pub fn record_stores(&self, node: Node) -> Result<()> {
@@ -149,8 +164,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Under the lock, after the modification time was set explicitly: earlier stores no longer
     /// count as changes.
     pub(crate) fn mark_times_set(&self, cachelet: &Cachelet) {
-        let kind = FileKind::from_mode(cachelet.mode.load(Relaxed));
-        if kind == Some(FileKind::Regular) && is_mapped(cachelet) {
+        if self.has_stores(cachelet) {
             cachelet.mapped.fetch_or(MAPPED_TIMES_SET, Relaxed);
         }
     }

@@ -17,11 +17,12 @@ use crate::hook::process::processes;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8};
 use engine::format::Superblock;
 use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
-use pmem::{Direct, Region};
+use pmem::{Direct, Region, Tracking};
 use posix::host::PLATFORM;
 
 /// The state that serves calls. Its other half is there once the process has attached.
@@ -172,17 +173,24 @@ pub unsafe fn prepare(mount: &[u8]) -> &'static Server {
 /// Called once, after [`prepare`], while no other thread serves calls.
 pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) -> Result<(), &'static [u8]> {
     let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
-    let (image, identity) =
-        map(hint, handoff.image, handoff.image_bytes, protection(handoff.image_read_only), &IMAGE_REASONS)?;
+    let image = map(hint, handoff.image, handoff.mapped_bytes(), protection(handoff.image_read_only), &IMAGE_REASONS)?;
     let hint = hint.saturating_sub(hint >> 3);
-    let (region, _) = map(hint, handoff.region, handoff.region_bytes, protection(false), &REGION_REASONS)?;
-    let options =
-        AttachOptions { read_only: handoff.read_only, cached_files_max: handoff.cached_files_max, image: identity };
+    let region = map(hint, handoff.region, handoff.region_bytes, protection(false), &REGION_REASONS)?;
+    let status = sys::status(handoff.image_file()).map_err(|_| IMAGE_REASONS[0])?;
+    let options = AttachOptions {
+        read_only: handoff.read_only,
+        cached_files_max: handoff.cached_files_max,
+        image: ImageIdentity { device: status.st_dev, inode: status.st_ino, boot: 0 },
+    };
     // SAFETY: both are completely mapped for the life of the process, and only regions access them;
     // a read-only mapping is attached read-only, so nothing is stored.
     let attached = unsafe {
         let pm = Region::new(image, handoff.image_bytes, Direct);
-        let pm = if handoff.flushes { pm } else { pm.without_flushes() };
+        let pm = match tracking(handoff, image) {
+            Some(tracking) => pm.without_flushes().tracked(tracking).map_err(|_| IMAGE_REASONS[0])?,
+            None if handoff.flushes => pm,
+            None => pm.without_flushes(),
+        };
         let region = Region::new(region, handoff.region_bytes, Direct);
         Fs::attach_shared(pm, region, &PLATFORM, Liveness::supervised(handoff.meeting), &options)
     };
@@ -201,7 +209,7 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     };
     let device = device(&fs);
     let (image_base, region_base) = (image as usize, region as usize);
-    let lengths = [handoff.image_bytes as usize, handoff.region_bytes as usize];
+    let lengths = [handoff.mapped_bytes() as usize, handoff.region_bytes as usize];
     let attached = Attached { fs, root, device, image_base, region_base, lengths };
     // SAFETY: no other thread serves calls, and nothing has read it yet (the caller's promise).
     unsafe { (*(*SERVER.0.get()).assume_init_ref().attached.get()).write(attached) };
@@ -235,20 +243,25 @@ const REGION_REASONS: Reasons = [
     b"cannot map the shared memory: not enough address space; raise the limit (ulimit -v)",
 ];
 
-/// Maps a region; returns its address and, as far as it is known without /proc, the identity of its
-/// file.
-fn map(
-    hint: usize,
-    fd: i32,
-    bytes: u64,
-    protection: i32,
-    reasons: &Reasons,
-) -> Result<(*mut u8, ImageIdentity), &'static [u8]> {
+/// The tracking area behind the working copy of an image on a disk.
+///
+/// # Safety
+/// `image`: where [`HandoffRecord::mapped_bytes`] are mapped for the life of the process.
+unsafe fn tracking(handoff: &HandoffRecord, image: *mut u8) -> Option<Tracking> {
+    if handoff.journal == 0 {
+        return None;
+    }
+    let area = NonNull::new(image.wrapping_add(posix::commits::tracking_at(handoff.image_bytes) as usize))?;
+    // SAFETY: by the caller's promise.
+    Some(unsafe { Tracking::new(area, handoff.image_bytes, &posix::commits::SLEEPING) })
+}
+
+/// Maps a region; returns its address.
+fn map(hint: usize, fd: i32, bytes: u64, protection: i32, reasons: &Reasons) -> Result<*mut u8, &'static [u8]> {
     let fits = |status: &libc::stat| {
         let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
         is_device || status.st_size as u64 >= bytes
     };
-    let status = sys::status(fd).ok().filter(fits).ok_or(reasons[0])?;
-    let start = sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
-    Ok((start, ImageIdentity { device: status.st_dev, inode: status.st_ino, boot: 0 }))
+    sys::status(fd).ok().filter(fits).ok_or(reasons[0])?;
+    sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])
 }

@@ -97,6 +97,41 @@ pub enum ImageError {
         /// Bytes needed at least.
         needed: u64,
     },
+    /// Too little memory for the working copy of an image on a disk.
+    #[error(
+        "{} is on a disk, so its processes work on a copy in {}, which has {available} bytes free and needs about {needed}: enlarge it \
+         (mount -o remount,size=...; with containers --shm-size); or use the image in place with --no-commit, where a power \
+         failure may destroy it",
+        path.display(), directory.display()
+    )]
+    NoWorkingCopy {
+        /// The image.
+        path: PathBuf,
+        /// The directory of the copy.
+        directory: PathBuf,
+        /// Free bytes.
+        available: u64,
+        /// Bytes needed at least.
+        needed: u64,
+    },
+    /// The journal of an image on a disk cannot be used.
+    #[error("the journal of {}: {}", path.display(), super::working::describe(cause))]
+    Journal {
+        /// The image.
+        path: PathBuf,
+        /// Why.
+        cause: journal::JournalError,
+    },
+    /// What was committed last is not in its place, and this process must not put it there.
+    #[error(
+        "{} was not closed before its processes ended or the machine stopped, and opening it read-only would not show its last \
+         commits: open it for writing once, or let `directfs fsck -p` recover it",
+        path.display()
+    )]
+    NotRecovered {
+        /// The image.
+        path: PathBuf,
+    },
     /// The lock request failed.
     #[error("cannot lock {}: {source}; use a file system that supports locks (some network file systems do not)", path.display())]
     Lock {

@@ -2,7 +2,8 @@
 //! system (fsck). No other process can attach meanwhile.
 
 use super::locks::{Byte, Lock, LockGuard};
-use super::{ImageError, lock_error, open_file};
+use super::working::{Base, map_base};
+use super::{ImageError, RUNTIME_PARENT, lock_error, open_file};
 use pmem::Mapping;
 use std::fs::File;
 use std::path::Path;
@@ -17,7 +18,8 @@ pub struct ExclusiveImage {
 }
 
 impl ExclusiveImage {
-    /// Locks and maps an image. Fails at once if another process uses it.
+    /// Locks and maps an image, after recovery of its journal if it has one. Fails at once if
+    /// another process uses it.
     pub fn open(path: impl AsRef<Path>) -> Result<ExclusiveImage, ImageError> {
         let path = path.as_ref();
         let (file, access) = open_file(path, false)?;
@@ -31,7 +33,8 @@ impl ExclusiveImage {
             })
         };
         let locks = [take(Byte::Attaching)?, take(Byte::Attached)?];
-        let mapping = Arc::new(Mapping::from_file(file, path, access)?);
+        Base { file: &file, path, runtime_parent: Path::new(RUNTIME_PARENT) }.recover()?;
+        let mapping = Arc::new(map_base(file, path, access)?);
         Ok(ExclusiveImage { mapping, _locks: locks })
     }
 

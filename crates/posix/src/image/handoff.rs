@@ -10,11 +10,11 @@
 
 use super::locks::{Byte, Lock, try_set, wait_and_set};
 use super::{
-    DramBacking, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, dram_region, flushing_where_needed, identity_of,
-    lock_error, runtime,
+    DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, PLATFORM, dram_region, identity_of,
+    lock_error, runtime, working_memory,
 };
 use engine::{AttachOptions, Fs, Liveness};
-use pmem::{Access, Direct, Mapping, Memory, Region};
+use pmem::{Access, Direct, Mapping, Memory};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::fs::File;
 use std::io;
@@ -27,6 +27,8 @@ use std::sync::Arc;
 pub struct Handoff {
     image: File,
     image_bytes: u64,
+    /// The image's file, if `image` is its working copy.
+    journal: Option<File>,
     region: File,
     region_bytes: u64,
     meeting: OwnedFd,
@@ -36,9 +38,14 @@ pub struct Handoff {
 }
 
 impl Handoff {
-    /// Descriptor of the image, and the number of mapped bytes.
+    /// Descriptor of the memory that holds the image, and the image's bytes.
     pub fn image(&self) -> (BorrowedFd<'_>, u64) {
         (self.image.as_fd(), self.image_bytes)
+    }
+
+    /// Descriptor of the image's file with its journal, if the image is a working copy of it.
+    pub fn journal(&self) -> Option<BorrowedFd<'_>> {
+        self.journal.as_ref().map(AsFd::as_fd)
     }
 
     /// Descriptor of the DRAM region, and the number of mapped bytes.
@@ -62,6 +69,22 @@ impl Handoff {
     }
 }
 
+/// The descriptors of a handed-off image, as a borrower has them.
+#[derive(Debug)]
+pub struct HandedOff {
+    /// The memory that holds the image.
+    pub image: File,
+    /// Bytes of the image.
+    pub image_bytes: u64,
+    /// The image's file, if `image` is a working copy of it.
+    pub journal: Option<File>,
+    /// The DRAM region.
+    pub region: File,
+    /// The meeting directory: an open file description of this process alone, see
+    /// [`own_description`](super::own_description).
+    pub meeting: OwnedFd,
+}
+
 /// Identifies a handoff after the lender has closed its descriptors.
 #[derive(Debug, Clone, Copy)]
 pub struct HandoffId {
@@ -72,7 +95,7 @@ impl<M: Memory> Image<M> {
     /// Hands off the image, once per process.
     pub fn hand_off(&self) -> Result<Handoff, ImageError> {
         let error = |source| lock_error(&self.path, source);
-        let file = self.pm.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let file = &*self.file;
         let region = self.dram.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
         // A separate open file description. Not by path: the image may have none, or have been
         // renamed.
@@ -87,15 +110,27 @@ impl<M: Memory> Image<M> {
         let region = region.try_clone().map_err(error)?;
         let meeting = self.meeting().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
         let meeting = runtime::own_description(meeting).map_err(error)?;
-        let (image_bytes, region_bytes) = (self.pm.length(), self.dram.length());
-        Ok(Handoff { image, image_bytes, region, region_bytes, meeting, flushes: self.fs().pm().flushes(), owner })
+        let (image, journal) = match (&self.memory.commits, self.memory.mapping.file()) {
+            (Some(_), Some(working)) => (working.try_clone().map_err(error)?, Some(image)),
+            _ => (image, None),
+        };
+        Ok(Handoff {
+            image,
+            image_bytes: self.memory.image_bytes,
+            journal,
+            region,
+            region_bytes: self.dram.length(),
+            meeting,
+            flushes: self.fs().pm().flushes(),
+            owner,
+        })
     }
 
     fn meeting(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing_of_dram {
             DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime.meeting()),
             DramBacking::HandedOff(meeting) => Some(meeting.as_fd()),
-            DramBacking::Private => None,
+            DramBacking::Private(_) => None,
         }
     }
 
@@ -119,7 +154,7 @@ impl<M: Memory> Image<M> {
         probe: impl FnOnce(&File, Byte) -> io::Result<T>,
     ) -> Result<T, ImageError> {
         let error = |source| lock_error(&self.path, source);
-        let file = self.pm.file().ok_or_else(|| error(io::ErrorKind::Unsupported.into()))?;
+        let file = &*self.file;
         let byte = Byte::HandedOff(handoff_id.owner);
         let answer = probe(file, byte).map_err(error)?;
         try_set(file, byte, Lock::None).map_err(error)?;
@@ -128,34 +163,41 @@ impl<M: Memory> Image<M> {
 }
 
 impl Image<Direct> {
-    /// Opens an image by handed-off descriptors. Dropping it does nothing more. The open file
-    /// description of `meeting` belongs to this process alone: see [`own_description`].
-    ///
-    /// [`own_description`]: super::own_description
-    pub fn open_handed_off(
-        image: File,
-        region: File,
-        meeting: OwnedFd,
-        options: &OpenImage,
-    ) -> Result<Image, ImageError> {
+    /// Opens an image by handed-off descriptors. Dropping it does nothing more.
+    pub fn open_handed_off(handed_off: HandedOff, options: &OpenImage) -> Result<Image, ImageError> {
+        let HandedOff { image, image_bytes, journal, region, meeting } = handed_off;
         let path = Path::new(MEMORY_NAME);
-        let identity = identity_of(&image, path)?;
-        let pm = Arc::new(Mapping::from_file(image, path, Access::ReadWrite)?);
+        let unsupported = || lock_error(path, io::ErrorKind::Unsupported.into());
+        let file = match &journal {
+            Some(journal) => journal.try_clone(),
+            None => image.try_clone(),
+        };
+        let file = Arc::new(file.map_err(|source| lock_error(path, source))?);
+        let identity = identity_of(&file, path)?;
+        let (memory, backing) = if journal.is_some() {
+            let mapping = Arc::new(Mapping::from_file(image, path, Access::ReadWrite)?);
+            let backing = pmem::Backing::of_file(&*file);
+            (working_memory(mapping, image_bytes, &file).ok_or_else(unsupported)?, backing)
+        } else {
+            let mapping = Arc::new(Mapping::of_beginning(image, path, Access::ReadWrite, image_bytes)?);
+            let backing = mapping.backing();
+            (ImageMemory::in_place(&mapping), backing)
+        };
         let dram = Arc::new(Mapping::from_file(region, path, Access::ReadWrite)?);
         let attach =
             AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max, image: identity };
         let liveness = Liveness::shared(meeting.as_raw_fd());
-        // SAFETY: mapped readable and writable; the `Image` that owns this region outlives it with
-        // the mapping.
-        let pm_region = unsafe { Region::new(pm.address(), pm.length(), Direct) };
-        let pm_region = flushing_where_needed(pm_region, &pm, options);
-        let fs = Fs::attach_shared(pm_region, dram_region(&dram), &PLATFORM, liveness, &attach)
+        let region = memory.region(Direct, options.always_flush);
+        let fs = Fs::attach_shared(region, dram_region(&dram), &PLATFORM, liveness, &attach)
             .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
         Ok(Image {
-            fs: Some(fs),
-            pm,
+            service: None,
+            fs: Some(Arc::new(fs)),
+            memory,
             dram,
             backing_of_dram: DramBacking::HandedOff(meeting),
+            file,
+            backing,
             path: path.to_owned(),
             report: None,
         })

@@ -10,6 +10,9 @@
 //! Each attach checks both directions: the superblock names the region's directory, and the region
 //! names the device and inode of the image.
 //!
+//! The processes of an image on a disk work on a copy of it in memory, and commit it: see `working`
+//! and [`crate::commits`].
+//!
 //! A process can also attach by descriptors that another one hands to it (`handoff`), as programs
 //! do that know no path of the image.
 
@@ -19,22 +22,27 @@ mod handoff;
 mod locks;
 mod make;
 mod runtime;
+mod service;
 mod users;
+mod working;
 
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
-pub use handoff::{Handoff, HandoffId};
+pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use make::{Made, MakeOptions, Watch, make, make_watched};
 pub use runtime::own_description;
 pub use users::{Users, users};
+pub use working::{Pending, image_length, map_newest};
 
+use crate::commits::{CommitStatus, Commits, ImageFile};
 use crate::host::PLATFORM;
 use engine::format::Superblock;
 use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, Recovery, RecoveryReport};
 use locks::{Byte, Lock, LockGuard, retry_until, try_set};
-use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Region};
+use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Persistence, Region};
 use runtime::{Found, RuntimeDirectory, cannot_share};
 use rustix::fd::{AsRawFd, OwnedFd};
+use service::CommitService;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZero;
@@ -42,6 +50,25 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use working::{Base, RecoveredJournal};
+
+/// When the changes of an image on a disk are committed to it. The first process that opens it
+/// decides whether they are; images in memory and on DAX need no commits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CommitPolicy {
+    /// At each sync, and at this interval.
+    Every(Duration),
+    /// At each sync.
+    WhenSynced,
+    /// Never: the image is used in place, and a power failure may destroy it.
+    Never,
+}
+
+impl Default for CommitPolicy {
+    fn default() -> CommitPolicy {
+        CommitPolicy::Every(Duration::from_secs(5))
+    }
+}
 
 /// How to open an image.
 #[derive(Debug, Clone)]
@@ -63,6 +90,8 @@ pub struct OpenImage {
     /// Flush lines even where flushes add no safety, so that calls cost as much as on persistent
     /// memory.
     pub always_flush: bool,
+    /// When changes of an image on a disk are committed to it.
+    pub commits: CommitPolicy,
 }
 
 impl Default for OpenImage {
@@ -72,29 +101,61 @@ impl Default for OpenImage {
             exclusive: false,
             cached_files_max: 0,
             recovery_threads: 0,
-            dram_directory: PathBuf::from("/dev/shm"),
+            dram_directory: PathBuf::from(RUNTIME_PARENT),
             timeout: Duration::from_secs(5),
             always_flush: false,
+            commits: CommitPolicy::default(),
         }
     }
 }
 
-/// A region that flushes, unless the storage behind its mapping needs no flushes.
-fn flushing_where_needed<M: Memory>(region: Region<M>, mapping: &Mapping, options: &OpenImage) -> Region<M> {
-    if options.always_flush || mapping.backing().needs_flushes() { region } else { region.without_flushes() }
+/// The memory that an image is in, as its processes work on it.
+#[derive(Clone)]
+struct ImageMemory {
+    mapping: Arc<Mapping>,
+    image_bytes: u64,
+    /// If the memory is the working copy of an image on a disk.
+    commits: Option<Commits>,
 }
 
+impl ImageMemory {
+    fn in_place(mapping: &Arc<Mapping>) -> ImageMemory {
+        ImageMemory { mapping: Arc::clone(mapping), image_bytes: mapping.length(), commits: None }
+    }
+
+    /// A region that flushes, unless the storage behind its mapping needs no flushes.
+    fn region<M: Memory>(&self, memory: M, always_flush: bool) -> Region<M> {
+        // SAFETY: mapped as far as that. The owner of this region (`Image`, or an attempt) keeps
+        // the mapping at least as long. A read-only mapping is attached read-only, so nothing is
+        // stored.
+        let region = unsafe { Region::new(self.mapping.address(), self.image_bytes, memory) };
+        match &self.commits {
+            Some(commits) => commits.tracked(region),
+            None if always_flush || self.mapping.backing().needs_flushes() => region,
+            None => region.without_flushes(),
+        }
+    }
+}
+
+/// Where runtime directories are, unless the user chooses another directory.
+const RUNTIME_PARENT: &str = "/dev/shm";
 /// Stands for the path in messages about an image without one.
 const MEMORY_NAME: &str = "the image in memory";
 
 /// An image in use by this process. Dropping it detaches like [`Image::close`], but ignores errors.
 pub struct Image<M: Memory = Direct> {
+    /// Commits at intervals; ends before the rest.
+    service: Option<CommitService>,
     /// Present until detach.
-    fs: Option<Fs<M>>,
+    fs: Option<Arc<Fs<M>>>,
     /// Mappings of the two regions. `fs` works on them, so they outlive it.
-    pm: Arc<Mapping>,
+    memory: ImageMemory,
     dram: Arc<Mapping>,
     backing_of_dram: DramBacking,
+    /// The image's file, with this process's locks.
+    file: Arc<File>,
+    /// What the file is on.
+    backing: Backing,
     path: PathBuf,
     report: Option<RecoveryReport>,
 }
@@ -105,8 +166,8 @@ enum DramBacking {
     NamedFile(RuntimeDirectory),
     /// A file without a name, for processes that inherit its descriptor. They share the directory.
     Inheritable(RuntimeDirectory),
-    /// Private memory of this process.
-    Private,
+    /// Private memory of this process. The directory holds the working copy, if there is one.
+    Private(Option<RuntimeDirectory>),
     /// Handed off by another process, which also closes the image. The description of the meeting
     /// directory belongs to this process.
     HandedOff(OwnedFd),
@@ -123,6 +184,16 @@ pub enum Closed {
     ReadOnly,
 }
 
+impl DramBacking {
+    fn runtime(&self) -> Option<&RuntimeDirectory> {
+        match self {
+            DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime),
+            DramBacking::Private(runtime) => runtime.as_ref(),
+            DramBacking::HandedOff(_) => None,
+        }
+    }
+}
+
 impl Image<Direct> {
     /// Opens an image.
     pub fn open(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
@@ -134,7 +205,7 @@ impl Image<Direct> {
     pub fn in_memory(make: &MakeOptions, options: &OpenImage) -> Result<Image, ImageError> {
         let path = Path::new(MEMORY_NAME);
         let file = make::make_in_memory(make)?;
-        let locked = file.try_clone().map_err(|source| lock_error(path, source))?;
+        let locked = Arc::new(file.try_clone().map_err(|source| lock_error(path, source))?);
         let pm = Arc::new(Mapping::from_file(file, path, Access::ReadWrite)?);
         let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &|| Direct };
         attempt.set(Byte::Attached, Lock::Shared)?;
@@ -142,20 +213,21 @@ impl Image<Direct> {
         let runtime = RuntimeDirectory::create_anywhere(&options.dram_directory);
         let runtime =
             runtime.map_err(|source| ImageError::NoShared { path: options.dram_directory.clone(), source })?;
-        attempt.attach_first(DramBacking::Inheritable(runtime))
+        attempt.attach_first(DramBacking::Inheritable(runtime), ImageMemory::in_place(&pm))
     }
 }
 
 /// Parameters of one attempt to attach.
 struct Attempt<'a, M> {
     path: &'a Path,
+    /// The image's file.
     pm: &'a Arc<Mapping>,
-    file: &'a File,
+    file: &'a Arc<File>,
     options: &'a OpenImage,
     memory: &'a dyn Fn() -> M,
 }
 
-impl<M: Memory> Image<M> {
+impl<M: Memory + 'static> Image<M> {
     /// Opens an image over instrumented or slowed memory.
     pub fn open_with(
         path: impl AsRef<Path>,
@@ -164,8 +236,8 @@ impl<M: Memory> Image<M> {
     ) -> Result<Image<M>, ImageError> {
         let path = path.as_ref();
         let (file, access) = open_file(path, options.read_only)?;
-        let locked = file.try_clone().map_err(|source| lock_error(path, source))?;
-        let pm = Arc::new(Mapping::from_file(file, path, access)?);
+        let locked = Arc::new(file.try_clone().map_err(|source| lock_error(path, source))?);
+        let pm = Arc::new(working::map_base(file, path, access)?);
         let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &memory };
         let mut last_error = None;
         let attached = retry_until(options.timeout, || {
@@ -180,9 +252,38 @@ impl<M: Memory> Image<M> {
                 Err(error) => Err(error),
             }
         })?;
-        attached.ok_or_else(|| last_error.unwrap_or(ImageError::Changing { path: path.to_owned() }))
+        let mut image = attached.ok_or_else(|| last_error.unwrap_or(ImageError::Changing { path: path.to_owned() }))?;
+        image.start_commits(options.commits);
+        Ok(image)
     }
 
+    /// Starts the service that commits at intervals, where there are commits.
+    fn start_commits(&mut self, policy: CommitPolicy) {
+        if let (Some(fs), Some(commits)) = (&self.fs, self.memory.commits)
+            && !fs.is_read_only()
+        {
+            self.service = CommitService::start(Arc::clone(fs), commits, policy);
+        }
+    }
+
+    /// Ends the service before the process forks: a thread does not go along.
+    pub fn pause_commits(&mut self) -> PausedCommits {
+        PausedCommits(self.service.take().map(|service| service.stop()))
+    }
+
+    /// Starts the service again, in this process or a child.
+    pub fn resume_commits(&mut self, paused: PausedCommits) {
+        if let PausedCommits(Some(policy)) = paused {
+            self.start_commits(policy);
+        }
+    }
+}
+
+/// How a service was paused.
+#[derive(Debug, Clone, Copy)]
+pub struct PausedCommits(Option<CommitPolicy>);
+
+impl<M: Memory> Image<M> {
     /// The file system.
     pub fn fs(&self) -> &Fs<M> {
         self.fs.as_ref().expect("present until close, which consumes the image")
@@ -193,20 +294,43 @@ impl<M: Memory> Image<M> {
         self.report.as_ref()
     }
 
-    /// The mapping of the image.
+    /// Bytes of the image.
+    pub fn length(&self) -> u64 {
+        self.memory.image_bytes
+    }
+
+    /// The mapping that the file system works on: that of the image's file, or of the working copy.
     pub fn mapping(&self) -> &Arc<Mapping> {
-        &self.pm
+        &self.memory.mapping
     }
 
     /// The kind of storage behind the image.
     pub fn backing(&self) -> Backing {
-        self.pm.backing()
+        self.backing
+    }
+
+    /// Which failures completed calls survive.
+    pub fn persistence(&self) -> Persistence {
+        match self.backing {
+            Backing::File { .. } if self.memory.commits.is_none() => Persistence::CleanClose,
+            backing => backing.persistence(),
+        }
+    }
+
+    /// Whether a sync has work to do: the image is on a disk.
+    pub fn needs_sync(&self) -> bool {
+        matches!(self.persistence(), Persistence::Committed | Persistence::CleanClose)
+    }
+
+    /// What is on the disk, if the image is committed to one.
+    pub fn commit_status(&self) -> Option<CommitStatus> {
+        self.memory.commits.map(|commits| commits.status())
     }
 
     /// Whether users other than root and this process's own can write the image's file: they
     /// decide what is in it.
     pub fn is_writable_by_others(&self) -> bool {
-        let Some(Ok(stat)) = self.pm.file().map(rustix::fs::fstat) else { return false };
+        let Ok(stat) = rustix::fs::fstat(&*self.file) else { return false };
         let is_trusted_owner = [0, rustix::process::geteuid().as_raw()].contains(&stat.st_uid);
         !is_trusted_owner || stat.st_mode & 0o022 != 0
     }
@@ -223,12 +347,23 @@ impl<M: Memory> Image<M> {
 
     /// Whether the image's file or the shared memory was truncated while in use.
     pub fn is_truncated(&self) -> bool {
-        self.pm.is_truncated() || self.dram.has_lost_pages()
+        let is_base_short = || self.file.metadata().is_ok_and(|metadata| metadata.len() < self.memory.image_bytes);
+        self.memory.mapping.is_truncated()
+            || self.dram.has_lost_pages()
+            || self.memory.commits.is_some() && is_base_short()
     }
 
-    /// Makes all changes as durable as the storage allows: writes them to disk where there is one.
+    /// Makes all completed calls as durable as the storage allows: commits them to the disk where
+    /// there is one.
     pub fn sync(&self) -> io::Result<()> {
-        self.pm.sync(0..self.pm.length())
+        match &self.memory.commits {
+            Some(commits) => {
+                let error = |errno: crate::Errno| io::Error::from_raw_os_error(errno.0);
+                let thread = self.fs().enter().map_err(|source| error(source.into()))?;
+                commits.commit(&thread).map_err(error)
+            }
+            None => self.memory.mapping.sync(0..self.memory.mapping.length()),
+        }
     }
 
     /// Detaches. The last process to detach writes back deferred state and marks the image clean.
@@ -240,12 +375,14 @@ impl<M: Memory> Image<M> {
     /// Gives up an image in memory that no other process uses. Nothing is written back: the memory
     /// goes with this value.
     pub fn discard(mut self) {
+        self.service = None;
         self.fs = None;
         self.remove_runtime_directory();
     }
 
     fn leave(&mut self) -> Result<Closed, ImageError> {
         let Some(fs) = self.fs.take() else { return Ok(Closed::ReadOnly) };
+        self.service = None;
         if !fs.is_written() {
             return Ok(Closed::ReadOnly);
         }
@@ -253,7 +390,7 @@ impl<M: Memory> Image<M> {
             return Ok(Closed::OthersRemain);
         }
         let path = self.path.clone();
-        let file = self.pm.file().ok_or_else(|| lock_error(&path, io::ErrorKind::Unsupported.into()))?;
+        let file = &*self.file;
         // A recovery by another process can take long, but does not depend on this one: so wait for
         // it.
         let timeout = Duration::from_secs(600);
@@ -262,8 +399,9 @@ impl<M: Memory> Image<M> {
         let Some(_attaching) = retry_until(timeout, take)? else { return Err(ImageError::Changing { path }) };
         if !try_set(file, Byte::Attached, Lock::Exclusive).map_err(|source| lock_error(&path, source))? {
             // The other processes keep the DRAM region; only the locks of this one are released.
+            let committed = self.commit_before_leaving(&fs);
             self.unlock(file);
-            return Ok(Closed::OthersRemain);
+            return committed.map(|()| Closed::OthersRemain);
         }
         if self.is_truncated() {
             // The rest of a truncated image is not read again, and not marked clean.
@@ -271,12 +409,23 @@ impl<M: Memory> Image<M> {
             self.unlock(file);
             return Err(ImageError::Truncated { path });
         }
-        if matches!(self.backing_of_dram, DramBacking::NamedFile(_)) {
+        if self.backing_of_dram.runtime().is_some() {
             name_runtime_directory(&fs, 0);
         }
-        let detached = fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source });
-        let synced = self.pm.sync(0..self.pm.length());
-        self.remove_runtime_directory();
+        // The service has ended, and nothing else keeps a reference.
+        let detached = match Arc::into_inner(fs) {
+            Some(fs) => fs.detach_last().map_err(|source| ImageError::Engine { path: path.clone(), source }),
+            None => Ok(()),
+        };
+        let synced = match &self.memory.commits {
+            Some(commits) => working::finish(commits, &self.memory.mapping, self.memory.image_bytes)
+                .map_err(|errno| io::Error::from_raw_os_error(errno.0)),
+            None => self.memory.mapping.sync(0..self.memory.mapping.length()),
+        };
+        // A working copy that is not on the disk waits for the next process.
+        if synced.is_ok() || self.memory.commits.is_none() {
+            self.remove_runtime_directory();
+        }
         self.unlock(file);
         if self.is_truncated() {
             return Err(ImageError::Truncated { path });
@@ -287,9 +436,20 @@ impl<M: Memory> Image<M> {
     }
 
     fn remove_runtime_directory(&self) {
-        if let DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) = &self.backing_of_dram {
+        if let Some(runtime) = self.backing_of_dram.runtime() {
             runtime.remove();
         }
+    }
+
+    /// Other processes will commit what they do, and may not have a service.
+    fn commit_before_leaving(&self, fs: &Fs<M>) -> Result<(), ImageError> {
+        let Some(commits) = &self.memory.commits else { return Ok(()) };
+        let committed = fs.enter().map_err(crate::Errno::from).and_then(|thread| commits.commit(&thread));
+        committed.map_err(|errno| ImageError::File {
+            action: "commit the changes of",
+            path: self.path.clone(),
+            source: io::Error::from_raw_os_error(errno.0),
+        })
     }
 
     /// Locks end with the open file description, but a forked child may still hold that.
@@ -327,27 +487,34 @@ fn boot_number() -> u64 {
 
 /// Opens the file for writing if possible: even readers take locks that need a writable descriptor.
 fn open_file(path: &Path, read_only: bool) -> Result<(File, Access), ImageError> {
-    let open = |write: bool| {
-        // Nonblocking: opening a FIFO would block for ever.
-        let flags = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-        OpenOptions::new().read(true).write(write).custom_flags(flags).open(path)
-    };
-    let describe = |source: io::Error, access| -> ImageError {
-        let path = path.to_owned();
-        match source.raw_os_error() {
-            Some(libc::ENOENT) => MapError::Missing { path }.into(),
-            Some(libc::EACCES | libc::EPERM | libc::EROFS) => MapError::Permission { path, access }.into(),
-            Some(libc::EISDIR) => MapError::NotMappable { path, kind: "a directory" }.into(),
-            _ => MapError::Open { path, access, source }.into(),
-        }
-    };
-    match open(true) {
+    let is_refusal = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS));
+    match open_for(path, Access::ReadWrite) {
         Ok(file) => Ok((file, Access::ReadWrite)),
-        Err(source) if read_only && matches!(source.raw_os_error(), Some(libc::EACCES | libc::EPERM | libc::EROFS)) => {
-            let file = open(false).map_err(|source| describe(source, Access::ReadOnly))?;
-            Ok((file, Access::ReadOnly))
-        }
-        Err(source) => Err(describe(source, Access::ReadWrite)),
+        Err(source) if read_only && is_refusal(&source) => open_file_for_reading(path),
+        Err(source) => Err(open_error(path, Access::ReadWrite, source)),
+    }
+}
+
+fn open_file_for_reading(path: &Path) -> Result<(File, Access), ImageError> {
+    match open_for(path, Access::ReadOnly) {
+        Ok(file) => Ok((file, Access::ReadOnly)),
+        Err(source) => Err(open_error(path, Access::ReadOnly, source)),
+    }
+}
+
+fn open_for(path: &Path, access: Access) -> io::Result<File> {
+    // Nonblocking: opening a FIFO would block for ever.
+    let flags = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(path)
+}
+
+fn open_error(path: &Path, access: Access, source: io::Error) -> ImageError {
+    let path = path.to_owned();
+    match source.raw_os_error() {
+        Some(libc::ENOENT) => MapError::Missing { path }.into(),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS) => MapError::Permission { path, access }.into(),
+        Some(libc::EISDIR) => MapError::NotMappable { path, kind: "a directory" }.into(),
+        _ => MapError::Open { path, access, source }.into(),
     }
 }
 
@@ -368,7 +535,7 @@ impl<M: Memory> Attempt<'_, M> {
     }
 
     fn attaching(&self, lock: Lock) -> Result<LockGuard<&File>, ImageError> {
-        LockGuard::take(self.file, Byte::Attaching, lock)
+        LockGuard::take(&**self.file, Byte::Attaching, lock)
             .map_err(|source| lock_error(self.path, source))?
             .ok_or_else(|| ImageError::Changing { path: self.path.to_owned() })
     }
@@ -393,18 +560,28 @@ impl<M: Memory> Attempt<'_, M> {
             return Err(ImageError::InUse { path: self.path.to_owned() });
         }
         self.set(Byte::Writing, Lock::Shared)?;
+        let recovered = if first { self.base().recover()? } else { None };
         let name = self.check_superblock(true)?;
         if !first {
             return self.attach_shared(name);
         }
+        let is_on_disk = matches!(self.pm.backing(), Backing::File { .. });
+        let recovered = recovered.filter(|_| is_on_disk && self.options.commits != CommitPolicy::Never);
+        let create = || {
+            let parent = &self.options.dram_directory;
+            RuntimeDirectory::create(parent).map_err(|source| ImageError::NoShared { path: parent.clone(), source })
+        };
+        let place = match self.options.exclusive {
+            true => DramBacking::Private(recovered.is_some().then(create).transpose()?),
+            false => DramBacking::NamedFile(create()?),
+        };
+        let image = match recovered {
+            Some(journal) => self.attach_working_copy(place, journal)?,
+            None => self.attach_first(place, ImageMemory::in_place(self.pm))?,
+        };
         if self.options.exclusive {
-            let image = self.attach_first(DramBacking::Private)?;
             return Ok(image);
         }
-        let parent = &self.options.dram_directory;
-        let runtime =
-            RuntimeDirectory::create(parent).map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
-        let image = self.attach_first(DramBacking::NamedFile(runtime))?;
         // From exclusive to shared: this never waits.
         self.set(Byte::Attached, Lock::Shared)?;
         Ok(image)
@@ -429,7 +606,10 @@ impl<M: Memory> Attempt<'_, M> {
             locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
         let name = self.check_superblock(false)?;
         if !written {
-            return self.attach_first(DramBacking::Private);
+            if self.base().pending()? != Pending::Nothing {
+                return Err(ImageError::NotRecovered { path: self.path.to_owned() });
+            }
+            return self.attach_first(DramBacking::Private(None), ImageMemory::in_place(self.pm));
         }
         if self.options.exclusive {
             return Err(ImageError::NotExclusive { path: self.path.to_owned() });
@@ -451,7 +631,7 @@ impl<M: Memory> Attempt<'_, M> {
     /// Checks the superblock; nothing is written before. Returns the name of the runtime directory,
     /// which is valid only while the image is in use.
     fn check_superblock(&self, writing: bool) -> Result<u64, ImageError> {
-        let region = self.pm_region();
+        let region = ImageMemory::in_place(self.pm).region((self.memory)(), false);
         let not_usable = |cause| ImageError::NotUsable { path: self.path.to_owned(), cause };
         Superblock::check(&region, writing).map_err(not_usable)?;
         let superblock = region.first::<Superblock>().map_err(|bad| self.engine_error(bad.into()))?;
@@ -465,11 +645,29 @@ impl<M: Memory> Attempt<'_, M> {
         }
     }
 
-    fn pm_region(&self) -> Region<M> {
-        // SAFETY: the owner of this region (`Image`, or this attempt) keeps the mapping at least as
-        // long. A read-only mapping is attached read-only, so nothing is stored.
-        let region = unsafe { Region::new(self.pm.address(), self.pm.length(), (self.memory)()) };
-        flushing_where_needed(region, self.pm, self.options)
+    fn region(&self, memory: &ImageMemory) -> Region<M> {
+        memory.region((self.memory)(), self.options.always_flush)
+    }
+
+    /// The image's file, for recovery and working copies.
+    fn base(&self) -> Base<'_> {
+        Base { file: self.file, path: self.path, runtime_parent: &self.options.dram_directory }
+    }
+
+    /// Makes a working copy, and builds the DRAM region for it.
+    fn attach_working_copy(&self, place: DramBacking, journal: RecoveredJournal) -> Result<Image<M>, ImageError> {
+        let base = self.base();
+        let Some(runtime) = place.runtime() else { return self.attach_first(place, ImageMemory::in_place(self.pm)) };
+        let image_bytes = journal.head.image_bytes;
+        let made = base.make_working_copy(runtime, journal).inspect_err(|_| runtime.remove());
+        let (mapping, commits) = made?;
+        let memory = ImageMemory { image_bytes, mapping, commits: Some(commits) };
+        let name = runtime.name();
+        let image = self.attach_first(place, memory)?;
+        commits.set_ready();
+        name_runtime_directory(image.fs(), name);
+        base.name_runtime_directory(name)?;
+        Ok(image)
     }
 
     fn attach_options(&self) -> Result<AttachOptions, ImageError> {
@@ -481,34 +679,39 @@ impl<M: Memory> Attempt<'_, M> {
     }
 
     /// Builds the DRAM region.
-    fn attach_first(&self, place: DramBacking) -> Result<Image<M>, ImageError> {
-        let built = self.build_in(&place);
+    fn attach_first(&self, place: DramBacking, memory: ImageMemory) -> Result<Image<M>, ImageError> {
+        let built = self.build_in(&place, &memory);
         if built.is_err()
-            && let DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) = &place
+            && let Some(runtime) = place.runtime()
         {
             runtime.remove();
         }
         let (fs, dram, report) = built?;
-        Ok(self.image(fs, dram, place, Some(report)))
+        Ok(self.image(fs, memory, dram, place, Some(report)))
     }
 
-    fn build_in(&self, place: &DramBacking) -> Result<(Fs<M>, Arc<Mapping>, RecoveryReport), ImageError> {
+    fn build_in(
+        &self,
+        place: &DramBacking,
+        memory: &ImageMemory,
+    ) -> Result<(Fs<M>, Arc<Mapping>, RecoveryReport), ImageError> {
         let options = self.attach_options()?;
-        let layout = Fs::<M>::dram_layout(&self.pm_region(), &options).map_err(|error| self.engine_error(error))?;
+        let region = || self.region(memory);
+        let layout = Fs::<M>::dram_layout(&region(), &options).map_err(|error| self.engine_error(error))?;
         let dram = Arc::new(match place {
             // The maps lie before the cachelets, and recovery fills them at once.
             DramBacking::NamedFile(runtime) => {
                 runtime.create_region(self.file, self.path, layout.length, layout.cachelets)?
             }
             DramBacking::Inheritable(_) => runtime::create_unnamed_region(layout.length)?,
-            DramBacking::Private | DramBacking::HandedOff(_) => Mapping::anonymous(layout.length)?,
+            DramBacking::Private(_) | DramBacking::HandedOff(_) => Mapping::anonymous(layout.length)?,
         });
         let runtime = match place {
             DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime),
-            DramBacking::Private | DramBacking::HandedOff(_) => None,
+            DramBacking::Private(_) | DramBacking::HandedOff(_) => None,
         };
         let liveness = runtime.map_or(Liveness::alone(), |runtime| Liveness::shared(runtime.meeting().as_raw_fd()));
-        let (fs, report) = self.build(&dram, liveness, &options).map_err(|error| self.engine_error(error))?;
+        let (fs, report) = self.build(region(), &dram, liveness, &options).map_err(|error| self.engine_error(error))?;
         if let Some(runtime) = runtime {
             fs.set_directory_secret(runtime.secret()).map_err(|error| self.engine_error(error))?;
         }
@@ -520,11 +723,12 @@ impl<M: Memory> Attempt<'_, M> {
 
     fn build(
         &self,
+        region: Region<M>,
         dram: &Arc<Mapping>,
         liveness: Liveness,
         options: &AttachOptions,
     ) -> engine::Result<(Fs<M>, RecoveryReport)> {
-        let recovery = Fs::attach_first(self.pm_region(), dram_region(dram), &PLATFORM, liveness, options)?;
+        let recovery = Fs::attach_first(region, dram_region(dram), &PLATFORM, liveness, options)?;
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
         let threads = if self.options.recovery_threads == 0 { processors } else { self.options.recovery_threads };
         recover(&recovery, threads)?;
@@ -536,12 +740,16 @@ impl<M: Memory> Attempt<'_, M> {
         let dram = Arc::new(found.open_region(self.file, self.path)?);
         let options = self.attach_options()?;
         let shared_path = found.path();
+        let memory = match found.open_working(self.file, self.path)? {
+            Some(working) => self.working_memory(Arc::new(working), &options.image, &shared_path)?,
+            None => ImageMemory::in_place(self.pm),
+        };
         let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
         let other_version = "it was made by another version of this program, or is not ready";
         let secret = engine::directory_secret(&dram_region(&dram)).map_err(|_| refused(other_version))?;
         let runtime = found.enter(secret, self.path)?;
         let liveness = Liveness::shared(runtime.meeting().as_raw_fd());
-        let fs = Fs::attach_shared(self.pm_region(), dram_region(&dram), &PLATFORM, liveness, &options);
+        let fs = Fs::attach_shared(self.region(&memory), dram_region(&dram), &PLATFORM, liveness, &options);
         let fs = fs.map_err(|error| match error {
             Error::Busy | Error::Invalid | Error::ReadOnly => refused(other_version),
             Error::OtherImage => refused(
@@ -549,19 +757,59 @@ impl<M: Memory> Attempt<'_, M> {
             ),
             other => self.engine_error(other),
         })?;
-        Ok(self.image(fs, dram, DramBacking::NamedFile(runtime), None))
+        Ok(self.image(fs, memory, dram, DramBacking::NamedFile(runtime), None))
     }
 
-    fn image(&self, fs: Fs<M>, dram: Arc<Mapping>, place: DramBacking, report: Option<RecoveryReport>) -> Image<M> {
+    /// The working copy that another process made.
+    fn working_memory(
+        &self,
+        mapping: Arc<Mapping>,
+        identity: &ImageIdentity,
+        shared_path: &Path,
+    ) -> Result<ImageMemory, ImageError> {
+        let head = working::Head::read(self.file).map_err(|source| lock_error(self.path, source))?;
+        let image_bytes = head.map_or(0, |head| head.image_bytes);
+        let memory = working_memory(mapping, image_bytes, self.file)
+            .filter(|memory| memory.commits.is_some_and(|commits| commits.is_ready_for(identity)));
+        memory.ok_or_else(|| {
+            cannot_share(
+                self.path,
+                shared_path,
+                "its working copy belongs to another image, or is not ready".to_owned(),
+            )
+        })
+    }
+
+    fn image(
+        &self,
+        fs: Fs<M>,
+        memory: ImageMemory,
+        dram: Arc<Mapping>,
+        place: DramBacking,
+        report: Option<RecoveryReport>,
+    ) -> Image<M> {
         Image {
-            fs: Some(fs),
-            pm: Arc::clone(self.pm),
+            service: None,
+            fs: Some(Arc::new(fs)),
+            memory,
             dram,
             backing_of_dram: place,
+            file: Arc::clone(self.file),
+            backing: self.pm.backing(),
             path: self.path.to_owned(),
             report,
         }
     }
+}
+
+/// A working copy with its commits; `None`: the file has another length.
+fn working_memory(mapping: Arc<Mapping>, image_bytes: u64, file: &File) -> Option<ImageMemory> {
+    if mapping.length() != crate::commits::working_bytes(image_bytes) {
+        return None;
+    }
+    let tracking = working::tracking_of(&mapping, image_bytes);
+    let commits = Commits::new(ImageFile::new(file.as_raw_fd()), tracking);
+    Some(ImageMemory { mapping, image_bytes, commits: Some(commits) })
 }
 
 fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {

@@ -4,6 +4,9 @@
 //!  /dev/shm/directfs-0123456789abcdef/        random name, stored in the superblock while the
 //!    |                                        image is in use. Mode 0711: cannot be listed
 //!    +-- region                               the DRAM region, for users with write access
+//!    +-- working                              the working copy of an image on a disk (`working`),
+//!    |                                        for the same users
+//!    +-- image                                a symbolic link to "DEVICE:INODE:PATH" of that image
 //!    +-- 00112233445566778899aabbccddeeff/    the meeting directory: random name, stored in the
 //!          |                                  region. Mode 0777
 //!          |   (itself)                       carries the liveness locks (`crate::host`)
@@ -18,7 +21,8 @@
 //! - Every open by name is relative to a descriptor and follows no links. The owner is checked on
 //!   the new descriptor.
 //! - A meeting directory is a leftover if no process holds a liveness lock in it or has locked it
-//!   (flock) to create or enter it. Its owner's next attach removes it with the runtime directory.
+//!   (flock) to create or enter it. Its owner's next attach removes it with the runtime directory,
+//!   unless it holds a working copy that its image still names.
 
 use super::ImageError;
 use crate::host::{PLATFORM, is_any_liveness_held, reopen_directory};
@@ -31,12 +35,15 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Free bytes required beyond the areas that recovery fills at once.
 const ROOM_BYTES: u64 = 16 << 20;
 const PREFIX: &str = "directfs-";
 const REGION: &str = "region";
+const WORKING: &str = "working";
+const IMAGE: &str = "image";
 /// Names of kernel objects in the meeting directory begin with one of these.
 const OBJECTS: [&str; 4] = ["fifo-", "socket-", "new-", "void-"];
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -137,24 +144,60 @@ impl RuntimeDirectory {
         length: u64,
         filled: u64,
     ) -> Result<Mapping, ImageError> {
-        let region = self.path().join(REGION);
-        if let Ok(space) = rustix::fs::fstatvfs(&self.directory) {
-            let available = space.f_bavail * space.f_frsize;
-            let needed = filled + ROOM_BYTES;
-            if available < needed {
-                return Err(ImageError::NoDram { path: self.parent.clone(), available, needed });
-            }
+        self.check_room(filled + ROOM_BYTES)?;
+        self.create_shared(REGION, image, path, length)
+    }
+
+    /// Creates the file of a working copy. `filled` bytes of it are used at once.
+    pub(super) fn create_working(
+        &self,
+        image: &File,
+        path: &Path,
+        length: u64,
+        filled: u64,
+    ) -> Result<Mapping, ImageError> {
+        if let Some((available, needed)) = self.lacking(filled + ROOM_BYTES) {
+            return Err(ImageError::NoWorkingCopy {
+                path: path.to_owned(),
+                directory: self.parent.clone(),
+                available,
+                needed,
+            });
         }
         let owner = stat(image, path)?;
-        let failed = |source: io::Error| ImageError::NoShared { path: region.clone(), source };
+        let shown = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let shown = [format!("{}:{}:", owner.st_dev, owner.st_ino).as_bytes(), shown.as_os_str().as_bytes()].concat();
+        // Without it the directory is a leftover sooner; nothing else depends on it.
+        let _ = rustix::fs::symlinkat(OsStr::from_bytes(&shown), &self.directory, IMAGE);
+        self.create_shared(WORKING, image, path, length)
+    }
+
+    fn check_room(&self, needed: u64) -> Result<(), ImageError> {
+        match self.lacking(needed) {
+            Some((available, needed)) => Err(ImageError::NoDram { path: self.parent.clone(), available, needed }),
+            None => Ok(()),
+        }
+    }
+
+    /// Free bytes and needed bytes, if the first are fewer.
+    fn lacking(&self, needed: u64) -> Option<(u64, u64)> {
+        let space = rustix::fs::fstatvfs(&self.directory).ok()?;
+        let available = space.f_bavail * space.f_frsize;
+        (available < needed).then_some((available, needed))
+    }
+
+    fn create_shared(&self, name: &str, image: &File, path: &Path, length: u64) -> Result<Mapping, ImageError> {
+        let shown = self.path().join(name);
+        let owner = stat(image, path)?;
+        let failed = |source: io::Error| ImageError::NoShared { path: shown.clone(), source };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.directory, REGION, flags, Mode::RUSR | Mode::WUSR);
+        let file = rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);
         file.set_len(length).map_err(failed)?;
         // The group shows other members of the image's group that one of them created it.
         let _ = rustix::fs::fchown(&self.directory, None, Some(Gid::from_raw(owner.st_gid)));
         adopt_owner(&file, &owner);
-        Ok(Mapping::from_file(file, &region, Access::ReadWrite)?)
+        Ok(Mapping::from_file(file, &shown, Access::ReadWrite)?)
     }
 
     /// Removes the directory with its content, when the image is no longer in use.
@@ -188,6 +231,26 @@ impl Found {
         Ok(Found { parent: parent.to_owned(), name, directory })
     }
 
+    /// Finds the directory that the superblock of an image names that is not in use. `None`: there
+    /// is none that a user of the image made.
+    pub(super) fn find_left(parent: &Path, name: u64, image: &File, path: &Path) -> Result<Option<Found>, ImageError> {
+        let outer = parent.join(outer_name(name));
+        match rustix::fs::lstat(&outer) {
+            Ok(made) if is_trusted(&made, &stat(image, path)?) => Found::find(parent, name, image, path).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Removes a directory whose content no process needs.
+    pub(super) fn remove(&self) {
+        let Ok(above) = rustix::fs::open(&self.parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()) else {
+            return;
+        };
+        // Found without permission to list it.
+        let Ok(directory) = open_directory(&above, &outer_name(self.name)) else { return };
+        remove_if_unused(&above, &outer_name(self.name), &directory, true);
+    }
+
     pub(super) fn path(&self) -> PathBuf {
         self.parent.join(outer_name(self.name))
     }
@@ -195,15 +258,29 @@ impl Found {
     /// Opens the region that another process created.
     pub(super) fn open_region(&self, image: &File, path: &Path) -> Result<Mapping, ImageError> {
         let region = self.path().join(REGION);
+        let opened = self.open_shared(REGION, image, path)?;
+        opened.ok_or_else(|| cannot_share(path, &region, io::Error::from(Errno::NOENT).to_string()))
+    }
+
+    /// Opens the working copy; `None`: the processes of the image work on its file.
+    pub(super) fn open_working(&self, image: &File, path: &Path) -> Result<Option<Mapping>, ImageError> {
+        self.open_shared(WORKING, image, path)
+    }
+
+    fn open_shared(&self, name: &str, image: &File, path: &Path) -> Result<Option<Mapping>, ImageError> {
+        let region = self.path().join(name);
         let failed = |reason: String| cannot_share(path, &region, reason);
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = rustix::fs::openat(&self.directory, REGION, flags, Mode::empty());
+        let file = match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            file => file,
+        };
         let file = File::from(file.map_err(|errno| failed(io::Error::from(errno).to_string()))?);
         let made = stat(&file, &region)?;
         if !is_trusted(&made, &stat(image, path)?) || FileType::from_raw_mode(made.st_mode) != FileType::RegularFile {
             return Err(failed(format!("user {} created it, without permission to write the image", made.st_uid)));
         }
-        Ok(Mapping::from_file(file, &region, Access::ReadWrite)?)
+        Ok(Some(Mapping::from_file(file, &region, Access::ReadWrite)?))
     }
 
     /// Enters the meeting directory, whose name is stored in the region.
@@ -295,12 +372,16 @@ fn remove_leftovers(above: &OwnedFd) {
         }
         let Ok(directory) = open_directory(above, &name) else { continue };
         if rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == own) {
-            remove_if_unused(above, &name, &directory);
+            remove_if_unused(above, &name, &directory, false);
         }
     }
 }
 
-fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd) {
+/// `is_saved`: what a working copy in it holds is on the disk.
+fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd, is_saved: bool) {
+    if !is_saved && is_named_by_image(directory, name) {
+        return;
+    }
     for meeting_name in names_in(directory).filter(|name| is_hexadecimal(name, 32)) {
         let Ok(meeting) = open_directory(directory, &meeting_name) else { return };
         let is_locked = rustix::fs::flock(&meeting, FlockOperation::NonBlockingLockExclusive).is_err();
@@ -310,7 +391,7 @@ fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd) {
         empty(directory, &meeting, &meeting_name);
     }
     // A directory that was created and never filled has no meeting directory.
-    let _ = rustix::fs::unlinkat(directory, REGION, AtFlags::empty());
+    remove_files(directory);
     let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
 }
 
@@ -321,7 +402,36 @@ fn empty(directory: &OwnedFd, meeting: &OwnedFd, name: &str) {
         let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::REMOVEDIR);
     }
     let _ = rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR);
-    let _ = rustix::fs::unlinkat(directory, REGION, AtFlags::empty());
+    remove_files(directory);
+}
+
+fn remove_files(directory: &OwnedFd) {
+    for name in [REGION, WORKING, IMAGE] {
+        let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+    }
+}
+
+/// Whether a runtime directory holds the newest state of an image: a working copy that the image
+/// names, as far as that can be known. An image that is not where it was may have been moved; if
+/// its directory is gone as well, it was removed.
+fn is_named_by_image(directory: &OwnedFd, name: &str) -> bool {
+    if rustix::fs::statat(directory, WORKING, AtFlags::SYMLINK_NOFOLLOW).is_err() {
+        return false;
+    }
+    let Ok(link) = rustix::fs::readlinkat(directory, IMAGE, Vec::new()) else { return false };
+    let mut parts = link.as_bytes().splitn(3, |&byte| byte == b':');
+    let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
+    let (Some(device), Some(inode)) = (number(), number()) else { return false };
+    let path = Path::new(OsStr::from_bytes(parts.next().unwrap_or_default()));
+    // Nonblocking: another object may be there by now.
+    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    match opened.and_then(|file| Ok((super::working::Head::read(&file)?, rustix::fs::fstat(&file)?))) {
+        Ok((head, stat)) if (stat.st_dev, stat.st_ino) == (device, inode) => {
+            head.is_some_and(|head| outer_name(head.runtime_directory) == name)
+        }
+        Ok(_) => true,
+        Err(_) => path.parent().is_some_and(Path::is_dir),
+    }
 }
 
 fn names_in(directory: &OwnedFd) -> impl Iterator<Item = String> + use<> {

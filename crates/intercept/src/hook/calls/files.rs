@@ -294,7 +294,8 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Verdict> {
     };
     let verdict = write_vector(call, offset, append)?;
     if flags & (flag::DSYNC | flag::SYNC) != 0 && verdict.next == Next::Done && verdict.result > 0 {
-        environment::sync_image()?;
+        let session = call.begin()?.session;
+        environment::sync_image(session.caller.thread)?;
     }
     Ok(verdict)
 }
@@ -321,18 +322,18 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn fsync(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |caller, file| {
         caller.thread.sync(file.node())?;
-        environment::sync_image()
+        environment::sync_image(caller.thread)
     })
 }
 
 /// sync_file_range(fd, offset, length, flags).
 pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     let (offset, length, flags) = (call.frame.rsi as i64, call.frame.rdx as i64, call.frame.r10);
-    with_open_file(call, |_, _| {
+    with_open_file(call, |caller, _| {
         if offset < 0 || length < 0 || offset.checked_add(length).is_none() || flags & !7 != 0 {
             return Err(Errno::EINVAL);
         }
-        environment::sync_image()
+        environment::sync_image(caller.thread)
     })
 }
 
@@ -340,7 +341,7 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn syncfs(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |caller, _| {
         caller.thread.sync_all()?;
-        environment::sync_image()
+        environment::sync_image(caller.thread)
     })
 }
 
@@ -349,7 +350,7 @@ pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
     let session = call.begin()?.session;
     // The call cannot report a failure.
     let _ = session.caller.thread.sync_all();
-    let _ = environment::sync_image();
+    let _ = environment::sync_image(session.caller.thread);
     Ok(NATIVE)
 }
 

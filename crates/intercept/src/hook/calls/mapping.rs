@@ -231,7 +231,7 @@ fn fill(
         return Err(error);
     }
     if mapped < request.length {
-        let behind = handoff.image_bytes.next_multiple_of(PAGE_BYTES);
+        let behind = handoff.mapped_bytes().next_multiple_of(PAGE_BYTES);
         map(start + mapped, request.length - mapped, request.protection, kind | MAP_FIXED, handoff.image, behind)?;
     }
     Ok(())
@@ -355,7 +355,7 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
     let durable = flags & libc::MS_SYNC != 0;
     let session = call.begin()?.session;
     if session.process.sync_mappings(session.caller.thread, address, length, durable)? && durable {
-        environment::sync_image()?;
+        environment::sync_image(session.caller.thread)?;
     }
     Ok(verdict)
 }

@@ -130,7 +130,7 @@ extern "C" fn retire(index: &mut u32) -> bool {
     unsafe { stack::context() }.leave();
     // SAFETY: nothing of the file system is used here any more.
     unsafe {
-        sys::unmap(server.image_base as *mut u8, handoff.image_bytes as usize);
+        sys::unmap(server.image_base as *mut u8, handoff.mapped_bytes() as usize);
         sys::unmap(server.region_base as *mut u8, handoff.region_bytes as usize);
     }
     true

@@ -11,6 +11,7 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8};
+use posix::commits::{Commits, ImageFile};
 use posix::{Errno, Result};
 
 /// The loader's list of libraries.
@@ -222,7 +223,7 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
     }
     // SAFETY: only the constructor runs (the module's invariant).
     unsafe { *HANDOFF.0.get() = Some(handoff) };
-    descriptors().into_iter().for_each(descriptors::protect);
+    descriptors().for_each(descriptors::protect);
     Some(handoff)
 }
 
@@ -233,8 +234,10 @@ pub fn handoff() -> Option<HandoffRecord> {
 }
 
 /// The descriptors that are hidden from the program.
-pub fn descriptors() -> [i32; 4] {
-    handoff().map_or([-1; 4], |handoff| [handoff.image, handoff.region, handoff.placeholder, handoff.meeting])
+pub fn descriptors() -> impl Iterator<Item = i32> {
+    let all =
+        handoff().map(|handoff| [handoff.image, handoff.region, handoff.placeholder, handoff.meeting, handoff.journal]);
+    all.into_iter().flatten().filter(|&fd| fd != 0)
 }
 
 /// Frees a number that the program takes for itself: the hidden descriptor moves away.
@@ -254,7 +257,8 @@ fn move_it(fd: i32) -> Result<()> {
     // SAFETY: creates a descriptor, and changes nothing else.
     let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
     let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
-    for place in [&mut handoff.image, &mut handoff.region, &mut handoff.placeholder, &mut handoff.meeting] {
+    let HandoffRecord { image, region, placeholder, meeting, journal, .. } = &mut handoff;
+    for place in [image, region, placeholder, meeting, journal] {
         if *place == fd {
             *place = new;
         }
@@ -278,8 +282,12 @@ fn move_it(fd: i32) -> Result<()> {
     Ok(())
 }
 
-/// Writes the image to its disk, if it lies on one.
-pub fn sync_image() -> Result<i64> {
+/// Returns when what was done before is on the image's disk, if it lies on one.
+pub fn sync_image(thread: &engine::Thread<'_>) -> Result<i64> {
+    let journaled = handoff().filter(|handoff| handoff.journal != 0);
+    if let (Some(handoff), Some(tracking)) = (journaled, thread.fs().pm().tracking()) {
+        return Commits::new(ImageFile::new(handoff.journal), *tracking).commit(thread).map(|()| 0);
+    }
     if ON_DISK.load(Relaxed) == NOT_ON_DISK {
         return Ok(0);
     }

@@ -1,0 +1,434 @@
+//! Commits of an image that lies on a disk: what fsync and its kin wait for.
+//!
+//! ```text
+//!  working copy (a file in memory, mapped by all processes)   image's file, on the disk
+//!  +----------------------+---------------------------+       +---------+--------------------+
+//!  | image: latest state  | tracking area: marks, the | ----> | image   | journal (`journal`)|
+//!  |                      | flag, state of the journal|       |         |                    |
+//!  +----------------------+---------------------------+       +---------+--------------------+
+//! ```
+//!
+//! Any thread of any process commits: the one that needs it. It holds the lock of commits
+//! ([`engine::CommitGuard`]) meanwhile, and one commit serves all threads that wait for it. A
+//! *service* commits at intervals and does the work that no call should wait for: see
+//! `image::service`.
+//!
+//! Invariants
+//! - A call that needs a commit is served only by one that began after the call.
+//! - The state of the journal is stored in two copies with a word that selects one. So a process
+//!   that dies while it stores leaves the old state.
+
+use crate::errno::{Errno, Result};
+use crate::host::PLATFORM;
+use core::num::NonZero;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use engine::{ImageIdentity, Platform, Thread};
+use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
+use pmem::{BLOCK_BYTES, Memory, Region, Sleeping, Tracking, TrackingHeader};
+use rustix::fd::BorrowedFd;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Resource;
+
+/// The selector of the journal's state, and its two copies.
+const SELECTOR: usize = 0;
+const COPIES: [usize; 2] = [1, 1 + State::WORDS];
+/// Bytes of the log.
+const LOG_BYTES: usize = 15;
+/// Commits begun so far.
+const STARTED: usize = 16;
+/// Number of the last one that is on the disk.
+const FINISHED: usize = 17;
+/// Number of the last one that failed.
+const FAILED: usize = 18;
+/// The error of that one.
+const ERROR: usize = 19;
+/// When the last commit on the disk began: ns since 1970.
+const COMMITTED_NS: usize = 20;
+/// Process number of the service; zero: none.
+const SERVICE: usize = 21;
+/// [`READY`] once the working copy holds the whole image.
+const READINESS: usize = 22;
+/// The image file: device, inode, boot.
+const IDENTITY: usize = 23;
+/// The image's UUID.
+const UUID: usize = 26;
+
+/// `DFSWORK1` as a little-endian word.
+const READY: u64 = u64::from_le_bytes(*b"DFSWORK1");
+/// A number of bytes that no log has: a state that says more is not trusted.
+const LOG_BYTES_MAX: u64 = 1 << 48;
+/// Requests to the service, in the word that it sleeps on.
+pub(crate) const WANTS_COMMIT: u32 = 1;
+pub(crate) const WANTS_CHECKPOINT: u32 = 2;
+/// The longest sleep of a call that waits for the service.
+const SLEEP_MS: u32 = 2;
+
+/// How threads sleep at the flag of a cut.
+pub static SLEEPING: Sleeping = Sleeping {
+    wait: |word, expected, timeout_ms| PLATFORM.wait(word, expected, timeout_ms),
+    wake: |word| PLATFORM.wake(word),
+};
+
+/// The file of an image, with its journal, by a descriptor that stays open.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageFile {
+    fd: i32,
+}
+
+impl ImageFile {
+    /// The file behind a descriptor. It stays open for as long as the value is used.
+    pub const fn new(fd: i32) -> ImageFile {
+        ImageFile { fd }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the creator keeps it open.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+}
+
+fn disk_error(errno: rustix::io::Errno) -> DiskError {
+    DiskError(errno.raw_os_error())
+}
+
+impl Disk for ImageFile {
+    fn read(&self, offset: u64, into: &mut [u8]) -> core::result::Result<usize, DiskError> {
+        let mut done = 0;
+        while done < into.len() {
+            match rustix::io::pread(self.fd(), &mut into[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(disk_error(errno)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> core::result::Result<(), DiskError> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pwrite(self.fd(), &bytes[done..], offset + done as u64) {
+                Ok(0) => return Err(DiskError(libc::EIO)),
+                Ok(count) => done += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(disk_error(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> core::result::Result<(), DiskError> {
+        rustix::fs::fdatasync(self.fd()).map_err(disk_error)
+    }
+
+    fn shorten(&self, length: u64) {
+        let _ = rustix::fs::ftruncate(self.fd(), length);
+    }
+}
+
+/// The errno of a failed commit.
+pub(crate) fn errno_of(error: JournalError) -> Errno {
+    match error {
+        JournalError::Disk(DiskError(errno)) => Errno(errno),
+        JournalError::Starved => Errno::EAGAIN,
+        _ => Errno::EIO,
+    }
+}
+
+/// Memory for chunks, for one commit or checkpoint. Pages that are not used cost nothing.
+pub(crate) struct ChunkBuffer(NonNull<u8>);
+
+impl ChunkBuffer {
+    pub(crate) fn new() -> Result<ChunkBuffer> {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let address = unsafe {
+            rustix::mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                CHUNK_BYTES_MAX,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        NonNull::new(address.map_err(|_| Errno::ENOMEM)?.cast()).map(ChunkBuffer).ok_or(Errno::ENOMEM)
+    }
+
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the whole mapping, which only this value uses.
+        unsafe { core::slice::from_raw_parts_mut(self.0.as_ptr(), CHUNK_BYTES_MAX) }
+    }
+}
+
+impl Drop for ChunkBuffer {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, and no longer used.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), CHUNK_BYTES_MAX) };
+    }
+}
+
+/// What is on the disk, and what is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitStatus {
+    /// Bytes of lines that changed since the last commit.
+    pub changed_bytes: u64,
+    /// Bytes of the journal's log in use.
+    pub used_bytes: u64,
+    /// Bytes of the log.
+    pub log_bytes: u64,
+    /// Commits that are on the disk, since the image was opened.
+    pub commits: u64,
+    /// When the last of them began, ns since 1970; zero: none yet.
+    pub committed_ns: u64,
+    /// The error of the last commit, if it failed.
+    pub error: Option<Errno>,
+}
+
+/// The commits of an image, as one process makes them.
+#[derive(Debug, Clone, Copy)]
+pub struct Commits {
+    file: ImageFile,
+    tracking: Tracking,
+}
+
+impl StateStore for Commits {
+    fn load(&self) -> State {
+        let words = self.words();
+        let copy = COPIES[usize::from(words[SELECTOR].load(Acquire) == 2)];
+        let state = State::from_words(&core::array::from_fn(|index| words[copy + index].load(Relaxed)));
+        State { used_bytes: state.used_bytes.min(LOG_BYTES_MAX), ..state }
+    }
+
+    fn store(&self, state: &State) {
+        let words = self.words();
+        let next = if words[SELECTOR].load(Relaxed) == 1 { 2 } else { 1 };
+        for (index, value) in state.words().into_iter().enumerate() {
+            words[COPIES[next - 1] + index].store(value, Relaxed);
+        }
+        words[SELECTOR].store(next as u64, Release);
+    }
+}
+
+impl Commits {
+    /// The commits of an image whose journal another process has opened.
+    pub const fn new(file: ImageFile, tracking: Tracking) -> Commits {
+        Commits { file, tracking }
+    }
+
+    fn header(&self) -> &TrackingHeader {
+        self.tracking.header()
+    }
+
+    fn words(&self) -> &[AtomicU64; 32] {
+        &self.header().words
+    }
+
+    /// Records an opened journal, and the image that the working copy belongs to.
+    pub fn begin(&self, journal: &Journal<ImageFile>, state: &State, uuid: [u8; 16], image: &ImageIdentity) {
+        let words = self.words();
+        self.store(state);
+        words[LOG_BYTES].store(journal.log_bytes(), Relaxed);
+        for (index, value) in [image.device, image.inode, image.boot].into_iter().enumerate() {
+            words[IDENTITY + index].store(value, Relaxed);
+        }
+        for (index, half) in uuid.as_chunks::<8>().0.iter().enumerate() {
+            words[UUID + index].store(u64::from_le_bytes(*half), Relaxed);
+        }
+    }
+
+    /// Declares the working copy whole: from now on it counts, and not the image on the disk.
+    pub fn set_ready(&self) {
+        self.words()[READINESS].store(READY, Release);
+    }
+
+    /// Whether the working copy is whole and belongs to an image file.
+    pub fn is_ready_for(&self, image: &ImageIdentity) -> bool {
+        let words = self.words();
+        let [device, inode, boot] = core::array::from_fn(|index| words[IDENTITY + index].load(Relaxed));
+        words[READINESS].load(Acquire) == READY && ImageIdentity { device, inode, boot } == *image
+    }
+
+    /// The region of the working copy, whose flushed lines are marked for commits. Its lines need
+    /// no flushes: they are in memory.
+    pub fn tracked<M: Memory>(&self, region: Region<M>) -> Region<M> {
+        debug_assert_eq!(region.length(), self.tracking.region_bytes());
+        match region.without_flushes().tracked(self.tracking) {
+            Ok(region) => region,
+            Err(_) => unreachable!("the tracking area is computed from the same length"),
+        }
+    }
+
+    fn journal(&self) -> Journal<ImageFile> {
+        let words = self.words();
+        let mut uuid = [0; 16];
+        for (index, half) in uuid.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *half = words[UUID + index].load(Relaxed).to_le_bytes();
+        }
+        let log_bytes = words[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
+        Journal::opened(self.file, uuid, self.tracking.region_bytes(), log_bytes)
+    }
+
+    /// Returns when all that was flushed before the call is on the disk.
+    pub fn commit<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+        if is_file_size_limited() {
+            return self.commit_by_service(thread, self.words()[STARTED].load(SeqCst) + 1);
+        }
+        self.commit_here(thread)
+    }
+
+    /// As [`Commits::commit`], by this process in any case.
+    pub(crate) fn commit_here<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+        let words = self.words();
+        let needed = words[STARTED].load(SeqCst) + 1;
+        let _held = thread.lock_commits()?;
+        if words[FINISHED].load(Acquire) >= needed {
+            return Ok(());
+        }
+        self.commit_now(thread.fs().pm())?;
+        if self.is_log_half_full() {
+            self.ask_service(WANTS_CHECKPOINT);
+            if self.load().used_bytes > words[LOG_BYTES].load(Relaxed) {
+                return self.checkpoint_now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits; the caller excludes all others.
+    pub(crate) fn commit_now<M: Memory>(&self, region: &Region<M>) -> Result<()> {
+        let words = self.words();
+        let number = words[STARTED].fetch_add(1, SeqCst) + 1;
+        let began_ns = PLATFORM.now_ns();
+        let committed = self.check_whole().and_then(|()| {
+            let mut buffer = ChunkBuffer::new()?;
+            self.journal().commit(self, region, buffer.bytes()).map_err(errno_of)
+        });
+        match committed {
+            Ok(_) => {
+                words[COMMITTED_NS].store(began_ns as u64, Relaxed);
+                words[FINISHED].store(number, Release);
+            }
+            Err(errno) => {
+                words[ERROR].store(errno.0 as u64, Relaxed);
+                words[FAILED].store(number, Release);
+            }
+        }
+        committed.map(drop)
+    }
+
+    /// A file that lost its end holds no image any more: nothing is reported as safe in it.
+    fn check_whole(&self) -> Result<()> {
+        let status = rustix::fs::fstat(self.file.fd()).map_err(|errno| Errno(errno.raw_os_error()))?;
+        if (status.st_size as u64) < self.tracking.region_bytes() { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// Writes the commits of the log to their places in the image.
+    pub fn checkpoint<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+        let _held = thread.lock_commits()?;
+        self.checkpoint_now()
+    }
+
+    /// The same; the caller excludes all others.
+    pub(crate) fn checkpoint_now(&self) -> Result<()> {
+        let mut buffer = ChunkBuffer::new()?;
+        self.journal().checkpoint(self, buffer.bytes()).map_err(errno_of)
+    }
+
+    /// Whether a checkpoint is due.
+    pub(crate) fn is_log_half_full(&self) -> bool {
+        self.load().used_bytes > self.words()[LOG_BYTES].load(Relaxed) / 2
+    }
+
+    /// A process whose files may not grow cannot write the journal: the kernel would kill it.
+    fn commit_by_service<M: Memory>(&self, thread: &Thread<'_, M>, needed: u64) -> Result<()> {
+        let words = self.words();
+        let number_before = words[FAILED].load(Acquire);
+        loop {
+            let service = words[SERVICE].load(Acquire) as u32;
+            if !NonZero::new(service).is_some_and(|number| thread.fs().is_process_alive(number.get())) {
+                return Err(Errno::EFBIG);
+            }
+            self.ask_service(WANTS_COMMIT);
+            let wanted = &self.header().service;
+            PLATFORM.wait(wanted, wanted.load(Relaxed), SLEEP_MS);
+            if words[FINISHED].load(Acquire) >= needed {
+                return Ok(());
+            }
+            if words[FAILED].load(Acquire) > number_before.max(needed - 1) {
+                return Err(Errno(words[ERROR].load(Relaxed) as i32));
+            }
+        }
+    }
+
+    fn ask_service(&self, what: u32) {
+        let wanted = &self.header().service;
+        if wanted.fetch_or(what, AcqRel) & what == 0 {
+            PLATFORM.wake(wanted);
+        }
+    }
+
+    /// For the service: sleeps until something is wanted, or the time has passed. Returns what is.
+    pub(crate) fn wait_for_requests(&self, timeout_ms: u32) -> u32 {
+        let wanted = &self.header().service;
+        PLATFORM.wait(wanted, 0, timeout_ms);
+        wanted.swap(0, AcqRel)
+    }
+
+    /// For the service: wakes it.
+    pub(crate) fn wake_service(&self) {
+        PLATFORM.wake(&self.header().service);
+    }
+
+    /// Makes the process with that number the service, if there is none that lives.
+    pub(crate) fn take_service<M: Memory>(&self, thread: &Thread<'_, M>, number: u32) {
+        let service = &self.words()[SERVICE];
+        let before = service.load(Acquire);
+        if before == 0 || !thread.fs().is_process_alive(before as u32) {
+            let _ = service.compare_exchange(before, number.into(), AcqRel, Relaxed);
+        }
+    }
+
+    /// Ends the service of the process with that number.
+    pub(crate) fn end_service(&self, number: u32) {
+        let _ = self.words()[SERVICE].compare_exchange(number.into(), 0, AcqRel, Relaxed);
+    }
+
+    /// Whether anything changed since the last commit.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.tracking.marked_bytes() > 0
+    }
+
+    /// When the last commit began, ns since 1970.
+    pub(crate) fn committed_ns(&self) -> i64 {
+        self.words()[COMMITTED_NS].load(Relaxed) as i64
+    }
+
+    /// What is on the disk.
+    pub fn status(&self) -> CommitStatus {
+        let words = self.words();
+        let (finished, failed) = (words[FINISHED].load(Relaxed), words[FAILED].load(Relaxed));
+        CommitStatus {
+            changed_bytes: self.tracking.marked_bytes(),
+            used_bytes: self.load().used_bytes,
+            log_bytes: words[LOG_BYTES].load(Relaxed),
+            commits: finished,
+            committed_ns: words[COMMITTED_NS].load(Relaxed),
+            error: (failed > finished).then(|| Errno(words[ERROR].load(Relaxed) as i32)),
+        }
+    }
+}
+
+fn is_file_size_limited() -> bool {
+    rustix::process::getrlimit(Resource::Fsize).current.is_some()
+}
+
+/// Bytes of the file that holds a working copy, with its tracking area.
+pub const fn working_bytes(image_bytes: u64) -> u64 {
+    tracking_at(image_bytes) + Tracking::area_bytes(image_bytes)
+}
+
+/// Where the tracking area begins in that file.
+pub const fn tracking_at(image_bytes: u64) -> u64 {
+    image_bytes.next_multiple_of(BLOCK_BYTES)
+}

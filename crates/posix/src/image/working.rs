@@ -1,0 +1,423 @@
+//! Images on disks: recovery of what the disk holds, and the working copy in memory on which the
+//! processes of an image work.
+//!
+//! The working copy lies in the runtime directory. It begins as a copy of the image on the disk. If
+//! all processes end without closing the image, it stays: newer than the disk, and found through
+//! the superblock by the next process that opens the image, which commits it first.
+//!
+//! Invariants
+//! - Nothing in the image's file is believed before the journal is recovered, except for magic,
+//!   UUID and length, which never change.
+//! - A working copy counts only if it names the image file (device, inode, boot) and is whole.
+
+use super::runtime::{Found, RuntimeDirectory};
+use super::{ImageError, identity_of};
+use crate::commits::{ChunkBuffer, Commits, ImageFile, SLEEPING, errno_of, tracking_at, working_bytes};
+use engine::format::{Geometry, MAGIC, Superblock};
+use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
+use pmem::{Access, BLOCK_BYTES, BadOffset, Direct, Mapping, Memory, Region, Tracking};
+use rustix::fd::AsRawFd;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Bytes of a log: a sixteenth of the image, within these bounds.
+const LOG_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 << 20);
+/// Bytes copied at once into a working copy.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// What the beginning of an image's file says, before recovery.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    uuid: [u8; 16],
+    pub image_bytes: u64,
+    /// See [`Superblock::runtime_directory`].
+    pub runtime_directory: u64,
+}
+
+impl Head {
+    /// Reads it; `None`: not an image.
+    pub fn read(file: &File) -> io::Result<Option<Head>> {
+        let mut bytes = [0; 512];
+        let length = file.read_at(&mut bytes, 0)?;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
+        let image_bytes = word(offset_of!(Superblock, length));
+        let is_image = length == bytes.len()
+            && word(0) == MAGIC
+            && image_bytes >= Geometry::LENGTH_MIN
+            && image_bytes.is_multiple_of(BLOCK_BYTES)
+            && image_bytes <= file.metadata()?.len();
+        let uuid_at = offset_of!(Superblock, uuid);
+        Ok(is_image.then(|| Head {
+            uuid: bytes[uuid_at..uuid_at + 16].try_into().unwrap_or_default(),
+            image_bytes,
+            runtime_directory: word(offset_of!(Superblock, runtime_directory)),
+        }))
+    }
+}
+
+/// The file of an image, opened for reading and writing.
+#[derive(Clone, Copy)]
+pub(super) struct Base<'a> {
+    pub file: &'a File,
+    pub path: &'a Path,
+    /// Where runtime directories are.
+    pub runtime_parent: &'a Path,
+}
+
+/// The journal of an image, after recovery.
+pub(super) struct RecoveredJournal {
+    pub head: Head,
+    journal: Option<(Journal<ImageFile>, State)>,
+}
+
+/// Bytes of a file's beginning that are the image: the rest is its journal.
+pub(super) fn image_bytes(file: &File) -> io::Result<u64> {
+    let Some(head) = Head::read(file)? else { return Ok(u64::MAX) };
+    let journal = Journal::open(ImageFile::new(file.as_raw_fd()), head.uuid, head.image_bytes);
+    let is_absent = matches!(journal, Err(JournalError::Header(HeaderError::Absent)));
+    Ok(if is_absent { u64::MAX } else { head.image_bytes })
+}
+
+/// What was committed to an image, or done in its working copy, and is not in its place yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing.
+    Nothing,
+    /// Commits in the journal: so many.
+    Commits(u64),
+    /// A working copy in memory that its processes left when they ended.
+    WorkingCopy,
+}
+
+impl<'a> Base<'a> {
+    fn disk(&self) -> ImageFile {
+        ImageFile::new(self.file.as_raw_fd())
+    }
+
+    fn journal_error(&self, cause: JournalError) -> ImageError {
+        ImageError::Journal { path: self.path.to_owned(), cause }
+    }
+
+    fn file_error(&self, action: &'static str) -> impl FnOnce(io::Error) -> ImageError {
+        let path = self.path.to_owned();
+        move |source| ImageError::File { action, path, source }
+    }
+
+    fn open_journal(&self, head: &Head) -> Result<Option<(Journal<ImageFile>, State)>, ImageError> {
+        match Journal::open(self.disk(), head.uuid, head.image_bytes) {
+            Ok(opened) => Ok(Some(opened)),
+            Err(JournalError::Header(HeaderError::Absent)) => Ok(None),
+            Err(error) => Err(self.journal_error(error)),
+        }
+    }
+
+    /// What recovery would do. Changes nothing.
+    pub fn pending(&self) -> Result<Pending, ImageError> {
+        let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(Pending::Nothing) };
+        if self.left_working_copy(&head)?.is_some() {
+            return Ok(Pending::WorkingCopy);
+        }
+        let Some((journal, state)) = self.open_journal(&head)? else { return Ok(Pending::Nothing) };
+        let found = self.find_end(&journal, &Cell::new(state))?;
+        Ok(if found == 0 { Pending::Nothing } else { Pending::Commits(found) })
+    }
+
+    fn find_end(&self, journal: &Journal<ImageFile>, state: &Cell<State>) -> Result<u64, ImageError> {
+        let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
+        journal.find_end(state, buffer.bytes()).map(|found| found.commits).map_err(|error| self.journal_error(error))
+    }
+
+    fn no_memory(&self) -> ImageError {
+        self.file_error("allocate memory for")(Errno::NOMEM.into())
+    }
+
+    /// Puts all that was committed in its place, and what a working copy holds beyond that. The
+    /// caller excludes all other processes. `None`: not an image.
+    pub fn recover(&self) -> Result<Option<RecoveredJournal>, ImageError> {
+        let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(None) };
+        let Some((journal, state)) = self.open_journal(&head)? else {
+            return Ok(Some(RecoveredJournal { head, journal: None }));
+        };
+        let state = Cell::new(state);
+        let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
+        journal.recover(&state, buffer.bytes()).map_err(|error| self.journal_error(error))?;
+        if let Some((left, commits)) = self.left_working_copy(&head)? {
+            let region = tracked_region(left.mapping(), head.image_bytes, Direct).map_err(|_| self.no_memory())?;
+            // Its process may have died inside a commit, so only the disk tells where the log ends.
+            commits.begin(&journal, &state.get(), head.uuid, &identity_of(self.file, self.path)?);
+            let put = commits.commit_now(&region).and_then(|()| commits.checkpoint_now());
+            put.map_err(|errno| self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)))?;
+            state.set(journal::StateStore::load(&commits));
+            left.remove();
+        }
+        self.name_runtime_directory(0)?;
+        Ok(Some(RecoveredJournal { head, journal: Some((journal, state.get())) }))
+    }
+
+    /// The working copy that the processes of an image left when they ended.
+    fn left_working_copy(&self, head: &Head) -> Result<Option<(LeftCopy, Commits)>, ImageError> {
+        if head.runtime_directory == 0 {
+            return Ok(None);
+        }
+        let parent = self.runtime_parent;
+        let Some(found) = Found::find_left(parent, head.runtime_directory, self.file, self.path)? else {
+            return Ok(None);
+        };
+        let Some(mapping) = found.open_working(self.file, self.path)? else { return Ok(None) };
+        if mapping.length() != working_bytes(head.image_bytes) {
+            return Ok(None);
+        }
+        let mapping = Arc::new(mapping);
+        let tracking = tracking_of(&mapping, head.image_bytes);
+        let commits = Commits::new(self.disk(), tracking);
+        let is_whole = commits.is_ready_for(&identity_of(self.file, self.path)?);
+        Ok(is_whole.then_some((LeftCopy { found, mapping }, commits)))
+    }
+
+    /// Stores the name of the runtime directory where other processes of this machine look for it.
+    pub fn name_runtime_directory(&self, name: u64) -> Result<(), ImageError> {
+        let at = offset_of!(Superblock, runtime_directory) as u64;
+        self.file.write_all_at(&name.to_le_bytes(), at).map_err(self.file_error("write to"))
+    }
+
+    /// Makes the working copy of a recovered image in a runtime directory, and its journal if it
+    /// has none.
+    pub fn make_working_copy(
+        &self,
+        runtime: &RuntimeDirectory,
+        recovered: RecoveredJournal,
+    ) -> Result<(Arc<Mapping>, Commits), ImageError> {
+        let RecoveredJournal { head, journal } = recovered;
+        let (journal, state) = match journal {
+            Some(opened) => opened,
+            None => Journal::create(self.disk(), head.uuid, head.image_bytes, log_bytes(head.image_bytes))
+                .map_err(|error| self.journal_error(error))?,
+        };
+        let content = content_bytes(self.file, head.image_bytes).map_err(self.file_error("read"))?;
+        let tracking_bytes = Tracking::area_bytes(head.image_bytes) / 64;
+        let mapping = Arc::new(runtime.create_working(
+            self.file,
+            self.path,
+            working_bytes(head.image_bytes),
+            content + tracking_bytes,
+        )?);
+        copy_content(self.file, &mapping, head.image_bytes).map_err(self.file_error("read"))?;
+        let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
+        commits.begin(&journal, &state, head.uuid, &identity_of(self.file, self.path)?);
+        Ok((mapping, commits))
+    }
+
+    /// The newest state of an image, for reading: its working copy, or the state that recovery
+    /// would leave. The image stays as it is.
+    pub fn newest(&self) -> Result<(Arc<Mapping>, Pending), ImageError> {
+        let in_place = || -> Result<Arc<Mapping>, ImageError> {
+            let file = self.file.try_clone().map_err(self.file_error("open"))?;
+            Ok(Arc::new(map_base(file, self.path, Access::ReadOnly)?))
+        };
+        let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else {
+            return Ok((in_place()?, Pending::Nothing));
+        };
+        if let Some((left, _)) = self.left_working_copy(&head)?
+            && let Some(file) = left.mapping.file()
+        {
+            let file = file.try_clone().map_err(self.file_error("open"))?;
+            let mapping = Mapping::of_beginning(file, self.path, Access::ReadOnly, head.image_bytes)?;
+            return Ok((Arc::new(mapping), Pending::WorkingCopy));
+        }
+        match self.pending()? {
+            Pending::Commits(count) => Ok((self.recovered_copy(&head)?, Pending::Commits(count))),
+            pending => Ok((in_place()?, pending)),
+        }
+    }
+
+    /// The state that the commits of the journal leave, in memory of this process.
+    fn recovered_copy(&self, head: &Head) -> Result<Arc<Mapping>, ImageError> {
+        let copy = Arc::new(Mapping::anonymous(head.image_bytes)?);
+        copy_content(self.file, &copy, head.image_bytes).map_err(self.file_error("read"))?;
+        let region = copy.region(Direct)?;
+        let overlay = Overlay { file: self.disk(), copy: &region };
+        let (journal, state) =
+            Journal::open(overlay, head.uuid, head.image_bytes).map_err(|error| self.journal_error(error))?;
+        let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
+        journal.recover(&Cell::new(state), buffer.bytes()).map_err(|error| self.journal_error(error))?;
+        Ok(copy)
+    }
+}
+
+/// A working copy without processes.
+struct LeftCopy {
+    found: Found,
+    mapping: Arc<Mapping>,
+}
+
+impl LeftCopy {
+    fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
+    fn remove(self) {
+        self.found.remove();
+    }
+}
+
+/// Reads the image's file, and writes to a copy of the image in memory.
+struct Overlay<'c> {
+    file: ImageFile,
+    copy: &'c Region<Direct>,
+}
+
+impl Disk for Overlay<'_> {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, DiskError> {
+        self.file.read(offset, into)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        // What lies behind the image is the journal, which stays as it is.
+        if offset < self.copy.length() {
+            self.copy.write_bytes(offset, bytes).map(drop).map_err(|_| DiskError(libc::EIO))?;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+}
+
+/// Bytes of the log for an image of that length.
+fn log_bytes(image_bytes: u64) -> u64 {
+    (image_bytes / 16).clamp(*LOG_BYTES.start(), *LOG_BYTES.end()).next_multiple_of(BLOCK_BYTES)
+}
+
+/// The tracking area in the mapping of a working copy's file.
+pub(super) fn tracking_of(mapping: &Arc<Mapping>, image_bytes: u64) -> Tracking {
+    debug_assert!(mapping.length() >= working_bytes(image_bytes));
+    let at = mapping.address().wrapping_add(tracking_at(image_bytes) as usize);
+    let at = NonNull::new(at).unwrap_or(NonNull::dangling());
+    // SAFETY: inside the mapping, whose length the callers check. The `Image` that uses the view
+    // keeps the mapping.
+    unsafe { Tracking::new(at, image_bytes, &SLEEPING) }
+}
+
+/// The region of a working copy. Its lines need no flushes: they are in memory.
+pub(super) fn tracked_region<M: Memory>(
+    mapping: &Arc<Mapping>,
+    image_bytes: u64,
+    memory: M,
+) -> Result<Region<M>, BadOffset> {
+    // SAFETY: mapped readable and writable. The owner of the region keeps the mapping.
+    let region = unsafe { Region::new(mapping.address(), image_bytes, memory) };
+    region.without_flushes().tracked(tracking_of(mapping, image_bytes))
+}
+
+/// Passes the ranges of a file's beginning that may hold anything but zeros.
+fn for_each_extent(file: &File, length: u64, each: &mut dyn FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
+    let mut at = 0;
+    while at < length {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start.min(length),
+            // Nothing but holes up to the end.
+            Err(Errno::NXIO) => return Ok(()),
+            // The file system does not know holes.
+            Err(Errno::INVAL) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(length).min(length);
+        if start >= length || end <= start {
+            return Ok(());
+        }
+        each(start, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Bytes of a file's beginning that are not holes.
+fn content_bytes(file: &File, length: u64) -> io::Result<u64> {
+    let mut bytes = 0;
+    for_each_extent(file, length, &mut |start, end| {
+        bytes += end - start;
+        Ok(())
+    })?;
+    Ok(bytes)
+}
+
+/// Copies the beginning of a file into memory that is zero.
+fn copy_content(file: &File, into: &Arc<Mapping>, length: u64) -> io::Result<()> {
+    static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
+    // SAFETY: mapped for writing, and the mapping outlives the region.
+    let region = unsafe { Region::new(into.address(), into.length(), Direct) }.without_flushes();
+    let mut buffer = vec![0; PIECE_BYTES];
+    for_each_extent(file, length, &mut |start, end| {
+        let mut at = start;
+        while at < end {
+            let piece = PIECE_BYTES.min((end - at) as usize);
+            file.read_exact_at(&mut buffer[..piece], at)?;
+            // A page of zeros takes no memory.
+            for (index, page) in buffer[..piece].chunks(BLOCK_BYTES as usize).enumerate() {
+                if page != &ZEROS[..page.len()] {
+                    let offset = at + (index as u64) * BLOCK_BYTES;
+                    let _stored = region.write_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData)?;
+                }
+            }
+            at += piece as u64;
+        }
+        Ok(())
+    })
+}
+
+/// The commit and checkpoint of the last process.
+pub(super) fn finish(commits: &Commits, mapping: &Arc<Mapping>, image_bytes: u64) -> Result<(), crate::Errno> {
+    let region = tracked_region(mapping, image_bytes, Direct).map_err(|_| crate::Errno::EIO)?;
+    commits.commit_now(&region)?;
+    commits.checkpoint_now()
+}
+
+/// The errno of a journal's error, for messages.
+pub(super) fn describe(error: &JournalError) -> String {
+    match error {
+        JournalError::Disk(DiskError(errno)) => io::Error::from_raw_os_error(*errno).to_string(),
+        JournalError::Header(HeaderError::Absent) => "there is none".to_owned(),
+        JournalError::Header(HeaderError::Damaged) => {
+            "both of its headers are damaged; restore the image from a backup".to_owned()
+        }
+        JournalError::Header(HeaderError::Version { found, features }) => format!(
+            "it has format version {found} (features {features:#x}), which this program does not know; use the program that wrote it"
+        ),
+        JournalError::Header(HeaderError::Foreign) => {
+            "it belongs to another image (its UUID or length differs); restore the file from a backup".to_owned()
+        }
+        JournalError::Hostile => "it names places outside of the image; restore the image from a backup".to_owned(),
+        other => errno_of(*other).to_string(),
+    }
+}
+
+/// Maps the newest state of an image for reading, also while processes use it. Nothing is changed,
+/// and no lock is taken. The second value: what the file itself does not hold yet.
+pub fn map_newest(path: impl AsRef<Path>) -> Result<(Arc<Mapping>, Pending), ImageError> {
+    let path = path.as_ref();
+    let (file, _) = super::open_file_for_reading(path)?;
+    Base { file: &file, path, runtime_parent: Path::new(super::RUNTIME_PARENT) }.newest()
+}
+
+/// Bytes of the image in a file, without its journal.
+pub fn image_length(path: impl AsRef<Path>) -> io::Result<u64> {
+    let file = File::open(path)?;
+    Ok(image_bytes(&file)?.min(file.metadata()?.len()))
+}
+
+/// Maps a file as far as it is the image.
+pub(super) fn map_base(file: File, path: &Path, access: Access) -> Result<Mapping, ImageError> {
+    let failed = |source| ImageError::File { action: "read", path: path.to_owned(), source };
+    let is_regular = file.metadata().map_err(failed)?.is_file();
+    let bytes = if is_regular { image_bytes(&file).map_err(failed)? } else { u64::MAX };
+    Ok(Mapping::of_beginning(file, path, access, bytes)?)
+}

@@ -1,0 +1,339 @@
+//! Images on a disk: what is on the disk after a sync, after a while, and after a death. A copy of
+//! the image's file, which has another identity, stands for what a power failure leaves. (Real
+//! power failures are simulated elsewhere.)
+
+mod common;
+
+use common::{IMAGE_BYTES, ROOT, Session, options_in};
+use posix::image::{Closed, CommitPolicy, ExclusiveImage, Image, ImageError, MakeOptions, OpenImage, make};
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// An image on the disk of the scratch directory.
+struct Disk {
+    directory: tempfile::TempDir,
+    path: PathBuf,
+    options: OpenImage,
+}
+
+impl Disk {
+    fn new(commits: CommitPolicy) -> Disk {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        make(&path, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+        let options = OpenImage { commits, ..options_in(&directory) };
+        let disk = Disk { directory, path, options };
+        assert!(disk.open().needs_sync(), "these tests need a scratch directory on a disk (TMPDIR)");
+        disk
+    }
+
+    fn open(&self) -> Image {
+        Image::open(&self.path, &self.options).unwrap()
+    }
+
+    /// What a power failure would leave now.
+    fn after_power_failure(&self) -> Image {
+        let copy = self.directory.path().join("copy");
+        fs::copy(&self.path, &copy).unwrap();
+        Image::open(&copy, &self.options).unwrap()
+    }
+
+    fn runtime_directories(&self) -> usize {
+        let names = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("directfs-")).count()
+    }
+}
+
+fn with_root<T>(image: &Image, call: impl FnOnce(&Session<'_, '_>) -> T) -> T {
+    let thread = image.fs().enter().unwrap();
+    let root = thread.root().unwrap();
+    let result = call(&Session::new(&thread, root, ROOT));
+    thread.release(root, 1);
+    result
+}
+
+fn touch(image: &Image, name: &str) {
+    with_root(image, |session| session.touch(name, 0o644)).unwrap();
+}
+
+fn has(image: &Image, name: &str) -> bool {
+    with_root(image, |session| session.stat(name)).is_ok()
+}
+
+/// Runs a process that ends like a killed one, with whatever it has open.
+fn killed(run: impl FnOnce() -> Image) {
+    // SAFETY: the child makes only the calls of this test, in its only thread, and does not return.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let _used = std::mem::ManuallyDrop::new(run());
+        // SAFETY: ends this process at once.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    // SAFETY: waits for a child of this test.
+    assert_eq!(unsafe { libc::waitpid(child, &mut 0, 0) }, child);
+}
+
+#[test]
+fn what_was_synced_is_on_the_disk_and_what_was_not_is_in_memory() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    touch(&image, "synced");
+    image.sync().unwrap();
+    touch(&image, "later");
+    let after = disk.after_power_failure();
+    assert!(has(&after, "synced") && !has(&after, "later"));
+    assert!(image.commit_status().unwrap().changed_bytes > 0);
+    drop(after);
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    assert_eq!(disk.runtime_directories(), 0);
+    let after = disk.after_power_failure();
+    assert!(has(&after, "synced") && has(&after, "later"), "the last process commits all");
+    assert!(!after.report().unwrap().scanned, "and leaves the image clean");
+}
+
+#[test]
+fn an_interval_commits_without_a_sync() {
+    let disk = Disk::new(CommitPolicy::Every(Duration::from_millis(20)));
+    let image = disk.open();
+    touch(&image, "never synced");
+    let end = Instant::now() + Duration::from_secs(20);
+    while image.commit_status().unwrap().changed_bytes > 0 && Instant::now() < end {
+        std::thread::yield_now();
+    }
+    // The last mark is taken before the commit is on the disk.
+    image.sync().unwrap();
+    assert!(has(&disk.after_power_failure(), "never synced"));
+    assert!(image.commit_status().unwrap().commits >= 1);
+}
+
+#[test]
+fn processes_share_a_working_copy_and_its_commits() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let (one, other) = (disk.open(), disk.open());
+    touch(&one, "one");
+    assert!(has(&other, "one"));
+    touch(&other, "other");
+    one.sync().unwrap();
+    let after = disk.after_power_failure();
+    assert!(has(&after, "one") && has(&after, "other"), "a sync covers every process");
+    drop(after);
+    touch(&one, "last words");
+    assert_eq!(one.close().unwrap(), Closed::OthersRemain);
+    assert!(has(&disk.after_power_failure(), "last words"), "a process commits when it leaves");
+    assert_eq!(other.close().unwrap(), Closed::Last);
+}
+
+#[test]
+fn many_threads_that_sync_share_commits() {
+    const THREADS: u64 = 4;
+    const SYNCS: u64 = 50;
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let image = &image;
+            scope.spawn(move || {
+                for sync in 0..SYNCS {
+                    touch(image, &format!("{thread}-{sync}"));
+                    image.sync().unwrap();
+                }
+            });
+        }
+    });
+    let commits = image.commit_status().unwrap().commits;
+    assert!(commits < THREADS * SYNCS, "{commits}");
+    let after = disk.after_power_failure();
+    assert!((0..THREADS).all(|thread| (0..SYNCS).all(|sync| has(&after, &format!("{thread}-{sync}")))));
+}
+
+#[test]
+fn after_the_death_of_all_processes_nothing_is_lost() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    for round in 0..3 {
+        killed(|| {
+            let image = disk.open();
+            touch(&image, &format!("synced {round}"));
+            image.sync().unwrap();
+            touch(&image, &format!("only in memory {round}"));
+            image
+        });
+        assert_eq!(disk.runtime_directories(), 1, "the newest state");
+    }
+    // Another image of this user is opened meanwhile: it removes leftovers, but not this.
+    let other = disk.directory.path().join("other");
+    make(&other, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+    drop(Image::open(&other, &disk.options).unwrap());
+    let image = disk.open();
+    for round in 0..3 {
+        assert!(has(&image, &format!("synced {round}")) && has(&image, &format!("only in memory {round}")));
+    }
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    assert_eq!(disk.runtime_directories(), 0);
+}
+
+#[test]
+fn what_a_dead_process_left_of_another_image_is_not_believed() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    killed(|| {
+        let image = disk.open();
+        touch(&image, "synced");
+        image.sync().unwrap();
+        touch(&image, "only in memory");
+        image
+    });
+    // A copy names the same runtime directory, and is another file.
+    let after = disk.after_power_failure();
+    assert!(has(&after, "synced") && !has(&after, "only in memory"));
+    touch(&after, "in the copy");
+    drop(after);
+    let image = disk.open();
+    assert!(has(&image, "only in memory") && !has(&image, "in the copy"));
+}
+
+#[test]
+fn a_reader_is_told_to_recover_first() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    killed(|| {
+        let image = disk.open();
+        touch(&image, "only in memory");
+        image
+    });
+    let reading = OpenImage { read_only: true, ..disk.options.clone() };
+    let refused = Image::open(&disk.path, &reading).map(drop).unwrap_err();
+    assert!(matches!(refused, ImageError::NotRecovered { .. }), "{refused}");
+    drop(disk.open());
+    assert!(has(&Image::open(&disk.path, &reading).unwrap(), "only in memory"));
+}
+
+#[test]
+fn exclusive_use_recovers_the_journal() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    touch(&image, "synced");
+    image.sync().unwrap();
+    let copy = disk.directory.path().join("copy");
+    fs::copy(&disk.path, &copy).unwrap();
+    let length = {
+        let alone = ExclusiveImage::open(&copy).unwrap();
+        alone.mapping().length()
+    };
+    assert_eq!(length, IMAGE_BYTES, "without the journal");
+    assert!(fs::metadata(&copy).unwrap().len() > IMAGE_BYTES);
+    assert!(has(&Image::open(&copy, &disk.options).unwrap(), "synced"));
+}
+
+#[test]
+fn without_commits_an_image_is_used_in_place() {
+    let disk = Disk::new(CommitPolicy::Never);
+    let image = disk.open();
+    assert!(image.commit_status().is_none());
+    touch(&image, "in place");
+    assert!(has(&disk.after_power_failure(), "in place"), "the file itself is mapped");
+    // The first process decides.
+    let second = Image::open(&disk.path, &OpenImage { commits: CommitPolicy::WhenSynced, ..disk.options.clone() });
+    assert!(second.unwrap().commit_status().is_none());
+    drop(image);
+    let committed = Image::open(&disk.path, &OpenImage { commits: CommitPolicy::WhenSynced, ..disk.options.clone() });
+    assert!(committed.unwrap().commit_status().is_some());
+}
+
+#[test]
+fn an_image_of_one_process_is_committed_as_well() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let alone = OpenImage { exclusive: true, ..disk.options.clone() };
+    let image = Image::open(&disk.path, &alone).unwrap();
+    touch(&image, "synced");
+    image.sync().unwrap();
+    touch(&image, "later");
+    let after = disk.after_power_failure();
+    assert!(has(&after, "synced") && !has(&after, "later"));
+    drop((after, image));
+    killed(|| {
+        let image = Image::open(&disk.path, &alone).unwrap();
+        touch(&image, "only in memory");
+        image
+    });
+    assert!(has(&disk.open(), "only in memory"));
+}
+
+#[test]
+fn a_journal_of_another_image_is_refused() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    drop(disk.open());
+    let file = File::options().read(true).write(true).open(&disk.path).unwrap();
+    let mut uuid = [0];
+    file.read_exact_at(&mut uuid, 8).unwrap();
+    file.write_all_at(&[uuid[0] ^ 1], 8).unwrap();
+    let refused = Image::open(&disk.path, &disk.options).map(drop).unwrap_err();
+    assert!(matches!(refused, ImageError::Journal { .. }), "{refused}");
+    assert!(refused.to_string().contains("belongs to another image"), "{refused}");
+}
+
+#[test]
+fn an_image_whose_file_lost_its_end_acknowledges_nothing() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    touch(&image, "one");
+    File::options().write(true).open(&disk.path).unwrap().set_len(IMAGE_BYTES / 2).unwrap();
+    assert!(image.sync().is_err());
+    assert!(matches!(image.close(), Err(ImageError::Truncated { .. })));
+}
+
+#[test]
+fn a_process_whose_files_may_not_grow_has_its_commits_made_by_another() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    let (mut reader, mut writer) = std::io::pipe().unwrap();
+    // SAFETY: the child makes only the calls of this test, in its only thread, and does not return.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let own = disk.open();
+        touch(&own, "by the child");
+        let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
+        // SAFETY: a complete limit. The signal would end the process at a write behind the limit.
+        unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+        let answer = own.sync().map_or_else(|error| error.raw_os_error().unwrap_or(1) as u8, |()| 0);
+        let _ = writer.write_all(&[answer]);
+        // SAFETY: ends this process at once.
+        unsafe { libc::_exit(0) };
+    }
+    drop(writer);
+    let mut answer = [255];
+    reader.read_exact(&mut answer).unwrap();
+    // SAFETY: waits for a child of this test.
+    unsafe { libc::waitpid(child, &mut 0, 0) };
+    assert_eq!(answer, [0]);
+    drop(image);
+    assert!(has(&disk.after_power_failure(), "by the child"));
+}
+
+#[test]
+fn a_working_copy_that_does_not_fit_is_refused_with_a_way_out() {
+    let memory = Path::new("/dev/shm");
+    let name = format!("directfs-test-small-{}", std::process::id());
+    let small = memory.join(&name);
+    fs::create_dir(&small).unwrap();
+    let target = std::ffi::CString::new(small.to_str().unwrap()).unwrap();
+    // SAFETY: mounts an empty file system on a directory of this test.
+    let mounted =
+        unsafe { libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast()) };
+    if mounted != 0 {
+        eprintln!("SKIPPED: mounting needs root");
+        fs::remove_dir(&small).unwrap();
+        return;
+    }
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let refused = Image::open(&disk.path, &OpenImage { dram_directory: small.clone(), ..disk.options.clone() })
+        .map(drop)
+        .map_err(|error| error.to_string());
+    let left = fs::read_dir(&small).unwrap().count();
+    // SAFETY: unmounts what was mounted above.
+    unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    fs::remove_dir(&small).unwrap();
+    let refused = refused.unwrap_err();
+    assert!(refused.contains("--no-commit") && refused.contains("--shm-size"), "{refused}");
+    assert_eq!(left, 0);
+}
