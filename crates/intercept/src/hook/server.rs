@@ -11,7 +11,7 @@
 //!   that follow.
 
 use crate::handoff::{self, HandoffRecord};
-use crate::hook::abi::entry::{DIRECTFS_PREFIX, PREFIX_BYTES_MAX};
+use crate::hook::abi::entry::DIRECTFS_PREFIX;
 use crate::hook::abi::sys;
 use crate::hook::process::processes;
 use core::cell::UnsafeCell;
@@ -28,8 +28,7 @@ use posix::host::PLATFORM;
 /// The state that serves calls. Its other half is there once the process has attached.
 pub struct Server {
     /// The mount directory.
-    mount: [u8; PREFIX_BYTES_MAX],
-    mount_bytes: usize,
+    mount: &'static [u8],
     attached: UnsafeCell<MaybeUninit<Attached>>,
 }
 
@@ -112,7 +111,7 @@ pub fn fail() {
 impl Server {
     /// The mount directory, in normal form.
     pub fn mount(&self) -> &[u8] {
-        &self.mount[..self.mount_bytes]
+        self.mount
     }
 
     /// The directory that contains, or would contain, the mount directory.
@@ -148,16 +147,13 @@ impl Attached {
 ///
 /// # Safety
 /// Called once, by the constructor.
-pub unsafe fn prepare(mount: &[u8]) -> &'static Server {
+pub unsafe fn prepare(mount: &'static [u8]) -> &'static Server {
     if !handoff::is_mount_directory(mount) {
         sys::refuse(&[b"the mount directory is not an absolute path in normal form: ", mount]);
     }
-    // SAFETY: nothing else runs yet (the caller's promise). All bytes were zero before, except the
-    // first one of the prefix.
+    // SAFETY: nothing else runs yet (the caller's promise). The prefix ends with zeros.
     unsafe {
-        let server = (*SERVER.0.get()).as_mut_ptr();
-        (&mut (*server).mount)[..mount.len()].copy_from_slice(mount);
-        (*server).mount_bytes = mount.len();
+        (&raw mut (*(*SERVER.0.get()).as_mut_ptr()).mount).write(mount);
         (&mut *DIRECTFS_PREFIX.0.get())[..mount.len() - 1].copy_from_slice(&mount[1..]);
         STATE.store(PENDING, Relaxed);
         (*SERVER.0.get()).assume_init_ref()

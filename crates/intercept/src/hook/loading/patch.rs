@@ -44,22 +44,27 @@ pub enum Refusal {
     Forbidden,
 }
 
-/// Patches the sites of a library, with slots from `next` on; returns the next free slot, which
-/// begins a page. `may_share`: with code that all processes share, if there is such code.
-pub fn patch(library: &Library, next: usize, may_share: bool) -> Result<usize, Refusal> {
-    let build_id = build_id(library).ok_or(Refusal::Unnamed)?;
-    if may_share && let Some(count) = shared_text::map(library, build_id, next) {
-        return Ok((next + count).next_multiple_of(SLOTS_PER_PAGE));
+/// Patches the libraries; returns the next free slot, which begins a page. `may_share`: with code
+/// that all processes share, if there is such code.
+pub fn patch<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, may_share: bool) -> Result<usize, Refusal> {
+    if may_share && let Some(slots) = shared_text::map(libraries.clone())? {
+        return Ok(slots);
     }
-    let words = open_table(build_id).ok_or(Refusal::NoTable)?;
-    let result = match table::open(words, build_id) {
-        Ok((_, sites)) => patch_all(library, sites, next).inspect(|_| {
-            if may_share {
-                shared_text::make(library, build_id, sites, next);
-            }
-        }),
-        Err(_) => Err(Refusal::NoTable),
-    };
+    let mut next = 0;
+    for library in libraries.clone() {
+        let build_id = build_id(library).ok_or(Refusal::Unnamed)?;
+        next = with_sites(build_id, |sites| patch_all(library, sites, next)).ok_or(Refusal::NoTable)??;
+    }
+    if may_share && next > 0 {
+        shared_text::make(libraries, next);
+    }
+    Ok(next)
+}
+
+/// Uses the sites in the table of a library. `None`: there is no such table.
+pub fn with_sites<R>(build_id: &[u8], act: impl FnOnce(&[Site]) -> R) -> Option<R> {
+    let words = open_table(build_id)?;
+    let result = table::open(words, build_id).ok().map(|(_, sites)| act(sites));
     // SAFETY: the table was mapped for this, and no reference to it is left.
     unsafe { sys::unmap(words.as_ptr().cast_mut().cast(), size_of_val(words)) };
     result
@@ -82,7 +87,7 @@ fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
         return None;
     }
     let start = file.map(bytes as usize, libc::PROT_READ, libc::MAP_PRIVATE).ok()?;
-    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `patch` unmaps it.
+    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `with_sites` unmaps it.
     // If the file is truncated meanwhile, the process gets a signal; only the file's owner can do
     // that.
     Some(unsafe { core::slice::from_raw_parts(start.cast(), bytes as usize / 8) })
@@ -117,7 +122,7 @@ pub fn hexadecimal(byte: u8) -> [u8; 2] {
 }
 
 /// The build-id of a library in memory, from its first page.
-fn build_id(library: &Library) -> Option<&'static [u8]> {
+pub fn build_id(library: &Library) -> Option<&'static [u8]> {
     const FIRST_PAGE: usize = 4096;
     // SAFETY: the loader mapped the file's first page there, readable and permanently; nothing
     // writes it.

@@ -1,29 +1,31 @@
 //! Patched code that all processes share.
 //!
-//! A process that patches a library gets a private copy of each patched page, which costs more than
-//! all other work of a start. So the first process with a combination of library and addresses
-//! writes a file: the library with its jumps, and the slots that they lead to. Later processes map
-//! the code of that file over the library's, and its slots over their own.
+//! A process that patches its libraries gets a private copy of each patched page, which costs more
+//! than all other work of a start. So the first process with a combination of libraries and
+//! addresses writes a file: the libraries with their jumps, and the slots that these lead to. Later
+//! processes map the code of that file over the libraries', and its slots over their own.
 //!
 //! ```text
-//!  0                the library's file, with jumps at its sites; on whole pages
-//!  then             the slots of its sites, on whole pages
+//!  0                each library's file, with jumps at its sites; on whole pages
+//!  then             the slots of all sites, on whole pages
 //!  the last bytes   [`Trailer`]
 //! ```
 //!
-//! Everything in such a file is relative, so it fits wherever library and slots lie at the same
-//! distance. The name says which file fits: the library's build-id, the distance and the first
-//! slot. The directory says for which version of this library and for which boot of the machine.
-//! Since a file appears whole by rename, and no file outlives the boot, none is ever incomplete.
+//! Everything in such a file is relative, so it fits wherever libraries and slots lie at the same
+//! distances. The name says which file fits: build-id and distance of each library. The directory
+//! says for which version of this library and for which boot of the machine. Since a file appears
+//! whole by rename, and no file is used after the boot, none is ever incomplete.
 //!
-//! The file is made from the library's file, not from memory: a debugger may have set breakpoints.
+//! The file is made from the libraries' files, not from memory: a debugger may have set
+//! breakpoints.
 //!
 //! Invariant: a file counts only if it belongs to root or the user and no other user can write it.
 
-use crate::hook::abi::entry::{SLOT_BYTES, directfs_slots};
+use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};
 use crate::hook::abi::sys;
-use crate::hook::loading::patch::{self, Library};
+use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::proc_maps;
+use crate::hook::loading::start::LIBRARIES_MAX;
 use crate::hook::process::environment;
 use crate::table::Site;
 
@@ -38,96 +40,140 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Maximum size of a library's file.
 const LIBRARY_BYTES_MAX: u64 = 64 << 20;
 
-const PATH_BYTES: usize = environment::ENTRY_BYTES_MAX + 128;
+const PATH_BYTES: usize = environment::ENTRY_BYTES_MAX + 256;
 
 /// The end of a file.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 struct Trailer {
     magic: u64,
-    /// Size of the part with the library.
-    library_bytes: u64,
-    /// Number of slots.
+    /// Number of slots, which fill whole pages.
     slots: u64,
+    /// Size of the part with each library.
+    library_bytes: [u64; LIBRARIES_MAX],
 }
 
 const MAGIC: u64 = u64::from_le_bytes(*b"DFSTEXT1");
-const TRAILER_BYTES: usize = size_of::<Trailer>();
+const TRAILER_WORDS: usize = size_of::<Trailer>() / 8;
 
-/// Maps the shared code of a library, with slots from `first` on; returns the number of slots.
-/// `None`: there is no such file, and nothing changed.
-pub fn map(library: &Library, build_id: &[u8], first: usize) -> Option<usize> {
-    let mut path = [0u8; PATH_BYTES];
-    let end = write_path(&mut path, library, build_id, first)?;
-    let file = sys::open(&path[..=end], libc::O_RDONLY | libc::O_NOFOLLOW).ok()?;
-    let status = file.status().ok()?;
-    let mut trailer = [0u64; 3];
-    let at = (status.st_size as u64).checked_sub(TRAILER_BYTES as u64)?;
-    if !patch::is_trusted(&status) || file.read_words_at(at, &mut trailer) != Ok(TRAILER_BYTES) {
-        return None;
+impl Trailer {
+    fn to_words(self) -> [u64; TRAILER_WORDS] {
+        let mut words = [self.magic, self.slots, 0, 0, 0, 0];
+        words[2..].copy_from_slice(&self.library_bytes);
+        words
     }
-    let [magic, library_bytes, slots] = trailer;
-    let pages = (slots as usize).div_ceil(SLOTS_PER_PAGE);
-    let (code, offset) = (library.code, (library.code.0 - library.base) as u64);
-    let is_whole = magic == MAGIC
-        && slots > 0
-        && first + pages * SLOTS_PER_PAGE <= crate::hook::abi::entry::SLOTS
-        && offset + (code.1 - code.0) as u64 <= library_bytes
-        && library_bytes + (pages * PAGE_BYTES) as u64 == at;
-    if !is_whole {
-        return None;
+
+    /// Whether a file of this size with this end holds the code of these libraries.
+    fn fits<'l>(&self, mut libraries: impl Iterator<Item = &'l Library>, before_bytes: u64) -> bool {
+        let has_code = |(library, bytes): (&Library, &u64)| (library.code.1 - library.base) as u64 <= *bytes;
+        let slots = self.slots as usize;
+        self.magic == MAGIC
+            && slots.is_multiple_of(SLOTS_PER_PAGE)
+            && (1..=SLOTS).contains(&slots)
+            && libraries.by_ref().zip(&self.library_bytes).all(has_code)
+            && self.library_bytes.iter().try_fold((slots * SLOT_BYTES) as u64, |sum, part| sum.checked_add(*part))
+                == Some(before_bytes)
     }
-    let protection = libc::PROT_READ | libc::PROT_EXEC;
-    // The slots first: no site leads to them until the code is there. If only they can be mapped,
-    // the caller fills them itself.
-    // SAFETY: the first range is that of slots which no site uses yet. The second is the library's
-    // code, which the same bytes replace, with jumps to these slots. Nothing executes it meanwhile:
-    // this is the only thread, inside this library.
-    unsafe {
-        file.map_over(slot_address(first), pages * PAGE_BYTES, protection, library_bytes).ok()?;
-        file.map_over(code.0, code.1 - code.0, protection, offset).ok()?;
-    }
-    Some(slots as usize)
 }
 
-/// Writes the file for a library whose sites were patched just now. If that fails, later processes
-/// patch the library themselves.
-pub fn make(library: &Library, build_id: &[u8], sites: &[Site], first: usize) {
+/// Maps the shared code of the libraries; returns the number of slots. `None`: there is no such
+/// file, and nothing changed.
+pub fn map<'l>(libraries: impl Iterator<Item = &'l Library> + Clone) -> Result<Option<usize>, Refusal> {
     let mut path = [0u8; PATH_BYTES];
-    if sites.is_empty() || is_file_size_limited() {
+    let Some((file, trailer)) = find_file(libraries.clone(), &mut path) else { return Ok(None) };
+    let slots = trailer.slots as usize;
+    let protection = libc::PROT_READ | libc::PROT_EXEC;
+    // The slots first: no site leads to them until the code is there.
+    let mut start = trailer.library_bytes.iter().sum();
+    // SAFETY: slots that no site uses yet.
+    if unsafe { file.map_over(slot_address(0), slots * SLOT_BYTES, protection, start) }.is_err() {
+        return Ok(None);
+    }
+    start = 0;
+    for (library, bytes) in libraries.zip(&trailer.library_bytes) {
+        let (from, to) = library.code;
+        // SAFETY: the library's code, which the same bytes replace, with jumps to these slots.
+        // Nothing executes it meanwhile: this is the only thread, inside this library.
+        let mapped = unsafe { file.map_over(from, to - from, protection, start + (from - library.base) as u64) };
+        mapped.map_err(|_| Refusal::Forbidden)?;
+        start += bytes;
+    }
+    Ok(Some(slots))
+}
+
+/// Opens the file that fits, if its author is trusted.
+fn find_file<'l>(
+    libraries: impl Iterator<Item = &'l Library> + Clone,
+    path: &mut [u8; PATH_BYTES],
+) -> Option<(sys::Fd, Trailer)> {
+    let end = write_path(path, libraries.clone())?;
+    let file = sys::open(&path[..=end], libc::O_RDONLY | libc::O_NOFOLLOW).ok()?;
+    let status = file.status().ok()?;
+    let before = (status.st_size as u64).checked_sub(size_of::<Trailer>() as u64)?;
+    let mut words = [0u64; TRAILER_WORDS];
+    let is_read = file.read_words_at(before, &mut words) == Ok(size_of::<Trailer>());
+    let [magic, slots, library_bytes @ ..] = words;
+    let trailer = Trailer { magic, slots, library_bytes };
+    (is_read && patch::is_trusted(&status) && trailer.fits(libraries, before)).then_some((file, trailer))
+}
+
+/// Writes the file for the libraries, which were patched just now, with `slots` slots. If that
+/// fails, later processes patch their libraries themselves.
+pub fn make<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, slots: usize) {
+    let mut path = [0u8; PATH_BYTES];
+    let Some(end) = write_path(&mut path, libraries.clone()) else { return };
+    if is_file_size_limited() || !has_room() {
         return;
     }
-    let Some(end) = write_path(&mut path, library, build_id, first) else { return };
-    let mut original = [0u8; PATH_BYTES];
-    let (true, Some(length)) = (has_room(), find(library, &mut original)) else { return };
-    let Some((copy, bytes)) = patched_copy(library, &original[..=length], build_id, sites, first) else { return };
-    // SAFETY: the copy has these bytes, and no other users.
-    write(&path[..=end], unsafe { core::slice::from_raw_parts(copy, bytes) }, sites.len(), first);
-    // SAFETY: mapped by `patched_copy`; the reference has ended.
-    unsafe { sys::unmap(copy, bytes) };
+    let mut scratch = [0u8; PATH_BYTES];
+    scratch[..end].copy_from_slice(&path[..end]);
+    scratch[end..end + 5].copy_from_slice(b".new-");
+    crate::handoff::write_number(sys::process_id() as u64, &mut scratch[end + 5..]);
+    let Ok(file) = sys::create(&scratch) else { return };
+    let is_written = write(&file, libraries, slots).is_some() && file.allow_reading().is_ok();
+    if !is_written || sys::rename(&scratch, &path).is_err() {
+        sys::remove(&scratch);
+    }
+}
+
+fn write<'l>(file: &sys::Fd, libraries: impl Iterator<Item = &'l Library>, slots: usize) -> Option<()> {
+    let mut trailer = Trailer { magic: MAGIC, slots: slots as u64, ..Trailer::default() };
+    let mut first = 0;
+    for (library, bytes) in libraries.zip(&mut trailer.library_bytes) {
+        let build_id = patch::build_id(library)?;
+        let count = patch::with_sites(build_id, |sites| {
+            *bytes = write_library(file, library, build_id, sites, first)?;
+            Some(sites.len())
+        });
+        first = (first + count??).next_multiple_of(SLOTS_PER_PAGE);
+    }
+    // SAFETY: the slots of this library, which are filled, and which nothing changes any more.
+    let filled = unsafe { core::slice::from_raw_parts(slot_address(0) as *const u8, slots * SLOT_BYTES) };
+    file.write_all(filled).ok()?;
+    file.write_all(trailer.to_words().map(u64::to_ne_bytes).as_flattened()).ok()
 }
 
 fn slot_address(first: usize) -> usize {
     &raw const directfs_slots as usize + first * SLOT_BYTES
 }
 
-/// The path of the file for a library at its present distance; returns its length without the zero
-/// byte.
-fn write_path(into: &mut [u8; PATH_BYTES], library: &Library, build_id: &[u8], first: usize) -> Option<usize> {
+/// The path of the file for libraries at their present distances; returns its length without the
+/// zero byte.
+fn write_path<'l>(into: &mut [u8; PATH_BYTES], libraries: impl Iterator<Item = &'l Library>) -> Option<usize> {
     let directory = environment::value(environment::TEXT)?;
     let mut length = 0;
     let mut push = |part: &[u8]| {
         into[length..length + part.len()].copy_from_slice(part);
         length += part.len();
     };
-    let mut digits = [0u8; 16];
     push(directory);
-    push(b"/");
-    build_id.iter().for_each(|byte| push(&patch::hexadecimal(*byte)));
-    for word in [slot_address(first).wrapping_sub(library.base), first] {
-        push(b"-");
-        crate::hook::calls::kernel_objects::write_hexadecimal(word as u64, &mut digits);
-        push(&digits);
+    for (index, library) in libraries.enumerate() {
+        push(if index == 0 { b"/" } else { b"-" });
+        patch::build_id(library)?.iter().for_each(|byte| push(&patch::hexadecimal(*byte)));
+        push(b"@");
+        // Jumps reach less than two gigabytes.
+        let distance = slot_address(0).wrapping_sub(library.base) as u64;
+        distance.to_be_bytes().iter().skip(3).for_each(|byte| push(&patch::hexadecimal(*byte)));
     }
     into[length] = 0;
     Some(length)
@@ -184,49 +230,25 @@ fn find(library: &Library, into: &mut [u8; PATH_BYTES]) -> Option<usize> {
     (looked.is_ok() && length > 0 && is_plain && !is_random).then_some(length)
 }
 
-/// Maps a private copy of a library's file with its jumps; returns its address and size.
-fn patched_copy(
-    library: &Library,
-    path: &[u8],
-    build_id: &[u8],
-    sites: &[Site],
-    first: usize,
-) -> Option<(*mut u8, usize)> {
-    let file = sys::open(path, libc::O_RDONLY).ok()?;
-    let status = file.status().ok()?;
-    if !(PAGE_BYTES as u64..=LIBRARY_BYTES_MAX).contains(&(status.st_size as u64)) {
+/// Writes a library's file with its jumps, on whole pages; returns their bytes.
+fn write_library(file: &sys::Fd, library: &Library, build_id: &[u8], sites: &[Site], first: usize) -> Option<u64> {
+    let mut path = [0u8; PATH_BYTES];
+    let length = find(library, &mut path)?;
+    let original = sys::open(&path[..=length], libc::O_RDONLY).ok()?;
+    let size = original.status().ok()?.st_size as u64;
+    if !(PAGE_BYTES as u64..=LIBRARY_BYTES_MAX).contains(&size) {
         return None;
     }
-    let bytes = status.st_size as usize;
-    let start = file.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE).ok()?;
-    // SAFETY: the mapping has these bytes and no other users.
-    let copy = unsafe { core::slice::from_raw_parts_mut(start, bytes) };
+    let bytes = size as usize;
+    let start = original.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE).ok()?;
+    let whole = bytes.next_multiple_of(PAGE_BYTES);
+    // SAFETY: the mapping has these bytes on whole pages, zero after the file's end, and no other
+    // users.
+    let copy = unsafe { core::slice::from_raw_parts_mut(start, whole) };
     let is_same = patch::build_id_of(&copy[..PAGE_BYTES]) == Some(build_id);
     let patched = is_same.then(|| patch::patch_copy(library, copy, sites, first)).flatten();
-    if patched.is_none() {
-        // SAFETY: mapped above; the reference has ended.
-        unsafe { sys::unmap(start, bytes) };
-    }
-    patched.map(|()| (start, bytes))
-}
-
-/// Writes a file that appears whole.
-fn write(path: &[u8], copy: &[u8], slots: usize, first: usize) {
-    let mut scratch = [0u8; PATH_BYTES + 32];
-    let length = path.len() - 1;
-    scratch[..length].copy_from_slice(&path[..length]);
-    scratch[length..length + 5].copy_from_slice(b".new-");
-    crate::handoff::write_number(sys::process_id() as u64, &mut scratch[length + 5..]);
-    let library_bytes = copy.len().next_multiple_of(PAGE_BYTES);
-    let padding = [0u8; PAGE_BYTES];
-    let pages = slots.div_ceil(SLOTS_PER_PAGE);
-    // SAFETY: the slots of this library, which are filled, and which nothing changes any more.
-    let filled = unsafe { core::slice::from_raw_parts(slot_address(first) as *const u8, pages * PAGE_BYTES) };
-    let trailer = [MAGIC, library_bytes as u64, slots as u64].map(u64::to_ne_bytes);
-    let parts = [copy, &padding[..library_bytes - copy.len()], filled, trailer.as_flattened()];
-    let Ok(file) = sys::create(&scratch) else { return };
-    let is_written = parts.iter().all(|part| file.write_all(part).is_ok()) && file.allow_reading().is_ok();
-    if !is_written || sys::rename(&scratch, path).is_err() {
-        sys::remove(&scratch);
-    }
+    let written = patched.and_then(|()| file.write_all(copy).ok());
+    // SAFETY: mapped above; the reference has ended.
+    unsafe { sys::unmap(start, bytes) };
+    written.map(|()| whole as u64)
 }

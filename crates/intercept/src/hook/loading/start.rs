@@ -16,7 +16,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// The loader, the C library, and the libraries that were separate until glibc 2.33.
-const LIBRARIES_MAX: usize = 4;
+pub const LIBRARIES_MAX: usize = 4;
 
 /// The constructor.
 ///
@@ -64,13 +64,10 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         }
         early::take_over()
     };
-    let mut next = 0;
-    for library in libraries.iter().flatten() {
-        match patch::patch(library, next, adopted.early.is_none()) {
-            Ok(after) => next = after,
-            Err(refusal) => sys::refuse(&[reason(refusal)]),
-        }
-    }
+    let next = match patch::patch(libraries.iter().flatten(), adopted.early.is_none()) {
+        Ok(next) => next,
+        Err(refusal) => sys::refuse(&[reason(refusal)]),
+    };
     if next == 0 {
         sys::refuse(&[b"this program has no supported C library; use `directfs mount`"]);
     }

@@ -66,20 +66,21 @@ const PROGRAM: usize = HANDED_ON.len() + 1;
 
 /// The kept entries, each with its name, value and a zero byte, one after the other: most programs
 /// touch one page of them.
+#[repr(C)]
 struct KeptEntries {
-    bytes: [u8; KEPT.len() * ENTRY_BYTES_MAX],
     used: usize,
     /// Where each begins; `None`: there is no such entry.
     starts: [Option<u32>; KEPT.len()],
+    bytes: [u8; KEPT.len() * ENTRY_BYTES_MAX],
 }
 struct KeptCell(UnsafeCell<KeptEntries>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for KeptCell {}
 
 static ENTRIES: KeptCell = KeptCell(UnsafeCell::new(KeptEntries {
-    bytes: [0; KEPT.len() * ENTRY_BYTES_MAX],
     used: 0,
     starts: [None; KEPT.len()],
+    bytes: [0; KEPT.len() * ENTRY_BYTES_MAX],
 }));
 
 struct HandoffCell(UnsafeCell<Option<HandoffRecord>>);
