@@ -14,6 +14,7 @@ use intercept::hook;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
 
+#[unsafe(link_section = ".text.startup")]
 extern "C" fn start(_: i32, _: *const *const u8, environment: *const *const u8) {
     // SAFETY: glibc calls constructors with the program's arguments and environment, once, and this
     // one first.

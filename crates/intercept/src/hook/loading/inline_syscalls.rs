@@ -43,6 +43,7 @@ pub static BACK: [AtomicU64; SITES_MAX] = [const { AtomicU64::new(0) }; SITES_MA
 /// The first slot, and the number of slots.
 static SLOTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Calls from this range raise no signal.
+#[unsafe(link_section = ".bss.directfs_start")]
 static DIRECTFS_EXEMPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Whether threads are to be armed.
 static DIRECTFS_ARMED: AtomicU8 = AtomicU8::new(0);

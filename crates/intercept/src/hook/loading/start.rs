@@ -23,6 +23,7 @@ pub const LIBRARIES_MAX: usize = 4;
 /// # Safety
 /// Called once, by the loader, before any other code of the program; `environment` is the
 /// program's, and `memory_code` where `memcpy` and the like are.
+#[unsafe(link_section = ".text.startup")]
 pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     // SAFETY: by the caller's promise.
     let adopted = unsafe { environment::adopt(environment) };
@@ -33,6 +34,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     unsafe { environment::restore(environment.cast_mut()) };
     let is_early = matches!(adopted.early, Some((_, 0)));
     let before = adopted.early.map_or(0, |(_, address)| address);
+    DIRECTFS_ALL.store(0, Relaxed);
     if let Some(entry) = environment::counts_entry() {
         if call_counts::open(&entry[environment::COUNTS.len()..]).is_err() {
             sys::refuse(&[b"cannot open the file for call counters: ", entry]);

@@ -9,6 +9,7 @@ use crate::hook::abi::sys;
 use crate::hook::descriptors;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
+use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8};
 use posix::commits::{Commits, ImageFile};
@@ -83,10 +84,12 @@ static ENTRIES: KeptCell = KeptCell(UnsafeCell::new(KeptEntries {
     bytes: [0; KEPT.len() * ENTRY_BYTES_MAX],
 }));
 
-struct HandoffCell(UnsafeCell<Option<HandoffRecord>>);
+/// The record, and whether there is one: zero at the start.
+struct HandoffCell(UnsafeCell<(bool, MaybeUninit<HandoffRecord>)>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for HandoffCell {}
-static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new(None));
+#[unsafe(link_section = ".bss.directfs_start")]
+static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new((false, MaybeUninit::uninit())));
 /// Whether the image needs more than a fence to be safe; zero: unknown.
 static ON_DISK: AtomicU8 = AtomicU8::new(0);
 const NOT_ON_DISK: u8 = 1;
@@ -178,6 +181,9 @@ pub unsafe fn restore(environment: *mut *const u8) {
 /// As for [`entries`]; only for the constructor.
 pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     let mut adopted = Adopted::default();
+    // A page that is written before it is read costs one fault instead of two.
+    // SAFETY: nothing else runs yet (the module's invariant).
+    unsafe { (&raw mut (*ENTRIES.0.get()).used).write_volatile(0) };
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
         let index = KEPT.iter().position(|name| entry.starts_with(name));
@@ -223,15 +229,18 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
         }
     }
     // SAFETY: only the constructor runs (the module's invariant).
-    unsafe { *HANDOFF.0.get() = Some(handoff) };
+    unsafe { *HANDOFF.0.get() = (true, MaybeUninit::new(handoff)) };
     descriptors().for_each(descriptors::protect);
     Some(handoff)
 }
 
 /// The record of the handoff protocol.
 pub fn handoff() -> Option<HandoffRecord> {
-    // SAFETY: see the module's invariant.
-    unsafe { *HANDOFF.0.get() }
+    // SAFETY: see the module's invariant; a record that is there was written.
+    unsafe {
+        let (is_there, record) = *HANDOFF.0.get();
+        is_there.then(|| record.assume_init())
+    }
 }
 
 /// The descriptors that are hidden from the program.
@@ -277,7 +286,7 @@ fn move_it(fd: i32) -> Result<()> {
         let room = &mut kept.bytes[start as usize..];
         let length = handoff::IMAGE.len() + handoff.write(&mut room[handoff::IMAGE.len()..]);
         room[length] = 0;
-        *HANDOFF.0.get() = Some(handoff);
+        *HANDOFF.0.get() = (true, MaybeUninit::new(handoff));
     }
     descriptors::unprotect(fd);
     Ok(())

@@ -141,6 +141,7 @@ pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Resul
 }
 
 /// The slot of a process that has not attached yet, plus one.
+#[unsafe(link_section = ".bss.directfs_start")]
 static POSTPONED: AtomicU32 = AtomicU32::new(0);
 
 /// For the constructor of a program that has nothing of the image: it attaches when it needs to.
@@ -243,6 +244,7 @@ fn take(
 
 /// Whether the kernel's working directory is above the mount, so that relative paths may lead into
 /// it.
+#[unsafe(link_section = ".bss.directfs_start")]
 static ABOVE: AtomicBool = AtomicBool::new(false);
 
 /// Whether relative paths of the host may lead into the mount.
@@ -258,6 +260,7 @@ pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usi
 }
 
 /// Tells the filter which relative paths to forward.
+#[unsafe(link_section = ".text.startup")]
 fn record_directory(server: &Server, is_inside: bool) {
     let above =
         !is_inside && is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Working, into));

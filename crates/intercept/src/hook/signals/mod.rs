@@ -89,7 +89,9 @@ fn guarded() -> u64 {
 const SA_RESTORER: u64 = 0x0400_0000;
 
 /// The code of this library, and the kernel's code that runs in user space.
+#[unsafe(link_section = ".bss.directfs_start")]
 static OWN_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+#[unsafe(link_section = ".bss.directfs_start")]
 static KERNEL_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// For the constructor: records a mapping of code.
