@@ -262,9 +262,10 @@ fn cache_answer(path: &[u8], answer: bool) {
 /// Whether code has a syscall instruction that may concern the image. `functions`: the table of
 /// functions' start addresses, in memory like the code.
 fn has_inline_syscalls(code: &[u8], functions: &[u8]) -> bool {
+    let mut decoder = Decoder::default();
     let mut from = 0;
     while let Some(at) = next_pair(code, from) {
-        if is_call(code, at, functions) {
+        if decoder.is_call(code, at, functions) {
             return true;
         }
         from = at + 1;
@@ -294,18 +295,38 @@ fn next_pair(code: &[u8], mut from: usize) -> Option<usize> {
     code.get(from..)?.windows(2).position(|pair| pair == CALL).map(|at| from + at)
 }
 
-/// Whether the bytes at a place are a syscall instruction with a relevant number. In doubt it
-/// returns true.
-fn is_call(code: &[u8], offset: usize, functions: &[u8]) -> bool {
-    let Some(start) = beginning_of(code.as_ptr() as usize + offset, functions) else { return true };
-    let Some(mut at) = start.checked_sub(code.as_ptr() as usize) else { return true };
-    let mut number = None;
-    while at < offset {
-        let Some(length) = instruction_lengths::length(&code[at..]) else { return true };
-        number = number_after(&code[at..at + length], number);
-        at += length;
+/// Follows instructions from the start of a function. It continues where it ended as long as places
+/// lie in the same function, so it decodes no byte twice: code without a table of its functions
+/// can be one of many megabytes.
+#[derive(Debug, Default)]
+struct Decoder {
+    /// Offset of the function in the code.
+    start: Option<usize>,
+    /// Offset of the next instruction.
+    at: usize,
+    /// The number in the call's register there, if it is known.
+    number: Option<u32>,
+    /// Decoded instructions.
+    decoded: usize,
+}
+
+impl Decoder {
+    /// Whether the bytes at a place, which is after all earlier ones, are a syscall instruction
+    /// with a relevant number. In doubt it returns true.
+    fn is_call(&mut self, code: &[u8], offset: usize, functions: &[u8]) -> bool {
+        let Some(start) = beginning_of(code.as_ptr() as usize + offset, functions) else { return true };
+        let Some(start) = start.checked_sub(code.as_ptr() as usize) else { return true };
+        if self.start != Some(start) {
+            (self.start, self.at, self.number) = (Some(start), start, None);
+        }
+        while self.at < offset {
+            let Some(length) = instruction_lengths::length(&code[self.at..]) else { return true };
+            self.number = number_after(&code[self.at..self.at + length], self.number);
+            self.at += length;
+            self.decoded += 1;
+        }
+        self.at == offset && self.number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native)
     }
-    at == offset && number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native)
 }
 
 /// The start of the function that contains an address, by a linker's table (in the format that
@@ -390,6 +411,21 @@ mod tests {
         assert!(has_any(&[others, &futex, &write]));
         assert!(has_any(&[&write, others]));
         assert!(has_any(&[others, unknown]), "any number is possible");
+    }
+
+    /// The bytes are looked at in one pass, also where a function is as long as the program.
+    #[test]
+    fn a_scan_decodes_no_instruction_twice() {
+        // mov word ptr [rdi], 0x50f
+        let long = [0x66, 0xc7, 7, 0x0f, 5].repeat(5000);
+        let (memory, table_bytes) = program(&[&[0xc3], &long]);
+        let (functions, code) = memory.split_at(table_bytes);
+        let (mut decoder, mut from, mut places) = (Decoder::default(), 0, 0);
+        while let Some(at) = next_pair(code, from) {
+            assert!(!decoder.is_call(code, at, functions));
+            (from, places) = (at + 1, places + 1);
+        }
+        assert_eq!((places, decoder.decoded), (5000, 5000));
     }
 
     /// In doubt the answer is that the program has calls.
