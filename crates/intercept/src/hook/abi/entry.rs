@@ -159,6 +159,7 @@ global_asm!(
     // Words of each thread: see stack.rs.
     .section .tbss.directfs,"awT",@nobits
     .p2align 3
+    .globl directfs_words
     .hidden directfs_words
     .type directfs_words, @object
     .size directfs_words, {words_bytes}

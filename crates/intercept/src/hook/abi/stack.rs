@@ -25,6 +25,10 @@ pub struct ThreadWords {
     /// The process of the thread when it was about to create a child in the same memory; zero
     /// otherwise.
     pub forked_by: i64,
+    /// 1 while a child in the same memory runs, if that is certain. Set by the child where the call
+    /// that created it returns, and cleared there by its parent; also cleared by signal handlers,
+    /// which may run before the parent gets there.
+    pub child_runs: u64,
     /// Signals that wait until the call is done: see signals.rs.
     pub deferred: u64,
     /// Whether the kernel performs a call for the dispatcher that may block.
@@ -52,6 +56,8 @@ pub const ALTERNATE_END_OFFSET: usize = core::mem::offset_of!(ThreadWords, alter
 pub const HELD_OFFSET: usize = core::mem::offset_of!(ThreadWords, held);
 /// Offset of `masked`.
 pub const MASKED_OFFSET: usize = core::mem::offset_of!(ThreadWords, masked);
+/// Offset of `child_runs`.
+pub const CHILD_RUNS_OFFSET: usize = core::mem::offset_of!(ThreadWords, child_runs);
 /// Size of the words, as entry.rs reserves them.
 pub const WORDS_BYTES: usize = size_of::<ThreadWords>();
 

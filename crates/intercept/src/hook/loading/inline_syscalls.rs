@@ -21,6 +21,7 @@
 
 use crate::calls;
 use crate::hook::abi::entry::{SLOT_BYTES, directfs_entry, directfs_slots};
+use crate::hook::abi::stack::CHILD_RUNS_OFFSET;
 use crate::hook::abi::sys;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{instruction_lengths, proc_maps};
@@ -58,7 +59,8 @@ unsafe extern "C" {
 }
 
 // A new thread, or a child in its parent's memory, is not armed: it arms itself before anything
-// else. All registers are preserved except rcx and r11.
+// else. Here such a child and its parent also record which of them runs: see `ThreadWords`. All
+// registers are preserved except rcx and r11.
 global_asm!(
     r#"
     .section .text.directfs_begin,"ax",@progbits
@@ -67,8 +69,10 @@ global_asm!(
     .hidden directfs_begin
     .type directfs_begin, @function
 directfs_begin:
+    mov rcx, qword ptr [rip + directfs_words@GOTTPOFF]
     test eax, eax
-    jnz 1f
+    jnz 2f
+    mov qword ptr fs:[rcx + {child_runs}], 1
     cmp byte ptr [rip + {armed}], 0
     je 1f
     push rdi
@@ -92,9 +96,12 @@ directfs_begin:
     pop rdi
     xor eax, eax
 1:  jmp r11
+2:  mov qword ptr fs:[rcx + {child_runs}], 0
+    jmp r11
     .size directfs_begin, . - directfs_begin
     "#,
     armed = sym DIRECTFS_ARMED,
+    child_runs = const CHILD_RUNS_OFFSET,
     exempt = sym DIRECTFS_EXEMPT,
     dispatch = const PR_SET_SYSCALL_USER_DISPATCH,
     on = const PR_SYS_DISPATCH_ON,

@@ -462,7 +462,10 @@ fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     fd_numbers::begin_memory_sharing();
     context.suspend(prepared, child);
     // SAFETY: the words are this thread's, and no reference to them exists.
-    unsafe { (*thread_words()).forked_by = i64::from(sys::process_id()) };
+    unsafe {
+        (*thread_words()).forked_by = i64::from(sys::process_id());
+        (*thread_words()).child_runs = 0;
+    }
     Ok(NATIVE)
 }
 
@@ -472,8 +475,8 @@ fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
 pub fn after_shared_memory_child(server: &'static Server, context: &mut context::Context) {
     let words = thread_words();
     // SAFETY: as above.
-    let forked_by = unsafe { (*words).forked_by };
-    if i64::from(sys::process_id()) != forked_by {
+    let (forked_by, child_runs) = unsafe { ((*words).forked_by, (*words).child_runs != 0) };
+    if child_runs || i64::from(sys::process_id()) != forked_by {
         if context.adopt(server).is_err() {
             sys::refuse(&[b"a new child process cannot join the file system and ends"]);
         }

@@ -341,6 +341,8 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         if let Some(range) = alternate_stack(context) {
             ((*words).alternate, (*words).alternate_end) = range;
         }
+        // The thread may have been interrupted before it recorded that its child has ended.
+        (*words).child_runs = 0;
         let handler: extern "C" fn(i32, *mut siginfo_t, *mut c_void) = core::mem::transmute(handler as usize);
         handler(signal, info, context);
         (*words).passive = passive;
