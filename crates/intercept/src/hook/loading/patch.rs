@@ -87,9 +87,9 @@ fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
         return None;
     }
     let start = file.map(bytes as usize, libc::PROT_READ, libc::MAP_PRIVATE).ok()?;
-    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `with_sites` unmaps it.
-    // If the file is truncated meanwhile, the process gets a signal; only the file's owner can do
-    // that.
+    // SAFETY: the mapping has these bytes, is aligned to pages and stays until `with_sites` unmaps
+    // it. If the file is truncated meanwhile, the process gets a signal; only the file's owner can
+    // do that.
     Some(unsafe { core::slice::from_raw_parts(start.cast(), bytes as usize / 8) })
 }
 
