@@ -125,8 +125,11 @@ impl Platform for LinuxPlatform {
         if result == -i64::from(libc::ESRCH) {
             return false;
         }
-        // The first thread of a process stays as a zombie until the others have ended.
-        thread_id != process_id || thread_state(thread_id).is_none_or(|state| !matches!(state, b'Z' | b'X' | b'x'))
+        // The first thread of a process stays as a zombie until the others have ended. If a thread
+        // asks about itself, no file of /proc is read, which takes microseconds.
+        thread_id != process_id
+            || thread_id == self.thread_id()
+            || thread_state(thread_id).is_none_or(|state| !matches!(state, b'Z' | b'X' | b'x'))
     }
 
     fn hold_liveness(&self, description: i32, number: u32) -> bool {
