@@ -52,6 +52,9 @@ fn build(manifest: &Path, target: &Path) -> PathBuf {
         "link-arg=-Wl,--eh-frame-hdr",
         "-C",
         "link-arg=-Wl,-z,defs",
+        // Relocated words begin a page, so that they lie on as few as possible.
+        "-C",
+        "link-arg=-Wl,-z,separate-loadable-segments",
     ]);
     // Unwinding (thread cancellation) passes through the library's frames.
     cargo.args(["-C", "force-unwind-tables=yes"]);

@@ -266,6 +266,20 @@ mod tests {
         vec![0, effective_user()]
     }
 
+    /// Each page of the file that a start writes is copied for each program.
+    #[test]
+    fn the_only_writable_bytes_in_the_library_are_those_that_the_loader_relocates() {
+        let word = |at: usize| u64::from_le_bytes(*PRELOAD[at..].first_chunk().unwrap()) as usize;
+        let (table, count) = (word(32), word(56) & 0xffff);
+        let segments = (0..count).map(|index| table + index * 56).map(|at| (word(at), word(at + 16), word(at + 32)));
+        let kind = |word: usize| (word as u32, (word >> 32) as u32);
+        let relocated = segments.clone().find(|segment| kind(segment.0).0 == libc::PT_GNU_RELRO).unwrap();
+        let written = segments
+            .filter(|segment| kind(segment.0).0 == libc::PT_LOAD && kind(segment.0).1 & libc::PF_W != 0)
+            .filter(|segment| segment.2 > 0);
+        assert_eq!(written.map(|segment| (segment.1, segment.2)).collect::<Vec<_>>(), [(relocated.1, relocated.2)]);
+    }
+
     #[test]
     fn a_table_is_made_once_and_again_when_torn() {
         let library = Path::new("/lib64/ld-linux-x86-64.so.2");

@@ -48,7 +48,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 // registers they use the lower halves of the first two.
 global_asm!(
     r#"
-    .text
+    .section .text.startup,"ax",@progbits
     .macro FUNCTION name
     .globl \name
     .hidden \name

@@ -24,7 +24,13 @@ pub const PATH_ROOM_BYTES: usize = 2 * user_memory::PATH_BYTES_MAX;
 pub const COPY_BYTES: usize = 64 << 10;
 
 /// Incremented in a child of a fork: earlier contexts are copies of the parent's.
-static GENERATION: AtomicU32 = AtomicU32::new(1);
+#[unsafe(link_section = ".bss.directfs_start")]
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+/// For the constructor: the first generation begins. A context that is zero is of none.
+pub fn prepare() {
+    GENERATION.store(1, Relaxed);
+}
 
 /// A thread's state for serving calls. All zero is a valid context that has not been entered.
 pub struct Context {

@@ -120,16 +120,23 @@ pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::Atom
 pub static DIRECTFS_PARKED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
 /// The mount's path without its first slash. Written only before the first hooked call.
-#[repr(transparent)]
+#[repr(C, align(64))]
 pub struct Prefix(pub core::cell::UnsafeCell<[u8; PREFIX_BYTES_MAX]>);
 // SAFETY: written by the constructor alone, before other threads and hooked calls; later only read.
 unsafe impl Sync for Prefix {}
-/// No path matches this initial byte: there is no mount.
-pub static DIRECTFS_PREFIX: Prefix = Prefix(core::cell::UnsafeCell::new({
-    let mut bytes = [0; PREFIX_BYTES_MAX];
-    bytes[0] = 0xff;
-    bytes
-}));
+/// Zero in the library's file, like all of its variables: they need no page of the file.
+pub static DIRECTFS_PREFIX: Prefix = Prefix(core::cell::UnsafeCell::new([0; PREFIX_BYTES_MAX]));
+
+impl Prefix {
+    /// For the constructor: no path matches, since there is no mount yet.
+    ///
+    /// # Safety
+    /// Nothing else uses the prefix.
+    pub unsafe fn match_nothing(&self) {
+        // SAFETY: by the caller's promise.
+        unsafe { (*self.0.get())[0] = 0xff };
+    }
+}
 
 /// Added to the stack pointer that the dispatcher receives: the call comes from a handler on the
 /// program's signal stack, and all signals are blocked.
@@ -651,8 +658,10 @@ mod tests {
         let (inside, outside, relative) =
             (c"/mnt/pm/x".as_ptr() as u64, c"/mnt/px".as_ptr() as u64, c"no/such".as_ptr() as u64);
         let (odd, odder, empty) = (c"//mnt/pm".as_ptr() as u64, c"/mnt/./pm".as_ptr() as u64, c"".as_ptr() as u64);
-        assert!(!seen(SYS_faccessat, [here, inside, 0, 0, 0, 0]), "no mount yet");
         // SAFETY: only this test uses the entry.
+        unsafe { DIRECTFS_PREFIX.match_nothing() };
+        assert!(!seen(SYS_faccessat, [here, inside, 0, 0, 0, 0]), "no mount yet");
+        // SAFETY: as above.
         let prefix = unsafe { &mut *DIRECTFS_PREFIX.0.get() };
         prefix[..7].copy_from_slice(b"mnt/pm\0");
         const DIRECTFS: u64 = 900;

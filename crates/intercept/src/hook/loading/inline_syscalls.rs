@@ -47,6 +47,7 @@ static SLOTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 #[unsafe(link_section = ".bss.directfs_start")]
 static DIRECTFS_EXEMPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Whether threads are to be armed.
+#[unsafe(link_section = ".bss.directfs_start")]
 static DIRECTFS_ARMED: AtomicU8 = AtomicU8::new(0);
 
 const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
@@ -197,6 +198,7 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
 ///
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
+#[unsafe(link_section = ".text.startup")]
 pub unsafe fn are_in_program(environment: *const *const u8) -> bool {
     /// Smaller code is scanned faster than a cached answer is found.
     const CACHED_FROM_BYTES: usize = 128 << 10;
@@ -268,6 +270,7 @@ fn cache_answer(path: &[u8], answer: bool) {
 
 /// Whether code has a syscall instruction that may concern the image. `functions`: the table of
 /// functions' start addresses, in memory like the code.
+#[unsafe(link_section = ".text.startup")]
 fn has_inline_syscalls(code: &[u8], functions: &[u8]) -> bool {
     let mut decoder = Decoder::default();
     let mut from = 0;
@@ -283,6 +286,7 @@ fn has_inline_syscalls(code: &[u8], functions: &[u8]) -> bool {
 const CALL: [u8; 2] = [0x0f, 0x05];
 
 /// The next place from `from` on with the bytes of the instruction.
+#[unsafe(link_section = ".text.startup")]
 fn next_pair(code: &[u8], mut from: usize) -> Option<usize> {
     const LANES: usize = 16;
     while from + LANES < code.len() {

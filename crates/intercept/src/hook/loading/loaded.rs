@@ -34,6 +34,7 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// Only for the constructor; `environment` is the program's.
+    #[unsafe(link_section = ".text.startup")]
     pub unsafe fn find(environment: *const *const u8) -> Option<LoadedProgram> {
         let (mut address, mut count, mut kernel_code) = (0u64, 0u64, 0u64);
         // SAFETY: by the caller's promise: a list of pointers that ends with null, then pairs that
@@ -66,6 +67,7 @@ impl LoadedProgram {
     }
 
     /// The first segment of this kind: `is_it` gets type and flags.
+    #[unsafe(link_section = ".text.startup")]
     pub fn segment(&self, is_it: impl Fn(u32, u32) -> bool) -> Option<&'static [u8]> {
         let header = self.headers.iter().find(|header| is_it(header[0] as u32, (header[0] >> 32) as u32))?;
         let start = self.bias.wrapping_add(header[2] as usize);
@@ -80,11 +82,12 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// Only for the constructor, in the program's own namespace of libraries.
+    #[unsafe(link_section = ".text.startup")]
     pub unsafe fn libraries(
         &self,
         own: &'static [u8],
         is_wanted: impl Fn(&[u8]) -> bool,
-        visit: &mut dyn FnMut(&Mapping<'_>),
+        visit: &mut impl FnMut(&Mapping<'_>),
     ) -> Option<()> {
         let own_base = &raw const __ehdr_start as usize;
         // SAFETY: by the caller's promise.
@@ -116,6 +119,7 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// As for [`LoadedProgram::libraries`].
+    #[unsafe(link_section = ".text.startup")]
     unsafe fn list(&self) -> Option<*const LinkMap> {
         const DT_DEBUG: u64 = 21;
         let dynamic = self.is_sure.then(|| self.segment(|kind, _| kind == PT_DYNAMIC)).flatten()?;
@@ -151,7 +155,8 @@ struct LinkMap {
 ///
 /// # Safety
 /// The library's first page is mapped at `base`.
-unsafe fn visit_library(base: usize, path: &[u8], visit: &mut dyn FnMut(&Mapping<'_>)) -> Option<()> {
+#[unsafe(link_section = ".text.startup")]
+unsafe fn visit_library(base: usize, path: &[u8], visit: &mut impl FnMut(&Mapping<'_>)) -> Option<()> {
     const MAGIC: &[u8] = b"\x7fELF";
     if !base.is_multiple_of(PAGE_BYTES) {
         return None;

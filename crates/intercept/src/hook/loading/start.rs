@@ -4,14 +4,14 @@
 //! launcher), or ends the program with a message.
 
 use crate::handoff;
-use crate::hook::abi::entry::DIRECTFS_ALL;
+use crate::hook::abi::entry::{DIRECTFS_ALL, DIRECTFS_PREFIX};
 use crate::hook::abi::sys;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::{early, inline_syscalls, proc_maps};
 use crate::hook::process::{environment, processes};
 use crate::hook::signals::faults;
-use crate::hook::{call_counts, server, signals};
+use crate::hook::{call_counts, context, server, signals};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -35,6 +35,9 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     let is_early = matches!(adopted.early, Some((_, 0)));
     let before = adopted.early.map_or(0, |(_, address)| address);
     DIRECTFS_ALL.store(0, Relaxed);
+    context::prepare();
+    // SAFETY: no call is hooked yet.
+    unsafe { DIRECTFS_PREFIX.match_nothing() };
     if let Some(entry) = environment::counts_entry() {
         if call_counts::open(&entry[environment::COUNTS.len()..]).is_err() {
             sys::refuse(&[b"cannot open the file for call counters: ", entry]);
@@ -107,7 +110,8 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
 ///
 /// # Safety
 /// As for [`LoadedProgram::libraries`].
-unsafe fn look_by_loader(environment: *const *const u8, look: &mut dyn FnMut(&proc_maps::Mapping<'_>)) -> Option<()> {
+#[unsafe(link_section = ".text.startup")]
+unsafe fn look_by_loader(environment: *const *const u8, look: &mut impl FnMut(&proc_maps::Mapping<'_>)) -> Option<()> {
     let own = environment::library();
     // SAFETY: by the caller's promise.
     unsafe {
@@ -135,6 +139,7 @@ fn reason(refusal: Refusal) -> &'static [u8] {
 }
 
 /// Records the mappings of a library whose calls are to be seen.
+#[unsafe(link_section = ".text.startup")]
 fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>) {
     if !makes_calls(mapping.path) {
         return;
@@ -152,6 +157,7 @@ fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps:
 }
 
 /// Whether a file is one of the libraries that make system calls for all others.
+#[unsafe(link_section = ".text.startup")]
 fn makes_calls(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     [&b"libc.so.6"[..], b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread"]

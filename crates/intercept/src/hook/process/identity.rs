@@ -30,9 +30,9 @@ struct Identity {
     many: usize,
 }
 
-const UNKNOWN_IDENTITY: Identity = Identity {
-    effective: (u32::MAX, u32::MAX),
-    real: (u32::MAX, u32::MAX),
+const NO_IDENTITY: Identity = Identity {
+    effective: (0, 0),
+    real: (0, 0),
     capabilities: 0,
     permitted: 0,
     groups: [0; GROUPS_FEW],
@@ -45,7 +45,8 @@ struct IdentityRing([UnsafeCell<Identity>; IDENTITIES_KEPT]);
 // afterwards.
 unsafe impl Sync for IdentityRing {}
 
-static IDENTITIES: IdentityRing = IdentityRing([const { UnsafeCell::new(UNKNOWN_IDENTITY) }; IDENTITIES_KEPT]);
+/// Zero until it is published.
+static IDENTITIES: IdentityRing = IdentityRing([const { UnsafeCell::new(NO_IDENTITY) }; IDENTITIES_KEPT]);
 /// Slot + 1 of the present identity; zero: ask the kernel.
 static PRESENT: AtomicUsize = AtomicUsize::new(0);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -132,7 +133,7 @@ pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
 #[cold]
 fn query() -> usize {
     let slot = NEXT.fetch_add(1, AcqRel) % IDENTITIES_KEPT;
-    let mut identity = UNKNOWN_IDENTITY;
+    let mut identity = NO_IDENTITY;
     let ask = |number: i64, arguments: [u64; 3]| {
         let [a, b, c] = arguments;
         // SAFETY: these calls only query, and write into locals of this function that are large

@@ -77,6 +77,7 @@ impl ProgramAction {
     }
 }
 
+#[unsafe(link_section = ".bss.directfs_start")]
 static ACTIONS: [ProgramAction; SIGNALS + 1] = [const { ProgramAction::new() }; SIGNALS + 1];
 
 /// The set of signals of faults and of inline syscalls.
