@@ -368,14 +368,32 @@ impl Commits {
         }
     }
 
-    /// For the service: sleeps until something is wanted, or the time has passed. Returns what is.
+    /// What is on the disk.
+    pub fn status(&self) -> CommitStatus {
+        let words = self.words();
+        let (finished, failed) = (words[FINISHED].load(Relaxed), words[FAILED].load(Relaxed));
+        CommitStatus {
+            changed_bytes: self.tracking.marked_bytes(),
+            used_bytes: self.load().used_bytes,
+            log_bytes: words[LOG_BYTES].load(Relaxed),
+            commits: finished,
+            committed_ns: words[COMMITTED_NS].load(Relaxed),
+            error: (failed > finished).then(|| Errno(words[ERROR].load(Relaxed) as i32)),
+        }
+    }
+}
+
+/// For the service.
+#[cfg(feature = "std")]
+impl Commits {
+    /// Sleeps until something is wanted, or the time has passed. Returns what is.
     pub(crate) fn wait_for_requests(&self, timeout_ms: u32) -> u32 {
         let wanted = &self.header().service;
         PLATFORM.wait(wanted, 0, timeout_ms);
         wanted.swap(0, AcqRel)
     }
 
-    /// For the service: wakes it.
+    /// Wakes it.
     pub(crate) fn wake_service(&self) {
         PLATFORM.wake(&self.header().service);
     }
@@ -402,20 +420,6 @@ impl Commits {
     /// When the last commit began, ns since 1970.
     pub(crate) fn committed_ns(&self) -> i64 {
         self.words()[COMMITTED_NS].load(Relaxed) as i64
-    }
-
-    /// What is on the disk.
-    pub fn status(&self) -> CommitStatus {
-        let words = self.words();
-        let (finished, failed) = (words[FINISHED].load(Relaxed), words[FAILED].load(Relaxed));
-        CommitStatus {
-            changed_bytes: self.tracking.marked_bytes(),
-            used_bytes: self.load().used_bytes,
-            log_bytes: words[LOG_BYTES].load(Relaxed),
-            commits: finished,
-            committed_ns: words[COMMITTED_NS].load(Relaxed),
-            error: (failed > finished).then(|| Errno(words[ERROR].load(Relaxed) as i32)),
-        }
     }
 }
 

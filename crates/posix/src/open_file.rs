@@ -167,6 +167,11 @@ impl OpenFile {
         !self.is_path() && matches!(self.flags() & libc::O_ACCMODE, libc::O_WRONLY | libc::O_RDWR)
     }
 
+    /// Whether it was opened with O_SYNC or O_DSYNC: a write returns when it is on the disk.
+    pub fn is_synchronous(&self) -> bool {
+        self.flags() & (libc::O_SYNC | libc::O_DSYNC) != 0
+    }
+
     /// Whether it was opened with O_PATH.
     pub fn is_path(&self) -> bool {
         self.flags() & libc::O_PATH != 0

@@ -17,6 +17,7 @@ mod support;
 
 mod cache;
 mod confinement;
+mod durable;
 mod figures;
 mod fuse_programs;
 mod launching;

@@ -9,6 +9,7 @@ use crate::hook::calls::names::Calling;
 use crate::hook::context::Inside;
 use crate::hook::descriptors::host_verdict;
 use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::process::environment;
 use posix::{Errno, OpenFile, Result};
 
 /// One end of a copy.
@@ -34,13 +35,17 @@ fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut
 }
 
 fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u8]) -> Result<usize> {
-    match (end, offset) {
-        (End::Directfs(file), Some(offset)) => caller.write_at(file, offset, from),
-        (End::Directfs(file), None) => caller.write(file, from),
+    let (file, count) = match (end, offset) {
+        (End::Directfs(file), Some(offset)) => (file, caller.write_at(file, offset, from)?),
+        (End::Directfs(file), None) => (file, caller.write(file, from)?),
         (End::Host(fd), offset) => {
-            kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len())
+            return kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len());
         }
+    };
+    if file.is_synchronous() && count > 0 {
+        environment::sync_image(caller.thread)?;
     }
+    Ok(count)
 }
 
 fn kernel_copy(

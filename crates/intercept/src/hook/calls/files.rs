@@ -3,7 +3,7 @@
 //! Invariant: a descriptor that is not in this process's table goes to the kernel, which knows its
 //! true state.
 
-use crate::hook::abi::entry::{Next, Verdict};
+use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::{status, sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::calls::names::Calling;
@@ -80,11 +80,15 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
 /// before those of the buffer.
 fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     // SAFETY: used for this call only.
-    match (unsafe { user_memory::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
-        (Ok(from), Some(offset)) => caller.write_at(file, offset, from),
-        (Ok(from), None) => caller.write(file, from),
-        (Err(refused), _) => caller.write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
+    let count = match (unsafe { user_memory::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
+        (Ok(from), Some(offset)) => caller.write_at(file, offset, from)?,
+        (Ok(from), None) => caller.write(file, from)?,
+        (Err(refused), _) => return caller.write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
+    };
+    if file.is_synchronous() && count > 0 {
+        environment::sync_image(caller.thread)?;
     }
+    Ok(count)
 }
 
 /// read(fd, buffer, length).
@@ -176,20 +180,33 @@ fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
 /// Lists up to this size are written in one piece.
 const GATHERED_BYTES_MAX: u64 = 64 << 20;
 
-fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Result<Verdict> {
+fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append, must_sync: bool) -> Result<Verdict> {
     let (fd, address, count) = (call.frame.rdi as u32, call.frame.rsi, call.frame.rdx);
     let Inside { session, copy, .. } = call.begin()?;
     let Some(file) = session.process.file(session.caller.thread, fd) else { return host_verdict(fd) };
-    let caller = &session.caller;
+    let written = write_pieces(&session.caller, &file, Vector::new(address, count)?, copy, (offset, append))?;
+    if (must_sync || file.is_synchronous()) && written > 0 {
+        environment::sync_image(session.caller.thread)?;
+    }
+    Ok(done(written))
+}
+
+/// Writes the buffers of a list, of a moderate size in one piece.
+fn write_pieces(
+    caller: &Calling<'_>,
+    file: &OpenFile,
+    vector: Vector,
+    copy: &mut [u8; COPY_BYTES],
+    (offset, append): (Option<i64>, Append),
+) -> Result<i64> {
     let write = |from: &[u8], done: u64| -> Result<u64> {
         let count = match offset {
-            Some(offset) => caller.write_at_as(&file, offset.saturating_add(done as i64), from, append)?,
-            None => caller.write_as(&file, from, append)?,
+            Some(offset) => caller.write_at_as(file, offset.saturating_add(done as i64), from, append)?,
+            None => caller.write_as(file, from, append)?,
         };
         Ok(count as u64)
     };
-    let vector = Vector::new(address, count)?;
-    let total = vector.total()?;
+    let (count, total) = (vector.count, vector.total()?);
     // In one piece: no other call sees a part of it, and no other append comes between the parts.
     let gather = |room: &mut [u8]| -> Result<i64> {
         let mut length = 0;
@@ -205,7 +222,7 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Res
         Ok(write(&room[..length], 0)? as i64)
     };
     if count > 1 && total <= COPY_BYTES as u64 {
-        return gather(&mut copy[..]).map(done);
+        return gather(&mut copy[..]);
     }
     if count > 1 && total <= GATHERED_BYTES_MAX {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
@@ -213,15 +230,14 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append) -> Res
             .map_err(|error| Errno(-error as i32))?;
         // SAFETY: new memory of this size without other references; it is unmapped after the
         // reference has ended.
-        let result = unsafe {
+        return unsafe {
             let result = gather(core::slice::from_raw_parts_mut(room, total as usize));
             sys::unmap(room, total as usize);
             result
         };
-        return result.map(done);
     }
     // SAFETY: used for this call only.
-    vector.each(|address, length, done| write(unsafe { user_memory::bytes_readable(address, length)? }, done)).map(done)
+    vector.each(|address, length, done| write(unsafe { user_memory::bytes_readable(address, length)? }, done))
 }
 
 /// readv(fd, vector, count).
@@ -231,7 +247,7 @@ pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// writev(fd, vector, count).
 pub fn writev(call: &mut Call<'_>) -> Result<Verdict> {
-    write_vector(call, None, Append::AsOpened)
+    write_vector(call, None, Append::AsOpened, false)
 }
 
 /// preadv(fd, vector, count, offset).
@@ -243,7 +259,7 @@ pub fn preadv(call: &mut Call<'_>) -> Result<Verdict> {
 /// pwritev(fd, vector, count, offset).
 pub fn pwritev(call: &mut Call<'_>) -> Result<Verdict> {
     let offset = call.frame.r10 as i64;
-    write_vector(call, Some(offset), Append::AsOpened)
+    write_vector(call, Some(offset), Append::AsOpened, false)
 }
 
 /// Flags of preadv2 and pwritev2.
@@ -292,12 +308,7 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Verdict> {
         flag::NOAPPEND => Append::Never,
         _ => Append::AsOpened,
     };
-    let verdict = write_vector(call, offset, append)?;
-    if flags & (flag::DSYNC | flag::SYNC) != 0 && verdict.next == Next::Done && verdict.result > 0 {
-        let session = call.begin()?.session;
-        environment::sync_image(session.caller.thread)?;
-    }
-    Ok(verdict)
+    write_vector(call, offset, append, flags & (flag::DSYNC | flag::SYNC) != 0)
 }
 
 /// lseek(fd, offset, whence).

@@ -1,0 +1,103 @@
+//! Images on a disk under `run`: each way to make a file durable. A copy of the image's file, which
+//! is another image to this machine, stands for what a power failure leaves.
+
+use crate::support::{directfs, stderr, stdout};
+use std::fs;
+use std::path::Path;
+
+/// A scratch directory on a disk, if there is one.
+fn on_disk() -> Option<tempfile::TempDir> {
+    let directory = tempfile::tempdir().unwrap();
+    let is_memory = rustix::fs::statfs(directory.path()).unwrap().f_type as u64 == 0x0102_1994;
+    if is_memory {
+        eprintln!("\n*** SKIPPED: TMPDIR is not on a disk ***\n");
+    }
+    (!is_memory).then_some(directory)
+}
+
+fn image_on(directory: &Path) -> String {
+    let image = directory.join("image").to_str().unwrap().to_owned();
+    let made = directfs(&["mkfs", &image, "--size", "16M", "--sparse"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    image
+}
+
+fn read(image: &str, name: &str) -> Option<String> {
+    let output = directfs(&["run", "--image", image, "-C", "/mnt/directfs", "--", "cat", name]);
+    output.status.success().then(|| stdout(&output).trim_end_matches('\0').to_owned())
+}
+
+#[test]
+fn each_kind_of_sync_puts_a_file_on_the_disk() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let copies = directory.path().join("copies");
+    fs::create_dir(&copies).unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/scripts/syncs.py");
+    let (script, into) = (script.to_str().unwrap(), copies.to_str().unwrap());
+    let run = directfs(&[
+        "run",
+        "--image",
+        &image,
+        "--commit-interval",
+        "0",
+        "-C",
+        "/mnt/directfs",
+        "--",
+        "python3",
+        script,
+        &image,
+        into,
+    ]);
+    assert!(run.status.success(), "{}{}", stdout(&run), stderr(&run));
+    let mut ways = 0;
+    for copy in fs::read_dir(&copies).unwrap().map(|entry| entry.unwrap()) {
+        let (path, way) = (copy.path(), copy.file_name().into_string().unwrap());
+        let path = path.to_str().unwrap();
+        if way == "nothing" {
+            assert_eq!(read(path, "never-synced-before-the-first"), None, "no call has asked for a commit");
+            continue;
+        }
+        let checked = directfs(&["fsck", "-n", path]);
+        assert!(checked.status.success(), "{way}: {}", stdout(&checked));
+        assert_eq!(read(path, &way), Some(way.clone()), "after {way}");
+        ways += 1;
+    }
+    assert_eq!(ways, 15);
+    assert_eq!(read(&image, "never-synced").as_deref(), Some("never-synced"), "the end of a run commits all");
+}
+
+#[test]
+fn a_mount_syncs_to_the_disk() {
+    if !crate::support::can_mount("a_mount_syncs_to_the_disk") {
+        return;
+    }
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let (point, copy) = (directory.path().join("point"), directory.path().join("copy"));
+    fs::create_dir(&point).unwrap();
+    let mounted = directfs(&["mount", &image, point.to_str().unwrap(), "--commit-interval", "0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    fs::write(point.join("synced"), "synced").unwrap();
+    fs::File::open(point.join("synced")).unwrap().sync_all().unwrap();
+    fs::write(point.join("later"), "later").unwrap();
+    fs::copy(&image, &copy).unwrap();
+    let unmounted = directfs(&["umount", point.to_str().unwrap()]);
+    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    let copy = copy.to_str().unwrap();
+    assert_eq!(read(copy, "synced").as_deref(), Some("synced"));
+    assert_eq!(read(copy, "later"), None);
+    assert_eq!(read(&image, "later").as_deref(), Some("later"));
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_that_of_files_in_the_image() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let copy = directory.path().join("copy");
+    let script = format!("ulimit -f 1; echo synced >a && sync a && exec cat {image} >/dev/null");
+    let run = directfs(&["run", "--image", &image, "-C", "/mnt/directfs", "--", "bash", "-c", &script]);
+    assert!(run.status.success(), "{} {}", run.status, stderr(&run));
+    fs::copy(&image, &copy).unwrap();
+    assert_eq!(read(copy.to_str().unwrap(), "a").as_deref(), Some("synced\n"));
+}
