@@ -147,6 +147,8 @@ Examples:
   directfs run -- sh -c 'cd $DIRECTFS_MOUNT && cp -r /usr/include . && du -sh .'
   directfs run --image /dev/shm/work.img -- make -C /mnt/directfs/project
   directfs run --image /dev/shm/work.img --at /work -C /work/project -- git status
+  directfs run --image work.img --discard -- make test          leaves no trace
+  directfs run --image work.img --atomic -- ./upgrade.sh        all of it, or nothing
 
 Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be executed, 127 it was not found.")]
 pub struct Run {
@@ -170,6 +172,14 @@ pub struct Run {
     pub always_flush: bool,
     #[command(flatten)]
     pub commits: CommitOptions,
+    /// Leave the image as it is, whatever happens: the programs work on a copy in memory, which is
+    /// discarded. Many such runs can use one image at once.
+    #[arg(long, requires = "image", conflicts_with_all = ["atomic", "no_commit", "commit_interval"])]
+    pub discard: bool,
+    /// Commit all changes as one if the command exits with 0, and else discard them. The image must
+    /// be on a disk, and no other process can use it meanwhile.
+    #[arg(long, requires = "image", conflicts_with_all = ["no_commit", "commit_interval"])]
+    pub atomic: bool,
     /// The command and its arguments.
     #[arg(trailing_var_arg = true)]
     pub command: Vec<OsString>,

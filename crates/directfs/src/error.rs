@@ -141,6 +141,7 @@ fn errno_of_image(error: &ImageError) -> i32 {
         ImageError::NoDram { .. } | ImageError::NoWorkingCopy { .. } | ImageError::NoSpace { .. } => libc::ENOSPC,
         ImageError::Journal { .. } => libc::EUCLEAN,
         ImageError::NotRecovered { .. } => libc::EROFS,
+        ImageError::NoCommits { .. } => libc::EOPNOTSUPP,
         ImageError::Stopped { .. } => libc::ECANCELED,
         ImageError::Size { .. } | ImageError::Label { .. } => libc::EINVAL,
         ImageError::Truncated { .. } => libc::EIO,

@@ -54,6 +54,8 @@ const READINESS: usize = 22;
 const IDENTITY: usize = 23;
 /// The image's UUID.
 const UUID: usize = 26;
+/// 1: commits are held back until the last process asks for one.
+const HELD: usize = 28;
 
 /// `DFSWORK1` as a little-endian word.
 const READY: u64 = u64::from_le_bytes(*b"DFSWORK1");
@@ -269,8 +271,26 @@ impl Commits {
         Journal::opened(self.file, uuid, self.tracking.region_bytes(), log_bytes)
     }
 
-    /// Returns when all that was flushed before the call is on the disk.
+    /// Holds commits back: a sync returns at once. Or no longer.
+    #[cfg(feature = "std")]
+    pub(crate) fn set_held(&self, held: bool) {
+        self.words()[HELD].store(held.into(), Release);
+    }
+
+    /// A commit and checkpoint of what was held back.
+    #[cfg(feature = "std")]
+    pub(crate) fn commit_held<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+        let _held = thread.lock_commits()?;
+        self.commit_now(thread.fs().pm())?;
+        self.checkpoint_now()
+    }
+
+    /// Returns when all that was flushed before the call is on the disk. If commits are held back
+    /// it does nothing.
     pub fn commit<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+        if self.words()[HELD].load(Acquire) != 0 {
+            return Ok(());
+        }
         if is_file_size_limited() {
             return self.commit_by_service(thread, self.words()[STARTED].load(SeqCst) + 1);
         }

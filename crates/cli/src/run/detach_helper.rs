@@ -22,12 +22,15 @@ pub enum End {
     Close,
     /// It is in memory, and deleted.
     Discard,
+    /// All its changes are committed as one.
+    Commit,
 }
 
 impl End {
     fn apply(self, image: Image) -> Result<(), ImageError> {
         match self {
             End::Close => image.close().map(drop),
+            End::Commit => image.close_atomic().map(drop),
             End::Discard => {
                 image.discard();
                 Ok(())
@@ -39,7 +42,16 @@ impl End {
 /// Ends the use of the image if no program uses it any more; otherwise a helper process does so
 /// later.
 pub fn leave(mut image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd]) -> Result<()> {
-    if is_handed_back_soon(&image, handoff_id)? {
+    let is_handed_back = is_handed_back_soon(&image, handoff_id)?;
+    let end = match end {
+        End::Commit if !is_handed_back => {
+            image.commit_atomic().context("the image is unchanged, and all changes of the run are discarded")?;
+            anstream::eprintln!("directfs: programs of the run still work; what they change from now on is discarded");
+            End::Discard
+        }
+        end => end,
+    };
+    if is_handed_back {
         return end.apply(image).context("cannot close the image cleanly; the next process that opens it recovers it");
     }
     let paused = image.pause_commits();

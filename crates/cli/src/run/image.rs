@@ -18,20 +18,37 @@ const MEMORY_BYTES_MIN: u64 = 64 << 20;
 /// Size of an image in memory if the available memory is unknown.
 const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;
 
-/// Opens the image, shared with other processes; the result says whether it is in memory.
-pub fn open(arguments: &Run) -> Result<(Image, bool)> {
+/// What becomes of the changes of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Changes {
+    /// They are in the image as they happen.
+    Kept,
+    /// They vanish with a new image in memory.
+    InMemory,
+    /// They are discarded.
+    Discarded,
+    /// They count as one if the command succeeds.
+    Atomic,
+}
+
+/// Opens the image.
+pub fn open(arguments: &Run) -> Result<(Image, Changes)> {
     open_unlimited(arguments).map_err(file_size_limit::explain)
 }
 
-fn open_unlimited(arguments: &Run) -> Result<(Image, bool)> {
+fn open_unlimited(arguments: &Run) -> Result<(Image, Changes)> {
     let options =
         OpenImage { always_flush: arguments.always_flush, commits: arguments.commits.policy(), ..OpenImage::default() };
     if let Some(path) = &arguments.image {
-        return Ok((Image::open(path, &options)?, false));
+        return Ok(match arguments {
+            Run { discard: true, .. } => (Image::open_discarding(path, &options)?, Changes::Discarded),
+            Run { atomic: true, .. } => (Image::open_atomic(path, &options)?, Changes::Atomic),
+            _ => (Image::open(path, &options)?, Changes::Kept),
+        });
     }
     let length = arguments.size.unwrap_or_else(memory_bytes);
     let make = MakeOptions { length, label: "memory".to_owned(), ..MakeOptions::default() };
-    Ok((Image::in_memory(&make, &options)?, true))
+    Ok((Image::in_memory(&make, &options)?, Changes::InMemory))
 }
 
 /// Half of the available memory; the rest is for the programs.
@@ -83,18 +100,21 @@ pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Re
 }
 
 /// Tells the user of a new shell where the image is.
-pub fn announce(image: &Image, is_memory: bool, mount: &Path) {
+pub fn announce(image: &Image, changes: Changes, mount: &Path) {
     if !std::io::stderr().is_terminal() {
         return;
     }
     let size = units::size(image.length());
-    if is_memory {
-        anstream::eprintln!(
-            "{size} in memory at {}; deleted when the last program of this shell ends",
-            mount.display()
-        );
-    } else {
-        anstream::eprintln!("{} at {} ({size})", image.path().display(), mount.display());
+    let (path, mount) = (image.path().display(), mount.display());
+    match changes {
+        Changes::InMemory => {
+            anstream::eprintln!("{size} in memory at {mount}; deleted when the last program of this shell ends");
+        }
+        Changes::Kept => anstream::eprintln!("{path} at {mount} ({size})"),
+        Changes::Discarded => anstream::eprintln!("a copy at {mount} ({size}); all changes are discarded"),
+        Changes::Atomic => {
+            anstream::eprintln!("{path} at {mount} ({size}); all changes count if this shell exits with 0, or none");
+        }
     }
 }
 

@@ -33,7 +33,9 @@ pub use fuse_program::run as run_static;
 use crate::arguments::Run;
 use crate::file_size_limit::Lifted;
 use anyhow::{Context, Result};
+use detach_helper::End;
 use directory::MountDirectory;
+use image::Changes;
 use intercept::handoff::HandoffRecord;
 use intercept::launch::{self, LaunchError, Serving};
 use posix::image::Handoff;
@@ -93,7 +95,7 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     let program = Program::choose(&arguments.command, &mount, &start)?;
     // The limit is the program's: this process writes the image's journal.
     let lifted = Lifted::new();
-    let (image, is_memory) = image::open(arguments)?;
+    let (image, changes) = image::open(arguments)?;
     if let Some(inside) = start.inside() {
         image::check_directory(&image, inside, &mount)?;
     }
@@ -103,16 +105,34 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     start.apply(&mut command);
     serving.apply(&mut command, mount.path(), start.inside());
     if arguments.command.is_empty() {
-        image::announce(&image, is_memory, mount.path());
+        image::announce(&image, changes, mount.path());
     }
     let started = child::Child::start(command, &signals, lifted.before());
     drop(serving);
     let handoff_id = handoff.into_id();
     let ended = started.map_err(|error| program.not_started(error)).map(|child| child.wait(&signals));
-    // An image in memory is deleted, so it needs no clean close.
-    let end = if is_memory { detach_helper::End::Discard } else { detach_helper::End::Close };
+    let has_succeeded = matches!(ended, Ok(child::Ended::Exit(0)));
+    let end = match changes {
+        Changes::Kept => End::Close,
+        Changes::InMemory | Changes::Discarded => End::Discard,
+        Changes::Atomic if has_succeeded => End::Commit,
+        Changes::Atomic => End::Discard,
+    };
     detach_helper::leave(image, end, handoff_id, &foreign)?;
+    if let (Some(path), Some(done)) = (&arguments.image, outcome(changes, has_succeeded)) {
+        anstream::eprintln!("directfs: {}: {done}", path.display());
+    }
     ended?.repeat(&signals)
+}
+
+/// What was done with the changes of a run, if that is not as usual.
+fn outcome(changes: Changes, has_succeeded: bool) -> Option<&'static str> {
+    match changes {
+        Changes::Kept | Changes::InMemory => None,
+        Changes::Discarded => Some("unchanged, all changes of the run are discarded"),
+        Changes::Atomic if has_succeeded => Some("all changes of the run are committed"),
+        Changes::Atomic => Some("unchanged, the command did not succeed and its changes are discarded"),
+    }
 }
 
 /// The directory in which the program starts.

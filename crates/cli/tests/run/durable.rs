@@ -101,3 +101,98 @@ fn a_limit_of_file_sizes_is_that_of_files_in_the_image() {
     fs::copy(&image, &copy).unwrap();
     assert_eq!(read(copy.to_str().unwrap(), "a").as_deref(), Some("synced\n"));
 }
+
+fn run(image: &str, options: &[&str], script: &str) -> std::process::Output {
+    let before = ["run", "--image", image, "-C", "/mnt/directfs"];
+    directfs(&[&before[..], options, &["--", "bash", "-c", script]].concat())
+}
+
+fn names(image: &str) -> String {
+    stdout(&run(image, &[], "ls"))
+}
+
+#[test]
+fn a_discarded_run_leaves_no_trace() {
+    let directory = on_disk().unwrap_or_else(|| tempfile::tempdir().unwrap());
+    let image = image_on(directory.path());
+    assert!(run(&image, &[], "echo old >file; echo kept >other").status.success());
+    let before = fs::read(&image).unwrap();
+    let script = "cat file; echo new >file; rm other; sync; cat file; ls; exit 7";
+    let outputs = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..3).map(|_| scope.spawn(|| run(&image, &["--discard"], script))).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect::<Vec<_>>()
+    });
+    for output in outputs {
+        assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+        assert_eq!(stdout(&output), "old\nnew\nfile\n");
+        assert!(stderr(&output).contains("unchanged"), "{}", stderr(&output));
+    }
+    assert!(before == fs::read(&image).unwrap(), "not a byte of the file changed");
+}
+
+#[test]
+fn a_discarded_run_sees_what_killed_processes_left() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let script = "echo newest >file; kill -9 $PPID; sleep 60";
+    assert!(!run(&image, &["--commit-interval", "0"], script).status.success());
+    assert_eq!(stdout(&run(&image, &["--discard"], "cat file; rm file")), "newest\n");
+    assert_eq!(read(&image, "file").as_deref(), Some("newest\n"));
+}
+
+#[test]
+fn an_atomic_run_counts_if_the_command_succeeds() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    assert!(run(&image, &[], "echo old >file").status.success());
+    let copy = directory.path().join("copy");
+    let copying = format!("echo new >file; touch more; sync; cp {image} {}; ", copy.display());
+
+    let failed = run(&image, &["--atomic"], &(copying.clone() + "cat file; exit 3"));
+    assert_eq!((failed.status.code(), stdout(&failed).as_str()), (Some(3), "new\n"), "{}", stderr(&failed));
+    assert!(stderr(&failed).contains("discarded"), "{}", stderr(&failed));
+    assert_eq!(names(&image), "file\n");
+    assert_eq!(names(copy.to_str().unwrap()), "file\n", "a sync inside commits nothing");
+
+    let killed = run(&image, &["--atomic"], "echo new >file; sync; kill -9 $PPID; sleep 60");
+    assert!(!killed.status.success());
+    assert_eq!(read(&image, "file").as_deref(), Some("old\n"), "nothing in memory is found");
+
+    let succeeded = run(&image, &["--atomic"], &copying);
+    assert!(succeeded.status.success() && stderr(&succeeded).contains("committed"), "{}", stderr(&succeeded));
+    assert_eq!(names(copy.to_str().unwrap()), "file\n");
+    assert_eq!((names(&image).as_str(), read(&image, "file").as_deref()), ("file\nmore\n", Some("new\n")));
+    let checked = directfs(&["fsck", "-n", &image]);
+    assert!(checked.status.success() && stdout(&checked).contains("left cleanly"), "{}", stdout(&checked));
+}
+
+#[test]
+fn an_atomic_run_commits_the_state_at_the_commands_end() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let fifo = directory.path().join("fifo");
+    let script = format!(
+        "mkfifo {0}; echo done >file; (read line <{0}; echo later >file; rm {0}) >/dev/null 2>&1 & exit 0",
+        fifo.display()
+    );
+    let succeeded = run(&image, &["--atomic"], &script);
+    assert!(succeeded.status.success(), "{}", stderr(&succeeded));
+    assert!(stderr(&succeeded).contains("still work"), "{}", stderr(&succeeded));
+    // No other process can open it until the background program has ended.
+    let refused = run(&image, &["--discard"], "true");
+    assert!(!refused.status.success(), "{}", stderr(&refused));
+    fs::write(&fifo, "go on\n").unwrap();
+    let opened = (0..1000).any(|_| read(&image, "file").as_deref() == Some("done\n"));
+    assert!(opened, "what was changed after the command's end is discarded");
+}
+
+#[test]
+fn an_atomic_run_needs_an_image_on_a_disk() {
+    let directory = crate::support::scratch();
+    let image = image_on(directory.path());
+    let refused = run(&image, &["--atomic"], "true");
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(stderr(&refused).contains("not on a disk"), "{}", stderr(&refused));
+    let refused = directfs(&["run", "--discard", "--", "true"]);
+    assert!(stderr(&refused).contains("--image"), "{}", stderr(&refused));
+}

@@ -132,6 +132,12 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// Changes are to be committed as one to something that takes no commits.
+    #[error("{} is not on a disk: changes of an image in memory or on DAX cannot be held back; copy it to a disk", path.display())]
+    NoCommits {
+        /// The image.
+        path: PathBuf,
+    },
     /// The lock request failed.
     #[error("cannot lock {}: {source}; use a file system that supports locks (some network file systems do not)", path.display())]
     Lock {

@@ -100,11 +100,15 @@ pub(super) fn make_in_memory(options: &MakeOptions) -> Result<File, ImageError> 
     let label = label_bytes(&options.label)?;
     let uuid = options.uuid.unwrap_or_else(random_uuid);
     let error = |source| ImageError::File { action: "create", path: MEMORY_NAME.into(), source };
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let file = rustix::fs::memfd_create("directfs-image", flags).map_err(|errno| error(errno.into()))?;
-    let target = Target { file: File::from(file), path: MEMORY_NAME.into(), is_new: false, is_device: false };
+    let target =
+        Target { file: unnamed_file().map_err(error)?, path: MEMORY_NAME.into(), is_new: false, is_device: false };
     target.make(&MakeOptions { sparse: true, ..options.clone() }, uuid, label, &mut |_, _| true)?;
     Ok(target.file)
+}
+
+/// An empty file in memory without a name.
+pub(super) fn unnamed_file() -> io::Result<File> {
+    Ok(File::from(rustix::fs::memfd_create("directfs-image", rustix::fs::MemfdFlags::CLOEXEC)?))
 }
 
 fn label_bytes(label: &str) -> Result<[u8; 64], ImageError> {

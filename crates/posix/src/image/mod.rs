@@ -23,6 +23,7 @@ mod locks;
 mod make;
 mod runtime;
 mod service;
+mod uncommitted;
 mod users;
 mod working;
 
@@ -422,8 +423,9 @@ impl<M: Memory> Image<M> {
                 .map_err(|errno| io::Error::from_raw_os_error(errno.0)),
             None => self.memory.mapping.sync(0..self.memory.mapping.length()),
         };
-        // A working copy that is not on the disk waits for the next process.
-        if synced.is_ok() || self.memory.commits.is_none() {
+        // A working copy that is not on the disk waits for the next process, if that can find it.
+        let is_unnamed = matches!(self.backing_of_dram, DramBacking::Inheritable(_));
+        if synced.is_ok() || self.memory.commits.is_none() || is_unnamed {
             self.remove_runtime_directory();
         }
         self.unlock(file);
@@ -659,7 +661,8 @@ impl<M: Memory> Attempt<'_, M> {
         let base = self.base();
         let Some(runtime) = place.runtime() else { return self.attach_first(place, ImageMemory::in_place(self.pm)) };
         let image_bytes = journal.head.image_bytes;
-        let made = base.make_working_copy(runtime, journal).inspect_err(|_| runtime.remove());
+        let create = |length, filled| runtime.create_working(self.file, self.path, length, filled);
+        let made = base.make_working_copy(journal, create).inspect_err(|_| runtime.remove());
         let (mapping, commits) = made?;
         let memory = ImageMemory { image_bytes, mapping, commits: Some(commits) };
         let name = runtime.name();

@@ -217,7 +217,10 @@ impl Found {
         let outer = parent.join(outer_name(name));
         let failed = |reason: String| cannot_share(path, &outer, reason);
         if name == 0 {
-            return Err(failed("the process that uses it does not name it (it may be of another version)".to_owned()));
+            return Err(failed(
+                "the process that uses it does not share it (as `run --atomic` does), or is of another version"
+                    .to_owned(),
+            ));
         }
         let above = rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
         // Other users have search permission only.

@@ -10,7 +10,7 @@
 //!   UUID and length, which never change.
 //! - A working copy counts only if it names the image file (device, inode, boot) and is whole.
 
-use super::runtime::{Found, RuntimeDirectory};
+use super::runtime::Found;
 use super::{ImageError, identity_of};
 use crate::commits::{ChunkBuffer, Commits, ImageFile, SLEEPING, errno_of, tracking_at, working_bytes};
 use engine::format::{Geometry, MAGIC, Superblock};
@@ -23,6 +23,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
@@ -188,12 +189,12 @@ impl<'a> Base<'a> {
         self.file.write_all_at(&name.to_le_bytes(), at).map_err(self.file_error("write to"))
     }
 
-    /// Makes the working copy of a recovered image in a runtime directory, and its journal if it
-    /// has none.
+    /// Makes the working copy of a recovered image, and its journal if it has none. `create` makes
+    /// the file, given its length and the bytes that are used at once.
     pub fn make_working_copy(
         &self,
-        runtime: &RuntimeDirectory,
         recovered: RecoveredJournal,
+        create: impl FnOnce(u64, u64) -> Result<Mapping, ImageError>,
     ) -> Result<(Arc<Mapping>, Commits), ImageError> {
         let RecoveredJournal { head, journal } = recovered;
         let (journal, state) = match journal {
@@ -203,12 +204,7 @@ impl<'a> Base<'a> {
         };
         let content = content_bytes(self.file, head.image_bytes).map_err(self.file_error("read"))?;
         let tracking_bytes = Tracking::area_bytes(head.image_bytes) / 64;
-        let mapping = Arc::new(runtime.create_working(
-            self.file,
-            self.path,
-            working_bytes(head.image_bytes),
-            content + tracking_bytes,
-        )?);
+        let mapping = Arc::new(create(working_bytes(head.image_bytes), content + tracking_bytes)?);
         copy_content(self.file, &mapping, head.image_bytes).map_err(self.file_error("read"))?;
         let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
         commits.begin(&journal, &state, head.uuid, &identity_of(self.file, self.path)?);
@@ -266,6 +262,28 @@ impl LeftCopy {
     fn remove(self) {
         self.found.remove();
     }
+}
+
+/// Copies the newest state of an image into an empty file in memory. No process may change it
+/// meanwhile.
+pub(super) fn copy_newest(base: &Base<'_>, into: &File) -> Result<(), ImageError> {
+    let (newest, _) = base.newest()?;
+    let length = newest.length();
+    into.set_len(length).map_err(base.file_error("copy"))?;
+    let copy = Mapping::from_file(into.try_clone().map_err(base.file_error("copy"))?, base.path, Access::ReadWrite)?;
+    let copy = Arc::new(copy);
+    match newest.file().filter(|_| newest.backing() != pmem::Backing::DaxDevice) {
+        Some(file) => copy_content(file, &copy, length),
+        // A copy in memory, or a device that can only be mapped.
+        None => {
+            // SAFETY: mapped for reading, and nothing is stored through this region.
+            let region = unsafe { newest.region_for_reading(Direct) };
+            copy_pages(&copy, 0..length, &mut |offset, page| {
+                region.read_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData.into())
+            })
+        }
+    }
+    .map_err(base.file_error("copy"))
 }
 
 /// Reads the image's file, and writes to a copy of the image in memory.
@@ -352,26 +370,33 @@ fn content_bytes(file: &File, length: u64) -> io::Result<u64> {
 
 /// Copies the beginning of a file into memory that is zero.
 fn copy_content(file: &File, into: &Arc<Mapping>, length: u64) -> io::Result<()> {
+    for_each_extent(file, length, &mut |start, end| {
+        copy_pages(into, start..end, &mut |offset, piece| file.read_exact_at(piece, offset))
+    })
+}
+
+/// Copies a range, which `read` reads piece by piece, into memory that is zero.
+fn copy_pages(
+    into: &Arc<Mapping>,
+    range: Range<u64>,
+    read: &mut dyn FnMut(u64, &mut [u8]) -> io::Result<()>,
+) -> io::Result<()> {
     static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
     // SAFETY: mapped for writing, and the mapping outlives the region.
     let region = unsafe { Region::new(into.address(), into.length(), Direct) }.without_flushes();
     let mut buffer = vec![0; PIECE_BYTES];
-    for_each_extent(file, length, &mut |start, end| {
-        let mut at = start;
-        while at < end {
-            let piece = PIECE_BYTES.min((end - at) as usize);
-            file.read_exact_at(&mut buffer[..piece], at)?;
-            // A page of zeros takes no memory.
-            for (index, page) in buffer[..piece].chunks(BLOCK_BYTES as usize).enumerate() {
-                if page != &ZEROS[..page.len()] {
-                    let offset = at + (index as u64) * BLOCK_BYTES;
-                    let _stored = region.write_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData)?;
-                }
+    for at in range.clone().step_by(PIECE_BYTES) {
+        let piece = PIECE_BYTES.min((range.end - at) as usize);
+        read(at, &mut buffer[..piece])?;
+        // A page of zeros takes no memory.
+        for (index, page) in buffer[..piece].chunks(BLOCK_BYTES as usize).enumerate() {
+            if page != &ZEROS[..page.len()] {
+                let offset = at + (index as u64) * BLOCK_BYTES;
+                let _stored = region.write_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData)?;
             }
-            at += piece as u64;
         }
-        Ok(())
-    })
+    }
+    Ok(())
 }
 
 /// The commit and checkpoint of the last process.

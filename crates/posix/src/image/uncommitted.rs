@@ -1,0 +1,123 @@
+//! Images whose changes do not reach their file as they happen: a run that is discarded, and one
+//! that counts as a whole or not at all.
+//!
+//! Both work in memory without a name, which ends with the last process that has it. The superblock
+//! of the image names no runtime directory meanwhile. So whatever happens, no later process finds a
+//! newer state than that of the file.
+
+use super::locks::{Byte, Lock, LockGuard, is_held_by_others, retry_until};
+use super::working::{Base, copy_newest, map_base};
+use super::{
+    Attempt, Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, make, open_file,
+    runtime,
+};
+use pmem::{Access, Backing, Direct, Mapping};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+impl Image<Direct> {
+    /// Opens a copy in memory of the newest state of an image. The image's file stays as it is, and
+    /// is free for others once this returns. Any number of processes may do so at once.
+    pub fn open_discarding(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
+        let path = path.as_ref();
+        let (file, _) = open_file(path, true)?;
+        let failed = |source| lock_error(path, source);
+        // No process may write the image while it is copied.
+        let locked = retry_until(options.timeout, || -> Result<_, ImageError> {
+            let guard = LockGuard::take(&file, Byte::Attaching, Lock::Shared).map_err(failed)?;
+            Ok(guard.filter(|_| !is_held_by_others(&file, Byte::Writing).unwrap_or(true)))
+        })?;
+        let Some(_attaching) = locked else { return Err(ImageError::InUse { path: path.to_owned() }) };
+        let copy = make::unnamed_file().map_err(failed)?;
+        let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
+        copy_newest(&base, &copy)?;
+        let shown = Path::new(MEMORY_NAME);
+        let locked = Arc::new(copy.try_clone().map_err(failed)?);
+        let pm = Arc::new(Mapping::from_file(copy, shown, Access::ReadWrite)?);
+        let attempt = Attempt { path: shown, pm: &pm, file: &locked, options, memory: &|| Direct };
+        attempt.set(Byte::Attached, Lock::Shared)?;
+        attempt.set(Byte::Writing, Lock::Shared)?;
+        attempt.check_superblock(true)?;
+        attempt.attach_first(attempt.unnamed_place()?, ImageMemory::in_place(&pm))
+    }
+
+    /// Opens an image so that nothing reaches its file before [`Image::commit_as_one`]. No other
+    /// process can open it meanwhile.
+    pub fn open_atomic(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
+        let path = path.as_ref();
+        let (file, access) = open_file(path, false)?;
+        let locked = Arc::new(file.try_clone().map_err(|source| lock_error(path, source))?);
+        let pm = Arc::new(map_base(file, path, access)?);
+        if !matches!(pm.backing(), Backing::File { .. }) {
+            return Err(ImageError::NoCommits { path: path.to_owned() });
+        }
+        let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &|| Direct };
+        let opened = retry_until(options.timeout, || match attempt.atomic() {
+            Ok(image) => Ok(Some(image)),
+            Err(error) if error.may_pass() => Ok(None),
+            Err(error) => Err(error),
+        })?;
+        opened.ok_or_else(|| ImageError::NotExclusive { path: path.to_owned() })
+    }
+
+    /// Commits all changes as one to an image that was opened by [`Image::open_atomic`], and closes
+    /// it. No other process may use it.
+    pub fn close_atomic(mut self) -> Result<Closed, ImageError> {
+        if let Some(commits) = &self.memory.commits {
+            commits.set_held(false);
+        }
+        self.leave()
+    }
+
+    /// As [`Image::close_atomic`] while programs use the image. The next use recovers it. What the
+    /// programs change from now on is lost.
+    pub fn commit_atomic(&self) -> Result<(), ImageError> {
+        let Some(commits) = self.memory.commits else { return Ok(()) };
+        let committed = self.fs().enter().map_err(crate::Errno::from).and_then(|thread| commits.commit_held(&thread));
+        committed.map_err(|errno| ImageError::File {
+            action: "commit the changes of",
+            path: self.path.clone(),
+            source: io::Error::from_raw_os_error(errno.0),
+        })
+    }
+}
+
+impl Attempt<'_, Direct> {
+    fn unnamed_place(&self) -> Result<DramBacking, ImageError> {
+        let parent = &self.options.dram_directory;
+        let runtime = runtime::RuntimeDirectory::create_anywhere(parent);
+        let runtime = runtime.map_err(|source| ImageError::NoShared { path: parent.clone(), source })?;
+        Ok(DramBacking::Inheritable(runtime))
+    }
+
+    fn atomic(&self) -> Result<Image, ImageError> {
+        let _attaching = self.attaching(Lock::Exclusive)?;
+        let result = self.atomic_locked();
+        if result.is_err() {
+            self.set(Byte::Writing, Lock::None)?;
+            self.set(Byte::Attached, Lock::None)?;
+        }
+        result
+    }
+
+    fn atomic_locked(&self) -> Result<Image, ImageError> {
+        if !self.set(Byte::Attached, Lock::Exclusive)? {
+            return Err(ImageError::NotExclusive { path: self.path.to_owned() });
+        }
+        self.set(Byte::Writing, Lock::Shared)?;
+        let base = self.base();
+        let recovered = base.recover()?;
+        self.check_superblock(true)?;
+        let Some(recovered) = recovered else { return Err(ImageError::NoCommits { path: self.path.to_owned() }) };
+        let image_bytes = recovered.head.image_bytes;
+        let (mapping, commits) =
+            base.make_working_copy(recovered, |length, _| runtime::create_unnamed_region(length))?;
+        commits.set_held(true);
+        let memory = ImageMemory { mapping, image_bytes, commits: Some(commits) };
+        let image = self.attach_first(self.unnamed_place()?, memory)?;
+        // From exclusive to shared: programs take it, too. Others find no runtime directory.
+        self.set(Byte::Attached, Lock::Shared)?;
+        Ok(image)
+    }
+}
