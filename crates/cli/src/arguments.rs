@@ -46,6 +46,10 @@ pub enum Command {
     Umount(Umount),
     /// Show an image's properties, usage and persistence guarantee. Changes nothing.
     Info(Info),
+    /// Copy an image to a new file, also while programs use it. The copy is whole or absent.
+    Snapshot(Snapshot),
+    /// As `snapshot`; the copy gets a UUID of its own, so that both can be used side by side.
+    Clone(CloneImage),
     /// Check every invariant of an image, and repair it.
     Fsck(Fsck),
     /// Print an image's structures in readable form: a file's names, inode, properties and log.
@@ -265,6 +269,34 @@ pub struct Umount {
     /// Detach even if files are open; do not wait.
     #[arg(long, short)]
     pub lazy: bool,
+}
+
+/// Arguments of `snapshot`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+An image on a disk can be in use: the copy is the state of one moment, and programs are not stopped. One in memory or on DAX, or used with \
+--no-commit, must not be in use.
+
+Examples:
+  directfs snapshot work.img backup/work-monday.img")]
+pub struct Snapshot {
+    /// The image.
+    pub image: PathBuf,
+    /// The new file.
+    pub file: PathBuf,
+}
+
+/// Arguments of `clone`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs clone template.img work.img --label work")]
+pub struct CloneImage {
+    #[command(flatten)]
+    pub copy: Snapshot,
+    /// Label of the copy: at most 64 bytes [default: as the image has it].
+    #[arg(long)]
+    pub label: Option<String>,
 }
 
 /// Arguments of `info`.

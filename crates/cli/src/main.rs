@@ -92,6 +92,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Umount(arguments) => commands::umount::run(arguments),
         Command::Info(arguments) => commands::info::run(arguments),
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
+        Command::Snapshot(arguments) => commands::snapshot::run(arguments, None),
+        Command::Clone(arguments) => commands::snapshot::clone(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::BenchWorker(arguments) => bench::work(arguments),

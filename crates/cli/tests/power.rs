@@ -155,11 +155,11 @@ impl Storm {
     fn interrupted(&self, disk: &Disk, random: &mut Random) -> Vec<(&'static str, Vec<String>)> {
         let mut programs: Vec<Program> = PROGRAMS.into_iter().map(|kind| self.start(kind)).collect();
         let file = File::options().read(true).write(true).open(&self.image).unwrap();
-        let stop = AtomicBool::new(false);
+        let (length, stop) = (file.metadata().unwrap().len(), AtomicBool::new(false));
         let work_ms = 300 + random.below(1500);
         let mut other = Random(random.next());
         std::thread::scope(|scope| {
-            scope.spawn(|| write_back(&file, &mut other, &stop));
+            scope.spawn(|| write_back(&file, length, &mut other, &stop));
             // The moment of the cut is what the storm varies; no condition ends this wait.
             std::thread::sleep(Duration::from_millis(work_ms));
             disk.cut();
@@ -176,8 +176,7 @@ impl Storm {
 }
 
 /// Makes the kernel write back random ranges of a file.
-fn write_back(file: &File, random: &mut Random, stop: &AtomicBool) {
-    let length = file.metadata().unwrap().len();
+fn write_back(file: &File, length: u64, random: &mut Random, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         let (at, bytes) = (random.below(length), 4096 << random.below(12));
         // SAFETY: an open file.

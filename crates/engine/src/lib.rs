@@ -55,7 +55,9 @@ mod testing;
 pub mod text;
 
 pub use ablation_options::{Ablation, LogLocks, Tree};
-pub use attach::{AttachOptions, ImageIdentity, MkfsOptions, Recovery, RecoveryReport, directory_secret, mkfs};
+pub use attach::{
+    AttachOptions, ImageIdentity, MkfsOptions, Recovery, RecoveryReport, directory_secret, mkfs, set_identity,
+};
 pub use attributes::{Attributes, Changes, Protection, SpaceReport};
 pub use directory::{
     DirectoryEntry, DirectoryHint, NameLocation, NewNode, RenameFlags, ValidationStamp, Visit, VisitedFile,

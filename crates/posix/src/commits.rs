@@ -56,6 +56,8 @@ const IDENTITY: usize = 23;
 const UUID: usize = 26;
 /// 1: commits are held back until the last process asks for one.
 const HELD: usize = 28;
+/// Process number of a snapshot that keeps checkpoints away; zero: none.
+const PINNED: usize = 29;
 
 /// `DFSWORK1` as a little-endian word.
 const READY: u64 = u64::from_le_bytes(*b"DFSWORK1");
@@ -308,7 +310,7 @@ impl Commits {
         self.commit_now(thread.fs().pm())?;
         if self.is_log_half_full() {
             self.ask_service(WANTS_CHECKPOINT);
-            if self.load().used_bytes > words[LOG_BYTES].load(Relaxed) {
+            if self.load().used_bytes > words[LOG_BYTES].load(Relaxed) && !self.is_pinned(thread) {
                 return self.checkpoint_now();
             }
         }
@@ -346,7 +348,13 @@ impl Commits {
     /// Writes the commits of the log to their places in the image.
     pub fn checkpoint<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
         let _held = thread.lock_commits()?;
-        self.checkpoint_now()
+        if self.is_pinned(thread) { Ok(()) } else { self.checkpoint_now() }
+    }
+
+    /// Whether a snapshot that lives keeps checkpoints away.
+    fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
+        let number = self.words()[PINNED].load(Acquire) as u32;
+        number != 0 && thread.fs().is_process_alive(number)
     }
 
     /// The same; the caller excludes all others.
@@ -400,6 +408,34 @@ impl Commits {
             committed_ns: words[COMMITTED_NS].load(Relaxed),
             error: (failed > finished).then(|| Errno(words[ERROR].load(Relaxed) as i32)),
         }
+    }
+}
+
+/// For snapshots: no checkpoint changes the image's file while this exists. The log grows instead.
+#[cfg(feature = "std")]
+pub(crate) struct Pinned {
+    commits: Commits,
+    number: u32,
+}
+
+#[cfg(feature = "std")]
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = self.commits.words()[PINNED].compare_exchange(self.number.into(), 0, AcqRel, Relaxed);
+    }
+}
+
+#[cfg(feature = "std")]
+impl Commits {
+    /// Keeps checkpoints away, as the process with that number. EBUSY: another snapshot does.
+    pub(crate) fn keep_checkpoints_away<M: Memory>(&self, thread: &Thread<'_, M>, number: u32) -> Result<Pinned> {
+        // One that runs holds the lock.
+        let _held = thread.lock_commits()?;
+        if self.is_pinned(thread) {
+            return Err(Errno::EBUSY);
+        }
+        self.words()[PINNED].store(number.into(), Release);
+        Ok(Pinned { commits: *self, number })
     }
 }
 

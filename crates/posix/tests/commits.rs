@@ -5,11 +5,14 @@
 mod common;
 
 use common::{IMAGE_BYTES, ROOT, Session, options_in};
-use posix::image::{Closed, CommitPolicy, ExclusiveImage, Image, ImageError, MakeOptions, OpenImage, make};
+use posix::image::{
+    Closed, CommitPolicy, ExclusiveImage, Image, ImageError, MakeOptions, NewIdentity, OpenImage, make, snapshot,
+};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// An image on the disk of the scratch directory.
@@ -308,6 +311,104 @@ fn a_process_whose_files_may_not_grow_has_its_commits_made_by_another() {
     assert_eq!(answer, [0]);
     drop(image);
     assert!(has(&disk.after_power_failure(), "by the child"));
+}
+
+#[test]
+fn a_snapshot_of_an_image_in_use_is_a_state_of_one_moment() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    let target = disk.directory.path().join("snapshot");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (image, stop) = (&image, &stop);
+        scope.spawn(move || {
+            for number in 0.. {
+                touch(image, &format!("n{number}"));
+                if number % 16 == 0 {
+                    image.sync().unwrap();
+                }
+                if stop.load(Relaxed) {
+                    return;
+                }
+            }
+        });
+        for round in 0..5 {
+            let before = (0..).take_while(|number| has(image, &format!("n{number}"))).count();
+            let mut has_reported = false;
+            let mut watch = |_, _| {
+                has_reported = true;
+                true
+            };
+            snapshot(&disk.path, &target, None, &disk.options, &mut watch).unwrap();
+            assert!(has_reported);
+            {
+                let copy = Image::open(&target, &disk.options).unwrap();
+                let names = (0..).take_while(|number| has(&copy, &format!("n{number}"))).count();
+                assert!(names >= before, "round {round}: {names} of {before}");
+            }
+            fs::remove_file(&target).unwrap();
+        }
+        stop.store(true, Relaxed);
+    });
+    // Checkpoints go on afterwards.
+    touch(&image, "after");
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    assert!(has(&disk.open(), "after"));
+}
+
+#[test]
+fn a_snapshot_is_whole_or_absent() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    touch(&image, "one");
+    let target = disk.directory.path().join("snapshot");
+    let count = || fs::read_dir(disk.directory.path()).unwrap().count();
+    let before = count();
+    let stopped = snapshot(&disk.path, &target, None, &disk.options, &mut |_, _| false).unwrap_err();
+    assert!(matches!(stopped, ImageError::Stopped { .. }), "{stopped}");
+    assert_eq!(count(), before, "nothing is left");
+    fs::write(&target, "precious").unwrap();
+    let refused = snapshot(&disk.path, &target, None, &disk.options, &mut |_, _| true).unwrap_err();
+    assert!(refused.to_string().contains("exists"), "{refused}");
+    assert_eq!(fs::read(&target).unwrap(), b"precious");
+}
+
+#[test]
+fn a_clone_is_another_image() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let label = Some("the clone".to_owned());
+    let identity = NewIdentity { label };
+    let original = disk.open();
+    touch(&original, "one");
+    let target = disk.directory.path().join("clone");
+    snapshot(&disk.path, &target, Some(&identity), &disk.options, &mut |_, _| true).unwrap();
+    let clone = Image::open(&target, &disk.options).unwrap();
+    assert!(has(&clone, "one"));
+    touch(&clone, "in the clone");
+    assert!(!has(&original, "in the clone"));
+    let words = |image: &Image| {
+        let superblock = image.fs().pm().first::<engine::format::Superblock>().unwrap();
+        (superblock.uuid.each_ref().map(|word| word.load()), superblock.label[0].load().to_le_bytes())
+    };
+    assert_ne!(words(&original).0, words(&clone).0);
+    assert_eq!(&words(&clone).1, b"the clon");
+}
+
+#[test]
+fn an_image_in_memory_is_copied_when_it_is_not_in_use() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("image");
+    make(&path, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+    let options = options_in(&directory);
+    let image = Image::open(&path, &options).unwrap();
+    touch(&image, "one");
+    let target = directory.path().join("snapshot");
+    let copy = || snapshot(&path, &target, None, &options, &mut |_, _| true);
+    let refused = copy().unwrap_err();
+    assert!(matches!(refused, ImageError::NoCommits { .. }), "{refused}");
+    drop(image);
+    copy().unwrap();
+    assert!(has(&Image::open(&target, &options).unwrap(), "one"));
 }
 
 #[test]

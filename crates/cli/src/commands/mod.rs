@@ -6,4 +6,5 @@ pub mod info;
 pub mod mkfs;
 pub mod mount;
 pub mod shell;
+pub mod snapshot;
 pub mod umount;

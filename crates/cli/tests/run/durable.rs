@@ -192,7 +192,7 @@ fn an_atomic_run_needs_an_image_on_a_disk() {
     let image = image_on(directory.path());
     let refused = run(&image, &["--atomic"], "true");
     assert_eq!(refused.status.code(), Some(125));
-    assert!(stderr(&refused).contains("not on a disk"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("is not on a disk"), "{}", stderr(&refused));
     let refused = directfs(&["run", "--discard", "--", "true"]);
     assert!(stderr(&refused).contains("--image"), "{}", stderr(&refused));
 }

@@ -111,6 +111,24 @@ fn describe<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geome
     pm.flush_all(superblock)
 }
 
+/// Gives an image that no process uses another UUID or label, and forgets the last runtime
+/// directory. Not atomic: a crash in between damages the superblock.
+pub fn set_identity<M: Memory>(pm: &Region<M>, uuid: Option<[u8; 16]>, label: Option<[u8; 64]>) -> Result<()> {
+    let geometry = Superblock::check(pm, true).map_err(crate::error::Error::Superblock)?;
+    let superblock = pm.first::<Superblock>()?;
+    let (uuid, label) = (uuid.as_ref().map(|uuid| &uuid[..]), label.as_ref().map(|label| &label[..]));
+    for (cells, bytes) in [(&superblock.uuid[..], uuid), (&superblock.label[..], label)] {
+        for (cell, word) in cells.iter().zip(bytes.unwrap_or_default().as_chunks::<8>().0) {
+            let _ = pm.set64(cell, u64::from_le_bytes(*word));
+        }
+    }
+    let _ = pm.set64(&superblock.checksum, superblock.description_checksum());
+    let _ = pm.set64(&superblock.runtime_directory, 0);
+    let flushed = pm.flush_all(superblock).and(copy(pm, &geometry)?);
+    pm.fence(flushed);
+    Ok(())
+}
+
 /// Writes the copy, which has its magic from the start: it is not read while the first block has no
 /// magic.
 fn copy<M: Memory>(pm: &Region<M>, geometry: &Geometry) -> Result<Flushed> {

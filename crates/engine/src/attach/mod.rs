@@ -17,7 +17,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use mkfs::mkfs;
+pub use mkfs::{mkfs, set_identity};
 
 use crate::ablation_options::Ablation;
 use crate::alloc::snapshot;

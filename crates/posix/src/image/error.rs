@@ -132,8 +132,12 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
-    /// Changes are to be committed as one to something that takes no commits.
-    #[error("{} is not on a disk: changes of an image in memory or on DAX cannot be held back; copy it to a disk", path.display())]
+    /// The operation needs commits, which the image does not have.
+    #[error(
+        "{} has no commits, because it is not on a disk or is used with --no-commit: its changes cannot be held back, and it can be \
+         copied only while no process uses it",
+        path.display()
+    )]
     NoCommits {
         /// The image.
         path: PathBuf,

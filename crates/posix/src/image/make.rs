@@ -111,7 +111,7 @@ pub(super) fn unnamed_file() -> io::Result<File> {
     Ok(File::from(rustix::fs::memfd_create("directfs-image", rustix::fs::MemfdFlags::CLOEXEC)?))
 }
 
-fn label_bytes(label: &str) -> Result<[u8; 64], ImageError> {
+pub(super) fn label_bytes(label: &str) -> Result<[u8; 64], ImageError> {
     let mut bytes = [0; 64];
     let room = bytes.get_mut(..label.len()).ok_or(ImageError::Label { length: label.len() })?;
     room.copy_from_slice(label.as_bytes());
@@ -119,7 +119,7 @@ fn label_bytes(label: &str) -> Result<[u8; 64], ImageError> {
 }
 
 /// A random UUID (version 4).
-fn random_uuid() -> [u8; 16] {
+pub(super) fn random_uuid() -> [u8; 16] {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&PLATFORM.random().to_le_bytes());
     uuid[8..].copy_from_slice(&PLATFORM.random().to_le_bytes());

@@ -23,6 +23,7 @@ mod locks;
 mod make;
 mod runtime;
 mod service;
+mod snapshot;
 mod uncommitted;
 mod users;
 mod working;
@@ -32,6 +33,7 @@ pub use exclusive::ExclusiveImage;
 pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use make::{Made, MakeOptions, Watch, make, make_watched};
 pub use runtime::own_description;
+pub use snapshot::{NewIdentity, snapshot};
 pub use users::{Users, users};
 pub use working::{Pending, image_length, map_newest};
 

@@ -31,7 +31,7 @@ impl Image<Direct> {
         let Some(_attaching) = locked else { return Err(ImageError::InUse { path: path.to_owned() }) };
         let copy = make::unnamed_file().map_err(failed)?;
         let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
-        copy_newest(&base, &copy)?;
+        copy_newest(&base, &copy, &mut |_, _| true)?;
         let shown = Path::new(MEMORY_NAME);
         let locked = Arc::new(copy.try_clone().map_err(failed)?);
         let pm = Arc::new(Mapping::from_file(copy, shown, Access::ReadWrite)?);

@@ -10,6 +10,7 @@
 //!   UUID and length, which never change.
 //! - A working copy counts only if it names the image file (device, inode, boot) and is whole.
 
+use super::make::Watch;
 use super::runtime::Found;
 use super::{ImageError, identity_of};
 use crate::commits::{ChunkBuffer, Commits, ImageFile, SLEEPING, errno_of, tracking_at, working_bytes};
@@ -238,13 +239,33 @@ impl<'a> Base<'a> {
     fn recovered_copy(&self, head: &Head) -> Result<Arc<Mapping>, ImageError> {
         let copy = Arc::new(Mapping::anonymous(head.image_bytes)?);
         copy_content(self.file, &copy, head.image_bytes).map_err(self.file_error("read"))?;
+        self.apply_journal(head, &copy)?;
+        Ok(copy)
+    }
+
+    /// Applies the commits of the journal to a copy of the image.
+    fn apply_journal(&self, head: &Head, copy: &Arc<Mapping>) -> Result<(), ImageError> {
         let region = copy.region(Direct)?;
         let overlay = Overlay { file: self.disk(), copy: &region };
         let (journal, state) =
             Journal::open(overlay, head.uuid, head.image_bytes).map_err(|error| self.journal_error(error))?;
         let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
-        journal.recover(&Cell::new(state), buffer.bytes()).map_err(|error| self.journal_error(error))?;
-        Ok(copy)
+        let recovered = journal.recover(&Cell::new(state), buffer.bytes());
+        recovered.map(drop).map_err(|error| self.journal_error(error))
+    }
+
+    /// Maps an empty file that is to hold a copy.
+    fn map_copy(&self, into: &File, length: u64) -> Result<Arc<Mapping>, ImageError> {
+        into.set_len(length).map_err(self.file_error("copy"))?;
+        let file = into.try_clone().map_err(self.file_error("copy"))?;
+        Ok(Arc::new(Mapping::from_file(file, self.path, Access::ReadWrite)?))
+    }
+
+    fn copy_error(&self, source: io::Error) -> ImageError {
+        match source.kind() {
+            io::ErrorKind::Interrupted => ImageError::Stopped { path: self.path.to_owned() },
+            _ => self.file_error("copy")(source),
+        }
     }
 }
 
@@ -264,16 +285,13 @@ impl LeftCopy {
     }
 }
 
-/// Copies the newest state of an image into an empty file in memory. No process may change it
-/// meanwhile.
-pub(super) fn copy_newest(base: &Base<'_>, into: &File) -> Result<(), ImageError> {
+/// Copies the newest state of an image into an empty file. No process may change it meanwhile.
+pub(super) fn copy_newest(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Result<(), ImageError> {
     let (newest, _) = base.newest()?;
     let length = newest.length();
-    into.set_len(length).map_err(base.file_error("copy"))?;
-    let copy = Mapping::from_file(into.try_clone().map_err(base.file_error("copy"))?, base.path, Access::ReadWrite)?;
-    let copy = Arc::new(copy);
-    match newest.file().filter(|_| newest.backing() != pmem::Backing::DaxDevice) {
-        Some(file) => copy_content(file, &copy, length),
+    let copy = base.map_copy(into, length)?;
+    let copied = match newest.file().filter(|_| newest.backing() != pmem::Backing::DaxDevice) {
+        Some(file) => copy_watched(file, &copy, length, watch),
         // A copy in memory, or a device that can only be mapped.
         None => {
             // SAFETY: mapped for reading, and nothing is stored through this region.
@@ -282,8 +300,27 @@ pub(super) fn copy_newest(base: &Base<'_>, into: &File) -> Result<(), ImageError
                 region.read_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData.into())
             })
         }
-    }
-    .map_err(base.file_error("copy"))
+    };
+    copied.map_err(|error| base.copy_error(error))
+}
+
+/// Copies the image in a file, and the commits in its journal, while checkpoints are kept away.
+pub(super) fn copy_file(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Result<(), ImageError> {
+    let not_image = || base.file_error("read")(io::ErrorKind::InvalidData.into());
+    let head = Head::read(base.file).map_err(base.file_error("read"))?.ok_or_else(not_image)?;
+    let copy = base.map_copy(into, head.image_bytes)?;
+    copy_watched(base.file, &copy, head.image_bytes, watch).map_err(|error| base.copy_error(error))?;
+    base.apply_journal(&head, &copy)
+}
+
+/// As [`copy_content`], with progress.
+fn copy_watched(file: &File, into: &Arc<Mapping>, length: u64, watch: Watch<'_>) -> io::Result<()> {
+    for_each_extent(file, length, &mut |start, end| {
+        copy_pages(into, start..end, &mut |offset, piece| {
+            file.read_exact_at(piece, offset)?;
+            if watch(offset, length) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+        })
+    })
 }
 
 /// Reads the image's file, and writes to a copy of the image in memory.
