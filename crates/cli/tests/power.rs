@@ -58,9 +58,9 @@ fn run(command: &mut Command) {
 }
 
 impl Disk {
-    fn make(kind: &'static str, directory: &Path) -> Disk {
+    fn make(kind: &'static str, directory: &Path, bytes: u64) -> Disk {
         let disk = Disk { file: directory.join("disk"), point: directory.join("mounted") };
-        File::create(&disk.file).unwrap().set_len(1 << 30).unwrap();
+        File::create(&disk.file).unwrap().set_len(bytes).unwrap();
         std::fs::create_dir(&disk.point).unwrap();
         run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&disk.file));
         disk.mount();
@@ -196,7 +196,7 @@ fn storm(kind: &'static str) -> Option<Vec<String>> {
     let cuts = number("DIRECTFS_POWER_CUTS", CUTS.into());
     println!("{kind}: seed {seed}, {cuts} cuts");
     let mut random = Random(seed);
-    let disk = Disk::make(kind, directory.path());
+    let disk = Disk::make(kind, directory.path(), 1 << 30);
     let image = disk.point.join("image");
     let image = image.to_str().unwrap().to_owned();
     let options = std::env::var("DIRECTFS_POWER_OPTIONS").unwrap_or_default();
@@ -249,4 +249,53 @@ fn a_power_failure_on_xfs_loses_nothing_that_was_synced() {
     if let Some(violations) = storm("xfs") {
         assert!(violations.is_empty(), "{}", violations.join("\n"));
     }
+}
+
+#[test]
+fn a_full_disk_is_reported_and_nothing_that_was_committed_is_hurt() {
+    let directory = tempfile::tempdir().unwrap();
+    if !enter_private_mounts() {
+        eprintln!("\n*** SKIPPED: a full disk: this needs root ***\n");
+        return;
+    }
+    let disk = Disk::make("ext4", directory.path(), 64 << 20);
+    let (image, other) = (disk.point.join("image"), disk.point.join("other"));
+    let (image, other) = (image.to_str().unwrap(), other.to_str().unwrap());
+    let filler = disk.point.join("filler");
+    let run = |image: &str, script: &str| {
+        support::directfs(&["run", "--image", image, "-C", "/mnt/directfs", "--", "bash", "-c", script])
+    };
+    for image in [image, other] {
+        assert!(support::directfs(&["mkfs", "--size", "32M", "--sparse", image]).status.success());
+    }
+    assert!(run(image, "echo first >a; sync a").status.success());
+    // No space for the journal of an image that has none.
+    assert!(
+        !Command::new("dd")
+            .args(["if=/dev/zero", "bs=64k"])
+            .arg(format!("of={}", filler.display()))
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let refused = run(other, "true");
+    assert!(support::stderr(&refused).contains("no space for it"), "{}", support::stderr(&refused));
+    let script = format!(
+        "dd if=/dev/urandom of=big bs=1M count=9 conv=fsync status=none 2>&1; echo $?; cat a; rm {}
+         sync big; echo $?; sha256sum <big; echo >later",
+        filler.display()
+    );
+    let worked = run(image, &script);
+    let text = support::stdout(&worked);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 5 && lines[0].contains("No space left on device"), "{text}{}", support::stderr(&worked));
+    assert_eq!((lines[1], lines[2], lines[3]), ("1", "first", "0"), "{text}");
+    disk.cut();
+    lose_memory();
+    disk.remount();
+    let checked = support::directfs(&["fsck", "-n", image]);
+    assert!(checked.status.success(), "{}", support::stdout(&checked));
+    assert_eq!(support::stdout(&run(image, "sha256sum <big")).trim(), lines[4]);
+    self::run(Command::new("umount").arg(&disk.point));
 }

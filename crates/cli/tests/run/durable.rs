@@ -33,7 +33,7 @@ fn each_kind_of_sync_puts_a_file_on_the_disk() {
     let image = image_on(directory.path());
     let copies = directory.path().join("copies");
     fs::create_dir(&copies).unwrap();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/scripts/syncs.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/syncs.py");
     let (script, into) = (script.to_str().unwrap(), copies.to_str().unwrap());
     let run = directfs(&[
         "run",

@@ -446,6 +446,9 @@ pub(super) fn finish(commits: &Commits, mapping: &Arc<Mapping>, image_bytes: u64
 /// The errno of a journal's error, for messages.
 pub(super) fn describe(error: &JournalError) -> String {
     match error {
+        JournalError::Disk(DiskError(libc::ENOSPC | libc::EDQUOT)) => {
+            "its disk has no space for it: free some, or use the image in place with --no-commit".to_owned()
+        }
         JournalError::Disk(DiskError(errno)) => io::Error::from_raw_os_error(*errno).to_string(),
         JournalError::Header(HeaderError::Absent) => "there is none".to_owned(),
         JournalError::Header(HeaderError::Damaged) => {
