@@ -68,6 +68,9 @@ pub(crate) const WANTS_COMMIT: u32 = 1;
 pub(crate) const WANTS_CHECKPOINT: u32 = 2;
 /// The longest sleep of a call that waits for the service.
 const SLEEP_MS: u32 = 2;
+/// Sleeps until a call does not expect a service any more: another one takes the place of one that
+/// ended within a second.
+const SERVICE_SLEEPS: u32 = 1500;
 
 /// How threads sleep at the flag of a cut.
 pub static SLEEPING: Sleeping = Sleeping {
@@ -293,7 +296,7 @@ impl Commits {
         if self.words()[HELD].load(Acquire) != 0 {
             return Ok(());
         }
-        if is_file_size_limited() {
+        if self.is_file_size_limited() {
             return self.commit_by_service(thread, self.words()[STARTED].load(SeqCst) + 1);
         }
         self.commit_here(thread)
@@ -368,13 +371,26 @@ impl Commits {
         self.load().used_bytes > self.words()[LOG_BYTES].load(Relaxed) / 2
     }
 
+    /// Whether this process must not write all of the journal, however long a commit is.
+    pub(crate) fn is_file_size_limited(&self) -> bool {
+        let limit = rustix::process::getrlimit(Resource::Fsize).current;
+        let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
+        limit
+            .is_some_and(|limit| limit < 3 * self.tracking.region_bytes() + Journal::<ImageFile>::area_bytes(log_bytes))
+    }
+
     /// A process whose files may not grow cannot write the journal: the kernel would kill it.
     fn commit_by_service<M: Memory>(&self, thread: &Thread<'_, M>, needed: u64) -> Result<()> {
         let words = self.words();
         let number_before = words[FAILED].load(Acquire);
+        let mut sleeps_left = SERVICE_SLEEPS;
         loop {
             let service = words[SERVICE].load(Acquire) as u32;
-            if !NonZero::new(service).is_some_and(|number| thread.fs().is_process_alive(number.get())) {
+            if NonZero::new(service).is_some_and(|number| thread.fs().is_process_alive(number.get())) {
+                sleeps_left = SERVICE_SLEEPS;
+            } else if sleeps_left > 0 {
+                sleeps_left -= 1;
+            } else {
                 return Err(Errno::EFBIG);
             }
             self.ask_service(WANTS_COMMIT);
@@ -477,10 +493,6 @@ impl Commits {
     pub(crate) fn committed_ns(&self) -> i64 {
         self.words()[COMMITTED_NS].load(Relaxed) as i64
     }
-}
-
-fn is_file_size_limited() -> bool {
-    rustix::process::getrlimit(Resource::Fsize).current.is_some()
 }
 
 /// Bytes of the file that holds a working copy, with its tracking area.

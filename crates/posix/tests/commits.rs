@@ -293,11 +293,12 @@ fn a_process_whose_files_may_not_grow_has_its_commits_made_by_another() {
     // SAFETY: the child makes only the calls of this test, in its only thread, and does not return.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let own = disk.open();
-        touch(&own, "by the child");
+        let options = OpenImage { commits: CommitPolicy::Every(Duration::from_millis(1)), ..disk.options.clone() };
+        let own = Image::open(&disk.path, &options).unwrap();
         let limit = libc::rlimit { rlim_cur: 4096, rlim_max: 4096 };
         // SAFETY: a complete limit. The signal would end the process at a write behind the limit.
         unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+        touch(&own, "by the child");
         let answer = own.sync().map_or_else(|error| error.raw_os_error().unwrap_or(1) as u8, |()| 0);
         let _ = writer.write_all(&[answer]);
         // SAFETY: ends this process at once.

@@ -47,6 +47,9 @@ pub const MAPPED_KEPT: u32 = 2;
 /// that earlier stores do not count.
 pub const MAPPED_TIMES_SET: u32 = 4;
 
+/// Bit of [`Cachelet::mapped`] of a file: a program may have stored into it through a mapping.
+pub const MAPPED_STORES: u32 = 8;
+
 /// Links of a directory without subdirectories.
 pub const DIRECTORY_LINKS: u32 = 2;
 
@@ -164,7 +167,8 @@ pub struct Cachelet {
     pub flags: AtomicU32,
     /// Directories: [`DirectoryState`] (low 8 bits), and the version of its log above.
     pub directory: AtomicU32,
-    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`], [`MAPPED_TIMES_SET`].
+    /// Files: [`MAPPED`] (then writes go in place), [`MAPPED_KEPT`],
+    /// [`MAPPED_TIMES_SET`], [`MAPPED_STORES`].
     /// Directories: bit 1, used since the eviction hand passed; bit 2, its log seems worth a
     /// compaction; from bit 8 on, slot + 1 of the thread that compacts or evicts it; see
     /// [`Cachelet::maintain`].

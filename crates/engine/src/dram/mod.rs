@@ -16,7 +16,7 @@ mod slot;
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
     Cachelet, DIRECTORY_LINKS, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
-    FLAG_RENAMING, FLAG_UNNAMED, LogCounts, MAPPED, MAPPED_KEPT, MAPPED_TIMES_SET, PLAIN, References,
+    FLAG_RENAMING, FLAG_UNNAMED, LogCounts, MAPPED, MAPPED_KEPT, MAPPED_STORES, MAPPED_TIMES_SET, PLAIN, References,
 };
 pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, INODE_MAP_PARTS, InodeMapPart, Phase};
 pub use slot::{

@@ -14,7 +14,7 @@ use super::Extent;
 use super::edit::{Edit, EditKind};
 use super::map::Run;
 use super::release::{ClearMode, from_block};
-use crate::dram::{Cachelet, MAPPED, MAPPED_KEPT, MAPPED_TIMES_SET};
+use crate::dram::{Cachelet, MAPPED, MAPPED_KEPT, MAPPED_STORES, MAPPED_TIMES_SET};
 use crate::error::{Error, Result};
 use crate::format::{FileKind, Property};
 use crate::fs::{Node, Thread};
@@ -38,6 +38,11 @@ pub(super) fn is_mapped(cachelet: &Cachelet) -> bool {
     cachelet.mapped.load(Acquire) & MAPPED != 0
 }
 
+/// The word has another meaning for directories.
+fn is_regular(cachelet: &Cachelet) -> bool {
+    FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Regular)
+}
+
 impl<'f, M: Memory> Thread<'f, M> {
     /// Marks a file as mapped by programs, or removes the mark; idempotent. The caller counts the
     /// mappings. It sets the mark before the first mapping is made and removes it after the last
@@ -56,10 +61,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
         // Stores of programs make no marks of their own. A file that cannot be read is not written.
-        if self.fs.pm.tracking().is_some() {
+        if self.fs.pm.tracking().is_some() && self.has_stores(cachelet) {
             let _ = self.flush_blocks(cachelet, 0, u64::MAX);
         }
-        let mark = cachelet.mapped.fetch_and(!(MAPPED | MAPPED_TIMES_SET), AcqRel);
+        let mark = cachelet.mapped.fetch_and(!(MAPPED | MAPPED_TIMES_SET | MAPPED_STORES), AcqRel);
         if mark & MAPPED_KEPT != 0 {
             let property = self.body_property(cachelet)?;
             let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
@@ -144,10 +149,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
+    /// Notes, before a program may store into a mapping of a file, that it may.
+    pub fn note_stores(&self, node: Node) -> Result<()> {
+        self.cachelet(node)?.mapped.fetch_or(MAPPED_STORES, AcqRel);
+        Ok(())
+    }
+
     /// Whether programs may have stored into a file through mappings, beside the region's view.
     pub(crate) fn has_stores(&self, cachelet: &Cachelet) -> bool {
-        let kind = FileKind::from_mode(cachelet.mode.load(Relaxed));
-        kind == Some(FileKind::Regular) && is_mapped(cachelet)
+        is_regular(cachelet) && cachelet.mapped.load(Acquire) & MAPPED_STORES != 0
     }
 
     /// Records that a program may have stored into a mapped file: sets its times to those of a
@@ -164,7 +174,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Under the lock, after the modification time was set explicitly: earlier stores no longer
     /// count as changes.
     pub(crate) fn mark_times_set(&self, cachelet: &Cachelet) {
-        if self.has_stores(cachelet) {
+        if is_regular(cachelet) && is_mapped(cachelet) {
             cachelet.mapped.fetch_or(MAPPED_TIMES_SET, Relaxed);
         }
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// The longest sleep: a service that is to end, or a commit that failed, waits no longer.
 const SLEEP_MS: u32 = 1000;
@@ -50,6 +51,7 @@ impl Drop for CommitService {
             return;
         }
         self.is_ending.store(true, Release);
+        thread.thread().unpark();
         self.commits.wake_service();
         // A panic of it is reported by the runtime already.
         let _ = thread.join();
@@ -57,17 +59,35 @@ impl Drop for CommitService {
 }
 
 fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_ending: &AtomicBool) {
+    block_signals();
     let (Ok(thread), Ok(number)) = (fs.enter(), fs.process_number()) else { return };
     let interval_ms = match policy {
         CommitPolicy::Every(interval) => u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1),
         CommitPolicy::WhenSynced | CommitPolicy::Never => u32::MAX,
     };
     while !is_ending.load(Acquire) {
+        // The kernel would end the process for a write. Requests are for other services.
+        if commits.is_file_size_limited() {
+            commits.end_service(number);
+            std::thread::park_timeout(Duration::from_millis(SLEEP_MS.into()));
+            continue;
+        }
         commits.take_service(&thread, number);
         let wants = commits.wait_for_requests(interval_ms.min(SLEEP_MS));
         work(&thread, commits, interval_ms, wants);
     }
     commits.end_service(number);
+}
+
+/// The program's handlers run in its own threads. And a write beyond a limit of file sizes is an
+/// error here, instead of the end of the process.
+fn block_signals() {
+    let mut all = std::mem::MaybeUninit::uninit();
+    // SAFETY: fills a set of this function's own, and blocks its signals in this thread.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), std::ptr::null_mut());
+    }
 }
 
 /// Commits and checkpoints what is due. A failure is stored for `info`; the next turn tries again.

@@ -70,6 +70,9 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         node.flags.store(flags_of(mapping), Relaxed);
         intent.record.store(mapping.node.cachelet, Release);
         self.take_record(ONE_MAPPING, TransactionStep::LinkMapping)?;
+        if mapping.stores {
+            self.thread.note_stores(mapping.node)?;
+        }
         self.resume()
     }
 
@@ -155,9 +158,10 @@ impl<'f, M: Memory> Process<'f, M> {
         if transaction.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.writable)?.is_some() {
             return Err(Errno::EACCES);
         }
-        while let Some((index, _)) =
+        while let Some((index, mapping)) =
             transaction.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.stores)?
         {
+            thread.note_stores(mapping.node)?;
             tables.mapping(index)?.flags.fetch_or(STORES, Relaxed);
         }
         Ok(())
