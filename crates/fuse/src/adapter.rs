@@ -1,70 +1,69 @@
-//! Translation between the `fuser` crate and [`Files`]. Only this module uses the protocol's types.
+//! Translation between the FUSE protocol and [`Files`].
+//!
+//! If the server is alone on the image ([`Cache::Exclusive`]), it answers OPEN, OPENDIR, CREATE and
+//! FLUSH with ENOSYS. The kernel then stops sending them and keeps what it knows: its cache is
+//! right until a request changes it. A new file costs LOOKUP, MKNOD and WRITE.
 
-use crate::files::{Files, NewKind, Requester, Setting};
+use crate::files::{Files, Listed, NewKind, Requester, Setting};
+use crate::locks::LockRequest;
 use crate::options::Cache;
-use engine::Attributes;
-use engine::format::FileKind;
-use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
-    RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+use crate::protocol::{
+    Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, RELEASE_FLOCK_UNLOCK, Reply, WRITE_CACHE, capability, opcode,
+    open_flag, set,
 };
+use crate::session::{Channel, Handled, Handler};
+use engine::Attributes;
 use posix::{Errno, Result, TimeToSet};
 use std::cell::RefCell;
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-/// The unit of file sizes in stat.
-const SECTORS_PER_BLOCK: u64 = 8;
 /// Bytes copied at a time by one request, and its maximum in total.
 const COPY_STEP_BYTES: usize = 1 << 20;
 const COPY_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of a directory entry on the wire in addition to its name, without and with attributes.
-const ENTRY_BYTES: usize = 24;
-const ENTRY_PLUS_BYTES: usize = 152;
 /// The kernel's maximum for the names in a listxattr reply.
 const LIST_BYTES_MAX: usize = 65_536;
+/// Most bytes of a reply with content.
+const READ_BYTES_MAX: usize = 1 << 20;
+
+const ENOSYS: Errno = Errno(libc::ENOSYS);
 
 thread_local! {
-    /// Content on its way to the kernel. Each worker keeps its buffer, because allocating one costs
-    /// more than a request.
+    /// Content that copy_file_range moves. Each worker keeps its buffer.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `call` with `length` bytes of the worker's buffer, whose content is arbitrary.
-fn with_buffer<T>(length: usize, call: impl FnOnce(&mut [u8]) -> T) -> T {
-    BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < length {
-            buffer.resize(length, 0);
-        }
-        call(&mut buffer[..length])
-    })
-}
-
-/// The file system in the form that `fuser` requires.
+/// The file system in the form of requests and replies.
 pub(crate) struct Adapter {
     files: Arc<Files>,
     cache: Cache,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
-    direct: bool,
+    direct: AtomicBool,
 }
 
 impl Adapter {
     pub(crate) fn new(files: Arc<Files>, cache: Cache) -> Adapter {
-        Adapter { files, cache, direct: false }
+        Adapter { files, cache, direct: AtomicBool::new(false) }
     }
 
-    fn open_flags(&self) -> FopenFlags {
-        match (self.cache.is_exclusive(), self.direct) {
-            (true, _) => FopenFlags::FOPEN_KEEP_CACHE,
-            (false, true) => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-            (false, false) => FopenFlags::empty(),
+    /// The same for a session that was established earlier with these capabilities.
+    pub(crate) fn resume(self, capabilities: u64) -> Adapter {
+        self.direct.store(capabilities & capability::DIRECT_IO_ALLOW_MMAP != 0, Relaxed);
+        self
+    }
+
+    /// Ends what still waits, after the mount has ended.
+    pub(crate) fn finish(&self) {
+        self.files.finish();
+    }
+
+    fn open_flags(&self) -> u32 {
+        match (self.cache.is_exclusive(), self.direct.load(Relaxed)) {
+            (true, _) => open_flag::KEEP_CACHE,
+            (false, true) => open_flag::DIRECT_IO | open_flag::PARALLEL_DIRECT_WRITES,
+            (false, false) => 0,
         }
     }
 
@@ -72,536 +71,461 @@ impl Adapter {
         self.cache.validity()
     }
 
-    fn reply_entry(&self, result: Result<Attributes>, reply: ReplyEntry) {
-        match result {
-            Ok(attributes) => {
-                reply.entry(&self.validity(), &attr(&attributes), Generation(attributes.generation as u64))
-            }
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    fn reply_attr(&self, result: Result<Attributes>, reply: ReplyAttr) {
-        match result {
-            Ok(attributes) => reply.attr(&self.validity(), &attr(&attributes)),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-}
-
-fn requester(request: &Request) -> Requester {
-    Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
-}
-
-fn errno(error: Errno) -> fuser::Errno {
-    fuser::Errno::from_i32(error.0)
-}
-
-fn reply_empty(result: Result<()>, reply: ReplyEmpty) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(error)),
-    }
-}
-
-fn file_type(kind: FileKind) -> FileType {
-    match kind {
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Character => FileType::CharDevice,
-        FileKind::Directory => FileType::Directory,
-        FileKind::Block => FileType::BlockDevice,
-        FileKind::Regular => FileType::RegularFile,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Socket => FileType::Socket,
-    }
-}
-
-fn system_time(ns: i64) -> SystemTime {
-    let distance = Duration::from_nanos(ns.unsigned_abs());
-    if ns < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
-}
-
-/// The crate represents times before 1970 with their nanoseconds in the wrong direction: -1.5 s
-/// arrives as -(2 + 0.5) s. This corrects them.
-fn time_to_set(time: TimeOrNow) -> Result<TimeToSet> {
-    let (seconds, nanoseconds) = match time {
-        TimeOrNow::Now => return Ok(TimeToSet::Now),
-        TimeOrNow::SpecificTime(time) => match time.duration_since(UNIX_EPOCH) {
-            Ok(after) => (i64::try_from(after.as_secs()), after.subsec_nanos()),
-            Err(before) => {
-                let before = before.duration();
-                (i64::try_from(before.as_secs()).map(|seconds| -seconds), before.subsec_nanos())
-            }
-        },
-    };
-    TimeToSet::from_timespec(seconds.map_err(|_| Errno::EINVAL)?, nanoseconds.into())
-}
-
-fn attr(attributes: &Attributes) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(attributes.number),
-        size: attributes.size_bytes,
-        blocks: attributes.blocks * SECTORS_PER_BLOCK,
-        atime: system_time(attributes.accessed_ns),
-        mtime: system_time(attributes.modified_ns),
-        ctime: system_time(attributes.changed_ns),
-        crtime: UNIX_EPOCH,
-        kind: file_type(attributes.kind),
-        perm: (attributes.mode & 0o7777) as u16,
-        nlink: attributes.links,
-        uid: attributes.uid,
-        gid: attributes.gid,
-        rdev: attributes.device,
-        blksize: pmem::BLOCK_BYTES as u32,
-        flags: 0,
-    }
-}
-
-/// A negative reply, which the kernel may cache: inode number zero.
-fn nothing() -> FileAttr {
-    FileAttr {
-        ino: INodeNo(0),
-        size: 0,
-        blocks: 0,
-        atime: UNIX_EPOCH,
-        mtime: UNIX_EPOCH,
-        ctime: UNIX_EPOCH,
-        crtime: UNIX_EPOCH,
-        kind: FileType::RegularFile,
-        perm: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        blksize: 0,
-        flags: 0,
-    }
-}
-
-#[allow(clippy::too_many_arguments)]
-impl Filesystem for Adapter {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Only capabilities that the kernel offers are enabled; everything works without them.
-        // FUSE_ATOMIC_O_TRUNC is excluded: with it, opening a running program for reading with
-        // O_TRUNC empties it before the kernel checks that it is running.
-        let always = [
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_EXPORT_SUPPORT,
-            // The server clears set-id bits and capabilities; otherwise the kernel requests an
-            // attribute before each write.
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            // The kernel requests access control lists and enforces them. The server applies a
-            // directory's default list instead of the umask.
-            InitFlags::FUSE_POSIX_ACL,
-            InitFlags::FUSE_DONT_MASK,
-        ];
-        for flag in always {
-            let _ = config.add_capabilities(flag);
-        }
-        if self.cache.is_exclusive() {
-            let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
-        } else {
-            let _ = config.add_capabilities(InitFlags::FUSE_AUTO_INVAL_DATA);
-            // Too many programs fail without shared mappings, so on old kernels the page cache
-            // stays and is validated by the modification time.
-            self.direct = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
-        }
-        let _ = config.set_max_background(64);
+    fn entry(&self, found: &Attributes, reply: &mut Reply) -> Result<()> {
+        reply.entry(self.validity(), found);
         Ok(())
     }
 
-    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.files.lookup(requester(request), parent.0, name.as_bytes()) {
-            Err(Errno::ENOENT) if self.cache.is_exclusive() => reply.entry(&self.validity(), &nothing(), Generation(0)),
-            result => self.reply_entry(result, reply),
+    fn lookup(&self, call: &Call<'_>, name: &[u8], reply: &mut Reply) -> Result<()> {
+        match self.files.lookup(call.requester, call.node, name) {
+            Err(Errno::ENOENT) if self.cache.is_exclusive() => {
+                reply.no_entry(self.validity());
+                Ok(())
+            }
+            found => self.entry(&found?, reply),
         }
     }
 
-    fn forget(&self, _request: &Request, ino: INodeNo, nlookup: u64) {
-        self.files.forget(ino.0, nlookup);
-    }
-
-    fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.reply_attr(self.files.stat(requester(request), ino.0), reply);
-    }
-
-    fn setattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let times = atime
-            .map_or(Ok(TimeToSet::Omit), time_to_set)
-            .and_then(|accessed| Ok((accessed, mtime.map_or(Ok(TimeToSet::Omit), time_to_set)?)));
-        let result = times.and_then(|(accessed, modified)| {
-            let setting = Setting { size_bytes: size, mode, uid, gid, accessed, modified };
-            self.files.set(requester(request), ino.0, &setting)
-        });
-        self.reply_attr(result, reply);
-    }
-
-    fn readlink(&self, request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.files.readlink(requester(request), ino.0) {
-            Ok(target) => reply.data(&target),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-        reply: ReplyEntry,
-    ) {
-        let made = self.files.make(requester(request), parent.0, name.as_bytes(), (mode, umask), NewKind::Node(rdev));
-        self.reply_entry(made, reply);
-    }
-
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
-        let made = self.files.make(requester(request), parent.0, name.as_bytes(), (mode, umask), NewKind::Directory);
-        self.reply_entry(made, reply);
-    }
-
-    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let kind = NewKind::Symlink(target.as_os_str().as_bytes());
-        self.reply_entry(self.files.make(requester(request), parent.0, name.as_bytes(), (0o777, 0), kind), reply);
-    }
-
-    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.files.remove(requester(request), parent.0, name.as_bytes(), false), reply);
-    }
-
-    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.files.remove(requester(request), parent.0, name.as_bytes(), true), reply);
-    }
-
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        newparent: INodeNo,
-        newname: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        let from = (parent.0, name.as_bytes());
-        let to = (newparent.0, newname.as_bytes());
-        reply_empty(self.files.rename(requester(request), from, to, flags.bits()), reply);
-    }
-
-    fn link(&self, request: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(self.files.link(requester(request), ino.0, newparent.0, newname.as_bytes()), reply);
-    }
-
-    fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.files.open(requester(request), ino.0, flags.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), self.open_flags()),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
-        match self.files.create(requester(request), parent.0, name.as_bytes(), (mode, umask), flags) {
-            Ok((attributes, handle)) => reply.created(
-                &self.validity(),
-                &attr(&attributes),
-                Generation(attributes.generation as u64),
-                FileHandle(handle),
-                self.open_flags(),
-            ),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    fn read(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        self.files.record_flags(handle.0, flags.0);
-        with_buffer(size as usize, |buffer| match self.files.read(requester(request), handle.0, offset, buffer) {
-            Ok(count) => reply.data(&buffer[..count]),
-            Err(error) => reply.error(errno(error)),
-        });
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        let mapped = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        if !mapped {
-            self.files.record_flags(handle.0, flags.0);
-        }
-        match self.files.write(requester(request), handle.0, offset, data, mapped) {
-            Ok(count) => reply.written(count as u32),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    fn flush(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        // Nothing is buffered, so close cannot fail. After ENOSYS the kernel stops asking, which
-        // saves a request per close.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn release(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.files.close(handle.0);
-        reply.ok();
-    }
-
-    fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        if self.files.needs_sync() {
-            reply_empty(self.files.sync(handle.0), reply);
-        } else {
-            // Written content is already as safe as it gets. After ENOSYS the kernel stops asking
-            // and reports success to programs.
-            reply.error(fuser::Errno::ENOSYS);
-        }
-    }
-
-    fn opendir(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.files.open(requester(request), ino.0, flags.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(error) => reply.error(errno(error)),
-        }
-    }
-
-    fn readdir(&self, request: &Request, _ino: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let listed = match self.files.list(requester(request), handle.0, offset, ENTRY_BYTES) {
-            Ok(listed) => listed,
-            Err(error) => return reply.error(errno(error)),
+    /// Makes a file that is not regular, or one without opening it.
+    fn make(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        let made = match call.opcode {
+            opcode::MKNOD => {
+                let (mode, device, umask) = (arguments.u32()?, arguments.u32()?, arguments.u32()?);
+                arguments.skip(4)?;
+                self.files.make(call.requester, call.node, arguments.name()?, (mode, umask), NewKind::Node(device))
+            }
+            opcode::MKDIR => {
+                let (mode, umask) = (arguments.u32()?, arguments.u32()?);
+                self.files.make(call.requester, call.node, arguments.name()?, (mode, umask), NewKind::Directory)
+            }
+            _ => {
+                let (name, target) = (arguments.name()?, arguments.name()?);
+                self.files.make(call.requester, call.node, name, (0o777, 0), NewKind::Symlink(target))
+            }
         };
-        for entry in listed {
-            let name = OsStr::from_bytes(&entry.name);
-            if reply.add(INodeNo(entry.number), entry.cookie, file_type(entry.kind), name) {
-                break;
+        self.entry(&made?, reply)
+    }
+
+    /// Opens a new file: with a name (CREATE) or without (TMPFILE).
+    fn create(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        let (flags, mode, umask) = (arguments.i32()?, arguments.u32()?, arguments.u32()?);
+        arguments.skip(4)?;
+        let (made, handle) = match call.opcode {
+            opcode::TMPFILE => self.files.create_unnamed(call.requester, call.node, (mode, umask), flags)?,
+            // The kernel sends LOOKUP and MKNOD instead, and no RELEASE later.
+            _ if self.cache.is_exclusive() => return Err(ENOSYS),
+            _ => self.files.create(call.requester, call.node, arguments.name()?, (mode, umask), flags)?,
+        };
+        self.entry(&made, reply)?;
+        reply.opened(handle, self.open_flags());
+        Ok(())
+    }
+
+    fn open(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        if self.cache.is_exclusive() {
+            return Err(ENOSYS);
+        }
+        let handle = self.files.open(call.requester, call.node, arguments.i32()?)?;
+        reply.opened(handle, if call.opcode == opcode::OPEN { self.open_flags() } else { 0 });
+        Ok(())
+    }
+
+    fn set_attributes(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        let valid = arguments.u32()?;
+        arguments.skip(12)?;
+        let size = arguments.u64()?;
+        arguments.skip(8)?;
+        let [accessed, modified] = [arguments.i64()?, arguments.i64()?];
+        arguments.skip(8)?;
+        let [accessed_ns, modified_ns] = [arguments.u32()?, arguments.u32()?];
+        arguments.skip(4)?;
+        let mode = arguments.u32()?;
+        arguments.skip(4)?;
+        let [uid, gid] = [arguments.u32()?, arguments.u32()?];
+        let time = |given, now, seconds, nanoseconds: u32| match () {
+            () if valid & now != 0 => Ok(TimeToSet::Now),
+            () if valid & given != 0 => TimeToSet::from_timespec(seconds, nanoseconds.into()),
+            () => Ok(TimeToSet::Omit),
+        };
+        let setting = Setting {
+            size_bytes: (valid & set::SIZE != 0).then_some(size),
+            mode: (valid & set::MODE != 0).then_some(mode),
+            uid: (valid & set::UID != 0).then_some(uid),
+            gid: (valid & set::GID != 0).then_some(gid),
+            accessed: time(set::ATIME, set::ATIME_NOW, accessed, accessed_ns)?,
+            modified: time(set::MTIME, set::MTIME_NOW, modified, modified_ns)?,
+        };
+        reply.attributes_valid_for(self.validity(), &self.files.set(call.requester, call.node, &setting)?);
+        Ok(())
+    }
+
+    fn rename(&self, call: &Call<'_>, arguments: &mut Arguments<'_>) -> Result<()> {
+        let (directory, mut flags) = (arguments.u64()?, 0);
+        if call.opcode == opcode::RENAME2 {
+            flags = arguments.u32()?;
+            arguments.skip(4)?;
+        }
+        let (from, to) = ((call.node, arguments.name()?), (directory, arguments.name()?));
+        self.files.rename(call.requester, from, to, flags)
+    }
+
+    fn read(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        let read = ReadArguments::parse(arguments)?;
+        reply.fill(read.size.min(READ_BYTES_MAX), |into| {
+            self.files.read(call.requester, (call.node, read.handle, read.flags), read.offset, into)
+        })
+    }
+
+    fn write(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        let (handle, offset, size) = (arguments.u64()?, arguments.u64()?, arguments.u32()?);
+        let write_flags = arguments.u32()?;
+        arguments.skip(8)?;
+        let flags = arguments.i32()?;
+        arguments.skip(4)?;
+        let (content, file) = (arguments.bytes(size as usize)?, (call.node, handle, flags));
+        let count = self.files.write(call.requester, file, offset, content, write_flags & WRITE_CACHE != 0)?;
+        reply.u32(count as u32).u32(0);
+        Ok(())
+    }
+
+    fn list(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        let read = ReadArguments::parse(arguments)?;
+        let plus = call.opcode == opcode::READDIRPLUS;
+        let head_bytes = if plus { ENTRY_PLUS_BYTES } else { ENTRY_BYTES };
+        let listed = self.files.list(call.requester, call.node, read.offset, head_bytes)?;
+        let (most, validity) = (read.size, self.validity());
+        if plus {
+            self.files.offer(call.requester, call.node, &listed, |entry, found| {
+                let of = (entry.number, entry.cookie, kind_of(entry), &entry.name[..]);
+                reply.listed_with(most, validity, found, of)
+            })?;
+        } else {
+            for entry in &listed {
+                if !reply.listed(most, entry.number, entry.cookie, kind_of(entry), &entry.name) {
+                    break;
+                }
             }
         }
-        reply.ok();
+        Ok(())
     }
 
-    fn readdirplus(
+    fn status(&self, call: &Call<'_>, reply: &mut Reply) -> Result<()> {
+        let status = self.files.statfs(call.requester)?;
+        let block_bytes = status.block_bytes as u32;
+        reply.u64(status.blocks).u64(status.blocks_free).u64(status.blocks_free);
+        reply.u64(status.files).u64(status.files_free);
+        reply.u32(block_bytes).u32(status.name_bytes_max as u32).u32(block_bytes).zeros(28);
+        Ok(())
+    }
+
+    fn extended_attribute(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        match call.opcode {
+            opcode::SETXATTR => {
+                let (size, flags) = (arguments.u32()?, arguments.i32()?);
+                let (name, value) = (arguments.name()?, arguments.bytes(size as usize)?);
+                self.files.set_attribute(call.requester, call.node, name, value, flags)
+            }
+            opcode::REMOVEXATTR => self.files.remove_attribute(call.requester, call.node, arguments.name()?),
+            opcode::GETXATTR => {
+                let size = arguments.u32()? as usize;
+                arguments.skip(4)?;
+                let name = arguments.name()?;
+                let get = |value: &mut [u8]| self.files.attribute(call.requester, call.node, name, value);
+                reply_value(size, posix::VALUE_BYTES_MAX, get, reply)
+            }
+            _ => {
+                let size = arguments.u32()? as usize;
+                let list = |names: &mut [u8]| self.files.list_attributes(call.requester, call.node, names);
+                reply_value(size, LIST_BYTES_MAX, list, reply)
+            }
+        }
+    }
+
+    fn statx(&self, call: &Call<'_>, reply: &mut Reply) -> Result<()> {
+        let (found, born_ns) = self.files.stat_with_birth(call.requester, call.node)?;
+        reply.extended_attributes(self.validity(), &found, born_ns);
+        Ok(())
+    }
+
+    fn allocate(&self, call: &Call<'_>, arguments: &mut Arguments<'_>) -> Result<()> {
+        arguments.skip(8)?;
+        let (offset, length, mode) = (arguments.u64()?, arguments.u64()?, arguments.i32()?);
+        self.files.allocate(call.requester, call.node, mode, offset, length)
+    }
+
+    fn seek(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        arguments.skip(8)?;
+        let (offset, whence) = (arguments.i64()?, arguments.i32()?);
+        reply.u64(self.files.seek(call.requester, call.node, offset, whence)?);
+        Ok(())
+    }
+
+    fn copy(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        let (handle_from, offset_from) = (arguments.u64()?, arguments.u64()?);
+        let (node_to, handle_to, offset_to) = (arguments.u64()?, arguments.u64()?, arguments.u64()?);
+        let length = arguments.u64()?.min(COPY_BYTES_MAX);
+        let from = (call.node, handle_from, offset_from);
+        let to = (node_to, handle_to, offset_to);
+        let count = BUFFER.with_borrow_mut(|buffer| {
+            let step = COPY_STEP_BYTES.min(length as usize);
+            buffer.resize(buffer.len().max(step), 0);
+            self.files.copy(call.requester, from, to, length, &mut buffer[..step])
+        })?;
+        reply.u32(count as u32).u32(0);
+        Ok(())
+    }
+
+    /// A lock is set, released or queried. A lock that has to wait is answered later.
+    fn lock(
         &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        mut reply: ReplyDirectoryPlus,
-    ) {
-        let listed = match self.files.list(requester(request), handle.0, offset, ENTRY_PLUS_BYTES) {
-            Ok(listed) => listed,
-            Err(error) => return reply.error(errno(error)),
+        call: &Call<'_>,
+        arguments: &mut Arguments<'_>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
+        let request = LockRequest::parse(call.node, arguments)?;
+        let locks = self.files.locks().ok_or(ENOSYS)?;
+        if call.opcode == opcode::GETLK {
+            locks.query(&self.files, &request, reply)?;
+            return Ok(Handled::Reply);
+        }
+        let waits = (call.opcode == opcode::SETLKW).then_some((channel, call.unique));
+        locks.set(&self.files, &request, waits)
+    }
+
+    /// A descriptor was closed, or the last one of its description.
+    fn close(&self, call: &Call<'_>, arguments: &mut Arguments<'_>) -> Result<()> {
+        let handle = arguments.u64()?;
+        let Some(locks) = self.files.locks() else {
+            self.files.close(handle);
+            // Nothing is buffered, so close cannot fail. After ENOSYS the kernel stops sending
+            // FLUSH.
+            return if call.opcode == opcode::FLUSH { Err(ENOSYS) } else { Ok(()) };
         };
-        let validity = self.validity();
-        let result = self.files.offer(requester(request), handle.0, &listed, |entry, found| {
-            let (attributes, generation) = match found {
-                Some(found) => (attr(found), found.generation),
-                // Of `.` and `..` the kernel uses only number and type, and does not count a
-                // lookup.
-                None => (FileAttr { ino: INodeNo(entry.number), kind: FileType::Directory, ..nothing() }, 0),
-            };
-            let name = OsStr::from_bytes(&entry.name);
-            !reply.add(attributes.ino, entry.cookie, name, &validity, &attributes, Generation(generation.into()))
-        });
-        match result {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(errno(error)),
+        let flags = (arguments.u32()?, arguments.u32()?);
+        let owner = arguments.u64()?;
+        if call.opcode == opcode::FLUSH {
+            locks.process_closed(&self.files, call.node, owner);
+        } else {
+            let flock = (flags.1 & RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
+            locks.description_closed(&self.files, call.node, handle, flock);
+            self.files.close(handle);
         }
+        Ok(())
     }
 
-    fn releasedir(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.files.close(handle.0);
-        reply.ok();
-    }
-
-    fn fsyncdir(&self, request: &Request, ino: INodeNo, handle: FileHandle, datasync: bool, reply: ReplyEmpty) {
-        self.fsync(request, ino, handle, datasync, reply);
-    }
-
-    fn statfs(&self, request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        match self.files.statfs(requester(request)) {
-            Ok(status) => reply.statfs(
-                status.blocks,
-                status.blocks_free,
-                status.blocks_free,
-                status.files,
-                status.files_free,
-                status.block_bytes as u32,
-                status.name_bytes_max as u32,
-                status.block_bytes as u32,
-            ),
-            Err(error) => reply.error(errno(error)),
+    fn forget(&self, call: &Call<'_>, arguments: &mut Arguments<'_>) -> Result<()> {
+        if call.opcode == opcode::FORGET {
+            self.files.forget(call.node, arguments.u64()?);
+            return Ok(());
         }
-    }
-
-    fn setxattr(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        _position: u32,
-        reply: ReplyEmpty,
-    ) {
-        reply_empty(self.files.set_attribute(requester(request), ino.0, name.as_bytes(), value, flags), reply);
-    }
-
-    fn getxattr(&self, request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let call = |value: &mut [u8]| self.files.attribute(requester(request), ino.0, name.as_bytes(), value);
-        reply_xattr(size, posix::VALUE_BYTES_MAX, call, reply);
-    }
-
-    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let call = |names: &mut [u8]| self.files.list_attributes(requester(request), ino.0, names);
-        reply_xattr(size, LIST_BYTES_MAX, call, reply);
-    }
-
-    fn removexattr(&self, request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(self.files.remove_attribute(requester(request), ino.0, name.as_bytes()), reply);
-    }
-
-    fn access(&self, _request: &Request, _ino: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        // The kernel checks permissions itself and does not ask.
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn fallocate(
-        &self,
-        request: &Request,
-        _ino: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        length: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    ) {
-        reply_empty(self.files.allocate(requester(request), handle.0, mode, offset, length), reply);
-    }
-
-    fn lseek(&self, request: &Request, _ino: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        match self.files.seek(requester(request), handle.0, offset, whence) {
-            Ok(position) => reply.offset(position as i64),
-            Err(error) => reply.error(errno(error)),
+        let count = arguments.u32()?;
+        arguments.skip(4)?;
+        for _ in 0..count {
+            let (node, lookups) = (arguments.u64()?, arguments.u64()?);
+            self.files.forget(node, lookups);
         }
+        Ok(())
     }
 
-    fn copy_file_range(
+    fn sync(&self, call: &Call<'_>) -> Result<()> {
+        // Where written content is already as safe as it gets, ENOSYS makes the kernel report
+        // success to programs without asking.
+        if self.files.needs_sync() { self.files.sync(call.node) } else { Err(ENOSYS) }
+    }
+
+    fn dispatch(
         &self,
-        request: &Request,
-        _ino_in: INodeNo,
-        handle_in: FileHandle,
-        offset_in: u64,
-        _ino_out: INodeNo,
-        handle_out: FileHandle,
-        offset_out: u64,
-        length: u64,
-        _flags: CopyFileRangeFlags,
-        reply: ReplyWrite,
-    ) {
-        let (from, to) = ((handle_in.0, offset_in), (handle_out.0, offset_out));
-        let length = length.min(COPY_BYTES_MAX);
-        let copied = with_buffer(COPY_STEP_BYTES.min(length as usize), |buffer| {
-            self.files.copy(requester(request), from, to, length, buffer)
-        });
-        match copied {
-            Ok(count) => reply.written(count as u32),
-            Err(error) => reply.error(errno(error)),
+        call: &Call<'_>,
+        arguments: &mut Arguments<'_>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
+        match call.opcode {
+            opcode::LOOKUP => self.lookup(call, arguments.name()?, reply)?,
+            opcode::FORGET | opcode::BATCH_FORGET => {
+                let _ = self.forget(call, arguments);
+                return Ok(Handled::Silent);
+            }
+            opcode::GETATTR => {
+                reply.attributes_valid_for(self.validity(), &self.files.stat(call.requester, call.node)?);
+            }
+            opcode::SETATTR => self.set_attributes(call, arguments, reply)?,
+            opcode::READLINK => {
+                reply.bytes(&self.files.readlink(call.requester, call.node)?);
+            }
+            opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK => self.make(call, arguments, reply)?,
+            opcode::UNLINK | opcode::RMDIR => {
+                let is_directory = call.opcode == opcode::RMDIR;
+                self.files.remove(call.requester, call.node, arguments.name()?, is_directory)?;
+            }
+            opcode::RENAME | opcode::RENAME2 => self.rename(call, arguments)?,
+            opcode::LINK => {
+                let node = arguments.u64()?;
+                self.entry(&self.files.link(call.requester, node, call.node, arguments.name()?)?, reply)?;
+            }
+            opcode::OPEN | opcode::OPENDIR => self.open(call, arguments, reply)?,
+            opcode::CREATE | opcode::TMPFILE => self.create(call, arguments, reply)?,
+            opcode::READ => self.read(call, arguments, reply)?,
+            opcode::WRITE => self.write(call, arguments, reply)?,
+            opcode::STATFS => self.status(call, reply)?,
+            opcode::FLUSH | opcode::RELEASE => self.close(call, arguments)?,
+            opcode::RELEASEDIR => self.files.close(arguments.u64()?),
+            opcode::FSYNC | opcode::FSYNCDIR => self.sync(call)?,
+            opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
+                self.extended_attribute(call, arguments, reply)?;
+            }
+            opcode::READDIR | opcode::READDIRPLUS => self.list(call, arguments, reply)?,
+            opcode::GETLK | opcode::SETLK | opcode::SETLKW => return self.lock(call, arguments, reply, channel),
+            opcode::INTERRUPT => {
+                if let Some(locks) = self.files.locks() {
+                    locks.interrupt(&self.files, arguments.u64()?);
+                }
+                return Ok(Handled::Silent);
+            }
+            opcode::DESTROY => {}
+            opcode::IOCTL => return Err(Errno(libc::ENOTTY)),
+            opcode::FALLOCATE => self.allocate(call, arguments)?,
+            opcode::LSEEK => self.seek(call, arguments, reply)?,
+            opcode::COPY_FILE_RANGE => self.copy(call, arguments, reply)?,
+            opcode::STATX => self.statx(call, reply)?,
+            // The kernel stops sending what the server does not know: it checks permissions
+            // itself, and files are always ready (POLL).
+            _ => return Err(ENOSYS),
         }
-    }
-
-    fn ioctl(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _flags: IoctlFlags,
-        _command: u32,
-        _in_data: &[u8],
-        _out_size: u32,
-        reply: ReplyIoctl,
-    ) {
-        reply.error(fuser::Errno::ENOTTY);
-    }
-
-    fn bmap(&self, _request: &Request, _ino: INodeNo, _blocksize: u32, _idx: u64, reply: ReplyBmap) {
-        reply.error(fuser::Errno::ENOSYS);
-    }
-
-    fn poll(
-        &self,
-        _request: &Request,
-        _ino: INodeNo,
-        _handle: FileHandle,
-        _notifier: PollNotifier,
-        _events: PollEvents,
-        _flags: PollFlags,
-        reply: ReplyPoll,
-    ) {
-        // Files are always ready; after ENOSYS the kernel reports that itself.
-        reply.error(fuser::Errno::ENOSYS);
+        Ok(Handled::Reply)
     }
 }
 
+/// A request without its arguments.
+struct Call<'h> {
+    header: &'h Header,
+    requester: Requester,
+}
+
+impl std::ops::Deref for Call<'_> {
+    type Target = Header;
+
+    fn deref(&self) -> &Header {
+        self.header
+    }
+}
+
+/// The arguments of READ, READDIR and READDIRPLUS.
+struct ReadArguments {
+    handle: u64,
+    offset: u64,
+    size: usize,
+    flags: i32,
+}
+
+impl ReadArguments {
+    fn parse(arguments: &mut Arguments<'_>) -> Result<ReadArguments> {
+        let (handle, offset, size) = (arguments.u64()?, arguments.u64()?, arguments.u32()? as usize);
+        arguments.skip(12)?;
+        Ok(ReadArguments { handle, offset, size, flags: arguments.i32()? })
+    }
+}
+
+/// The type of a listed name, as getdents has it.
+fn kind_of(entry: &Listed) -> u32 {
+    // The values of `FileKind` are those of S_IFMT, and so of d_type.
+    entry.kind as u32
+}
+
 /// Replies with a value, or with its length if the request has no room.
-fn reply_xattr(size: u32, most: usize, call: impl FnOnce(&mut [u8]) -> Result<usize>, reply: ReplyXattr) {
-    with_buffer((size as usize).min(most), |buffer| match call(buffer) {
-        Ok(length) if size == 0 => reply.size(length as u32),
-        Ok(length) => reply.data(&buffer[..length]),
-        Err(error) => reply.error(errno(error)),
-    });
+fn reply_value(
+    size: usize,
+    most: usize,
+    get: impl FnOnce(&mut [u8]) -> Result<usize>,
+    reply: &mut Reply,
+) -> Result<()> {
+    if size > 0 {
+        return reply.fill(size.min(most), get);
+    }
+    let length = get(&mut [])?;
+    reply.u32(length as u32).u32(0);
+    Ok(())
+}
+
+impl Handler for Adapter {
+    fn capabilities(&self, offered: u64) -> u64 {
+        // FUSE_ATOMIC_O_TRUNC is excluded: with it, opening a running program for reading with
+        // O_TRUNC empties it before the kernel checks that it is running.
+        let always = capability::PARALLEL_DIROPS
+            | capability::ASYNC_DIO
+            | capability::DO_READDIRPLUS
+            | capability::READDIRPLUS_AUTO
+            | capability::EXPORT_SUPPORT
+            | capability::HAS_RESEND
+            // The server clears set-id bits and capabilities; otherwise the kernel requests an
+            // attribute before each write.
+            | capability::HANDLE_KILLPRIV_V2
+            // The kernel requests access control lists and enforces them. The server applies a
+            // directory's default list instead of the umask.
+            | capability::POSIX_ACL
+            | capability::DONT_MASK;
+        if self.cache.is_exclusive() {
+            return always | capability::CACHE_SYMLINKS | capability::NO_OPEN_SUPPORT | capability::NO_OPENDIR_SUPPORT;
+        }
+        // Too many programs fail without shared mappings, so on old kernels the page cache stays
+        // and is validated by the modification time.
+        self.direct.store(offered & capability::DIRECT_IO_ALLOW_MMAP != 0, Relaxed);
+        always
+            | capability::AUTO_INVAL_DATA
+            | capability::DIRECT_IO_ALLOW_MMAP
+            | capability::POSIX_LOCKS
+            | capability::FLOCK_LOCKS
+    }
+
+    fn handle(
+        &self,
+        header: &Header,
+        mut arguments: Arguments<'_>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
+        let requester = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
+        let call = Call { header, requester };
+        let first = arguments;
+        match self.dispatch(&call, &mut arguments, reply, channel) {
+            Err(error) if header.is_resent() => self.after_resend(&call, first, error, reply),
+            handled => handled,
+        }
+    }
+}
+
+impl Adapter {
+    /// Answers a request that an earlier server may have executed before it died. The kernel holds
+    /// the locks of the directories meanwhile, and the server is alone on the image. So an error
+    /// that the first execution would explain is its success.
+    fn after_resend(
+        &self,
+        call: &Call<'_>,
+        mut arguments: Arguments<'_>,
+        error: Errno,
+        reply: &mut Reply,
+    ) -> Result<Handled> {
+        if !self.cache.is_exclusive() {
+            return Err(error);
+        }
+        reply.clear();
+        let made = |name: &[u8], reply: &mut Reply| self.lookup(call, name, reply);
+        match (call.opcode, error) {
+            (opcode::MKNOD, Errno::EEXIST) => {
+                arguments.skip(16)?;
+                made(arguments.name()?, reply)?;
+            }
+            (opcode::MKDIR | opcode::LINK, Errno::EEXIST) => {
+                arguments.skip(8)?;
+                made(arguments.name()?, reply)?;
+            }
+            (opcode::SYMLINK, Errno::EEXIST) => made(arguments.name()?, reply)?,
+            (opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2, Errno::ENOENT)
+            | (opcode::SETXATTR, Errno::EEXIST)
+            | (opcode::REMOVEXATTR, Errno::ENODATA) => {}
+            _ => return Err(error),
+        }
+        Ok(Handled::Reply)
+    }
 }

@@ -1,21 +1,30 @@
-//! The file system behind a mount: calls by inode number and name, with the kernel's lookup counts
-//! and handles. It is independent of the protocol.
+//! The file system behind a mount: calls by inode number and name, with the kernel's lookup counts.
+//! It is independent of the protocol.
+//!
+//! Open files have no state here: each request names the file and its flags. So a server can answer
+//! requests for files that an earlier server opened, and the kernel need not announce opens.
 
-use crate::handles::Handles;
-use crate::inherited::{Inherited, appends};
+use crate::inherited::Inherited;
+use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use engine::format::FileKind;
-use engine::{Attributes, Node, SeekWhat};
+use engine::{Attributes, Node, SeekWhat, Thread};
 use pmem::Direct;
 use posix::image::Image;
+use posix::process::Process;
 use posix::{Append, Caller, Credentials, Errno, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet};
-use std::sync::atomic::AtomicBool;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Bytes of a directory listed at a time: the size that programs request.
 const LIST_BYTES: usize = 32 << 10;
+/// Unfinished listings whose position in the directory's log is remembered.
+const LISTINGS_MAX: usize = 1024;
+/// The flags that fcntl F_SETFL may change without a request of its own.
+const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
 
 /// The requester. The kernel has already checked its permissions.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +68,15 @@ type Calling<'t, 'f> = Caller<'t, 'f, Direct>;
 pub(crate) struct Files {
     image: Image,
     nodes: Nodes,
-    handles: Handles,
     root: Node,
+    /// The session began with an earlier server: the kernel knows files that this one does not.
+    is_resumed: bool,
+    /// The last handle. Handles are never reused; zero means that there was no open.
+    handles: AtomicU64,
+    /// Directories by inode number: where listings stopped that are not finished.
+    listings: Mutex<HashMap<u64, Arc<OpenFile>>>,
+    /// The locks of the mount, if the image is shared. Otherwise the kernel keeps them.
+    locks: Option<Locks>,
     uid: Option<u32>,
     gid: Option<u32>,
     /// The mount's `MS_NOATIME` and `MS_NODIRATIME`: the kernel leaves access times to the server.
@@ -80,12 +96,20 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn new(image: Image, options: &MountOptions) -> engine::Result<Files> {
-        let root = image.fs().enter()?.root()?;
+        let (root, locks) = {
+            let thread = image.fs().enter()?;
+            let shares = !options.cache.is_exclusive();
+            // Locks of a mount that cannot register are those of the kernel, as without sharing.
+            (thread.root()?, if shares { Locks::register(&thread).ok() } else { None })
+        };
         Ok(Files {
             image,
             nodes: Nodes::new(root),
-            handles: Handles::default(),
             root,
+            is_resumed: false,
+            handles: AtomicU64::new(0),
+            listings: Mutex::default(),
+            locks,
             uid: options.uid,
             gid: options.gid,
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
@@ -101,6 +125,23 @@ impl Files {
         Files { inherited, ..self }
     }
 
+    /// The same, for a session that began with an earlier server.
+    pub(crate) fn resume(self) -> Files {
+        Files { is_resumed: true, ..self }
+    }
+
+    /// The locks of the mount, if the image is shared.
+    pub(crate) fn locks(&self) -> Option<&Locks> {
+        self.locks.as_ref()
+    }
+
+    /// Ends what still waits, after the mount has ended.
+    pub(crate) fn finish(&self) {
+        if let Some(locks) = &self.locks {
+            locks.finish(self);
+        }
+    }
+
     /// Sets the function that invalidates the kernel's cached attributes of a file.
     pub(crate) fn report_outdated_by(&self, report: impl Fn(u64) + Send + Sync + 'static) {
         // Set once, when the session begins; a second call has no effect.
@@ -110,9 +151,6 @@ impl Files {
     /// Releases all references that the kernel still had; returns the image.
     pub(crate) fn into_image(self) -> Image {
         if let Ok(thread) = self.image.fs().enter() {
-            for file in self.handles.drain() {
-                thread.release(file.node(), 1);
-            }
             self.nodes.forget_all(&thread);
             thread.release(self.root, 1);
         }
@@ -167,12 +205,49 @@ impl Files {
         })
     }
 
-    fn node(&self, number: u64) -> Result<Node> {
-        self.nodes.get(number).ok_or(Errno(libc::ESTALE))
+    /// The node of a number that the kernel knows.
+    pub(crate) fn node(&self, number: u64) -> Result<Node> {
+        match self.nodes.get(number) {
+            Some(node) => Ok(node),
+            None if self.is_resumed => {
+                let thread = self.image.fs().enter()?;
+                let node = thread.node(number, None).map_err(|_| Errno(libc::ESTALE))?;
+                Ok(self.nodes.adopt(&thread, node))
+            }
+            None => Err(Errno(libc::ESTALE)),
+        }
     }
 
-    fn handle(&self, handle: u64) -> Result<Arc<OpenFile>> {
-        self.handles.get(handle).ok_or(Errno::EBADF)
+    /// Runs `call` with a thread of the engine.
+    pub(crate) fn with_thread<'s, T>(&'s self, call: impl FnOnce(&Thread<'s, Direct>) -> Result<T>) -> Result<T> {
+        self.check_whole()?;
+        call(&self.image.fs().enter()?)
+    }
+
+    /// Gives the server's process a descriptor of a file, which keeps the record of its locks.
+    pub(crate) fn install_for_locks<'s>(
+        &'s self,
+        thread: &Thread<'s, Direct>,
+        process: &Process<'s, Direct>,
+        number: u64,
+        descriptor: u32,
+    ) -> Result<()> {
+        let caller = Caller::new(thread, Credentials::kernel_checked(0, 0));
+        let file = caller.open_node(self.node(number)?, libc::O_RDONLY)?;
+        process.install(thread, descriptor, &file, false)
+    }
+
+    /// An open regular file, as the flags of a request describe it. It owns no reference: the
+    /// kernel knows the file.
+    fn file(&self, node: Node, flags: i32) -> OpenFile {
+        // The kernel has checked the access. It also reads through descriptors that are open for
+        // writing only, to fill a partially written page.
+        OpenFile::new(node, FileKind::Regular, libc::O_RDWR | flags & CHANGING | self.quiet_flag(libc::MS_NOATIME))
+    }
+
+    /// O_NOATIME if the mount has one of these options.
+    fn quiet_flag(&self, options: libc::c_ulong) -> i32 {
+        if self.quiet & options != 0 { libc::O_NOATIME } else { 0 }
     }
 
     /// Attributes as the mount shows them.
@@ -227,6 +302,12 @@ impl Files {
     pub(crate) fn stat(&self, requester: Requester, number: u64) -> Result<Attributes> {
         let node = self.node(number)?;
         self.call(requester, |caller| Ok(self.shown(caller.stat(node)?)))
+    }
+
+    /// Attributes and the time of birth in ns.
+    pub(crate) fn stat_with_birth(&self, requester: Requester, number: u64) -> Result<(Attributes, i64)> {
+        let node = self.node(number)?;
+        self.call(requester, |caller| Ok((self.shown(caller.stat(node)?), caller.thread.born_ns(node)?)))
     }
 
     pub(crate) fn set(&self, requester: Requester, number: u64, setting: &Setting) -> Result<Attributes> {
@@ -300,43 +381,25 @@ impl Files {
         })
     }
 
+    /// Checks an open, and returns its handle.
     pub(crate) fn open(&self, requester: Requester, number: u64, flags: i32) -> Result<u64> {
         let node = self.node(number)?;
         // The kernel has already handled these flags, or sends separate requests for them.
-        let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC);
-        let file = self.call(requester, |caller| caller.open_node(node, flags).inspect(|file| caller.keep(file)))?;
-        let handle = self.keep(file);
+        let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC | libc::O_TMPFILE)
+            | flags & libc::O_DIRECTORY;
+        self.call(requester, |caller| {
+            caller.close(&caller.open_node(node, flags)?);
+            Ok(())
+        })?;
+        let handle = self.new_handle();
         if let Some(inherited) = &self.inherited {
             inherited.opened(requester.pid, node, handle);
         }
         Ok(handle)
     }
 
-    /// Gives an open file a handle, and applies the mount's access time options.
-    fn keep(&self, file: OpenFile) -> u64 {
-        self.set_flags(&file, file.flags());
-        self.handles.insert(file)
-    }
-
-    fn set_flags(&self, file: &OpenFile, flags: i32) {
-        let quiet = match file.kind() {
-            FileKind::Directory => libc::MS_NOATIME | libc::MS_NODIRATIME,
-            _ => libc::MS_NOATIME,
-        };
-        let quietly = if self.quiet & quiet != 0 { libc::O_NOATIME } else { 0 };
-        file.set_flags(flags | quietly);
-    }
-
-    /// Applies the flags of a request: fcntl F_SETFL may have changed them since the open, without
-    /// a request of its own.
-    pub(crate) fn record_flags(&self, handle: u64, flags: i32) {
-        const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
-        let changed = |file: &OpenFile| (file.flags() ^ flags) & CHANGING != 0;
-        if let Ok(file) = self.handle(handle)
-            && changed(&file)
-        {
-            self.set_flags(&file, file.flags() & !CHANGING | flags & CHANGING);
-        }
+    fn new_handle(&self) -> u64 {
+        self.handles.fetch_add(1, Relaxed) + 1
     }
 
     /// Creates a file and opens it; returns attributes and handle.
@@ -351,47 +414,54 @@ impl Files {
         let directory = self.node(parent)?;
         self.call(requester, |caller| {
             let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, umask)?;
-            let result = caller
-                .thread
-                .retain(opened.file.node())
-                .map_err(Errno::from)
-                .and_then(|()| self.report_to_kernel(caller, NodeRef::owned(caller.thread, opened.file.node())));
-            match result {
-                Ok(attributes) => {
-                    caller.keep(&opened.file);
-                    Ok((attributes, self.keep(opened.file)))
-                }
-                Err(error) => {
-                    caller.close(&opened.file);
-                    Err(error)
-                }
-            }
+            self.report_opened(caller, &opened.file)
         })
     }
 
+    /// Opens a file without a name (O_TMPFILE).
+    pub(crate) fn create_unnamed(
+        &self,
+        requester: Requester,
+        parent: u64,
+        (mode, umask): (u32, u32),
+        flags: i32,
+    ) -> Result<(Attributes, u64)> {
+        let directory = self.node(parent)?;
+        self.call(requester, |caller| {
+            let file = caller.open_unnamed(directory, flags, mode, umask)?;
+            self.report_opened(caller, &file)
+        })
+    }
+
+    /// Replaces the reference of a new description by the kernel's lookup.
+    fn report_opened(&self, caller: Calling<'_, '_>, file: &OpenFile) -> Result<(Attributes, u64)> {
+        let retained = caller.thread.retain(file.node()).map_err(Errno::from);
+        let result = retained
+            .and_then(|()| self.report_to_kernel(caller, NodeRef::owned(caller.thread, file.node())))
+            .map(|attributes| (attributes, self.new_handle()));
+        caller.close(file);
+        result
+    }
+
+    /// A description was closed.
     pub(crate) fn close(&self, handle: u64) {
         if let Some(inherited) = &self.inherited {
             inherited.closed(handle);
         }
-        if let Some(file) = self.handles.remove(handle)
-            && let Ok(thread) = self.image.fs().enter()
-        {
-            thread.release(file.node(), 1);
-        }
     }
 
-    pub(crate) fn read(&self, requester: Requester, handle: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let file = self.handle(handle)?;
-        let node = file.node();
-        let offset = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        let count = self.call(requester, |caller| match caller.read_at(&file, offset, into) {
-            // To fill a partially written page, the kernel reads through a handle that is open for
-            // writing only.
-            Err(Errno::EBADF) => Ok(caller.thread.read(node, offset as u64, into)?),
-            other => other,
-        })?;
+    pub(crate) fn read(
+        &self,
+        requester: Requester,
+        (number, handle, flags): (u64, u64, i32),
+        offset: u64,
+        into: &mut [u8],
+    ) -> Result<usize> {
+        let file = self.file(self.node(number)?, flags);
+        let start = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
+        let count = self.call(requester, |caller| caller.read_at(&file, start, into))?;
         if let Some(inherited) = &self.inherited {
-            inherited.position_changed(handle, offset as u64 + count as u64);
+            inherited.position_changed(handle, offset + count as u64);
         }
         Ok(count)
     }
@@ -400,21 +470,22 @@ impl Files {
     pub(crate) fn write(
         &self,
         requester: Requester,
-        handle: u64,
+        (number, handle, flags): (u64, u64, i32),
         offset: u64,
         from: &[u8],
         mapped: bool,
     ) -> Result<usize> {
-        let file = self.handle(handle)?;
+        let node = self.node(number)?;
         let start = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         if mapped {
-            return self.call(requester, |caller| caller.write_back(file.node(), offset, from));
+            return self.call(requester, |caller| caller.write_back(node, offset, from));
         }
+        let file = self.file(node, flags);
         let count =
-            self.call_changing(requester, file.node(), |caller| caller.write_at_as(&file, start, from, self.append))?;
+            self.call_changing(requester, node, |caller| caller.write_at_as(&file, start, from, self.append))?;
         if let Some(inherited) = &self.inherited {
-            let end = match appends(&file) {
-                true => self.call(requester, |caller| caller.stat(file.node()))?.size_bytes,
+            let end = match flags & libc::O_APPEND != 0 {
+                true => self.call(requester, |caller| caller.stat(node))?.size_bytes,
                 false => offset + count as u64,
             };
             inherited.position_changed(handle, end);
@@ -429,8 +500,8 @@ impl Files {
 
     /// Persists an open file: first what the engine persists lazily, then the whole image on its
     /// disk.
-    pub(crate) fn sync(&self, handle: u64) -> Result<()> {
-        let node = self.handle(handle)?.node();
+    pub(crate) fn sync(&self, number: u64) -> Result<()> {
+        let node = self.node(number)?;
         self.check_whole()?;
         self.image.fs().enter()?.sync(node)?;
         self.check_whole()?;
@@ -442,15 +513,16 @@ impl Files {
     pub(crate) fn list(
         &self,
         requester: Requester,
-        handle: u64,
+        number: u64,
         cookie: u64,
         head_bytes: usize,
     ) -> Result<Vec<Listed>> {
-        let file = self.handle(handle)?;
+        let node = self.node(number)?;
+        let directory = self.listing(node, cookie);
         let mut listed = Vec::new();
-        let mut used = 0;
+        let (mut used, mut is_finished) = (0, true);
         self.call(requester, |caller| {
-            caller.read_directory_at(&file, cookie, &mut |entry| {
+            caller.read_directory_at(&directory, cookie, &mut |entry| {
                 used += head_bytes + entry.name.len().next_multiple_of(8);
                 // At least one name is returned: an empty reply means the end.
                 let fits = used <= LIST_BYTES || listed.is_empty();
@@ -458,10 +530,42 @@ impl Files {
                     let posix::ListedName { cookie, number, kind, name } = entry;
                     listed.push(Listed { cookie, number, kind, name: name.to_vec() });
                 }
+                is_finished &= fits;
                 fits
             })
         })?;
+        self.record_listing(directory, cookie, is_finished);
         Ok(listed)
+    }
+
+    /// The description of a directory, with the place where its listing stopped.
+    fn listing(&self, node: Node, cookie: u64) -> Arc<OpenFile> {
+        if cookie != 0 {
+            let listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(known) = listings.get(&node.number).filter(|known| known.node() == node) {
+                return Arc::clone(known);
+            }
+        }
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | self.quiet_flag(libc::MS_NOATIME | libc::MS_NODIRATIME);
+        Arc::new(OpenFile::new(node, FileKind::Directory, flags))
+    }
+
+    /// Remembers where a listing stopped, for as long as it is not finished.
+    fn record_listing(&self, directory: Arc<OpenFile>, cookie: u64, is_finished: bool) {
+        // Most directories are listed in one piece.
+        if is_finished && cookie == 0 {
+            return;
+        }
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_finished {
+            listings.remove(&directory.node().number);
+        } else {
+            if listings.len() >= LISTINGS_MAX {
+                // A listing that continues without its place searches for it.
+                listings.clear();
+            }
+            listings.insert(directory.node().number, directory);
+        }
     }
 
     /// Passes listed names with their attributes (none for `.` and `..`) to `take` until it has no
@@ -469,11 +573,11 @@ impl Files {
     pub(crate) fn offer(
         &self,
         requester: Requester,
-        handle: u64,
+        directory: u64,
         listed: &[Listed],
         mut take: impl FnMut(&Listed, Option<&Attributes>) -> bool,
     ) -> Result<()> {
-        let directory = self.handle(handle)?.node();
+        let directory = self.node(directory)?;
         self.call(requester, |caller| {
             for entry in listed {
                 let taken = if matches!(entry.name.as_slice(), b"." | b"..") {
@@ -533,19 +637,20 @@ impl Files {
     pub(crate) fn allocate(
         &self,
         requester: Requester,
-        handle: u64,
+        number: u64,
         mode: i32,
         offset: u64,
         length: u64,
     ) -> Result<()> {
-        let file = self.handle(handle)?;
+        let node = self.node(number)?;
+        let file = self.file(node, 0);
         let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         let length = i64::try_from(length).map_err(|_| Errno::EFBIG)?;
-        self.call_changing(requester, file.node(), |caller| caller.allocate(&file, mode, offset, length))
+        self.call_changing(requester, node, |caller| caller.allocate(&file, mode, offset, length))
     }
 
-    pub(crate) fn seek(&self, requester: Requester, handle: u64, offset: i64, whence: i32) -> Result<u64> {
-        let file = self.handle(handle)?;
+    pub(crate) fn seek(&self, requester: Requester, number: u64, offset: i64, whence: i32) -> Result<u64> {
+        let file = self.file(self.node(number)?, 0);
         let what = match whence {
             libc::SEEK_DATA => SeekWhat::Data,
             libc::SEEK_HOLE => SeekWhat::Hole,
@@ -555,22 +660,23 @@ impl Files {
         self.call(requester, |caller| caller.seek_extent(&file, offset, what))
     }
 
+    /// Copies between two files, each given by its number, its handle and an offset.
     pub(crate) fn copy(
         &self,
         requester: Requester,
-        from: (u64, u64),
-        to: (u64, u64),
+        from: (u64, u64, u64),
+        to: (u64, u64, u64),
         length: u64,
         buffer: &mut [u8],
     ) -> Result<u64> {
-        let source = self.handle(from.0)?;
-        let target = self.handle(to.0)?;
-        let ends = ((&*source, from.1), (&*target, to.1));
+        let (source, target) = (self.node(from.0)?, self.node(to.0)?);
+        let files = (self.file(source, 0), self.file(target, 0));
+        let ends = ((&files.0, from.2), (&files.1, to.2));
         let copy = |caller: Calling<'_, '_>| caller.copy_range(ends.0, ends.1, length, buffer);
-        let count = self.call_changing(requester, target.node(), copy)?;
+        let count = self.call_changing(requester, target, copy)?;
         if let Some(inherited) = &self.inherited {
-            inherited.position_changed(from.0, from.1 + count);
-            inherited.position_changed(to.0, to.1 + count);
+            inherited.position_changed(from.1, from.2 + count);
+            inherited.position_changed(to.1, to.2 + count);
         }
         Ok(count)
     }

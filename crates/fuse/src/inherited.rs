@@ -6,7 +6,6 @@
 //! the description share.
 
 use engine::Node;
-use posix::OpenFile;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError, RwLock};
 
@@ -67,9 +66,4 @@ impl Inherited {
     pub(crate) fn closed(&self, handle: u64) {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle);
     }
-}
-
-/// Whether writes through this file append.
-pub(crate) fn appends(file: &OpenFile) -> bool {
-    file.flags() & libc::O_APPEND != 0
 }

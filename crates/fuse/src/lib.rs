@@ -3,27 +3,33 @@
 //! - Only the server maps the image, and the kernel separates users: mounts always have
 //!   `default_permissions`, and this crate sets ownership.
 //! - The kernel's writeback cache is never enabled: a completed `write` is on the image.
-//! - If the server is alone on the image ([`Cache::Exclusive`]), the kernel may cache names,
-//!   attributes and content for a while, which makes a repeated stat 25 times faster. Otherwise
-//!   ([`Cache::None`]) it sends every request, so that changes by other processes are visible
-//!   immediately.
+//! - If the server is alone on the image ([`Cache::Exclusive`]), the kernel caches names,
+//!   attributes, listings and content until it changes them itself. Otherwise ([`Cache::None`]) it
+//!   sends every request, so that changes by other processes are visible immediately.
 //!
 //! `files` is the file system behind a mount, independent of the protocol; `adapter` translates
-//! from the `fuser` crate; `server` mounts and unmounts.
+//! from and to `protocol`'s messages; `session` exchanges them with the kernel; `server` mounts and
+//! unmounts; `keeper` starts another server when one dies.
 
 mod adapter;
 mod error;
 mod files;
-mod handles;
+mod helper;
 mod inherited;
+mod keeper;
+mod locks;
 mod mounting;
 mod nodes;
 mod options;
+mod other;
+mod protocol;
 mod server;
+mod session;
 mod signals;
 
 pub use error::{MountError, OptionError};
 pub use inherited::{Inherited, NAME as INHERITED_NAME};
 pub use mounting::{mount_device, open_device, remount};
 pub use options::{Cache, MountOptions};
-pub use server::{Ended, Server, Stopper, serve, serve_device, serve_other};
+pub use other::serve_other;
+pub use server::{Ended, Role, Server, Stopper, serve, serve_device};

@@ -2,6 +2,7 @@
 //! system's type.
 
 use crate::error::MountError;
+use crate::helper;
 use crate::options::MountOptions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -9,8 +10,10 @@ use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
+use tracing::warn;
 
 /// The type that mount(8) and /proc/mounts show.
 const TYPE: &std::ffi::CStr = c"fuse.directfs";
@@ -26,9 +29,50 @@ pub(crate) fn check_mount_point(path: &Path) -> Result<PathBuf, MountError> {
     if metadata.is_dir() { Ok(real) } else { Err(MountError::NotADirectory { path: path.to_owned() }) }
 }
 
-/// Mounts; returns the device that delivers the kernel's requests. `None` if this is not permitted,
-/// so that a helper has to mount.
-pub(crate) fn mount(source: &str, target: &Path, options: &MountOptions) -> Result<Option<OwnedFd>, MountError> {
+/// A mount that was made, and the device that delivers the kernel's requests.
+pub(crate) struct Mounted {
+    pub path: PathBuf,
+    pub device: OwnedFd,
+    /// Mounted by fusermount3 for a user.
+    pub by_helper: bool,
+}
+
+impl Mounted {
+    /// Unmounts, unless the mount has ended.
+    pub(crate) fn stop(&self) -> Result<(), MountError> {
+        let path = &self.path;
+        if !is_mounted(&self.device) {
+            return Ok(());
+        }
+        if self.by_helper {
+            return helper::unmount(path).map_err(|source| MountError::Unmount { path: path.clone(), source });
+        }
+        if unmount(path)? == Unmounted::WhenIdle {
+            warn!(mount = %path.display(), "the mount is still in use and ends when the last program closes its files");
+        }
+        Ok(())
+    }
+}
+
+/// Mounts, by system calls or by the helper.
+pub(crate) fn mount(source: &str, path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let path = path.to_owned();
+    if let Some(device) = mount_directly(source, &path, options)? {
+        return Ok(Mounted { path, device, by_helper: false });
+    }
+    match helper::mount(source, &path, options) {
+        Ok(device) => Ok(Mounted { path, device, by_helper: true }),
+        Err(source) => Err(MountError::Refused { path, source }),
+    }
+}
+
+/// Mounts by system calls; returns the device that delivers the kernel's requests. `None` if this
+/// is not permitted, so that a helper has to mount.
+pub(crate) fn mount_directly(
+    source: &str,
+    target: &Path,
+    options: &MountOptions,
+) -> Result<Option<OwnedFd>, MountError> {
     let device = match open_device() {
         Ok(device) => device,
         Err(MountError::Device { source }) if source.kind() == io::ErrorKind::PermissionDenied => return Ok(None),
@@ -68,16 +112,34 @@ pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &Mou
     if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
 }
 
-/// Changes the flags of an existing mount, including read-only. The server's own options stay: a
-/// server started read-only still refuses changes.
+/// Changes the flags of an existing mount, including read-only. `nosuid` and `nodev` stay unless
+/// the options name these flags: the mount may have them because others can write the image. The
+/// server's own options stay: a server started read-only still refuses changes.
 pub fn remount(path: &Path, options: &MountOptions) -> Result<(), MountError> {
     let refused = |source| MountError::Refused { path: path.to_owned(), source };
     let place = CString::new(path.as_os_str().as_bytes()).map_err(|_| refused(io::ErrorKind::InvalidInput.into()))?;
     let read_only = if options.read_only { libc::MS_RDONLY } else { 0 };
-    let flags = libc::MS_REMOUNT | options.kernel_flags | read_only;
+    let flags = libc::MS_REMOUNT | options.kernel_flags | read_only | kept_flags(path, options);
     // SAFETY: strings that end in zero and outlive the call; no data.
     let result = unsafe { libc::mount(ptr::null(), place.as_ptr(), ptr::null(), flags, ptr::null()) };
     if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
+}
+
+fn kept_flags(path: &Path, options: &MountOptions) -> libc::c_ulong {
+    use rustix::fs::StatVfsMountFlags as Shown;
+    // A mount that cannot say keeps both.
+    let shown = rustix::fs::statvfs(path).map_or(Shown::all(), |status| status.f_flag);
+    let flags = [(Shown::NOSUID, libc::MS_NOSUID), (Shown::NODEV, libc::MS_NODEV)];
+    let kept = flags.into_iter().filter(|(shows, flag)| shown.contains(*shows) && options.named_flags & flag == 0);
+    kept.map(|(_, flag)| flag).sum()
+}
+
+/// Whether users other than root and this process's own can write the image: they decide what is in
+/// it. An image that cannot be examined counts as such.
+pub(crate) fn is_writable_by_others(image: &Path) -> bool {
+    let Ok(metadata) = image.metadata() else { return true };
+    let is_trusted_owner = [0, rustix::process::geteuid().as_raw()].contains(&metadata.uid());
+    !is_trusted_owner || metadata.mode() & 0o022 != 0
 }
 
 /// Whether the mount of a device still exists. If not, the mount at its path belongs to another

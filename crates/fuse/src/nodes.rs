@@ -45,6 +45,25 @@ impl Nodes {
         self.shard(number).get(&number).map(|known| known.node)
     }
 
+    /// Adds a file that an earlier server reported to the kernel. Takes over the reference of
+    /// `node`; returns the node that is known.
+    ///
+    /// Its lookups count from zero here. The kernel forgets all lookups of a file at once, so a
+    /// larger count than this server's means that it has forgotten the file.
+    pub(crate) fn adopt(&self, thread: &Thread<'_, Direct>, node: Node) -> Node {
+        let (known, spare) = match self.shard(node.number).entry(node.number) {
+            Entry::Occupied(known) => (known.get().node, true),
+            Entry::Vacant(place) => {
+                place.insert(KnownNode { node, lookups: 0 });
+                (node, false)
+            }
+        };
+        if spare {
+            thread.release(node, 1);
+        }
+        known
+    }
+
     /// Counts a lookup of a file. Takes over the reference of `node`.
     pub(crate) fn record_lookup(&self, thread: &Thread<'_, Direct>, node: Node) {
         let spare = node.number == self.root.number || {

@@ -4,6 +4,10 @@ use crate::error::OptionError;
 use posix::image::CommitPolicy;
 use std::time::Duration;
 
+/// How long a reply is valid by default. Nothing but the kernel's own requests changes the image of
+/// an exclusive mount, so it could be forever.
+const VALIDITY: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// How long the kernel caches names, attributes and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
@@ -55,6 +59,8 @@ pub struct MountOptions {
     pub remount: bool,
     /// When changes of an image on a disk are committed to it.
     pub commits: CommitPolicy,
+    /// Start another server when one dies.
+    pub keep: bool,
 }
 
 impl Default for MountOptions {
@@ -66,12 +72,13 @@ impl Default for MountOptions {
             allow_other: None,
             uid: None,
             gid: None,
-            cache: Cache::Exclusive(Duration::from_secs(1)),
+            cache: Cache::Exclusive(VALIDITY),
             threads: 0,
             source: None,
             cached_files_max: 0,
             remount: false,
             commits: CommitPolicy::default(),
+            keep: false,
         }
     }
 }
@@ -159,6 +166,8 @@ impl MountOptions {
             "allow_other" => self.allow_other = Some(true),
             "remount" => self.remount = true,
             "no_commit" => self.commits = CommitPolicy::Never,
+            "keep" => self.keep = true,
+            "nokeep" => self.keep = false,
             "noallow_other" => self.allow_other = Some(false),
             // A mount by users (fstab) must not grant privileges unless a later option says so.
             "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,
@@ -257,7 +266,7 @@ mod tests {
 
     #[test]
     fn the_cache_is_seconds() {
-        assert_eq!(MountOptions::parse("").unwrap().cache, Cache::Exclusive(Duration::from_secs(1)));
+        assert_eq!(MountOptions::parse("").unwrap().cache, Cache::Exclusive(VALIDITY));
         assert_eq!(MountOptions::parse("cache=0").unwrap().cache, Cache::None);
         assert_eq!(MountOptions::parse("cache=0.25").unwrap().cache, Cache::Exclusive(Duration::from_millis(250)));
         assert!(matches!(MountOptions::parse("cache=-1"), Err(OptionError::Value { .. })));

@@ -4,17 +4,18 @@ use crate::adapter::Adapter;
 use crate::error::MountError;
 use crate::files::Files;
 use crate::inherited::Inherited;
-use crate::mounting::{self, Unmounted};
+use crate::keeper;
+use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
+use crate::session::{Clones, Connection};
 use crate::signals::Signals;
-use fuser::{Config, Filesystem, INodeNo, MountOption, Session, SessionACL, SessionUnmounter};
 use posix::image::{Closed, Image, OpenImage};
 use rustix::fd::OwnedFd;
 use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tracing::{debug, info, warn};
 
@@ -26,20 +27,14 @@ pub struct Server {
     events: Receiver<Event>,
     sender: Sender<Event>,
     path: PathBuf,
+    /// Those of the session.
+    pub(crate) capabilities: u64,
 }
 
 /// Ends a mount, from any thread and any number of times.
 #[derive(Clone)]
 pub struct Stopper {
-    mount: Arc<Mount>,
-}
-
-enum Mount {
-    /// Mounted directly. The second descriptor of the connection shows whether the mount still
-    /// exists.
-    Direct { path: PathBuf, device: OwnedFd },
-    /// Mounted by fusermount3 for a user.
-    ByHelper { path: PathBuf, unmounter: Mutex<SessionUnmounter> },
+    mount: Arc<Mounted>,
 }
 
 /// The events that a server waits for.
@@ -61,23 +56,20 @@ pub enum Ended {
     Unclean,
 }
 
+/// The process that calls back when the mount answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The one that serves.
+    Server,
+    /// The one that starts another server when one dies.
+    Keeper,
+}
+
 impl Stopper {
     /// Unmounts. A mount in use is hidden immediately and ends when the last program closes its
     /// files.
     pub fn stop(&self) -> Result<(), MountError> {
-        match &*self.mount {
-            Mount::Direct { device, .. } if !mounting::is_mounted(device) => Ok(()),
-            Mount::Direct { path, .. } => {
-                if mounting::unmount(path)? == Unmounted::WhenIdle {
-                    warn!(mount = %path.display(), "the mount is still in use and ends when the last program closes its files");
-                }
-                Ok(())
-            }
-            Mount::ByHelper { path, unmounter } => {
-                let mut unmounter = unmounter.lock().unwrap_or_else(PoisonError::into_inner);
-                unmounter.unmount().map_err(|source| MountError::Unmount { path: path.clone(), source })
-            }
-        }
+        self.mount.stop()
     }
 }
 
@@ -89,25 +81,54 @@ impl Server {
         if image.is_writable_by_others() {
             options.distrust();
         }
-        let options = &options;
         let source = options.source.clone().unwrap_or_else(|| image.path().display().to_string());
-        let files = Arc::new(Files::new(image, options)?);
-        let adapter = Adapter::new(Arc::clone(&files), options.cache);
-        let (session, mount) = open_session(adapter, &source, &path, options)?;
+        let files = Files::new(image, &options)?;
+        let mount = mounting::mount(&source, &path, &options)?;
+        Server::begin(files, mount, &options, None, Clones::AllButFirst)
+    }
+
+    /// Begins to serve a mount. `capabilities`: those of the session, if an earlier server
+    /// established it.
+    pub(crate) fn begin(
+        files: Files,
+        mount: Mounted,
+        options: &MountOptions,
+        capabilities: Option<u64>,
+        clones: Clones,
+    ) -> Result<Server, MountError> {
+        let (path, files) = (mount.path.clone(), Arc::new(files));
+        let stopper = Stopper { mount: Arc::new(mount) };
+        let refused = |source| {
+            let _ = stopper.stop();
+            MountError::Refused { path: path.clone(), source }
+        };
+        let mut adapter = Adapter::new(Arc::clone(&files), options.cache);
+        let device = stopper.mount.device.try_clone().map_err(refused)?;
+        let connection = match capabilities {
+            None => Connection::establish(device, &adapter).map_err(refused)?,
+            Some(capabilities) => {
+                adapter = adapter.resume(capabilities);
+                Connection::resume(device, capabilities)
+            }
+        };
         if options.cache.is_exclusive() {
-            let notifier = session.notifier();
             // The invalidation happens within the request, not in a separate thread: once its write
-            // has returned, the program must not see set-id bits. It cannot block. A negative
-            // offset leaves the content alone, so no page is waited for; and the request holds the
-            // file, so the kernel is not evicting it.
-            files.report_outdated_by(move |number| {
-                let _ = notifier.inval_inode(INodeNo(number), -1, 0);
-            });
+            // has returned, the program must not see set-id bits. It cannot block. It leaves the
+            // content alone, so no page is waited for; and the request holds the file, so the
+            // kernel is not evicting it.
+            files.report_outdated_by(connection.invalidator());
         }
+        let enabled = connection.capabilities;
+        // A worker that shares the device with its successor leaves it the requests that it has
+        // read. Where the kernel cannot send them again, they end with the worker's own device.
+        let clones = if clones == Clones::None && !connection.can_resend() { Clones::All } else { clones };
         let (sender, events) = channel();
         let report = sender.clone();
+        let threads = threads(options);
         let run = move || {
-            let result = serve_to_end(session);
+            let resent = if capabilities.is_some() && connection.can_resend() { connection.resend() } else { Ok(()) };
+            let result = resent.and_then(|()| connection.serve(threads, clones, &adapter));
+            adapter.finish();
             // There is no receiver if the server gave up after a second signal.
             let _ = report.send(Event::Ended);
             result
@@ -116,8 +137,8 @@ impl Server {
             .name("directfs-mount".to_owned())
             .spawn(run)
             .map_err(|source| MountError::Session { path: path.clone(), source })?;
-        info!(mount = %path.display(), image = %source, "mounted");
-        Ok(Server { files, stopper: Stopper { mount: Arc::new(mount) }, session, events, sender, path })
+        info!(mount = %path.display(), "mounted");
+        Ok(Server { files, stopper, session, events, sender, path, capabilities: enabled })
     }
 
     /// The handle that ends this mount.
@@ -151,77 +172,9 @@ impl Server {
     }
 }
 
-/// Mounts and initialises the session with the kernel.
-fn open_session<F: Filesystem>(
-    adapter: F,
-    source: &str,
-    path: &Path,
-    options: &MountOptions,
-) -> Result<(Session<F>, Mount), MountError> {
-    let refused = |source| MountError::Refused { path: path.to_owned(), source };
-    let mut config = Config::default();
-    config.n_threads = Some(threads(options));
-    config.clone_fd = true;
-    if let Some(device) = mounting::mount(source, path, options)? {
-        // The kernel enforces which users have access.
-        let session =
-            device.try_clone().and_then(|mine| Ok((Session::from_fd(adapter, device, SessionACL::All, config)?, mine)));
-        return match session {
-            Ok((session, device)) => Ok((session, Mount::Direct { path: path.to_owned(), device })),
-            Err(source) => {
-                let _ = mounting::unmount(path);
-                Err(refused(source))
-            }
-        };
-    }
-    config.clone_fd = can_open_device();
-    config.acl = if options.allow_other == Some(true) { SessionACL::All } else { SessionACL::Owner };
-    config.mount_options = helper_options(source, options);
-    let mut session = Session::new(adapter, path, &config).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => MountError::Device { source },
-        _ => refused(source),
-    })?;
-    let unmounter = Mutex::new(session.unmount_callable());
-    Ok((session, Mount::ByHelper { path: path.to_owned(), unmounter }))
-}
-
-/// Serves requests until the mount has ended.
-///
-/// The kernel reports the end with ENODEV to a worker that waits for a request; the session treats
-/// that as the end. A worker that is just receiving a request gets ECONNABORTED: the last close of
-/// a file sends a request without a waiter and ends the mount.
-fn serve_to_end<F: Filesystem>(session: Session<F>) -> io::Result<()> {
-    match session.run() {
-        Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
-        result => result,
-    }
-}
-
-fn can_open_device() -> bool {
-    std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok()
-}
-
-/// The options for fusermount3, which adds nosuid and nodev itself.
-fn helper_options(source: &str, options: &MountOptions) -> Vec<MountOption> {
-    let mut list = vec![
-        MountOption::FSName(source.to_owned()),
-        MountOption::Subtype("directfs".to_owned()),
-        MountOption::DefaultPermissions,
-        if options.read_only { MountOption::RO } else { MountOption::RW },
-    ];
-    let flags = [
-        (libc::MS_NOEXEC, MountOption::NoExec),
-        (libc::MS_NOATIME, MountOption::NoAtime),
-        (libc::MS_SYNCHRONOUS, MountOption::Sync),
-        (libc::MS_DIRSYNC, MountOption::DirSync),
-    ];
-    list.extend(flags.into_iter().filter(|(flag, _)| options.kernel_flags & flag != 0).map(|(_, option)| option));
-    list
-}
-
 /// At least as many as processors: all of them may send requests, and some workers wait inside the
 /// engine.
-fn threads(options: &MountOptions) -> usize {
+pub(crate) fn threads(options: &MountOptions) -> usize {
     match options.threads {
         0 => std::thread::available_parallelism().map_or(2, NonZero::get).clamp(2, 16),
         given => given,
@@ -229,7 +182,7 @@ fn threads(options: &MountOptions) -> usize {
 }
 
 /// Serves an image until it is unmounted, or until SIGINT, SIGTERM or SIGHUP. `ready` is called
-/// once the mount answers.
+/// once the mount answers; with [`MountOptions::keep`] in both processes.
 ///
 /// The first signal ends the mount cleanly, which waits until no program uses it. A second one
 /// returns immediately; the image then needs recovery, as after a crash. Call this before other
@@ -238,10 +191,19 @@ pub fn serve(
     image: &Path,
     mount_point: &Path,
     options: &MountOptions,
-    ready: impl FnOnce(&Server),
+    ready: impl FnOnce(Role),
 ) -> Result<Ended, MountError> {
+    if options.keep {
+        return keeper::serve(image, mount_point, options, ready);
+    }
     let signals = Signals::block();
     mounting::check_mount_point(mount_point)?;
+    let server = Server::start(open_image(image, options)?, mount_point, options)?;
+    server.serve_until_signals(&signals, || ready(Role::Server))
+}
+
+/// Opens an image for a mount.
+pub(crate) fn open_image(image: &Path, options: &MountOptions) -> Result<Image, MountError> {
     let open = OpenImage {
         read_only: options.read_only,
         exclusive: options.cache.is_exclusive(),
@@ -249,64 +211,31 @@ pub fn serve(
         commits: options.commits,
         ..OpenImage::default()
     };
-    let server = Server::start(Image::open(image, &open)?, mount_point, options)?;
-    let watch = signals
-        .watch(server.sender.clone())
-        .map_err(|source| MountError::Session { path: server.path.clone(), source })?;
-    ready(&server);
-    let mut stopping = false;
-    while let Ok(Event::Signal) = server.events.recv() {
-        if stopping {
-            warn!("stopped by a second signal without closing the image: the next use recovers it");
-            return Ok(Ended::Unclean);
-        }
-        stopping = true;
-        if let Err(error) = server.stopper.stop() {
-            warn!(%error, "cannot unmount");
-            stopping = false;
-        }
-    }
-    drop(watch);
-    server.wait().map(Ended::Cleanly)
+    Ok(Image::open(image, &open)?)
 }
 
-/// Serves a file system other than a DirectFS image until it is unmounted, or until SIGINT, SIGTERM
-/// or SIGHUP. `ready` is called with the path once the mount answers. On return nothing uses
-/// `filesystem` any more. Call this before other threads are started.
-pub fn serve_other<F: Filesystem + Send + 'static>(
-    filesystem: F,
-    source: &str,
-    mount_point: &Path,
-    options: &MountOptions,
-    ready: impl FnOnce(&Path),
-) -> Result<(), MountError> {
-    let signals = Signals::block();
-    let path = mounting::check_mount_point(mount_point)?;
-    let broken = |source| MountError::Session { path: path.clone(), source };
-    let (session, mount) = open_session(filesystem, source, &path, options)?;
-    let stopper = Stopper { mount: Arc::new(mount) };
-    let (sender, events) = channel();
-    let report = sender.clone();
-    let session = std::thread::Builder::new().name("directfs-mount".to_owned()).spawn(move || {
-        let result = serve_to_end(session);
-        let _ = report.send(Event::Ended);
-        result
-    });
-    let session = session.map_err(broken)?;
-    let watch = signals.watch(sender).map_err(broken)?;
-    ready(&path);
-    while let Ok(Event::Signal) = events.recv() {
-        if let Err(error) = stopper.stop() {
-            warn!(%error, "cannot unmount");
+impl Server {
+    /// Serves until the mount has ended, or a second signal arrives.
+    pub(crate) fn serve_until_signals(self, signals: &Signals, ready: impl FnOnce()) -> Result<Ended, MountError> {
+        let watch = signals
+            .watch(self.sender.clone())
+            .map_err(|source| MountError::Session { path: self.path.clone(), source })?;
+        ready();
+        let mut stopping = false;
+        while let Ok(Event::Signal) = self.events.recv() {
+            if stopping {
+                warn!("stopped by a second signal without closing the image: the next use recovers it");
+                return Ok(Ended::Unclean);
+            }
+            stopping = true;
+            if let Err(error) = self.stopper.stop() {
+                warn!(%error, "cannot unmount");
+                stopping = false;
+            }
         }
+        drop(watch);
+        self.wait().map(Ended::Cleanly)
     }
-    drop(watch);
-    let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
-    // Without a server, accesses to a remaining mount would wait forever.
-    if let Err(error) = stopper.stop() {
-        debug!(%error, "the mount had already ended");
-    }
-    result.map_err(broken)
 }
 
 /// Serves an image on a device that was mounted by [`crate::mount_device`], until the mount has
@@ -317,21 +246,17 @@ pub fn serve_device(
     options: &MountOptions,
     inherited: Option<Inherited>,
 ) -> Result<(), MountError> {
-    let broken = |source| MountError::Session { path: image_name(), source };
+    let broken = |source| MountError::Session { path: PathBuf::from("the private mount"), source };
     let files = Arc::new(Files::new(image, options)?.inherit(inherited));
-    let mut config = Config::default();
-    config.n_threads = Some(threads(options));
+    let adapter = Adapter::new(Arc::clone(&files), options.cache);
+    let connection = Connection::establish(device, &adapter).map_err(broken)?;
     // Another descriptor of the device would have to be opened in the mount's namespace.
-    config.clone_fd = false;
-    let session = Session::from_fd(Adapter::new(Arc::clone(&files), options.cache), device, SessionACL::All, config);
-    session.and_then(serve_to_end).map_err(broken)?;
+    let served = connection.serve(threads(options), Clones::None, &adapter);
+    adapter.finish();
+    drop((adapter, connection));
+    served.map_err(broken)?;
     if let Some(files) = Arc::into_inner(files) {
         files.into_image().close()?;
     }
     Ok(())
-}
-
-/// The name of a private mount in messages.
-fn image_name() -> PathBuf {
-    PathBuf::from("the private mount")
 }

@@ -20,14 +20,34 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
+    /// Blocks the ending signals.
     pub(crate) fn block() -> Signals {
+        Signals::block_all(&ENDING)
+    }
+
+    /// Blocks SIGCHLD as well, for [`Signals::next`].
+    pub(crate) fn block_with_children() -> Signals {
+        Signals::block_all(&[ENDING[0], ENDING[1], ENDING[2], libc::SIGCHLD])
+    }
+
+    /// Waits for the next signal and returns it.
+    pub(crate) fn next(&self) -> io::Result<libc::c_int> {
+        let mut signal = 0;
+        // SAFETY: an initialised set of blocked signals, and a place for the number.
+        match unsafe { libc::sigwait(&raw const self.set, &raw mut signal) } {
+            0 => Ok(signal),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+
+    fn block_all(signals: &[libc::c_int]) -> Signals {
         let mut set = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
         // SAFETY: `sigemptyset` initialises the set before its use, and `pthread_sigmask` the
         // previous mask; neither fails with valid pointers and signal numbers.
         unsafe {
             libc::sigemptyset(set.as_mut_ptr());
-            for signal in ENDING {
+            for &signal in signals {
                 libc::sigaddset(set.as_mut_ptr(), signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr());

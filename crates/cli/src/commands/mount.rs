@@ -7,7 +7,7 @@
 use crate::arguments::{Mount, MountHelper};
 use crate::mounts;
 use anyhow::{Context, Result, bail};
-use fuse::{Ended, MountOptions};
+use fuse::{Ended, MountOptions, Role};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::fs::File;
@@ -110,12 +110,13 @@ fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Optio
         // The server was started through /proc/self/exe and would be listed as "exe".
         let _ = std::fs::write("/proc/self/comm", "directfs");
     }
-    let announce = |_: &fuse::Server| match ready {
+    let announce = |role: Role| match ready {
         Some(mut pipe) => {
             detach_output();
             // The starter may have exited meanwhile; the mount stays.
             let _ = pipe.write_all(&[READY]);
         }
+        None if role == Role::Keeper => {}
         None => {
             eprintln!("{} is mounted on {}; Ctrl-C or `directfs umount` ends it", image.display(), directory.display())
         }

@@ -600,20 +600,38 @@ impl<'f, M: Memory> Process<'f, M> {
     /// the timeout it checks whether the blocker still lives. The caller then attempts again,
     /// unless a signal arrived. The caller must not hold an [`InFlightFile`](super::InFlightFile).
     pub fn wait_for_lock(&self, thread: &Thread<'f, M>, blocked: &Blocked) {
-        let Ok(record) = self.processes.tables.record(blocked.node.cachelet) else { return };
+        if !self.sleep_for_lock(blocked) {
+            self.reap_blocker(thread, blocked);
+        }
+    }
+
+    /// The sleep of [`Process::wait_for_lock`] alone, for a caller that must not occupy a thread
+    /// slot meanwhile. Returns whether the locks of the file changed; otherwise
+    /// [`Process::reap_blocker`] comes next.
+    pub fn sleep_for_lock(&self, blocked: &Blocked) -> bool {
+        let Ok(record) = self.processes.tables.record(blocked.node.cachelet) else { return true };
         record.waiters.store(1, SeqCst);
         if record.version.load(SeqCst) != blocked.version {
-            return;
+            return true;
         }
         self.processes.platform().wait(&record.version, blocked.version, WAIT_MS);
-        if record.version.load(Acquire) == blocked.version {
-            // No lock was released: the blocker may be dead.
-            let _ = match blocked.blocker {
-                LockOwner::Process(slot) | LockOwner::Foreign { mount: slot, .. } => {
-                    self.processes.reap_if_dead(thread, slot).map(u32::from)
-                }
-                LockOwner::Description(_) => self.processes.reap_all(thread),
-            };
+        record.version.load(Acquire) != blocked.version
+    }
+
+    /// Releases what the blocker holds if it is dead.
+    pub fn reap_blocker(&self, thread: &Thread<'f, M>, blocked: &Blocked) {
+        let _ = match blocked.blocker {
+            LockOwner::Process(slot) | LockOwner::Foreign { mount: slot, .. } => {
+                self.processes.reap_if_dead(thread, slot).map(u32::from)
+            }
+            LockOwner::Description(_) => self.processes.reap_all(thread),
+        };
+    }
+
+    /// Makes all that wait for locks of a file attempt again.
+    pub fn wake_lock_waiters(&self, node: Node) {
+        if let Ok(record) = self.processes.tables.record(node.cachelet) {
+            wake_waiters(&self.processes, record);
         }
     }
 
