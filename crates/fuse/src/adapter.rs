@@ -2,7 +2,7 @@
 //!
 //! If the server is alone on the image ([`Cache::Exclusive`]), it answers OPEN, OPENDIR, CREATE and
 //! FLUSH with ENOSYS. The kernel then stops sending them and keeps what it knows: its cache is
-//! right until a request changes it. A new file costs LOOKUP, MKNOD and WRITE.
+//! right until a request changes it.
 
 use crate::files::{Files, Listed, NewKind, Requester, Setting};
 use crate::locks::LockRequest;
