@@ -20,7 +20,7 @@ use crate::protocol::{Arguments, LOCK_FLOCK, Reply};
 use crate::session::{Channel, Handled};
 use engine::Thread;
 use pmem::Direct;
-use posix::process::{Blocked, LockKind, LockRange, Locked, Process, Processes};
+use posix::process::{Blocked, LockKind, LockOwner, LockRange, Locked, Process, Processes};
 use posix::{Errno, Result};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -33,6 +33,8 @@ use std::thread::JoinHandle;
 const WAITING_MAX: usize = 1024;
 /// Interrupts that are remembered because they may have overtaken their request.
 const INTERRUPTS_KEPT: usize = 256;
+/// Waits that the detection of deadlocks follows at most.
+const CYCLE_MAX: usize = 64;
 /// Stack of a waiting thread.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -106,7 +108,7 @@ struct Owner {
 
 #[derive(Default)]
 struct Waiting {
-    /// Whether a request was interrupted, by its number.
+    /// The waiting requests, by the kernel's numbers.
     requests: HashMap<u64, WaitingRequest>,
     /// The last interrupts whose request was not waiting.
     early: VecDeque<u64>,
@@ -115,8 +117,7 @@ struct Waiting {
 
 struct WaitingRequest {
     is_interrupted: Arc<AtomicBool>,
-    /// The file.
-    node: u64,
+    request: LockRequest,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -244,6 +245,7 @@ impl Locks {
         if waiting.requests.len() >= WAITING_MAX {
             return Err(Errno(libc::ENOLCK));
         }
+        self.check_deadlock(files, &waiting, request)?;
         let is_interrupted = Arc::new(AtomicBool::new(false));
         let thread = {
             let (files, request, channel) = (Arc::clone(files), *request, channel.clone());
@@ -259,7 +261,7 @@ impl Locks {
             std::thread::Builder::new().name("directfs-lock".to_owned()).stack_size(STACK_BYTES).spawn(run)
         };
         let thread = thread.map_err(|_| Errno(libc::ENOLCK))?;
-        waiting.requests.insert(unique, WaitingRequest { is_interrupted, node: request.node });
+        waiting.requests.insert(unique, WaitingRequest { is_interrupted, request: *request });
         waiting.threads.retain(|thread| !thread.is_finished());
         waiting.threads.push(thread);
         Ok(())
@@ -289,7 +291,54 @@ impl Locks {
                 Locked::Done => return Ok(()),
                 Locked::Blocked(still) => blocked = still,
             }
+            // The new blocker may close a cycle.
+            self.check_deadlock(files, &lock(&self.waiting), request)?;
         }
+    }
+
+    /// EDEADLK if the owners of byte ranges on this mount wait for each other in a cycle that ends
+    /// with this request. Each link is looked up anew, because a wait may be over before its thread
+    /// knows. No lock of the mount changes meanwhile. (The protocol does not tell whether an owner
+    /// is a description, for which Linux does not look.)
+    fn check_deadlock(&self, files: &Files, waiting: &Waiting, request: &LockRequest) -> Result<()> {
+        if request.owner.is_flock {
+            return Ok(());
+        }
+        files.with_thread(|thread| {
+            let process = self.process(thread)?;
+            let held = lock(&self.held);
+            let mut link = *request;
+            for _ in 0..CYCLE_MAX {
+                let Some(blocker) = self.blocker_of(thread, &process, files, &held, &link)? else { return Ok(()) };
+                if blocker == request.owner {
+                    return Err(Errno::EDEADLK);
+                }
+                let next = waiting.requests.values().find(|waiting| waiting.request.owner == blocker);
+                let Some(next) = next else { return Ok(()) };
+                link = next.request;
+            }
+            Ok(())
+        })
+    }
+
+    /// The owner on this mount that a request waits for.
+    fn blocker_of<'f>(
+        &self,
+        thread: &Thread<'f, Direct>,
+        process: &Process<'f, Direct>,
+        files: &Files,
+        held: &Held,
+        request: &LockRequest,
+    ) -> Result<Option<OwnerName>> {
+        let Some(kind) = request.kind else { return Ok(None) };
+        let number = held.number_of(request.node, request.owner).unwrap_or(0);
+        let node = files.node(request.node)?;
+        let Some(conflict) = process.conflict_foreign(thread, node, number, request.range, kind)? else {
+            return Ok(None);
+        };
+        let LockOwner::Foreign { mount, number } = conflict.owner else { return Ok(None) };
+        let file = held.files.get(&request.node).filter(|_| mount == self.slot);
+        Ok(file.and_then(|file| file.owners.iter().find(|(_, owner)| owner.number == number)).map(|(name, _)| *name))
     }
 
     /// A program no longer waits for a request.
@@ -303,7 +352,7 @@ impl Locks {
             return;
         };
         request.is_interrupted.store(true, Release);
-        let node = request.node;
+        let node = request.request.node;
         drop(waiting);
         self.wake(files, node);
     }
@@ -320,7 +369,7 @@ impl Locks {
     pub(crate) fn finish(&self, files: &Files) {
         let (threads, nodes) = {
             let mut waiting = lock(&self.waiting);
-            let nodes: Vec<u64> = waiting.requests.values().map(|request| request.node).collect();
+            let nodes: Vec<u64> = waiting.requests.values().map(|waiting| waiting.request.node).collect();
             waiting.requests.values().for_each(|request| request.is_interrupted.store(true, Release));
             (std::mem::take(&mut waiting.threads), nodes)
         };
