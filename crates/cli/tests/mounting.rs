@@ -3,9 +3,12 @@
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
 
 /// An image and a mount point, which is always unmounted at the end.
@@ -82,15 +85,160 @@ fn a_mount_whose_server_was_killed_comes_back() {
     assert!(!stage.is_mounted());
 }
 
+/// The processes of a mount.
+fn processes_of(stage: &Stage) -> Vec<String> {
+    let found = Command::new("pgrep").args(["-f", &format!("mount --foreground {}", stage.image())]).output().unwrap();
+    stdout(&found).split_whitespace().map(str::to_owned).collect()
+}
+
+/// Kills a process, and returns when it has exited.
+fn kill(process: &str) {
+    Command::new("kill").args(["-KILL", process]).status().unwrap();
+    while Path::new(&format!("/proc/{process}")).exists() {
+        std::thread::yield_now();
+    }
+}
+
 /// Kills the server of a mount, and returns when it has exited.
 fn kill_server(stage: &Stage) {
-    let found = Command::new("pgrep").args(["-f", &format!("mount --foreground {}", stage.image())]).output().unwrap();
-    for server in stdout(&found).split_whitespace() {
-        Command::new("kill").args(["-KILL", server]).status().unwrap();
-        while Path::new(&format!("/proc/{server}")).exists() {
-            std::thread::yield_now();
+    processes_of(stage).iter().for_each(|server| kill(server));
+}
+
+/// The server of a mount that has a keeper: it is the child of another process of the mount.
+fn kept_server(stage: &Stage) -> String {
+    loop {
+        let processes = processes_of(stage);
+        let is_child = |process: &&String| {
+            let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)).map(str::to_owned);
+            parent.is_some_and(|parent| processes.contains(&parent))
+        };
+        if let Some(server) = processes.iter().find(is_child) {
+            return server.clone();
         }
+        assert!(!processes.is_empty(), "the keeper has ended");
+        std::thread::yield_now();
     }
+}
+
+/// A program that changes names and content until it is told to stop. Each of its calls succeeds.
+fn change_names(point: &Path, is_over: &AtomicBool, rounds: &AtomicU32) {
+    let mut log = fs::File::create(point.join("log")).unwrap();
+    let directory = point.join("directory");
+    while !is_over.load(Ordering::Acquire) {
+        fs::create_dir(&directory).unwrap();
+        let file = fs::File::create_new(directory.join("one")).unwrap();
+        file.write_all_at(b"content", 0).unwrap();
+        fs::hard_link(directory.join("one"), directory.join("link")).unwrap();
+        fs::rename(directory.join("one"), directory.join("two")).unwrap();
+        assert_eq!(fs::read(directory.join("two")).unwrap(), b"content");
+        std::os::unix::fs::symlink("two", directory.join("symbolic")).unwrap();
+        for name in ["symbolic", "link", "two"] {
+            fs::remove_file(directory.join(name)).unwrap();
+        }
+        fs::remove_dir(&directory).unwrap();
+        log.write_all(b"line\n").unwrap();
+        rounds.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+#[test]
+fn programs_on_a_kept_mount_only_wait_when_its_server_dies() {
+    if !can_mount("a mount with a keeper") {
+        return;
+    }
+    let stage = Stage::new();
+    let mounted = directfs(&["mount", stage.image(), stage.point(), "-o", "keep"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let (is_over, rounds) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        let program = scope.spawn(|| change_names(&stage.point, &is_over, &rounds));
+        for _ in 0..20 {
+            let seen = rounds.load(Ordering::Acquire);
+            kill(&kept_server(&stage));
+            while rounds.load(Ordering::Acquire) < seen + 3 && !program.is_finished() {
+                std::thread::yield_now();
+            }
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    let lines = fs::read_to_string(stage.point.join("log")).unwrap().lines().count();
+    assert_eq!(lines, rounds.load(Ordering::Acquire) as usize);
+    stage.umount();
+    while !processes_of(&stage).is_empty() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_request_that_a_dead_server_had_read_is_sent_to_the_next() {
+    if !can_mount("a request of a dead server") {
+        return;
+    }
+    let stage = Stage::new();
+    let mounted = directfs(&["mount", stage.image(), stage.point(), "-o", "keep,cache=0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let path = stage.point.join("file");
+    let holder = fs::File::create(&path).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let mut waiter = Command::new("flock").arg(&path).arg("true").spawn().unwrap();
+    let server = kept_server(&stage);
+    let waits = || {
+        let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap().flatten();
+        let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+        threads.map(name).any(|name| name.trim() == "directfs-lock")
+    };
+    while !waits() {
+        std::thread::yield_now();
+    }
+    // The lock of the holder ends with the server. The next one gets the waiting request and grants
+    // it.
+    kill(&server);
+    assert!(waiter.wait().unwrap().success());
+    drop(holder);
+    stage.umount();
+}
+
+#[test]
+fn locks_exclude_between_a_run_and_a_mount() {
+    if !can_mount("locks of a run and a mount") {
+        return;
+    }
+    let stage = Stage::new();
+    assert!(directfs(&["mount", stage.image(), stage.point(), "-o", "cache=0"]).status.success());
+    let on_mount = |options: &[&str]| {
+        Command::new("flock").args(options).arg(stage.point.join("file")).arg("true").status().unwrap().success()
+    };
+    assert!(on_mount(&["-n"]), "the lock is free");
+    let hold = |kill: bool| {
+        let script = "exec 9>$DIRECTFS_MOUNT/file; flock 9; echo held; read _";
+        let mut run = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        run.args(["run", "--image", stage.image(), "--", "sh", "-c", script]);
+        let mut run = run.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = [0; 5];
+        run.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        assert!(!on_mount(&["-n"]), "the run holds it");
+        let waiter = std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| on_mount(&[]));
+            if kill {
+                run.kill().unwrap();
+            }
+            drop(run.stdin.take());
+            run.wait().unwrap();
+            waiter.join().unwrap()
+        });
+        assert!(waiter, "the wait on the mount ends with the holder");
+    };
+    hold(false);
+    hold(true);
+    let held = fs::File::open(stage.point.join("file")).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let within = |script: &str| directfs(&["run", "--image", stage.image(), "--", "sh", "-c", script]).status.success();
+    let try_lock = "flock -n $DIRECTFS_MOUNT/file true";
+    assert!(!within(try_lock), "the mount holds it");
+    // A server that is killed holds nothing.
+    kill_server(&stage);
+    assert!(within(try_lock));
 }
 
 #[test]
@@ -107,6 +255,10 @@ fn an_image_that_others_can_write_is_mounted_without_their_privileges() {
         assert!(mounted.status.success(), "{}", stderr(&mounted));
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let line = mounts.lines().find(|line| line.contains(stage.point())).unwrap().to_owned();
+        // A remount that does not name the flags leaves them.
+        assert!(directfs(&["mount", stage.image(), stage.point(), "-o", "remount,rw"]).status.success());
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(mounts.lines().any(|again| again == line), "{line} became {mounts}");
         stage.umount();
         let has = |option: &str| line.split([' ', ',']).any(|part| part == option);
         (has("nosuid"), has("nodev"))

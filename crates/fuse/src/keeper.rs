@@ -14,19 +14,17 @@ use crate::files::Files;
 use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
 use crate::server::{Ended, Role, Server, open_image};
-use crate::session::Clones;
 use crate::signals::Signals;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::time::{Duration, Instant};
 
-/// Deaths in a row after which the keeper gives up, if each server lived shorter than [`SETTLED`]:
-/// a request that ends every server is sent again to the next.
-const DEATHS_MAX: u32 = 5;
-const SETTLED: Duration = Duration::from_secs(10);
+/// Deaths in a row after which the keeper gives up, if each server answered fewer requests than
+/// [`ANSWERS_LEAST`]: a request that ends every server is sent again to the next.
+const DEATHS_MAX: u32 = 10;
+const ANSWERS_LEAST: u64 = 16;
 
 /// How a server's process ended.
 const EXIT_CLEANLY: i32 = 0;
@@ -38,8 +36,18 @@ const EXIT_UNCLEAN: i32 = 3;
 struct Session {
     /// The capabilities of the session; zero: not established.
     capabilities: AtomicU64,
+    /// The requests that the last server has answered.
+    answered: AtomicU64,
     /// The epoch of the image under the last server.
     epoch: AtomicU32,
+}
+
+/// What a server with a keeper knows of the session.
+pub(crate) struct Kept {
+    /// Its capabilities, if an earlier server established it.
+    pub capabilities: Option<u64>,
+    /// Counts the answered requests.
+    pub answered: &'static AtomicU64,
 }
 
 impl Session {
@@ -111,7 +119,6 @@ impl Keeper<'_> {
         }
         let mut deaths = 0;
         loop {
-            let start = Instant::now();
             match self.wait_for(server).map_err(broken)? {
                 Some(EXIT_CLEANLY) => return Ok(Ended::Cleanly(posix::image::Closed::Last)),
                 Some(EXIT_UNCLEAN) => return Ok(Ended::Unclean),
@@ -122,7 +129,7 @@ impl Keeper<'_> {
             if !has_begun {
                 return Err(self.give_up("the first server died before the mount answered"));
             }
-            deaths = if start.elapsed() >= SETTLED { 1 } else { deaths + 1 };
+            deaths = if self.session.answered.swap(0, Relaxed) >= ANSWERS_LEAST { 1 } else { deaths + 1 };
             if deaths >= DEATHS_MAX {
                 return Err(self.give_up("servers die again and again; check the image (directfs fsck)"));
             }
@@ -210,7 +217,8 @@ impl Keeper<'_> {
         let files = if before == 0 { files } else { files.resume() };
         let device = self.mount.device.try_clone().map_err(failed)?;
         let mount = Mounted { path: path.clone(), device, by_helper: self.mount.by_helper };
-        let server = Server::begin(files, mount, &self.options, (before != 0).then_some(before), Clones::None)?;
+        let kept = Kept { capabilities: (before != 0).then_some(before), answered: &self.session.answered };
+        let server = Server::begin(files, mount, &self.options, Some(&kept))?;
         self.session.capabilities.store(server.capabilities, Release);
         server.serve_until_signals(&signals, ready)
     }

@@ -4,7 +4,7 @@ use crate::adapter::Adapter;
 use crate::error::MountError;
 use crate::files::Files;
 use crate::inherited::Inherited;
-use crate::keeper;
+use crate::keeper::{self, Kept};
 use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
 use crate::session::{Clones, Connection};
@@ -84,18 +84,17 @@ impl Server {
         let source = options.source.clone().unwrap_or_else(|| image.path().display().to_string());
         let files = Files::new(image, &options)?;
         let mount = mounting::mount(&source, &path, &options)?;
-        Server::begin(files, mount, &options, None, Clones::AllButFirst)
+        Server::begin(files, mount, &options, None)
     }
 
-    /// Begins to serve a mount. `capabilities`: those of the session, if an earlier server
-    /// established it.
+    /// Begins to serve a mount, which may have a keeper.
     pub(crate) fn begin(
         files: Files,
         mount: Mounted,
         options: &MountOptions,
-        capabilities: Option<u64>,
-        clones: Clones,
+        kept: Option<&Kept>,
     ) -> Result<Server, MountError> {
+        let capabilities = kept.and_then(|kept| kept.capabilities);
         let (path, files) = (mount.path.clone(), Arc::new(files));
         let stopper = Stopper { mount: Arc::new(mount) };
         let refused = |source| {
@@ -104,7 +103,7 @@ impl Server {
         };
         let mut adapter = Adapter::new(Arc::clone(&files), options.cache);
         let device = stopper.mount.device.try_clone().map_err(refused)?;
-        let connection = match capabilities {
+        let mut connection = match capabilities {
             None => Connection::establish(device, &adapter).map_err(refused)?,
             Some(capabilities) => {
                 adapter = adapter.resume(capabilities);
@@ -119,9 +118,14 @@ impl Server {
             files.report_outdated_by(connection.invalidator());
         }
         let enabled = connection.capabilities;
-        // A worker that shares the device with its successor leaves it the requests that it has
-        // read. Where the kernel cannot send them again, they end with the worker's own device.
-        let clones = if clones == Clones::None && !connection.can_resend() { Clones::All } else { clones };
+        connection.answered = kept.map(|kept| kept.answered);
+        // Workers that read the keeper's device leave their requests to a successor. Where the
+        // kernel cannot send them again, they end with the worker's own device.
+        let clones = match kept {
+            None => Clones::AllButFirst,
+            Some(_) if connection.can_resend() => Clones::None,
+            Some(_) => Clones::All,
+        };
         let (sender, events) = channel();
         let report = sender.clone();
         let threads = threads(options);

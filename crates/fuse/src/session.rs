@@ -15,6 +15,8 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use std::fs::OpenOptions;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of content in one request: the kernel's usual limit of 256 pages.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -92,6 +94,8 @@ pub(crate) struct Connection {
     channel: Channel,
     /// The enabled capabilities.
     pub(crate) capabilities: u64,
+    /// Counts the answered requests, where a keeper looks at them.
+    pub(crate) answered: Option<&'static AtomicU64>,
 }
 
 impl Connection {
@@ -110,14 +114,14 @@ impl Connection {
             let agreed = introduce(arguments, handler, &mut reply)?;
             channel.answer(&mut reply, header.unique, 0);
             if let Some(capabilities) = agreed {
-                return Ok(Connection { channel, capabilities });
+                return Ok(Connection { channel, capabilities, answered: None });
             }
         }
     }
 
     /// Continues a session that an earlier server established.
     pub(crate) fn resume(device: OwnedFd, capabilities: u64) -> Connection {
-        Connection { channel: Channel(Arc::new(device)), capabilities }
+        Connection { channel: Channel(Arc::new(device)), capabilities, answered: None }
     }
 
     /// Whether the kernel can send requests of a dead server again.
@@ -155,11 +159,36 @@ impl Connection {
             let mut workers = Vec::new();
             for (index, channel) in channels.iter().enumerate() {
                 let name = format!("directfs-{index}");
-                workers.push(std::thread::Builder::new().name(name).spawn_scoped(scope, || work(channel, handler))?);
+                workers
+                    .push(std::thread::Builder::new().name(name).spawn_scoped(scope, || self.work(channel, handler))?);
             }
             let panicked = |_| Err(io::Error::other("a worker panicked"));
             workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).fold(Ok(()), io::Result::and)
         })
+    }
+
+    /// Serves the requests of one device.
+    fn work(&self, channel: &Channel, handler: &impl Handler) -> io::Result<()> {
+        let (mut request, mut reply) = (vec![0; REQUEST_BYTES], Reply::new());
+        while let Some(length) = channel.receive(&mut request)? {
+            let Some((header, arguments)) = Header::parse(&request[..length]) else {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "the kernel sent a request with a wrong length",
+                ));
+            };
+            reply.clear();
+            let code = match handler.handle(&header, arguments, &mut reply, channel) {
+                Ok(Handled::Silent) => continue,
+                Ok(Handled::Reply) => 0,
+                Err(Errno(number)) => -number,
+            };
+            channel.answer(&mut reply, header.unique, code);
+            if let Some(answered) = self.answered {
+                answered.fetch_add(1, Relaxed);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -204,22 +233,4 @@ fn introduce(mut arguments: Arguments<'_>, handler: &impl Handler, reply: &mut R
     // Times have the unit 1 ns.
     reply.u32(1).u16(PAGES_MAX).u16(0).u32((enabled >> 32) as u32).zeros(28);
     Ok(Some(enabled))
-}
-
-/// Serves the requests of one device.
-fn work(channel: &Channel, handler: &impl Handler) -> io::Result<()> {
-    let (mut request, mut reply) = (vec![0; REQUEST_BYTES], Reply::new());
-    while let Some(length) = channel.receive(&mut request)? {
-        let Some((header, arguments)) = Header::parse(&request[..length]) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length"));
-        };
-        reply.clear();
-        let code = match handler.handle(&header, arguments, &mut reply, channel) {
-            Ok(Handled::Silent) => continue,
-            Ok(Handled::Reply) => 0,
-            Err(Errno(number)) => -number,
-        };
-        channel.answer(&mut reply, header.unique, code);
-    }
-    Ok(())
 }
