@@ -2,12 +2,13 @@
 
 mod support;
 
+use rustix::fs::XattrFlags;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
 
@@ -196,6 +197,59 @@ fn a_request_that_a_dead_server_had_read_is_sent_to_the_next() {
     kill(&server);
     assert!(waiter.wait().unwrap().success());
     drop(holder);
+    stage.umount();
+}
+
+/// A tracer that kills the server of a mount instead of its answer number `answer`.
+fn kill_at_answer(stage: &Stage, answer: u32) -> Child {
+    let inject = format!("inject=write:signal=KILL:when={answer}");
+    let mut tracer = Command::new("strace");
+    tracer.args(["-f", "-o", "/dev/null", "-e", &inject, "-p", &kept_server(stage)]).stderr(Stdio::piped());
+    let mut tracer = tracer.spawn().unwrap();
+    // The first line says that the server is traced.
+    BufReader::new(tracer.stderr.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+    tracer
+}
+
+#[test]
+fn a_change_whose_answer_was_lost_succeeds_once() {
+    if !can_mount("a change whose answer was lost") {
+        return;
+    }
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("\n*** SKIPPED: a change whose answer was lost: needs strace ***\n");
+        return;
+    }
+    let stage = Stage::new();
+    // All answers come from one thread, which counts them.
+    let mounted = directfs(&["mount", stage.image(), stage.point(), "-o", "keep,threads=1"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let at = |name: &str| stage.point.join(name);
+    let attribute = |flags| rustix::fs::setxattr(at("two"), "user.name", b"value", flags);
+    let create_new = XattrFlags::CREATE;
+    let changes: [(&str, &dyn Fn() -> std::io::Result<()>); 9] = [
+        ("create", &|| fs::File::create_new(at("one")).map(drop)),
+        ("mkdir", &|| fs::create_dir(at("directory"))),
+        ("symlink", &|| std::os::unix::fs::symlink("one", at("symbolic"))),
+        ("link", &|| fs::hard_link(at("one"), at("link"))),
+        ("rename", &|| fs::rename(at("one"), at("two"))),
+        ("setxattr", &|| Ok(attribute(create_new)?)),
+        ("removexattr", &|| Ok(rustix::fs::removexattr(at("two"), "user.name")?)),
+        ("unlink", &|| ["two", "link", "symbolic"].into_iter().try_for_each(|name| fs::remove_file(at(name)))),
+        ("rmdir", &|| fs::remove_dir(at("directory"))),
+    ];
+    // A change takes a few requests; the server dies at the answer to each.
+    for answer in 1..=5 {
+        for (what, change) in changes {
+            let mut tracer = kill_at_answer(&stage, answer);
+            change().unwrap_or_else(|error| panic!("{what}, without answer {answer}: {error}"));
+            tracer.kill().unwrap();
+            tracer.wait().unwrap();
+            // The keeper gives up if servers die that answer hardly anything.
+            (0..20).for_each(|lookup| assert!(!at(&format!("{what}-{answer}-{lookup}")).exists()));
+        }
+        assert_eq!(fs::read_dir(&stage.point).unwrap().count(), 0, "without answer {answer}");
+    }
     stage.umount();
 }
 
