@@ -289,8 +289,7 @@ impl Adapter {
             locks.query(&self.files, &request, reply)?;
             return Ok(Handled::Reply);
         }
-        let waits = (call.opcode == opcode::SETLKW).then_some((channel, call.unique));
-        locks.set(&self.files, &request, waits)
+        locks.set(&self.files, &request, call.opcode == opcode::SETLKW, (channel, call.unique))
     }
 
     /// A descriptor was closed, or the last one of its description.
@@ -305,7 +304,7 @@ impl Adapter {
         let flags = (arguments.u32()?, arguments.u32()?);
         let owner = arguments.u64()?;
         if call.opcode == opcode::FLUSH {
-            locks.process_closed(&self.files, call.node, owner);
+            locks.process_closed(&self.files, call.node, handle, owner);
         } else {
             let flock = (flags.1 & RELEASE_FLOCK_UNLOCK != 0).then_some(owner);
             locks.description_closed(&self.files, call.node, handle, flock);

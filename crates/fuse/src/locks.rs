@@ -9,6 +9,9 @@
 //!   handle and are left at this point belong to the description: those of processes ended with the
 //!   FLUSH of each descriptor.
 //!
+//! `close` returns before the kernel sends RELEASE. So a lock that conflicts may have ended for the
+//! requester, and an attempt without waiting waits a little where that is possible.
+//!
 //! Invariants
 //! - While a file has locks of this mount, the server's process has a descriptor of it in the
 //!   shared tables, so the file's record keeps its identity.
@@ -28,6 +31,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Waiting requests at once. Each has a thread.
 const WAITING_MAX: usize = 1024;
@@ -35,6 +39,8 @@ const WAITING_MAX: usize = 1024;
 const INTERRUPTS_KEPT: usize = 256;
 /// Waits that the detection of deadlocks follows at most.
 const CYCLE_MAX: usize = 64;
+/// How long a RELEASE that follows a FLUSH may take. An idle machine needs 0.1 ms.
+const RELEASE_DELAY_MAX: Duration = Duration::from_millis(100);
 /// Stack of a waiting thread.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -104,6 +110,8 @@ struct Owner {
     number: u32,
     /// The handles through which it has locked.
     handles: HashSet<u64>,
+    /// A descriptor of such a handle was closed since the last lock: RELEASE may follow.
+    may_be_ending: bool,
 }
 
 #[derive(Default)]
@@ -117,6 +125,8 @@ struct Waiting {
 
 struct WaitingRequest {
     is_interrupted: Arc<AtomicBool>,
+    /// The wait ends soon by itself, so it is no link of a cycle.
+    is_limited: bool,
     request: LockRequest,
 }
 
@@ -137,21 +147,38 @@ impl Locks {
         Processes::new(thread.fs())?.rejoin(self.slot)
     }
 
-    /// Sets or releases a lock. `waits`: if another lock conflicts, the request is answered later.
+    /// Sets or releases a lock. `waits`: until no other lock conflicts. The request may be answered
+    /// later.
     pub(crate) fn set(
         &self,
         files: &Arc<Files>,
         request: &LockRequest,
-        waits: Option<(&Channel, u64)>,
+        waits: bool,
+        (channel, unique): (&Channel, u64),
     ) -> Result<Handled> {
         match (self.attempt(files, request)?, waits) {
             (Locked::Done, _) => Ok(Handled::Reply),
-            (Locked::Blocked(_), None) => Err(Errno(libc::EAGAIN)),
-            (Locked::Blocked(blocked), Some((channel, unique))) => {
-                self.wait(files, request, blocked, (channel, unique))?;
+            (Locked::Blocked(blocked), false) if !self.may_be_ending(request.node, blocked.blocker()) => {
+                Err(Errno(libc::EAGAIN))
+            }
+            (Locked::Blocked(blocked), waits) => {
+                let until = (!waits).then(|| Instant::now() + RELEASE_DELAY_MAX);
+                self.wait(files, (request, until), blocked, (channel, unique))?;
                 Ok(Handled::Silent)
             }
         }
+    }
+
+    /// Whether a lock may belong to a closed description, whose RELEASE is on the way. Of locks of
+    /// other mounts it is not known.
+    fn may_be_ending(&self, node: u64, owner: LockOwner) -> bool {
+        let LockOwner::Foreign { mount, number } = owner else { return false };
+        if mount != self.slot {
+            return true;
+        }
+        let held = lock(&self.held);
+        let owner = held.files.get(&node).and_then(|file| file.owners.values().find(|owner| owner.number == number));
+        owner.is_none_or(|owner| owner.may_be_ending)
     }
 
     fn attempt(&self, files: &Files, request: &LockRequest) -> Result<Locked> {
@@ -186,8 +213,12 @@ impl Locks {
     }
 
     /// A process closed a descriptor of a file: its byte ranges end.
-    pub(crate) fn process_closed(&self, files: &Files, node: u64, owner: u64) {
+    pub(crate) fn process_closed(&self, files: &Files, node: u64, handle: u64, owner: u64) {
         self.end(files, node, |name, _| *name == OwnerName { number: owner, is_flock: false });
+        if let Some(file) = lock(&self.held).files.get_mut(&node) {
+            let owners = file.owners.values_mut().filter(|owner| owner.handles.contains(&handle));
+            owners.for_each(|owner| owner.may_be_ending = true);
+        }
     }
 
     /// A description ended, with its handle. `flock`: its name as the owner of a lock of flock.
@@ -230,11 +261,12 @@ impl Locks {
         });
     }
 
-    /// Waits for a lock in a thread of its own, which answers the request.
+    /// Waits for a lock in a thread of its own, which answers the request. `until`: EAGAIN comes
+    /// then.
     fn wait(
         &self,
         files: &Arc<Files>,
-        request: &LockRequest,
+        (request, until): (&LockRequest, Option<Instant>),
         blocked: Blocked,
         (channel, unique): (&Channel, u64),
     ) -> Result<()> {
@@ -245,14 +277,16 @@ impl Locks {
         if waiting.requests.len() >= WAITING_MAX {
             return Err(Errno(libc::ENOLCK));
         }
-        self.check_deadlock(files, &waiting, request)?;
+        if until.is_none() {
+            self.check_deadlock(files, &waiting, request)?;
+        }
         let is_interrupted = Arc::new(AtomicBool::new(false));
         let thread = {
             let (files, request, channel) = (Arc::clone(files), *request, channel.clone());
             let is_interrupted = Arc::clone(&is_interrupted);
             let run = move || {
                 if let Some(locks) = files.locks() {
-                    let result = locks.wait_until_held(&files, &request, blocked, &is_interrupted);
+                    let result = locks.wait_until_held(&files, (&request, until), blocked, &is_interrupted);
                     lock(&locks.waiting).requests.remove(&unique);
                     let mut reply = Reply::new();
                     channel.answer(&mut reply, unique, result.err().map_or(0, |Errno(number)| -number));
@@ -261,17 +295,20 @@ impl Locks {
             std::thread::Builder::new().name("directfs-lock".to_owned()).stack_size(STACK_BYTES).spawn(run)
         };
         let thread = thread.map_err(|_| Errno(libc::ENOLCK))?;
-        waiting.requests.insert(unique, WaitingRequest { is_interrupted, request: *request });
+        waiting
+            .requests
+            .insert(unique, WaitingRequest { is_interrupted, is_limited: until.is_some(), request: *request });
         waiting.threads.retain(|thread| !thread.is_finished());
         waiting.threads.push(thread);
         Ok(())
     }
 
-    /// Attempts again whenever a lock of the file ends. EINTR: interrupted.
+    /// Attempts again whenever a lock of the file ends. EINTR: interrupted. EAGAIN: not held at the
+    /// time `until`.
     fn wait_until_held(
         &self,
         files: &Files,
-        request: &LockRequest,
+        (request, until): (&LockRequest, Option<Instant>),
         mut blocked: Blocked,
         is_interrupted: &AtomicBool,
     ) -> Result<()> {
@@ -291,8 +328,12 @@ impl Locks {
                 Locked::Done => return Ok(()),
                 Locked::Blocked(still) => blocked = still,
             }
-            // The new blocker may close a cycle.
-            self.check_deadlock(files, &lock(&self.waiting), request)?;
+            match until {
+                Some(until) if Instant::now() >= until => return Err(Errno(libc::EAGAIN)),
+                Some(_) => {}
+                // The new blocker may close a cycle.
+                None => self.check_deadlock(files, &lock(&self.waiting), request)?,
+            }
         }
     }
 
@@ -313,7 +354,7 @@ impl Locks {
                 if blocker == request.owner {
                     return Err(Errno::EDEADLK);
                 }
-                let next = waiting.requests.values().find(|waiting| waiting.request.owner == blocker);
+                let next = waiting.requests.values().find(|other| other.request.owner == blocker && !other.is_limited);
                 let Some(next) = next else { return Ok(()) };
                 link = next.request;
             }
@@ -418,10 +459,11 @@ impl Held {
             // Zero stands for owners without locks.
             Entry::Vacant(place) => {
                 let number = self.owner_numbers.take().ok_or_else(no_number)?;
-                place.insert(Owner { number, handles: HashSet::new() })
+                place.insert(Owner { number, handles: HashSet::new(), may_be_ending: false })
             }
         };
         owner.handles.insert(request.handle);
+        owner.may_be_ending = false;
         Ok(Some(owner.number))
     }
 }

@@ -46,7 +46,18 @@ fn locks_on_two_mounts_of_an_image_exclude_each_other() {
     let waiter = std::thread::spawn(move || flock(&two, FlockOperation::LockExclusive).map(|()| two));
     drop(one);
     let two = waiter.join().unwrap().expect("the close of the holder gives the lock to the waiter");
+    flock(&two, FlockOperation::Unlock).unwrap();
 
+    // The kernel reports the end of a description after `close` has returned.
+    for other in [&second, &first.path("")] {
+        for _ in 0..50 {
+            let holder = open(&first.path("f"));
+            flock(&holder, FlockOperation::NonBlockingLockExclusive).unwrap();
+            drop(holder);
+            let next = open(&other.join("f"));
+            flock(&next, FlockOperation::NonBlockingLockExclusive).expect("the holder is closed");
+        }
+    }
     for command in [libc::F_SETLK, libc::F_OFD_SETLK] {
         let one = open(&first.path("f"));
         assert!(byte_lock(&one, command, libc::F_WRLCK));

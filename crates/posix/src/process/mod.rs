@@ -186,6 +186,13 @@ pub struct Blocked {
     blocker: LockOwner,
 }
 
+impl Blocked {
+    /// The owner of a lock that conflicts.
+    pub fn blocker(&self) -> LockOwner {
+        self.blocker
+    }
+}
+
 /// A descriptor in transit: the key by which the receiving process finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FdToken {
