@@ -5,7 +5,7 @@ mod support;
 use rustix::fs::XattrFlags;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -43,7 +43,14 @@ impl Stage {
     }
 
     fn umount(&self) {
-        let output = directfs(&["umount", self.point()]);
+        let mut output = directfs(&["umount", self.point()]);
+        // Processes that other tests fork have this test's files until their exec.
+        for _ in 0..100 {
+            if !stderr(&output).contains("is in use") {
+                break;
+            }
+            output = directfs(&["umount", self.point()]);
+        }
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(!self.is_mounted());
         // The image is clean when the command returns.
@@ -107,6 +114,11 @@ fn kill_server(stage: &Stage) {
 
 /// The server of a mount that has a keeper: it is the child of another process of the mount.
 fn kept_server(stage: &Stage) -> String {
+    next_server(stage).expect("the keeper has ended")
+}
+
+/// The same; `None` once the keeper has ended.
+fn next_server(stage: &Stage) -> Option<String> {
     loop {
         let processes = processes_of(stage);
         let is_child = |process: &&String| {
@@ -115,9 +127,11 @@ fn kept_server(stage: &Stage) -> String {
             parent.is_some_and(|parent| processes.contains(&parent))
         };
         if let Some(server) = processes.iter().find(is_child) {
-            return server.clone();
+            return Some(server.clone());
         }
-        assert!(!processes.is_empty(), "the keeper has ended");
+        if processes.is_empty() {
+            return None;
+        }
         std::thread::yield_now();
     }
 }
@@ -169,6 +183,100 @@ fn programs_on_a_kept_mount_only_wait_when_its_server_dies() {
     while !processes_of(&stage).is_empty() {
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn open_files_of_a_kept_mount_outlive_its_server() {
+    if !can_mount("open files of a kept mount") {
+        return;
+    }
+    let stage = Stage::new();
+    let mounted = directfs(&["mount", stage.image(), stage.point(), "-o", "keep"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let at = |name: &str| stage.point.join(name);
+    fs::write(at("file"), "one two").unwrap();
+    fs::write(at("removed"), "content").unwrap();
+    let mut file = fs::File::open(at("file")).unwrap();
+    let removed = fs::OpenOptions::new().write(true).open(at("removed")).unwrap();
+    file.read_exact(&mut [0; 4]).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let unnamed = fs::OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(&stage.point).unwrap();
+    fs::remove_file(at("removed")).unwrap();
+    fs::create_dir(at("directory")).unwrap();
+    let directory = fs::File::open(at("directory")).unwrap();
+
+    kill(&kept_server(&stage));
+    fs::rename(at("file"), at("directory/file")).unwrap();
+    let mut rest = String::new();
+    file.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "two", "the description has its position");
+    let within = rustix::fs::openat(&directory, "file", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty()).unwrap();
+    let locked = rustix::fs::flock(&within, rustix::fs::FlockOperation::NonBlockingLockExclusive);
+    assert_eq!(locked, Err(rustix::io::Errno::WOULDBLOCK), "the description has its lock");
+    for lost in [&removed, &unnamed] {
+        let error = lost.write_all_at(b"content", 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "a file without a name ended with the server");
+    }
+    drop((file, removed, unnamed, directory, within));
+    stage.umount();
+}
+
+#[test]
+fn a_removed_file_of_a_kept_mount_does_not_become_another_file() {
+    if !can_mount("a removed file of a kept mount") {
+        return;
+    }
+    let stage = Stage::new();
+    let mounted = directfs(&["mount", stage.image(), stage.point(), "-o", "keep,cache=0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let number_of = |name: &str| std::os::unix::fs::MetadataExt::ino(&fs::metadata(stage.point.join(name)).unwrap());
+    fs::write(stage.point.join("removed"), "content").unwrap();
+    let removed = fs::OpenOptions::new().write(true).open(stage.point.join("removed")).unwrap();
+    let number = number_of("removed");
+    fs::remove_file(stage.point.join("removed")).unwrap();
+    kill(&kept_server(&stage));
+    // The next server answers, so the image is recovered and the number is free.
+    assert!(!stage.point.join("removed").exists());
+    let script = "cd $DIRECTFS_MOUNT && for i in $(seq 2000); do echo kept >$i; done && ls -i | grep -w '^ *'$1";
+    let made = directfs(&["run", "--image", stage.image(), "--", "sh", "-c", script, "sh", &number.to_string()]);
+    let listed = stdout(&made);
+    let other = listed.split_whitespace().nth(1).expect("a new file has the number of the removed one");
+    let error = removed.write_all_at(b"wrong", 0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+    assert_eq!(fs::read_to_string(stage.point.join(other)).unwrap(), "kept\n");
+    drop(removed);
+    stage.umount();
+}
+
+#[test]
+fn a_keeper_ends_the_mount_when_servers_die_again_and_again() {
+    if !can_mount("a keeper that gives up") {
+        return;
+    }
+    let stage = Stage::new();
+    // The keeper's message appears in the terminal of a mount in the foreground.
+    let mut keeper = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    keeper.args(["mount", "--foreground", stage.image(), stage.point(), "-o", "keep"]);
+    let keeper = keeper.stderr(Stdio::piped()).spawn().unwrap();
+    while !stage.is_mounted() || processes_of(&stage).len() < 2 {
+        std::thread::yield_now();
+    }
+    fs::write(stage.point.join("file"), "content").unwrap();
+    let file = fs::File::open(stage.point.join("file")).unwrap();
+    let mut deaths = 0;
+    while let Some(server) = next_server(&stage) {
+        kill(&server);
+        deaths += 1;
+    }
+    let output = keeper.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("servers die again and again"), "{}", stderr(&output));
+    assert_eq!(deaths, 10);
+    assert!(!stage.is_mounted());
+    let error = file.set_permissions(fs::metadata(&stage.image).unwrap().permissions()).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
+    let check = directfs(&["fsck", "-n", stage.image()]);
+    assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Open files have no state here: each request names the file and its flags. So a server can answer
 //! requests for files that an earlier server opened, and the kernel need not announce opens.
 
+use crate::generations::Generations;
 use crate::inherited::Inherited;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
@@ -14,7 +15,9 @@ use pmem::Direct;
 use posix::image::Image;
 use posix::process::Process;
 use posix::{Append, Caller, Credentials, Errno, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet};
+use rustix::fd::OwnedFd;
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -69,8 +72,8 @@ pub(crate) struct Files {
     image: Image,
     nodes: Nodes,
     root: Node,
-    /// The session began with an earlier server: the kernel knows files that this one does not.
-    is_resumed: bool,
+    /// With a keeper: the kernel may know files that an earlier server reported.
+    generations: Option<Generations>,
     /// The last handle. Handles are never reused; zero means that there was no open.
     handles: AtomicU64,
     /// Directories by inode number: where listings stopped that are not finished.
@@ -106,7 +109,7 @@ impl Files {
             image,
             nodes: Nodes::new(root),
             root,
-            is_resumed: false,
+            generations: None,
             handles: AtomicU64::new(0),
             listings: Mutex::default(),
             locks,
@@ -125,9 +128,11 @@ impl Files {
         Files { inherited, ..self }
     }
 
-    /// The same, for a session that began with an earlier server.
-    pub(crate) fn resume(self) -> Files {
-        Files { is_resumed: true, ..self }
+    /// The same, for a session that may have begun with an earlier server.
+    pub(crate) fn keep(self, generations: &OwnedFd) -> io::Result<Files> {
+        let space = self.image.fs().enter().and_then(|thread| thread.space());
+        let number_max = space.map_err(io::Error::other)?.inodes;
+        Ok(Files { generations: Some(Generations::map(generations, number_max)?), ..self })
     }
 
     /// The locks of the mount, if the image is shared.
@@ -209,12 +214,13 @@ impl Files {
     pub(crate) fn node(&self, number: u64) -> Result<Node> {
         match self.nodes.get(number) {
             Some(node) => Ok(node),
-            None if self.is_resumed => {
+            None => {
+                let generation = self.generations.as_ref().and_then(|known| known.get(number));
+                let generation = generation.ok_or(Errno(libc::ESTALE))?;
                 let thread = self.image.fs().enter()?;
-                let node = thread.node(number, None).map_err(|_| Errno(libc::ESTALE))?;
+                let node = thread.node(number, Some(generation)).map_err(|_| Errno(libc::ESTALE))?;
                 Ok(self.nodes.adopt(&thread, node))
             }
-            None => Err(Errno(libc::ESTALE)),
         }
     }
 
@@ -260,8 +266,16 @@ impl Files {
     /// The attributes of a file for the kernel; also counts the lookup.
     fn report_to_kernel(&self, caller: Calling<'_, '_>, found: NodeRef<'_, '_>) -> Result<Attributes> {
         let attributes = caller.stat(found.node())?;
-        self.nodes.record_lookup(caller.thread, found.into_node()?);
+        self.record_lookup(caller, found, &attributes)?;
         Ok(self.shown(attributes))
+    }
+
+    fn record_lookup(&self, caller: Calling<'_, '_>, found: NodeRef<'_, '_>, of: &Attributes) -> Result<()> {
+        if let Some(generations) = &self.generations {
+            generations.record(of.number, of.generation);
+        }
+        self.nodes.record_lookup(caller.thread, found.into_node()?);
+        Ok(())
     }
 
     pub(crate) fn lookup(&self, requester: Requester, parent: u64, name: &[u8]) -> Result<Attributes> {
@@ -588,9 +602,10 @@ impl Files {
                         Err(Errno::ENOENT) => continue,
                         found => found?,
                     };
-                    let taken = take(entry, Some(&self.shown(caller.stat(found.node())?)));
+                    let attributes = self.shown(caller.stat(found.node())?);
+                    let taken = take(entry, Some(&attributes));
                     if taken {
-                        self.nodes.record_lookup(caller.thread, found.into_node()?);
+                        self.record_lookup(caller, found, &attributes)?;
                     }
                     taken
                 };

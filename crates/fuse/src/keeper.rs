@@ -11,10 +11,12 @@
 
 use crate::error::MountError;
 use crate::files::Files;
+use crate::generations;
 use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
 use crate::server::{Ended, Role, Server, open_image};
 use crate::signals::Signals;
+use rustix::fd::OwnedFd;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -71,6 +73,7 @@ struct Keeper<'a> {
     options: MountOptions,
     mount: Mounted,
     session: &'static Session,
+    generations: OwnedFd,
     signals: Signals,
 }
 
@@ -90,8 +93,9 @@ pub(crate) fn serve(
     let signals = Signals::block_with_children();
     let source = options.source.clone().unwrap_or_else(|| image.display().to_string());
     let session = Session::shared().map_err(broken)?;
+    let generations = generations::create().map_err(broken)?;
     let mount = mounting::mount(&source, &path, &options)?;
-    Keeper { image, options, mount, session, signals }.keep(ready)
+    Keeper { image, options, mount, session, generations, signals }.keep(ready)
 }
 
 impl Keeper<'_> {
@@ -213,8 +217,7 @@ impl Keeper<'_> {
             let cause = "another process used the image after the server's death, so the kernel's cache is not valid";
             return Err(failed(io::Error::other(cause)));
         }
-        let files = Files::new(image, &self.options)?;
-        let files = if before == 0 { files } else { files.resume() };
+        let files = Files::new(image, &self.options)?.keep(&self.generations).map_err(failed)?;
         let device = self.mount.device.try_clone().map_err(failed)?;
         let mount = Mounted { path: path.clone(), device, by_helper: self.mount.by_helper };
         let kept = Kept { capabilities: (before != 0).then_some(before), answered: &self.session.answered };

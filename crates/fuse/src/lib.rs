@@ -14,6 +14,7 @@
 mod adapter;
 mod error;
 mod files;
+mod generations;
 mod helper;
 mod inherited;
 mod keeper;
