@@ -6,7 +6,7 @@
 
 use crate::files::{Files, Listed, NewKind, Requester, Setting};
 use crate::locks::LockRequest;
-use crate::options::Cache;
+use crate::options::{Cache, MountOptions};
 use crate::protocol::{
     Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, RELEASE_FLOCK_UNLOCK, Reply, WRITE_CACHE, capability, opcode,
     open_flag, set,
@@ -39,13 +39,14 @@ thread_local! {
 pub(crate) struct Adapter {
     files: Arc<Files>,
     cache: Cache,
+    no_xattr: bool,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
     direct: AtomicBool,
 }
 
 impl Adapter {
-    pub(crate) fn new(files: Arc<Files>, cache: Cache) -> Adapter {
-        Adapter { files, cache, direct: AtomicBool::new(false) }
+    pub(crate) fn new(files: Arc<Files>, options: &MountOptions) -> Adapter {
+        Adapter { files, cache: options.cache, no_xattr: options.no_xattr, direct: AtomicBool::new(false) }
     }
 
     /// The same for a session that was established earlier with these capabilities.
@@ -220,6 +221,9 @@ impl Adapter {
 
     fn extended_attribute(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
         match call.opcode {
+            // The kernel stops asking: otherwise it asks for file capabilities before the first
+            // write to each file, and programs get EOPNOTSUPP.
+            _ if self.no_xattr => Err(ENOSYS),
             opcode::SETXATTR => {
                 let (size, flags) = (arguments.u32()?, arguments.i32()?);
                 let (name, value) = (arguments.name()?, arguments.bytes(size as usize)?);

@@ -61,6 +61,8 @@ pub struct MountOptions {
     pub commits: CommitPolicy,
     /// Start another server when one dies.
     pub keep: bool,
+    /// Show no extended attributes and access control lists. The kernel then does not ask for them.
+    pub no_xattr: bool,
 }
 
 impl Default for MountOptions {
@@ -79,6 +81,7 @@ impl Default for MountOptions {
             remount: false,
             commits: CommitPolicy::default(),
             keep: false,
+            no_xattr: false,
         }
     }
 }
@@ -168,6 +171,8 @@ impl MountOptions {
             "no_commit" => self.commits = CommitPolicy::Never,
             "keep" => self.keep = true,
             "nokeep" => self.keep = false,
+            "xattr" => self.no_xattr = false,
+            "noxattr" => self.no_xattr = true,
             "noallow_other" => self.allow_other = Some(false),
             // A mount by users (fstab) must not grant privileges unless a later option says so.
             "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,

@@ -686,3 +686,30 @@ fn a_program_that_runs_is_not_emptied() {
         log.saw("empty", fs::metadata(&program).unwrap().len());
     });
 }
+
+#[test]
+fn a_mount_without_extended_attributes_leaves_them_on_the_image() {
+    if !can_mount("a_mount_without_extended_attributes_leaves_them_on_the_image") {
+        return;
+    }
+    let mut mounted = Mounted::new("");
+    let path = mounted.path("f");
+    fs::write(&path, "content").unwrap();
+    rustix::fs::setxattr(&path, "user.a", b"value", XattrFlags::empty()).unwrap();
+    mounted.unmount();
+    mounted.options = MountOptions::parse("noxattr").unwrap();
+    mounted.mount();
+    let mut room = [0; 16];
+    let refused = Some(rustix::io::Errno::OPNOTSUPP);
+    assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut room[..]).err(), refused);
+    assert_eq!(rustix::fs::listxattr(&path, &mut room[..]).err(), refused);
+    assert_eq!(rustix::fs::setxattr(&path, "user.b", b"value", XattrFlags::empty()).err(), refused);
+    assert_eq!(rustix::fs::removexattr(&path, "user.a").err(), refused);
+    fs::write(&path, "changed").unwrap();
+    mounted.unmount();
+    mounted.options = MountOptions::default();
+    mounted.mount();
+    assert_eq!(rustix::fs::getxattr(&path, "user.a", &mut room[..]), Ok(5));
+    assert_eq!(fs::read(&path).unwrap(), b"changed");
+    mounted.unmount();
+}
