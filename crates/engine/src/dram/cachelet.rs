@@ -230,8 +230,9 @@ impl Cachelet {
     #[inline]
     pub fn links(&self, is_directory: bool) -> u32 {
         let links = References::from_word(self.references.load(Acquire)).links;
-        // Without a branch, for which the compiler would duplicate the code of every stat.
-        links + self.device.load(Acquire) * u32::from(is_directory & (links != 0))
+        // A death can leave a count of subdirectories below zero until the recount. There is no
+        // branch, for which the compiler would duplicate the code of every stat.
+        links.wrapping_add(self.device.load(Acquire).wrapping_mul(u32::from(is_directory & (links != 0))))
     }
 
     /// Directories: records that it was used.
