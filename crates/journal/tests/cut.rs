@@ -63,14 +63,25 @@ fn work(thread: &engine::Thread<'_>, directory: engine::Node, done: &AtomicU64, 
             return;
         }
         let name = number.to_string();
-        let file = thread.create(directory, name.as_bytes(), &new_file()).expect("creates");
-        thread.write(file, 0, name.repeat(1 + number as usize % 900).as_bytes()).expect("writes");
+        let file = with_space(|| thread.create(directory, name.as_bytes(), &new_file()));
+        with_space(|| thread.write(file, 0, name.repeat(1 + number as usize % 900).as_bytes()));
         thread.release(file, 1);
         if number > 20 {
             let old = (number - 20u64).to_string();
             thread.unlink(directory, old.as_bytes(), |_| Ok(())).expect("removes");
         }
         done.fetch_max(number, AcqRel);
+    }
+}
+
+/// What was removed becomes free when no thread can see it any more, and on a busy machine a thread
+/// may get no processor for a while.
+fn with_space<T>(mut call: impl FnMut() -> engine::Result<T>) -> T {
+    loop {
+        match call() {
+            Err(engine::Error::NoSpace) => std::thread::yield_now(),
+            result => return result.expect("works"),
+        }
     }
 }
 
