@@ -299,28 +299,3 @@ fn a_full_disk_is_reported_and_nothing_that_was_committed_is_hurt() {
     assert_eq!(support::stdout(&run(image, "sha256sum <big")).trim(), lines[4]);
     self::run(Command::new("umount").arg(&disk.point));
 }
-
-#[test]
-fn when_memory_for_the_working_copy_runs_out_the_last_commit_counts() {
-    let directory = tempfile::tempdir().unwrap();
-    if !enter_private_mounts() {
-        eprintln!("\n*** SKIPPED: memory that runs out: this needs root ***\n");
-        return;
-    }
-    // SAFETY: unmounts the file system of this thread's own mounts.
-    unsafe { libc::umount2(c"/dev/shm".as_ptr(), libc::MNT_DETACH) };
-    assert!(mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=160m"));
-    let image = directory.path().join("image");
-    let image = image.to_str().unwrap();
-    assert!(support::directfs(&["mkfs", "--size", "256M", "--sparse", image]).status.success());
-    let run =
-        |script: &str| support::directfs(&["run", "--image", image, "-C", "/mnt/directfs", "--", "bash", "-c", script]);
-    assert!(run("echo first >a; sync a").status.success());
-    let worked = run("echo second >b; sync b; dd if=/dev/urandom of=big bs=1M count=200 status=none; echo $?; cat a");
-    let text = support::stdout(&worked);
-    assert!(text.starts_with("1\n"), "{} {text}{}", worked.status, support::stderr(&worked));
-    lose_memory();
-    let checked = support::directfs(&["fsck", "-n", image]);
-    assert!(checked.status.success(), "{}", support::stdout(&checked));
-    assert_eq!(support::stdout(&run("cat a b")), "first\nsecond\n");
-}

@@ -323,7 +323,7 @@ fn a_snapshot_of_an_image_in_use_is_a_state_of_one_moment() {
     std::thread::scope(|scope| {
         let (image, stop) = (&image, &stop);
         scope.spawn(move || {
-            for number in 0.. {
+            for number in 0..6000 {
                 touch(image, &format!("n{number}"));
                 if number % 16 == 0 {
                     image.sync().unwrap();
