@@ -54,7 +54,8 @@ const READINESS: usize = 22;
 const IDENTITY: usize = 23;
 /// The image's UUID.
 const UUID: usize = 26;
-/// 1: commits are held back until the last process asks for one.
+/// 1: commits are held back, and are made only by [`Commits::commit_held`] or after
+/// [`Commits::set_held`].
 const HELD: usize = 28;
 /// Process number of a snapshot that keeps checkpoints away; zero: none.
 const PINNED: usize = 29;
@@ -282,6 +283,11 @@ impl Commits {
         self.words()[HELD].store(held.into(), Release);
     }
 
+    /// Whether commits are held back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.words()[HELD].load(Acquire) != 0
+    }
+
     /// A commit and checkpoint of what was held back.
     #[cfg(feature = "std")]
     pub(crate) fn commit_held<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
@@ -293,7 +299,7 @@ impl Commits {
     /// Returns when all that was flushed before the call is on the disk. If commits are held back
     /// it does nothing.
     pub fn commit<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
-        if self.words()[HELD].load(Acquire) != 0 {
+        if self.is_held() {
             return Ok(());
         }
         if self.is_file_size_limited() {

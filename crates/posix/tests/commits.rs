@@ -315,6 +315,21 @@ fn a_process_whose_files_may_not_grow_has_its_commits_made_by_another() {
 }
 
 #[test]
+fn changes_that_are_held_back_are_committed_only_on_request() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = Image::open_atomic(&disk.path, &disk.options).unwrap();
+    touch(&image, "dropped");
+    image.sync().unwrap();
+    drop(image);
+    assert_eq!(disk.runtime_directories(), 0);
+    assert!(!has(&disk.open(), "dropped"), "a value that is dropped, as after an error, commits nothing");
+    let image = Image::open_atomic(&disk.path, &disk.options).unwrap();
+    touch(&image, "closed");
+    assert_eq!(image.close_atomic().unwrap(), Closed::Last);
+    assert!(has(&disk.open(), "closed"));
+}
+
+#[test]
 fn a_snapshot_of_an_image_in_use_is_a_state_of_one_moment() {
     let disk = Disk::new(CommitPolicy::WhenSynced);
     let image = disk.open();

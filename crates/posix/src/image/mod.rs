@@ -406,6 +406,12 @@ impl<M: Memory> Image<M> {
             self.unlock(file);
             return committed.map(|()| Closed::OthersRemain);
         }
+        if self.memory.commits.is_some_and(|commits| commits.is_held()) {
+            // Nothing of it was to reach the image.
+            self.remove_runtime_directory();
+            self.unlock(file);
+            return Ok(Closed::ReadOnly);
+        }
         if self.is_truncated() {
             // The rest of a truncated image is not read again, and not marked clean.
             self.remove_runtime_directory();

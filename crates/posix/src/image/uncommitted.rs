@@ -42,7 +42,8 @@ impl Image<Direct> {
         attempt.attach_first(attempt.unnamed_place()?, ImageMemory::in_place(&pm))
     }
 
-    /// Opens an image so that nothing reaches its file before [`Image::commit_as_one`]. No other
+    /// Opens an image so that nothing reaches its file before [`Image::commit_atomic`] or
+    /// [`Image::close_atomic`]; otherwise all changes are discarded with the value. No other
     /// process can open it meanwhile.
     pub fn open_atomic(path: impl AsRef<Path>, options: &OpenImage) -> Result<Image, ImageError> {
         let path = path.as_ref();
