@@ -62,9 +62,10 @@ fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_endi
     block_signals();
     let (Ok(thread), Ok(number)) = (fs.enter(), fs.process_number()) else { return };
     let interval_ms = match policy {
-        CommitPolicy::Every(interval) => u32::try_from(interval.as_millis()).unwrap_or(u32::MAX).max(1),
-        CommitPolicy::WhenSynced | CommitPolicy::Never => u32::MAX,
+        CommitPolicy::Every(interval) => Some(i64::try_from(interval.as_millis()).unwrap_or(i64::MAX).max(1)),
+        CommitPolicy::WhenSynced | CommitPolicy::Never => None,
     };
+    let age_ms = || (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
     while !is_ending.load(Acquire) {
         // The kernel would end the process for a write. Requests are for other services.
         if commits.is_file_size_limited() {
@@ -73,8 +74,8 @@ fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_endi
             continue;
         }
         commits.take_service(&thread, number);
-        let wants = commits.wait_for_requests(interval_ms.min(SLEEP_MS));
-        work(&thread, commits, interval_ms, wants);
+        let wants = commits.wait_for_requests(sleep_ms(interval_ms, age_ms()));
+        work(&thread, commits, is_due(interval_ms, age_ms()), wants);
     }
     commits.end_service(number);
 }
@@ -90,15 +91,50 @@ fn block_signals() {
     }
 }
 
+/// Whether a commit is due, given the age of the last one. A clock that was set back makes ages
+/// negative: then one is due as well.
+fn is_due(interval_ms: Option<i64>, age_ms: i64) -> bool {
+    interval_ms.is_some_and(|interval_ms| !(0..interval_ms).contains(&age_ms))
+}
+
+/// Until the next commit is due. If one is due already, there was nothing to commit or it failed.
+fn sleep_ms(interval_ms: Option<i64>, age_ms: i64) -> u32 {
+    let left_ms = match interval_ms {
+        Some(interval_ms) if is_due(Some(interval_ms), age_ms) => interval_ms,
+        Some(interval_ms) => interval_ms - age_ms,
+        None => i64::MAX,
+    };
+    u32::try_from(left_ms).unwrap_or(SLEEP_MS).clamp(1, SLEEP_MS)
+}
+
 /// Commits and checkpoints what is due. A failure is stored for `info`; the next turn tries again.
-fn work<M: Memory>(thread: &Thread<'_, M>, commits: &Commits, interval_ms: u32, wants: u32) {
-    let age_ms = (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
-    let is_due = age_ms >= i64::from(interval_ms) && interval_ms != u32::MAX && commits.has_changes();
-    if is_due || wants & WANTS_COMMIT != 0 {
+fn work<M: Memory>(thread: &Thread<'_, M>, commits: &Commits, is_due: bool, wants: u32) {
+    if is_due && commits.has_changes() || wants & WANTS_COMMIT != 0 {
         let _ = commits.commit_here(thread);
         commits.wake_service();
     }
     if wants & WANTS_CHECKPOINT != 0 || commits.is_log_half_full() {
         let _ = commits.checkpoint(thread);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_is_due_after_the_interval_and_after_the_clock_was_set_back() {
+        assert!(!is_due(Some(5000), 4999) && is_due(Some(5000), 5000) && is_due(Some(5000), -1));
+        assert!(!is_due(None, i64::MAX));
+    }
+
+    #[test]
+    fn a_service_sleeps_until_a_commit_is_due_and_never_spins() {
+        assert_eq!(sleep_ms(Some(5000), 4990), 10);
+        assert_eq!(sleep_ms(Some(5000), 0), SLEEP_MS);
+        // Nothing changed, or the disk is full.
+        assert_eq!(sleep_ms(Some(5000), 9000), SLEEP_MS);
+        assert_eq!(sleep_ms(Some(20), 9000), 20);
+        assert_eq!(sleep_ms(None, 9000), SLEEP_MS);
     }
 }
