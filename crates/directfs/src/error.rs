@@ -135,7 +135,10 @@ fn errno_of_image(error: &ImageError) -> i32 {
             _ => libc::EINVAL,
         },
         ImageError::NotUsable { .. } => libc::EUCLEAN,
-        ImageError::InUse { .. } | ImageError::NotExclusive { .. } | ImageError::Changing { .. } => libc::EBUSY,
+        ImageError::InUse { .. }
+        | ImageError::NotExclusive { .. }
+        | ImageError::Changing { .. }
+        | ImageError::Written { .. } => libc::EBUSY,
         ImageError::CannotShare { .. } => libc::EACCES,
         ImageError::WouldOverwrite { .. } => libc::EEXIST,
         ImageError::NoDram { .. } | ImageError::NoWorkingCopy { .. } | ImageError::NoSpace { .. } => libc::ENOSPC,

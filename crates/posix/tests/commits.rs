@@ -330,6 +330,19 @@ fn changes_that_are_held_back_are_committed_only_on_request() {
 }
 
 #[test]
+fn a_copy_to_discard_is_not_made_of_an_image_that_is_being_written() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let options = OpenImage { timeout: Duration::ZERO, ..disk.options.clone() };
+    let image = disk.open();
+    let refused = Image::open_discarding(&disk.path, &options).map(drop).unwrap_err();
+    assert!(matches!(refused, ImageError::Written { .. }), "{refused}");
+    drop(image);
+    let copies = [0; 2].map(|_| Image::open_discarding(&disk.path, &options).unwrap());
+    touch(&copies[0], "one");
+    assert!(!has(&copies[1], "one"));
+}
+
+#[test]
 fn a_snapshot_of_an_image_in_use_is_a_state_of_one_moment() {
     let disk = Disk::new(CommitPolicy::WhenSynced);
     let image = disk.open();

@@ -30,6 +30,16 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// A copy of the image was requested, and processes write it meanwhile.
+    #[error(
+        "{} is being written by other processes, and a run that is discarded needs a state at rest: end them first (`fuser -v {}` lists \
+         them), or run on a copy (`directfs snapshot`)",
+        path.display(), path.display()
+    )]
+    Written {
+        /// The image.
+        path: PathBuf,
+    },
     /// Exclusive use was requested, and other processes use the image.
     #[error(
         "{} is in use by other processes, and exclusive use was requested: end them first (`fuser -v {}` lists them), or share it \

@@ -28,7 +28,7 @@ impl Image<Direct> {
             let guard = LockGuard::take(&file, Byte::Attaching, Lock::Shared).map_err(failed)?;
             Ok(guard.filter(|_| !is_held_by_others(&file, Byte::Writing).unwrap_or(true)))
         })?;
-        let Some(_attaching) = locked else { return Err(ImageError::InUse { path: path.to_owned() }) };
+        let Some(_attaching) = locked else { return Err(ImageError::Written { path: path.to_owned() }) };
         let copy = make::unnamed_file().map_err(failed)?;
         let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
         copy_newest(&base, &copy, &mut |_, _| true)?;
