@@ -427,7 +427,7 @@ impl<M: Memory> Image<M> {
             None => Ok(()),
         };
         let synced = match &self.memory.commits {
-            Some(commits) => working::finish(commits, &self.memory.mapping, self.memory.image_bytes)
+            Some(commits) => working::commit_all(commits, &self.memory.mapping, self.memory.image_bytes)
                 .map_err(|errno| io::Error::from_raw_os_error(errno.0)),
             None => self.memory.mapping.sync(0..self.memory.mapping.length()),
         };

@@ -144,7 +144,9 @@ impl RuntimeDirectory {
         length: u64,
         filled: u64,
     ) -> Result<Mapping, ImageError> {
-        self.check_room(filled + ROOM_BYTES)?;
+        if let Some((available, needed)) = self.lacking(filled + ROOM_BYTES) {
+            return Err(ImageError::NoDram { path: self.parent.clone(), available, needed });
+        }
         self.create_shared(REGION, image, path, length)
     }
 
@@ -170,13 +172,6 @@ impl RuntimeDirectory {
         // Without it the directory is a leftover sooner; nothing else depends on it.
         let _ = rustix::fs::symlinkat(OsStr::from_bytes(&shown), &self.directory, IMAGE);
         self.create_shared(WORKING, image, path, length)
-    }
-
-    fn check_room(&self, needed: u64) -> Result<(), ImageError> {
-        match self.lacking(needed) {
-            Some((available, needed)) => Err(ImageError::NoDram { path: self.parent.clone(), available, needed }),
-            None => Ok(()),
-        }
     }
 
     /// Free bytes and needed bytes, if the first are fewer.

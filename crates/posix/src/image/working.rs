@@ -16,7 +16,7 @@ use super::{ImageError, identity_of};
 use crate::commits::{ChunkBuffer, Commits, ImageFile, SLEEPING, errno_of, tracking_at, working_bytes};
 use engine::format::{Geometry, MAGIC, Superblock};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
-use pmem::{Access, BLOCK_BYTES, BadOffset, Direct, Mapping, Memory, Region, Tracking};
+use pmem::{Access, BLOCK_BYTES, Direct, Mapping, Region, Tracking};
 use rustix::fd::AsRawFd;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -152,13 +152,12 @@ impl<'a> Base<'a> {
         let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
         journal.recover(&state, buffer.bytes()).map_err(|error| self.journal_error(error))?;
         if let Some((left, commits)) = self.left_working_copy(&head)? {
-            let region = tracked_region(left.mapping(), head.image_bytes, Direct).map_err(|_| self.no_memory())?;
             // Its process may have died inside a commit, so only the disk tells where the log ends.
             commits.begin(&journal, &state.get(), head.uuid, &identity_of(self.file, self.path)?);
-            let put = commits.commit_now(&region).and_then(|()| commits.checkpoint_now());
+            let put = commit_all(&commits, &left.mapping, head.image_bytes);
             put.map_err(|errno| self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)))?;
             state.set(journal::StateStore::load(&commits));
-            left.remove();
+            left.found.remove();
         }
         self.name_runtime_directory(0)?;
         Ok(Some(RecoveredJournal { head, journal: Some((journal, state.get())) }))
@@ -275,16 +274,6 @@ struct LeftCopy {
     mapping: Arc<Mapping>,
 }
 
-impl LeftCopy {
-    fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
-    }
-
-    fn remove(self) {
-        self.found.remove();
-    }
-}
-
 /// Copies the newest state of an image into an empty file. No process may change it meanwhile.
 pub(super) fn copy_newest(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Result<(), ImageError> {
     let (newest, _) = base.newest()?;
@@ -362,17 +351,6 @@ pub(super) fn tracking_of(mapping: &Arc<Mapping>, image_bytes: u64) -> Tracking 
     unsafe { Tracking::new(at, image_bytes, &SLEEPING) }
 }
 
-/// The region of a working copy. Its lines need no flushes: they are in memory.
-pub(super) fn tracked_region<M: Memory>(
-    mapping: &Arc<Mapping>,
-    image_bytes: u64,
-    memory: M,
-) -> Result<Region<M>, BadOffset> {
-    // SAFETY: mapped readable and writable. The owner of the region keeps the mapping.
-    let region = unsafe { Region::new(mapping.address(), image_bytes, memory) };
-    region.without_flushes().tracked(tracking_of(mapping, image_bytes))
-}
-
 /// Passes the ranges of a file's beginning that may hold anything but zeros.
 fn for_each_extent(file: &File, length: u64, each: &mut dyn FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
     let mut at = 0;
@@ -436,10 +414,12 @@ fn copy_pages(
     Ok(())
 }
 
-/// The commit and checkpoint of the last process.
-pub(super) fn finish(commits: &Commits, mapping: &Arc<Mapping>, image_bytes: u64) -> Result<(), crate::Errno> {
-    let region = tracked_region(mapping, image_bytes, Direct).map_err(|_| crate::Errno::EIO)?;
-    commits.commit_now(&region)?;
+/// The commit and checkpoint of a working copy that no other process uses.
+pub(super) fn commit_all(commits: &Commits, mapping: &Arc<Mapping>, image_bytes: u64) -> Result<(), crate::Errno> {
+    // SAFETY: a working copy is mapped readable and writable, and longer than the image. The
+    // mapping outlives the region.
+    let region = unsafe { Region::new(mapping.address(), image_bytes, Direct) };
+    commits.commit_now(&commits.tracked(region))?;
     commits.checkpoint_now()
 }
 
