@@ -8,10 +8,10 @@
 //! - The lender closes the image, not the borrowers. If the lender dies first, the next attach
 //!   recovers the image.
 
+use super::attempt::{dram_region, working_memory};
 use super::locks::{Byte, Lock, try_set, wait_and_set};
 use super::{
-    DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, PLATFORM, dram_region, identity_of,
-    lock_error, runtime, working_memory,
+    DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, PLATFORM, identity_of, lock_error, runtime,
 };
 use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Access, Direct, Mapping, Memory};

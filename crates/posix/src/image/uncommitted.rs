@@ -5,11 +5,11 @@
 //! of the image names no runtime directory meanwhile. So whatever happens, no later process finds a
 //! newer state than that of the file.
 
+use super::attempt::Attempt;
 use super::locks::{Byte, Lock, LockGuard, is_held_by_others, retry_until};
 use super::working::{Base, copy_newest, map_base};
 use super::{
-    Attempt, Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, make, open_file,
-    runtime,
+    Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, make, open_file, runtime,
 };
 use pmem::{Access, Backing, Direct, Mapping};
 use std::io;

@@ -1,0 +1,340 @@
+//! One attempt to attach an image: as the first process, as a further one, or for reading.
+//!
+//! Invariants
+//! - Nothing is written before the superblock is checked, but for the recovery of a journal, whose
+//!   commits are part of the image.
+//! - An attempt that fails leaves no lock, and no runtime directory of its own.
+
+use super::locks::{self, Byte, Lock, LockGuard, try_set};
+use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
+use super::working::{self, Base, Pending, RecoveredJournal};
+use super::{
+    CommitPolicy, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
+    name_runtime_directory,
+};
+use crate::commits::{Commits, ImageFile};
+use crate::host::PLATFORM;
+use engine::format::Superblock;
+use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, Recovery, RecoveryReport};
+use pmem::{Access, Backing, Direct, Mapping, Memory, Region};
+use rustix::fd::AsRawFd;
+use std::fs::File;
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Parameters of one attempt to attach.
+pub(super) struct Attempt<'a, M> {
+    pub path: &'a Path,
+    /// The image's file.
+    pub pm: &'a Arc<Mapping>,
+    pub file: &'a Arc<File>,
+    pub options: &'a OpenImage,
+    pub memory: &'a dyn Fn() -> M,
+}
+
+impl<M: Memory> Attempt<'_, M> {
+    pub fn set(&self, byte: Byte, lock: Lock) -> Result<bool, ImageError> {
+        try_set(self.file, byte, lock).map_err(|source| lock_error(self.path, source))
+    }
+
+    pub fn attaching(&self, lock: Lock) -> Result<LockGuard<&File>, ImageError> {
+        LockGuard::take(&**self.file, Byte::Attaching, lock)
+            .map_err(|source| lock_error(self.path, source))?
+            .ok_or_else(|| ImageError::Changing { path: self.path.to_owned() })
+    }
+
+    /// Attaches to read and write. On failure no lock remains.
+    pub fn writing(&self) -> Result<Image<M>, ImageError> {
+        let _attaching = self.attaching(Lock::Exclusive)?;
+        let result = self.writing_locked();
+        if result.is_err() {
+            self.set(Byte::Writing, Lock::None)?;
+            self.set(Byte::Attached, Lock::None)?;
+        }
+        result
+    }
+
+    fn writing_locked(&self) -> Result<Image<M>, ImageError> {
+        let first = self.set(Byte::Attached, Lock::Exclusive)?;
+        if !first && self.options.exclusive {
+            return Err(ImageError::NotExclusive { path: self.path.to_owned() });
+        }
+        if !first && !self.set(Byte::Attached, Lock::Shared)? {
+            return Err(ImageError::InUse { path: self.path.to_owned() });
+        }
+        self.set(Byte::Writing, Lock::Shared)?;
+        let recovered = if first { self.base().recover()? } else { None };
+        let name = self.check_superblock(true)?;
+        if !first {
+            return self.attach_shared(name);
+        }
+        let is_on_disk = matches!(self.pm.backing(), Backing::File { .. });
+        let recovered = recovered.filter(|_| is_on_disk && self.options.commits != CommitPolicy::Never);
+        let create = || {
+            let parent = &self.options.dram_directory;
+            RuntimeDirectory::create(parent).map_err(|source| ImageError::NoShared { path: parent.clone(), source })
+        };
+        let place = match self.options.exclusive {
+            true => DramBacking::Private(recovered.is_some().then(create).transpose()?),
+            false => DramBacking::NamedFile(create()?),
+        };
+        let image = match recovered {
+            Some(journal) => self.attach_working_copy(place, journal)?,
+            None => self.attach_first(place, ImageMemory::in_place(self.pm))?,
+        };
+        if self.options.exclusive {
+            return Ok(image);
+        }
+        // From exclusive to shared: this never waits.
+        self.set(Byte::Attached, Lock::Shared)?;
+        Ok(image)
+    }
+
+    /// Attaches read-only: with a private DRAM region, without any change; or, if the image is
+    /// being written, with the region of the writers.
+    pub fn read_only(&self) -> Result<Image<M>, ImageError> {
+        let _attaching = self.attaching(Lock::Shared)?;
+        if !self.set(Byte::Attached, Lock::Shared)? {
+            return Err(ImageError::InUse { path: self.path.to_owned() });
+        }
+        let result = self.read_only_locked();
+        if result.is_err() {
+            self.set(Byte::Attached, Lock::None)?;
+        }
+        result
+    }
+
+    fn read_only_locked(&self) -> Result<Image<M>, ImageError> {
+        let written =
+            locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
+        let name = self.check_superblock(false)?;
+        if !written {
+            if self.base().pending()? != Pending::Nothing {
+                return Err(ImageError::NotRecovered { path: self.path.to_owned() });
+            }
+            return self.attach_first(DramBacking::Private(None), ImageMemory::in_place(self.pm));
+        }
+        if self.options.exclusive {
+            return Err(ImageError::NotExclusive { path: self.path.to_owned() });
+        }
+        if self.pm.access() == Access::ReadOnly {
+            let reason = "it is being written, and this user may only read it".to_owned();
+            return Err(cannot_share(self.path, &self.options.dram_directory, reason));
+        }
+        // A reader then takes part in the writers' shared state, and the last process of all marks
+        // the image clean.
+        self.set(Byte::Writing, Lock::Shared)?;
+        let image = self.attach_shared(name);
+        if image.is_err() {
+            self.set(Byte::Writing, Lock::None)?;
+        }
+        image
+    }
+
+    /// Checks the superblock; nothing is written before. Returns the name of the runtime directory,
+    /// which is valid only while the image is in use.
+    pub fn check_superblock(&self, writing: bool) -> Result<u64, ImageError> {
+        let region = ImageMemory::in_place(self.pm).region((self.memory)(), false);
+        let not_usable = |cause| ImageError::NotUsable { path: self.path.to_owned(), cause };
+        Superblock::check(&region, writing).map_err(not_usable)?;
+        let superblock = region.first::<Superblock>().map_err(|bad| self.engine_error(bad.into()))?;
+        Ok(superblock.runtime_directory.load())
+    }
+
+    fn engine_error(&self, source: Error) -> ImageError {
+        match source {
+            Error::Superblock(cause) => ImageError::NotUsable { path: self.path.to_owned(), cause },
+            source => ImageError::Engine { path: self.path.to_owned(), source },
+        }
+    }
+
+    fn region(&self, memory: &ImageMemory) -> Region<M> {
+        memory.region((self.memory)(), self.options.always_flush)
+    }
+
+    /// The image's file, for recovery and working copies.
+    pub fn base(&self) -> Base<'_> {
+        Base { file: self.file, path: self.path, runtime_parent: &self.options.dram_directory }
+    }
+
+    /// Makes a working copy, and builds the DRAM region for it.
+    fn attach_working_copy(&self, place: DramBacking, journal: RecoveredJournal) -> Result<Image<M>, ImageError> {
+        let base = self.base();
+        let Some(runtime) = place.runtime() else { return self.attach_first(place, ImageMemory::in_place(self.pm)) };
+        let image_bytes = journal.head.image_bytes;
+        let create = |length, filled| runtime.create_working(self.file, self.path, length, filled);
+        let made = base.make_working_copy(journal, create).inspect_err(|_| runtime.remove());
+        let (mapping, commits) = made?;
+        let memory = ImageMemory { image_bytes, mapping, commits: Some(commits) };
+        let name = runtime.name();
+        let image = self.attach_first(place, memory)?;
+        commits.set_ready();
+        name_runtime_directory(image.fs(), name);
+        base.name_runtime_directory(name)?;
+        Ok(image)
+    }
+
+    fn attach_options(&self) -> Result<AttachOptions, ImageError> {
+        Ok(AttachOptions {
+            read_only: self.options.read_only,
+            cached_files_max: self.options.cached_files_max,
+            image: identity_of(self.file, self.path)?,
+        })
+    }
+
+    /// Builds the DRAM region.
+    pub fn attach_first(&self, place: DramBacking, memory: ImageMemory) -> Result<Image<M>, ImageError> {
+        let built = self.build_in(&place, &memory);
+        if built.is_err()
+            && let Some(runtime) = place.runtime()
+        {
+            runtime.remove();
+        }
+        let (fs, dram, report) = built?;
+        Ok(self.image(fs, memory, dram, place, Some(report)))
+    }
+
+    fn build_in(
+        &self,
+        place: &DramBacking,
+        memory: &ImageMemory,
+    ) -> Result<(Fs<M>, Arc<Mapping>, RecoveryReport), ImageError> {
+        let options = self.attach_options()?;
+        let region = || self.region(memory);
+        let layout = Fs::<M>::dram_layout(&region(), &options).map_err(|error| self.engine_error(error))?;
+        let dram = Arc::new(match place {
+            // The maps lie before the cachelets, and recovery fills them at once.
+            DramBacking::NamedFile(runtime) => {
+                runtime.create_region(self.file, self.path, layout.length, layout.cachelets)?
+            }
+            DramBacking::Inheritable(_) => runtime::create_unnamed_region(layout.length)?,
+            DramBacking::Private(_) | DramBacking::HandedOff(_) => Mapping::anonymous(layout.length)?,
+        });
+        let runtime = match place {
+            DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime),
+            DramBacking::Private(_) | DramBacking::HandedOff(_) => None,
+        };
+        let liveness = runtime.map_or(Liveness::alone(), |runtime| Liveness::shared(runtime.meeting().as_raw_fd()));
+        let (fs, report) = self.build(region(), &dram, liveness, &options).map_err(|error| self.engine_error(error))?;
+        if let Some(runtime) = runtime {
+            fs.set_directory_secret(runtime.secret()).map_err(|error| self.engine_error(error))?;
+        }
+        if let DramBacking::NamedFile(runtime) = place {
+            name_runtime_directory(&fs, runtime.name());
+        }
+        Ok((fs, dram, report))
+    }
+
+    fn build(
+        &self,
+        region: Region<M>,
+        dram: &Arc<Mapping>,
+        liveness: Liveness,
+        options: &AttachOptions,
+    ) -> engine::Result<(Fs<M>, RecoveryReport)> {
+        let recovery = Fs::attach_first(region, dram_region(dram), &PLATFORM, liveness, options)?;
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = if self.options.recovery_threads == 0 { processors } else { self.options.recovery_threads };
+        recover(&recovery, threads)?;
+        recovery.finish()
+    }
+
+    fn attach_shared(&self, name: u64) -> Result<Image<M>, ImageError> {
+        let found = Found::find(&self.options.dram_directory, name, self.file, self.path)?;
+        let dram = Arc::new(found.open_region(self.file, self.path)?);
+        let options = self.attach_options()?;
+        let shared_path = found.path();
+        let memory = match found.open_working(self.file, self.path)? {
+            Some(working) => self.working_memory(Arc::new(working), &options.image, &shared_path)?,
+            None => ImageMemory::in_place(self.pm),
+        };
+        let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
+        let other_version = "it was made by another version of this program, or is not ready";
+        let secret = engine::directory_secret(&dram_region(&dram)).map_err(|_| refused(other_version))?;
+        let runtime = found.enter(secret, self.path)?;
+        let liveness = Liveness::shared(runtime.meeting().as_raw_fd());
+        let fs = Fs::attach_shared(self.region(&memory), dram_region(&dram), &PLATFORM, liveness, &options);
+        let fs = fs.map_err(|error| match error {
+            Error::Busy | Error::Invalid | Error::ReadOnly => refused(other_version),
+            Error::OtherImage => refused(
+                "it belongs to another image file with the same UUID; change this one's UUID when it is not in use",
+            ),
+            other => self.engine_error(other),
+        })?;
+        Ok(self.image(fs, memory, dram, DramBacking::NamedFile(runtime), None))
+    }
+
+    /// The working copy that another process made.
+    fn working_memory(
+        &self,
+        mapping: Arc<Mapping>,
+        identity: &ImageIdentity,
+        shared_path: &Path,
+    ) -> Result<ImageMemory, ImageError> {
+        let head = working::Head::read(self.file).map_err(|source| lock_error(self.path, source))?;
+        let image_bytes = head.map_or(0, |head| head.image_bytes);
+        let memory = working_memory(mapping, image_bytes, self.file)
+            .filter(|memory| memory.commits.is_some_and(|commits| commits.is_ready_for(identity)));
+        memory.ok_or_else(|| {
+            cannot_share(
+                self.path,
+                shared_path,
+                "its working copy belongs to another image, or is not ready".to_owned(),
+            )
+        })
+    }
+
+    fn image(
+        &self,
+        fs: Fs<M>,
+        memory: ImageMemory,
+        dram: Arc<Mapping>,
+        place: DramBacking,
+        report: Option<RecoveryReport>,
+    ) -> Image<M> {
+        Image {
+            service: None,
+            fs: Some(Arc::new(fs)),
+            memory,
+            dram,
+            backing_of_dram: place,
+            file: Arc::clone(self.file),
+            backing: self.pm.backing(),
+            path: self.path.to_owned(),
+            report,
+        }
+    }
+}
+
+/// A working copy with its commits; `None`: the file has another length.
+pub(super) fn working_memory(mapping: Arc<Mapping>, image_bytes: u64, file: &File) -> Option<ImageMemory> {
+    if mapping.length() != crate::commits::working_bytes(image_bytes) {
+        return None;
+    }
+    let tracking = working::tracking_of(&mapping, image_bytes);
+    let commits = Commits::new(ImageFile::new(file.as_raw_fd()), tracking);
+    Some(ImageMemory { mapping, image_bytes, commits: Some(commits) })
+}
+
+pub(super) fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {
+    // SAFETY: mapped readable and writable; `Image` keeps the mapping next to the `Fs` that owns
+    // this region, and drops it later.
+    unsafe { Region::new(dram.address(), dram.length(), Direct) }
+}
+
+/// Recovers with several threads and returns the first error.
+fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<()> {
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads.max(1))
+            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || recovery.work()).ok())
+            .collect();
+        let mut result = recovery.work();
+        for helper in helpers {
+            // Propagate the panic.
+            let helped = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            result = result.and(helped);
+        }
+        result
+    })
+}
