@@ -157,7 +157,12 @@ pub(crate) struct Shared {
     forks: u32,
     registry: Mutex<Registry>,
     numbers: Mutex<Numbers>,
+    /// Held by the thread that releases idle slots because it ran out of space or memory.
+    scarcity: Mutex<()>,
 }
+
+/// How often a call runs when space or memory is short, with the idle slots released before each.
+const SCARCE_TRIES: u32 = 8;
 
 /// The file system of an image.
 ///
@@ -200,6 +205,7 @@ impl Shared {
             forks: FORKS.load(Relaxed),
             registry: Mutex::new(registry),
             numbers: Mutex::default(),
+            scarcity: Mutex::default(),
         }))
     }
 
@@ -207,17 +213,33 @@ impl Shared {
         self.forks != FORKS.load(Relaxed)
     }
 
-    /// Runs `work` inside the image. If it runs out of space or memory, it runs once more after the
-    /// idle threads of this process have released what they kept for reuse.
+    /// Runs `work` inside the image. If it runs out of space or memory, it runs again after the idle
+    /// threads of this process have released what they kept for reuse.
     pub fn call<T>(self: &Arc<Self>, mut work: impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
         if self.is_forked() {
             return Err(FORKED);
         }
         let result = self.call_once(&mut work);
-        if matches!(result, Err(Errno::ENOSPC | Errno::ENOMEM)) && self.release_idle_slots() {
-            return self.call_once(&mut work);
+        if matches!(result, Err(Errno::ENOSPC | Errno::ENOMEM)) {
+            return self.call_when_scarce(&mut work);
         }
         result
+    }
+
+    /// Threads that run out at the same time take turns: without turns, one thread takes what another
+    /// has released for itself. A thread that comes later can still take it, so a few tries follow.
+    #[cold]
+    fn call_when_scarce<T>(self: &Arc<Self>, work: &mut impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
+        let _turn = lock(&self.scarcity);
+        for _ in 1..SCARCE_TRIES {
+            let released = self.release_idle_slots();
+            let result = self.call_once(work);
+            if !released || !matches!(result, Err(Errno::ENOSPC | Errno::ENOMEM)) {
+                return result;
+            }
+        }
+        self.release_idle_slots();
+        self.call_once(work)
     }
 
     fn call_once<T>(self: &Arc<Self>, work: &mut impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
