@@ -381,6 +381,7 @@ Examples:
   directfs bench --only tree --tree ~/linux      du, find, tar, git ... on your own tree
   directfs bench /mnt/nfs/empty                  a directory compared with DirectFS and tmpfs
   directfs bench /mnt/work/empty --beside none   a directory alone
+  directfs bench --only durable                  fsync and its kin, on an image on the disk and on the disk itself
   directfs bench --only engine                   the engine in this process: multiples of a flush, lines written, recovery
   directfs bench --quick --json > bench.json
 
@@ -468,13 +469,16 @@ pub enum BenchGroup {
     Tree,
     /// Large reads and writes, compared with memcpy.
     Data,
+    /// What waits for the disk: fsync, varmail, SQLite, and a tree that is unpacked; on an image on
+    /// the disk, on the disk itself, and on an image in memory.
+    Durable,
     /// The engine in this process: no system calls, paths or permissions.
     Engine,
 }
 
 impl BenchGroup {
     /// All, in the order of the report.
-    pub const ALL: [BenchGroup; 13] = [
+    pub const ALL: [BenchGroup; 14] = [
         BenchGroup::Calls,
         BenchGroup::Threads,
         BenchGroup::Processes,
@@ -487,6 +491,7 @@ impl BenchGroup {
         BenchGroup::Postmark,
         BenchGroup::Tree,
         BenchGroup::Data,
+        BenchGroup::Durable,
         BenchGroup::Engine,
     ];
 }

@@ -118,8 +118,11 @@ fn pages(bytes: usize) -> *mut u8 {
 }
 
 fn tracked() -> Region<Direct> {
-    static SLEEPING: Sleeping =
-        Sleeping { wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())), wake: |_| {} };
+    static SLEEPING: Sleeping = Sleeping {
+        wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())),
+        wake: |_| {},
+        now_ns: || 0,
+    };
     let (base, area) = (pages(IMAGE_BYTES), pages(Tracking::area_bytes(IMAGE_BYTES as u64) as usize));
     // SAFETY: both are leaked, zeroed and of the right size.
     unsafe {

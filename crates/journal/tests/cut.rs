@@ -18,8 +18,11 @@ const IMAGE_BYTES: u64 = 64 << 20;
 const LOG_BYTES: u64 = 4 << 20;
 const UUID: [u8; 16] = *b"test image uuid.";
 const WORKERS: usize = 3;
-static SLEEPING: Sleeping =
-    Sleeping { wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())), wake: |_| {} };
+static SLEEPING: Sleeping = Sleeping {
+    wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())),
+    wake: |_| {},
+    now_ns: || 0,
+};
 
 /// A disk in memory that loses nothing: the crash states of the disk are explored elsewhere.
 struct MemoryDisk(Mutex<Vec<u8>>);

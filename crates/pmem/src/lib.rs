@@ -104,7 +104,7 @@ pub use region::{BadOffset, Region, prefetch_for_write};
 pub use token::{
     Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Sealed, Unreachable,
 };
-pub use tracking::{MarkedPage, RaisedCut, Sleeping, Tracking, TrackingHeader};
+pub use tracking::{MarkedPage, RaisedCut, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 #[cfg(feature = "std")]
 pub use truncation::{any_truncated, survive_truncations};
 

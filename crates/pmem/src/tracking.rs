@@ -40,6 +40,9 @@ const PATIENCE_MS: u32 = 4;
 /// The most that a commit may ask for.
 const PATIENCE_MS_MAX: u32 = 256;
 
+/// Classes of waits: the last one has all that take about a quarter of a second or more.
+pub const WAIT_CLASSES: usize = 30;
+
 /// The first page of a tracking area.
 #[repr(C, align(4096))]
 pub struct TrackingHeader {
@@ -53,6 +56,8 @@ pub struct TrackingHeader {
     pub service: AtomicU32,
     /// Words of the commit's own state; their meaning is the user's.
     pub words: [AtomicU64; 32],
+    /// Waits at the flag: element n counts those below 2^n ns that no lower element counts.
+    pub(crate) waits: [AtomicU64; WAIT_CLASSES],
 }
 
 /// How threads sleep on a word that processes share.
@@ -62,6 +67,8 @@ pub struct Sleeping {
     pub wait: fn(&AtomicU32, u32, u32),
     /// Wakes all that sleep on the word.
     pub wake: fn(&AtomicU32),
+    /// A clock, in ns.
+    pub now_ns: fn() -> u64,
 }
 
 /// Marks in three levels: a bit per line, a bit per page with marked lines, a bit per 64 pages.
@@ -206,6 +213,14 @@ impl Tracking {
     /// marks of the stores before it precede the rise.
     #[cold]
     fn wait_for_fall(&self, seen: u32) {
+        let began_ns = (self.sleeping.now_ns)();
+        self.sleep_until_fall(seen);
+        let waited_ns = (self.sleeping.now_ns)().saturating_sub(began_ns);
+        let class = (u64::BITS - waited_ns.leading_zeros()) as usize;
+        self.header().waits[class.min(WAIT_CLASSES - 1)].fetch_add(1, Relaxed);
+    }
+
+    fn sleep_until_fall(&self, seen: u32) {
         let header = self.header();
         for _ in 0..SPINS {
             if header.cut.load(Acquire) != seen {
@@ -224,6 +239,12 @@ impl Tracking {
         if header.cut.compare_exchange(seen, seen.wrapping_add(1), AcqRel, Relaxed).is_ok() {
             (self.sleeping.wake)(&header.cut);
         }
+    }
+
+    /// The waits of threads at the flag so far: element n counts those that took below 2^n ns and
+    /// at least half of that. The last one has no upper bound.
+    pub fn waits(&self) -> [u64; WAIT_CLASSES] {
+        core::array::from_fn(|class| self.header().waits[class].load(Relaxed))
     }
 
     /// Raises the flag. Only one thread at a time commits; a flag that is up was left by a commit

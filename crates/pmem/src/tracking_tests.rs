@@ -9,8 +9,11 @@ use std::ptr::NonNull;
 
 const REGION_BYTES: usize = 64 << 20;
 
-static SLEEPING: Sleeping =
-    Sleeping { wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())), wake: |_| {} };
+static SLEEPING: Sleeping = Sleeping {
+    wait: |_, _, ms| std::thread::sleep(std::time::Duration::from_millis(ms.into())),
+    wake: |_| {},
+    now_ns: || 0,
+};
 
 /// Zeroed memory that starts at a page and lives as long as the tests.
 fn pages(bytes: usize) -> *mut u8 {
@@ -122,6 +125,7 @@ fn a_fence_waits_for_the_flag_and_cancels_a_cut_that_lasts() {
         }
     });
     assert!(!tracking.lower_cut(raised), "the cut was cancelled");
+    assert_eq!(tracking.waits().iter().sum::<u64>(), 1);
     let raised = tracking.raise_cut();
     assert!(tracking.lower_cut(raised));
 }

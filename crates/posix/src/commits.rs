@@ -19,14 +19,14 @@
 //!   that dies while it stores leaves the old state.
 
 use crate::errno::{Errno, Result};
-use crate::host::PLATFORM;
+use crate::host::{PLATFORM, monotonic_ns};
 use core::num::NonZero;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::{ImageIdentity, Platform, Thread};
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
-use pmem::{BLOCK_BYTES, Memory, Region, Sleeping, Tracking, TrackingHeader};
+use pmem::{BLOCK_BYTES, Memory, Region, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 use rustix::fd::BorrowedFd;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
@@ -77,6 +77,7 @@ const SERVICE_SLEEPS: u32 = 1500;
 pub static SLEEPING: Sleeping = Sleeping {
     wait: |word, expected, timeout_ms| PLATFORM.wait(word, expected, timeout_ms),
     wake: |word| PLATFORM.wake(word),
+    now_ns: monotonic_ns,
 };
 
 /// The file of an image, with its journal, by a descriptor that stays open.
@@ -191,6 +192,34 @@ pub struct CommitStatus {
     pub committed_ns: u64,
     /// The error of the last commit, if it failed.
     pub error: Option<Errno>,
+    /// How long threads waited while a commit made its cut.
+    pub waits: CutWaits,
+}
+
+/// Waits of threads at cuts, by their length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CutWaits {
+    /// Element n: waits of less than 2^n ns that no lower element counts; the last one: all longer
+    /// ones.
+    pub counts: [u64; WAIT_CLASSES],
+}
+
+impl CutWaits {
+    /// Their number.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// A time in ns below which so many of a thousand waits were; zero without waits.
+    pub fn below_ns(&self, of_thousand: u64) -> u64 {
+        let needed = (self.total() * of_thousand).div_ceil(1000);
+        let mut found = 0;
+        let class = self.counts.iter().position(|count| {
+            found += count;
+            found >= needed
+        });
+        if needed == 0 { 0 } else { 1 << class.unwrap_or(WAIT_CLASSES) }
+    }
 }
 
 /// The commits of an image, as one process makes them.
@@ -429,6 +458,7 @@ impl Commits {
             commits: finished,
             committed_ns: words[COMMITTED_NS].load(Relaxed),
             error: (failed > finished).then(|| Errno(words[ERROR].load(Relaxed) as i32)),
+            waits: CutWaits { counts: self.tracking.waits() },
         }
     }
 }

@@ -42,12 +42,14 @@ use crate::interrupt;
 use crate::terminal::Progress;
 use anyhow::{Context, Result, ensure};
 use plan::{Plan, Section};
+use posix::image::Image;
 use report::{EngineReport, Machine, Report, SectionReport, SubjectReport};
 use statistics::TaskRepeats;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use subject::Subject;
 use task::Task;
+use workloads::durable;
 
 /// Runs the benchmark.
 pub fn run(arguments: &Bench) -> Result<()> {
@@ -72,24 +74,33 @@ pub fn run(arguments: &Bench) -> Result<()> {
 /// Measures everything requested. All files are removed on return.
 fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     let started = Instant::now();
-    let needs = plan.needs()?;
-    let (mut subjects, absent) = if plan.sections.is_empty() { Default::default() } else { subjects(arguments)? };
-    subject::require_room(&subjects, &needs)?;
-    for subject in &mut subjects {
-        subject.prepare(&needs)?;
+    let (mut sets, mut absent) = ([Vec::new(), Vec::new()], Vec::new());
+    for (durable, set) in sets.iter_mut().enumerate().filter(|(set, _)| plan.sections(*set > 0).next().is_some()) {
+        let (subjects, without) = if durable > 0 { durable_subjects(arguments)? } else { subjects(arguments)? };
+        *set = subjects;
+        absent.extend(without);
     }
+    for (durable, set) in sets.iter_mut().enumerate() {
+        let needs = plan.needs(durable > 0)?;
+        subject::require_room(set, &needs)?;
+        set.iter_mut().try_for_each(|subject| subject.prepare(&needs))?;
+    }
+    let [mut subjects, mut durable_subjects] = sets;
     let machine = Machine::look();
     let floor = engine::persist_cost::measure()?;
     let members = plan.members_max().min(machine.processors);
     let scaling = if members > 1 { threads::measure(members) } else { None };
     let timer_ns = measure::timer_ns();
-    let mut meter = Meter::start(plan.steps(subjects.len()));
-    let measured = plan.sections.iter().map(|section| measure_section(section, &mut subjects, &mut meter));
-    let sections = measured.collect::<Result<Vec<_>>>()?;
-    drop(meter);
-    for subject in &mut subjects {
-        subject.end()?;
+    let mut meter = Meter::start(plan.steps(subjects.len(), durable_subjects.len()));
+    let measured = plan.sections(false).map(|section| measure_section(section, &mut subjects, &mut meter));
+    let mut sections = measured.collect::<Result<Vec<_>>>()?;
+    let has_disk = !durable_subjects.is_empty();
+    for section in plan.sections(true).filter(|_| has_disk) {
+        sections.push(measure_durable(section, &mut durable_subjects, &mut meter)?);
     }
+    drop(meter);
+    subjects.extend(durable_subjects);
+    subjects.iter_mut().try_for_each(Subject::end)?;
     let engine = match plan.engine_sizes.is_empty() {
         true => None,
         false => Some(engine::measure(&plan.engine_sizes, |files| plan.repeats(files), timer_ns)?),
@@ -123,7 +134,7 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     // Subjects whose refusal the user can fix come first.
     let named = arguments.directories.iter().map(|path| Subject::named(path)).collect::<Result<Vec<_>>>()?;
     if wanted.contains(&BenchSubject::Directfs) {
-        subjects.push(Subject::directfs(&arguments.image_in, arguments.always_flush)?);
+        subjects.push(Subject::directfs("directfs", &arguments.image_in, arguments.always_flush)?);
     }
     for (kind, found, what) in [
         (BenchSubject::Tmpfs, Subject::tmpfs as fn() -> Option<Result<Subject>>, "tmpfs: no writable tmpfs was found"),
@@ -139,6 +150,41 @@ fn subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
     subjects.extend(named);
     ensure!(!subjects.is_empty(), "there is nothing to measure: specify a directory or --beside");
     Ok((subjects, absent))
+}
+
+/// The subjects of what waits for the disk, and the reason if there is no disk.
+fn durable_subjects(arguments: &Bench) -> Result<(Vec<Subject>, Vec<String>)> {
+    let Some((disk, directory)) = Subject::disk().zip(Subject::disk_directory()) else {
+        return Ok((Vec::new(), vec!["what waits for the disk: no writable directory on a disk was found".to_owned()]));
+    };
+    let always_flush = arguments.always_flush;
+    let on_disk = Subject::directfs("directfs, journaled", &directory, always_flush)?;
+    let in_memory = Subject::directfs("directfs, in memory", &arguments.image_in, always_flush)?;
+    Ok((vec![on_disk, disk?, in_memory], Vec::new()))
+}
+
+/// As [`measure_section`], for what waits for the disk: the note says how long threads waited for
+/// the cuts of commits, and how near a durable file is to the least that the disk does.
+fn measure_durable(section: &Section, subjects: &mut [Subject], meter: &mut Meter) -> Result<SectionReport> {
+    let image = subjects[0].open_image()?;
+    let mut report = measure_section(section, subjects, meter)?;
+    let mut note = report.note.take().unwrap_or_default();
+    let median = |what: &str, subject: usize| {
+        let row = report.rows.iter().find(|row| row.what == what)?;
+        Some(row.cells.get(subject)?.figure.as_ref()?.time.median_ns)
+    };
+    if let Some((created_ns, least_ns)) = median(durable::CREATE, 0).zip(median(durable::OVERWRITE, 1)) {
+        note += &format!("; a durable file takes {:.2} times the disk's pwrite (aim: 1.4)", created_ns / least_ns);
+    }
+    if let Some(waits) = image.as_ref().and_then(Image::commit_status).map(|status| status.waits) {
+        let below = crate::units::duration(waits.below_ns(999) as f64);
+        let waits = crate::units::counted(waits.total(), "wait");
+        note += &format!("; {waits} for cuts of commits, 999 of 1,000 below {below} (aim: 1 ms)");
+    }
+    report.note = Some(note);
+    subjects[0].end()?;
+    image.map_or(Ok(()), |image| image.close().map(drop))?;
+    Ok(report)
 }
 
 /// Runs the tasks of a section on all subjects in turn, for the requested number of repeats.

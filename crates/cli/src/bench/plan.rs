@@ -20,6 +20,9 @@ const REPEATS_MAX_LARGE: u32 = 3;
 const WORKERS_FILES: u64 = 10_000;
 /// Minimum number of files per member.
 const MEMBER_FILES: u64 = 16;
+/// Files and threads of a mail server that waits for the disk.
+const DURABLE_FILES: u64 = 1000;
+const DURABLE_MEMBERS: u32 = 4;
 const DEPTH_MAX: u32 = 8;
 const TIMEOUT: Duration = Duration::from_secs(300);
 const TIMEOUT_QUICK: Duration = Duration::from_secs(3);
@@ -85,6 +88,7 @@ struct Scale {
     postmark: (u64, u64),
     run_ms: u64,
     data_bytes: u64,
+    syncs: u64,
 }
 
 const FULL: Scale = Scale {
@@ -97,6 +101,7 @@ const FULL: Scale = Scale {
     postmark: (10_000, 50_000),
     run_ms: 5000,
     data_bytes: 256 << 20,
+    syncs: 1000,
 };
 
 const QUICK: Scale = Scale {
@@ -109,6 +114,7 @@ const QUICK: Scale = Scale {
     postmark: (1000, 5000),
     run_ms: 300,
     data_bytes: 64 << 20,
+    syncs: 200,
 };
 
 impl Plan {
@@ -141,20 +147,26 @@ impl Plan {
         repeats_over(self.repeats, files)
     }
 
-    /// The room for the whole plan.
-    pub fn needs(&self) -> Result<SpaceNeeds> {
+    /// The sections on one set of subjects: those that wait for the disk, or all others.
+    pub fn sections(&self, durable: bool) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(move |section| (section.group == Group::Durable) == durable)
+    }
+
+    /// The room for the sections on one set of subjects.
+    pub fn needs(&self, durable: bool) -> Result<SpaceNeeds> {
         let largest = self.engine_sizes.last().copied();
         let engine_bytes = largest.map_or(0, |files| engine::image_bytes(files) + files * NAME_REGION_BYTES);
-        let tasks = self.sections.iter().flat_map(|section| &section.tasks);
+        let tasks = self.sections(durable).flat_map(|section| &section.tasks);
         let tasks = tasks.map(|task| task.work.size()).collect::<Result<_>>()?;
         Ok(SpaceNeeds { tasks, engine_bytes })
     }
 
-    /// Steps of the progress bar: each task on each subject, for each repeat.
-    pub fn steps(&self, subjects: usize) -> u64 {
+    /// Steps of the progress bar: each task on each subject of its set, for each repeat.
+    pub fn steps(&self, subjects: usize, durable_subjects: usize) -> u64 {
         let of =
             |section: &Section| section.tasks.len() as u64 * u64::from(section.repeats + u32::from(section.warm_up));
-        self.sections.iter().map(of).sum::<u64>() * subjects as u64
+        let sum = |durable| self.sections(durable).map(of).sum::<u64>();
+        sum(false) * subjects as u64 + sum(true) * durable_subjects as u64
     }
 }
 
@@ -201,6 +213,7 @@ impl PlanBuilder<'_> {
             &mut scale.served_files,
             &mut scale.postmark.0,
             &mut scale.postmark.1,
+            &mut scale.syncs,
         ] {
             *number = (*number).min(most).max(fewest);
         }
@@ -217,6 +230,7 @@ impl PlanBuilder<'_> {
             Group::Mdtest | Group::Varmail | Group::Fileserver | Group::Postmark => self.add_mix(group),
             Group::Tree => self.add_tree()?,
             Group::Data => self.add_data(),
+            Group::Durable => self.add_durable()?,
             Group::Engine => self.plan.engine_sizes = self.sizes.clone(),
         }
         Ok(())
@@ -378,6 +392,32 @@ impl PlanBuilder<'_> {
         section.note = Some("the goal is 90 % of memcpy for 1 MiB; there is none for random access".into());
         section.warm_up = false;
     }
+
+    fn add_durable(&mut self) -> Result<()> {
+        let Scale { mail_files, run_ms, syncs, .. } = self.scale;
+        let mail_files = mail_files.min(DURABLE_FILES);
+        let mut tasks = vec![
+            Task { work: Work::Syncs { files: syncs }, crew: Workers::ONE },
+            Task { work: Work::Sqlite { transactions: syncs }, crew: Workers::ONE },
+        ];
+        let varmail =
+            |members| Task { work: Work::Varmail { files: mail_files, run_ms }, crew: Workers::threads(members) };
+        if mail_files >= u64::from(DURABLE_MEMBERS) * MEMBER_FILES {
+            tasks.extend([1, DURABLE_MEMBERS].map(varmail));
+        }
+        if let Some(source) = self.tree()? {
+            tasks.push(Task { work: Work::Untar { source }, crew: Workers::ONE });
+        }
+        let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
+        let section = self.section(Group::Durable, "what waits for the disk".into(), tasks);
+        section.note = Some(
+            "on an image on the disk, which is journaled; on the disk; and on an image in memory, where no sync waits"
+                .into(),
+        );
+        section.warm_up = false;
+        section.repeats = repeats;
+        Ok(())
+    }
 }
 
 fn sorted<T: Ord>(mut numbers: Vec<T>) -> Vec<T> {
@@ -412,6 +452,12 @@ impl Work {
                 (names, names * 2 * BYTES_MAX.next_multiple_of(4096))
             }
             Work::Data { bytes } => (1, bytes * 2),
+            Work::Syncs { files } => (*files, files * 4096 + (1 << 20)),
+            Work::Sqlite { .. } => (8, 64 << 20),
+            Work::Untar { source } => {
+                let (names, bytes) = size_of_tree(source)?;
+                (names * 2, bytes * 2)
+            }
             Work::Tree { source } => {
                 let (names, bytes) = size_of_tree(source)?;
                 // The tree, two copies of it, an archive, and a repository.
@@ -446,7 +492,7 @@ impl SpaceNeeds {
     }
 }
 
-/// The project's goal: how many times faster than tmpfs.
+/// The project's goal: how many times faster than tmpfs, or than the disk for what waits for it.
 pub fn times_wanted(group: Group, what: &PhaseName, workers: Workers) -> Option<f64> {
     let several = workers.members > 1;
     match (group, what) {
@@ -457,6 +503,8 @@ pub fn times_wanted(group: Group, what: &PhaseName, workers: Workers) -> Option<
         (Group::Varmail | Group::Fileserver, _) => Some(4.0),
         (Group::Postmark, _) => Some(3.0),
         (Group::Tree, _) => Some(2.0),
+        (Group::Durable, PhaseName::Rate(words)) if words == "varmail" => Some(if several { 4.0 } else { 2.0 }),
+        (Group::Durable, PhaseName::Rate(_)) => Some(1.5),
         _ => None,
     }
 }
@@ -482,19 +530,19 @@ mod tests {
         let titles: Vec<_> = plan.sections.iter().map(|section| section.title.as_str()).collect();
         assert_eq!(titles, ["200 files in one directory, 1 thread", "300 files in one directory, 1 thread"]);
         assert_eq!(plan.engine_sizes, [200, 300]);
-        assert_eq!(plan.steps(3), 2 * 3 * 2);
+        assert_eq!(plan.steps(3, 0), 2 * 3 * 2);
     }
 
     #[test]
     fn no_workload_has_more_files_than_the_largest_size() {
-        let needs = plan("--sizes 200 --only mdtest,cold,varmail,fileserver,postmark,small").needs().unwrap();
+        let needs = plan("--sizes 200 --only mdtest,cold,varmail,fileserver,postmark,small").needs(false).unwrap();
         assert!(needs.kernel(true).files <= 600, "{needs:?}");
     }
 
     #[test]
     fn every_member_has_something_to_do() {
         let crowd = plan("--quick --threads 64 --only fileserver,postmark,varmail,mdtest,small");
-        assert!(crowd.needs().unwrap().kernel(true).files >= 64 * MEMBER_FILES);
+        assert!(crowd.needs(false).unwrap().kernel(true).files >= 64 * MEMBER_FILES);
         let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
             Cli::try_parse_from("directfs bench --only threads --sizes 100 --threads 64".split(' '))
         else {

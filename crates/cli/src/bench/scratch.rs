@@ -3,6 +3,7 @@
 use crate::units;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The directory created in a directory of the user.
 const INNER: &str = ".directfs-bench";
@@ -30,7 +31,9 @@ impl Scratch {
 
     /// Creates one with a unique name in a directory that may have other content.
     pub fn beside_others(parent: &Path, what: &str) -> Result<Scratch> {
-        Scratch::make(parent, &format!("directfs-bench.{}.{what}", std::process::id()))
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        Scratch::make(parent, &format!("directfs-bench.{}.{what}{number}", std::process::id()))
     }
 
     fn make(parent: &Path, name: &str) -> Result<Scratch> {

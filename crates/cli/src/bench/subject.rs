@@ -47,8 +47,8 @@ enum AccessMethod {
 }
 
 impl Subject {
-    /// DirectFS, with an image in this directory.
-    pub fn directfs(at: &Path, always_flush: bool) -> Result<Subject> {
+    /// DirectFS, with an image in this directory; `name` is for tables.
+    pub fn directfs(name: &str, at: &Path, always_flush: bool) -> Result<Subject> {
         ensure!(
             std::env::var_os("DIRECTFS_IMAGE").is_none(),
             "this program already runs under directfs run, which allows one image: start it outside, or measure without DirectFS (--beside)"
@@ -56,7 +56,7 @@ impl Subject {
         let scratch = Scratch::beside_others(at, "image")?;
         let kind = kind_of(at);
         Ok(Subject {
-            name: "directfs".into(),
+            name: name.into(),
             place: format!("directfs run, with its image on {kind} in {}", at.display()),
             cold: "the image is attached again: nothing is indexed or cached in DRAM",
             access: AccessMethod::Run { image: scratch.path().join("image"), always_flush },
@@ -75,12 +75,16 @@ impl Subject {
         Some(Subject::kernel("tmpfs", &place, Scratch::beside_others(&place, "tmpfs")))
     }
 
-    /// The disk, if a directory on one is writable.
-    pub fn disk() -> Option<Result<Subject>> {
+    /// A writable directory on a disk, if there is one.
+    pub fn disk_directory() -> Option<PathBuf> {
         let here = std::env::current_dir().ok();
         let places = [std::env::temp_dir(), PathBuf::from("/var/tmp")].into_iter().chain(here);
-        let place =
-            places.into_iter().find(|place| DISK_KINDS.contains(&kind_of(place).as_str()) && may_write(place))?;
+        places.into_iter().find(|place| DISK_KINDS.contains(&kind_of(place).as_str()) && may_write(place))
+    }
+
+    /// The disk, if a directory on one is writable.
+    pub fn disk() -> Option<Result<Subject>> {
+        let place = Subject::disk_directory()?;
         let name = kind_of(&place);
         Some(Subject::kernel(&name, &place, Scratch::beside_others(&place, "disk")))
     }
@@ -112,6 +116,17 @@ impl Subject {
             round_per_file: None,
             scratch,
         })
+    }
+
+    /// Whether it is a file system of the kernel on a disk.
+    pub fn is_disk(&self) -> bool {
+        matches!(self.access, AccessMethod::Kernel { in_memory: false })
+    }
+
+    /// Opens its image, to keep it in use between the programs of a worker.
+    pub fn open_image(&self) -> Result<Option<Image>> {
+        let AccessMethod::Run { image, .. } = &self.access else { return Ok(None) };
+        Ok(Some(Image::open(image, &OpenImage::default())?))
     }
 
     /// Whether it is DirectFS under `run`.
@@ -252,7 +267,8 @@ pub fn require_room(subjects: &[Subject], needs: &SpaceNeeds) -> Result<()> {
         let parent = path.parent().unwrap_or(path).to_owned();
         let sum = by_device.entry(device).or_insert((parent, SpaceNeeded::default()));
         sum.1 = sum.1.and(room);
-        if subject.is_in_memory() {
+        // An image on a disk has a working copy in memory.
+        if subject.is_in_memory() || subject.is_directfs() {
             memory += room.bytes;
         }
     }

@@ -39,6 +39,12 @@ pub enum Work {
     Data { bytes: u64 },
     /// Programs on a real tree.
     Tree { source: PathBuf },
+    /// Files that are made durable one by one.
+    Syncs { files: u64 },
+    /// Durable transactions of SQLite.
+    Sqlite { transactions: u64 },
+    /// An archive of a tree that is unpacked and then made durable.
+    Untar { source: PathBuf },
 }
 
 /// The members: threads or processes, in one directory or each in its own.

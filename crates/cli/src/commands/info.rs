@@ -77,6 +77,9 @@ struct Commits {
     journal_bytes: u64,
     /// The errno of the last commit, if it failed.
     errno: Option<i32>,
+    /// How often threads waited for a commit's cut, and a time that 999 of 1,000 waits kept below.
+    waits: u64,
+    waits_p999_ns: u64,
 }
 
 impl Commits {
@@ -90,6 +93,8 @@ impl Commits {
             journal_used_bytes: status.used_bytes,
             journal_bytes: status.log_bytes,
             errno: status.error.map(|errno| errno.0),
+            waits: status.waits.total(),
+            waits_p999_ns: status.waits.below_ns(999),
         }
     }
 
@@ -325,6 +330,10 @@ impl Facts {
             print_fact("commits", commits.sentence());
             let (used, bytes) = (units::size(commits.journal_used_bytes), units::size(commits.journal_bytes));
             print_fact("journal", format_args!("{used} of {bytes} used"));
+            if commits.waits > 0 {
+                let (waits, below) = (units::count(commits.waits), units::duration(commits.waits_p999_ns as f64));
+                print_fact("waits for cuts", format_args!("{waits}, 999 of 1,000 below {below}"));
+            }
         }
         if let Some(pending) = &self.pending {
             print_fact("pending", pending);

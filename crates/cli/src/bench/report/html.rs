@@ -3,7 +3,7 @@
 
 use super::svg::{Bars, Lines, bars, escape, lines};
 use super::table::format_figure;
-use super::{EngineReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, Unit};
+use super::{EngineReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, SubjectReport, Unit};
 use crate::arguments::BenchGroup;
 use crate::bench::statistics::Figure;
 use crate::units::{count, counted, duration};
@@ -62,13 +62,14 @@ fn head(report: &Report) -> String {
             "<p class=missed>The machine was busy before this run (load {load}): medians of single calls are least affected.</p>"
         );
     }
-    text += &key(report);
+    let first = report.sections.first().map_or(&[][..], |section| &section.subjects);
+    text += &key(report.subjects.iter().filter(|subject| first.contains(&subject.name)));
     text
 }
 
-fn key(report: &Report) -> String {
+fn key<'s>(subjects: impl Iterator<Item = &'s SubjectReport>) -> String {
     let mut text = String::from("<p class=key>");
-    for (index, subject) in report.subjects.iter().enumerate() {
+    for (index, subject) in subjects.enumerate() {
         let _ = write!(
             text,
             "<span class=s{index}></span>{} <small class=dim>{}</small>",
@@ -98,6 +99,10 @@ fn growth_by_size(report: &Report) -> String {
 fn section_text(section: &SectionReport, report: &Report) -> String {
     let repeats = counted(section.repeats.into(), "repeat");
     let mut text = format!("<h2>{}</h2><p class=dim>median of {repeats}</p>", escape(&section.title));
+    // Colours are by the order within a section.
+    if report.sections.first().is_some_and(|first| first.subjects != section.subjects) {
+        text += &key(report.subjects.iter().filter(|subject| section.subjects.contains(&subject.name)));
+    }
     if let Some(note) = &section.note {
         let _ = write!(text, "<p class=dim>{}</p>", escape(note));
     }
@@ -115,7 +120,7 @@ fn section_text(section: &SectionReport, report: &Report) -> String {
         (_, BenchGroup::Depth) => by_depth(section),
         _ => bars(&section.rows.iter().map(bar_group).collect::<Vec<_>>()),
     };
-    let _ = writeln!(text, "<details><summary>figures</summary>{}</details>", table(section, report));
+    let _ = writeln!(text, "<details><summary>figures</summary>{}</details>", table(section));
     text
 }
 
@@ -167,12 +172,13 @@ fn rate(per_second: f64) -> String {
     }
 }
 
-fn table(section: &SectionReport, report: &Report) -> String {
+fn table(section: &SectionReport) -> String {
     let mut text = String::from("<table><tr><th></th>");
-    for subject in &report.subjects {
-        let _ = write!(text, "<th>{}</th><th>p50</th><th>p99</th><th>p99.9</th>", escape(&subject.name));
+    for subject in &section.subjects {
+        let _ = write!(text, "<th>{}</th><th>p50</th><th>p99</th><th>p99.9</th>", escape(subject));
     }
-    text += "<th>x tmpfs</th><th>median x tmpfs</th><th>aim</th></tr>";
+    let peer = if section.group == BenchGroup::Durable { "the disk" } else { "tmpfs" };
+    let _ = write!(text, "<th>x {peer}</th><th>median x tmpfs</th><th>aim</th></tr>");
     for row in &section.rows {
         let _ = write!(text, "<tr><td>{}</td>", escape(&row.label()));
         for cell in &row.cells {
@@ -190,7 +196,7 @@ fn table(section: &SectionReport, report: &Report) -> String {
                     write!(text, "<td>{}</td>", quantile.map_or("-".into(), |ns| format!("{mark}{}", duration(ns))));
             }
         }
-        let times = row.times_beyond_own.or(row.times_tmpfs);
+        let times = row.times_beyond_own.or(row.times_tmpfs).or(row.times_disk);
         let class = match (times, row.times_wanted) {
             (Some(times), Some(wanted)) if times >= wanted => "met",
             (Some(_), Some(_)) => "missed",

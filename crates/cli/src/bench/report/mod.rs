@@ -106,6 +106,8 @@ pub struct SectionReport {
     /// Whether rows of several members are compared with those of one.
     #[serde(skip)]
     pub scaling: bool,
+    /// The names of its subjects, in the order of the cells.
+    pub subjects: Vec<String>,
     /// A row for each phase.
     pub rows: Vec<Row>,
     /// Missing measurements.
@@ -140,7 +142,10 @@ pub struct Row {
     pub cells: Vec<Cell>,
     /// DirectFS's speed as a multiple of tmpfs's.
     pub times_tmpfs: Option<f64>,
-    /// The same by medians of single calls, which other programs hardly affect.
+    /// Of an image on the disk: its speed as a multiple of the disk's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub times_disk: Option<f64>,
+    /// As `times_tmpfs`, by medians of single calls, which other programs hardly affect.
     pub times_tmpfs_p50: Option<f64>,
     /// DirectFS's bandwidth as a fraction of memcpy's in the same direction.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -219,7 +224,9 @@ impl SectionReport {
     /// From the measurements: by task and subject, the repeats of each phase.
     pub fn new(section: &Section, subjects: &[Subject], measured: &[Vec<TaskRepeats>]) -> SectionReport {
         let find = |wanted: &dyn Fn(&Subject) -> bool| subjects.iter().position(wanted);
-        let pair = find(&Subject::is_directfs).zip(find(&|subject| subject.name == "tmpfs"));
+        let waits_for_disk = section.group == BenchGroup::Durable;
+        let peer = |subject: &Subject| if waits_for_disk { subject.is_disk() } else { subject.name == "tmpfs" };
+        let pair = find(&Subject::is_directfs).zip(find(&peer));
         let (mut rows, mut left_out) = (Vec::new(), BTreeSet::new());
         for (task, measured) in section.tasks.iter().zip(measured) {
             for (subject, task) in subjects.iter().zip(measured) {
@@ -232,7 +239,10 @@ impl SectionReport {
                 let cells = subjects.iter().zip(measured).map(|(subject, task)| Cell::new(subject, task, index));
                 let mut row = Row::new(&phase.what, task.crew, cells.collect());
                 row.times_wanted = times_wanted(section.group, &phase.what, task.crew);
-                row.compare(pair);
+                match waits_for_disk {
+                    true => row.times_disk = row.speedup(pair),
+                    false => row.compare(pair),
+                }
                 rows.push(row);
             }
         }
@@ -252,6 +262,7 @@ impl SectionReport {
             files: section.files,
             repeats: section.repeats,
             scaling: section.scaling,
+            subjects: subjects.iter().map(|subject| subject.name.clone()).collect(),
             rows,
             left_out,
         }
@@ -276,11 +287,19 @@ impl Row {
             private: workers.private,
             cells,
             times_tmpfs: None,
+            times_disk: None,
             times_tmpfs_p50: None,
             share_of_memcpy: None,
             times_beyond_own: None,
             times_wanted: None,
         }
+    }
+
+    /// The first one's speed as a multiple of the second one's.
+    fn speedup(&self, pair: Option<(usize, usize)>) -> Option<f64> {
+        let median = |at: usize| Some(self.cells.get(at)?.figure.as_ref()?.time.median_ns);
+        let (directfs, peer) = pair?;
+        Some(median(peer)? / median(directfs)?)
     }
 
     /// Compares DirectFS with tmpfs.

@@ -61,11 +61,11 @@ fn print_section(section: &SectionReport, report: &Report) {
             anstream::println!("{}", dim(format!("cold on {}: {}", subject.name, subject.cold)));
         }
     }
-    times(section, report).print();
+    times(section).print();
     for LeftOut { subject, reason } in &section.left_out {
         anstream::println!("{}", dim(format!("- on {subject}: {reason}")));
     }
-    if let Some(table) = distributions(section, report) {
+    if let Some(table) = distributions(section) {
         anstream::println!("{}", dim("single calls: maximum time of 50 % / 99 of 100 / 999 of 1000"));
         table.print();
         if section.rows.iter().any(is_batched) {
@@ -78,14 +78,17 @@ fn print_section(section: &SectionReport, report: &Report) {
 }
 
 /// The times of whole phases, per call.
-fn times(section: &SectionReport, report: &Report) -> Table {
+fn times(section: &SectionReport) -> Table {
     let has_own = section.rows.iter().any(|row| row.times_beyond_own.is_some());
     let is_compared = section.rows.iter().any(|row| row.times_tmpfs.is_some());
-    let has_aims = is_compared && section.rows.iter().any(|row| row.times_wanted.is_some());
-    let names = report.subjects.iter().map(|subject| subject.name.as_str());
-    let mut headings: Vec<String> = [heading(section)].into_iter().chain(names.map(str::to_owned)).collect();
+    let on_disk = section.rows.iter().any(|row| row.times_disk.is_some());
+    let has_aims = (is_compared || on_disk) && section.rows.iter().any(|row| row.times_wanted.is_some());
+    let mut headings: Vec<String> = [heading(section)].into_iter().chain(section.subjects.iter().cloned()).collect();
     if is_compared {
         headings.push("x tmpfs".into());
+    }
+    if on_disk {
+        headings.push("x disk".into());
     }
     if has_own {
         headings.push("beyond own".into());
@@ -99,7 +102,7 @@ fn times(section: &SectionReport, report: &Report) -> Table {
     }
     let scales = section.scaling && section.rows.iter().any(|row| row.members > 1);
     if scales {
-        headings.extend(report.subjects.iter().map(|subject| format!("{} scales", subject.name)));
+        headings.extend(section.subjects.iter().map(|subject| format!("{subject} scales")));
     }
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut table = Table::new(&headings);
@@ -112,6 +115,9 @@ fn times(section: &SectionReport, report: &Report) -> Table {
         );
         if is_compared {
             cells.push(optional(row.times_tmpfs));
+        }
+        if on_disk {
+            cells.push(optional(row.times_disk));
         }
         if has_own {
             cells.push(optional(row.times_beyond_own));
@@ -133,6 +139,7 @@ fn times(section: &SectionReport, report: &Report) -> Table {
 fn heading(section: &SectionReport) -> String {
     match section.rows.first().map(|row| row.unit) {
         Some(Unit::Duration) if section.group == BenchGroup::Tree => "program".into(),
+        _ if section.group == BenchGroup::Durable => "work".into(),
         Some(Unit::Rate) => "operations per second".into(),
         Some(Unit::Bandwidth) => "GB per second".into(),
         _ => "time per call".into(),
@@ -147,7 +154,7 @@ pub fn format_figure(figure: &Figure, unit: Unit) -> String {
             format!("{} ns", count(figure.time.median_ns.round() as u64))
         }
         Unit::Call | Unit::Duration => duration(figure.time.median_ns),
-        Unit::Rate => count(figure.per_second.round() as u64),
+        Unit::Rate => format!("{}/s", count(figure.per_second.round() as u64)),
         Unit::Bandwidth => format!("{:.2}", figure.per_second / 1e9),
     }
 }
@@ -161,9 +168,9 @@ fn is_batched(row: &Row) -> bool {
 }
 
 /// The distributions of single calls, if there are any.
-fn distributions(section: &SectionReport, report: &Report) -> Option<Table> {
+fn distributions(section: &SectionReport) -> Option<Table> {
     let mut headings = vec!["µs"];
-    headings.extend(report.subjects.iter().map(|subject| subject.name.as_str()));
+    headings.extend(section.subjects.iter().map(String::as_str));
     let is_compared = section.rows.iter().any(|row| row.times_tmpfs_p50.is_some());
     if is_compared {
         headings.push("median x tmpfs");

@@ -10,6 +10,7 @@ pub mod system;
 mod cold;
 pub mod data;
 mod depth;
+pub mod durable;
 pub mod filebench;
 mod mdtest;
 pub mod postmark;
@@ -38,6 +39,9 @@ pub fn run(task: &Task, timer_ns: u64) -> Outcomes {
         Work::Postmark { files, transactions } => postmark::run(*files, *transactions, workers, timer_ns),
         Work::Data { bytes } => data::run(*bytes, timer_ns),
         Work::Tree { source } => tree::run(source, timer_ns),
+        Work::Syncs { files } => durable::run_syncs(*files, timer_ns),
+        Work::Sqlite { transactions } => durable::run_sqlite(*transactions, timer_ns),
+        Work::Untar { source } => durable::run_untar(source, timer_ns),
     }
 }
 

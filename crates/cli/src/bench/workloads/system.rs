@@ -88,6 +88,13 @@ impl File {
         checked(unsafe { libc::fsync(self.0) }, "fsync", c"a file")
     }
 
+    /// Makes written content persistent, and of the attributes only what its reading needs.
+    #[inline]
+    pub fn sync_data(&self) -> Result<()> {
+        // SAFETY: an open descriptor.
+        checked(unsafe { libc::fdatasync(self.0) }, "fdatasync", c"a file")
+    }
+
     /// Asks the kernel to drop the cached pages of the file that are on disk.
     pub fn forget_pages(&self) {
         // SAFETY: advice on an open descriptor, which may be ignored.

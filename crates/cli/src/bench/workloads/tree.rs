@@ -53,7 +53,7 @@ pub fn run(source: &Path, timer_ns: u64) -> Outcomes {
 }
 
 /// Reads a tree, so that the copy does not wait for the tree's disk.
-fn read_all(source: &Path) -> Result<()> {
+pub fn read_all(source: &Path) -> Result<()> {
     let mut buffer = vec![0; 1 << 20];
     walk(source, &mut |path, metadata| {
         interrupt::check()?;
@@ -90,7 +90,7 @@ pub fn has(program: &str) -> bool {
 }
 
 /// Runs a program to its exit; returns its processor time outside the kernel.
-fn start(words: &[&str], source: &Path) -> Result<f64> {
+pub fn start(words: &[&str], source: &Path) -> Result<f64> {
     let shown = words.join(" ");
     let mut command = Command::new(words[0]);
     for word in &words[1..] {
