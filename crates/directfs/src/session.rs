@@ -213,8 +213,8 @@ impl Shared {
         self.forks != FORKS.load(Relaxed)
     }
 
-    /// Runs `work` inside the image. If it runs out of space or memory, it runs again after the idle
-    /// threads of this process have released what they kept for reuse.
+    /// Runs `work` inside the image. If it runs out of space or memory, it runs again after the
+    /// idle threads of this process have released what they kept for reuse.
     pub fn call<T>(self: &Arc<Self>, mut work: impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
         if self.is_forked() {
             return Err(FORKED);
@@ -226,8 +226,9 @@ impl Shared {
         result
     }
 
-    /// Threads that run out at the same time take turns: without turns, one thread takes what another
-    /// has released for itself. A thread that comes later can still take it, so a few tries follow.
+    /// Threads that run out at the same time take turns: without turns, one thread takes what
+    /// another has released for itself. A thread that comes later can still take it, so a few tries
+    /// follow.
     #[cold]
     fn call_when_scarce<T>(self: &Arc<Self>, work: &mut impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
         let _turn = lock(&self.scarcity);

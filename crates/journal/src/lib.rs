@@ -23,11 +23,13 @@
 //!   then the image holds them, flushed, as well.
 //! - After a failure nothing that a flush covered is written again in another place; the next
 //!   commit repeats the failed one.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, feature = "explorer")), no_std)]
 
 mod chunk;
 mod commit;
 mod disk;
+#[cfg(any(test, feature = "explorer"))]
+pub mod explorer;
 mod header;
 mod log;
 #[cfg(test)]

@@ -20,7 +20,7 @@ use torture::workload::Group;
 /// Runs fault tests: power failures at every point of every operation, killed processes, racing
 /// threads, random calls, and changed images.
 ///
-/// Half of the time is for crashes, a fifth for kills, a tenth for each of the others. The exit
+/// Four tenths of the time are for crashes, two for kills, one for each of the others. The exit
 /// status is 0 without violations, 1 with violations, 2 if the tests could not run.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = false)]
@@ -44,7 +44,8 @@ struct Run {
     threads: Option<usize>,
     /// Run only one part. Crashes, or of these singles, setups, pages, pairs or threads; kills
     /// (killed processes on the library, a mount and `directfs run`); races (concurrent threads);
-    /// model (random calls compared with a model of POSIX); hostile (images with changed words).
+    /// model (random calls compared with a model of POSIX); hostile (images with changed words);
+    /// journal (crashes of the disk under commits and checkpoints).
     #[arg(long, value_name = "PART", value_parser = Part::parse)]
     only: Option<Part>,
     /// For crashes: begin with this workload (`torture list` lists them) and run those before it at

@@ -41,12 +41,20 @@ pub enum Part {
     Model,
     /// Changed images.
     Hostile,
+    /// Crashes of the disk under a journal.
+    Journal,
 }
 
 impl Part {
     /// All parts, each with its tenths of a run's time.
-    pub const ALL: [(Part, u32); 5] =
-        [(Part::Crashes(None), 5), (Part::Kills, 2), (Part::Races, 1), (Part::Model, 1), (Part::Hostile, 1)];
+    pub const ALL: [(Part, u32); 6] = [
+        (Part::Crashes(None), 4),
+        (Part::Kills, 2),
+        (Part::Races, 1),
+        (Part::Model, 1),
+        (Part::Hostile, 1),
+        (Part::Journal, 1),
+    ];
 
     /// The part with a name.
     pub fn parse(name: &str) -> Result<Part, String> {
@@ -55,7 +63,7 @@ impl Part {
         }
         let known = Group::ALL.into_iter().find(|group| format!("{group:?}").eq_ignore_ascii_case(name));
         known.map(|group| Part::Crashes(Some(group))).ok_or_else(|| {
-            "the parts are crashes (or of these singles, setups, pages, pairs or threads), kills, races, model and hostile".to_owned()
+            "the parts are crashes (or of these singles, setups, pages, pairs or threads), kills, races, model, hostile and journal".to_owned()
         })
     }
 
@@ -67,6 +75,7 @@ impl Part {
             Part::Races => "races",
             Part::Model => "model",
             Part::Hostile => "hostile",
+            Part::Journal => "journal",
         }
     }
 
@@ -79,6 +88,7 @@ impl Part {
             Part::Races => race(duration, run.seed, RACERS, &mut report),
             Part::Model => compare_with_model(run.seed, duration, &mut report),
             Part::Hostile => hostile_images(run.seed, duration, &mut report),
+            Part::Journal => explore_journal(run.seed, duration, &mut report),
         }
     }
 }
@@ -213,6 +223,31 @@ fn compare_with_model(seed: u64, duration: Duration, report: Report<'_>) -> Resu
     );
     let json = json!({ "sequences": sequences, "total": total, "violations": violations });
     Ok(PartReport { json, text, violations: violations.len() })
+}
+
+/// Each seed is a workload with commits and checkpoints, on a disk whose calls fail or do not.
+fn explore_journal(seed: u64, duration: Duration, report: Report<'_>) -> Result<PartReport> {
+    let begun = Instant::now();
+    let (mut workloads, mut states, mut violations) = (0, 0, Vec::new());
+    while begun.elapsed() < duration || workloads == 0 {
+        for failures in [false, true] {
+            let what = format!("journal seed {}, failing calls: {failures}", seed + workloads);
+            explore::set_current(&what);
+            match journal::explorer::examine(seed + workloads, failures) {
+                Some(examined) => states += examined,
+                None => {
+                    violation(&what);
+                    violations.push(what);
+                }
+            }
+        }
+        workloads += 1;
+        report(&format!("{workloads} workloads  {states} states  {} violations", violations.len()));
+    }
+    let count = violations.len();
+    let text = format!("{workloads} workloads, {states} crash states of the disk; {count} violations\n");
+    let json = json!({ "workloads": workloads, "states": states, "violations": violations });
+    Ok(PartReport { json, text, violations: count })
 }
 
 /// Here a panic ends the process, and so does a hang; the case is reported.
