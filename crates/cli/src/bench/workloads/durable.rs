@@ -100,7 +100,7 @@ impl Sqlite {
 
     /// Sends statements, and waits until they are done.
     fn perform(&mut self, statements: &str) -> Result<()> {
-        write!(self.input, "{statements}SELECT 'done';\n").context("cannot write to sqlite3")?;
+        writeln!(self.input, "{statements}SELECT 'done';").context("cannot write to sqlite3")?;
         self.input.flush()?;
         let mut line = String::new();
         while line.trim() != "done" {
