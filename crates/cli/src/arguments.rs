@@ -200,6 +200,11 @@ pub struct CommitOptions {
     /// power failure may destroy the image: only for scratch work.
     #[arg(long)]
     pub no_commit: bool,
+    /// For an image on a disk: the most memory that the copy may take on which programs work, for
+    /// example 2G. A larger image has the copy in a hidden file beside it, of which the kernel
+    /// keeps in memory what is used [default: half of the available memory].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_commit")]
+    pub memory: Option<u64>,
 }
 
 impl CommitOptions {

@@ -4,6 +4,7 @@
 use crate::units;
 use anstream::stream::IsTerminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const BOLD: &str = "\x1b[1m";
@@ -102,6 +103,24 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// The progress of a working copy that is being made.
+static COPYING: Mutex<Option<Progress>> = Mutex::new(None);
+
+/// Shows how far a working copy is, in MiB. See [`Copying`].
+pub fn show_copied(bytes: u64, of_bytes: u64) {
+    let mut copying = COPYING.lock().unwrap_or_else(PoisonError::into_inner);
+    copying.get_or_insert_with(|| Progress::quiet("copying the image, MiB", of_bytes >> 20)).at(bytes >> 20);
+}
+
+/// Ends what [`show_copied`] shows.
+pub struct Copying;
+
+impl Drop for Copying {
+    fn drop(&mut self) {
+        *COPYING.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

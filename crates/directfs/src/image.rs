@@ -244,6 +244,14 @@ impl ImageOptions {
         self
     }
 
+    /// The most memory that the working copy of an image on a disk may take: half of what is
+    /// available by default. A larger image has it in a hidden file beside it. The first process
+    /// that opens the image decides.
+    pub fn memory(mut self, bytes: u64) -> ImageOptions {
+        self.0.memory_bytes_max = Some(bytes);
+        self
+    }
+
     /// Opens an image. See [`Image::open`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
         Image::share(posix::image::Image::open(path, &self.0)?, true)

@@ -59,6 +59,9 @@ pub struct MountOptions {
     pub remount: bool,
     /// When changes of an image on a disk are committed to it.
     pub commits: CommitPolicy,
+    /// The most memory that the working copy of an image on a disk may take; none: half of what is
+    /// available.
+    pub memory_bytes_max: Option<u64>,
     /// Start another server when one dies.
     pub keep: bool,
     /// Show no extended attributes and access control lists. The kernel then does not ask for them.
@@ -80,6 +83,7 @@ impl Default for MountOptions {
             cached_files_max: 0,
             remount: false,
             commits: CommitPolicy::default(),
+            memory_bytes_max: None,
             keep: false,
             no_xattr: false,
         }
@@ -192,6 +196,7 @@ impl MountOptions {
             "fsname" => self.source = Some(value.to_owned()),
             "cache" => self.cache = cache(name, value)?,
             "commit" => self.commits = commits(name, value)?,
+            "memory" => self.memory_bytes_max = Some(memory(name, value)?),
             // mount(8) passes the user's name with `user`.
             "user" => self.apply_one("user")?,
             // For a remount mount(8) repeats the options that the kernel shows.
@@ -213,6 +218,15 @@ fn cache(name: &str, value: &str) -> Result<Cache, OptionError> {
         Ok(validity) => Ok(Cache::Exclusive(validity)),
         Err(_) => Err(bad_value(name, value, wanted)),
     }
+}
+
+fn memory(name: &str, value: &str) -> Result<u64, OptionError> {
+    let wanted = "a size, such as 512M or 4G";
+    let shifts = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
+    let (digits, shift) =
+        shifts.iter().find_map(|(unit, shift)| Some((value.strip_suffix(unit)?, *shift))).unwrap_or((value, 0));
+    let count: u64 = number(name, digits, wanted)?;
+    count.checked_mul(1 << shift).ok_or_else(|| bad_value(name, value, wanted))
 }
 
 fn commits(name: &str, value: &str) -> Result<CommitPolicy, OptionError> {
@@ -285,6 +299,13 @@ mod tests {
         let half = CommitPolicy::Every(Duration::from_millis(500));
         assert_eq!(MountOptions::parse("no_commit,commit=0.5").unwrap().commits, half);
         assert_eq!(MountOptions::parse("no_commit").unwrap().commits, CommitPolicy::Never);
+    }
+
+    #[test]
+    fn memory_is_a_size() {
+        assert_eq!(MountOptions::parse("memory=2G").unwrap().memory_bytes_max, Some(2 << 30));
+        assert_eq!(MountOptions::parse("memory=4096").unwrap().memory_bytes_max, Some(4096));
+        assert!(MountOptions::parse("memory=2X").is_err() && MountOptions::parse("memory=99999999999T").is_err());
         assert!(matches!(MountOptions::parse("commit=soon"), Err(OptionError::Value { .. })));
     }
 

@@ -440,30 +440,173 @@ fn an_image_in_memory_is_copied_when_it_is_not_in_use() {
     assert!(has(&Image::open(&target, &options).unwrap(), "one"));
 }
 
-#[test]
-fn a_working_copy_that_does_not_fit_is_refused_with_a_way_out() {
-    let memory = Path::new("/dev/shm");
-    let name = format!("directfs-test-small-{}", std::process::id());
-    let small = memory.join(&name);
-    fs::create_dir(&small).unwrap();
-    let target = std::ffi::CString::new(small.to_str().unwrap()).unwrap();
-    // SAFETY: mounts an empty file system on a directory of this test.
-    let mounted =
-        unsafe { libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast()) };
-    if mounted != 0 {
-        eprintln!("SKIPPED: mounting needs root");
-        fs::remove_dir(&small).unwrap();
-        return;
+/// A directory with a mount on it, until the value is dropped.
+struct Mounted(PathBuf);
+
+fn c_path(path: &Path) -> std::ffi::CString {
+    std::ffi::CString::new(path.to_str().unwrap()).unwrap()
+}
+
+impl Mounted {
+    /// A file system in memory; `None`: this user may not mount.
+    fn tmpfs(at: &Path, options: &std::ffi::CStr) -> Option<Mounted> {
+        let (target, kind) = (c_path(at), c"tmpfs".as_ptr());
+        // SAFETY: strings that end in zeros; mounts on a directory of this test.
+        let mounted = unsafe { libc::mount(kind, target.as_ptr(), kind, 0, options.as_ptr().cast()) };
+        if mounted != 0 {
+            eprintln!("SKIPPED: mounting needs root");
+        }
+        (mounted == 0).then(|| Mounted(at.to_owned()))
     }
+
+    fn bind(file: &Path, at: &Path) -> Mounted {
+        let (source, target) = (c_path(file), c_path(at));
+        // SAFETY: as above.
+        let bound =
+            unsafe { libc::mount(source.as_ptr(), target.as_ptr(), std::ptr::null(), libc::MS_BIND, std::ptr::null()) };
+        assert_eq!(bound, 0);
+        Mounted(at.to_owned())
+    }
+
+    fn forbid_writes(&self) {
+        let (target, flags) = (c_path(&self.0), libc::MS_REMOUNT | libc::MS_RDONLY);
+        // SAFETY: as above.
+        let done =
+            unsafe { libc::mount(c"tmpfs".as_ptr(), target.as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
+        assert_eq!(done, 0);
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // SAFETY: unmounts what this value mounted.
+        unsafe { libc::umount2(c_path(&self.0).as_ptr(), libc::MNT_DETACH) };
+    }
+}
+
+#[test]
+fn where_memory_is_small_the_working_copy_lies_on_the_disk_or_is_refused_with_a_way_out() {
     let disk = Disk::new(CommitPolicy::WhenSynced);
-    let refused = Image::open(&disk.path, &OpenImage { dram_directory: small.clone(), ..disk.options.clone() })
-        .map(drop)
-        .map_err(|error| error.to_string());
-    let left = fs::read_dir(&small).unwrap().count();
-    // SAFETY: unmounts what was mounted above.
-    unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
-    fs::remove_dir(&small).unwrap();
-    let refused = refused.unwrap_err();
+    let (small, closed) = (disk.directory.path().join("small"), disk.directory.path().join("closed"));
+    fs::create_dir(&small).unwrap();
+    fs::create_dir(&closed).unwrap();
+    let Some(_memory) = Mounted::tmpfs(&small, c"size=128m") else { return };
+    let Some(unwritable) = Mounted::tmpfs(&closed, c"size=1m") else { return };
+    let options = OpenImage { dram_directory: small.clone(), ..disk.options.clone() };
+    let large = disk.directory.path().join("large");
+    let sparse = MakeOptions { length: 1 << 30, inodes_max: 1000, sparse: true, ..MakeOptions::default() };
+    make(&large, &sparse).unwrap();
+    let image = Image::open(&large, &options).unwrap();
+    assert!(image.works_on_disk());
+    drop(image);
+    // Neither there nor beside the image.
+    let inside = closed.join("image");
+    File::create(&inside).unwrap();
+    let _bound = Mounted::bind(&large, &inside);
+    unwritable.forbid_writes();
+    fs::write(small.join("filler"), vec![1; 120 << 20]).unwrap();
+    let refused = Image::open(&inside, &options).map(drop).unwrap_err().to_string();
     assert!(refused.contains("--no-commit") && refused.contains("--shm-size"), "{refused}");
-    assert_eq!(left, 0);
+    assert!(refused.contains("Read-only file system"), "{refused}");
+    assert_eq!(fs::read_dir(&small).unwrap().count(), 1, "the filler");
+}
+
+/// An image that may take a page of memory, and the hidden files beside it.
+fn larger_than_its_memory() -> Disk {
+    let mut disk = Disk::new(CommitPolicy::WhenSynced);
+    disk.options.memory_bytes_max = Some(4096);
+    disk
+}
+
+fn hidden_files(directory: &Path) -> usize {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(".directfs-")).count()
+}
+
+#[test]
+fn an_image_larger_than_its_memory_has_its_working_copy_on_the_disk() {
+    let disk = larger_than_its_memory();
+    let directory = disk.directory.path();
+    {
+        let image = disk.open();
+        touch(&image, "before");
+    }
+    let image = disk.open();
+    assert!(image.works_on_disk() && hidden_files(directory) == 1);
+    assert!(has(&image, "before"), "the working copy begins as the image");
+    // The name of the image does not matter to the processes that come later, nor their options.
+    let (renamed, below) = (directory.join("renamed"), directory.join("below"));
+    fs::rename(&disk.path, &renamed).unwrap();
+    fs::create_dir(&below).unwrap();
+    fs::hard_link(&renamed, below.join("linked")).unwrap();
+    let unbounded = OpenImage { memory_bytes_max: None, ..disk.options.clone() };
+    for path in [renamed.clone(), below.join("linked")] {
+        let other = Image::open(&path, &unbounded).unwrap();
+        assert!(other.works_on_disk());
+        touch(&other, path.file_name().unwrap().to_str().unwrap());
+        assert_eq!(other.close().unwrap(), Closed::OthersRemain);
+    }
+    fs::rename(&renamed, &disk.path).unwrap();
+    assert!(has(&image, "renamed") && has(&image, "linked"));
+    touch(&image, "synced");
+    image.sync().unwrap();
+    touch(&image, "later");
+    let after = disk.after_power_failure();
+    assert!(has(&after, "synced") && !has(&after, "later"));
+    drop(after);
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    assert_eq!((hidden_files(directory), disk.runtime_directories()), (0, 0));
+    assert!(has(&disk.after_power_failure(), "later"));
+}
+
+#[test]
+fn what_dead_processes_left_on_the_disk_is_committed_or_removed() {
+    let disk = larger_than_its_memory();
+    let directory = disk.directory.path();
+    let die_after = |name: &str| {
+        killed(|| {
+            let image = disk.open();
+            touch(&image, name);
+            image
+        });
+        assert_eq!(hidden_files(directory), 1);
+    };
+    die_after("first");
+    assert!(has(&disk.open(), "first"), "the next process commits what the dead one had done");
+    assert_eq!((hidden_files(directory), disk.runtime_directories()), (0, 0));
+    // A machine that starts anew has no runtime directories.
+    die_after("second");
+    for entry in fs::read_dir(directory).unwrap().map(|entry| entry.unwrap()) {
+        if entry.file_name().to_string_lossy().starts_with("directfs-") {
+            fs::remove_dir_all(entry.path()).unwrap();
+        }
+    }
+    let image = disk.open();
+    assert!(has(&image, "first") && !has(&image, "second"));
+    drop(image);
+    assert_eq!(hidden_files(directory), 0, "what is left of a working copy is removed");
+    // Of an image that is gone, another image's process removes it.
+    die_after("third");
+    let other = Disk::new(CommitPolicy::WhenSynced);
+    fs::remove_file(&disk.path).unwrap();
+    let path = directory.join("other");
+    fs::copy(&other.path, &path).unwrap();
+    drop(Image::open(&path, &disk.options).unwrap());
+    assert_eq!((hidden_files(directory), disk.runtime_directories()), (1, 1), "it may have been moved");
+}
+
+#[test]
+fn copies_that_are_discarded_or_held_back_can_be_larger_than_the_memory() {
+    let disk = larger_than_its_memory();
+    let image = Image::open_discarding(&disk.path, &disk.options).unwrap();
+    touch(&image, "discarded");
+    drop(image);
+    let image = Image::open_atomic(&disk.path, &disk.options).unwrap();
+    touch(&image, "whole");
+    image.sync().unwrap();
+    assert!(!has(&disk.after_power_failure(), "whole"));
+    assert_eq!(image.close_atomic().unwrap(), Closed::Last);
+    let image = disk.open();
+    assert!(has(&image, "whole") && !has(&image, "discarded"));
+    assert_eq!(hidden_files(disk.directory.path()), 1, "that of the image in use");
 }

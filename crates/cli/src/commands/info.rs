@@ -68,6 +68,8 @@ struct Usage {
 /// What a power failure would leave.
 #[derive(Clone, Copy, Serialize)]
 struct Commits {
+    /// The programs work on a hidden file beside the image, and not in memory.
+    works_on_disk: bool,
     /// Bytes that changed since the last commit.
     uncommitted_bytes: u64,
     /// Age of the last commit; none yet: none.
@@ -83,10 +85,11 @@ struct Commits {
 }
 
 impl Commits {
-    fn of(status: CommitStatus) -> Commits {
+    fn of(status: CommitStatus, works_on_disk: bool) -> Commits {
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let age_ms = (status.committed_ns > 0).then(|| now_ns.saturating_sub(status.committed_ns) / 1_000_000);
         Commits {
+            works_on_disk,
             uncommitted_bytes: status.changed_bytes,
             age_ms,
             commits: status.commits,
@@ -272,7 +275,7 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
     let fs = image.fs();
     let is_used = users.attached;
     let persistence = is_used.then(|| image.persistence());
-    let commits = image.commit_status().filter(|_| is_used).map(Commits::of);
+    let commits = image.commit_status().filter(|_| is_used).map(|status| Commits::of(status, image.works_on_disk()));
     let Ok(space) = fs.enter().and_then(|thread| thread.space()) else { return Live::default() };
     let usage = Usage {
         blocks_used: space.blocks - space.blocks_free,
@@ -330,6 +333,8 @@ impl Facts {
             print_fact("commits", commits.sentence());
             let (used, bytes) = (units::size(commits.journal_used_bytes), units::size(commits.journal_bytes));
             print_fact("journal", format_args!("{used} of {bytes} used"));
+            let place = if commits.works_on_disk { "a hidden file beside the image" } else { "memory" };
+            print_fact("programs work on", format_args!("a copy in {place}"));
             if commits.waits > 0 {
                 let (waits, below) = (units::count(commits.waits), units::duration(commits.waits_p999_ns as f64));
                 print_fact("waits for cuts", format_args!("{waits}, 999 of 1,000 below {below}"));

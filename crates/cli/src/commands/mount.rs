@@ -48,6 +48,9 @@ fn with_commits(arguments: &Mount) -> Vec<String> {
     if let Some(interval) = arguments.commits.commit_interval {
         lists.push(format!("commit={}", interval.as_secs_f64()));
     }
+    if let Some(bytes) = arguments.commits.memory {
+        lists.push(format!("memory={bytes}"));
+    }
     if arguments.commits.no_commit {
         lists.push("no_commit".to_owned());
     }

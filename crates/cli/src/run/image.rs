@@ -2,14 +2,13 @@
 
 use super::directory::MountDirectory;
 use crate::arguments::Run;
-use crate::file_size_limit;
 use crate::units;
+use crate::{file_size_limit, terminal};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
-use posix::image::{Image, MakeOptions, OpenImage};
+use posix::image::{Image, MakeOptions, OpenImage, memory_available_bytes};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -37,8 +36,14 @@ pub fn open(arguments: &Run) -> Result<(Image, Changes)> {
 }
 
 fn open_unlimited(arguments: &Run) -> Result<(Image, Changes)> {
-    let options =
-        OpenImage { always_flush: arguments.always_flush, commits: arguments.commits.policy(), ..OpenImage::default() };
+    let options = OpenImage {
+        always_flush: arguments.always_flush,
+        commits: arguments.commits.policy(),
+        memory_bytes_max: arguments.commits.memory,
+        copied: terminal::show_copied,
+        ..OpenImage::default()
+    };
+    let _copying = terminal::Copying;
     if let Some(path) = &arguments.image {
         return Ok(match arguments {
             Run { discard: true, .. } => (Image::open_discarding(path, &options)?, Changes::Discarded),
@@ -53,26 +58,7 @@ fn open_unlimited(arguments: &Run) -> Result<(Image, Changes)> {
 
 /// Half of the available memory; the rest is for the programs.
 fn memory_bytes() -> u64 {
-    let available = available_bytes().into_iter().chain(group_bytes()).min();
-    available.map_or(MEMORY_BYTES_UNKNOWN, |bytes| bytes / 2).max(MEMORY_BYTES_MIN)
-}
-
-fn available_bytes() -> Option<u64> {
-    let meminfo = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
-}
-
-/// The memory that the control groups of this process, and those above, leave available.
-fn group_bytes() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let own = Path::new("/sys/fs/cgroup").join(own);
-    let left = |directory: &Path| -> Option<u64> {
-        let number = |name: &str| fs::read_to_string(directory.join(name)).ok()?.trim().parse::<u64>().ok();
-        Some(number("memory.max")?.saturating_sub(number("memory.current")?))
-    };
-    own.ancestors().take_while(|directory| directory.starts_with("/sys/fs/cgroup")).filter_map(left).min()
+    memory_available_bytes().map_or(MEMORY_BYTES_UNKNOWN, |bytes| bytes / 2).max(MEMORY_BYTES_MIN)
 }
 
 /// Checks that a path below the mount (with a leading slash) is a directory that this user may

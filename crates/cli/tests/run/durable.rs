@@ -112,6 +112,29 @@ fn names(image: &str) -> String {
 }
 
 #[test]
+fn an_image_larger_than_its_memory_is_used_by_runs_and_mounts() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let script = format!("echo one >one; sync one; {} info {image}", env!("CARGO_BIN_EXE_directfs"));
+    let output = run(&image, &["--memory", "1M"], &script);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("a copy in a hidden file beside the image"), "{}", stdout(&output));
+    let left = || fs::read_dir(directory.path()).unwrap().count();
+    assert_eq!(left(), 1, "only the image is left");
+    if crate::support::can_mount("an image larger than its memory") {
+        let point = directory.path().join("point");
+        fs::create_dir(&point).unwrap();
+        let mounted = directfs(&["mount", "-o", "memory=1M", &image, point.to_str().unwrap()]);
+        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        assert_eq!(left(), 3);
+        assert_eq!(fs::read_to_string(point.join("one")).unwrap(), "one\n");
+        assert!(directfs(&["umount", point.to_str().unwrap()]).status.success());
+        fs::remove_dir(&point).unwrap();
+    }
+    assert_eq!((names(&image).as_str(), left()), ("one\n", 1));
+}
+
+#[test]
 fn a_discarded_run_leaves_no_trace() {
     let directory = on_disk().unwrap_or_else(|| tempfile::tempdir().unwrap());
     let image = image_on(directory.path());

@@ -163,8 +163,9 @@ impl<M: Memory> Attempt<'_, M> {
         let base = self.base();
         let Some(runtime) = place.runtime() else { return self.attach_first(place, ImageMemory::in_place(self.pm)) };
         let image_bytes = journal.head.image_bytes;
-        let create = |length, filled| runtime.create_working(self.file, self.path, length, filled);
-        let made = base.make_working_copy(journal, create).inspect_err(|_| runtime.remove());
+        let limit_bytes = self.options.memory_bytes_max;
+        let create = |needs| runtime.create_working(self.file, self.path, needs, limit_bytes);
+        let made = base.make_working_copy(journal, self.options.copied, create).inspect_err(|_| runtime.remove());
         let (mapping, commits) = made?;
         let memory = ImageMemory { image_bytes, mapping, commits: Some(commits) };
         let name = runtime.name();

@@ -109,9 +109,9 @@ pub enum ImageError {
     },
     /// Too little memory for the working copy of an image on a disk.
     #[error(
-        "{} is on a disk, so its processes work on a copy in {}, which has {available} bytes free and needs about {needed}: enlarge it \
-         (mount -o remount,size=...; with containers --shm-size); or use the image in place with --no-commit, where a power \
-         failure may destroy it",
+        "{} is on a disk, so its processes work on a copy: in {}, which has {available} bytes free and needs about {needed}; or beside \
+         the image, where it cannot be made ({source}). Enlarge the first (mount -o remount,size=...; with containers --shm-size), \
+         let this user write the image's directory, or use the image in place with --no-commit, where a power failure may destroy it",
         path.display(), directory.display()
     )]
     NoWorkingCopy {
@@ -123,6 +123,8 @@ pub enum ImageError {
         available: u64,
         /// Bytes needed at least.
         needed: u64,
+        /// Why there is none beside the image.
+        source: io::Error,
     },
     /// The journal of an image on a disk cannot be used.
     #[error("the journal of {}: {}", path.display(), super::working::describe(cause))]

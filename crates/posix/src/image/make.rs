@@ -107,7 +107,7 @@ pub(super) fn make_in_memory(options: &MakeOptions) -> Result<File, ImageError> 
 }
 
 /// An empty file in memory without a name.
-pub(super) fn unnamed_file() -> io::Result<File> {
+fn unnamed_file() -> io::Result<File> {
     Ok(File::from(rustix::fs::memfd_create("directfs-image", rustix::fs::MemfdFlags::CLOEXEC)?))
 }
 

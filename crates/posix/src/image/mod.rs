@@ -28,6 +28,7 @@ mod snapshot;
 mod uncommitted;
 mod users;
 mod working;
+mod working_file;
 
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
@@ -37,6 +38,7 @@ pub use runtime::own_description;
 pub use snapshot::{NewIdentity, snapshot};
 pub use users::{Users, users};
 pub use working::{Pending, image_length, map_newest};
+pub use working_file::memory_available_bytes;
 
 use crate::commits::{CommitStatus, Commits};
 use crate::host::PLATFORM;
@@ -95,6 +97,11 @@ pub struct OpenImage {
     pub always_flush: bool,
     /// When changes of an image on a disk are committed to it.
     pub commits: CommitPolicy,
+    /// The most memory that the working copy of an image on a disk may take, if this process makes
+    /// it; none: half of what is available. A larger image has it in a hidden file beside it.
+    pub memory_bytes_max: Option<u64>,
+    /// Called while a working copy is made, with the bytes so far and those of the image.
+    pub copied: fn(u64, u64),
 }
 
 impl Default for OpenImage {
@@ -108,6 +115,8 @@ impl Default for OpenImage {
             timeout: Duration::from_secs(5),
             always_flush: false,
             commits: CommitPolicy::default(),
+            memory_bytes_max: None,
+            copied: |_, _| {},
         }
     }
 }
@@ -313,6 +322,11 @@ impl<M: Memory> Image<M> {
     /// Whether a sync has work to do: the image is on a disk.
     pub fn needs_sync(&self) -> bool {
         matches!(self.persistence(), Persistence::Committed | Persistence::CleanClose)
+    }
+
+    /// Whether the working copy lies on the disk, because it would not fit in memory.
+    pub fn works_on_disk(&self) -> bool {
+        self.memory.commits.is_some() && matches!(self.memory.mapping.backing(), Backing::File { .. })
     }
 
     /// What is on the disk, if the image is committed to one.

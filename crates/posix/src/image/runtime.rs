@@ -4,8 +4,8 @@
 //!  /dev/shm/directfs-0123456789abcdef/        random name, stored in the superblock while the
 //!    |                                        image is in use. Mode 0711: cannot be listed
 //!    +-- region                               the DRAM region, for users with write access
-//!    +-- working                              the working copy of an image on a disk (`working`),
-//!    |                                        for the same users
+//!    +-- working                              the working copy of an image on a disk, for the same
+//!    |                                        users, or a link to it (`working_file`)
 //!    +-- image                                a symbolic link to "DEVICE:INODE:PATH" of that image
 //!    +-- 00112233445566778899aabbccddeeff/    the meeting directory: random name, stored in the
 //!          |                                  region. Mode 0777
@@ -25,6 +25,7 @@
 //!   unless it holds a working copy that its image still names.
 
 use super::ImageError;
+use super::working_file::{self, Needs, WORKING};
 use crate::host::{PLATFORM, is_any_liveness_held, reopen_directory};
 use engine::Platform;
 use pmem::{Access, MapError, Mapping};
@@ -42,7 +43,6 @@ use std::path::{Path, PathBuf};
 const ROOM_BYTES: u64 = 16 << 20;
 const PREFIX: &str = "directfs-";
 const REGION: &str = "region";
-const WORKING: &str = "working";
 const IMAGE: &str = "image";
 /// Names of kernel objects in the meeting directory begin with one of these.
 const OBJECTS: [&str; 4] = ["fifo-", "socket-", "new-", "void-"];
@@ -68,7 +68,7 @@ pub(super) struct Found {
     directory: OwnedFd,
 }
 
-fn outer_name(name: u64) -> String {
+pub(super) fn outer_name(name: u64) -> String {
     format!("{PREFIX}{name:016x}")
 }
 
@@ -150,28 +150,54 @@ impl RuntimeDirectory {
         self.create_shared(REGION, image, path, length)
     }
 
-    /// Creates the file of a working copy. `filled` bytes of it are used at once.
+    /// Creates the file of a working copy: in memory if it fits there and takes at most
+    /// `limit_bytes`, otherwise beside the image. The second value: it has the image's content.
     pub(super) fn create_working(
         &self,
         image: &File,
         path: &Path,
-        length: u64,
-        filled: u64,
-    ) -> Result<Mapping, ImageError> {
-        if let Some((available, needed)) = self.lacking(filled + ROOM_BYTES) {
-            return Err(ImageError::NoWorkingCopy {
-                path: path.to_owned(),
-                directory: self.parent.clone(),
-                available,
-                needed,
-            });
+        needs: Needs,
+        limit_bytes: Option<u64>,
+    ) -> Result<(Mapping, bool), ImageError> {
+        self.name_image(image, path)?;
+        let fits = working_file::fits_in_memory(needs.length, limit_bytes);
+        if fits && working_file::fits_in_directory(needs.length, &self.directory) {
+            return Ok((self.create_shared(WORKING, image, path, needs.length)?, false));
         }
+        let owner = stat(image, path)?;
+        let made = working_file::create_hidden(&self.directory, self.name, image, path, needs.image_bytes);
+        let made = made.and_then(|(file, is_cloned)| {
+            file.set_len(needs.length)?;
+            adopt_owner(&file, &owner);
+            Ok((file, is_cloned))
+        });
+        match made {
+            Ok((file, is_cloned)) => Ok((Mapping::from_file(file, path, Access::ReadWrite)?, is_cloned)),
+            // A directory that this user may not write, for example.
+            Err(source) => {
+                working_file::remove(&self.directory, self.name);
+                match self.lacking(needs.filled + ROOM_BYTES) {
+                    None => Ok((self.create_shared(WORKING, image, path, needs.length)?, false)),
+                    Some((available, needed)) => Err(ImageError::NoWorkingCopy {
+                        path: path.to_owned(),
+                        directory: self.parent.clone(),
+                        available,
+                        needed,
+                        source,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Records which image a working copy belongs to.
+    fn name_image(&self, image: &File, path: &Path) -> Result<(), ImageError> {
         let owner = stat(image, path)?;
         let shown = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let shown = [format!("{}:{}:", owner.st_dev, owner.st_ino).as_bytes(), shown.as_os_str().as_bytes()].concat();
         // Without it the directory is a leftover sooner; nothing else depends on it.
         let _ = rustix::fs::symlinkat(OsStr::from_bytes(&shown), &self.directory, IMAGE);
-        self.create_shared(WORKING, image, path, length)
+        Ok(())
     }
 
     /// Free bytes and needed bytes, if the first are fewer.
@@ -201,7 +227,7 @@ impl RuntimeDirectory {
         let Ok(above) = rustix::fs::open(&self.parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()) else {
             return;
         };
-        empty(&self.directory, &self.meeting, &meeting_name(self.secret));
+        empty(&self.directory, self.name, &self.meeting, &meeting_name(self.secret));
         let _ = rustix::fs::unlinkat(&above, outer_name(self.name), AtFlags::REMOVEDIR);
     }
 }
@@ -256,29 +282,36 @@ impl Found {
     /// Opens the region that another process created.
     pub(super) fn open_region(&self, image: &File, path: &Path) -> Result<Mapping, ImageError> {
         let region = self.path().join(REGION);
-        let opened = self.open_shared(REGION, image, path)?;
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&self.directory, REGION, flags, Mode::empty());
+        let opened = self.map_shared(file, &region, image, path)?;
         opened.ok_or_else(|| cannot_share(path, &region, io::Error::from(Errno::NOENT).to_string()))
     }
 
     /// Opens the working copy; `None`: the processes of the image work on its file.
     pub(super) fn open_working(&self, image: &File, path: &Path) -> Result<Option<Mapping>, ImageError> {
-        self.open_shared(WORKING, image, path)
+        let file = working_file::open(&self.directory, self.name, path);
+        self.map_shared(file, &self.path().join(WORKING), image, path)
     }
 
-    fn open_shared(&self, name: &str, image: &File, path: &Path) -> Result<Option<Mapping>, ImageError> {
-        let region = self.path().join(name);
-        let failed = |reason: String| cannot_share(path, &region, reason);
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let file = match rustix::fs::openat(&self.directory, name, flags, Mode::empty()) {
-            Err(Errno::NOENT) => return Ok(None),
-            file => file,
-        };
+    /// Maps a file of the directory that was opened; none if it does not exist.
+    fn map_shared(
+        &self,
+        file: Result<OwnedFd, Errno>,
+        region: &Path,
+        image: &File,
+        path: &Path,
+    ) -> Result<Option<Mapping>, ImageError> {
+        let failed = |reason: String| cannot_share(path, region, reason);
+        if matches!(file, Err(Errno::NOENT)) {
+            return Ok(None);
+        }
         let file = File::from(file.map_err(|errno| failed(io::Error::from(errno).to_string()))?);
-        let made = stat(&file, &region)?;
+        let made = stat(&file, region)?;
         if !is_trusted(&made, &stat(image, path)?) || FileType::from_raw_mode(made.st_mode) != FileType::RegularFile {
             return Err(failed(format!("user {} created it, without permission to write the image", made.st_uid)));
         }
-        Ok(Some(Mapping::from_file(file, &region, Access::ReadWrite)?))
+        Ok(Some(Mapping::from_file(file, region, Access::ReadWrite)?))
     }
 
     /// Enters the meeting directory, whose name is stored in the region.
@@ -380,31 +413,33 @@ fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd, is_saved: 
     if !is_saved && is_named_by_image(directory, name) {
         return;
     }
+    let number = u64::from_str_radix(name.strip_prefix(PREFIX).unwrap_or_default(), 16).unwrap_or_default();
     for meeting_name in names_in(directory).filter(|name| is_hexadecimal(name, 32)) {
         let Ok(meeting) = open_directory(directory, &meeting_name) else { return };
         let is_locked = rustix::fs::flock(&meeting, FlockOperation::NonBlockingLockExclusive).is_err();
         if is_locked || is_any_liveness_held(meeting.as_fd()) {
             return;
         }
-        empty(directory, &meeting, &meeting_name);
+        empty(directory, number, &meeting, &meeting_name);
     }
     // A directory that was created and never filled has no meeting directory.
-    remove_files(directory);
+    remove_files(directory, number);
     let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
 }
 
 /// Removes the content of a runtime directory, and no foreign files.
-fn empty(directory: &OwnedFd, meeting: &OwnedFd, name: &str) {
+fn empty(directory: &OwnedFd, number: u64, meeting: &OwnedFd, name: &str) {
     for object in names_in(meeting).filter(|name| OBJECTS.iter().any(|prefix| name.starts_with(prefix))) {
         let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::empty());
         let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::REMOVEDIR);
     }
     let _ = rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR);
-    remove_files(directory);
+    remove_files(directory, number);
 }
 
-fn remove_files(directory: &OwnedFd) {
-    for name in [REGION, WORKING, IMAGE] {
+fn remove_files(directory: &OwnedFd, number: u64) {
+    working_file::remove(directory, number);
+    for name in [REGION, IMAGE] {
         let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
     }
 }

@@ -8,8 +8,9 @@
 use super::attempt::Attempt;
 use super::locks::{Byte, Lock, LockGuard, is_held_by_others, retry_until};
 use super::working::{Base, copy_newest, map_base};
+use super::working_file::{self, Needs};
 use super::{
-    Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, make, open_file, runtime,
+    Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, open_file, runtime,
 };
 use pmem::{Access, Backing, Direct, Mapping};
 use std::io;
@@ -29,9 +30,13 @@ impl Image<Direct> {
             Ok(guard.filter(|_| !is_held_by_others(&file, Byte::Writing).unwrap_or(true)))
         })?;
         let Some(_attaching) = locked else { return Err(ImageError::Written { path: path.to_owned() }) };
-        let copy = make::unnamed_file().map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        let copy = working_file::create_unnamed(length, options.memory_bytes_max, path).map_err(failed)?;
         let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
-        copy_newest(&base, &copy, &mut |_, _| true)?;
+        copy_newest(&base, &copy, &mut |bytes, of| {
+            (options.copied)(bytes, of);
+            true
+        })?;
         let shown = Path::new(MEMORY_NAME);
         let locked = Arc::new(copy.try_clone().map_err(failed)?);
         let pm = Arc::new(Mapping::from_file(copy, shown, Access::ReadWrite)?);
@@ -112,8 +117,14 @@ impl Attempt<'_, Direct> {
         self.check_superblock(true)?;
         let Some(recovered) = recovered else { return Err(ImageError::NoCommits { path: self.path.to_owned() }) };
         let image_bytes = recovered.head.image_bytes;
-        let (mapping, commits) =
-            base.make_working_copy(recovered, |length, _| runtime::create_unnamed_region(length))?;
+        let create = |needs: Needs| {
+            let failed = |source| lock_error(self.path, source);
+            let file = working_file::create_unnamed(needs.length, self.options.memory_bytes_max, self.path);
+            let file = file.map_err(failed)?;
+            file.set_len(needs.length).map_err(failed)?;
+            Ok((Mapping::from_file(file, self.path, Access::ReadWrite)?, false))
+        };
+        let (mapping, commits) = base.make_working_copy(recovered, self.options.copied, create)?;
         commits.set_held(true);
         let memory = ImageMemory { mapping, image_bytes, commits: Some(commits) };
         let image = self.attach_first(self.unnamed_place()?, memory)?;

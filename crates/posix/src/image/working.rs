@@ -12,6 +12,7 @@
 
 use super::make::Watch;
 use super::runtime::Found;
+use super::working_file::{self, Needs};
 use super::{ImageError, identity_of};
 use crate::commits::{ChunkBuffer, Commits, ImageFile, SLEEPING, errno_of, tracking_at, working_bytes};
 use engine::format::{Geometry, MAGIC, Superblock};
@@ -158,6 +159,8 @@ impl<'a> Base<'a> {
             put.map_err(|errno| self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)))?;
             state.set(journal::StateStore::load(&commits));
             left.found.remove();
+        } else {
+            working_file::remove_leftover(self.path, head.runtime_directory, self.runtime_parent);
         }
         self.name_runtime_directory(0)?;
         Ok(Some(RecoveredJournal { head, journal: Some((journal, state.get())) }))
@@ -190,11 +193,13 @@ impl<'a> Base<'a> {
     }
 
     /// Makes the working copy of a recovered image, and its journal if it has none. `create` makes
-    /// the file, given its length and the bytes that are used at once.
+    /// the file, and says whether it has the image's content. `copied` is told of the progress, in
+    /// bytes, and of the bytes of the image.
     pub fn make_working_copy(
         &self,
         recovered: RecoveredJournal,
-        create: impl FnOnce(u64, u64) -> Result<Mapping, ImageError>,
+        copied: fn(u64, u64),
+        create: impl FnOnce(Needs) -> Result<(Mapping, bool), ImageError>,
     ) -> Result<(Arc<Mapping>, Commits), ImageError> {
         let RecoveredJournal { head, journal } = recovered;
         let (journal, state) = match journal {
@@ -204,8 +209,12 @@ impl<'a> Base<'a> {
         };
         let content = content_bytes(self.file, head.image_bytes).map_err(self.file_error("read"))?;
         let tracking_bytes = Tracking::area_bytes(head.image_bytes) / 64;
-        let mapping = Arc::new(create(working_bytes(head.image_bytes), content + tracking_bytes)?);
-        copy_content(self.file, &mapping, head.image_bytes).map_err(self.file_error("read"))?;
+        let (length, filled) = (working_bytes(head.image_bytes), content + tracking_bytes);
+        let (mapping, has_content) = create(Needs { length, filled, image_bytes: head.image_bytes })?;
+        let mapping = Arc::new(mapping);
+        if !has_content {
+            copy_content(self.file, &mapping, head.image_bytes, copied).map_err(self.file_error("copy"))?;
+        }
         let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
         commits.begin(&journal, &state, head.uuid, &identity_of(self.file, self.path)?);
         Ok((mapping, commits))
@@ -237,7 +246,7 @@ impl<'a> Base<'a> {
     /// The state that the commits of the journal leave, in memory of this process.
     fn recovered_copy(&self, head: &Head) -> Result<Arc<Mapping>, ImageError> {
         let copy = Arc::new(Mapping::anonymous(head.image_bytes)?);
-        copy_content(self.file, &copy, head.image_bytes).map_err(self.file_error("read"))?;
+        copy_content(self.file, &copy, head.image_bytes, |_, _| {}).map_err(self.file_error("read"))?;
         self.apply_journal(head, &copy)?;
         Ok(copy)
     }
@@ -383,10 +392,13 @@ fn content_bytes(file: &File, length: u64) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// Copies the beginning of a file into memory that is zero.
-fn copy_content(file: &File, into: &Arc<Mapping>, length: u64) -> io::Result<()> {
+/// Copies the beginning of a file into memory that is zero. `copied` gets the bytes so far.
+fn copy_content(file: &File, into: &Arc<Mapping>, length: u64, copied: fn(u64, u64)) -> io::Result<()> {
     for_each_extent(file, length, &mut |start, end| {
-        copy_pages(into, start..end, &mut |offset, piece| file.read_exact_at(piece, offset))
+        copy_pages(into, start..end, &mut |offset, piece| {
+            copied(offset, length);
+            file.read_exact_at(piece, offset)
+        })
     })
 }
 
@@ -399,6 +411,11 @@ fn copy_pages(
     static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
     // SAFETY: mapped for writing, and the mapping outlives the region.
     let region = unsafe { Region::new(into.address(), into.length(), Direct) }.without_flushes();
+    let store = |offset: u64, bytes: &[u8]| match into.file() {
+        // Unlike a store, a call can fail where there is no space.
+        Some(file) => file.write_all_at(bytes, offset),
+        None => region.write_bytes(offset, bytes).map(drop).map_err(|_| io::ErrorKind::InvalidData.into()),
+    };
     let mut buffer = vec![0; PIECE_BYTES];
     for at in range.clone().step_by(PIECE_BYTES) {
         let piece = PIECE_BYTES.min((range.end - at) as usize);
@@ -407,7 +424,7 @@ fn copy_pages(
         for (index, page) in buffer[..piece].chunks(BLOCK_BYTES as usize).enumerate() {
             if page != &ZEROS[..page.len()] {
                 let offset = at + (index as u64) * BLOCK_BYTES;
-                let _stored = region.write_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData)?;
+                store(offset, page)?;
             }
         }
     }

@@ -1,0 +1,180 @@
+//! The file of a working copy: in the runtime directory, which is in memory, or on the image's
+//! disk.
+//!
+//! An image that can outgrow the memory that it may use has its working copy in a hidden file
+//! beside it. The kernel keeps of that file in memory what is used, and writes the rest to the
+//! disk. It is scratch: a power failure makes it worthless, and nothing waits for its pages.
+//!
+//! ```text
+//!  /dev/shm/directfs-0123456789abcdef/working       the file itself, or a symbolic link to
+//!  DIRECTORY OF THE IMAGE/.directfs-0123456789abcdef
+//! ```
+//!
+//! Invariants
+//! - The hidden file has the name of the runtime directory, so it is found without the link, and
+//!   can be told from a leftover.
+//! - A link is followed only to a regular file of that name.
+
+use super::runtime::outer_name;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The name of the file, or of the link to it, in the runtime directory.
+pub(super) const WORKING: &str = "working";
+/// Memory that a working copy leaves to others in the runtime directory's file system.
+const ROOM_BYTES: u64 = 16 << 20;
+
+/// What a working copy needs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Needs {
+    /// Bytes of the file.
+    pub length: u64,
+    /// Bytes of it that are used at once.
+    pub filled: u64,
+    /// Bytes of the image.
+    pub image_bytes: u64,
+}
+
+/// Memory that this process may take at most; none: unknown.
+pub fn memory_available_bytes() -> Option<u64> {
+    [memory_available(), memory_left_to_group()].into_iter().flatten().min()
+}
+
+fn memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Where control groups are, how a line of /proc/self/cgroup begins there, and the files with the
+/// limit and the use: version 2 and version 1.
+const GROUPS: [(&str, &str, [&str; 2]); 2] = [
+    ("/sys/fs/cgroup", "::/", ["memory.max", "memory.current"]),
+    ("/sys/fs/cgroup/memory", ":memory:/", ["memory.limit_in_bytes", "memory.usage_in_bytes"]),
+];
+
+/// What this process's control group and those above it may still take.
+fn memory_left_to_group() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let left = GROUPS.iter().filter_map(|(root, prefix, names)| {
+        let group = groups.lines().find_map(|line| line.split_once(prefix).map(|(_, group)| group))?;
+        let root = Path::new(root);
+        let directory = root.join(group);
+        directory.ancestors().take_while(|path| path.starts_with(root)).filter_map(|path| left_in(path, names)).min()
+    });
+    left.min()
+}
+
+/// What one group may still take. Pages of files that were not used lately can be given back.
+fn left_in(group: &Path, [limit, used]: &[&str; 2]) -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let statistics = read("memory.stat").unwrap_or_default();
+    let idle = statistics.lines().find_map(|line| line.strip_prefix("inactive_file "));
+    let idle = idle.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0);
+    Some(number(limit)?.saturating_sub(number(used)?.saturating_sub(idle)))
+}
+
+/// Free bytes of a directory's file system.
+pub(super) fn free_bytes(directory: impl AsFd) -> u64 {
+    rustix::fs::fstatvfs(directory).map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+/// Whether a file fits in memory for as long as it is used, however full the image gets. Without a
+/// limit it may take half of what is available.
+pub(super) fn fits_in_memory(length: u64, limit_bytes: Option<u64>) -> bool {
+    let limit_bytes = limit_bytes.or_else(|| Some(memory_available_bytes()? / 2));
+    limit_bytes.is_none_or(|limit_bytes| length <= limit_bytes)
+}
+
+/// Whether a file of the runtime directory fits there, too.
+pub(super) fn fits_in_directory(length: u64, directory: impl AsFd) -> bool {
+    length.saturating_add(ROOM_BYTES) <= free_bytes(directory)
+}
+
+/// Creates a file without a name for a copy of an image: in memory, or beside the image.
+pub(super) fn create_unnamed(length: u64, limit_bytes: Option<u64>, image: &Path) -> io::Result<File> {
+    if !fits_in_memory(length, limit_bytes) {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        if let Ok(file) = rustix::fs::open(directory_of(image), flags, Mode::RUSR | Mode::WUSR) {
+            return Ok(File::from(file));
+        }
+    }
+    Ok(File::from(rustix::fs::memfd_create("directfs-image", rustix::fs::MemfdFlags::CLOEXEC)?))
+}
+
+/// The hidden file beside an image.
+pub(super) fn hidden_path(image: &Path, name: u64) -> PathBuf {
+    directory_of(image).join(hidden_name(name))
+}
+
+fn directory_of(image: &Path) -> &Path {
+    image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn hidden_name(name: u64) -> String {
+    format!(".{}", outer_name(name))
+}
+
+/// Creates the hidden file beside an image, and the link to it. It begins with the image's content
+/// if the file system can share blocks between files; the second value says so.
+pub(super) fn create_hidden(
+    runtime_directory: &OwnedFd,
+    name: u64,
+    image: &File,
+    path: &Path,
+    image_bytes: u64,
+) -> io::Result<(File, bool)> {
+    let hidden = hidden_path(&std::path::absolute(path)?, name);
+    rustix::fs::symlinkat(hidden.as_path(), runtime_directory, WORKING)?;
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(&hidden, flags, Mode::RUSR | Mode::WUSR)?);
+    let is_cloned = rustix::fs::ioctl_ficlone(&file, image).is_ok();
+    // Behind the image lies its journal, which the copy has not.
+    file.set_len(if is_cloned { image_bytes } else { 0 })?;
+    Ok((file, is_cloned))
+}
+
+/// Opens the working copy of a runtime directory. The caller checks its owner.
+pub(super) fn open(runtime_directory: impl AsFd, name: u64, image: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::openat(&runtime_directory, WORKING, flags, Mode::empty()) {
+        Err(Errno::LOOP) => {}
+        opened => return opened,
+    }
+    // Through the image's own path first: the link's target may have another meaning here.
+    let beside = rustix::fs::open(hidden_path(image, name), flags, Mode::empty());
+    match (beside, linked(runtime_directory, name)) {
+        (Ok(file), _) => Ok(file),
+        (Err(_), Some(target)) => rustix::fs::open(target, flags, Mode::empty()),
+        (Err(errno), None) => Err(errno),
+    }
+}
+
+/// The target of the link, if it is the hidden file of that runtime directory.
+fn linked(runtime_directory: impl AsFd, name: u64) -> Option<PathBuf> {
+    let link = rustix::fs::readlinkat(runtime_directory, WORKING, Vec::new()).ok()?;
+    let target = PathBuf::from(OsStr::from_bytes(link.as_bytes()));
+    (target.file_name() == Some(OsStr::new(&hidden_name(name)))).then_some(target)
+}
+
+/// Removes the working copy of a runtime directory.
+pub(super) fn remove(runtime_directory: &OwnedFd, name: u64) {
+    if let Some(target) = linked(runtime_directory, name) {
+        let _ = rustix::fs::unlinkat(CWD, target, AtFlags::empty());
+    }
+    let _ = rustix::fs::unlinkat(runtime_directory, WORKING, AtFlags::empty());
+}
+
+/// Removes the hidden file of a runtime directory that is gone: the machine was started anew.
+pub(super) fn remove_leftover(image: &Path, name: u64, runtime_parent: &Path) {
+    if name != 0 && runtime_parent.join(outer_name(name)).symlink_metadata().is_err() {
+        let _ = std::fs::remove_file(hidden_path(image, name));
+    }
+}
