@@ -292,8 +292,8 @@ impl CreateImage {
         self
     }
 
-    /// Take blocks of the underlying file system only as the image fills. If they run out, every
-    /// process that uses the image ends by SIGBUS.
+    /// Take blocks of the underlying file system only as the image fills. If they run out, calls
+    /// that need new ones return ENOSPC.
     pub fn sparse(mut self, sparse: bool) -> CreateImage {
         self.options.sparse = sparse;
         self

@@ -58,7 +58,7 @@ impl<M: Memory> Fs<M> {
         let header = self.header()?;
         let epoch = header.global_epoch.load(SeqCst);
         fence(SeqCst);
-        for index in 0..header.slots_high.load(Acquire) as u32 {
+        for index in self.taken_slots()? {
             let pinned = self.dram.slot(index)?.pinned.load(Acquire);
             if pinned == 0 || pinned == epoch {
                 continue;

@@ -30,8 +30,10 @@ pub struct Fs<M: Memory = Direct> {
     pub(crate) ablation: Ablation,
 }
 
-/// While all slots are taken, every this many slots `enter` checks whether their owners live.
-const SLOTS_BETWEEN_CHECKS: u64 = 16;
+/// With fewer slots in use `enter` does not look for dead owners.
+const SLOTS_UNCHECKED: u64 = 16;
+/// Stands for the thread of a slot that was reserved for a child.
+const UNBORN: u32 = 0;
 
 /// A file with a counted reference: it stays valid until [`Thread::release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,50 +136,110 @@ impl<M: Memory> Fs<M> {
 
     /// Claims a slot for the calling thread.
     pub fn enter(&self) -> Result<Thread<'_, M>> {
-        let high = self.header()?.slots_high.load(Acquire).min(SLOTS_MAX);
-        // Slots used before come first: their magazines are full and their lines cached.
-        if let Some(thread) = self.enter_one_of(0..high)? {
-            return Ok(thread);
+        self.as_thread(self.claim_free_slot(self.identity()?)?)
+    }
+
+    /// Claims a slot for the first thread of a child that does not exist yet, and that has this
+    /// process number. `TooManyThreads` or `NoMemory` if there is none.
+    pub fn reserve_slot(&self, number: u32) -> Result<u32> {
+        self.claim_free_slot(Owner { process: number, thread: UNBORN })
+    }
+
+    /// In a child: enters the slot that its parent reserved, or another one if it was reaped.
+    pub fn enter_reserved(&self, index: u32, number: u32) -> Result<Thread<'_, M>> {
+        if self.claim_slot(index, Owner { process: number, thread: UNBORN }.word())? {
+            return self.as_thread(index);
         }
-        // All of them have owners, of which some may be dead.
-        let crowded = high == SLOTS_MAX || (high > 0 && high.is_multiple_of(SLOTS_BETWEEN_CHECKS));
-        if crowded
-            && self.reap_dead_threads()? > 0
-            && let Some(thread) = self.enter_one_of(0..high)?
+        self.enter()
+    }
+
+    /// In the parent: frees the slot of a child that did not come to be.
+    pub fn release_reserved(&self, index: u32, number: u32) {
+        let unborn = Owner { process: number, thread: UNBORN }.word();
+        if self.claim_slot(index, unborn).unwrap_or(false)
+            && let Ok(slot) = self.dram.slot(index)
         {
-            return Ok(thread);
+            self.free_slot(index, slot);
         }
-        self.enter_one_of(high..SLOTS_MAX)?.ok_or(Error::TooManyThreads)
     }
 
-    fn enter_one_of(&self, range: core::ops::Range<u64>) -> Result<Option<Thread<'_, M>>> {
-        for index in range {
-            if let Some(thread) = self.enter_slot(index as u32)? {
-                return Ok(Some(thread));
+    /// The slots with owners.
+    pub(crate) fn taken_slots(&self) -> Result<impl Iterator<Item = u32>> {
+        Ok(self.dram.slot_map().taken(self.header()?.slots_high.load(Acquire)))
+    }
+
+    /// Whether another thread could enter.
+    pub fn has_room_for_thread(&self) -> Result<bool> {
+        let has_room = || self.dram.slot_map().first_free(0).is_some();
+        Ok(has_room() || self.reap_dead_threads()? > 0 && has_room())
+    }
+
+    /// Claims the first free slot: slots used before have full magazines and cached lines.
+    fn claim_free_slot(&self, owner: Owner) -> Result<u32> {
+        let map = self.dram.slot_map();
+        let (mut from, mut may_reap) = (0, true);
+        loop {
+            let found = map.first_free(from).filter(|index| *index < SLOTS_MAX);
+            let crowded =
+                found.is_none_or(|index| index >= self.header().map_or(0, |header| header.reap_at.load(Relaxed)));
+            if crowded && may_reap && found.is_none_or(|index| index >= SLOTS_UNCHECKED) {
+                may_reap = false;
+                if self.reap_crowd()? {
+                    from = 0;
+                    continue;
+                }
             }
+            let index = found.ok_or(Error::TooManyThreads)?;
+            self.provide_slot(index)?;
+            let slot = self.dram.slot(index as u32)?;
+            if slot.owner.load(Relaxed) == 0 && self.claim_slot_as(index as u32, 0, owner)? {
+                slot.pins.store(0, Relaxed);
+                self.header()?.slots_high.fetch_max(index + 1, AcqRel);
+                return Ok(index as u32);
+            }
+            from = index + 1;
         }
-        Ok(None)
     }
 
-    /// Claims slot `index` for the calling thread, unless it has an owner.
+    /// Reaps dead threads; returns whether there were any. The next time is when twice as many
+    /// slots are in use as now, so that each claim pays for a constant number of looks.
+    #[cold]
+    fn reap_crowd(&self) -> Result<bool> {
+        let reaped = self.reap_dead_threads()?;
+        self.header()?.reap_at.store(2 * self.dram.slot_map().count(SLOTS_MAX), Relaxed);
+        Ok(reaped > 0)
+    }
+
+    /// Claims slot `index`, which was used before, for the calling thread, unless it has an owner.
     pub(crate) fn enter_slot(&self, index: u32) -> Result<Option<Thread<'_, M>>> {
         let slot = self.dram.slot(index)?;
         if slot.owner.load(Relaxed) != 0 || !self.claim_slot(index, 0)? {
             return Ok(None);
         }
         slot.pins.store(0, Relaxed);
-        self.header()?.slots_high.fetch_max(index as u64 + 1, AcqRel);
         Ok(Some(self.as_thread(index)?))
     }
 
     /// Makes the calling thread the owner of a slot whose owner word is `before`; returns whether
     /// it succeeded.
     pub(crate) fn claim_slot(&self, index: u32, before: u64) -> Result<bool> {
+        self.claim_slot_as(index, before, self.identity()?)
+    }
+
+    fn claim_slot_as(&self, index: u32, before: u64, owner: Owner) -> Result<bool> {
         let slot = self.dram.slot(index)?;
-        let me = self.identity()?;
-        let claimed = slot.owner.compare_exchange(before, me.word(), AcqRel, Relaxed).is_ok();
+        let claimed = slot.owner.compare_exchange(before, owner.word(), AcqRel, Relaxed).is_ok();
+        if claimed {
+            self.dram.slot_map().set(index as u64);
+        }
         step();
         Ok(claimed)
+    }
+
+    /// Frees a slot that the caller owns and that names nothing.
+    fn free_slot(&self, index: u32, slot: &ThreadSlot) {
+        self.dram.slot_map().clear(index as u64);
+        slot.owner.store(0, Release);
     }
 
     /// The calling thread as owner of slot `index`.
@@ -303,7 +365,7 @@ impl<M: Memory> Drop for Thread<'_, M> {
             word.store(0, Relaxed);
         }
         self.slot.pinned.store(0, Release);
-        self.slot.owner.store(0, Release);
+        self.fs.free_slot(self.index, self.slot);
     }
 }
 

@@ -38,6 +38,7 @@ mod mindex;
 mod platform;
 mod process_numbers;
 mod property;
+mod provide;
 mod reap;
 #[cfg(test)]
 mod reap_storm_tests;

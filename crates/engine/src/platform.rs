@@ -34,9 +34,9 @@ pub trait Platform: Sync {
     fn is_liveness_held(&self, _description: i32, _number: u32) -> bool {
         true
     }
-    /// Puts a new open description of the lock file in place of this one, at the same number: its
-    /// locks are the calling process's alone.
-    fn renew_description(&self, _description: i32) -> bool {
+    /// Puts a new open description in place of this one, at the same descriptor. It can hold the
+    /// liveness lock with that number, and its locks are the calling process's alone.
+    fn renew_description(&self, _description: i32, _number: u32) -> bool {
         true
     }
     /// Reports, once per long wait, that the calling thread waits for another one. Without an owner
@@ -44,6 +44,11 @@ pub trait Platform: Sync {
     fn report_wait(&self, _owner: Option<Owner>, _reason: &str) {}
     /// A number that cannot be predicted.
     fn random(&self) -> u64;
+    /// Provides memory for mapped pages that may be holes of a file, so that stores to them cannot
+    /// fail. The content stays. `false`: there is no room.
+    fn provide(&self, _address: *mut u8, _length: usize) -> bool {
+        true
+    }
     /// Provides huge pages for the mapped memory at `address`, a multiple of 2 MiB as is `length`,
     /// and fills all of it. The content stays. Best effort: without huge pages nothing happens.
     fn provide_huge(&self, _address: *mut u8, _length: usize) {}

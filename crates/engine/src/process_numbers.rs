@@ -60,14 +60,15 @@ impl<M: Memory> Fs<M> {
     fn take_number(&self, before: u32) -> Result<u32> {
         let own = &self.liveness;
         let description = own.description.load(Acquire);
-        if before != 0 && description != NO_FILE && !self.platform.renew_description(description) {
+        let fresh = self.new_process_number()?;
+        let renewed = description == NO_FILE || self.platform.renew_description(description, fresh);
+        if before != 0 && !renewed {
             // The description is also the parent's: while either lives, both count as living.
             own.shared.store(1, Release);
             own.process_id.store(self.platform.process_id(), Release);
             return Ok(before);
         }
-        let fresh = self.new_process_number()?;
-        if description != NO_FILE && !self.platform.hold_liveness(description, fresh) {
+        if !renewed || description != NO_FILE && !self.platform.hold_liveness(description, fresh) {
             return Err(Error::Liveness);
         }
         own.process_id.store(self.platform.process_id(), Release);
@@ -138,11 +139,17 @@ impl<M: Memory> Fs<M> {
     /// now.
     pub fn renew_process_number(&self) -> Result<bool> {
         let own = &self.liveness;
-        if !self.liveness_description().is_some_and(|description| self.platform.renew_description(description)) {
+        let fresh = self.new_process_number()?;
+        let Some(description) = self.liveness_description() else { return Ok(false) };
+        if !self.platform.renew_description(description, fresh) {
             return Ok(false);
         }
+        if !self.platform.hold_liveness(description, fresh) {
+            return Err(Error::Liveness);
+        }
         own.shared.store(0, Release);
-        own.number.store(0, Release);
-        self.process_number().map(|_| true)
+        own.process_id.store(self.platform.process_id(), Release);
+        own.number.store(fresh, Release);
+        Ok(true)
     }
 }

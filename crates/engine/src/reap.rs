@@ -39,8 +39,19 @@ impl<M: Memory> Fs<M> {
     /// process death, before the references of dead processes are released.
     pub fn reap_dead_threads(&self) -> Result<u64> {
         let mut reaped = 0;
+        // Process number of the last owner that lived.
+        let mut alive = 0;
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
-            reaped += u64::from(self.reap_if_dead(index)?);
+            let Some(owner) = self.slot_owner(index)? else { continue };
+            let is_foreign = owner.process != self.liveness.number.load(Acquire);
+            if is_foreign && owner.process == alive {
+                continue;
+            }
+            match self.reap_if_dead(index)? {
+                true => reaped += 1,
+                false if is_foreign => alive = owner.process,
+                false => {}
+            }
         }
         Ok(reaped)
     }
@@ -49,9 +60,13 @@ impl<M: Memory> Fs<M> {
     /// of a process was observed: afterwards each of its operations has happened or never will. The
     /// caller is not pinned and holds no locks.
     pub fn recover_dead_threads(&self) -> Result<()> {
-        for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
-            self.reap_if_dead(index)?;
-            self.wait_until_recovered(index)?;
+        for index in self.taken_slots()? {
+            // An owner between two operations, living or dead, has left nothing to complete. Others
+            // free its slot when they need one.
+            if self.dram.slot(index)?.is_at_work() {
+                self.reap_if_dead(index)?;
+                self.wait_until_recovered(index)?;
+            }
         }
         Ok(())
     }

@@ -134,6 +134,20 @@ impl Tracking {
         Tracking { area: base, region_bytes, sleeping }
     }
 
+    /// The memory with the marks of a range of the region, as addresses and bytes: for callers that
+    /// provide it before the first mark.
+    pub fn marks_of(&self, offset: u64, length: u64) -> [(*mut u8, usize); 6] {
+        let ends = [offset, offset + length.max(1) - 1].map(|at| at / BLOCK_BYTES);
+        let words = |level: *const AtomicU64, pages: u64| {
+            let [first, last] = ends.map(|page| page / pages);
+            (level.wrapping_add(first as usize).cast_mut().cast(), (last - first + 1) as usize * 8)
+        };
+        let [marked, pending] = [self.marked(), self.pending()];
+        let [one, other] =
+            [marked, pending].map(|map| [words(map.pages, 1), words(map.groups, 64), words(map.tops, 64 * 64)]);
+        [one[0], one[1], one[2], other[0], other[1], other[2]]
+    }
+
     /// What is marked.
     #[inline]
     fn marked(&self) -> MarkMap {

@@ -2,8 +2,10 @@
 //! Safe to call in a signal handler: system calls only.
 //!
 //! The liveness lock (`engine::Liveness`) is a lock of an open file description (`F_OFD_SETLK`) on
-//! a directory that all processes of the image have open. A directory permits only read locks. Each
-//! number still has one holder, because numbers are never assigned twice.
+//! a directory that all processes of the image can open. A directory permits only read locks. Each
+//! number still has one holder, because numbers are never assigned twice. The kernel searches the
+//! locks of a file one by one, so 256 *lock directories* share them: a number's remainder chooses
+//! its directory. They lie in one directory, and each is found from any other.
 
 use core::ffi::CStr;
 use core::fmt::Write;
@@ -11,8 +13,8 @@ use core::sync::atomic::AtomicU32;
 use engine::Platform;
 use engine::dram::{HUGE_PAGE_BYTES, Owner};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
-use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::futex;
@@ -27,6 +29,10 @@ pub static PLATFORM: LinuxPlatform = LinuxPlatform;
 
 /// Offset in the lock file at which the processes' locks begin: the byte of number zero.
 const LOCKS_AT: i64 = 1 << 40;
+/// Lock directories of an image.
+const LOCK_DIRECTORIES: u32 = 256;
+/// Beginning of their names.
+const LOCK_DIRECTORY: &[u8] = b"lock-";
 
 /// Wall-clock time for timestamps: that of the last timer tick, which needs no read of a hardware
 /// clock.
@@ -86,13 +92,65 @@ fn lock_numbers(description: i32, command: i32, kind: i32, (first, count): (i64,
     if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(lock) }
 }
 
-/// Whether a process other than the description's owners holds any liveness lock of the lock file.
-/// `true` if the kernel cannot tell.
-pub fn is_any_liveness_held(description: BorrowedFd<'_>) -> bool {
-    use rustix::fd::AsRawFd;
+/// Whether any process holds a liveness lock below the directory of lock directories. `true` if the
+/// kernel cannot tell.
+pub fn is_any_liveness_held(meeting: BorrowedFd<'_>) -> bool {
     const TO_THE_END: i64 = 0;
-    lock_numbers(description.as_raw_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, (0, TO_THE_END))
-        .map_or(true, |found| found.l_type != libc::F_UNLCK as libc::c_short)
+    (0..LOCK_DIRECTORIES).any(|number| is_any_held(lock_directory(meeting, number, false), (0, TO_THE_END)))
+}
+
+/// Whether a lock in a range of numbers is held in a lock directory, which may not exist.
+fn is_any_held(directory: Result<OwnedFd, Errno>, numbers: (i64, i64)) -> bool {
+    match directory {
+        Ok(directory) => lock_numbers(directory.as_raw_fd(), libc::F_OFD_GETLK, libc::F_WRLCK, numbers)
+            .map_or(true, |found| found.l_type != libc::F_UNLCK as libc::c_short),
+        Err(errno) => errno != Errno::NOENT,
+    }
+}
+
+/// Opens the lock directory of a number, relative to the directory above it. `create`: creates it
+/// if necessary.
+fn lock_directory(meeting: BorrowedFd<'_>, number: u32, create: bool) -> Result<OwnedFd, Errno> {
+    open_lock_directory(meeting, b"", number, create)
+}
+
+/// The same, relative to any lock directory.
+fn other_lock_directory(description: BorrowedFd<'_>, number: u32, create: bool) -> Result<OwnedFd, Errno> {
+    open_lock_directory(description, b"../", number, create)
+}
+
+fn open_lock_directory(base: BorrowedFd<'_>, up: &[u8], number: u32, create: bool) -> Result<OwnedFd, Errno> {
+    let mut name = [0u8; 16];
+    let index = number % LOCK_DIRECTORIES;
+    let digits = [index / 16, index % 16].map(|digit| b"0123456789abcdef"[digit as usize]);
+    let mut length = 0;
+    for part in [up, LOCK_DIRECTORY, &digits] {
+        name[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    }
+    let name = CStr::from_bytes_until_nul(&name).map_err(|_| Errno::INVAL)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(base, name, flags, Mode::empty()) {
+        Err(Errno::NOENT) if create => {}
+        opened => return opened,
+    }
+    match rustix::fs::mkdirat(base, name, Mode::from_raw_mode(0o755)) {
+        // Not by the mode of mkdir, which the umask restricts: programs of other users read it.
+        Ok(()) => rustix::fs::chmodat(base, name, Mode::from_raw_mode(0o755), AtFlags::empty())?,
+        Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    rustix::fs::openat(base, name, flags, Mode::empty())
+}
+
+/// A description for a process that has no number yet, in the directory of lock directories.
+pub fn open_description(meeting: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    lock_directory(meeting, 0, true)
+}
+
+/// A description for the process that is to have a number, from one of another process.
+pub fn open_description_for(description: BorrowedFd<'_>, number: u32) -> Result<OwnedFd, Errno> {
+    other_lock_directory(description, number, true)
 }
 
 /// Opens a new description of a descriptor's directory.
@@ -143,14 +201,17 @@ impl Platform for LinuxPlatform {
     }
 
     fn is_liveness_held(&self, description: i32, number: u32) -> bool {
-        lock_numbers(description, libc::F_OFD_GETLK, libc::F_WRLCK, (number.into(), 1))
-            .map_or(true, |found| found.l_type != libc::F_UNLCK as libc::c_short)
+        // SAFETY: the caller's descriptor is open for the duration of this call.
+        let own = unsafe { BorrowedFd::borrow_raw(description) };
+        // After the image was closed and its directories removed, nothing can be told.
+        is_any_held(other_lock_directory(own, number, false), (number.into(), 1))
+            || rustix::fs::fstat(own).map_or(true, |stat| stat.st_nlink == 0)
     }
 
-    fn renew_description(&self, description: i32) -> bool {
+    fn renew_description(&self, description: i32, number: u32) -> bool {
         // SAFETY: the caller's descriptor is open for the duration of this call.
         let directory = unsafe { BorrowedFd::borrow_raw(description) };
-        let Ok(fresh) = reopen_directory(directory) else { return false };
+        let Ok(fresh) = other_lock_directory(directory, number, true) else { return false };
         let flags = rustix::io::fcntl_getfd(directory).unwrap_or(rustix::io::FdFlags::CLOEXEC);
         let flags = if flags.contains(rustix::io::FdFlags::CLOEXEC) { DupFlags::CLOEXEC } else { DupFlags::empty() };
         // SAFETY: the number stays the caller's; only the description behind it is closed.
@@ -175,6 +236,20 @@ impl Platform for LinuxPlatform {
             Ok(8) => u64::from_ne_bytes(bytes),
             // Without the call (in a strict sandbox), a number that at least differs between runs.
             _ => (now_ns() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (&raw const bytes as u64),
+        }
+    }
+
+    fn provide(&self, address: *mut u8, length: usize) -> bool {
+        const POPULATE: u64 = libc::MADV_POPULATE_WRITE as u64;
+        loop {
+            // SAFETY: populating changes no bytes; the kernel rejects unmapped ranges.
+            let result = unsafe { system_call(libc::SYS_madvise, [address as u64, length as u64, POPULATE]) };
+            match -result as i32 {
+                libc::EINTR | libc::EAGAIN => continue,
+                // EINVAL: a kernel before 5.14, which cannot tell.
+                0 | libc::EINVAL => return true,
+                _ => return false,
+            }
         }
     }
 
@@ -315,7 +390,7 @@ fn parse_state(text: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
     use core::sync::atomic::Ordering::{Acquire, Release};
-    use rustix::fd::{AsFd, AsRawFd};
+    use rustix::fd::AsFd;
 
     #[test]
     fn a_state_is_parsed_behind_an_odd_command() {
@@ -401,26 +476,28 @@ mod tests {
     #[test]
     fn a_liveness_lock_ends_with_the_last_descriptor_of_its_description() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || reopen_directory(std::fs::File::open(directory.path()).unwrap().as_fd()).unwrap();
-        let (own, other) = (open(), open());
+        let meeting = std::fs::File::open(directory.path()).unwrap();
+        let own = lock_directory(meeting.as_fd(), 7, true).unwrap();
+        let other = open_description(meeting.as_fd()).unwrap();
         assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 7));
         let is_held = |number| PLATFORM.is_liveness_held(other.as_raw_fd(), number);
         assert!(is_held(7) && !is_held(6) && !is_held(8));
-        assert!(is_any_liveness_held(other.as_fd()));
+        assert!(is_any_liveness_held(meeting.as_fd()));
         let duplicate = own.try_clone().unwrap();
         drop(own);
         assert!(is_held(7));
         drop(duplicate);
-        assert!(!is_held(7) && !is_any_liveness_held(other.as_fd()));
+        assert!(!is_held(7) && !is_any_liveness_held(meeting.as_fd()));
     }
 
     #[test]
     fn a_renewed_description_has_no_locks_and_the_same_number() {
         let directory = tempfile::tempdir().unwrap();
-        let open = || reopen_directory(std::fs::File::open(directory.path()).unwrap().as_fd()).unwrap();
-        let (own, other) = (open(), open());
+        let meeting = std::fs::File::open(directory.path()).unwrap();
+        let own = lock_directory(meeting.as_fd(), 7, true).unwrap();
+        let other = open_description(meeting.as_fd()).unwrap();
         assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 7));
-        assert!(PLATFORM.renew_description(own.as_raw_fd()));
+        assert!(PLATFORM.renew_description(own.as_raw_fd(), 8));
         assert!(!PLATFORM.is_liveness_held(other.as_raw_fd(), 7));
         assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 8) && PLATFORM.is_liveness_held(other.as_raw_fd(), 8));
     }

@@ -476,7 +476,7 @@ impl Tables {
         let layout = scratch.image.fs().dram().layout;
         // Files' marks and counts are in the first cachelets.
         let cachelets = layout.cachelets..layout.cachelets + 4096;
-        let areas = [cachelets, layout.upper..layout.upper + layout.upper_bytes];
+        let areas = [cachelets, layout.upper..layout.slots];
         Tables { file: std::fs::File::open(path).unwrap(), areas, pages: RefCell::default() }
     }
 

@@ -478,7 +478,8 @@ fn an_image_in_memory_is_used_by_processes_that_inherit_it() {
     image.wait_for_handoff(handoff_id).unwrap();
     assert!(ended_well(child));
     // The object behind a FIFO is removed with its directory.
-    let meeting = fs::read_link(format!("/proc/self/fd/{}", meeting.as_raw_fd())).unwrap();
+    let locks = fs::read_link(format!("/proc/self/fd/{}", meeting.as_raw_fd())).unwrap();
+    let meeting = locks.parent().unwrap();
     fs::write(meeting.join("fifo-1"), "").unwrap();
     assert_eq!(image.close().unwrap(), Closed::Last);
     assert!(!meeting.parent().unwrap().exists(), "{}", meeting.display());

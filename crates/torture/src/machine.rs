@@ -233,7 +233,8 @@ impl Machine {
             (layout.buckets, layout.buckets_max * size_of::<Bucket>() as u64),
             (layout.overflow, used(&header.overflow_next, size_of::<Bucket>()) + size_of::<Bucket>() as u64),
             // Last, because the header tells how much of the other areas was used.
-            (0, layout.slots + used(&header.slots_high, size_of::<ThreadSlot>())),
+            (layout.slots, used(&header.slots_high, size_of::<ThreadSlot>())),
+            (0, layout.block_bits),
         ];
         for (offset, length) in areas {
             let address = region.address(offset, length).expect("inside the region");

@@ -100,7 +100,7 @@ impl Summary<'_> {
         let reserved = if self.space_reserved {
             "all of it reserved"
         } else {
-            "allocated as the image fills; when it runs out, every access returns EIO"
+            "allocated as the image fills; when it runs out, calls return ENOSPC"
         };
         print_fact("size", format_args!("{}, {reserved}", units::size(self.length)));
         print_fact("backing", &self.backing);

@@ -10,6 +10,7 @@
 //! - `truncation`: images that are truncated in use
 //! - `sharing`: copies that share blocks
 //! - `neighbours`: other users, namespaces, and copies of an image
+//! - `limits`: many processes and threads, and little shared memory
 //! - `figures`: durations of calls
 
 #[path = "../support/mod.rs"]
@@ -21,6 +22,7 @@ mod durable;
 mod figures;
 mod fuse_programs;
 mod launching;
+mod limits;
 mod neighbours;
 mod programs;
 mod sharing;

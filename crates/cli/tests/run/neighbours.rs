@@ -218,7 +218,7 @@ fn what_is_left_of_a_process_that_lost_its_slot_is_errors() {
     let mut taken = 0;
     for slot in 0..16 {
         const OWNER_OFFSET: u64 = 16;
-        let at = layout.upper + 4096 + slot * 4096 + OWNER_OFFSET;
+        let at = layout.upper + 4096 + 8192 + slot * 4096 + OWNER_OFFSET;
         let owner: &AtomicU64 = dram.region().get(Pm::new(at)).unwrap();
         if owner.load(Acquire) != 0 {
             owner.store(u64::from(u32::MAX - 1), Release);

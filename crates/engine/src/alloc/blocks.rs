@@ -147,10 +147,16 @@ impl<M: Memory> Fs<M> {
         run.first >= self.geometry.data_block && end <= self.geometry.copy_block()
     }
 
+    fn provide_groups_of(&self, run: BlockRun) -> Result<()> {
+        let end = (run.first + run.count).div_ceil(GROUP_BLOCKS).min(self.dram.layout.groups_count);
+        (run.first / GROUP_BLOCKS..end).try_for_each(|group| self.provide_group(group))
+    }
+
     /// While the region is being built: marks blocks as in use. Returns how many were marked
     /// already.
     pub(crate) fn mark_blocks(&self, run: BlockRun) -> Result<u64> {
         let mut already = 0;
+        self.provide_groups_of(run)?;
         for (word, mask) in pieces(run) {
             already += (self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask).count_ones() as u64;
         }
@@ -160,6 +166,7 @@ impl<M: Memory> Fs<M> {
     /// While the region is being built: marks blocks of a file's body; those already marked are
     /// shared.
     pub(crate) fn mark_body(&self, run: BlockRun) -> Result<()> {
+        self.provide_groups_of(run)?;
         for (word, mask) in pieces(run) {
             let mut shared = self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask;
             while shared != 0 {
@@ -283,11 +290,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Groups with room for a run of useful length first, each tried at most once.
         for tried in 0..groups {
             let least = (wanted.min(SHORT_RUN_BLOCKS) >> (tried / GROUPS_TRIED).min(63)).max(1);
-            if let Some(run) = self.allocate_in_own(wanted, least)? {
-                return Ok(run);
-            }
-            if !self.claim_group(least)? {
-                break;
+            match self.allocate_in_own(wanted, least) {
+                Ok(Some(run)) => return Ok(run),
+                Ok(None) if self.claim_group(least)? => {}
+                // There is no memory for the state of further groups.
+                Ok(None) | Err(Error::NoMemory) => break,
+                Err(error) => return Err(error),
             }
         }
         // Then any free block, in any group.
@@ -296,6 +304,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             for step in 0..groups {
                 let group = (own + step) % groups;
                 if self.fs.dram.group(group)?.free.load(Acquire) != 0
+                    && self.fs.is_group_provided(group)?
                     && let Some(run) = self.allocate_in(group, 0, (wanted, 1), patience)?
                 {
                     return Ok(run);
@@ -316,16 +325,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         if count == 0 || count > GROUP_BLOCKS {
             return Err(Error::NoSpace);
         }
-        if let Some(run) = self.allocate_in_own(count, count)? {
-            return Ok(run);
-        }
-        if self.claim_group(count)?
-            && let Some(run) = self.allocate_in_own(count, count)?
-        {
-            return Ok(run);
+        for may_claim in [true, false] {
+            match self.allocate_in_own(count, count) {
+                Ok(Some(run)) => return Ok(run),
+                Ok(None) if may_claim && self.claim_group(count)? => {}
+                Ok(None) | Err(Error::NoMemory) => break,
+                Err(error) => return Err(error),
+            }
         }
         for group in 0..self.fs.dram.layout.groups_count {
             if self.fs.dram.group(group)?.free.load(Acquire) as u64 >= count
+                && self.fs.is_group_provided(group)?
                 && let Some(run) = self.allocate_in(group, 0, (count, count), Patience::Brief)?
             {
                 return Ok(run);
@@ -392,7 +402,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// Between `least` and `wanted` blocks of one group, or none.
+    /// Between `least` and `wanted` blocks of one group, or none. `NoMemory` if there is no room
+    /// for the group's state.
     fn allocate_in(
         &self,
         index: u64,
@@ -408,6 +419,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(None);
         }
         let run = BlockRun { first: index * GROUP_BLOCKS + at, count };
+        self.fs.provide_group(index)?;
+        self.fs.provide_blocks(group, (run.first, count))?;
         self.fs.mark_owner(run, self.block_owner())?;
         for (index, mask) in pieces(run) {
             let word = self.fs.dram.block_word(index)?;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::free_list::FreeList;
 use crate::fs::Thread;
 use crate::step::step;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
 /// Cachelets that a shard takes at a time from the unused ones.
@@ -163,16 +163,29 @@ impl<M: Memory> Thread<'_, M> {
         Ok(true)
     }
 
-    /// Takes a range of unused cachelets. Returns whether there was one.
+    /// Takes a range of unused cachelets. Returns whether there was one, and memory for it.
     fn take_range(&self) -> Result<bool> {
         let header = self.fs.header()?;
         let layout = &self.fs.dram.layout;
         let max = layout.cachelets_max.min(u32::MAX as u64);
-        let further = |first: u64| (first < max).then(|| (first + RANGE).min(max));
         step();
         // No step in between: if the thread dies exactly here, the range is lost until detach.
-        let Ok(first) = header.cachelets_next.fetch_update(AcqRel, Relaxed, further) else { return Ok(false) };
-        let end = (first + RANGE).min(max);
+        let (first, end) = loop {
+            let first = header.cachelets_next.load(Acquire);
+            if first >= max {
+                return Ok(false);
+            }
+            // Many threads must not keep all of them ready.
+            let share = (max - first) / (2 * header.slots_high.load(Relaxed).max(1));
+            let end = (first + share.clamp(1, RANGE)).min(max);
+            // Before other threads count the range as in use.
+            if self.fs.provide_cachelets(first..end).is_err() {
+                return Ok(false);
+            }
+            if header.cachelets_next.compare_exchange(first, end, AcqRel, Acquire).is_ok() {
+                break (first, end);
+            }
+        };
         // The range is empty after either store, in this order.
         self.slot.cachelet_end.store(0, Release);
         self.slot.cachelet_next.store(first as u32, Release);

@@ -129,6 +129,14 @@ impl<M: Memory> Thread<'_, M> {
             .any(|word| word.load(Relaxed) == number)
     }
 
+    /// How many numbers the magazine may hold: many threads must not keep all of them ready.
+    fn magazine_share(&self) -> Result<usize> {
+        let header = self.fs.header()?;
+        let free = self.fs.geometry.inodes_max().saturating_sub(header.inodes_used());
+        let share = free / (2 * header.slots_high.load(Relaxed).max(1));
+        Ok((share as usize).clamp(1, MAGAZINE_INODES))
+    }
+
     /// Takes free numbers of a segment into the magazine, unless a stopped thread holds its part of
     /// the map.
     fn take_from_segment(&self, segment: u64, patience: Patience) -> Result<()> {
@@ -139,14 +147,15 @@ impl<M: Memory> Thread<'_, M> {
         }
         let Some(InodeMap { part, .. }) = &self.hold_inode_map(segment, patience)? else { return Ok(()) };
         let segment_word = self.fs.segment_entry(segment)?.load_acquire();
+        let share = self.magazine_share()?;
         for index in words {
             let word = self.fs.dram.inode_word(index)?;
             let seen = word.load(Relaxed);
             let count = self.slot.inodes_count.load(Relaxed) as usize;
-            if seen == u64::MAX || count >= MAGAZINE_INODES {
+            if seen == u64::MAX || count >= share {
                 continue;
             }
-            let taken = lowest_bits(!seen, MAGAZINE_INODES - count);
+            let taken = lowest_bits(!seen, share - count);
             let mut rest = taken;
             for slot in &self.slot.inodes[count..count + taken.count_ones() as usize] {
                 let number = index * 64 + rest.trailing_zeros() as u64;
@@ -241,7 +250,7 @@ impl<M: Memory> Thread<'_, M> {
         self.take_from_segment(segments - 1, patience)?;
         let cursor = header.segment_cursor.load(Relaxed);
         for step in 0..limit.min(segments) {
-            if self.slot.inodes_count.load(Relaxed) as usize == MAGAZINE_INODES {
+            if self.slot.inodes_count.load(Relaxed) as usize >= self.magazine_share()? {
                 return Ok(());
             }
             let segment = (cursor + step) % segments;
@@ -257,6 +266,8 @@ impl<M: Memory> Thread<'_, M> {
         if segments >= self.fs.geometry.segments_max {
             return Err(Error::NoInodes);
         }
+        self.fs.provide_segment(segments)?;
+        self.fs.provide_image(self.fs.geometry.segment_table_block * BLOCK_BYTES + segments * 8, 8)?;
         let pm = &self.fs.pm;
         let entry = self.fs.segment_entry(segments)?;
         let fresh = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_segment())?;

@@ -16,6 +16,7 @@
 
 use super::BlockRun;
 use super::lines::SLAB_LISTED;
+use crate::dram::GROUP_BLOCKS;
 use crate::error::Result;
 use crate::format::{
     Geometry, INODES_PER_SEGMENT, LIST_PAGE_ENTRIES, ListPage, SEGMENT_BLOCKS, Snapshot, State, Superblock,
@@ -151,16 +152,26 @@ pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, ge
 pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     let (pm, geometry) = (&fs.pm, &fs.geometry);
     let header = fs.header()?;
+    let maps = geometry.block_map_block * BLOCK_BYTES..geometry.data_block * BLOCK_BYTES;
+    if fs.provide_image(maps.start, maps.end - maps.start).is_err() {
+        // Without room for the maps the next attach scans.
+        return Ok(set_figures(pm, fs.superblock()?, &Snapshot::default()));
+    }
     let (entries, any_shared) = count_entries(fs)?;
     let mut pages = FreeBlocks { fs, next: geometry.data_block };
     let wanted = entries.div_ceil(LIST_PAGE_ENTRIES as u64);
-    let listed = FreeBlocks { fs, next: geometry.data_block }.take(wanted as usize).count() as u64 == wanted;
+    let listed = FreeBlocks { fs, next: geometry.data_block }
+        .take(wanted as usize)
+        .take_while(|block| fs.provide_image(block * BLOCK_BYTES, BLOCK_BYTES).is_ok())
+        .count() as u64
+        == wanted;
     let mut crc = 0;
     let mut flushed = write_words(pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |index| {
         block_codes(fs, index, listed)
     })?;
     flushed = flushed.and(write_words(pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |index| {
-        Ok(fs.dram.inode_word(index)?.load(Acquire))
+        let at = fs.dram.layout.inode_bits + index * 8;
+        if fs.is_provided(at)? { Ok(fs.dram.inode_word(index)?.load(Acquire)) } else { Ok(0) }
     })?);
     if any_shared && !listed {
         return Ok(flushed.and(set_figures(pm, fs.superblock()?, &Snapshot::default())));
@@ -314,10 +325,14 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     let mut unused = 0;
     read_words(&fs.pm, fs.geometry.block_map_block, block_map_words(&fs.geometry), &mut unused, |index, word| {
         let used = (gather(word) | gather(word >> 1)) as u64;
-        let first = index * BLOCKS_PER_WORD;
-        fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
+        if used != 0 {
+            let first = index * BLOCKS_PER_WORD;
+            fs.provide_group(first / GROUP_BLOCKS)?;
+            fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
+        }
         Ok(())
     })?;
+    (0..figures.segments).try_for_each(|segment| fs.provide_segment(segment))?;
     read_words(&fs.pm, fs.geometry.inode_map_block, inode_map_words(&fs.geometry), &mut unused, |index, word| {
         if word != 0 {
             fs.dram.inode_word(index)?.store(word, Relaxed);
@@ -338,6 +353,7 @@ pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
     let geometry = &fs.geometry;
     read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
         let first = index * BLOCKS_PER_WORD;
+        fs.provide_group(first / GROUP_BLOCKS)?;
         let behind = geometry.blocks.saturating_sub(first).min(BLOCKS_PER_WORD);
         let used = (gather(word) | gather(word >> 1)) as u64 & (u64::MAX >> (64 - behind));
         fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);

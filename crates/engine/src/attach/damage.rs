@@ -15,6 +15,7 @@
 
 use super::recovery::{DAMAGED, FLIPPED, LEFT_CLEANLY};
 use crate::alloc::{BlockRun, line_mask};
+use crate::dram::GROUP_BLOCKS;
 use crate::error::Result;
 use crate::format::{
     Dentry, DentryFacts, FileKind, Flip, INODES_PER_SEGMENT, Inode, LogPage, LogPageKind, Property, dentry_lines,
@@ -185,6 +186,7 @@ impl<M: Memory> Fs<M> {
                     let lines = lines.min((BLOCK_BYTES - at % BLOCK_BYTES) / LINE_BYTES);
                     let block = BlockRun { first: at / BLOCK_BYTES, count: 1 };
                     let mask = line_mask(at % BLOCK_BYTES / LINE_BYTES, lines);
+                    self.provide_group(block.first / GROUP_BLOCKS)?;
                     if self.dram.slab(block.first)?.free_lines.fetch_or(mask, AcqRel) == 0 {
                         self.mark_blocks(block)?;
                     }

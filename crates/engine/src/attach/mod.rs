@@ -29,7 +29,7 @@ use crate::fs::Fs;
 use crate::liveness::Liveness;
 use crate::platform::Platform;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use pmem::{BadOffset, Direct, Memory, Region};
+use pmem::{BLOCK_BYTES, BadOffset, Direct, Memory, Region};
 
 /// Parameters of mkfs.
 #[derive(Debug, Clone, Copy)]
@@ -143,6 +143,7 @@ impl<M: Memory> Fs<M> {
         fs.epoch = state.epoch.wrapping_add(1).max(1);
         // Zero stands for a region whose seed was not set.
         fs.hash_seed = platform.random() | 1;
+        fs.provide_fixed()?;
         fs.fill_header(options)?;
         fs.mark_fixed_blocks()?;
         let loaded = state.clean && snapshot::load(&fs, state)?;
@@ -150,6 +151,8 @@ impl<M: Memory> Fs<M> {
             return Err(Error::NeedsRecovery);
         }
         if !options.read_only {
+            let (journal, end) = (fs.geometry.journal_block, fs.geometry.segment_table_block);
+            fs.provide_image(journal * BLOCK_BYTES, (end - journal) * BLOCK_BYTES)?;
             // From here on the snapshot is void: it lacks what is allocated from now on.
             let word = State { epoch: fs.epoch, clean: false }.word();
             fs.pm.persist(fs.pm.retract(&fs.superblock()?.state, word));

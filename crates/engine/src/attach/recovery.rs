@@ -26,7 +26,7 @@ use super::RecoveryReport;
 use super::damage::LogEntry;
 use crate::alloc::{BlockRun, SLAB_FULL, SLAB_LISTED, line_mask};
 use crate::dram::GROUP_BLOCKS;
-use crate::error::{Corruption, Result};
+use crate::error::{Corruption, Error, Result};
 use crate::file::Blocks;
 use crate::format::{
     Dentry, DentryFacts, FileKind, INODES_PER_SEGMENT, Inode, LogPage, ParentWord, Property, ROOT_INODE, Valid,
@@ -46,6 +46,8 @@ pub(super) const DAMAGED: usize = 3;
 /// Not a count: 1 if the image was left clean.
 pub(super) const LEFT_CLEANLY: usize = 4;
 pub(super) const FLIPPED: usize = 5;
+/// Not a count: nonzero if there was no memory for the region.
+const NO_MEMORY: usize = 6;
 
 /// Groups of blocks in a unit of the last phase.
 const GROUPS_PER_UNIT: u64 = 16;
@@ -74,6 +76,7 @@ impl<M: Memory> Fs<M> {
             .find(|segment| self.segment_entry(*segment).is_ok_and(|entry| entry.load() != 0));
         let segments = used.map_or(0, |last| last + 1);
         for segment in 0..segments {
+            self.provide_segment(segment)?;
             let mut damaged = false;
             if let Some(found) = self.segment(segment) {
                 for block in found.blocks() {
@@ -103,6 +106,12 @@ impl<M: Memory> Fs<M> {
         self.phase(1, segments, |segment| self.recover_inodes(segment))?;
         let units = self.dram.layout.groups_count.div_ceil(GROUPS_PER_UNIT);
         self.phase(2, units, |unit| self.sweep_slabs(unit))
+    }
+
+    /// Records why a part of the scan failed. Without memory the scan fails as a whole: names that
+    /// it did not see must not count as missing.
+    fn count_failure(&self, error: Error) {
+        self.count(if error == Error::NoMemory { NO_MEMORY } else { DAMAGED }, 1);
     }
 
     /// After the scan, by one thread.
@@ -141,8 +150,8 @@ impl<M: Memory> Fs<M> {
                 break;
             }
             // An error means damage; the other units do not depend on this one.
-            if work(unit).is_err() {
-                self.count(DAMAGED, 1);
+            if let Err(error) = work(unit) {
+                self.count_failure(error);
             }
             // The next phase relies on the flushes of this unit, in whichever thread.
             self.pm.fence(Flushed::nothing());
@@ -157,7 +166,8 @@ impl<M: Memory> Fs<M> {
             }
             spin_loop();
         }
-        Ok(())
+        // No phase erases anything on the word of an incomplete one.
+        if header.recovery_counts[NO_MEMORY].load(Acquire) == 0 { Ok(()) } else { Err(Error::NoMemory) }
     }
 
     /// Calls `each` for the inodes of a segment.
@@ -168,8 +178,10 @@ impl<M: Memory> Fs<M> {
             self.pm.prefetch(ahead);
             self.pm.prefetch(ahead + LINE_BYTES);
             let number = segment * INODES_PER_SEGMENT + index;
-            if number != 0 && each(number, self.inode_at(located.inode_offset(index))?).is_err() {
-                self.count(DAMAGED, 1);
+            if number != 0
+                && let Err(error) = each(number, self.inode_at(located.inode_offset(index))?)
+            {
+                self.count_failure(error);
             }
         }
         Ok(())
@@ -286,6 +298,7 @@ impl<M: Memory> Fs<M> {
     fn count_name(&self, slot: &Commit64, facts: &DentryFacts, offset: u64, walk: &mut Walk) -> Result<()> {
         let block = offset / BLOCK_BYTES;
         let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, dentry_lines(facts.name_length as usize));
+        self.provide_group(block / GROUP_BLOCKS)?;
         let slab = self.dram.slab(block)?;
         let before = slab.free_lines.fetch_or(mask, AcqRel);
         if before & mask != 0 {

@@ -309,6 +309,36 @@ fn a_rename_without_a_whole_record_never_happened() {
 }
 
 #[test]
+fn threads_beyond_the_journals_slots_rename_with_borrowed_ones() {
+    let image = new_image(32 * MIB, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let threads: Vec<_> = (0..1200).map(|_| fs.enter().expect("enters")).collect();
+    let root = threads[0].root().expect("a root");
+    let [from, to] = ["from", "to"].map(|name| make(&threads[0], root, name, FileKind::Directory));
+    let permit = |_: &_, _: Option<&_>| Ok(());
+    for thread in &threads[900..] {
+        let (name, new) = (std::format!("old-{}", thread.index), std::format!("new-{}", thread.index));
+        make(thread, from, &name, FileKind::Directory);
+        let places = ((from, name.as_bytes()), (to, new.as_bytes()));
+        thread.rename(places.0, places.1, RenameFlags::default(), permit).expect("renames");
+    }
+    // The last threads exchange files: the most locks at once.
+    let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
+    for pair in threads[1100..].chunks(2) {
+        let names = [0, 1].map(|side| std::format!("new-{}", pair[side].index));
+        pair[0].rename((to, names[0].as_bytes()), (to, names[1].as_bytes()), exchange, permit).expect("exchanges");
+    }
+    let crashed = image.copy();
+    let again = Attached::new(&crashed).expect("attaches");
+    assert_eq!((again.report.scanned, again.report.damaged, again.report.orphans), (true, 0, 0));
+    let thread = again.enter().expect("enters");
+    let to = thread.lookup(thread.root().expect("a root"), b"to").expect("is there");
+    for index in 900..1200 {
+        thread.lookup(to, std::format!("new-{index}").as_bytes()).expect("was renamed");
+    }
+}
+
+#[test]
 fn of_two_renames_to_one_name_the_later_counts_in_whatever_order_their_records_lie() {
     for later in 0..2 {
         let image = new_image(8 * MIB, 0);

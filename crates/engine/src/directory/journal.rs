@@ -6,16 +6,25 @@
 //!   durable. So the record of turn `t - 2`, which `t` overwrites, is superfluous.
 //! - A thread slot's count of renames advances after the steps of a rename are stored. A record of
 //!   a turn below the count is finished.
+//! - An image has journal slots for 1,024 thread slots. The last 64 pairs belong to none: threads
+//!   in higher slots borrow one for a rename, under its lock. The count of renames is then the
+//!   pair's.
 
-use crate::error::Result;
+use crate::dram::SHARED_JOURNAL_PAIRS;
+use crate::error::{Error, Result};
 use crate::format::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot};
 use crate::fs::{Fs, Thread};
+use crate::lock::LockGuard;
+use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 
+/// Thread slots with a pair of journal slots of their own.
+const OWN_PAIRS: u64 = JOURNAL_SLOTS / 2 - SHARED_JOURNAL_PAIRS as u64;
+
 impl<M: Memory> Fs<M> {
-    fn journal_slot(&self, thread_slot: u64, sequence: u64) -> Result<&JournalSlot> {
-        let index = (thread_slot * 2 + sequence % 2) % JOURNAL_SLOTS;
+    fn journal_slot(&self, pair: u64, sequence: u64) -> Result<&JournalSlot> {
+        let index = (pair * 2 + sequence % 2) % JOURNAL_SLOTS;
         Ok(self.pm.get(Pm::new(self.geometry.journal_block * BLOCK_BYTES + index * JOURNAL_SLOT_BYTES))?)
     }
 
@@ -33,17 +42,44 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
+    /// Before a rename writes its record: borrows a pair of journal slots for a thread slot without
+    /// one. The guard lives until the rename is counted.
+    pub(super) fn borrow_journal(&self) -> Result<Option<LockGuard<'f>>> {
+        if u64::from(self.index) < OWN_PAIRS {
+            return Ok(None);
+        }
+        let pairs = &self.fs.header()?.journal_pairs;
+        // Any free pair will do, so that a stopped thread makes no other wait.
+        let first = self.index as usize % SHARED_JOURNAL_PAIRS;
+        let mut all = pairs[first..].iter().chain(&pairs[..first]);
+        match all.find_map(|pair| self.try_lock(&pair.lock, &pair.waiters)) {
+            Some(held) => Ok(Some(held)),
+            None => self.lock(&pairs[first].lock, &pairs[first].waiters).map(Some),
+        }
+    }
+
+    /// The pair of journal slots that this thread slot writes, and its count of renames. `None`: it
+    /// has borrowed none.
+    fn journal_pair(&self) -> Result<Option<(u64, &'f AtomicU64)>> {
+        if u64::from(self.index) < OWN_PAIRS {
+            return Ok(Some((u64::from(self.index), &self.slot.renames)));
+        }
+        let pairs = (OWN_PAIRS..).zip(&self.fs.header()?.journal_pairs);
+        Ok(pairs.into_iter().find(|(_, pair)| self.holds(&pair.lock)).map(|(index, pair)| (index, &pair.renames)))
+    }
+
     /// Writes and flushes this thread's next record, and flushes the steps of the previous rename:
     /// the same fence makes both durable.
     pub(super) fn write_journal(&self, record: &JournalRecord) -> Result<Flushed> {
         let pm = &self.fs.pm;
-        let sequence = self.slot.renames.load(Relaxed);
+        let (pair, renames) = self.journal_pair()?.ok_or(Error::Busy)?;
+        let sequence = renames.load(Relaxed);
         let steps = match sequence.checked_sub(1) {
-            Some(last) => self.fs.journal_slot(self.index as u64, last)?.record(),
+            Some(last) => self.fs.journal_slot(pair, last)?.record(),
             None => None,
         };
         let steps = steps.map_or(Flushed::nothing(), |record| self.fs.flush_steps(&record));
-        let slot = self.fs.journal_slot(self.index as u64, sequence)?;
+        let slot = self.fs.journal_slot(pair, sequence)?;
         let words = JournalRecord { sequence, ..*record }.words();
         for (cell, word) in slot.words.iter().zip(words) {
             // Flushed with the whole slot below.
@@ -54,18 +90,20 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// As the reaper of this slot: counts the rename of a record, unless it has been counted.
-    pub(crate) fn end_journal_of(&self, sequence: u64) {
-        if self.slot.renames.load(Relaxed) == sequence {
-            self.end_journal();
+    pub(crate) fn end_journal_of(&self, sequence: u64) -> Result<()> {
+        match self.journal_pair()? {
+            Some((_, renames)) if renames.load(Relaxed) == sequence => self.end_journal(),
+            _ => Ok(()),
         }
     }
 
     /// As the reaper of this slot: the record of the rename that was to make a name of
     /// `dentry_offset`, if the rename got that far.
     pub(crate) fn rename_record(&self, dentry_offset: u64) -> Result<Option<JournalRecord>> {
-        let sequence = self.slot.renames.load(Relaxed);
+        let Some((pair, renames)) = self.journal_pair()? else { return Ok(None) };
+        let sequence = renames.load(Relaxed);
         for sequence in [Some(sequence), sequence.checked_sub(1)].into_iter().flatten() {
-            let slot = self.fs.journal_slot(self.index as u64, sequence)?;
+            let slot = self.fs.journal_slot(pair, sequence)?;
             let record =
                 slot.record().filter(|record| record.sequence == sequence && record.moves[0].dentry == dentry_offset);
             if record.is_some() {
@@ -80,7 +118,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// it had begun over an older one.
     pub(crate) fn discard_record(&self) -> Result<()> {
         let pm = &self.fs.pm;
-        let slot = self.fs.journal_slot(self.index as u64, self.slot.renames.load(Relaxed))?;
+        let Some((pair, renames)) = self.journal_pair()? else { return Ok(()) };
+        let slot = self.fs.journal_slot(pair, renames.load(Relaxed))?;
         if slot.seal.load() != 0 && slot.record().is_none() {
             pm.persist(pm.retract(&slot.seal, 0));
         }
@@ -88,8 +127,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Advances the count of renames: the steps of this thread's rename are stored.
-    pub(super) fn end_journal(&self) {
-        self.slot.renames.store(self.slot.renames.load(Relaxed).wrapping_add(1), Release);
+    pub(super) fn end_journal(&self) -> Result<()> {
+        let (_, renames) = self.journal_pair()?.ok_or(Error::Busy)?;
+        renames.store(renames.load(Relaxed).wrapping_add(1), Release);
+        Ok(())
     }
 
     /// Makes the steps of all finished renames durable and clears their records. Required before
@@ -119,10 +160,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn each_finished(&self, used: u64, mut visit: impl FnMut(&JournalSlot, JournalRecord)) -> Result<()> {
-        for thread_slot in 0..used {
-            let renames = self.fs.dram.slot(thread_slot as u32)?.renames.load(Acquire);
+        let shared = if used > OWN_PAIRS { &self.fs.header()?.journal_pairs[..] } else { &[] };
+        let shared = (OWN_PAIRS..).zip(shared.iter().map(|pair| Ok(&pair.renames)));
+        let own = (0..used.min(OWN_PAIRS)).map(|pair| (pair, self.fs.dram.slot(pair as u32).map(|slot| &slot.renames)));
+        for (pair, renames) in own.chain(shared) {
+            let renames = renames?.load(Acquire);
             for sequence in renames.saturating_sub(2)..renames {
-                let slot = self.fs.journal_slot(thread_slot, sequence)?;
+                let slot = self.fs.journal_slot(pair, sequence)?;
                 if let Some(record) = slot.record().filter(|record| record.sequence < renames) {
                     visit(slot, record);
                 }

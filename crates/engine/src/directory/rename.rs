@@ -438,6 +438,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let held_new = held_new.as_ref().unwrap_or(&held_old);
         self.check_unchanged(&held_old, old, Some(&source))?;
         self.check_unchanged(held_new, new, victim.as_ref())?;
+        // In this order: buckets, journal, files. So no two renames wait for each other.
+        let _journal = self.borrow_journal()?;
         let source_attributes = self.attributes(source.cachelet)?;
         match &victim {
             None => permit(&source_attributes, None)?,
@@ -480,7 +482,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             // Not earlier: other threads remove the records of finished renames, and a reaper
             // recognises an unfinished one by its record.
-            self.end_journal();
+            self.end_journal()?;
         }
         self.end_renaming(&source, victim.as_ref());
         drop(files);

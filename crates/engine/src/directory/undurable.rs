@@ -89,7 +89,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         timestamp_ns: i64,
         name: &[u8],
     ) -> Result<bool> {
-        let threads = self.fs.header()?.slots_high.load(Relaxed);
+        let threads = self.fs.dram.slot_map().count(self.fs.header()?.slots_high.load(Relaxed));
         if undurable.announced.is_none() && (undurable.looked_up + 1) * THREADS_A_LOOKUP >= threads {
             let announced = self.announced_names(node.cachelet)?;
             if announced.count == 0 {
@@ -111,7 +111,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// then the first has ended, and the other began after the scan of the slots started.
     fn announced_names(&self, directory: u32) -> Result<Announced> {
         let mut found = Announced { hashes: [0; ANNOUNCED_MAX], count: 0 };
-        for index in 0..self.fs.header()?.slots_high.load(Acquire) as u32 {
+        for index in self.fs.taken_slots()? {
             let intent = &self.fs.dram.slot(index)?.intent;
             if intent.kind.load(Acquire) == IntentKind::None as u32 {
                 continue;

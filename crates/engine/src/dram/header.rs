@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 14;
+pub const DRAM_VERSION: u64 = 15;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,22 @@ pub struct InodeMapPart {
 }
 // SAFETY: repr(C), atomics only, 4 + 4 + 8 bytes without padding.
 unsafe impl Layout for InodeMapPart {}
+
+/// Pairs of journal slots that threads borrow for one rename.
+pub const SHARED_JOURNAL_PAIRS: usize = 64;
+
+/// A pair of journal slots without a thread slot of its own.
+#[repr(C)]
+pub struct JournalPair {
+    /// Owner slot + 1 of the thread that renames with it.
+    pub lock: AtomicU32,
+    /// Waiters on `lock`.
+    pub waiters: AtomicU32,
+    /// Completed renames: the sequence number of the next one.
+    pub renames: AtomicU64,
+}
+// SAFETY: repr(C), 2 * 4 + 8 bytes without padding, atomics only.
+unsafe impl Layout for JournalPair {}
 
 /// The first page of the DRAM region.
 #[repr(C, align(4096))]
@@ -151,8 +167,12 @@ pub struct DramHeader {
     pub stalled_epoch: AtomicU64,
     /// The parts of the map of inode numbers: segment `n` belongs to part `n % INODE_MAP_PARTS`.
     pub inode_map: [InodeMapPart; INODE_MAP_PARTS],
+    /// When a thread claims a slot with this index or a higher one, dead threads are reaped first.
+    pub reap_at: AtomicU64,
+    /// For threads whose slots have no journal slots of their own: see `directory::journal`.
+    pub journal_pairs: [JournalPair; SHARED_JOURNAL_PAIRS],
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 437 - 2 * INODE_MAP_PARTS],
+    pub reserved3: [AtomicU64; 436 - 2 * INODE_MAP_PARTS - 2 * SHARED_JOURNAL_PAIRS],
 }
 impl DramHeader {
     /// Inode numbers in use or in the magazine of a shard.

@@ -1,6 +1,6 @@
 //! The DRAM region: everything that can be rebuilt from the image. Its layout is computed from the
-//! image's geometry and a budget. It is reserved whole and touched on demand; there is no growth
-//! protocol.
+//! image's geometry and a budget. Its addresses are reserved whole. Its memory comes in chunks,
+//! each provided before it is touched for the first time ([`crate::provide`]).
 //!
 //! Invariants
 //! - Nothing in it is needed to recover the image.
@@ -12,22 +12,26 @@ mod bucket;
 mod cachelet;
 mod header;
 mod slot;
+mod slot_map;
 
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
     Cachelet, DIRECTORY_LINKS, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
     FLAG_RENAMING, FLAG_UNNAMED, LogCounts, MAPPED, MAPPED_KEPT, MAPPED_STORES, MAPPED_TIMES_SET, PLAIN, References,
 };
-pub use header::{DRAM_MAGIC, DRAM_VERSION, DramHeader, INODE_MAP_PARTS, InodeMapPart, Phase};
+pub use header::{
+    DRAM_MAGIC, DRAM_VERSION, DramHeader, INODE_MAP_PARTS, InodeMapPart, JournalPair, Phase, SHARED_JOURNAL_PAIRS,
+};
 pub use slot::{
     HELD_MAX, InFlight, Intent, IntentKind, MAGAZINE_INODES, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX,
     RETIRED_MAX, Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,
 };
+pub use slot_map::SlotMap;
 
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
-use pmem::{BadOffset, Direct, Layout, Pm, Region};
+use pmem::{BLOCK_BYTES, BadOffset, Direct, Layout, Pm, Region};
 
 /// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -35,12 +39,20 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub const GROUP_BLOCKS: u64 = 512;
 /// Buckets of a new mindex. It grows from here one bucket at a time.
 pub const BUCKETS_MIN: u64 = 1024;
-/// Thread slots of a region: the maximum number of threads inside the engine at once.
-pub const SLOTS_MAX: u64 = 1024;
+/// Thread slots of a region: the maximum number of threads inside the engine at once. The ticket of
+/// a slot, its index plus one, has 16 bits in a dead cachelet.
+pub const SLOTS_MAX: u64 = (1 << 16) - 64;
+const _: () = assert!(SLOTS_MAX < 1 << 16 && SLOTS_MAX.is_multiple_of(64));
+/// Cachelets beyond the files, for those that shards keep ready.
+const CACHELETS_READY: u64 = 2048;
+/// The memory of a region is provided in chunks of this length.
+pub const CHUNK_BYTES: u64 = 64 << 10;
 
 /// Bytes of the area for the layers above, without their per-file records. Sparse, like all areas.
-pub const UPPER_BYTES: u64 = 256 << 20;
-/// Additional bytes of that area per cachelet.
+pub const UPPER_BYTES: u64 = 768 << 20;
+/// Bytes at the start of that area that attach provides.
+pub const UPPER_START_BYTES: u64 = 16 << 10;
+/// Bytes of the layers above per cachelet.
 pub const UPPER_FILE_BYTES: u64 = 32;
 
 /// State of a block that holds dentries. Changes under its lock.
@@ -63,8 +75,8 @@ pub struct SlabState {
 // SAFETY: repr(C), 8 + 4 * 4 + 8 bytes without padding, atomics only.
 unsafe impl Layout for SlabState {}
 
-/// State of a group of blocks. The bits of its blocks and `free` change under its lock.
-#[repr(C, align(16))]
+/// State of a group of blocks. The bits of its blocks, `free` and `provided` change under its lock.
+#[repr(C, align(32))]
 pub struct Group {
     /// Slot + 1 of the thread that changes it.
     pub lock: AtomicU32,
@@ -74,15 +86,23 @@ pub struct Group {
     pub owner: AtomicU32,
     /// Free blocks.
     pub free: AtomicU32,
+    /// A bit for each [`CHUNK_BYTES`] of the group's blocks whose memory was provided since the
+    /// region was built.
+    pub provided: AtomicU32,
+    /// 1: the state of each of its blocks was provided.
+    pub has_states: AtomicU32,
+    /// Zero.
+    pub reserved: [AtomicU32; 2],
 }
-// SAFETY: repr(C), 4 * 4 bytes without padding, atomics only.
+const _: () = assert!(GROUP_BLOCKS * BLOCK_BYTES == CHUNK_BYTES * u32::BITS as u64);
+// SAFETY: repr(C), 8 * 4 bytes without padding, atomics only.
 unsafe impl Layout for Group {}
 
 /// Offsets of the areas of a DRAM region: a pure function of geometry and budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DramLayout {
-    /// Thread slots.
-    pub slots: u64,
+    /// A bit per thread slot: see [`SlotMap`].
+    pub slot_map: u64,
     /// A bit per block, set: in use.
     pub block_bits: u64,
     /// A [`Group`] per group: see `alloc::blocks`.
@@ -113,8 +133,12 @@ pub struct DramLayout {
     pub overflow_max: u64,
     /// Area for the layers above (open files, processes, locks).
     pub upper: u64,
-    /// Bytes of that area.
-    pub upper_bytes: u64,
+    /// [`UPPER_FILE_BYTES`] of theirs per cachelet.
+    pub upper_files: u64,
+    /// Thread slots.
+    pub slots: u64,
+    /// A bit per [`CHUNK_BYTES`] of the region before this area, set: its memory was provided.
+    pub provided: u64,
     /// Bytes of the region.
     pub length: u64,
 }
@@ -135,12 +159,11 @@ impl DramLayout {
         };
         let groups_count = geometry.blocks.div_ceil(GROUP_BLOCKS);
         let inodes_max = geometry.segments_max * INODES_PER_SEGMENT;
-        let cachelets_max = files + 2 * SLOTS_MAX;
+        let cachelets_max = files + CACHELETS_READY;
         let buckets_max = files.next_power_of_two().max(BUCKETS_MIN);
         let overflow_max = buckets_max;
-        let upper_bytes = UPPER_BYTES + UPPER_FILE_BYTES * cachelets_max;
-        DramLayout {
-            slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
+        let mut layout = DramLayout {
+            slot_map: reserve(SLOTS_MAX / 8, 4096),
             block_bits: reserve(groups_count * GROUP_BLOCKS / 8, 4096),
             groups: reserve(groups_count * size_of::<Group>() as u64, 4096),
             groups_count,
@@ -157,16 +180,29 @@ impl DramLayout {
             buckets_max,
             overflow: reserve(overflow_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
             overflow_max,
-            upper: reserve(upper_bytes, 4096),
-            upper_bytes,
-            length: at,
-        }
+            upper: reserve(UPPER_BYTES, 4096),
+            upper_files: reserve(UPPER_FILE_BYTES * cachelets_max, 4096),
+            slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
+            provided: 0,
+            length: 0,
+        };
+        layout.provided = at;
+        layout.length = at + layout.provided_words() * 8;
+        layout.length = layout.length.next_multiple_of(4096);
+        layout
+    }
+
+    /// Words of the bits in `provided`.
+    pub fn provided_words(&self) -> u64 {
+        self.provided.div_ceil(CHUNK_BYTES * 64)
     }
 }
 
 /// A DRAM region with its layout.
 pub struct Dram {
     slots: &'static [ThreadSlot],
+    slot_map: &'static [AtomicU64],
+    provided: &'static [AtomicU64],
     cachelets: &'static [Cachelet],
     buckets: &'static [Bucket],
     overflow: &'static [Bucket],
@@ -211,6 +247,8 @@ impl Dram {
         unsafe {
             Ok(Dram {
                 slots: table(&region, layout.slots, SLOTS_MAX)?,
+                slot_map: table(&region, layout.slot_map, SLOTS_MAX / 64)?,
+                provided: table(&region, layout.provided, layout.provided_words())?,
                 cachelets: table(&region, layout.cachelets, layout.cachelets_max)?,
                 buckets: table(&region, layout.buckets, layout.buckets_max)?,
                 overflow: table(&region, layout.overflow, layout.overflow_max)?,
@@ -243,6 +281,17 @@ impl Dram {
     #[inline]
     pub fn slot(&self, index: u32) -> Result<&ThreadSlot> {
         element(self.slots, index as u64)
+    }
+
+    /// The map of thread slots.
+    pub fn slot_map(&self) -> SlotMap<'_> {
+        SlotMap::new(self.slot_map)
+    }
+
+    /// The word of the bits in `provided` for a chunk of the region, and the chunk's bit.
+    #[inline(always)]
+    pub(crate) fn provided(&self, chunk: u64) -> Result<(&AtomicU64, u64)> {
+        Ok((element(self.provided, chunk / 64)?, 1 << (chunk % 64)))
     }
 
     /// Cachelet `index`.

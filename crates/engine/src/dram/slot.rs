@@ -10,6 +10,7 @@
 //!   be free in `retired`.
 
 use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::Acquire;
 use pmem::Layout;
 
 /// Inode numbers that a slot holds in reserve.
@@ -268,3 +269,15 @@ const SLOT_REST: usize = 242;
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.
 unsafe impl Layout for ThreadSlot {}
+
+impl ThreadSlot {
+    /// Whether the owner was inside an operation when this was read.
+    pub(crate) fn is_at_work(&self) -> bool {
+        let in_flight = &self.in_flight;
+        let wide = [&self.pinned, &self.recycling, &self.recovering, &in_flight.number];
+        let narrow = [&self.redo_count, &self.intent.kind, &in_flight.cachelet];
+        let pairs = [&in_flight.dentries, &in_flight.slots, &in_flight.lines];
+        wide.into_iter().chain(pairs.into_iter().flatten()).chain(&self.held).any(|word| word.load(Acquire) != 0)
+            || narrow.into_iter().any(|word| word.load(Acquire) != 0)
+    }
+}

@@ -10,6 +10,10 @@ use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
+/// Main buckets for each overflow bucket whose memory is provided ahead: more than are needed at
+/// the density at which the table grows.
+const BUCKETS_PER_OVERFLOW: u64 = 8;
+
 impl<'f, M: Memory> Thread<'f, M> {
     /// Grows the table for a total of `names`, as far as the layout allows.
     pub(crate) fn grow(&self, names: u64) -> Result<()> {
@@ -20,7 +24,20 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         let Some(_growing) = self.try_lock(&header.grow_lock, &header.rare_waiters) else { return Ok(()) };
-        while header.buckets.load(Relaxed) < wanted && self.split_next()? {}
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        while header.buckets.load(Relaxed) < wanted {
+            // Without memory the chains grow instead. Overflow buckets for the expected chains come
+            // first: they are needed when nothing else can be evicted.
+            let buckets = header.buckets.load(Relaxed);
+            let overflow = (buckets / BUCKETS_PER_OVERFLOW).min(layout.overflow_max - 1);
+            let provided = self.fs.provide(layout.overflow + overflow * bytes, bytes);
+            if provided.and_then(|()| self.fs.provide(layout.buckets + buckets * bytes, bytes)).is_err() {
+                break;
+            }
+            if !self.split_next()? {
+                break;
+            }
+        }
         Ok(())
     }
 
@@ -159,13 +176,19 @@ impl<'f, M: Memory> Thread<'f, M> {
             step();
             return Ok(bucket);
         }
-        let max = self.fs.dram.layout.overflow_max;
-        let further = |index: u64| (index < max).then(|| index + 1);
-        let taken = header.overflow_next.fetch_update(AcqRel, Relaxed, further);
-        let index = taken.map_err(|_| Error::NoMemory)?;
+        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
+        let index = loop {
+            let index = header.overflow_next.load(Acquire);
+            if index >= layout.overflow_max {
+                return Err(Error::NoMemory);
+            }
+            self.fs.provide(layout.overflow + index * bytes, bytes)?;
+            if header.overflow_next.compare_exchange(index, index + 1, AcqRel, Acquire).is_ok() {
+                break index;
+            }
+        };
         last.overflow.store(index as u32, Release);
         step();
-        let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
         self.fs.enter_area(layout.overflow, index * bytes..(index + 1) * bytes, layout.overflow_max * bytes);
         self.fs.dram.overflow(index as u32)
     }

@@ -72,8 +72,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         }
         step();
-        self.end_journal_of(record.sequence);
-        Ok(())
+        self.end_journal_of(record.sequence)
     }
 
     /// Drops one link of a replaced file. (A replaced directory is reclaimed at the end.)

@@ -44,10 +44,8 @@ pub struct Context {
     suspended_entered: u32,
     /// The parent's thread while a child runs in the same memory.
     suspended: MaybeUninit<Thread<'static, Direct>>,
-    /// The slot that a parent prepared for a child in the same memory.
-    prepared: u32,
-    /// That child's process number.
-    child_number: ChildNumber,
+    /// What a parent prepared for a child in the same memory.
+    prepared: Prepared,
     /// Whether that child has adopted the slot.
     adopted: bool,
     /// The process of a child that runs in its parent's memory, while it runs.
@@ -67,6 +65,17 @@ pub struct Context {
     second: [u8; PATH_ROOM_BYTES],
     host: [u8; PATH_ROOM_BYTES],
     copy: [u8; COPY_BYTES],
+}
+
+/// What a parent prepares for a child, so that the child cannot fail to join.
+#[derive(Clone, Copy)]
+pub struct Prepared {
+    /// Its slot in the shared tables.
+    pub slot: u32,
+    /// Its process number.
+    pub number: ChildNumber,
+    /// The slot of its first thread.
+    pub thread_slot: u32,
 }
 
 /// The parts of an entered context.
@@ -112,6 +121,14 @@ impl Context {
             ]);
         }
         Errno::EIO
+    }
+
+    /// In a child: takes the thread slot that its parent reserved.
+    pub fn enter_prepared(&mut self, server: &'static Server, prepared: Prepared) -> engine::Result<()> {
+        self.thread.write(server.fs.enter_reserved(prepared.thread_slot, prepared.number.number)?);
+        self.entered = GENERATION.load(Relaxed);
+        self.discard_cached();
+        Ok(())
     }
 
     /// The thread is about to wait for processes. When it returns, the operations of processes
@@ -196,6 +213,16 @@ impl Context {
         }
     }
 
+    /// Releases the directory of the last path, after a call found the DRAM region full: eviction
+    /// needs directories without references.
+    #[cold]
+    pub fn release_for_eviction(&self) {
+        if self.entered == GENERATION.load(Relaxed) {
+            // SAFETY: entered in this generation.
+            self.cached_parent.release(unsafe { self.thread.assume_init_ref() });
+        }
+    }
+
     fn release_cached(&self, thread: &Thread<'static, Direct>) {
         self.cached_directory.release(thread);
         self.cached_parent.release(thread);
@@ -206,27 +233,27 @@ impl Context {
         self.cached_parent.discard();
     }
 
-    /// Suspends the thread's place for a child that shares memory with its parent and adopts the
-    /// slot `prepared`. The child enters the engine itself.
-    pub fn suspend(&mut self, prepared: u32, child_number: ChildNumber) {
+    /// Suspends the thread's place for a child that shares memory with its parent and adopts what
+    /// was prepared.
+    pub fn suspend(&mut self, prepared: Prepared) {
         if self.entered == GENERATION.load(Relaxed) {
             // SAFETY: entered in this generation.
             self.release_cached(unsafe { self.thread.assume_init_ref() });
         }
         core::mem::swap(&mut self.thread, &mut self.suspended);
         self.suspended_entered = core::mem::take(&mut self.entered);
-        (self.prepared, self.child_number, self.adopted, self.child) = (prepared, child_number, false, None);
+        (self.prepared, self.adopted, self.child) = (prepared, false, None);
     }
 
     /// The parent resumes. The child's place needs no care: the child has ended, or has left the
-    /// engine itself. Returns the slot if the child never adopted it, and the child's number.
-    pub fn resume(&mut self) -> (Option<u32>, ChildNumber) {
+    /// engine itself. Returns what was prepared, and whether the child adopted it.
+    pub fn resume(&mut self) -> (Prepared, bool) {
         core::mem::swap(&mut self.thread, &mut self.suspended);
         self.entered = core::mem::take(&mut self.suspended_entered);
         // The references cached now are the child's.
         self.discard_cached();
         self.child = None;
-        ((!self.adopted).then_some(self.prepared), self.child_number)
+        (self.prepared, self.adopted)
     }
 
     /// In the child: adopts its slot, once.
@@ -234,13 +261,15 @@ impl Context {
         if self.adopted {
             return Ok(());
         }
-        let (prepared, child) = (self.prepared, self.child_number);
+        let prepared = self.prepared;
+        let child = prepared.number;
         if child.description.is_some() && !server.fs.add_child_number(child.number) {
             // There are too many such children: threads of the process are no longer recovered as
             // dead.
             server.fs.share_process_number();
         }
-        let process = processes::all(server)?.adopt(self.thread(server)?, prepared)?;
+        self.enter_prepared(server, prepared)?;
+        let process = processes::all(server)?.adopt(self.thread(server)?, prepared.slot)?;
         (self.adopted, self.child) = (true, Some(process));
         Ok(())
     }
@@ -252,7 +281,7 @@ impl Context {
 
     /// The descriptor that holds such a child's lock, if it has one of its own.
     pub fn child_description(&self) -> Option<i32> {
-        self.child.as_ref().and(self.child_number.description)
+        self.child.as_ref().and(self.prepared.number.description)
     }
 
     /// Whether this is a child that runs in its parent's memory.

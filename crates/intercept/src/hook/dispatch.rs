@@ -80,7 +80,12 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     let mut call = Call { frame, server, context };
     let had_failed = server::has_failed();
     let served = if had_failed { failed_image::serve(&mut call, handler) } else { handler(&mut call) };
-    let verdict = served.unwrap_or_else(|Errno(errno)| done(-i64::from(errno)));
+    let verdict = served.unwrap_or_else(|Errno(errno)| {
+        if errno == libc::ENOMEM {
+            call.context.release_for_eviction();
+        }
+        done(-i64::from(errno))
+    });
     if faults::take() && verdict.next == Next::Done {
         return done(-i64::from(libc::EFAULT));
     }

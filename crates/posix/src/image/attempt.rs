@@ -205,10 +205,7 @@ impl<M: Memory> Attempt<'_, M> {
         let region = || self.region(memory);
         let layout = Fs::<M>::dram_layout(&region(), &options).map_err(|error| self.engine_error(error))?;
         let dram = Arc::new(match place {
-            // The maps lie before the cachelets, and recovery fills them at once.
-            DramBacking::NamedFile(runtime) => {
-                runtime.create_region(self.file, self.path, layout.length, layout.cachelets)?
-            }
+            DramBacking::NamedFile(runtime) => runtime.create_region(self.file, self.path, layout.length)?,
             DramBacking::Inheritable(_) => runtime::create_unnamed_region(layout.length)?,
             DramBacking::Private(_) | DramBacking::HandedOff(_) => Mapping::anonymous(layout.length)?,
         });
@@ -216,8 +213,11 @@ impl<M: Memory> Attempt<'_, M> {
             DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime),
             DramBacking::Private(_) | DramBacking::HandedOff(_) => None,
         };
-        let liveness = runtime.map_or(Liveness::alone(), |runtime| Liveness::shared(runtime.meeting().as_raw_fd()));
-        let (fs, report) = self.build(region(), &dram, liveness, &options).map_err(|error| self.engine_error(error))?;
+        let liveness = runtime.map_or(Liveness::alone(), |runtime| Liveness::shared(runtime.description().as_raw_fd()));
+        let (fs, report) = self.build(region(), &dram, liveness, &options).map_err(|error| match (error, place) {
+            (Error::NoMemory, DramBacking::NamedFile(runtime)) => runtime.no_room(),
+            (error, _) => self.engine_error(error),
+        })?;
         if let Some(runtime) = runtime {
             fs.set_directory_secret(runtime.secret()).map_err(|error| self.engine_error(error))?;
         }
@@ -254,7 +254,7 @@ impl<M: Memory> Attempt<'_, M> {
         let other_version = "it was made by another version of this program, or is not ready";
         let secret = engine::directory_secret(&dram_region(&dram)).map_err(|_| refused(other_version))?;
         let runtime = found.enter(secret, self.path)?;
-        let liveness = Liveness::shared(runtime.meeting().as_raw_fd());
+        let liveness = Liveness::shared(runtime.description().as_raw_fd());
         let fs = Fs::attach_shared(self.region(&memory), dram_region(&dram), &PLATFORM, liveness, &options);
         let fs = fs.map_err(|error| match error {
             Error::Busy | Error::Invalid | Error::ReadOnly => refused(other_version),

@@ -95,8 +95,8 @@ pub enum ImageError {
     },
     /// Too little space for the DRAM region.
     #[error(
-        "{} has {available} bytes free, and the image needs about {needed} bytes of shared memory there: enlarge it (mount -o \
-         remount,size=...; with containers --shm-size), or open the image exclusively",
+        "{} is too full: it has {available} bytes free, and the image needs more shared memory there; free space, enlarge \
+         it (mount -o remount,size=...; with containers --shm-size), or open the image exclusively",
         path.display()
     )]
     NoDram {
@@ -104,8 +104,6 @@ pub enum ImageError {
         path: PathBuf,
         /// Free bytes.
         available: u64,
-        /// Bytes needed at least.
-        needed: u64,
     },
     /// Too little memory for the working copy of an image on a disk.
     #[error(
@@ -173,7 +171,7 @@ pub enum ImageError {
     /// Too little space for the image.
     #[error(
         "{} needs {needed} bytes and {available} are free: free space or make a smaller image; --sparse allocates blocks only as \
-         they are used, but if they run out, the programs that use the image end",
+         they are used",
         path.display()
     )]
     NoSpace {

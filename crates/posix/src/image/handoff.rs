@@ -53,7 +53,8 @@ impl Handoff {
         (self.region.as_fd(), self.region_bytes)
     }
 
-    /// Descriptor of the meeting directory. A borrower opens its own description through it.
+    /// Descriptor of a directory below the meeting directory. A borrower opens its own description
+    /// through it.
     pub fn meeting(&self) -> BorrowedFd<'_> {
         self.meeting.as_fd()
     }
@@ -128,7 +129,7 @@ impl<M: Memory> Image<M> {
 
     fn meeting(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing_of_dram {
-            DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime.meeting()),
+            DramBacking::NamedFile(runtime) | DramBacking::Inheritable(runtime) => Some(runtime.description()),
             DramBacking::HandedOff(meeting) => Some(meeting.as_fd()),
             DramBacking::Private(_) => None,
         }

@@ -29,8 +29,8 @@ pub struct MakeOptions {
     pub inodes_max: u64,
     /// Overwrite existing content.
     pub force: bool,
-    /// Do not reserve blocks in advance. If the underlying file system runs out of them, the
-    /// programs that use the image receive SIGBUS.
+    /// Do not reserve blocks in advance. If the underlying file system runs out of them, calls that
+    /// need new ones return ENOSPC.
     pub sparse: bool,
     /// Permission bits of a new image file. A user with access to the file can read and write
     /// everything in the image.

@@ -9,7 +9,7 @@
 //!    +-- image                                a symbolic link to "DEVICE:INODE:PATH" of that image
 //!    +-- 00112233445566778899aabbccddeeff/    the meeting directory: random name, stored in the
 //!          |                                  region. Mode 0777
-//!          |   (itself)                       carries the liveness locks (`crate::host`)
+//!          +-- lock-00 ...                  directories with the liveness locks (`crate::host`)
 //!          +-- fifo-...                       the kernel's objects behind those of the image
 //! ```
 //!
@@ -26,7 +26,7 @@
 
 use super::ImageError;
 use super::working_file::{self, Needs, WORKING};
-use crate::host::{PLATFORM, is_any_liveness_held, reopen_directory};
+use crate::host::{PLATFORM, is_any_liveness_held, open_description, reopen_directory};
 use engine::Platform;
 use pmem::{Access, MapError, Mapping};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,13 +39,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Free bytes required beyond the areas that recovery fills at once.
+/// Free bytes required beyond what a working copy holds at once.
 const ROOM_BYTES: u64 = 16 << 20;
 const PREFIX: &str = "directfs-";
 const REGION: &str = "region";
 const IMAGE: &str = "image";
 /// Names of kernel objects in the meeting directory begin with one of these.
-const OBJECTS: [&str; 4] = ["fifo-", "socket-", "new-", "void-"];
+const OBJECTS: [&str; 5] = ["fifo-", "socket-", "new-", "void-", "lock-"];
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A runtime directory that this process uses.
@@ -55,9 +55,11 @@ pub(super) struct RuntimeDirectory {
     name: u64,
     directory: OwnedFd,
     secret: [u64; 2],
-    /// The meeting directory: an open file description of this process alone.
     meeting: OwnedFd,
-    /// A second description of it, locked (flock, shared) while this value exists.
+    /// The description that carries this process's liveness lock.
+    description: OwnedFd,
+    /// A second description of the meeting directory, locked (flock, shared) while this value
+    /// exists.
     _in_use: OwnedFd,
 }
 
@@ -125,28 +127,19 @@ impl RuntimeDirectory {
         self.secret
     }
 
-    /// The meeting directory. The description belongs to this process and carries its liveness
-    /// lock.
-    pub(super) fn meeting(&self) -> BorrowedFd<'_> {
-        self.meeting.as_fd()
+    /// A lock directory, just below the meeting directory. The description belongs to this process
+    /// and carries its liveness lock.
+    pub(super) fn description(&self) -> BorrowedFd<'_> {
+        self.description.as_fd()
     }
 
     pub(super) fn path(&self) -> PathBuf {
         self.parent.join(outer_name(self.name))
     }
 
-    /// Creates the region's file, accessible exactly to users with write access to the image.
-    /// `filled` bytes of it are touched at once.
-    pub(super) fn create_region(
-        &self,
-        image: &File,
-        path: &Path,
-        length: u64,
-        filled: u64,
-    ) -> Result<Mapping, ImageError> {
-        if let Some((available, needed)) = self.lacking(filled + ROOM_BYTES) {
-            return Err(ImageError::NoDram { path: self.parent.clone(), available, needed });
-        }
+    /// Creates the region's file, accessible exactly to users with write access to the image. It
+    /// has no memory yet.
+    pub(super) fn create_region(&self, image: &File, path: &Path, length: u64) -> Result<Mapping, ImageError> {
         self.create_shared(REGION, image, path, length)
     }
 
@@ -219,6 +212,12 @@ impl RuntimeDirectory {
         let _ = rustix::fs::fchown(&self.directory, None, Some(Gid::from_raw(owner.st_gid)));
         adopt_owner(&file, &owner);
         Ok(Mapping::from_file(file, &shown, Access::ReadWrite)?)
+    }
+
+    /// The error for a region without room for what attach fills.
+    pub(super) fn no_room(&self) -> ImageError {
+        let available = rustix::fs::fstatvfs(&self.directory).map_or(0, |space| space.f_bavail * space.f_frsize);
+        ImageError::NoDram { path: self.parent.clone(), available }
     }
 
     /// Removes the directory with its content, when the image is no longer in use.
@@ -328,12 +327,13 @@ impl Found {
         if rustix::fs::fstat(&in_use)?.st_nlink == 0 {
             return Err(Errno::NOENT);
         }
+        let description = open_description(meeting.as_fd())?;
         let Found { parent, name, directory } = self;
-        Ok(RuntimeDirectory { parent, name, directory, secret, meeting, _in_use: in_use })
+        Ok(RuntimeDirectory { parent, name, directory, secret, meeting, description, _in_use: in_use })
     }
 }
 
-/// Opens a separate description of a handed-off meeting directory for the calling process.
+/// Opens a separate description of a handed-off lock directory for the calling process.
 pub fn own_description(meeting: impl AsFd) -> io::Result<OwnedFd> {
     Ok(reopen_directory(meeting.as_fd())?)
 }

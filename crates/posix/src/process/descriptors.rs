@@ -12,7 +12,7 @@
 //! close by that thread searches only its own in-flight references.
 
 use super::shared_tables::{
-    IN_FLIGHT_REFERENCES, INLINE_DESCRIPTORS, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, in_flight_line,
+    IN_FLIGHT_REFERENCES, INLINE_DESCRIPTORS, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, SharedTables, in_flight_line,
 };
 use super::table_transaction::{BUSY, OWNED, TableSlot, TableTransaction, entry_of, file_of};
 use super::{DESCRIPTORS_MAX, Descriptor, InFlightFile, Process, Processes};
@@ -29,6 +29,9 @@ pub(super) const NO_REFERENCE: u32 = u32::MAX;
 impl<'f, M: Memory> Processes<'f, M> {
     /// The page with the word of `fd`, which is not inline; `None` if the page does not exist.
     fn page(&self, table: u32, fd: u32) -> Result<Option<&'f [AtomicU32]>> {
+        if !self.fs.is_upper_provided(SharedTables::directory_part(table).0) {
+            return Ok(None);
+        }
         let Some(page) = self.tables.page_link(table, fd)?.load(Acquire).checked_sub(1) else { return Ok(None) };
         Ok(Some(&self.tables.page(page)?.descriptors))
     }

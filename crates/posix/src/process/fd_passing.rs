@@ -97,7 +97,7 @@ impl<'f, M: Memory> Process<'f, M> {
 
 fn reap<M: Memory>(transaction: &TableTransaction<'_, '_, M>, in_flight: &mut dyn FnMut(u32) -> bool) -> Result<u32> {
     let mut reaped = 0;
-    transaction.tables().each_claimed(TableKind::FdToken, &mut |index| {
+    transaction.tables().each_claimed(transaction.processes.fs, TableKind::FdToken, &mut |index| {
         if !in_flight(index) {
             transaction.drop_fd_token(index)?;
             reaped += 1;

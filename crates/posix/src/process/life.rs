@@ -11,11 +11,11 @@
 //!   child inherits the liveness lock, so it counts as alive while parent or child hold that.)
 //!   Otherwise it has the parent's number until the child adopts the slot.
 
-use super::shared_tables::{INLINE_DESCRIPTORS, SLOTS, Slot, SlotState};
+use super::shared_tables::{INLINE_DESCRIPTORS, SLOTS, SharedTables, Slot, SlotState};
 use super::table_transaction::{ONE_HOLD, OWNED, TableSlot, TableTransaction, TransactionStep, file_of};
 use super::{ChildNumber, Fork, Process, Processes};
 use crate::errno::{Errno, Result};
-use crate::host::reopen_directory;
+use crate::host::open_description_for;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::{Node, Thread};
@@ -84,14 +84,20 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     fn try_claim_slot(&self, range: core::ops::Range<u32>, number: u32) -> Result<Option<u32>> {
-        for index in range {
+        let map = self.tables.slot_map();
+        let mut from = range.start;
+        while let Some(index) = map.first_free(from.into()).map(|index| index as u32).filter(|index| *index < range.end)
+        {
+            self.fs.provide_upper(SharedTables::slot_part(index))?;
+            if index != RESERVED_SLOT {
+                self.tables.header().slots_high.fetch_max(index + 1, AcqRel);
+            }
             let owner = &self.tables.slot(index)?.owner;
             if owner.load(Relaxed) == 0 && owner.compare_exchange(0, number as u64, AcqRel, Relaxed).is_ok() {
-                if index != RESERVED_SLOT {
-                    self.tables.header().slots_high.fetch_max(index + 1, AcqRel);
-                }
+                map.set(index.into());
                 return Ok(Some(index));
             }
+            from = index + 1;
         }
         Ok(None)
     }
@@ -119,8 +125,8 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// program, and recovers operations of other threads that exec interrupted.
     pub fn resume(&self, thread: &Thread<'f, M>, index: Option<u32>) -> Result<Option<Process<'f, M>>> {
         let number = self.fs.process_number()?;
-        let high = self.tables.header().slots_high.load(Acquire).min(SLOTS);
-        for index in index.into_iter().filter(|index| *index < SLOTS).chain(0..high) {
+        let used = |index: &u32| *index < self.tables.header().slots_high.load(Acquire);
+        for index in index.into_iter().filter(used).chain(self.tables.taken_slots()) {
             let slot = self.tables.slot(index)?;
             let mine = slot.number() == number && slot.process_id.load(Relaxed) == self.platform().process_id();
             if mine && state_of(slot) == SlotState::Live {
@@ -172,13 +178,15 @@ impl<'f, M: Memory> Processes<'f, M> {
         };
         let Some(index) = index else { return Ok(0) };
         let reaped = Processes { own_ticket: index + 1, ..*self }.reap_all(thread);
-        free_slot(self.tables.slot(index)?);
+        free_slot(self, index)?;
         reaped
     }
 
     pub(super) fn reap_all(&self, thread: &Thread<'f, M>) -> Result<u32> {
         let mut reaped = 0;
-        for index in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain([RESERVED_SLOT]) {
+        let reserved = self.fs.is_upper_provided(SharedTables::slot_part(RESERVED_SLOT).0);
+        let reserved = reserved.then_some(RESERVED_SLOT);
+        for index in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain(reserved) {
             reaped += self.reap_if_dead(thread, index)? as u32;
         }
         Ok(reaped)
@@ -263,6 +271,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         if reaper == self.own_ticket || (reaper != 0 && self.is_slot_alive(self.tables.slot(reaper - 1)?)) {
             return Ok(false);
         }
+        self.tables.slot(self.own_ticket - 1)?.has_reaped.store(1, SeqCst);
         if number == 0 || !slot.claim_reaping(number, reaper, self.own_ticket) {
             return Ok(false);
         }
@@ -278,7 +287,10 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Removes a dead reaper from the slots that it had begun to reap: its ticket will be reused.
     fn disown_dead_slots(&self, index: u32) -> Result<()> {
-        for other in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain([RESERVED_SLOT]) {
+        if self.tables.slot(index)?.has_reaped.load(Acquire) == 0 {
+            return Ok(());
+        }
+        for other in self.tables.taken_slots() {
             let slot = self.tables.slot(other)?;
             if other != index && slot.reaper() == index + 1 {
                 slot.claim_reaping(slot.number(), index + 1, 0);
@@ -316,14 +328,13 @@ impl<'f, M: Memory> Processes<'f, M> {
             self.disown_dead_slots(index)?;
         }
         if table == index && !shared {
-            free_slot(slot);
-            return Ok(());
+            return free_slot(self, index);
         }
         if table == index {
             set_state(slot, SlotState::Table);
             slot.end_reaping();
         } else {
-            free_slot(slot);
+            free_slot(self, index)?;
         }
         // Two processes that end at once may each have seen the other: the later one finds it alone
         // here.
@@ -332,10 +343,10 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// Whether a table is used by processes (or slots of dead ones) other than its own.
     fn is_shared(&self, table: u32) -> Result<bool> {
-        if self.tables.slot(table)?.threads.load(Acquire) == 0 {
+        if self.tables.slot(table)?.shared.load(SeqCst) == 0 {
             return Ok(false);
         }
-        for index in 0..self.tables.header().slots_high.load(Acquire).min(SLOTS) {
+        for index in self.tables.taken_slots() {
             let slot = self.tables.slot(index)?;
             let counts = !matches!(state_of(slot), SlotState::Free | SlotState::Member);
             if index != table && slot.table.load(SeqCst) == table + 1 && counts {
@@ -347,10 +358,12 @@ impl<'f, M: Memory> Processes<'f, M> {
 }
 
 /// Frees an empty slot.
-pub(super) fn free_slot(slot: &Slot) {
+pub(super) fn free_slot<M: Memory>(processes: &Processes<'_, M>, index: u32) -> Result<()> {
+    let slot = processes.tables.slot(index)?;
     for word in [
         &slot.threads,
         &slot.shared,
+        &slot.has_reaped,
         &slot.umask,
         &slot.parent,
         &slot.table,
@@ -365,7 +378,9 @@ pub(super) fn free_slot(slot: &Slot) {
     slot.process_id.store(0, Release);
     slot.shares_number.store(0, Release);
     set_state(slot, SlotState::Free);
+    processes.tables.slot_map().clear(index.into());
     slot.owner.store(0, Release);
+    Ok(())
 }
 
 impl<M: Memory> TableTransaction<'_, '_, M> {
@@ -468,7 +483,7 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.table_index != self.index || self.table.shared.load(Relaxed) != 0 {
             return None;
         }
-        let index = self.processes.try_claim_slot(0..RESERVED_SLOT, self.number).ok()??;
+        let index = self.processes.try_claim_slot(0..RESERVED_SLOT / 2, self.number).ok()??;
         let slot = self.processes.tables.slot(index).ok()?;
         slot.table.store(self.index + 1, Release);
         set_state(slot, SlotState::Member);
@@ -476,17 +491,17 @@ impl<'f, M: Memory> Process<'f, M> {
         if self.slot.members.iter().any(|word| is_free(&word)) {
             return Some(Process { member: Some((index, slot)), ..*self });
         }
-        free_slot(slot);
+        let _ = free_slot(&self.processes, index);
         None
     }
 
     /// Ends the thread's own view; the thread ends, or uses the shared one.
     pub fn end_thread(self) {
-        let Some((index, slot)) = self.member else { return };
+        let Some((index, _)) = self.member else { return };
         // In this order: a slot in the list belongs to this process.
         if let Some(word) = self.slot.members.iter().find(|word| word.load(Relaxed) == index + 1) {
             word.store(0, Release);
-            free_slot(slot);
+            let _ = free_slot(&self.processes, index);
         }
     }
 
@@ -503,12 +518,13 @@ impl<'f, M: Memory> Process<'f, M> {
         let lowest = lowest.min(own);
         // SAFETY: the file system's own descriptor, open for as long as it is in use.
         let own = unsafe { BorrowedFd::borrow_raw(own) };
-        let description = reopen_directory(own).and_then(|fresh| rustix::io::fcntl_dupfd_cloexec(fresh, lowest));
-        if let Ok(description) = description {
-            let number = fs.new_process_number()?;
-            if self.processes.platform().hold_liveness(description.as_raw_fd(), number) {
-                return Ok(ChildNumber { number, description: Some(description.into_raw_fd()) });
-            }
+        let number = fs.new_process_number()?;
+        let description = open_description_for(own, number);
+        let description = description.and_then(|fresh| rustix::io::fcntl_dupfd_cloexec(fresh, lowest));
+        if let Ok(description) = description
+            && self.processes.platform().hold_liveness(description.as_raw_fd(), number)
+        {
+            return Ok(ChildNumber { number, description: Some(description.into_raw_fd()) });
         }
         Ok(self.share_number())
     }
@@ -521,14 +537,17 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// Before a fork: makes the child's slot with copies of everything that it inherits; returns
-    /// its index. ENFILE: too many processes.
+    /// its index. EAGAIN: too many processes.
     pub fn prepare_fork(&self, thread: &Thread<'f, M>, fork: Fork) -> Result<u32> {
         if fork.shares_directory {
             return Err(Errno::EINVAL);
         }
         self.processes.reap_some(thread)?;
         let number = if fork.number == 0 { self.number } else { fork.number };
-        let child = self.processes.claim_slot(thread, number)?;
+        let child = self.processes.claim_slot(thread, number).map_err(|error| match error {
+            Errno::ENFILE => Errno::EAGAIN,
+            error => error,
+        })?;
         let slot = self.processes.tables.slot(child)?;
         if fork.shares_files {
             self.set_threads();
@@ -622,7 +641,10 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Cancels the forks that a thread was preparing when exec ended it.
     fn cancel_pending_forks(&self, thread: &Thread<'f, M>) -> Result<()> {
-        for index in 0..self.processes.tables.header().slots_high.load(Acquire).min(SLOTS) {
+        if self.table.threads.load(Acquire) == 0 {
+            return Ok(());
+        }
+        for index in self.processes.tables.taken_slots() {
             let slot = self.processes.tables.slot(index)?;
             // A child that was started has inherited the lock of its number.
             let number = slot.number();

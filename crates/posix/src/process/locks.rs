@@ -687,7 +687,7 @@ impl<'f, M: Memory> Process<'f, M> {
 pub(super) fn release_mount_locks<M: Memory>(transaction: &TableTransaction<'_, '_, M>) -> Result<()> {
     let mount = transaction.index;
     let is_ours = |owner| matches!(owner, LockOwner::Foreign { mount: of, .. } if of == mount);
-    transaction.tables().each_claimed(TableKind::Lock, &mut |index| {
+    transaction.tables().each_claimed(transaction.processes.fs, TableKind::Lock, &mut |index| {
         let node = transaction.tables().lock(index)?;
         if !is_ours(LockOwner::from_word(node.owner.load(Relaxed))) {
             return Ok(());

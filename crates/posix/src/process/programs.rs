@@ -4,7 +4,7 @@
 //! There are no counts that a death could leave wrong: a process names its program in its slot, and
 //! a query searches all slots. Queries are rare, and concern only executable files.
 
-use super::shared_tables::{SLOTS, TableKind};
+use super::shared_tables::TableKind;
 use super::{Process, Processes};
 use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -33,7 +33,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     fn seems_to_run(&self, program: Program) -> Result<bool> {
-        for index in 0..self.tables.header().slots_high.load(Acquire).min(SLOTS) {
+        for index in self.tables.taken_slots() {
             let [number, generation] = &self.tables.slot(index)?.program;
             if number.load(Acquire) == program.number && generation.load(Relaxed) == u64::from(program.generation) {
                 return Ok(true);
@@ -49,7 +49,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     fn seems_written(&self, number: u64) -> Result<bool> {
         let mut found = false;
-        self.tables.each_claimed(TableKind::File, &mut |index| {
+        self.tables.each_claimed(self.fs, TableKind::File, &mut |index| {
             let file = self.tables.file(index)?;
             found |= file.node().number == number && file.writes();
             Ok(())

@@ -20,7 +20,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
             self.as_member(index, slot).recover()?;
             // In this order: a slot in the list belongs to this process.
             word.store(0, Release);
-            life::free_slot(slot);
+            life::free_slot(self.processes, index)?;
         }
         Ok(())
     }

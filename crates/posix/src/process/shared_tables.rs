@@ -9,14 +9,15 @@
 
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
+use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use engine::Fs;
-use engine::dram::{UPPER_BYTES, UPPER_FILE_BYTES};
+use engine::dram::{SlotMap, UPPER_BYTES, UPPER_FILE_BYTES, UPPER_START_BYTES};
 use pmem::{Layout, Memory, Pm};
 
 /// Maximal number of processes.
-pub(super) const SLOTS: u32 = 4096;
+pub(super) const SLOTS: u32 = 1 << 16;
 /// Descriptors in the slot itself.
 pub(super) const INLINE_DESCRIPTORS: u32 = 512;
 /// Descriptors per page for the others.
@@ -115,8 +116,8 @@ pub(super) struct Slot {
     /// claimed by compare-and-swap and freed by one store, so a late reaper cannot mistake a reused
     /// slot for the old one.
     pub owner: AtomicU64,
-    /// Zero.
-    pub reserved0: AtomicU32,
+    /// 1: it has reaped other slots, some of which may name it still.
+    pub has_reaped: AtomicU32,
     /// The umask.
     pub umask: AtomicU32,
     /// 1: several threads may make calls at a time.
@@ -333,6 +334,7 @@ unsafe impl Layout for OpenFile {}
 #[repr(C)]
 struct FixedTables {
     header: Header,
+    slot_map: [AtomicU64; SLOTS as usize / 64],
     slots: [Slot; SLOTS as usize],
     directories: [Directory; SLOTS as usize],
     pages: [Page; PAGES as usize],
@@ -342,11 +344,13 @@ struct FixedTables {
     mappings: [MappingNode; MAPPINGS as usize],
     tokens: [FdTokenEntry; TOKENS as usize],
 }
-const RECORDS_AT: u64 = size_of::<FixedTables>() as u64;
-const _: () = assert!(RECORDS_AT <= UPPER_BYTES);
+const _: () = assert!(size_of::<FixedTables>() as u64 <= UPPER_BYTES);
+// Whatever provides the start of the area provides these.
+const _: () = assert!(core::mem::offset_of!(FixedTables, slots) <= UPPER_START_BYTES as usize);
 const _: () = assert!(
     size_of::<FixedTables>()
         == size_of::<Header>()
+            + SLOTS as usize / 8
             + SLOTS as usize * (size_of::<Slot>() + size_of::<Directory>())
             + PAGES as usize * (size_of::<Page>() + size_of::<AtomicU32>())
             + FILES as usize * size_of::<OpenFile>()
@@ -403,22 +407,29 @@ fn entry<T>(table: &[T], index: u32) -> Result<&T> {
 #[inline]
 pub fn prefetch_record<M: Memory>(fs: &Fs<M>, cachelet: u32) {
     let dram = fs.dram();
-    dram.region().prefetch_for_write(dram.layout.upper + RECORDS_AT + cachelet as u64 * UPPER_FILE_BYTES);
+    dram.region().prefetch_for_write(dram.layout.upper_files + cachelet as u64 * UPPER_FILE_BYTES);
 }
 
 impl<'f> SharedTables<'f> {
     pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<SharedTables<'f>> {
         let (region, layout) = (fs.dram().region(), &fs.dram().layout);
-        if RECORDS_AT + layout.cachelets_max * UPPER_FILE_BYTES > layout.upper_bytes {
-            return Err(Errno::EIO);
-        }
         let tables = region.get(Pm::new(layout.upper)).map_err(|_| Errno::EIO)?;
-        let records = region.slice(Pm::new(layout.upper + RECORDS_AT), layout.cachelets_max).map_err(|_| Errno::EIO)?;
+        let records = region.slice(Pm::new(layout.upper_files), layout.cachelets_max).map_err(|_| Errno::EIO)?;
         Ok(SharedTables { fixed: tables, records })
     }
 
     pub fn header(&self) -> &'f Header {
         &self.fixed.header
+    }
+
+    /// The map of process slots.
+    pub fn slot_map(&self) -> SlotMap<'f> {
+        SlotMap::new(&self.fixed.slot_map)
+    }
+
+    /// The slots in use.
+    pub fn taken_slots(&self) -> impl Iterator<Item = u32> + use<'f> {
+        self.slot_map().taken(self.header().slots_high.load(Acquire).into())
     }
 
     #[inline]
@@ -458,6 +469,37 @@ impl<'f> SharedTables<'f> {
         directory.pages.get((fd / PAGE_DESCRIPTORS) as usize).ok_or(Errno::EBADF)
     }
 
+    /// Offset in the area, and bytes, of an entry.
+    #[inline(always)]
+    pub fn entry_part(kind: TableKind, index: u32) -> (u64, u64) {
+        let (table, bytes) = match kind {
+            TableKind::File => (offset_of!(FixedTables, files), size_of::<OpenFile>()),
+            TableKind::Page => (offset_of!(FixedTables, pages), size_of::<Page>()),
+            TableKind::Lock => (offset_of!(FixedTables, locks), size_of::<LockNode>()),
+            TableKind::Mapping => (offset_of!(FixedTables, mappings), size_of::<MappingNode>()),
+            TableKind::FdToken => (offset_of!(FixedTables, tokens), size_of::<FdTokenEntry>()),
+        };
+        (table as u64 + index as u64 * bytes as u64, bytes as u64)
+    }
+
+    /// The same of the word that claims a page, which is provided before the page.
+    pub fn page_claim_part(index: u32) -> (u64, u64) {
+        let bytes = size_of::<AtomicU32>() as u64;
+        (offset_of!(FixedTables, page_claims) as u64 + index as u64 * bytes, bytes)
+    }
+
+    /// Offset in the area, and bytes, of a slot.
+    pub fn slot_part(index: u32) -> (u64, u64) {
+        let bytes = size_of::<Slot>() as u64;
+        (offset_of!(FixedTables, slots) as u64 + index as u64 * bytes, bytes)
+    }
+
+    /// The same of a slot's directory.
+    pub fn directory_part(slot: u32) -> (u64, u64) {
+        let bytes = size_of::<Directory>() as u64;
+        (offset_of!(FixedTables, directories) as u64 + slot as u64 * bytes, bytes)
+    }
+
     /// The word by which an entry is claimed.
     pub fn claim_word(&self, kind: TableKind, index: u32) -> Result<&'f AtomicU32> {
         Ok(match kind {
@@ -480,8 +522,16 @@ impl<'f> SharedTables<'f> {
     }
 
     /// Calls `each` with the indexes of all claimed entries.
-    pub fn each_claimed(&self, kind: TableKind, each: &mut dyn FnMut(u32) -> Result<()>) -> Result<()> {
+    pub fn each_claimed<M: Memory>(
+        &self,
+        fs: &Fs<M>,
+        kind: TableKind,
+        each: &mut dyn FnMut(u32) -> Result<()>,
+    ) -> Result<()> {
         for index in 0..self.header().ends[kind as usize].load(Acquire).min(kind.count()) {
+            if !fs.is_upper_provided(Self::entry_part(kind, index).0) {
+                continue;
+            }
             if self.claim_word(kind, index)?.load(Acquire) != 0 {
                 each(index)?;
             }

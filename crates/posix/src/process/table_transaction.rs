@@ -359,6 +359,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
 
     /// Claims a free entry; `None` if there is none. If the process dies before the intent's step
     /// advances, recovery frees it.
+    #[inline]
     pub fn claim(&self, kind: TableKind, which: usize) -> Result<Option<u32>> {
         let intent = self.intent();
         let cursor = &self.slot.cursors[kind as usize];
@@ -368,8 +369,14 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         let own = (self.index as u64 * count as u64 / SLOTS as u64) as u32;
         let first = cursor.load(Relaxed).checked_sub(1).unwrap_or(own);
         intent.claimed_table.store(kind as u32, Release);
+        let mut has_room = true;
         for step in 0..count {
             let index = ((first as u64 + step as u64) % count as u64) as u32;
+            // Without memory for more, entries that have some are as good.
+            let is_provided = self.processes.fs.is_upper_provided(SharedTables::entry_part(kind, index).0);
+            if !is_provided && !self.provide_entry(kind, index, &mut has_room) {
+                continue;
+            }
             // Checked before it enters the intent: so an entry in the intent with this ticket was
             // claimed by this transaction.
             if self.tables().claim_word(kind, index)?.load(Relaxed) != 0 {
@@ -383,6 +390,21 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         }
         intent.claims[which].store(0, Release);
         Ok(None)
+    }
+
+    /// Provides an entry without memory, unless a search found no room before. Returns whether it
+    /// has memory now.
+    #[cold]
+    fn provide_entry(&self, kind: TableKind, index: u32, has_room: &mut bool) -> bool {
+        let fs = self.processes.fs;
+        if *has_room {
+            let first = match kind {
+                TableKind::Page => fs.provide_upper(SharedTables::page_claim_part(index)),
+                _ => Ok(()),
+            };
+            *has_room = first.and_then(|()| fs.provide_upper(SharedTables::entry_part(kind, index))).is_ok();
+        }
+        *has_room
     }
 
     /// Frees an entry that this transaction claimed.
@@ -827,6 +849,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
 
     /// Ensures that the page of a descriptor exists.
     pub fn make_page(&self, slot: u32, fd: u32) -> Result<()> {
+        self.processes.fs.provide_upper(SharedTables::directory_part(slot))?;
         let link = self.tables().page_link(slot, fd)?;
         if link.load(Acquire) != 0 {
             return Ok(());

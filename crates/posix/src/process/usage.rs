@@ -1,7 +1,7 @@
 //! Occupancy of the tables: for reports, and for tests that nothing leaks.
 
 use super::Processes;
-use super::shared_tables::{SLOTS, SlotState, TableKind};
+use super::shared_tables::{SlotState, TableKind};
 use crate::errno::Result;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
@@ -31,7 +31,7 @@ impl<M: Memory> Processes<'_, M> {
     /// Resources in use; exact while no transaction runs.
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
-        for index in 0..self.tables.header().slots_high.load(Acquire).min(SLOTS) {
+        for index in self.tables.taken_slots() {
             let slot = self.tables.slot(index)?;
             let is_process = slot.number() != 0 && slot.state.load(Acquire) != SlotState::Member as u32;
             usage.processes += is_process as u32;
@@ -44,7 +44,7 @@ impl<M: Memory> Processes<'_, M> {
             (TableKind::FdToken, &mut usage.tokens),
         ];
         for (kind, count) in counted {
-            self.tables.each_claimed(kind, &mut |_| {
+            self.tables.each_claimed(self.fs, kind, &mut |_| {
                 *count += 1;
                 Ok(())
             })?;

@@ -28,7 +28,8 @@ pub const PATH_BYTES: usize = 64;
 const MODE_BITS: u32 = 0o777;
 const FOR_ALL: u32 = 0o666;
 
-/// The name of an object below the meeting directory.
+/// The name of an object in the meeting directory, relative to the lock directory in it that each
+/// process has open.
 struct Name {
     bytes: [u8; NAME_BYTES],
     length: usize,
@@ -40,7 +41,7 @@ impl Name {
         write_hexadecimal(number, &mut digits[0]);
         write_hexadecimal(generation, &mut digits[1]);
         let mut name = Name { bytes: [0; NAME_BYTES], length: 0 };
-        for part in [kind, b"-", &digits[0], b"-", &digits[1][8..]] {
+        for part in [b"../", kind, b"-", &digits[0], b"-", &digits[1][8..]] {
             name.bytes[name.length..name.length + part.len()].copy_from_slice(part);
             name.length += part.len();
         }

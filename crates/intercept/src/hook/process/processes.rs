@@ -21,6 +21,7 @@ use crate::hook::abi::{stack, sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::Calling;
 use crate::hook::calls::{kernel_objects, mapping};
+use crate::hook::context::Prepared;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::inline_syscalls;
@@ -334,6 +335,9 @@ pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
 fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
     let has = |flag: i32| plan.flags & flag as u64 != 0;
     if has(CLONE_THREAD) {
+        if !call.server.fs.has_room_for_thread()? {
+            return Err(Errno::EAGAIN);
+        }
         call.begin()?.session.process.set_threads();
         THREADS.store(true, Relaxed);
         return Ok(NATIVE);
@@ -400,19 +404,31 @@ fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     server.fs.set_process_number(child.number, child.description.is_none());
 }
 
+/// Prepares all that a child needs to join the file system: whatever is missing fails the call in
+/// the parent.
+fn prepare(server: &'static Server, session: &Session<'_>, flags: u64) -> Result<Prepared> {
+    let number = take_child_number(session, flags)?;
+    let prepared = server.fs.reserve_slot(number.number).map_err(Errno::from).and_then(|thread_slot| {
+        let slot = session.process.prepare_fork(session.caller.thread, fork_of(flags, number));
+        let slot = slot.inspect_err(|_| server.fs.release_reserved(thread_slot, number.number))?;
+        Ok(Prepared { slot, number, thread_slot })
+    });
+    prepared.inspect_err(|_| give_child_number(number))
+}
+
 /// Creates a child with a copy of this memory, here: parent and child both continue after it.
 fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let session = context.begin(server)?.session;
     let thread = session.caller.thread;
     share_numbers(flags, session.is_child);
-    let child = take_child_number(&session, flags)?;
-    let prepared =
-        session.process.prepare_fork(thread, fork_of(flags, child)).inspect_err(|_| give_child_number(child))?;
+    let prepared = prepare(server, &session, flags)?;
+    let child = prepared.number;
     let result = run();
     if result != 0 {
         if result < 0 {
-            session.process.cancel_fork(thread, prepared);
+            session.process.cancel_fork(thread, prepared.slot);
+            server.fs.release_reserved(prepared.thread_slot, child.number);
         }
         give_child_number(child);
         return Ok(done(result));
@@ -425,8 +441,8 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     // SAFETY: as above.
     unsafe { (*thread_words()).forked_by = 0 };
     let had_threads = THREADS.swap(false, Relaxed);
-    let adopted = context.thread(server).map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared));
-    match adopted {
+    let entered = context.enter_prepared(server, prepared).and_then(|()| context.thread(server));
+    match entered.map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared.slot)) {
         Ok(process) => {
             set_main(process);
             fd_numbers::begin_anew(&process, had_threads);
@@ -456,11 +472,9 @@ fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
     let session = context.begin(server)?.session;
     share_numbers(flags, session.is_child);
-    let child = take_child_number(&session, flags)?;
-    let prepared = session.process.prepare_fork(session.caller.thread, fork_of(flags, child));
-    let prepared = prepared.inspect_err(|_| give_child_number(child))?;
+    let prepared = prepare(server, &session, flags)?;
     fd_numbers::begin_memory_sharing();
-    context.suspend(prepared, child);
+    context.suspend(prepared);
     // SAFETY: the words are this thread's, and no reference to them exists.
     unsafe {
         (*thread_words()).forked_by = i64::from(sys::process_id());
@@ -485,12 +499,15 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
     // SAFETY: as above.
     unsafe { (*words).forked_by = 0 };
     fd_numbers::end_memory_sharing();
-    let (unused, child) = context.resume();
-    server.fs.remove_child_number(child.number);
-    give_child_number(child);
+    let (prepared, adopted) = context.resume();
+    server.fs.remove_child_number(prepared.number.number);
+    if !adopted {
+        server.fs.release_reserved(prepared.thread_slot, prepared.number.number);
+    }
+    give_child_number(prepared.number);
     let Ok(inside) = context.begin(server) else { return };
-    if let Some(unused) = unused {
-        inside.session.process.cancel_fork(inside.session.caller.thread, unused);
+    if !adopted {
+        inside.session.process.cancel_fork(inside.session.caller.thread, prepared.slot);
     }
     record_directory(server, inside.session.process.directory().is_some());
 }

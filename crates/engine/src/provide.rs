@@ -1,0 +1,178 @@
+//! Provides the memory of the DRAM region and of the image before it is touched for the first time.
+//!
+//! Both may be sparse files on a file system that fills up. A store to a hole then raises SIGBUS.
+//! So the memory is requested in chunks by a call that can fail, and the operation fails with it.
+//!
+//! Invariants
+//! - Nothing of the region is accessed before its chunk is provided. Allocators provide what they
+//!   hand out; attach provides what the image has in use.
+//! - A bit says that a chunk was provided. It is set afterwards. If the thread dies in between, the
+//!   chunk is provided again, which changes nothing.
+
+use crate::dram::{
+    BUCKETS_MIN, Bucket, CHUNK_BYTES, Cachelet, DramHeader, GROUP_BLOCKS, Group, SlabState, ThreadSlot,
+    UPPER_FILE_BYTES, UPPER_START_BYTES,
+};
+use crate::error::{Error, Result};
+use crate::format::INODES_PER_SEGMENT;
+use crate::fs::Fs;
+use core::ops::Range;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pmem::{BLOCK_BYTES, Memory, Region};
+
+impl<M: Memory> Fs<M> {
+    /// Provides `bytes` bytes of the DRAM region from `at` on. `NoMemory` if there is no room.
+    #[inline]
+    pub fn provide(&self, at: u64, bytes: u64) -> Result<()> {
+        for chunk in at / CHUNK_BYTES..(at + bytes).div_ceil(CHUNK_BYTES) {
+            let (word, bit) = self.dram.provided(chunk)?;
+            if word.load(Acquire) & bit == 0 {
+                self.provide_chunk(chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn provide_chunk(&self, chunk: u64) -> Result<()> {
+        let end = ((chunk + 1) * CHUNK_BYTES).min(self.dram.layout.length);
+        self.request(self.dram.region(), chunk * CHUNK_BYTES..end).map_err(|_| Error::NoMemory)?;
+        let (word, bit) = self.dram.provided(chunk)?;
+        word.fetch_or(bit, Release);
+        Ok(())
+    }
+
+    /// Asks the platform for the memory of a range, and of its marks if it is tracked. `NoSpace` if
+    /// there is no room.
+    fn request<R: Memory>(&self, region: &Region<R>, range: Range<u64>) -> Result<()> {
+        let length = range.end - range.start;
+        let has_room = |address: *mut u8, length: usize| {
+            if self.platform.provide(address, length) { Ok(()) } else { Err(Error::NoSpace) }
+        };
+        has_room(region.address(range.start, length)?, length as usize)?;
+        let Some(tracking) = region.tracking() else { return Ok(()) };
+        for (address, length) in tracking.marks_of(range.start, length) {
+            // Whole pages, of which an area consists.
+            let before = address.addr() % BLOCK_BYTES as usize;
+            has_room(address.wrapping_sub(before), (before + length).next_multiple_of(BLOCK_BYTES as usize))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a byte of the DRAM region is provided. What is not was never written: it is zero.
+    #[inline(always)]
+    pub(crate) fn is_provided(&self, at: u64) -> Result<bool> {
+        let (word, bit) = self.dram.provided(at / CHUNK_BYTES)?;
+        Ok(word.load(Acquire) & bit != 0)
+    }
+
+    /// Provides bytes of the area for the layers above, counted from its start.
+    #[inline]
+    pub fn provide_upper(&self, (at, bytes): (u64, u64)) -> Result<()> {
+        self.provide(self.dram.layout.upper + at, bytes)
+    }
+
+    /// Whether a byte of that area is provided.
+    #[inline(always)]
+    pub fn is_upper_provided(&self, at: u64) -> bool {
+        self.is_provided(self.dram.layout.upper + at).unwrap_or(false)
+    }
+
+    /// In a fresh region: provides what has no allocator.
+    pub(crate) fn provide_fixed(&self) -> Result<()> {
+        let layout = &self.dram.layout;
+        // Its own bits are in none of the chunks that it describes.
+        self.request(self.dram.region(), layout.provided..layout.length).map_err(|_| Error::NoMemory)?;
+        self.provide(0, size_of::<DramHeader>() as u64)?;
+        self.provide(layout.slot_map, layout.block_bits - layout.slot_map)?;
+        self.provide(layout.block_bits, layout.groups_count * GROUP_BLOCKS / 8)?;
+        self.provide(layout.groups, layout.groups_count * size_of::<Group>() as u64)?;
+        self.provide(layout.buckets, BUCKETS_MIN * size_of::<Bucket>() as u64)?;
+        self.provide(layout.overflow, size_of::<Bucket>() as u64)?;
+        self.provide(layout.upper, UPPER_START_BYTES)?;
+        self.provide_cachelets(0..1)?;
+        self.provide_segment(0)
+    }
+
+    /// Provides the state of a group's blocks.
+    #[inline]
+    pub(crate) fn provide_group(&self, index: u64) -> Result<()> {
+        if self.is_group_provided(index)? { Ok(()) } else { self.provide_states(index) }
+    }
+
+    #[cold]
+    fn provide_states(&self, index: u64) -> Result<()> {
+        let (layout, first) = (&self.dram.layout, index * GROUP_BLOCKS);
+        let slab = size_of::<SlabState>() as u64;
+        for (area, bytes) in [(layout.slabs, slab), (layout.block_shares, 4), (layout.block_owners, 8)] {
+            self.provide(area + first * bytes, GROUP_BLOCKS * bytes)?;
+        }
+        self.dram.group(index)?.has_states.store(1, Release);
+        Ok(())
+    }
+
+    /// Whether the state of a group's blocks is provided.
+    #[inline]
+    pub(crate) fn is_group_provided(&self, index: u64) -> Result<bool> {
+        Ok(self.dram.group(index)?.has_states.load(Acquire) != 0)
+    }
+
+    /// Provides the memory of blocks of a group, whose lock the caller holds. `NoSpace` if the
+    /// storage is full.
+    #[inline]
+    pub(crate) fn provide_blocks(&self, state: &Group, (first, count): (u64, u64)) -> Result<()> {
+        const CHUNK_BLOCKS: u64 = CHUNK_BYTES / BLOCK_BYTES;
+        let group = first / GROUP_BLOCKS * GROUP_BLOCKS;
+        let (start, end) = ((first - group) / CHUNK_BLOCKS, (first - group + count).div_ceil(CHUNK_BLOCKS));
+        let wanted = (u64::MAX >> (64 - (end - start))) << start;
+        if u64::from(state.provided.load(Relaxed)) & wanted == wanted {
+            return Ok(());
+        }
+        self.request_blocks(state, group, start..end)
+    }
+
+    #[cold]
+    fn request_blocks(&self, state: &Group, group: u64, chunks: Range<u64>) -> Result<()> {
+        for chunk in chunks {
+            let provided = state.provided.load(Relaxed);
+            if provided >> chunk & 1 == 0 {
+                let at = group * BLOCK_BYTES + chunk * CHUNK_BYTES;
+                self.request(&self.pm, at..(at + CHUNK_BYTES).min(self.pm.length()))?;
+                state.provided.store(provided | 1 << chunk, Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Provides bytes of the image that belong to no allocated block. `NoSpace` if the storage is
+    /// full.
+    pub(crate) fn provide_image(&self, at: u64, bytes: u64) -> Result<()> {
+        let (start, end) = (at / BLOCK_BYTES, (at + bytes).div_ceil(BLOCK_BYTES));
+        self.request(&self.pm, start * BLOCK_BYTES..end * BLOCK_BYTES)
+    }
+
+    /// Provides the bits of a segment's inode numbers, and their links.
+    pub(crate) fn provide_segment(&self, segment: u64) -> Result<()> {
+        let (layout, first) = (&self.dram.layout, segment * INODES_PER_SEGMENT);
+        self.provide(layout.inode_bits + first / 8, INODES_PER_SEGMENT / 8)?;
+        self.provide(layout.inode_links + first * 4, INODES_PER_SEGMENT * 4)
+    }
+
+    /// Provides cachelets with what the layers above keep for each.
+    pub(crate) fn provide_cachelets(&self, indexes: Range<u64>) -> Result<()> {
+        let count = indexes.end - indexes.start;
+        for (area, bytes) in [
+            (self.dram.layout.cachelets, size_of::<Cachelet>() as u64),
+            (self.dram.layout.upper_files, UPPER_FILE_BYTES),
+        ] {
+            self.provide(area + indexes.start * bytes, count * bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Provides a thread slot.
+    pub(crate) fn provide_slot(&self, index: u64) -> Result<()> {
+        let bytes = size_of::<ThreadSlot>() as u64;
+        self.provide(self.dram.layout.slots + index * bytes, bytes)
+    }
+}
