@@ -115,3 +115,17 @@ fn a_sparse_image_on_a_full_file_system_gives_enospc() {
     let expected = "No space left on device\nagain\nended: 0\nfsck: 0\n";
     assert_eq!((stdout(&run).as_str(), stderr(&run).as_str()), (expected, ""));
 }
+
+#[test]
+fn a_working_copy_that_fills_dev_shm_gives_enospc() {
+    // On a disk, so that the image is used in a working copy.
+    let directory = tempfile::tempdir().unwrap();
+    let script = "$directfs mkfs image --size 512M --sparse >/dev/null && \
+                  $directfs run -C /mnt/directfs --image image -- sh -c \
+                  'echo kept >kept; dd if=/dev/zero of=large bs=64k 2>&1 | grep -o \"No space left on device\"; \
+                   rm large; echo again >kept; cat kept'; echo ended: $?; \
+                  $directfs fsck -n image >/dev/null; echo fsck: $?; ls /dev/shm";
+    let Some(run) = in_small_memory(directory.path(), "48m", script) else { return };
+    let expected = "No space left on device\nagain\nended: 0\nfsck: 0\n";
+    assert_eq!((stdout(&run).as_str(), stderr(&run).as_str()), (expected, ""));
+}
