@@ -446,7 +446,9 @@ fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
     let bucket = [(0, "lock, version"), (offset_of!(Bucket, entries), "entries")];
     vec![
         NamedMemory::at("the DRAM region's header", base, size_of::<DramHeader>() as u64).fields(&header),
-        area("thread slot", layout.slots, layout.block_bits).each(size_of::<ThreadSlot>() as u64).fields(&slot),
+        area("map of thread slots, word", layout.slot_map, layout.block_bits).each(8),
+        area("thread slot", layout.slots, layout.provided).each(size_of::<ThreadSlot>() as u64).fields(&slot),
+        area("bits of provided memory, word", layout.provided, layout.length).each(8),
         area("bits of free blocks, word", layout.block_bits, layout.groups).each(8),
         area("group of blocks", layout.groups, layout.slabs).each(size_of::<Group>() as u64),
         area("slab of lines", layout.slabs, layout.inode_bits).each(size_of::<SlabState>() as u64),
