@@ -34,11 +34,16 @@ pub trait Platform: Sync {
     fn is_liveness_held(&self, _description: i32, _number: u32) -> bool {
         true
     }
-    /// Puts a new open description in place of this one, at the same descriptor. It can hold the
-    /// liveness lock with that number, and its locks are the calling process's alone.
-    fn renew_description(&self, _description: i32, _number: u32) -> bool {
-        true
+    /// Opens a new description of the lock file, which holds the liveness lock with that number;
+    /// returns its descriptor. `None`: no descriptor is free, or the kernel refused.
+    fn take_liveness(&self, description: i32, _number: u32) -> Option<i32> {
+        Some(description)
     }
+    /// Puts a description from [`Platform::take_liveness`] in place of another one, at that one's
+    /// descriptor. Its locks are held all the while.
+    fn replace_description(&self, _description: i32, _by: i32) {}
+    /// Closes a description from [`Platform::take_liveness`].
+    fn close_description(&self, _description: i32) {}
     /// Reports, once per long wait, that the calling thread waits for another one. Without an owner
     /// it is not known which. `reason` completes "which ...".
     fn report_wait(&self, _owner: Option<Owner>, _reason: &str) {}

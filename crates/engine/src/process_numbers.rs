@@ -12,12 +12,12 @@ impl<M: Memory> Fs<M> {
     /// The process number of the calling process, which takes one if it has none.
     pub fn process_number(&self) -> Result<u32> {
         let own = &self.liveness;
-        let (number, process_id) = (own.number.load(Acquire), self.platform.process_id());
-        if number != 0 && own.process_id.load(Relaxed) == process_id {
+        let ((number, taker), process_id) = (own.identity(), self.platform.process_id());
+        if number != 0 && taker == process_id {
             return Ok(number);
         }
         if number == 0 || own.follows_forks {
-            return self.take_number(number);
+            return self.take_number((number, taker));
         }
         let child = own.children.iter().map(|child| child.load(Acquire)).find(|child| child >> 32 == process_id as u64);
         match child {
@@ -55,25 +55,33 @@ impl<M: Memory> Fs<M> {
         next.fetch_update(AcqRel, Acquire, |last| last.checked_add(1)).map(|last| last + 1).map_err(|_| Error::Liveness)
     }
 
-    /// In a new or forked process: takes a number in place of `before`.
+    /// In a new or forked process: takes a number in place of `before`. Other threads of the process
+    /// may do so at the same time.
     #[cold]
-    fn take_number(&self, before: u32) -> Result<u32> {
-        let own = &self.liveness;
-        let description = own.description.load(Acquire);
+    fn take_number(&self, before: (u32, u32)) -> Result<u32> {
+        let (own, process_id) = (&self.liveness, self.platform.process_id());
         let fresh = self.new_process_number()?;
-        let renewed = description == NO_FILE || self.platform.renew_description(description, fresh);
-        if before != 0 && !renewed {
-            // The description is also the parent's: while either lives, both count as living.
-            own.shared.store(1, Release);
-            own.process_id.store(self.platform.process_id(), Release);
-            return Ok(before);
+        let Some(usual) = self.liveness_description() else {
+            return Ok(if own.replace_identity(before, (fresh, process_id)) { fresh } else { own.number() });
+        };
+        match self.platform.take_liveness(usual, fresh) {
+            Some(description) if own.replace_identity(before, (fresh, process_id)) => {
+                self.platform.replace_description(usual, description);
+                Ok(fresh)
+            }
+            // Another thread was faster. Its description stays: it holds the number's lock.
+            Some(description) => {
+                self.platform.close_description(description);
+                Ok(own.number())
+            }
+            None if before.0 == 0 => Err(Error::Liveness),
+            None => {
+                // The description is also the parent's: while either lives, both count as living.
+                own.shared.store(1, Release);
+                own.replace_identity(before, (before.0, process_id));
+                Ok(own.number())
+            }
         }
-        if !renewed || description != NO_FILE && !self.platform.hold_liveness(description, fresh) {
-            return Err(Error::Liveness);
-        }
-        own.process_id.store(self.platform.process_id(), Release);
-        // If two threads get here, one number is enough.
-        Ok(own.number.compare_exchange(before, fresh, AcqRel, Acquire).map_or_else(|other| other, |_| fresh))
     }
 
     /// Sets a number that the calling process has already: after an exec, or in a child for which
@@ -87,8 +95,7 @@ impl<M: Memory> Fs<M> {
         }
         own.shared.store(u32::from(shared), Release);
         own.children.iter().for_each(|child| child.store(0, Relaxed));
-        own.process_id.store(self.platform.process_id(), Release);
-        own.number.store(number, Release);
+        own.set_identity(number, self.platform.process_id());
         true
     }
 
@@ -107,7 +114,7 @@ impl<M: Memory> Fs<M> {
     pub fn is_process_alive(&self, number: u32) -> bool {
         let own = &self.liveness;
         // The kernel does not report a description's own locks.
-        number == own.number.load(Acquire)
+        number == own.number()
             || match own.description.load(Acquire) {
                 NO_FILE => true,
                 description => self.platform.is_liveness_held(description, number),
@@ -118,10 +125,11 @@ impl<M: Memory> Fs<M> {
     /// checked: each process recovers its own threads.
     pub(crate) fn is_alive(&self, owner: Owner) -> bool {
         let own = &self.liveness;
-        if owner.process != own.number.load(Acquire) {
+        let (number, process_id) = own.identity();
+        if owner.process != number {
             return self.is_process_alive(owner.process);
         }
-        own.shared.load(Acquire) != 0 || self.platform.is_thread_alive(own.process_id.load(Acquire), owner.thread)
+        own.shared.load(Acquire) != 0 || self.platform.is_thread_alive(process_id, owner.thread)
     }
 
     /// The descriptor of the lock file's description, if the region is shared.
@@ -139,17 +147,12 @@ impl<M: Memory> Fs<M> {
     /// now.
     pub fn renew_process_number(&self) -> Result<bool> {
         let own = &self.liveness;
+        let Some(usual) = self.liveness_description() else { return Ok(false) };
         let fresh = self.new_process_number()?;
-        let Some(description) = self.liveness_description() else { return Ok(false) };
-        if !self.platform.renew_description(description, fresh) {
-            return Ok(false);
-        }
-        if !self.platform.hold_liveness(description, fresh) {
-            return Err(Error::Liveness);
-        }
+        let Some(description) = self.platform.take_liveness(usual, fresh) else { return Ok(false) };
+        own.set_identity(fresh, self.platform.process_id());
         own.shared.store(0, Release);
-        own.process_id.store(self.platform.process_id(), Release);
-        own.number.store(fresh, Release);
+        self.platform.replace_description(usual, description);
         Ok(true)
     }
 }

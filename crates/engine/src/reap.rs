@@ -43,7 +43,7 @@ impl<M: Memory> Fs<M> {
         let mut alive = 0;
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             let Some(owner) = self.slot_owner(index)? else { continue };
-            let is_foreign = owner.process != self.liveness.number.load(Acquire);
+            let is_foreign = owner.process != self.liveness.number();
             if is_foreign && owner.process == alive {
                 continue;
             }

@@ -13,7 +13,7 @@ use core::sync::atomic::AtomicU32;
 use engine::Platform;
 use engine::dram::{HUGE_PAGE_BYTES, Owner};
 use rustix::event::{PollFd, PollFlags};
-use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -208,15 +208,29 @@ impl Platform for LinuxPlatform {
             || rustix::fs::fstat(own).map_or(true, |stat| stat.st_nlink == 0)
     }
 
-    fn renew_description(&self, description: i32, number: u32) -> bool {
+    fn take_liveness(&self, description: i32, number: u32) -> Option<i32> {
         // SAFETY: the caller's descriptor is open for the duration of this call.
-        let directory = unsafe { BorrowedFd::borrow_raw(description) };
-        let Ok(fresh) = other_lock_directory(directory, number, true) else { return false };
-        let flags = rustix::io::fcntl_getfd(directory).unwrap_or(rustix::io::FdFlags::CLOEXEC);
+        let own = unsafe { BorrowedFd::borrow_raw(description) };
+        let fresh = other_lock_directory(own, number, true).ok()?;
+        self.hold_liveness(fresh.as_raw_fd(), number).then(|| fresh.into_raw_fd())
+    }
+
+    fn replace_description(&self, description: i32, by: i32) {
+        // SAFETY: `by` comes from `take_liveness` and is given up here; the other one is open.
+        let (by, old) = unsafe { (OwnedFd::from_raw_fd(by), BorrowedFd::borrow_raw(description)) };
+        let flags = rustix::io::fcntl_getfd(old).unwrap_or(rustix::io::FdFlags::CLOEXEC);
         let flags = if flags.contains(rustix::io::FdFlags::CLOEXEC) { DupFlags::CLOEXEC } else { DupFlags::empty() };
         // SAFETY: the number stays the caller's; only the description behind it is closed.
         let mut place = core::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(description) });
-        rustix::io::dup3(&fresh, &mut place, flags).is_ok()
+        if rustix::io::dup3(&by, &mut place, flags).is_err() {
+            // It holds the lock where it is.
+            let _ = by.into_raw_fd();
+        }
+    }
+
+    fn close_description(&self, description: i32) {
+        // SAFETY: it comes from `take_liveness` and is given up here.
+        drop(unsafe { OwnedFd::from_raw_fd(description) });
     }
 
     fn report_wait(&self, owner: Option<Owner>, reason: &str) {
@@ -491,15 +505,22 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_description_has_no_locks_and_the_same_number() {
+    fn a_number_is_held_before_its_description_takes_the_place_of_another() {
         let directory = tempfile::tempdir().unwrap();
         let meeting = std::fs::File::open(directory.path()).unwrap();
         let own = lock_directory(meeting.as_fd(), 7, true).unwrap();
         let other = open_description(meeting.as_fd()).unwrap();
+        let is_held = |number| PLATFORM.is_liveness_held(other.as_raw_fd(), number);
         assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 7));
-        assert!(PLATFORM.renew_description(own.as_raw_fd(), 8));
-        assert!(!PLATFORM.is_liveness_held(other.as_raw_fd(), 7));
-        assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 8) && PLATFORM.is_liveness_held(other.as_raw_fd(), 8));
+        let dropped = PLATFORM.take_liveness(own.as_raw_fd(), 9).unwrap();
+        let fresh = PLATFORM.take_liveness(own.as_raw_fd(), 8).unwrap();
+        assert!(is_held(7) && is_held(8) && is_held(9));
+        PLATFORM.close_description(dropped);
+        assert!(is_held(7) && is_held(8) && !is_held(9));
+        PLATFORM.replace_description(own.as_raw_fd(), fresh);
+        assert!(is_held(8) && !is_held(7), "the old description is closed");
+        drop(own);
+        assert!(!is_held(8), "and the new one is at its descriptor alone");
     }
 
     #[test]
