@@ -65,7 +65,7 @@ fn remedy(errno: Errno) -> &'static str {
         Errno::EROFS => "; open the image for writing",
         Errno::ENOSPC => "; remove files, or create a larger image",
         Errno::ENOMEM => "; read less at a time, or open the image with more cached files",
-        Errno::EAGAIN => "; an image admits 1,024 threads at a time: use fewer",
+        Errno::EAGAIN => "; an image admits 65,000 threads at a time: use fewer",
         Errno::ENFILE | TOO_MANY_FILES => "; close files",
         Errno::EBADF => "; open the file for this kind of access",
         Errno::EINVAL => "; use an argument that the call accepts (a path contains no zero byte)",

@@ -27,7 +27,7 @@ const NAMES_BYTES_MAX: usize = 65_536;
 /// the root of the image. A name has at most 255 bytes, a path at most 4,095.
 ///
 /// Every function may fail with ENODEV (the image is closed), EIO (it was truncated while in use),
-/// EUCLEAN (it is damaged), EAGAIN (more than 1,024 threads use it), EOWNERDEAD (a fork made this
+/// EUCLEAN (it is damaged), EAGAIN (more than 65,000 threads use it), EOWNERDEAD (a fork made this
 /// process), and EINVAL (a path contains a zero byte).
 ///
 /// A clone is another handle of the same file system. Threads may use one handle at the same time.

@@ -66,7 +66,7 @@
 //!
 //! # Threads
 //! [`Image`], [`FileSystem`] and [`File`] are `Send` and `Sync`. A thread's first call claims a
-//! place in the image, its end releases it; 1,024 threads of all processes have room at a time.
+//! place in the image, its end releases it; 65,000 threads of all processes have room at a time.
 //! Calls of different threads run side by side, also in one directory.
 //!
 //! # Truncation

@@ -29,8 +29,8 @@ const CHILDREN: usize = 16;
 pub struct Liveness {
     /// The description of the lock file, or [`NO_FILE`].
     pub(crate) description: AtomicI32,
-    /// The process number (low half; zero: none yet) and the process that has it (high half), in one
-    /// word: no thread sees the number of one process with the id of another.
+    /// The process number (low half; zero: none yet) and the id of the process that has it (high
+    /// half). In one word: no thread sees the number of one process with the id of another.
     identity: AtomicU64,
     /// 1: other processes may have the same number, because they got no description of their own.
     pub(crate) shared: AtomicU32,

@@ -55,8 +55,8 @@ impl<M: Memory> Fs<M> {
         next.fetch_update(AcqRel, Acquire, |last| last.checked_add(1)).map(|last| last + 1).map_err(|_| Error::Liveness)
     }
 
-    /// In a new or forked process: takes a number in place of `before`. Other threads of the process
-    /// may do so at the same time.
+    /// In a new or forked process: takes a number in place of `before`. Other threads of the
+    /// process may do so at the same time.
     #[cold]
     fn take_number(&self, before: (u32, u32)) -> Result<u32> {
         let (own, process_id) = (&self.liveness, self.platform.process_id());

@@ -307,7 +307,7 @@ impl Files {
     /// The kernel releases `count` lookups of a file.
     pub(crate) fn forget(&self, number: u64, count: u64) {
         // Without a slot the reference stays until the mount ends. This leaks memory, and only if
-        // 1024 threads are inside.
+        // 65,000 threads are inside.
         if let Ok(thread) = self.image.fs().enter() {
             self.nodes.forget(&thread, number, count);
         }
