@@ -6,14 +6,22 @@ mod common;
 use common::Scratch;
 use posix::image::{Image, OpenImage};
 use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::sync::Barrier;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Threads of a process that enter at the same time.
 const THREADS: usize = 4;
 const ROUNDS: usize = 50;
+
+/// Held by each test: the children of another one would inherit its descriptors, and with them the
+/// locks.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs a function in new threads of this process, all at the same time.
 fn together<T: Send>(run: impl Fn() -> T + Sync) -> Vec<T> {
@@ -61,6 +69,7 @@ fn wait(child: i32) -> i32 {
 
 #[test]
 fn a_process_whose_first_threads_enter_at_the_same_time_lives() {
+    let _alone = alone();
     let scratch = Scratch::new();
     let judge = scratch.image.fs();
     judge.process_number().unwrap();
@@ -85,6 +94,7 @@ fn report_and_wait(image: &Image, mut report: PipeWriter, mut end: PipeReader) {
 
 #[test]
 fn a_child_whose_first_threads_enter_at_the_same_time_lives_with_a_number_of_its_own() {
+    let _alone = alone();
     let scratch = Scratch::new();
     let judge = scratch.image.fs();
     let image = Image::open(&scratch.path, &scratch.options).unwrap();
@@ -157,6 +167,7 @@ fn one_thread_at_a_time_commits_while_processes_and_threads_come_and_go() {
     const CHILDREN: usize = 150;
     const AT_A_TIME: usize = 6;
     const TURNS: usize = 10;
+    let _alone = alone();
     let scratch = Scratch::new();
     // Each opens the image for itself, one after another.
     let options = OpenImage { timeout: Duration::from_secs(60), ..scratch.options.clone() };
