@@ -173,10 +173,10 @@ fn one_thread_at_a_time_commits_while_processes_and_threads_come_and_go() {
     let options = OpenImage { timeout: Duration::from_secs(60), ..scratch.options.clone() };
     let (image, meeting, stop) = (&scratch.image, Meeting::shared(), AtomicBool::new(false));
     let run = |number: usize| {
-        let opened = (number % 2 == 0).then(|| Image::open(&scratch.path, &options).unwrap());
+        let opened = number.is_multiple_of(2).then(|| Image::open(&scratch.path, &options).unwrap());
         let own = opened.as_ref().unwrap_or(image);
         together(|| (0..TURNS).for_each(|_| meeting.take_turn(own)));
-        if number % 3 == 0 {
+        if number.is_multiple_of(3) {
             meeting.die_with_lock(own);
         }
     };
@@ -204,6 +204,6 @@ fn one_thread_at_a_time_commits_while_processes_and_threads_come_and_go() {
 fn check_end(child: Option<(usize, i32)>) {
     let Some((number, child)) = child else { return };
     let status = wait(child);
-    let expected = if number % 3 == 0 { libc::SIGKILL } else { 0 };
+    let expected = if number.is_multiple_of(3) { libc::SIGKILL } else { 0 };
     assert_eq!(status, expected, "child {number}");
 }
