@@ -279,8 +279,8 @@ pub struct Umount {
 /// Arguments of `snapshot`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An image on a disk can be in use: the copy is the state of one moment, and programs are not stopped. One in memory or on DAX, or used with \
---no-commit, must not be in use.
+The image can be in use: the copy is the state of one moment, and programs are not stopped. A mount that has the image alone (without cache=0) \
+must be unmounted first.
 
 Examples:
   directfs snapshot work.img backup/work-monday.img")]

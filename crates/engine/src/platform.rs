@@ -3,6 +3,7 @@
 
 use crate::dram::Owner;
 use crate::sync::AtomicU32;
+use pmem::Sleeping;
 
 /// Services of the process that hosts the engine. All must be callable inside a signal handler: no
 /// allocation, no locks.
@@ -18,6 +19,12 @@ pub trait Platform: Sync {
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32);
     /// Wakes all that wait on `word`.
     fn wake(&self, word: &AtomicU32);
+    /// The same for threads that wait for the cut of a snapshot. By default they do not sleep, and
+    /// such a cut is cancelled at once.
+    fn sleeping(&self) -> &'static Sleeping {
+        static AWAKE: Sleeping = Sleeping { wait: |_, _, _| {}, wake: |_| {}, now_ns: || 0 };
+        &AWAKE
+    }
     /// The id of the calling process, as its own namespace has it.
     fn process_id(&self) -> u32;
     /// The id of the calling thread.

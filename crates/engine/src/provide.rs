@@ -35,7 +35,7 @@ impl<M: Memory> Fs<M> {
 
     #[cold]
     fn provide_chunk(&self, chunk: u64) -> Result<()> {
-        let end = ((chunk + 1) * CHUNK_BYTES).min(self.dram.layout.length);
+        let end = ((chunk + 1) * CHUNK_BYTES).min(self.dram.layout.tracking);
         self.request(self.dram.region(), chunk * CHUNK_BYTES..end).map_err(|_| Error::NoMemory)?;
         let (word, bit) = self.dram.provided(chunk)?;
         word.fetch_or(bit, Release);
@@ -82,7 +82,8 @@ impl<M: Memory> Fs<M> {
     pub(crate) fn provide_fixed(&self) -> Result<()> {
         let layout = &self.dram.layout;
         // Its own bits are in none of the chunks that it describes.
-        self.request(self.dram.region(), layout.provided..layout.length).map_err(|_| Error::NoMemory)?;
+        self.request(self.dram.region(), layout.provided..layout.tracking + BLOCK_BYTES)
+            .map_err(|_| Error::NoMemory)?;
         self.provide(0, size_of::<DramHeader>() as u64)?;
         self.provide(layout.slot_map, layout.block_bits - layout.slot_map)?;
         self.provide(layout.block_bits, layout.groups_count * GROUP_BLOCKS / 8)?;

@@ -76,21 +76,34 @@ impl<M: Memory> Region<M> {
 
     /// The same region, whose flushed lines are marked in a tracking area: see [`Tracking`]. The
     /// area must belong to a region of this length.
-    pub fn tracked(mut self, tracking: Tracking) -> Result<Self, BadOffset> {
+    pub fn tracked(self, tracking: Tracking) -> Result<Self, BadOffset> {
+        let region = self.trackable(tracking)?;
+        tracking.set_active(true);
+        Ok(region)
+    }
+
+    /// As [`Region::tracked`], but lines are marked only while the area is active. Until then it
+    /// costs a load per flush and fence.
+    pub fn trackable(mut self, tracking: Tracking) -> Result<Self, BadOffset> {
         tracking.fits(self.length)?;
         self.tracking = Some(tracking);
         Ok(self)
     }
 
-    /// Where flushed lines are marked, if the region is tracked.
+    /// Where flushed lines are marked, if they are.
     pub fn tracking(&self) -> Option<&Tracking> {
+        self.tracking_area().filter(|tracking| tracking.is_active())
+    }
+
+    /// Where flushed lines are marked while the area is active.
+    pub fn tracking_area(&self) -> Option<&Tracking> {
         self.tracking.as_ref()
     }
 
     /// Marks a range, whose bytes were stored, for the next commit.
     #[inline(always)]
     fn mark(&self, offset: u64, length: u64) {
-        if let Some(tracking) = &self.tracking {
+        if let Some(tracking) = self.tracking() {
             tracking.mark(offset, length);
         }
     }

@@ -50,6 +50,8 @@ pub struct TrackingHeader {
     pub(crate) cut: AtomicU32,
     /// 1: a thread waits for the flag to fall.
     pub(crate) waiting: AtomicU32,
+    /// 1: flushed lines are marked.
+    active: AtomicU32,
     /// Sleeps of 1 ms before a thread cancels a cut.
     pub(crate) patience_ms: AtomicU32,
     /// What processes want of the one that commits at intervals; it sleeps on this word.
@@ -185,6 +187,30 @@ impl Tracking {
         // SAFETY: callers derive the index from an offset within the region, or by `below` with the
         // number of the level's words.
         unsafe { &*level.add(index as usize) }
+    }
+
+    /// Whether flushed lines are marked.
+    #[inline(always)]
+    pub fn is_active(&self) -> bool {
+        self.header().active.load(Relaxed) != 0
+    }
+
+    /// Begins or ends the marking. Until every processor has passed a memory barrier after the
+    /// beginning, a thread may flush a line without a mark; the line's stores then precede that
+    /// barrier. Marks may follow the end.
+    pub fn set_active(&self, active: bool) {
+        self.header().active.store(active.into(), SeqCst);
+    }
+
+    /// Forgets all marks.
+    pub fn clear(&self) {
+        let _ = self.drain::<()>(&mut |_| ControlFlow::Continue(()));
+        self.clear_pending();
+    }
+
+    /// The memory of the area.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        (self.area.as_ptr(), Tracking::area_bytes(self.region_bytes) as usize)
     }
 
     /// Marks the lines of a range, which was stored to. The region checks bounds.

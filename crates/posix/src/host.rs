@@ -7,11 +7,13 @@
 //! locks of a file one by one, so 256 *lock directories* share them: a number's remainder chooses
 //! its directory. They lie in one directory, and each is found from any other.
 
+use crate::commits::SLEEPING;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::AtomicU32;
 use engine::Platform;
 use engine::dram::{HUGE_PAGE_BYTES, Owner};
+use pmem::Sleeping;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -45,6 +47,20 @@ pub fn now_ns() -> i64 {
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}
+
+/// Returns after every processor has passed a memory barrier. What a thread stored before it loaded
+/// an older value of a word that the caller stored is visible then.
+#[cfg(feature = "std")]
+pub(crate) fn pass_barrier_everywhere() {
+    /// `MEMBARRIER_CMD_GLOBAL`.
+    const GLOBAL: u64 = 1;
+    // SAFETY: the call changes nothing.
+    let done = unsafe { system_call(libc::SYS_membarrier, [GLOBAL, 0, 0]) };
+    if done != 0 {
+        // Not on this kernel, or filtered. No processor keeps a store to itself for so long.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
 }
 
 /// A system call without a binding, or that must bypass one.
@@ -172,6 +188,10 @@ impl Platform for LinuxPlatform {
 
     fn wake(&self, word: &AtomicU32) {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    fn sleeping(&self) -> &'static Sleeping {
+        &SLEEPING
     }
 
     fn process_id(&self) -> u32 {

@@ -12,7 +12,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// An image on the disk of the scratch directory.
@@ -342,17 +342,49 @@ fn a_copy_to_discard_is_not_made_of_an_image_that_is_being_written() {
     assert!(!has(&copies[1], "one"));
 }
 
-#[test]
-fn a_snapshot_of_an_image_in_use_is_a_state_of_one_moment() {
-    let disk = Disk::new(CommitPolicy::WhenSynced);
-    let image = disk.open();
-    let target = disk.directory.path().join("snapshot");
-    let stop = AtomicBool::new(false);
+/// Two numbers, in files at both ends of the used part of an image.
+const NUMBERS: [&str; 2] = ["low", "high"];
+
+fn write_number(session: &Session<'_, '_>, name: &str, number: u64) {
+    let file = session.open(name, libc::O_WRONLY).unwrap();
+    assert_eq!(session.caller.write_at(&file, 0, &number.to_le_bytes()).unwrap(), 8);
+    session.caller.close(&file);
+}
+
+fn numbers(image: &Image) -> [u64; 2] {
+    with_root(image, |session| {
+        NUMBERS.map(|name| {
+            let (file, mut bytes) = (session.open(name, libc::O_RDONLY).unwrap(), [0; 8]);
+            session.caller.read_at(&file, 0, &mut bytes).unwrap();
+            session.caller.close(&file);
+            u64::from_le_bytes(bytes)
+        })
+    })
+}
+
+fn make_numbers(image: &Image) {
+    with_root(image, |session| {
+        for (name, length) in [(NUMBERS[0], 4096), ("between", 8 << 20), (NUMBERS[1], 4096)] {
+            let file = session.open(name, libc::O_CREAT | libc::O_WRONLY).unwrap();
+            assert_eq!(session.caller.write(&file, &vec![0; length]).unwrap(), length);
+            session.caller.close(&file);
+        }
+    });
+}
+
+/// Takes snapshots of an image while a thread creates names, one after the other, and counts in
+/// both numbers, first in the one that is copied first.
+fn take_snapshots(image: &Image, path: &Path, options: &OpenImage) {
+    let target = path.with_file_name("snapshot");
+    let (stop, created) = (AtomicBool::new(false), AtomicU64::new(0));
+    make_numbers(image);
     std::thread::scope(|scope| {
-        let (image, stop) = (&image, &stop);
+        let (stop, created) = (&stop, &created);
         scope.spawn(move || {
-            for number in 0..6000 {
+            for number in 0..12_000 {
                 touch(image, &format!("n{number}"));
+                with_root(image, |session| NUMBERS.map(|name| write_number(session, name, number)));
+                created.store(number + 1, Relaxed);
                 if number % 16 == 0 {
                     image.sync().unwrap();
                 }
@@ -362,27 +394,61 @@ fn a_snapshot_of_an_image_in_use_is_a_state_of_one_moment() {
             }
         });
         for round in 0..5 {
-            let before = (0..).take_while(|number| has(image, &format!("n{number}"))).count();
-            let mut has_reported = false;
+            let before = created.load(Relaxed) as usize;
+            let mut reports = 0;
+            // While pieces are copied, the image changes.
             let mut watch = |_, _| {
-                has_reported = true;
+                reports += 1;
+                let seen = created.load(Relaxed);
+                while created.load(Relaxed) < (seen + 100).min(12_000) {
+                    std::thread::yield_now();
+                }
                 true
             };
-            snapshot(&disk.path, &target, None, &disk.options, &mut watch).unwrap();
-            assert!(has_reported);
+            snapshot(path, &target, None, options, &mut watch).unwrap();
+            assert!(reports > 1);
             {
-                let copy = Image::open(&target, &disk.options).unwrap();
+                let copy = Image::open(&target, options).unwrap();
+                let report = copy.report().unwrap();
+                assert_eq!((report.damaged, report.flipped), (0, 0), "round {round}");
                 let names = (0..).take_while(|number| has(&copy, &format!("n{number}"))).count();
                 assert!(names >= before, "round {round}: {names} of {before}");
+                let later = (names + 1..names + 200).find(|number| has(&copy, &format!("n{number}")));
+                assert_eq!(later, None, "round {round}: a name without an earlier one");
+                let [low, high] = numbers(&copy);
+                assert!(high <= low && low <= high + 1, "round {round}: {high} was written after {low}");
+                touch(&copy, "used");
             }
             fs::remove_file(&target).unwrap();
         }
         stop.store(true, Relaxed);
     });
+}
+
+#[test]
+fn a_snapshot_of_an_image_in_use_is_a_state_of_one_moment() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    take_snapshots(&image, &disk.path, &disk.options);
     // Checkpoints go on afterwards.
     touch(&image, "after");
     assert_eq!(image.close().unwrap(), Closed::Last);
     assert!(has(&disk.open(), "after"));
+}
+
+#[test]
+fn an_image_in_memory_is_copied_while_it_is_in_use() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("image");
+    make(&path, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+    let options = options_in(&directory);
+    let image = Image::open(&path, &options).unwrap();
+    take_snapshots(&image, &path, &options);
+    assert!(image.fs().pm().tracking().is_none(), "nothing is marked afterwards");
+    drop(image);
+    let target = directory.path().join("snapshot");
+    snapshot(&path, &target, None, &options, &mut |_, _| true).unwrap();
+    assert!(has(&Image::open(&target, &options).unwrap(), "n0"));
 }
 
 #[test]
@@ -421,23 +487,6 @@ fn a_clone_is_another_image() {
     };
     assert_ne!(words(&original).0, words(&clone).0);
     assert_eq!(&words(&clone).1, b"the clon");
-}
-
-#[test]
-fn an_image_in_memory_is_copied_when_it_is_not_in_use() {
-    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let path = directory.path().join("image");
-    make(&path, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
-    let options = options_in(&directory);
-    let image = Image::open(&path, &options).unwrap();
-    touch(&image, "one");
-    let target = directory.path().join("snapshot");
-    let copy = || snapshot(&path, &target, None, &options, &mut |_, _| true);
-    let refused = copy().unwrap_err();
-    assert!(matches!(refused, ImageError::NoCommits { .. }), "{refused}");
-    drop(image);
-    copy().unwrap();
-    assert!(has(&Image::open(&target, &options).unwrap(), "one"));
 }
 
 /// A directory with a mount on it, until the value is dropped.

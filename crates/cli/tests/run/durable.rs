@@ -135,6 +135,30 @@ fn an_image_larger_than_its_memory_is_used_by_runs_and_mounts() {
 }
 
 #[test]
+fn a_snapshot_of_an_image_in_memory_is_taken_while_programs_use_it() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let image = image_on(directory.path());
+    let copy = directory.path().join("copy").to_str().unwrap().to_owned();
+    let program = env!("CARGO_BIN_EXE_directfs");
+    // The loop ends when the snapshot has been taken. Both of its files always have a line more, or
+    // as many.
+    let script = format!(
+        "({program} snapshot {image} {copy}; echo $? >status) & n=0; until [ -e status ]; do \
+         n=$((n+1)); echo $n >>one; echo $n >>other; mv one moved; mv moved one; done; wait; cat status"
+    );
+    let output = run(&image, &[], &script);
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("0\n", Some(0)), "{}", stderr(&output));
+    let checked = directfs(&["fsck", "-p", &copy]);
+    assert!(checked.status.success(), "{}", stdout(&checked));
+    let script = "cat one moved 2>/dev/null | wc -l; wc -l <other; echo used >new; rm one moved other 2>/dev/null; ls";
+    let counted = stdout(&run(&copy, &[], script));
+    let lines: Vec<&str> = counted.split_whitespace().collect();
+    let [one, other] = [0, 1].map(|index| lines[index].parse::<u64>().unwrap());
+    assert!(one == other || one == other + 1, "{counted}");
+    assert_eq!(lines[2..], ["new"]);
+}
+
+#[test]
 fn a_discarded_run_leaves_no_trace() {
     let directory = on_disk().unwrap_or_else(|| tempfile::tempdir().unwrap());
     let image = image_on(directory.path());

@@ -223,6 +223,14 @@ impl<M: Memory> Fs<M> {
         }
         let dram = Dram::new(dram, layout)?;
         let read_only = options.read_only;
+        let is_whole = pm.length() == geometry.blocks * BLOCK_BYTES;
+        let pm = match pm.tracking_area() {
+            None if is_whole => {
+                let tracking = dram.tracking(pm.length(), platform.sleeping())?;
+                pm.trackable(tracking)?
+            }
+            _ => pm,
+        };
         Ok(Fs {
             pm,
             dram,

@@ -31,7 +31,8 @@ pub use slot_map::SlotMap;
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
-use pmem::{BLOCK_BYTES, BadOffset, Direct, Layout, Pm, Region};
+use core::ptr::NonNull;
+use pmem::{BLOCK_BYTES, BadOffset, Direct, Layout, Pm, Region, Sleeping, Tracking};
 
 /// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -139,6 +140,9 @@ pub struct DramLayout {
     pub slots: u64,
     /// A bit per [`CHUNK_BYTES`] of the region before this area, set: its memory was provided.
     pub provided: u64,
+    /// The [`Tracking`] area of the image, in use while a snapshot is taken of an image that is not
+    /// committed to a disk.
+    pub tracking: u64,
     /// Bytes of the region.
     pub length: u64,
 }
@@ -184,11 +188,12 @@ impl DramLayout {
             upper_files: reserve(UPPER_FILE_BYTES * cachelets_max, 4096),
             slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
             provided: 0,
+            tracking: 0,
             length: 0,
         };
         layout.provided = at;
-        layout.length = at + layout.provided_words() * 8;
-        layout.length = layout.length.next_multiple_of(4096);
+        layout.tracking = (at + layout.provided_words() * 8).next_multiple_of(4096);
+        layout.length = layout.tracking + Tracking::area_bytes(geometry.blocks * BLOCK_BYTES);
         layout
     }
 
@@ -263,6 +268,15 @@ impl Dram {
                 region,
             })
         }
+    }
+
+    /// The tracking area of an image of that length.
+    pub(crate) fn tracking(&self, image_bytes: u64, sleeping: &'static Sleeping) -> Result<Tracking> {
+        let area = self.region.address(self.layout.tracking, Tracking::area_bytes(image_bytes))?;
+        let area = NonNull::new(area).ok_or(BadOffset { offset: self.layout.tracking, length: 0 })?;
+        // SAFETY: the range lies in the region, which is mapped as long as the image is used. Only
+        // tracking areas access it.
+        Ok(unsafe { Tracking::new(area, image_bytes, sleeping) })
     }
 
     /// The memory.

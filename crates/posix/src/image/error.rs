@@ -144,8 +144,7 @@ pub enum ImageError {
     },
     /// The operation needs commits, which the image does not have.
     #[error(
-        "{} has no commits, because it is not on a disk or is used with --no-commit: its changes cannot be held back, and it can be \
-         copied only while no process uses it",
+        "{} has no commits, because it is not on a disk or is used with --no-commit: its changes cannot be held back",
         path.display()
     )]
     NoCommits {

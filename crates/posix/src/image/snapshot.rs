@@ -1,23 +1,26 @@
-//! Snapshots: a consistent copy of an image, also of one on a disk while programs use it.
+//! Snapshots: a consistent copy of an image, also while programs use it.
 //!
-//! An image in use is not stopped. The snapshot commits, and then keeps checkpoints away while it
-//! copies the image's file, which only checkpoints change. At the end it applies the journal of
-//! that moment to the copy. So it is the state of a commit that begins after the call.
+//! An image in use is not stopped. One in memory or on DAX is copied whole, and then what changed
+//! meanwhile until little is left, which is copied at a cut. For one on a disk the snapshot
+//! commits, and then keeps checkpoints away while it copies the image's file, which only
+//! checkpoints change. At the end it applies the journal of that moment to the copy. So it is the
+//! state of a commit that begins after the call.
 //!
 //! Invariant: the new file gets its name when it is whole and on its disk.
 
 use super::locks::{Byte, Lock, LockGuard, retry_until};
-use super::working::{Base, copy_file, copy_newest};
+use super::working::{Base, copy_file, copy_newest, for_each_extent};
 use super::{CommitPolicy, Image, ImageError, OpenImage, lock_error, make, open_file, users};
 use crate::Errno;
-use crate::host::PLATFORM;
+use crate::host::{PLATFORM, pass_barrier_everywhere};
 use engine::Platform;
-use pmem::{Access, Direct, MapError, Mapping};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use pmem::{Access, BLOCK_BYTES, Backing, Direct, MapError, Mapping, Region, Tracking};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -57,7 +60,7 @@ pub fn snapshot(
 fn copy_in_use(base: &Base<'_>, new: &NewFile, options: &OpenImage, watch: make::Watch<'_>) -> Result<(), ImageError> {
     let options = OpenImage { commits: CommitPolicy::WhenSynced, ..options.clone() };
     let image = Image::open(base.path, &options)?;
-    let Some(commits) = image.memory.commits else { return Err(ImageError::NoCommits { path: base.path.to_owned() }) };
+    let Some(commits) = image.memory.commits else { return copy_live(base, &image, new, watch) };
     let failed = |errno: Errno| ImageError::File {
         action: "commit",
         path: base.path.to_owned(),
@@ -70,6 +73,137 @@ fn copy_in_use(base: &Base<'_>, new: &NewFile, options: &OpenImage, watch: make:
     let copied = copy_file(base, &new.file, watch);
     drop(pinned);
     copied
+}
+
+/// Copies an image in memory or on DAX while programs change it. Lines that are flushed from the
+/// beginning on are marked, and copied again, the last ones at a cut (see [`pmem::Tracking`]).
+fn copy_live(base: &Base<'_>, image: &Image, new: &NewFile, watch: make::Watch<'_>) -> Result<(), ImageError> {
+    let failed = |source| ImageError::File { action: "copy", path: base.path.to_owned(), source };
+    let errno = |errno: Errno| failed(io::Error::from_raw_os_error(errno.0));
+    let Some(tracking) = image.fs().pm().tracking_area().copied() else {
+        return Err(ImageError::NoCommits { path: base.path.to_owned() });
+    };
+    let thread = image.fs().enter().map_err(|error| errno(error.into()))?;
+    // One snapshot at a time.
+    let _held = thread.lock_commits().map_err(|error| errno(error.into()))?;
+    let _marking = Marking::begin(&image.dram, tracking).map_err(failed)?;
+    let mut copy = LiveCopy { region: image.fs().pm(), tracking, file: &new.file };
+    new.file.set_len(image.length()).map_err(failed)?;
+    copy.copy_all(image, watch).map_err(|error| base.copy_error(error))?;
+    copy.copy_changes().map_err(failed)
+}
+
+/// Marks are made while it exists.
+struct Marking(Tracking);
+
+impl Marking {
+    fn begin(dram: &Mapping, tracking: Tracking) -> io::Result<Marking> {
+        let (address, length) = tracking.memory();
+        if let Some(file) = dram.file() {
+            // Programs mark without a test whether there is room.
+            let at = (address.addr() - dram.address().addr()) as u64;
+            rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, length as u64)?;
+        }
+        tracking.clear();
+        tracking.set_active(true);
+        pass_barrier_everywhere();
+        Ok(Marking(tracking))
+    }
+}
+
+impl Drop for Marking {
+    fn drop(&mut self) {
+        self.0.set_active(false);
+        self.0.clear();
+    }
+}
+
+/// Bytes copied at once.
+const PIECE_BYTES: u64 = 1 << 20;
+/// Rounds of copying what changed meanwhile, at most, and bytes of changes that end them.
+const ROUNDS: u32 = 16;
+const FEW_BYTES: u64 = 256 << 10;
+/// Cuts that programs may cancel, because they waited too long, before the snapshot gives up.
+const CUTS: u32 = 50;
+
+/// A copy of a region that changes.
+struct LiveCopy<'c> {
+    region: &'c Region<Direct>,
+    tracking: Tracking,
+    file: &'c File,
+}
+
+impl LiveCopy<'_> {
+    /// Copies the whole region, but for holes.
+    fn copy_all(&mut self, image: &Image, watch: make::Watch<'_>) -> io::Result<()> {
+        let mut buffer = vec![0; PIECE_BYTES as usize];
+        let mut copy = |start: u64, end: u64| {
+            for at in (start..end).step_by(PIECE_BYTES as usize) {
+                let piece = &mut buffer[..PIECE_BYTES.min(end - at) as usize];
+                self.region.read_bytes(at, piece).map_err(|_| io::ErrorKind::InvalidData)?;
+                self.file.write_all_at(piece, at)?;
+                if !watch(at, image.length()) {
+                    return Err(io::ErrorKind::Interrupted.into());
+                }
+            }
+            Ok(())
+        };
+        match image.mapping().file().filter(|_| image.backing() != Backing::DaxDevice) {
+            Some(file) => for_each_extent(file, image.length(), &mut copy),
+            None => copy(0, image.length()),
+        }
+    }
+
+    /// Copies what changed since marks are made, and ends at a cut.
+    fn copy_changes(&mut self) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            if self.tracking.marked_bytes() < FEW_BYTES {
+                break;
+            }
+            self.copy_marked()?;
+        }
+        for _ in 0..CUTS {
+            self.copy_marked()?;
+            let raised = self.tracking.raise_cut();
+            // Programs wait: nothing is written to the disk until the flag falls.
+            let mut pages = Vec::new();
+            let read = self.read_marked(&mut |offset, page| pages.push((offset, *page)));
+            let is_whole = self.tracking.lower_cut(raised);
+            read?;
+            for (offset, page) in &pages {
+                self.file.write_all_at(page, *offset)?;
+            }
+            if is_whole {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other("programs change it faster than it can be copied; try again when they do less"))
+    }
+
+    fn copy_marked(&mut self) -> io::Result<()> {
+        let mut written = Ok(());
+        self.read_marked(&mut |offset, page| {
+            if written.is_ok() {
+                written = self.file.write_all_at(page, offset);
+            }
+        })?;
+        written
+    }
+
+    /// Passes the pages with marks to `each`, and clears the marks.
+    fn read_marked(&self, each: &mut dyn FnMut(u64, &[u8; BLOCK_BYTES as usize])) -> io::Result<()> {
+        let mut page = [0; BLOCK_BYTES as usize];
+        let flow = self.tracking.drain(&mut |marked| {
+            let read = self.region.read_bytes(marked.offset, &mut page);
+            if read.is_err() {
+                return ControlFlow::Break(());
+            }
+            each(marked.offset, &page);
+            ControlFlow::Continue(())
+        });
+        self.tracking.clear_pending();
+        if flow.is_break() { Err(io::ErrorKind::InvalidData.into()) } else { Ok(()) }
+    }
 }
 
 /// A file without a name, that gets one when it is complete.

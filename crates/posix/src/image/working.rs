@@ -269,7 +269,7 @@ impl<'a> Base<'a> {
         Ok(Arc::new(Mapping::from_file(file, self.path, Access::ReadWrite)?))
     }
 
-    fn copy_error(&self, source: io::Error) -> ImageError {
+    pub(super) fn copy_error(&self, source: io::Error) -> ImageError {
         match source.kind() {
             io::ErrorKind::Interrupted => ImageError::Stopped { path: self.path.to_owned() },
             _ => self.file_error("copy")(source),
@@ -361,7 +361,11 @@ pub(super) fn tracking_of(mapping: &Arc<Mapping>, image_bytes: u64) -> Tracking 
 }
 
 /// Passes the ranges of a file's beginning that may hold anything but zeros.
-fn for_each_extent(file: &File, length: u64, each: &mut dyn FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
+pub(super) fn for_each_extent(
+    file: &File,
+    length: u64,
+    each: &mut dyn FnMut(u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
     let mut at = 0;
     while at < length {
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
