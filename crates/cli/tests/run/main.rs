@@ -6,6 +6,7 @@
 //! - `cache`: the location of the preload library
 //! - `confinement`: programs that give up what attaching takes
 //! - `starting`: the shared code and the late attaching of programs
+//! - `mount_table`: the mount in the tables of mounts
 //! - `storm`: processes that are killed
 //! - `truncation`: images that are truncated in use
 //! - `sharing`: copies that share blocks
@@ -23,6 +24,7 @@ mod figures;
 mod fuse_programs;
 mod launching;
 mod limits;
+mod mount_table;
 mod neighbours;
 mod programs;
 mod sharing;

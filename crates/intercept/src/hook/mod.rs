@@ -20,6 +20,7 @@
 //! | [`dispatch`], [`call`], [`call_counts`] | calls on their way to their handlers |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`proc_links`] | the path owner of every path |
+//! | [`mount_table`] | the mount in the kernel's tables of mounts |
 //! | [`calls`] | handlers of calls by path, and of calls on open files |
 //! | [`descriptors`] | descriptors, their numbers, their way to other processes |
 //! | [`process`] | children, programs, credentials, the environment |
@@ -68,6 +69,7 @@ pub mod descriptors;
 pub mod dispatch;
 pub mod failed_image;
 pub mod loading;
+pub mod mount_table;
 pub mod paths;
 pub mod proc_links;
 pub mod process;

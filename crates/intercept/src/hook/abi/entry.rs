@@ -291,7 +291,35 @@ directfs_slots:
     // Calls in a directory above the mount are observed.
     test al, al
     jz 90f
-    // /proc and /dev name descriptors, and the working directory.
+    // Tables of mounts, which the mount is added to: paths of /p.. with "mou", and /etc/mt..
+    cmp byte ptr [\reg + 1], 112
+    je 88f
+    cmp byte ptr [\reg + 1], 101
+    jne 89f
+    cmp byte ptr [\reg + 2], 116
+    jne 89f
+    cmp byte ptr [\reg + 3], 99
+    jne 89f
+    cmp byte ptr [\reg + 4], 47
+    jne 89f
+    cmp byte ptr [\reg + 5], 109
+    jne 89f
+    cmp byte ptr [\reg + 6], 116
+    je 90f
+    jmp 89f
+88: mov ecx, 1
+86: inc rcx
+    movzx eax, byte ptr [\reg + rcx]
+    test al, al
+    jz 89f
+    cmp al, 109
+    jne 86b
+    cmp byte ptr [\reg + rcx + 1], 111
+    jne 86b
+    cmp byte ptr [\reg + rcx + 2], 117
+    jne 86b
+    jmp 90f
+89: // /proc and /dev name descriptors, and the working directory.
     cmp dword ptr [rip + {fd_count}], 0
     jne 73f
     cmp byte ptr [rip + {cwd}], 0
@@ -701,6 +729,12 @@ mod tests {
         assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));
         let descriptors = [c"/proc/no".as_ptr() as u64, c"/dev/no".as_ptr() as u64];
         assert!(descriptors.iter().all(|&path| !seen(SYS_access, [path, 0, 0, 0, 0, 0])));
+        for table in [c"/proc/mounts", c"/proc/self/mountinfo", c"/proc/7/task/8/mountstats", c"/etc/mtab"] {
+            assert!(seen(SYS_access, [table.as_ptr() as u64, 0, 0, 0, 0, 0]), "{table:?}");
+        }
+        for other in [c"/p", c"/proc/meminfo", c"/proc/mo", c"/e", c"/etc/m", c"/etc/passwd", c"/etc/magic"] {
+            assert!(!seen(SYS_access, [other.as_ptr() as u64, 0, 0, 0, 0, 0]), "{other:?}");
+        }
         DIRECTFS_FD_COUNT.store(1, Relaxed);
         assert!(seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
         assert!(descriptors.iter().all(|&path| seen(SYS_access, [path, 0, 0, 0, 0, 0])));

@@ -9,12 +9,14 @@ use posix::FileSystemStatus;
 
 /// Sectors in a block; st_blocks counts sectors.
 const SECTORS_PER_BLOCK: u64 = 8;
-/// "DFS1": unique to this file system.
-pub const MAGIC: i64 = 0x4446_5331;
-/// The mount's id, which no mount table contains: the kernel counts reusable ids from 0, and unique
+/// FUSE's, as on a mount: programs have a name for it, and treat the two alike.
+pub const MAGIC: i64 = 0x6573_5546;
+/// "DFS1".
+const NAME: u64 = 0x4446_5331;
+/// The mount's id, which no other mount has: the kernel counts reusable ids from 0, and unique
 /// ones from 2^31; it reaches neither.
-const MOUNT_ID: u64 = MAGIC as u64;
-const MOUNT_ID_UNIQUE: u64 = (MAGIC as u64) << 32;
+pub const MOUNT_ID: u64 = NAME;
+const MOUNT_ID_UNIQUE: u64 = NAME << 32;
 
 fn seconds(ns: i64) -> (i64, i64) {
     const SECOND_NS: u64 = 1_000_000_000;
@@ -132,6 +134,9 @@ pub fn statfs_of(server: &Server, status: &FileSystemStatus) -> KernelStatfs {
     /// The flags are valid.
     const ST_VALID: i64 = 0x20;
     const ST_RDONLY: i64 = 1;
+    /// As [`mount_table`](crate::hook::mount_table) writes them.
+    const ST_NOSUID: i64 = 2;
+    const ST_NODEV: i64 = 4;
     const ST_RELATIME: i64 = 0x1000;
     let read_only = if server.fs.is_read_only() { ST_RDONLY } else { 0 };
     KernelStatfs {
@@ -145,7 +150,7 @@ pub fn statfs_of(server: &Server, status: &FileSystemStatus) -> KernelStatfs {
         id: [server.device as i32, MAGIC as i32],
         name_bytes: status.name_bytes_max as i64,
         fragment_bytes: status.block_bytes as i64,
-        flags: ST_VALID | ST_RELATIME | read_only,
+        flags: ST_VALID | ST_NOSUID | ST_NODEV | ST_RELATIME | read_only,
         spare: [0; 4],
     }
 }

@@ -9,6 +9,7 @@ use crate::hook::calls::names::Calling;
 use crate::hook::context::Inside;
 use crate::hook::descriptors::host_verdict;
 use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::mount_table;
 use crate::hook::process::environment;
 use posix::{Errno, OpenFile, Result};
 
@@ -29,7 +30,10 @@ fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut
         (End::Directfs(file), Some(offset)) => caller.read_at(file, offset, into),
         (End::Directfs(file), None) => caller.read(file, into),
         (End::Host(fd), offset) => {
-            kernel_copy(libc::SYS_read, libc::SYS_pread64, *fd, offset, into.as_ptr(), into.len())
+            match kernel_copy(libc::SYS_read, libc::SYS_pread64, *fd, offset, into.as_ptr(), into.len())? {
+                0 => mount_table::continue_read(*fd, offset, into),
+                count => Ok(count),
+            }
         }
     }
 }
@@ -250,7 +254,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
     let Inside { session, copy, .. } = call.begin()?;
     let thread = session.caller.thread;
     let (from, to) = (session.process.file(thread, source as u32), session.process.file(thread, target as u32));
-    if from.is_none() && to.is_none() {
+    if from.is_none() && to.is_none() && !mount_table::is_marked(source as u32) {
         return host_verdict(source as u32);
     }
     if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {

@@ -14,6 +14,7 @@ use crate::hook::descriptors;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::descriptors::host_verdict;
 use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::mount_table;
 use crate::hook::process::environment;
 use crate::hook::process::processes::Session;
 use crate::hook::signals::faults;
@@ -26,12 +27,22 @@ pub const LENGTH_MAX: u64 = 0x7fff_f000;
 /// Acts on the open file description of the first argument.
 #[inline]
 fn with_file(call: &mut Call<'_>, act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>) -> Result<Verdict> {
+    with_file_or(call, act, |call| host_verdict(call.frame.rdi as u32))
+}
+
+/// As [`with_file`]; `otherwise` serves descriptors that are not the image's.
+#[inline]
+fn with_file_or(
+    call: &mut Call<'_>,
+    act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>,
+    otherwise: impl FnOnce(&mut Call<'_>) -> Result<Verdict>,
+) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
     let session = call.begin()?.session;
-    match session.process.file(session.caller.thread, fd) {
-        Some(file) => act(&session.caller, &file).map(done),
-        None => host_verdict(fd),
+    if let Some(file) = session.process.file(session.caller.thread, fd) {
+        return act(&session.caller, &file).map(done);
     }
+    otherwise(call)
 }
 
 /// As [`with_file`], for operations that O_PATH descriptors do not support.
@@ -94,7 +105,11 @@ fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer
 /// read(fd, buffer, length).
 pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
-    with_file(call, |caller, file| read_into(caller, file, None, buffer, length).map(|count| count as i64))
+    with_file_or(
+        call,
+        |caller, file| read_into(caller, file, None, buffer, length).map(|count| count as i64),
+        |call| mount_table::read(call, None, [Ok((buffer, length))].into_iter()),
+    )
 }
 
 /// write(fd, buffer, length).
@@ -106,7 +121,11 @@ pub fn write(call: &mut Call<'_>) -> Result<Verdict> {
 /// pread64(fd, buffer, length, offset).
 pub fn pread(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length, offset) = (call.frame.rsi, call.frame.rdx, call.frame.r10 as i64);
-    with_file(call, |caller, file| read_into(caller, file, Some(offset), buffer, length).map(|count| count as i64))
+    with_file_or(
+        call,
+        |caller, file| read_into(caller, file, Some(offset), buffer, length).map(|count| count as i64),
+        |call| mount_table::read(call, Some(offset), [Ok((buffer, length))].into_iter()),
+    )
 }
 
 /// pwrite64(fd, buffer, length, offset).
@@ -169,11 +188,15 @@ impl Vector {
 
 fn read_vector(call: &mut Call<'_>, offset: Option<i64>) -> Result<Verdict> {
     let (address, count) = (call.frame.rsi, call.frame.rdx);
-    with_file(call, |caller, file| {
+    let of_file = |caller: &Calling<'_>, file: &OpenFile| {
         Vector::new(address, count)?.each(|address, length, done| {
             let offset = offset.map(|offset| offset.saturating_add(done as i64));
             read_into(caller, file, offset, address, length).map(|count| count as u64)
         })
+    };
+    with_file_or(call, of_file, |call| {
+        let vector = Vector { address, count };
+        mount_table::read(call, offset, (0..count).map(|index| vector.part(index)))
     })
 }
 
@@ -293,6 +316,7 @@ fn vector2(call: &Call<'_>) -> Result<(Option<i64>, i32)> {
 pub fn preadv2(call: &mut Call<'_>) -> Result<Verdict> {
     match vector2(call) {
         Ok((offset, _)) => read_vector(call, offset),
+        // The kernel reports it for its own files.
         Err(error) => with_file(call, |_, _| Err(error)),
     }
 }

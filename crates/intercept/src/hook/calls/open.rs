@@ -2,7 +2,7 @@
 
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::user_memory;
-use crate::hook::call::{Call, native_with};
+use crate::hook::call::{Call, native_by, native_with};
 use crate::hook::calls::kernel_objects;
 use crate::hook::calls::names::{Calling, PathArguments, at, by_path, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
@@ -10,7 +10,7 @@ use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::process::processes::Session;
-use crate::hook::{descriptors, proc_links};
+use crate::hook::{descriptors, mount_table, proc_links};
 use engine::Protection;
 use engine::format::FileKind;
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
@@ -134,20 +134,22 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
             paths::locate(server, &session, in_root.unwrap_or(directory), path, length, host)?
         else {
             fd_numbers::release_cached();
-            if !rewritten {
-                if !paths::may_be_above(server, directory, &path[..length]) {
-                    return Ok(NATIVE);
-                }
-                let verdict = native_with(frame, arguments);
+            let (may_be_above, may_be_table) = (
+                !rewritten && paths::may_be_above(server, directory, &path[..length]),
+                mount_table::is_candidate(&path[..length]),
+            );
+            let verdict = match rewritten {
+                false if !may_be_above && !may_be_table => return Ok(NATIVE),
+                false => native_with(frame, arguments),
+                true => native_by(frame, by, path),
+            };
+            if may_be_table {
+                mount_table::record(verdict.result);
+            }
+            if may_be_above {
                 descriptors::record_above(server, verdict.result);
-                return Ok(verdict);
             }
-            let mut arguments = arguments;
-            arguments[by.path] = path.as_ptr() as u64;
-            if let Some(directory) = by.directory {
-                arguments[directory] = libc::AT_FDCWD as u64;
-            }
-            return Ok(native_with(frame, arguments));
+            return Ok(verdict);
         };
         if request.resolve & (BENEATH | IN_ROOT) != 0 {
             if path[0] == b'/' {

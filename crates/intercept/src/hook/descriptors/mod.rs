@@ -21,6 +21,7 @@ use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
 use crate::hook::abi::sys;
 use crate::hook::call::{Call, native_with};
 use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::mount_table;
 use crate::hook::paths;
 use crate::hook::process::environment;
 use crate::hook::process::processes::{self, Session};
@@ -46,8 +47,10 @@ pub const CACHED_CLOEXEC: u8 = 9;
 /// A descriptor that is known to be the host's. Only its close reaches the dispatcher: see
 /// [`fd_numbers`].
 pub const HOST: u8 = 16;
+/// A descriptor that may be a table of mounts: see [`mount_table`].
+pub const TABLE: u8 = 32;
 /// Bits of the descriptors whose calls reach the dispatcher.
-pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED;
+pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED | TABLE;
 const _: () = assert!(SERVED & HOST == 0 && SERVED & CACHED_CLOEXEC == CACHED_CLOEXEC);
 
 /// Whether a descriptor is a directory of the host above the mount.
@@ -62,6 +65,15 @@ pub fn record_above(server: &Server, fd: i64) {
         && let Some(byte) = DIRECTFS_FDS.byte(fd)
     {
         byte.store(ABOVE, Release);
+    }
+}
+
+/// Marks a duplicate of a host's descriptor that has a mark of its own.
+fn record_duplicate(server: &Server, from: u32, to: i64) {
+    if is_above(from) {
+        record_above(server, to);
+    } else if mount_table::is_marked(from) {
+        mount_table::record(to);
     }
 }
 
@@ -289,11 +301,11 @@ pub fn give_up(session: &Session<'_>, fd: u32, cloexec: bool) {
 /// Has the kernel duplicate a descriptor of the host, and records directories above the mount.
 fn duplicate_host(server: &Server, frame: &Frame, from: u32) -> Verdict {
     fd_numbers::release_cached();
-    if !is_above(from) {
+    if !is_above(from) && !mount_table::is_marked(from) {
         return NATIVE;
     }
     let verdict = native_with(frame, frame.arguments());
-    record_above(server, verdict.result);
+    record_duplicate(server, from, verdict.result);
     verdict
 }
 
@@ -346,9 +358,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         if !session.is_child {
             unmark(to);
         }
-        if is_above(from) {
-            record_above(server, verdict.result);
-        }
+        record_duplicate(server, from, verdict.result);
     }
     Ok(verdict)
 }

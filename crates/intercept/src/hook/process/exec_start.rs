@@ -16,7 +16,7 @@ use crate::hook::loading::early;
 use crate::hook::process::environment::{
     self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
 };
-use crate::hook::{server, signals};
+use crate::hook::{mount_table, server, signals};
 use core::mem::MaybeUninit;
 
 /// Capacity that most lists fit: 4 KiB.
@@ -72,6 +72,7 @@ impl ExecStart<'_> {
     pub fn run(&self) -> Verdict {
         // The new program would find them open, without knowledge of them.
         fd_numbers::release_cached();
+        mount_table::hand_over();
         let Target { arguments, lists, .. } = self.target;
         let (words, environment) = (arguments[lists], arguments[lists + 1]);
         if [words, environment].iter().any(|&list| list != 0 && list < FIRST_PAGE) {
