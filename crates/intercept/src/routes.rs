@@ -14,8 +14,8 @@ pub enum Route {
     Path = 2,
     /// A directory's descriptor in the first argument, a path in the second.
     At = 3,
-    /// mmap: a descriptor in the fifth argument, or MAP_FIXED in the fourth while any descriptor is
-    /// the image's.
+    /// mmap: a descriptor in the fifth argument, PROT_EXEC in the third, or MAP_FIXED in the fourth
+    /// while any descriptor is the image's.
     Mmap = 4,
     /// Descriptors in the first two arguments.
     FdFd = 5,

@@ -6,6 +6,7 @@
 //! - `cache`: the location of the preload library
 //! - `confinement`: programs that give up what attaching takes
 //! - `starting`: the shared code and the late attaching of programs
+//! - `library_syscalls`: system calls by instructions of libraries
 //! - `mount_table`: the mount in the tables of mounts
 //! - `storm`: processes that are killed
 //! - `truncation`: images that are truncated in use
@@ -24,6 +25,7 @@ mod figures;
 mod fuse_programs;
 mod launching;
 mod limits;
+mod library_syscalls;
 mod mount_table;
 mod neighbours;
 mod programs;

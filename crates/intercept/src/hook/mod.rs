@@ -47,8 +47,8 @@
 //!   address with the ends of one of its functions. A call interrupted in a slot lies outside of
 //!   it: the thread then ends only at its next cancellation point.
 //! - *Calls made elsewhere.* The kernel forwards the program's inline syscalls
-//!   ([`loading::inline_syscalls`]), but not those of libraries. Calls in generated code are served
-//!   only if the program contains inline syscalls itself.
+//!   ([`loading::inline_syscalls`]), and libraries trap ([`loading::library_syscalls`]). Calls in
+//!   generated code are served only if the program contains inline syscalls itself.
 //! - *Libraries of the mount that only libraries of the system need*, by a path built into those,
 //!   are not found when a program starts: the search does not reach that far.
 //! - *Symbolic links of the system that lead into the mount* are the kernel's: it does not see the

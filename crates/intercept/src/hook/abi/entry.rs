@@ -407,6 +407,9 @@ directfs_entry:
 3:  CHECK_PATH rsi, edi
     jmp 95f
 4:  CHECK_FD r8d
+    // New code may contain calls of its own: see library_syscalls.
+    test byte ptr [rsp], {prot_exec}
+    jnz 90f
     // A mapping at a fixed address may replace a mapping of the image.
     test r10b, {map_fixed}
     jnz 13f
@@ -618,6 +621,7 @@ directfs_entry_native:
     fds = sym DIRECTFS_FDS,
     fd_count = sym DIRECTFS_FD_COUNT,
     map_fixed = const libc::MAP_FIXED,
+    prot_exec = const libc::PROT_EXEC,
     parked = sym DIRECTFS_PARKED,
     cwd = sym DIRECTFS_CWD,
     all = sym DIRECTFS_ALL,
@@ -724,6 +728,8 @@ mod tests {
             seen(SYS_dup3, [OTHER, DIRECTFS, 0, 0, 0, 0]) && seen(SYS_copy_file_range, [OTHER, 0, DIRECTFS, 0, 0, 0])
         );
         assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, DIRECTFS, 0]));
+        assert!(seen(SYS_mmap, [0, 4096, PROT_EXEC as u64, MAP_PRIVATE as u64, OTHER, 0]));
+        assert!(!seen(SYS_mmap, [0, 4096, PROT_READ as u64, MAP_PRIVATE as u64, OTHER, 0]));
         assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
         let upwards = c"../no/such".as_ptr() as u64;
         assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));

@@ -63,6 +63,13 @@ impl Fd {
         usize::try_from(result).map_err(|_| result)
     }
 
+    /// Writes bytes at an offset; returns whether all were written.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) -> bool {
+        let arguments = [self.0 as u64, bytes.as_ptr() as u64, bytes.len() as u64, offset, 0, 0];
+        // SAFETY: the kernel reads the bytes. What a file of memory changes is the caller's choice.
+        unsafe { call(libc::SYS_pwrite64, arguments) == bytes.len() as i64 }
+    }
+
     /// Reads records of a directory; returns their bytes.
     pub fn entries(&self, into: &mut [u64]) -> Result<usize, i64> {
         let arguments = [self.0 as u64, into.as_mut_ptr() as u64, size_of_val(into) as u64, 0, 0, 0];
@@ -121,6 +128,25 @@ pub fn create(path: &[u8]) -> Result<Fd, i64> {
     let result =
         unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0]) };
     if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
+}
+
+/// Appends bytes in one piece to a file of up to `bytes_max`, or does nothing; `path` ends with a
+/// zero byte.
+pub fn append(path: &[u8], bytes: &[u8], bytes_max: u64) {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    if path.last() != Some(&0) {
+        return;
+    }
+    // SAFETY: a terminated path and bytes that are read; the descriptor is closed again.
+    unsafe {
+        let fd = call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o644, 0, 0]);
+        if fd >= 0 {
+            if status(fd as i32).is_ok_and(|status| (status.st_size as u64) < bytes_max) {
+                call(libc::SYS_write, [fd as u64, bytes.as_ptr() as u64, bytes.len() as u64, 0, 0, 0]);
+            }
+            call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
+        }
+    }
 }
 
 /// Renames a file; both paths hold a zero byte.

@@ -14,10 +14,12 @@ use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, Next, Verdict};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::context::Inside;
+use crate::hook::descriptors::host_verdict;
 use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
 use crate::hook::process::processes::Session;
-use crate::hook::server::Server;
+use crate::hook::server::{self, Server};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use engine::Node;
@@ -54,11 +56,54 @@ pub fn watch() {
 
 /// mmap(address, length, protection, flags, fd, offset).
 pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
-    let [address, length, protection, flags, fd, offset] = call.arguments();
+    let [_, _, protection, flags, fd, _] = call.arguments();
     let flags = flags as i32;
     if flags & MAP_ANONYMOUS != 0 {
         return replace(call);
     }
+    let is_code = protection & libc::PROT_EXEC as u64 != 0 && flags & libc::MAP_TYPE == MAP_PRIVATE;
+    if server::is_pending() {
+        let verdict = host_verdict(fd as u32)?;
+        return if is_code { map_code(call, verdict) } else { Ok(verdict) };
+    }
+    let verdict = map_file(call)?;
+    if is_code { map_code(call, verdict) } else { Ok(verdict) }
+}
+
+/// Maps code, unless that is done, and changes its own system calls.
+fn map_code(call: &mut Call<'_>, verdict: Verdict) -> Result<Verdict> {
+    let [_, length, _, _, fd, offset] = call.arguments();
+    let verdict = if verdict == NATIVE { native_with(call.frame, call.arguments()) } else { verdict };
+    let start = verdict.result as usize;
+    if verdict.next != Next::Done || (-4095..0).contains(&verdict.result) {
+        return Ok(verdict);
+    }
+    let Some(end) = start.checked_add(length as usize) else { return Ok(verdict) };
+    let mapping = NewMapping { addresses: start..end, offset: offset as usize };
+    if !server::is_pending() {
+        let Inside { session, .. } = call.begin()?;
+        let thread = session.caller.thread;
+        if let Some(file) = session.process.file(thread, fd as u32) {
+            let bytes = session.caller.stat(file.node())?.size_bytes;
+            let read = &mut |offset, into: &mut [u8]| thread.read(file.node(), offset, into).unwrap_or(0);
+            library_syscalls::patch_mapped(&mapping, bytes, read);
+            return Ok(verdict);
+        }
+    }
+    let Ok(status) = sys::status(fd as i32) else { return Ok(verdict) };
+    library_syscalls::patch_mapped(&mapping, status.st_size as u64, &mut |offset, into| {
+        let arguments = [fd, into.as_mut_ptr() as u64, into.len() as u64, offset, 0, 0];
+        // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+        let count = unsafe { sys::call(libc::SYS_pread64, arguments) };
+        usize::try_from(count).unwrap_or(0)
+    });
+    Ok(verdict)
+}
+
+/// mmap of a file.
+fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
+    let [address, length, protection, flags, fd, offset] = call.arguments();
+    let flags = flags as i32;
     let server = call.server;
     let Inside { session, .. } = call.begin()?;
     let Some(file) = session.process.file(session.caller.thread, fd as u32) else {

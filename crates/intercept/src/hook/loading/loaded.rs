@@ -115,6 +115,31 @@ impl LoadedProgram {
         Some(())
     }
 
+    /// Calls `visit` with the base and the path of each library that the loader has mapped in the
+    /// usual layout.
+    ///
+    /// # Safety
+    /// As for [`LoadedProgram::libraries`].
+    #[unsafe(link_section = ".text.startup")]
+    pub unsafe fn each_library(&self, mut visit: impl FnMut(usize, &'static [u8])) {
+        /// Distance of a library's dynamic section from its start.
+        const DYNAMIC_MAX: usize = 1 << 30;
+        // SAFETY: by the caller's promise.
+        let mut next = unsafe { self.list() }.unwrap_or(core::ptr::null());
+        while !next.is_null() {
+            // SAFETY: as in `libraries`.
+            let (entry, name) = unsafe { (&*next, CStr::from_ptr((*next).name.cast()).to_bytes()) };
+            let is_usual = entry.base != 0
+                && entry.base.is_multiple_of(PAGE_BYTES)
+                && entry.dynamic.wrapping_sub(entry.base) < DYNAMIC_MAX;
+            // The program itself has no name.
+            if is_usual && !name.is_empty() && entry.base != self.kernel_code {
+                visit(entry.base, name);
+            }
+            next = entry.next;
+        }
+    }
+
     /// The loader's list, which its dynamic section leads to.
     ///
     /// # Safety

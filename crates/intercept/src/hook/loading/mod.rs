@@ -3,8 +3,10 @@
 
 pub mod early;
 pub mod elf_dependencies;
+pub mod elf_image;
 pub mod inline_syscalls;
 pub mod instruction_lengths;
+pub mod library_syscalls;
 pub mod loaded;
 pub mod patch;
 pub mod proc_maps;

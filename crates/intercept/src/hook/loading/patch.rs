@@ -154,19 +154,24 @@ pub fn build_id_of(page: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Fills the slots from `first` on for sites that are not known yet; returns their number.
+/// Fills the slots from `first` on, which begin a page and which no site leads to, for sites that
+/// are not known yet; returns their number.
 pub fn prepare_inline_syscalls(first: usize) -> Result<usize, Refusal> {
     let count = inline_syscalls::SITES_MAX.min(SLOTS.saturating_sub(first));
     let slots = &raw mut directfs_slots as usize;
-    let all_slots = slots..slots + SLOTS * SLOT_BYTES;
-    make_writable(&all_slots)?;
+    // Other threads may execute the slots before these.
+    let own_slots = slots + first * SLOT_BYTES..slots + SLOTS * SLOT_BYTES;
+    if count == 0 {
+        return Err(Refusal::TooMany);
+    }
+    make_writable(&own_slots)?;
     for (index, back) in inline_syscalls::BACK.iter().take(count).enumerate() {
         let slot = slots + (first + index) * SLOT_BYTES;
         let content = inline_syscall_content(slot, back as *const _ as usize).ok_or(Refusal::TooFar)?;
         // SAFETY: as in `patch_all`.
         unsafe { core::ptr::copy_nonoverlapping(content.as_ptr(), slot as *mut u8, SLOT_BYTES) };
     }
-    make_executable(&all_slots)?;
+    make_executable(&own_slots)?;
     Ok(count)
 }
 

@@ -8,7 +8,7 @@ use crate::hook::abi::entry::{DIRECTFS_ALL, DIRECTFS_PREFIX};
 use crate::hook::abi::sys;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
-use crate::hook::loading::{early, inline_syscalls, proc_maps};
+use crate::hook::loading::{early, inline_syscalls, library_syscalls, proc_maps};
 use crate::hook::process::{environment, processes};
 use crate::hook::signals::faults;
 use crate::hook::{call_counts, context, server, signals};
@@ -95,13 +95,26 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         if !is_early {
             faults::record_memory_code(memory_code);
             // SAFETY: this is the constructor.
-            if unsafe { inline_syscalls::are_in_program(environment) }
-                && let Ok(count) = patch::prepare_inline_syscalls(next)
-            {
-                inline_syscalls::arm(next, count);
-            }
+            unsafe { see_other_calls(environment, next) };
             signals::guard();
         }
+    }
+}
+
+/// From now on calls by instructions of the program and of its libraries are seen; `next`: the
+/// first free slot.
+///
+/// # Safety
+/// As for [`start`].
+#[unsafe(link_section = ".text.startup")]
+unsafe fn see_other_calls(environment: *const *const u8, next: usize) {
+    inline_syscalls::set_first(next);
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if inline_syscalls::are_in_program(environment) {
+            inline_syscalls::arm();
+        }
+        library_syscalls::patch_loaded(environment, makes_calls);
     }
 }
 

@@ -10,6 +10,7 @@
 //! | the filter ([`entry`](crate::hook::abi::entry)) | the call goes to the kernel, which returns EFAULT |
 //! | copies and reads of [`user_memory`] | an error |
 //! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
+//! | sites of libraries ([`library_syscalls`]) | none: they are system calls |
 //! | any access to the image or the shared memory beyond the end of a truncated file | the page reads as zeros, and the file system fails: EIO from then on |
 //!
 //! Invariants
@@ -20,7 +21,7 @@
 
 use crate::hook::abi::entry::{directfs_entry, directfs_entry_native, thread_words};
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::loading::inline_syscalls;
+use crate::hook::loading::{inline_syscalls, library_syscalls};
 use crate::hook::server::{self, Server};
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
@@ -54,6 +55,9 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
     {
         server::fail();
         return put_page(address);
+    }
+    if signal == libc::SIGSEGV && library_syscalls::has_sites() && inline_syscalls::redirect_trap(registers) {
+        return true;
     }
     let at = registers[libc::REG_RIP as usize] as usize;
     if (directfs_entry as *const () as usize..directfs_entry_native as *const () as usize).contains(&at) {

@@ -31,7 +31,7 @@ use crate::hook::abi::entry::{Verdict, directfs_entry, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::dispatch::NATIVE;
-use crate::hook::loading::{inline_syscalls, proc_maps};
+use crate::hook::loading::{inline_syscalls, library_syscalls, proc_maps};
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -175,7 +175,28 @@ fn guard_action(signal: i32) -> Action {
 
 /// Handlers that interrupt the handler of an inline syscall may perform inline syscalls, too.
 fn nesting(signal: i32) -> u64 {
-    if signal == libc::SIGSYS && inline_syscalls::is_armed() { SA_NODEFER as u64 } else { 0 }
+    let nests = match signal {
+        libc::SIGSYS => inline_syscalls::is_armed(),
+        libc::SIGSEGV => library_syscalls::has_sites(),
+        _ => false,
+    };
+    if nests { SA_NODEFER as u64 } else { 0 }
+}
+
+/// From now on libraries trap by SIGSEGV, which the kernel's action must permit in its handler.
+pub fn let_faults_nest() {
+    let mut action = Action { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    let action = &raw mut action;
+    // SAFETY: an action of this function.
+    unsafe {
+        let query = [libc::SIGSEGV as u64, 0, action as u64, SET_BYTES, 0, 0];
+        let found = sys::call(libc::SYS_rt_sigaction, query);
+        // Otherwise the constructor has yet to install it.
+        if found == 0 && (*action).handler == directfs_signal as *const () as u64 {
+            (*action).flags |= SA_NODEFER as u64;
+            sys::call(libc::SYS_rt_sigaction, [libc::SIGSEGV as u64, action as u64, 0, SET_BYTES, 0, 0]);
+        }
+    }
 }
 
 /// For the constructor: from now on faults reach the library first.
@@ -327,9 +348,9 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         // SAFETY: changes no memory; from here on a handler with SA_NODEFER may interrupt itself.
         unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
     }
-    if inline_syscalls::is_armed() {
+    if inline_syscalls::is_armed() || library_syscalls::has_sites() {
         // The kernel blocks the signals of a wait with its own mask (sigsuspend, ppoll). It would
-        // end a program that performs an inline syscall with SIGSYS blocked. SAFETY: changes no
+        // end a program that performs an inline syscall with its signal blocked. SAFETY: changes no
         // memory; these signals are not blocked otherwise.
         unsafe { set_mask(libc::SIG_UNBLOCK, guarded()) };
     }

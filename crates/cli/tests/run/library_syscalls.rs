@@ -1,0 +1,106 @@
+//! System calls by instructions of libraries reach the image, whichever way a library is loaded.
+
+use crate::support::{directfs, scratch, stderr, stdout};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const KIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit");
+
+/// Compiles a source of the kit; `None`, with a message, without a compiler.
+fn compile(source: &str, into: &Path, options: &[&str]) -> Option<()> {
+    let Ok(status) = Command::new("cc")
+        .args(["-O1", "-w", "-pthread", "-o"])
+        .arg(into)
+        .arg(format!("{KIT}/{source}"))
+        .args(options)
+        .status()
+    else {
+        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
+        return None;
+    };
+    status.success().then_some(())
+}
+
+/// The library, and the program, linked with it or not.
+fn compiled(directory: &Path, linked: bool) -> Option<(PathBuf, PathBuf)> {
+    let (library, program) = (directory.join("libraw.so"), directory.join("program"));
+    compile("raw_library.c", &library, &["-shared", "-fPIC"])?;
+    let (place, path) = (format!("-L{}", directory.display()), format!("-Wl,-rpath,{}", directory.display()));
+    let options: &[&str] = if linked { &["-DLINKED", &place, "-lraw", &path] } else { &["-ldl"] };
+    compile("raw_program.c", &program, options)?;
+    Some((library, program))
+}
+
+fn run(arguments: &[&str]) -> Output {
+    directfs(&[&["run", "--"], arguments].concat())
+}
+
+fn check(output: &Output) {
+    assert_eq!((stdout(output).as_str(), stderr(output).as_str()), ("done\n", ""));
+    assert!(output.status.success());
+}
+
+/// Open, read, unlink; threads, signal handlers, faults, bad pointers, children.
+#[test]
+fn calls_of_a_linked_library_are_served() {
+    let directory = scratch();
+    let Some((_, program)) = compiled(directory.path(), true) else { return };
+    check(&run(&[program.to_str().unwrap(), "/mnt/directfs/file"]));
+}
+
+/// Also when it is unloaded and loaded again, more often than there are slots.
+#[test]
+fn calls_of_a_library_that_is_loaded_later_are_served() {
+    let directory = scratch();
+    let Some((library, program)) = compiled(directory.path(), false) else { return };
+    let (library, program) = (library.to_str().unwrap(), program.to_str().unwrap());
+    check(&run(&[program, "/mnt/directfs/file", library]));
+    let script = format!("cp {library} /mnt/directfs/l.so && {program} /mnt/directfs/file /mnt/directfs/l.so");
+    check(&run(&["sh", "-c", &script]));
+}
+
+/// The trap is an instruction that ends other programs.
+#[test]
+fn an_instruction_of_the_kernel_still_ends_a_program() {
+    let directory = scratch();
+    let Some((library, program)) = compiled(directory.path(), false) else { return };
+    let script = format!("{} /mnt/directfs/file {} end; echo $?", program.display(), library.display());
+    assert_eq!(stdout(&run(&["sh", "-c", &script])), "done\n139\n");
+}
+
+/// A runtime that makes all its calls itself.
+#[test]
+fn a_go_library_in_a_python_program_sees_the_mount() {
+    let directory = scratch();
+    let (source, library) = (directory.path().join("l.go"), directory.path().join("l.so"));
+    let text = "package main\nimport \"C\"\nimport \"os\"\n\n//export Count\nfunc Count(p *C.char) C.int {\n\
+        results := make(chan int)\n\
+        for i := 0; i < 8; i++ { go func() { b, _ := os.ReadFile(C.GoString(p)); results <- len(b) }() }\n\
+        sum := 0\nfor i := 0; i < 8; i++ { sum += <-results }\nreturn C.int(sum)\n}\n\nfunc main() {}\n";
+    std::fs::write(&source, text).unwrap();
+    let path = format!("{}:/usr/local/go/bin", std::env::var("PATH").unwrap());
+    let mut go = Command::new("sh");
+    go.args(["-c", "go build -buildmode=c-shared -o l.so l.go"]).current_dir(directory.path());
+    go.env("PATH", path).env("GOCACHE", directory.path().join("cache")).env("GO111MODULE", "off");
+    let built = go.output().unwrap();
+    if !built.status.success() || Command::new("python3").arg("-V").output().is_err() {
+        eprintln!("\n*** SKIPPED: Go or Python is missing: {} ***\n", stderr(&built));
+        return;
+    }
+    let script = "import ctypes, sys; l = ctypes.CDLL(sys.argv[1]); open('/mnt/directfs/f', 'w').write('hello'); \
+        print([l.Count(b'/mnt/directfs/f') for _ in range(50)] == [40] * 50)";
+    let output = run(&["python3", "-c", script, library.to_str().unwrap()]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("True\n", ""));
+}
+
+/// liburing makes its calls itself. There is no ring, so programs fall back.
+#[test]
+fn a_ring_is_refused_to_its_own_library_too() {
+    let directory = scratch();
+    let program = directory.path().join("ring");
+    if !Path::new("/usr/include/liburing.h").exists() || compile("ring.c", &program, &["-luring"]).is_none() {
+        eprintln!("\n*** SKIPPED: liburing's headers are not on this machine ***\n");
+        return;
+    }
+    assert_eq!(stdout(&run(&[program.to_str().unwrap()])), "-38\n");
+}

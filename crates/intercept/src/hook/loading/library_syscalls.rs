@@ -1,0 +1,318 @@
+//! System calls by instructions of libraries: of those that a program loads at its start, and of
+//! those that it maps later (dlopen).
+//!
+//! Each such instruction is replaced by one that traps (`hlt`): both have two bytes with a `nop`,
+//! so no other code moves. The handler of the fault sends the thread to a slot, as if there were a
+//! jump at the site. Threads need no preparation for it. A trap costs a microsecond or more.
+//!
+//! Libraries are scanned once per build-id; answers are cached beside the tables.
+//!
+//! Not seen: code that is generated at run time or mapped without a file, and libraries of which
+//! the instruction cannot be told from data ([`Scan`]).
+//!
+//! Invariants
+//! - Only bytes that are an instruction for certain are changed: data changed by mistake would
+//!   corrupt the program.
+//! - A site has its slot before its bytes change. Its pages are the process's own (MAP_PRIVATE),
+//!   and nothing executes there yet.
+
+use crate::calls;
+use crate::hook::abi::sys;
+use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES};
+use crate::hook::loading::inline_syscalls::{self, next_pair, number_after};
+use crate::hook::loading::loaded::LoadedProgram;
+use crate::hook::loading::{instruction_lengths, patch};
+use crate::hook::process::environment;
+use crate::hook::signals;
+use crate::routes::Route;
+use core::ops::Range;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+/// What replaces an instruction: `hlt`, which only the kernel may execute, and `nop`.
+const TRAP: [u8; 2] = [0xf4, 0x90];
+/// Maximum size of a library's file that is scanned.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// Whether a library has sites.
+#[unsafe(link_section = ".bss.directfs_start")]
+static HAS_SITES: AtomicBool = AtomicBool::new(false);
+
+/// Whether this copy of the library patches others: an early copy leaves them to its successor.
+#[unsafe(link_section = ".bss.directfs_start")]
+static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether a library has sites, so that its code raises SIGSEGV.
+pub fn has_sites() -> bool {
+    HAS_SITES.load(Relaxed)
+}
+
+/// Changes the sites of the libraries that the loader has mapped.
+///
+/// # Safety
+/// Only for the constructor; `environment` is the program's.
+#[unsafe(link_section = ".text.startup")]
+pub unsafe fn patch_loaded(environment: *const *const u8, makes_calls: impl Fn(&[u8]) -> bool) {
+    const TOGETHER: usize = 16;
+    IS_ACTIVE.store(true, Relaxed);
+    let mut found = [Library::default(); TOGETHER];
+    let mut count = 0;
+    // SAFETY: by the caller's promise; the libraries stay mapped meanwhile.
+    unsafe {
+        let Some(program) = LoadedProgram::find(environment) else { return };
+        program.each_library(|base, name| {
+            if makes_calls(name) || name == environment::library() {
+                return;
+            }
+            let Some(image) = ElfImage::in_memory(base) else { return };
+            found[count] = Library { base, build_id: image.build_id(), has_sites: None };
+            count += 1;
+            if count == TOGETHER {
+                patch_some(&mut found[..core::mem::take(&mut count)]);
+            }
+        });
+        patch_some(&mut found[..count]);
+    }
+}
+
+/// # Safety
+/// The libraries are mapped at their bases.
+#[unsafe(link_section = ".text.startup")]
+unsafe fn patch_some(libraries: &mut [Library]) {
+    if libraries.is_empty() {
+        return;
+    }
+    recall(libraries);
+    for library in libraries.iter().filter(|library| library.has_sites != Some(false)) {
+        // SAFETY: by the caller's promise.
+        if let Some(image) = unsafe { ElfImage::in_memory(library.base) } {
+            let has_sites = patch_sites(&image, |code| Some(library.base.wrapping_add(code.address)));
+            remember(library, has_sites);
+        }
+    }
+}
+
+/// A mapping that the kernel has just made of a file.
+#[derive(Debug, Clone)]
+pub struct NewMapping {
+    /// Where it is.
+    pub addresses: Range<usize>,
+    /// Offset of its start in the file.
+    pub offset: usize,
+}
+
+/// Changes the sites in a new private mapping of code. `read` reads from an offset of its file;
+/// returns the number of bytes.
+pub fn patch_mapped(mapping: &NewMapping, file_bytes: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> usize) {
+    if !IS_ACTIVE.load(Relaxed) {
+        return;
+    }
+    inline_syscalls::release(&mapping.addresses);
+    let mut head = [0u8; HEAD_BYTES];
+    if !(HEAD_BYTES as u64..FILE_BYTES_MAX).contains(&file_bytes) || read(0, &mut head) < HEAD_BYTES {
+        return;
+    }
+    let Some(image) = ElfImage::headers(&head) else { return };
+    let mut library = Library { base: 0, build_id: image.build_id(), has_sites: None };
+    recall(core::slice::from_mut(&mut library));
+    if library.has_sites == Some(false) {
+        return;
+    }
+    let bytes = file_bytes as usize;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let Ok(start) = sys::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1) else { return };
+    // SAFETY: new memory without other users, until the end of the reference.
+    let file = unsafe { core::slice::from_raw_parts_mut(start, bytes) };
+    let mut filled = 0;
+    while filled < bytes {
+        match read(filled as u64, &mut file[filled..]) {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    if let Some(image) = ElfImage::in_file(file) {
+        let has_sites = patch_sites(&image, |code| {
+            let start = mapping.addresses.start.checked_add_signed(code.offset as isize - mapping.offset as isize)?;
+            (start < mapping.addresses.end && start + code.bytes.len() > mapping.addresses.start).then_some(start)
+        });
+        remember(&library, has_sites);
+    }
+    // SAFETY: the reference has ended.
+    unsafe { sys::unmap(start, bytes) };
+}
+
+/// Changes the sites of a library; returns whether it has any. `place`: where a segment is mapped;
+/// `None`: it is not.
+fn patch_sites(image: &ElfImage<'_>, place: impl Fn(&Code<'_>) -> Option<usize>) -> bool {
+    let mut memory = None;
+    let mut found = false;
+    for code in image.code() {
+        let mut scan = Scan::default();
+        let mut from = 0;
+        while let Some(at) = next_pair(code.bytes, from) {
+            from = at + 1;
+            if !scan.is_site(image, &code, at) {
+                continue;
+            }
+            found = true;
+            let Some(start) = place(&code) else { continue };
+            if memory.is_none() {
+                memory = Some(sys::open(b"/proc/self/mem\0", libc::O_RDWR));
+            }
+            if let Some(Ok(memory)) = &memory {
+                patch_site(memory, start + at);
+            }
+        }
+    }
+    found
+}
+
+/// Changes one instruction, by a way that needs no right to write code.
+fn patch_site(memory: &sys::Fd, address: usize) {
+    if !inline_syscalls::prepare() || !inline_syscalls::claim((address + TRAP.len()) as u64) {
+        return;
+    }
+    if memory.write_at(address as u64, &TRAP) && !HAS_SITES.swap(true, AcqRel) {
+        signals::let_faults_nest();
+    }
+}
+
+/// A scan of a segment. An instruction is a site if its bytes are certainly one, and its number may
+/// concern the image. They are certain if the instructions of the function that contains them lead
+/// there, or if an instruction before or after them says so: the number, or the comparison with the
+/// highest error.
+#[derive(Debug, Default)]
+struct Scan {
+    function: Range<usize>,
+    /// Address of the next instruction.
+    at: usize,
+    /// The number in the call's register there, if it is known.
+    number: Option<u32>,
+}
+
+impl Scan {
+    /// `offset`: where the bytes of the instruction are, after all earlier ones.
+    fn is_site(&mut self, image: &ElfImage<'_>, code: &Code<'_>, offset: usize) -> bool {
+        let number = match self.by_function(image, code, offset) {
+            Some(Some(number)) => number,
+            Some(None) => return false,
+            None => match by_context(code.bytes, offset) {
+                Some(number) => number,
+                None => return false,
+            },
+        };
+        number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native)
+    }
+
+    /// Follows the instructions of a function. `None`: they are not known; `Some(None)`: the bytes
+    /// belong to another instruction.
+    fn by_function(&mut self, image: &ElfImage<'_>, code: &Code<'_>, offset: usize) -> Option<Option<Option<u32>>> {
+        let address = code.address + offset;
+        if !self.function.contains(&address) {
+            self.function = image.function_at(address)?;
+            (self.at, self.number) = (self.function.start, None);
+        }
+        while self.at < address {
+            let rest = code.bytes.get(self.at.checked_sub(code.address)?..)?;
+            let Some(length) = instruction_lengths::length(rest) else {
+                self.function = 0..0;
+                return None;
+            };
+            self.number = number_after(&rest[..length], self.number);
+            self.at += length;
+        }
+        Some((self.at == address).then_some(self.number))
+    }
+}
+
+/// Whether the instructions around the bytes show that they are a call; its number, if known.
+fn by_context(code: &[u8], offset: usize) -> Option<Option<u32>> {
+    const BEHIND: [[u8; 6]; 2] = [[0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff], [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff]];
+    let before = &code[..offset];
+    let number = before.last_chunk().map(|bytes| u32::from_le_bytes(*bytes)).filter(|&number| number < 512);
+    let opcode = &before[..offset.saturating_sub(4)];
+    if number.is_some() && opcode.last() == Some(&0xb8) {
+        // With a prefix it may be the number of another register.
+        let is_plain = opcode.iter().rev().nth(1).is_none_or(|prefix| !(0x40..0x50).contains(prefix));
+        return Some(number.filter(|_| is_plain));
+    }
+    if number.is_some() && opcode.ends_with(&[0x48, 0xc7, 0xc0]) {
+        return Some(number);
+    }
+    let behind = code.get(offset + 2..)?;
+    BEHIND.iter().any(|part| behind.starts_with(part)).then_some(None)
+}
+
+/// A library, and the answer of an earlier scan.
+#[derive(Debug, Clone, Copy, Default)]
+struct Library {
+    /// Where it is mapped.
+    base: usize,
+    build_id: Option<BuildId>,
+    has_sites: Option<bool>,
+}
+
+/// Words of an answer in the file: the build-id, then version and answer.
+const ANSWER_WORDS: usize = 4;
+/// Version of the scan, above the answer.
+const VERSION: u64 = 1 << 8;
+/// Limit for the file.
+const ANSWERS_BYTES_MAX: u64 = 64 << 10;
+
+/// Sets the answers that are known.
+fn recall(libraries: &mut [Library]) {
+    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let Some(file) = answers_path(&mut path).and_then(|path| sys::open(path, libc::O_RDONLY | libc::O_NOFOLLOW).ok())
+    else {
+        return;
+    };
+    if !file.status().is_ok_and(|status| patch::is_trusted(&status)) {
+        return;
+    }
+    let (mut words, mut offset) = ([0u64; 64 * ANSWER_WORDS], 0);
+    while let Ok(bytes @ 1..) = file.read_words_at(offset, &mut words) {
+        offset += bytes as u64;
+        for answer in words[..bytes / 8].as_chunks::<ANSWER_WORDS>().0 {
+            let [build_id @ .., last] = *answer;
+            for library in libraries.iter_mut().filter(|library| library.build_id == Some(build_id)) {
+                library.has_sites = (last & !1 == VERSION).then_some(last & 1 != 0).or(library.has_sites);
+            }
+        }
+    }
+}
+
+/// Adds an answer that was not known, for later programs.
+fn remember(library: &Library, has_sites: bool) {
+    let (Some([a, b, c]), None) = (library.build_id, library.has_sites) else { return };
+    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let Some(path) = answers_path(&mut path) else { return };
+    let answer = [a, b, c, VERSION | u64::from(has_sites)];
+    sys::append(path, answer.map(u64::to_ne_bytes).as_flattened(), ANSWERS_BYTES_MAX);
+}
+
+/// The file with the answers.
+fn answers_path(into: &mut [u8]) -> Option<&[u8]> {
+    let library = environment::library();
+    let start = library.iter().rposition(|&byte| byte == b'/')? + 1;
+    let name = b"libraries.calls\0";
+    into.get_mut(..start)?.copy_from_slice(&library[..start]);
+    into.get_mut(start..start + name.len())?.copy_from_slice(name);
+    Some(&into[..start + name.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn neighbouring_instructions_show_a_call() {
+        let at = |code: &[u8]| by_context(code, code.windows(2).position(|pair| pair == [0x0f, 5]).unwrap());
+        assert_eq!(at(&[0x90, 0xb8, 2, 0, 0, 0, 0x0f, 5, 0xc3]), Some(Some(2)));
+        assert_eq!(at(&[0x48, 0xc7, 0xc0, 1, 0, 0, 0, 0x0f, 5]), Some(Some(1)));
+        assert_eq!(at(&[0x41, 0xb8, 2, 0, 0, 0, 0x0f, 5, 0xc3]), Some(None), "another register");
+        assert_eq!(at(&[0x0f, 5, 0x48, 0x3d, 1, 0xf0, 0xff, 0xff]), Some(None));
+        assert_eq!(at(&[0xb8, 0, 0x10, 0, 0, 0x0f, 5, 0xc3]), None, "no call has this number");
+        assert_eq!(at(&[0x0f, 5]), None);
+        assert_eq!(at(&[0x66, 0xc7, 7, 0x0f, 5, 0xc3]), None, "part of another instruction");
+    }
+}
