@@ -222,6 +222,9 @@ impl CommitOptions {
 /// Arguments of the hidden `run-inside` and `run-static`.
 #[derive(Debug, Args)]
 pub struct RunInside {
+    /// For `run-static`: an entry of the environment for the program's loader.
+    #[arg(long = "entry")]
+    pub entries: Vec<OsString>,
     /// The command and its arguments; for `run-static` its path, and the arguments from the zeroth
     /// on.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]

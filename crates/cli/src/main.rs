@@ -80,7 +80,7 @@ fn run_program(command: &Command) -> Option<run::Failure> {
             Ok(never) => match never {},
         }),
         Command::RunInside(arguments) => Some(run::run_inside(&arguments.command)),
-        Command::RunStatic(arguments) => Some(run::run_static(&arguments.command)),
+        Command::RunStatic(arguments) => Some(run::run_static(&arguments.command, &arguments.entries)),
         _ => None,
     }
 }

@@ -213,7 +213,7 @@ impl Adapter {
     fn status(&self, call: &Call<'_>, reply: &mut Reply) -> Result<()> {
         let status = self.files.statfs(call.requester)?;
         let block_bytes = status.block_bytes as u32;
-        reply.u64(status.blocks).u64(status.blocks_free).u64(status.blocks_free);
+        reply.u64(status.blocks).u64(status.blocks_free).u64(status.blocks_available);
         reply.u64(status.files).u64(status.files_free);
         reply.u32(block_bytes).u32(status.name_bytes_max as u32).u32(block_bytes).zeros(28);
         Ok(())

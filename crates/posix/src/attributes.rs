@@ -58,14 +58,30 @@ pub struct FileSystemStatus {
     pub block_bytes: u64,
     /// Number of blocks.
     pub blocks: u64,
-    /// Free blocks; all of them are available to unprivileged users.
+    /// Free blocks.
     pub blocks_free: u64,
+    /// Blocks that one new file can hold, with the nodes of its block map in the others.
+    pub blocks_available: u64,
     /// Number of inodes.
     pub files: u64,
     /// Free inodes.
     pub files_free: u64,
     /// Longest name in bytes.
     pub name_bytes_max: u64,
+}
+
+/// The blocks of one new file, if so many are free.
+fn available(free: u64) -> u64 {
+    /// Blocks below a node.
+    const NODE_BLOCKS: u64 = 512;
+    /// For the file's name and inode.
+    const OTHERS: u64 = 2;
+    let (mut nodes, mut below) = (0, free);
+    while below > 1 {
+        below = below.div_ceil(NODE_BLOCKS);
+        nodes += below;
+    }
+    free.saturating_sub(nodes + OTHERS)
 }
 
 /// The set-id bits to clear when a caller without FSETID changes a file: set-user-id always;
@@ -265,6 +281,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             block_bytes: BLOCK_BYTES,
             blocks: space.blocks,
             blocks_free: space.blocks_free,
+            blocks_available: available(space.blocks_free),
             files: space.inodes,
             files_free: space.inodes_free,
             name_bytes_max: NAME_BYTES_MAX as u64,

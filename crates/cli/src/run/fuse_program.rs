@@ -22,7 +22,7 @@ use pmem::Direct;
 use posix::image::{HandedOff, Image, OpenImage};
 use posix::process::{Fork, Process, Processes};
 use posix::{Caller, Credentials};
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::mem::MaybeUninit;
@@ -44,8 +44,9 @@ const LIBRARY_VARIABLES: [&str; 8] = [
     "DIRECTFS_PROGRAM",
 ];
 
-/// Becomes the program. `words`: its path, then its arguments from argument 0 on.
-pub fn run(words: &[OsString]) -> Failure {
+/// Becomes the program. `words`: its path, then its arguments from argument 0 on. `entries`: those
+/// of the environment that only the program's loader must see.
+pub fn run(words: &[OsString], entries: &[OsString]) -> Failure {
     let [path, name, arguments @ ..] = words else {
         return anyhow::anyhow!("no program is named").into();
     };
@@ -68,6 +69,9 @@ pub fn run(words: &[OsString]) -> Failure {
     let path = if path.as_bytes().contains(&b'/') { PathBuf::from(path) } else { Path::new(".").join(path) };
     let mut command = Command::new(path);
     command.arg0(name).args(arguments);
+    for (name, value) in entries.iter().filter_map(|entry| loader_entry(entry)) {
+        command.env(name, value);
+    }
     LIBRARY_VARIABLES.iter().for_each(|entry| {
         command.env_remove(entry);
     });
@@ -81,6 +85,20 @@ pub fn run(words: &[OsString]) -> Failure {
     let error = command.exec();
     let exit_code = if error.kind() == std::io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUN };
     Failure { exit_code, error: anyhow::Error::from(error).context(format!("cannot run {shown}")) }
+}
+
+/// Name and value of an entry, without the preload library at the head of a list. `None`: nothing
+/// is left of it.
+fn loader_entry(entry: &OsStr) -> Option<(&OsStr, &OsStr)> {
+    let equals = entry.as_bytes().iter().position(|&byte| byte == b'=')?;
+    let (name, value) = (&entry.as_bytes()[..equals], &entry.as_bytes()[equals + 1..]);
+    let library = std::env::var_os("DIRECTFS_RUN").unwrap_or_default();
+    let value = match value.strip_prefix(library.as_bytes()) {
+        Some(b"") => return None,
+        Some([b':' | b' ', rest @ ..]) if !library.is_empty() => rest,
+        _ => value,
+    };
+    Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
 }
 
 fn signal_mask() -> libc::sigset_t {

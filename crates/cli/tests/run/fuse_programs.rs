@@ -286,3 +286,22 @@ fn a_program_below_another_root_is_refused_where_it_would_not_see_the_mount() {
     let said = stderr(&output);
     assert!(said.contains("preload library") && said.contains("not supported"), "{said}");
 }
+
+/// The helper that starts such a program does not load libraries from there.
+#[test]
+fn library_paths_of_a_static_program_concern_its_children_only() {
+    let directory = scratch();
+    let (source, program) = (directory.path().join("show.c"), directory.path().join("show"));
+    fs::write(&source, "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_LIBRARY_PATH\")); puts(getenv(\"LD_PRELOAD\")); }").unwrap();
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).output();
+    if !can_mount("static programs") || !built.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    fs::write(directory.path().join("libc.so.6"), "no library").unwrap();
+    let place = directory.path().to_str().unwrap();
+    let script = format!(
+        "echo >/mnt/directfs/f; export LD_LIBRARY_PATH={place}; LD_PRELOAD=$LD_PRELOAD:{place}/libc.so.6 exec {place}/show /mnt/directfs/f"
+    );
+    let output = directfs(&["run", "--", "sh", "-c", &script]);
+    assert_eq!((stdout(&output), stderr(&output)), (format!("{place}\n{place}/libc.so.6\n"), String::new()));
+}

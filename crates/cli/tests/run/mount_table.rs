@@ -163,3 +163,40 @@ fn tables_of_other_namespaces_stay_as_they_are() {
     }
     assert_eq!(stdout(&output), "0\n1\n");
 }
+
+/// By its path, from below, and where a listing stops and continues.
+#[test]
+fn the_directory_above_lists_a_mount_directory_that_the_machine_lacks() {
+    let directory = scratch();
+    fs::write(directory.path().join("other"), "").unwrap();
+    let list = |mount: &str| {
+        let mount = directory.path().join(mount);
+        let script = "dirname=$(dirname $DIRECTFS_MOUNT); ls $dirname; cd $DIRECTFS_MOUNT; ls ..; ls -d ../mount/.. | wc -l; \
+            find $dirname -maxdepth 1 -type d -name mount | wc -l; find $dirname/other | wc -l";
+        let output = directfs(&["run", "--at", mount.to_str().unwrap(), "--", "sh", "-c", script]);
+        assert_eq!(stderr(&output), "");
+        stdout(&output)
+    };
+    assert_eq!(list("mount"), "mount\nother\nmount\nother\n1\n1\n1\n");
+    fs::create_dir(directory.path().join("mount")).unwrap();
+    assert_eq!(list("mount"), "mount\nother\nmount\nother\n1\n1\n1\n", "not twice");
+}
+
+/// One file gets as many blocks as are available, and no more fit.
+#[test]
+fn what_statfs_calls_available_can_be_allocated() {
+    if !has("python3") {
+        return;
+    }
+    let script = "import os; s = os.statvfs('/mnt/directfs'); f = os.open('/mnt/directfs/f', os.O_CREAT | os.O_RDWR)
+os.posix_fallocate(f, 0, s.f_bavail * s.f_frsize); print(s.f_bfree - s.f_bavail < 5 + s.f_bfree // 500)";
+    for size in ["16M", "300M", "2G"] {
+        let directory = scratch();
+        let image = directory.path().join("image");
+        let image = image.to_str().unwrap();
+        let made = directfs(&["mkfs", image, "--size", size, "--sparse"]);
+        assert!(made.status.success(), "{}", stderr(&made));
+        let output = directfs(&["run", "--image", image, "--", "python3", "-c", script]);
+        assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("True\n", ""), "{size}");
+    }
+}

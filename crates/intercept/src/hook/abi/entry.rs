@@ -14,6 +14,7 @@
 //! cancellation and debuggers therefore see the program's own frames.
 
 use crate::calls::ROUTES;
+use crate::hook::abi::user_memory;
 use core::arch::global_asm;
 
 /// Descriptors of the image are below this limit. Placeholders above it are moved down or refused.
@@ -26,6 +27,8 @@ pub const SLOTS: usize = 1280;
 /// Offset in a slot of the address of the instruction after the original call, relative to the
 /// slot.
 pub const SLOT_RETURN: usize = SLOT_BYTES - 8;
+/// Below the stack pointer, not used by the entry.
+const RED_ZONE_BYTES: u64 = 128;
 /// Maximum length of a mount's path.
 pub const PREFIX_BYTES_MAX: usize = 4096;
 
@@ -62,6 +65,16 @@ impl Frame {
     pub fn arguments(&self) -> [u64; 6] {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
     }
+
+    /// Copies the frame to where the entry would have put it with this stack pointer. `None`: there
+    /// is no memory.
+    pub fn move_to(&self, stack: u64) -> Option<u64> {
+        const WORDS: usize = size_of::<Frame>() / 8;
+        let address = stack.checked_sub(RED_ZONE_BYTES + size_of::<Frame>() as u64)?;
+        // SAFETY: a frame is words.
+        let words = unsafe { &*(&raw const *self).cast::<[u64; WORDS]>() };
+        user_memory::write_words(address, words).ok().map(|()| address)
+    }
 }
 
 /// The dispatcher's answer to a call.
@@ -86,6 +99,9 @@ pub enum Next {
     Again = 2,
     /// The call was interrupted; it restarts after the signals have been handled.
     Restart = 3,
+    /// The call is done, with the result 0, on another stack: the program's result is the address
+    /// of a copy of the frame there.
+    Moved = 4,
 }
 
 /// Which descriptors are the image's: one byte for each, so that the filter reads one byte.
@@ -532,9 +548,9 @@ directfs_entry_native:
 65: cmp qword ptr fs:[rbp + {deferred}], 0
     jne 68f
 66: cmp esi, 1
-    ja 60b
+    ja 64f
     je 67f
-    mov qword ptr [rbx + 80], rdi
+61: mov qword ptr [rbx + 80], rdi
     add qword ptr [rbx + 16], 2
 67: pop rbp
     pop rbx
@@ -552,6 +568,12 @@ directfs_entry_native:
     RESTORE
     .cfi_def_cfa_offset 0
     jmp r11
+64: cmp esi, {moved}
+    jne 60b
+    mov rbx, rdi
+    mov rsp, rdi
+    xor edi, edi
+    jmp 61b
 68: // Deliver the waiting signals now, on the program's stack.
     .cfi_def_cfa rbx, 216
     .cfi_offset rbx, -208
@@ -622,6 +644,7 @@ directfs_entry_native:
     fd_count = sym DIRECTFS_FD_COUNT,
     map_fixed = const libc::MAP_FIXED,
     prot_exec = const libc::PROT_EXEC,
+    moved = const Next::Moved as u32,
     parked = sym DIRECTFS_PARKED,
     cwd = sym DIRECTFS_CWD,
     all = sym DIRECTFS_ALL,

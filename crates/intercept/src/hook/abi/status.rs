@@ -144,7 +144,7 @@ pub fn statfs_of(server: &Server, status: &FileSystemStatus) -> KernelStatfs {
         block_bytes: status.block_bytes as i64,
         blocks: status.blocks,
         blocks_free: status.blocks_free,
-        blocks_available: status.blocks_free,
+        blocks_available: status.blocks_available,
         files: status.files,
         files_free: status.files_free,
         id: [server.device as i32, MAGIC as i32],

@@ -7,10 +7,11 @@ use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::files::LENGTH_MAX;
 use crate::hook::calls::names::Calling;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::host_verdict;
+use crate::hook::descriptors::{host_verdict, kernel};
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::mount_table;
 use crate::hook::process::environment;
+use engine::format::FileKind;
 use posix::{Errno, OpenFile, Result};
 
 /// One end of a copy.
@@ -150,6 +151,9 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
         let target = (end_of(to.as_deref(), target), target_offset, places.1);
         return copy_across(&session.caller, source, target, length, &mut copy[..]);
     };
+    let both = [End::Directfs(from), End::Directfs(to)];
+    both.iter().try_for_each(|end| flags_of(end).map(|_| ()))?;
+    both.iter().try_for_each(|end| check_kind(&session.caller, end))?;
     let at = |given: Option<i64>, file: &OpenFile| match given {
         Some(offset) if (offset as u64).checked_add(length).is_none() => Err(Errno::EOVERFLOW),
         Some(offset) => u64::try_from(offset).map_err(|_| Errno::EINVAL),
@@ -177,9 +181,8 @@ fn copy_across(
     buffer: &mut [u8],
 ) -> Result<Verdict> {
     const BYTES_MAX: u64 = 8 << 20;
-    for end in [&source, &target] {
-        check_kind(caller, end)?;
-    }
+    [&source, &target].into_iter().try_for_each(|end| flags_of(end).map(|_| ()))?;
+    [&source, &target].into_iter().try_for_each(|end| check_kind(caller, end))?;
     if is_appended_to(&target) {
         return Err(Errno::EBADF);
     }
@@ -248,6 +251,52 @@ fn end_of<'a>(file: Option<&'a OpenFile>, fd: u64) -> End<'a> {
     file.map_or(End::Host(fd as u32), End::Directfs)
 }
 
+/// Flags of an end's open file description; EBADF if it cannot be read or written at all.
+fn flags_of(end: &End<'_>) -> Result<i32> {
+    let flags = match end {
+        End::Directfs(file) if file.is_path() => libc::O_PATH,
+        End::Directfs(file) => file.flags(),
+        End::Host(fd) => {
+            host_verdict(*fd)?;
+            // SAFETY: it only reads.
+            let flags = unsafe { sys::call(libc::SYS_fcntl, [u64::from(*fd), libc::F_GETFL as u64, 0, 0, 0, 0]) };
+            i32::try_from(flags).ok().filter(|flags| *flags >= 0).ok_or(Errno::EBADF)?
+        }
+    };
+    if flags & libc::O_PATH != 0 { Err(Errno::EBADF) } else { Ok(flags) }
+}
+
+/// As [`flags_of`], for the source and the target of a transfer.
+fn flags_of_both(source: &End<'_>, target: &End<'_>) -> Result<[i32; 2]> {
+    let [read, written] = [flags_of(source)?, flags_of(target)?];
+    let can_read = read & libc::O_ACCMODE != libc::O_WRONLY;
+    let can_write = written & libc::O_ACCMODE != libc::O_RDONLY;
+    if can_read && can_write { Ok([read, written]) } else { Err(Errno::EBADF) }
+}
+
+/// EINVAL for a directory of the image: it has no content to transfer.
+fn check_source(source: &End<'_>) -> Result<()> {
+    match source {
+        End::Directfs(file) if file.kind() == FileKind::Directory => Err(Errno::EINVAL),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a file has a position, which sendfile requires of its source.
+fn has_position(end: &End<'_>) -> bool {
+    match end {
+        End::Directfs(_) => true,
+        End::Host(fd) => kernel(libc::SYS_lseek, u64::from(*fd), 0, libc::SEEK_CUR as u64) >= 0,
+    }
+}
+
+fn is_pipe(end: &End<'_>) -> bool {
+    match end {
+        End::Directfs(_) => false,
+        End::Host(fd) => sys::status(*fd as i32).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFIFO),
+    }
+}
+
 /// sendfile(target, source, its offset, length).
 pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
     let [target, source, offset_address, length, ..] = call.arguments();
@@ -257,12 +306,25 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
     if from.is_none() && to.is_none() && !mount_table::is_marked(source as u32) {
         return host_verdict(source as u32);
     }
-    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
-        return Err(Errno::EINVAL);
-    }
     let offset = offset_at(offset_address)?;
     let source = end_of(from.as_deref(), source);
     let target = end_of(to.as_deref(), target);
+    if flags_of(&source)? & libc::O_ACCMODE == libc::O_WRONLY {
+        return Err(Errno::EBADF);
+    }
+    if offset.is_some_and(|offset| offset < 0) {
+        return Err(Errno::EINVAL);
+    }
+    let [_, written] = flags_of_both(&source, &target)?;
+    if written & libc::O_APPEND != 0 && !is_pipe(&target) {
+        return Err(Errno::EINVAL);
+    }
+    if !has_position(&source) {
+        return Err(Errno::EINVAL);
+    }
+    if length > 0 {
+        check_source(&source)?;
+    }
     let (sum, offset, _) =
         transfer(&session.caller, (&source, offset), (&target, None), length.min(LENGTH_MAX), &mut copy[..])?;
     if let Some(offset) = offset {
@@ -274,32 +336,43 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
 /// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is
 /// the host's.
 pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
-    let [source, source_offset, target, target_offset, length, _] = call.arguments();
+    const KNOWN: u32 = 15;
+    let [source, source_address, target, target_address, length, flags] = call.arguments();
     let Inside { session, copy, .. } = call.begin()?;
-    let thread = session.caller.thread;
-    let (from, to) = (session.process.file(thread, source as u32), session.process.file(thread, target as u32));
-    match (&from, &to) {
-        (None, None) => return host_verdict(source as u32),
-        (Some(_), Some(_)) => return Err(Errno::EINVAL),
-        (None, Some(_)) if source_offset != 0 => return Err(Errno::ESPIPE),
-        (Some(_), None) if target_offset != 0 => return Err(Errno::ESPIPE),
-        _ => {}
+    let caller = &session.caller;
+    let (from, to) =
+        (session.process.file(caller.thread, source as u32), session.process.file(caller.thread, target as u32));
+    if from.is_none() && to.is_none() {
+        return host_verdict(source as u32).and_then(|_| host_verdict(target as u32));
     }
-    if to.as_ref().is_some_and(|to| to.flags() & libc::O_APPEND != 0) {
+    if length == 0 {
+        return Ok(done(0));
+    }
+    if flags as u32 & !KNOWN != 0 {
         return Err(Errno::EINVAL);
     }
-    let pipe = if from.is_some() { target } else { source };
-    if status_of(pipe)?.st_mode & libc::S_IFMT != libc::S_IFIFO {
+    let (source, target) = (end_of(from.as_deref(), source), end_of(to.as_deref(), target));
+    flags_of(&source).and_then(|_| flags_of(&target))?;
+    let (from_pipe, to_pipe) = (is_pipe(&source), is_pipe(&target));
+    if from_pipe && source_address != 0 || to_pipe && target_address != 0 {
+        return Err(Errno::ESPIPE);
+    }
+    let mut places = [offset_at(source_address)?, offset_at(target_address)?];
+    let [read, written] = flags_of_both(&source, &target)?;
+    let is_appended = from_pipe && written & libc::O_APPEND != 0;
+    let is_negative = places.iter().flatten().any(|offset| *offset < 0);
+    if !from_pipe && !to_pipe || is_appended || is_negative {
         return Err(Errno::EINVAL);
     }
-    let places = (offset_at(source_offset)?, offset_at(target_offset)?);
-    let source = end_of(from.as_deref(), source);
-    let target = end_of(to.as_deref(), target);
-    // One piece: a pipe that fills up midway would block the call with part of the work done.
-    let length = length.min(4096);
-    let (sum, source_end, target_end) =
-        transfer(&session.caller, (&source, places.0), (&target, places.1), length, &mut copy[..])?;
-    for (address, end) in [(source_offset, source_end), (target_offset, target_end)] {
+    check_source(&source)?;
+    let pipe_flags = if from_pipe { read } else { written };
+    let may_wait = flags as u32 & libc::SPLICE_F_NONBLOCK == 0 && pipe_flags & libc::O_NONBLOCK == 0;
+    let sum = match (&source, &target) {
+        (End::Host(pipe), file) => fill_from_pipe(caller, *pipe, (file, &mut places[1]), length, may_wait, copy)?,
+        (file, End::Host(pipe)) => fill_pipe(caller, (file, &mut places[0]), *pipe, length, may_wait, copy)?,
+        _ => return Err(Errno::EINVAL),
+    };
+    for (address, end) in [source_address, target_address].into_iter().zip(places) {
         if let (true, Some(end)) = (address != 0, end) {
             user_memory::write(address, &end)?;
         }
@@ -307,12 +380,127 @@ pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(done(sum as i64))
 }
 
-/// tee and vmsplice need pipes, finit_module needs a file of the host: EINVAL.
-pub fn not_a_pipe(call: &mut Call<'_>) -> Result<Verdict> {
-    for fd in [call.frame.rdi, call.frame.rsi] {
+/// A pipe holds at least this much after it was reported as ready for writing.
+const PIPE_PIECE_BYTES: usize = 4096;
+
+/// Reads or writes a pipe, by the numbers of the call without and with flags. If it may not wait:
+/// EAGAIN. Kernels that cannot do that for this pipe are asked whether it is ready.
+fn pipe_copy([plain, with_flags]: [i64; 2], pipe: u32, may_wait: bool, bytes: &[u8]) -> Result<usize> {
+    if may_wait {
+        return kernel_copy(plain, plain, pipe, None, bytes.as_ptr(), bytes.len());
+    }
+    let vector = [bytes.as_ptr() as u64, bytes.len() as u64];
+    let nowait = libc::RWF_NOWAIT as u64;
+    let arguments = [pipe.into(), vector.as_ptr() as u64, 1, u64::MAX, 0, nowait];
+    // SAFETY: the kernel reads or writes a buffer of the caller's.
+    let result = unsafe { blocking_call(with_flags, arguments) };
+    if result != -i64::from(libc::EOPNOTSUPP) {
+        return usize::try_from(result).map_err(|_| Errno(-result as i32));
+    }
+    let events = if plain == libc::SYS_read { libc::POLLIN } else { libc::POLLOUT };
+    let mut poll = libc::pollfd { fd: pipe as i32, events, revents: 0 };
+    // SAFETY: the kernel writes the structure.
+    if unsafe { sys::call(libc::SYS_poll, [&raw mut poll as u64, 1, 0, 0, 0, 0]) } != 1 {
+        return Err(Errno::EAGAIN);
+    }
+    let length = if plain == libc::SYS_read { bytes.len() } else { bytes.len().min(PIPE_PIECE_BYTES) };
+    kernel_copy(plain, plain, pipe, None, bytes.as_ptr(), length)
+}
+
+/// A file of a splice, and the offset that the program gave.
+type SpliceFile<'a> = (&'a End<'a>, &'a mut Option<i64>);
+
+/// Moves what a pipe holds to a file, up to a length. Only for the first bytes it may wait.
+fn fill_from_pipe(
+    caller: &Calling<'_>,
+    pipe: u32,
+    (file, offset): SpliceFile<'_>,
+    length: u64,
+    may_wait: bool,
+    buffer: &mut [u8],
+) -> Result<u64> {
+    let mut sum = 0;
+    while sum < length {
+        let step = (length - sum).min(buffer.len() as u64) as usize;
+        let piece = &buffer[..step];
+        let count = match pipe_copy([libc::SYS_read, libc::SYS_preadv2], pipe, may_wait && sum == 0, piece) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        };
+        let written = match write_end(caller, file, *offset, &buffer[..count]) {
+            Err(error) if sum == 0 => return Err(error),
+            written => written.unwrap_or(0),
+        };
+        *offset = offset.map(|offset| offset + written as i64);
+        sum += written as u64;
+        if written < count {
+            break;
+        }
+    }
+    Ok(sum)
+}
+
+/// Fills a pipe from a file, up to a length. Only for the first bytes it may wait.
+fn fill_pipe(
+    caller: &Calling<'_>,
+    (file, offset): SpliceFile<'_>,
+    pipe: u32,
+    length: u64,
+    may_wait: bool,
+    buffer: &mut [u8],
+) -> Result<u64> {
+    let mut sum = 0;
+    while sum < length {
+        let step = (length - sum).min(buffer.len() as u64) as usize;
+        let read = match read_end(caller, file, *offset, &mut buffer[..step]) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        };
+        let (mut count, mut failed) = (0, None);
+        while count < read && failed.is_none() {
+            let first = may_wait && sum == 0 && count == 0;
+            let end = if first { read.min(PIPE_PIECE_BYTES) } else { read };
+            match pipe_copy([libc::SYS_write, libc::SYS_pwritev2], pipe, first, &buffer[count..end]) {
+                Ok(written) => count += written,
+                Err(error) => failed = Some(error),
+            }
+        }
+        match offset {
+            Some(offset) => *offset += count as i64,
+            None => put_back(file, read - count),
+        }
+        sum += count as u64;
+        match failed {
+            Some(error) if sum == 0 => return Err(error),
+            Some(_) => break,
+            None => {}
+        }
+    }
+    Ok(sum)
+}
+
+/// tee: a file of the image is no pipe.
+pub fn tee(call: &mut Call<'_>) -> Result<Verdict> {
+    refuse_files(call, Errno::EINVAL)
+}
+
+/// vmsplice, likewise: the kernel reports that it cannot be spliced to as a bad descriptor.
+pub fn vmsplice(call: &mut Call<'_>) -> Result<Verdict> {
+    refuse_files(call, Errno::EBADF)
+}
+
+fn refuse_files(call: &mut Call<'_>, refusal: Errno) -> Result<Verdict> {
+    let fds = [call.frame.rdi, call.frame.rsi];
+    let count = if call.frame.number as u32 == libc::SYS_tee as u32 { 2 } else { 1 };
+    for fd in &fds[..count] {
+        host_verdict(*fd as u32)?;
         let session = call.begin()?.session;
-        if session.process.descriptor(fd as u32).is_some() {
-            return Err(Errno::EINVAL);
+        if let Some(file) = session.process.file(session.caller.thread, *fd as u32) {
+            return Err(if file.is_path() { Errno::EBADF } else { refusal });
         }
     }
     Ok(NATIVE)

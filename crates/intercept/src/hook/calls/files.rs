@@ -8,7 +8,7 @@ use crate::hook::abi::{status, sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::calls::names::Calling;
 use crate::hook::calls::open::LARGE_FILE;
-use crate::hook::calls::{attributes, copy_calls, locks};
+use crate::hook::calls::{attributes, copy_calls, locks, parent_listing};
 use crate::hook::context::{COPY_BYTES, Inside};
 use crate::hook::descriptors;
 use crate::hook::descriptors::fd_numbers;
@@ -523,7 +523,7 @@ fn type_of(kind: FileKind) -> u8 {
 
 fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::ListedName<'_>) -> Option<usize>) -> Result<Verdict> {
     let (buffer, room) = (call.frame.rsi, call.frame.rdx as u32);
-    with_file(call, |caller, file| {
+    let of_image = |caller: &Calling<'_>, file: &OpenFile| {
         // SAFETY: used for this call only.
         let into = unsafe { user_memory::bytes_writable(buffer, u64::from(room)).unwrap_or_default() };
         let mut length = 0;
@@ -543,7 +543,8 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::ListedName<'_>) -
             true => Err(Errno::EINVAL),
             false => Ok(length as i64),
         }
-    })
+    };
+    with_file_or(call, of_image, parent_listing::list)
 }
 
 // Descriptors and open file descriptions.
@@ -572,6 +573,10 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         }
         // The image sends no notifications, so their receiver does not matter.
         libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
+        F_GETOWN_EX => with_open_file(call, |_, _| {
+            const PROCESS: i32 = 1;
+            user_memory::write(argument, &[PROCESS, 0]).map(|()| 0)
+        }),
         F_DUPFD_QUERY => match descriptors::are_same(call, [call.frame.rdi, argument])? {
             // Not open: the kernel returns EBADF.
             Some(false) if !descriptors::is_marked(argument as u32) => Ok(NATIVE),
@@ -588,6 +593,7 @@ const F_DUPFD_QUERY: i32 = 1027;
 const F_SETSIG: i32 = 10;
 const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
 
 /// The flags as F_GETFL reports them.
 fn reported_flags(file: &OpenFile) -> i32 {
@@ -605,6 +611,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
     const FIONBIO: u32 = 0x5421;
     const FIONREAD: u32 = 0x541b;
     const FIGETBSZ: u32 = 2;
+    const FIOQSIZE: u32 = 0x5460;
     const FIDEDUPERANGE: u32 = 0xc018_9436;
     const FS_IOC_FIEMAP: u32 = 0xc020_660b;
     /// Opens the other end of a terminal as a descriptor.
@@ -635,6 +642,10 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
         FIONREAD if file.kind() == FileKind::Regular => {
             let left = caller.stat(file.node())?.size_bytes.saturating_sub(file.position());
             user_memory::write(argument, &(left.min(i32::MAX as u64) as i32)).map(|()| 0)
+        }
+        FIOQSIZE if matches!(file.kind(), FileKind::Regular | FileKind::Directory | FileKind::Symlink) => {
+            let size = if file.kind() == FileKind::Directory { 0 } else { caller.stat(file.node())?.size_bytes };
+            user_memory::write(argument, &size).map(|()| 0)
         }
         FIGETBSZ => user_memory::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
         FIDEDUPERANGE | FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP),

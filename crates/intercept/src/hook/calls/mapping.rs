@@ -109,10 +109,16 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
     let Some(file) = session.process.file(session.caller.thread, fd as u32) else {
         return if crate::hook::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
     };
-    let is_shared = check(&file, protection, flags)?;
-    if length == 0 || offset % PAGE_BYTES != 0 {
+    if offset % PAGE_BYTES != 0 {
         return Err(Errno::EINVAL);
     }
+    if file.is_path() {
+        return Err(Errno::EBADF);
+    }
+    if length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    let is_shared = check(&file, protection, flags)?;
     let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::ENOMEM)?;
     offset.checked_add(length).filter(|&end| end <= i64::MAX as u64).ok_or(Errno::EOVERFLOW)?;
     let request = Request { address, length, protection, flags, offset };
@@ -146,9 +152,6 @@ fn check(file: &OpenFile, protection: u64, flags: i32) -> Result<bool> {
         | libc::MAP_DENYWRITE
         | libc::MAP_EXECUTABLE
         | libc::MAP_STACK;
-    if file.is_path() {
-        return Err(Errno::EBADF);
-    }
     let is_shared = match flags & libc::MAP_TYPE {
         MAP_SHARED => true,
         libc::MAP_SHARED_VALIDATE if flags & !KNOWN == 0 => true,

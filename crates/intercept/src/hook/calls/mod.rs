@@ -9,5 +9,6 @@ pub mod locks;
 pub mod mapping;
 pub mod names;
 pub mod open;
+pub mod parent_listing;
 pub mod renames;
 pub mod sockets;

@@ -134,10 +134,8 @@ fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<V
             paths::locate(server, &session, in_root.unwrap_or(directory), path, length, host)?
         else {
             fd_numbers::release_cached();
-            let (may_be_above, may_be_table) = (
-                !rewritten && paths::may_be_above(server, directory, &path[..length]),
-                mount_table::is_candidate(&path[..length]),
-            );
+            let (may_be_above, may_be_table) =
+                (paths::may_be_above(server, directory, &path[..length]), mount_table::is_candidate(&path[..length]));
             let verdict = match rewritten {
                 false if !may_be_above && !may_be_table => return Ok(NATIVE),
                 false => native_with(frame, arguments),

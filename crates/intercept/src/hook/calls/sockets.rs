@@ -7,11 +7,12 @@
 //! returns ENOENT.
 
 use crate::hook::abi::entry::Verdict;
-use crate::hook::abi::user_memory;
+use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::kernel_objects;
 use crate::hook::calls::names::walk_path;
 use crate::hook::context::Inside;
+use crate::hook::descriptors;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::Directory;
 use engine::Protection;
@@ -87,9 +88,26 @@ fn host_verdict(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
     }
 }
 
+/// ENOTSOCK or EBADF for a descriptor that is no socket: the kernel looks at it before the address.
+fn check_socket(call: &mut Call<'_>) -> Result<()> {
+    let fd = call.frame.rdi;
+    descriptors::host_verdict(fd as u32)?;
+    let session = call.begin()?.session;
+    if let Some(file) = session.process.file(session.caller.thread, fd as u32) {
+        return Err(Errno(if file.is_path() { libc::EBADF } else { libc::ENOTSOCK }));
+    }
+    let (mut kind, mut bytes) = (0i32, size_of::<i32>() as u32);
+    let (kind, bytes) = (&raw mut kind as u64, &raw mut bytes as u64);
+    let arguments = [fd, libc::SOL_SOCKET as u64, libc::SO_TYPE as u64, kind, bytes, 0];
+    // SAFETY: the kernel writes two numbers.
+    let result = unsafe { sys::call(libc::SYS_getsockopt, arguments) };
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(()) }
+}
+
 /// bind(fd, address, length).
 pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi;
+    check_socket(call)?;
     let Some(length) = path_of(call)? else { return Ok(NATIVE) };
     let umask = call.begin()?.session.process.umask();
     let mode = libc::S_IFSOCK | 0o777;
@@ -123,6 +141,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
 /// connect(fd, address, length).
 pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi;
+    check_socket(call)?;
     let Some(length) = path_of(call)? else { return Ok(NATIVE) };
     walk_path(
         call,

@@ -141,7 +141,22 @@ pub fn of_the_kernel(call: &mut Call<'_>) -> Result<Verdict> {
 /// epoll_ctl(epoll, operation, fd, event).
 pub fn epoll_ctl(call: &mut Call<'_>) -> Result<Verdict> {
     let [epoll, _, fd, ..] = call.arguments();
-    host_verdict(epoll as u32).and_then(|_| host_verdict(fd as u32))
+    host_verdict(epoll as u32).and_then(|_| host_verdict(fd as u32))?;
+    // The kernel takes a placeholder for an open file.
+    let session = call.begin()?.session;
+    let is_path = |fd: u64| session.process.file(session.caller.thread, fd as u32).is_some_and(|file| file.is_path());
+    if is_path(epoll) || is_path(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) }
+}
+
+/// epoll_wait, epoll_pwait and epoll_pwait2(epoll, ...).
+pub fn epoll_wait(call: &mut Call<'_>) -> Result<Verdict> {
+    let epoll = call.frame.rdi as u32;
+    host_verdict(epoll)?;
+    let session = call.begin()?.session;
+    match session.process.file(session.caller.thread, epoll) {
+        Some(file) => Err(if file.is_path() { Errno::EBADF } else { Errno::EINVAL }),
+        None => Ok(NATIVE),
+    }
 }
 
 /// Whether two descriptors refer to the same open file description, if either is the image's; the

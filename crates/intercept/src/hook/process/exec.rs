@@ -16,14 +16,15 @@
 use crate::handoff;
 use crate::hook::abi::entry::{Frame, Verdict};
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::Call;
+use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{Calling, PathArguments, at, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
+use crate::hook::dispatch::done;
 use crate::hook::loading::{early, elf_dependencies};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::environment::{self, entries, is_directfs};
-use crate::hook::process::exec_start::{EarlyLoad, ExecStart, Target};
+use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::identity;
 use crate::hook::process::processes::{self, Session};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
@@ -39,8 +40,11 @@ use posix::{Errno, NodeRef, Result, Want};
 
 /// Maximum nesting of interpreters, as in the kernel.
 const INTERPRETERS_MAX: usize = 5;
-/// Arguments that may precede the program's own: three for each interpreter, and the helper's.
-const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5;
+/// Arguments that may precede the program's own: three for each interpreter, and the helper's with
+/// two for each entry.
+const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5 + 2 * LOADER_ENTRIES_MAX;
+/// Maximum number of the loader's entries that are passed through the helper.
+const LOADER_ENTRIES_MAX: usize = 8;
 /// Size of their strings.
 const ARENA_BYTES: usize = 32 << 10;
 
@@ -52,7 +56,28 @@ pub fn execve(call: &mut Call<'_>) -> Result<Verdict> {
 /// execveat(directory, path, arguments, environment, flags).
 pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
     let flags = call.frame.r8 as i32;
+    if flags & !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_EXECVE_CHECK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if flags & AT_EXECVE_CHECK != 0 {
+        return check(call, flags);
+    }
     run(call, at(0), 2, flags)
+}
+
+/// Linux 6.14: only checks whether the program could be started.
+const AT_EXECVE_CHECK: i32 = 0x10000;
+
+fn check(call: &mut Call<'_>, flags: i32) -> Result<Verdict> {
+    let mut arguments = call.arguments();
+    let mut planner = Planner::new(call, at(0), 2, flags)?;
+    if let File::Directfs(held) = planner.open(0)? {
+        read_head(&planner.session.caller, held.node(), &mut [])?;
+        return Ok(done(0));
+    }
+    // A path that was rewritten lies in the thread's buffer.
+    (arguments[0], arguments[1], _) = named_by(&planner.target);
+    Ok(native_with(call.frame, arguments))
 }
 
 /// Starts a program with the library in its environment, and changes nothing else.
@@ -68,6 +93,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         program: None,
         early_load: None,
         has_library: can_reach(environment::RUN),
+        is_helper: false,
     }
     .run()
 }
@@ -123,8 +149,8 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     // The new program enters by itself; if the exec fails, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
-    let ExecPlan { target, process, program, early_load: early, has_library, skip, .. } = plan;
-    let early = Some(early).filter(|_| has_library);
+    let ExecPlan { target, process, program, early_load: early, has_library, is_helper, skip, .. } = plan;
+    let early = Some(early).filter(|_| has_library && !is_helper);
     let meeting = call.context.child_description();
     let verdict = ExecStart {
         target,
@@ -136,6 +162,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         program,
         early_load: early,
         has_library,
+        is_helper,
     }
     .run();
     if let Ok(inside) = call.begin() {
@@ -162,6 +189,8 @@ struct ExecPlan {
     early_load: EarlyLoad,
     /// Whether the program has access to the library.
     has_library: bool,
+    /// Whether the helper is started in the program's place.
+    is_helper: bool,
 }
 
 fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Result<ExecPlan> {
@@ -407,12 +436,21 @@ impl<'c> Planner<'c> {
             return Err(Errno::EACCES);
         };
         let skip = usize::from(self.before.start < BEFORE_MAX);
-        for word in [name, c"--".as_ptr().cast(), c"run-static".as_ptr().cast(), c"directfs".as_ptr().cast()] {
+        self.before.push_front(name)?;
+        self.before.push_front(c"--".as_ptr().cast())?;
+        // The helper gets them for the program, because its own loader must not heed them. SAFETY:
+        // the list was read through once.
+        let environment = unsafe { entries(self.original[self.lists + 1] as *const *const u8) };
+        for entry in environment.filter(|entry| entry.starts_with(LOADER_PREFIX)).take(LOADER_ENTRIES_MAX) {
+            self.before.push_front(entry.as_ptr())?;
+            self.before.push_front(c"--entry".as_ptr().cast())?;
+        }
+        for word in [c"run-static".as_ptr().cast(), c"directfs".as_ptr().cast()] {
             self.before.push_front(word)?;
         }
         let binary = self.before.keep(&[binary])? as u64;
         let (target, start) = (self.execve(binary), self.before.start);
-        Ok(ExecPlan { skip, ..self.plan(target, start, early_load) })
+        Ok(ExecPlan { skip, is_helper: true, ..self.plan(target, start, early_load) })
     }
 
     /// Starts a program of the host by its path, and one of the image from a copy in memory.
@@ -457,6 +495,7 @@ impl<'c> Planner<'c> {
             copied: None,
             early_load,
             has_library: self.has_library,
+            is_helper: false,
         }
     }
 }

@@ -65,7 +65,13 @@ pub struct ExecStart<'a> {
     /// `None`: there is no mount.
     pub early_load: Option<EarlyLoad>,
     pub has_library: bool,
+    /// Whether this is the launcher's helper, which the entries for the program's loader do not
+    /// concern.
+    pub is_helper: bool,
 }
+
+/// What the loader's entries of the environment begin with.
+pub const LOADER_PREFIX: &[u8] = b"LD_";
 
 impl ExecStart<'_> {
     /// Starts the program. It returns only if that failed.
@@ -121,6 +127,9 @@ impl ExecStart<'_> {
         let mut is_early = self.early_load.is_some_and(|early| early.by_program);
         // SAFETY: as in `run`.
         for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
+            if self.is_helper && entry.starts_with(LOADER_PREFIX) {
+                continue;
+            }
             if let (Some(early), Some(server)) = (self.early_load, server::get()) {
                 is_early |= early::entry_leads_in(entry, server.mount(), early.inside);
             }

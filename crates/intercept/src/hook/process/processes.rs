@@ -5,7 +5,7 @@
 //! it inherits.
 //!
 //! - A child with its own memory is created here, inside the dispatcher, because both continue from
-//!   the same place; it takes its slot at once.
+//!   the same place; it takes its slot at once. With a stack of its own it then moves there.
 //! - A child in its parent's memory (vfork, posix_spawn) is created by the call at its site. Parent
 //!   and child then share the library's state, while the parent's thread waits for the child.
 //!   `forked_by` in the thread's words makes each of them check which one it is. The child gets its
@@ -274,6 +274,7 @@ fn record_directory(server: &Server, is_inside: bool) {
 /// The arguments of a call for the child that it creates.
 struct ClonePlan {
     flags: u64,
+    /// The child's stack pointer; zero: the parent's.
     stack: u64,
 }
 
@@ -300,10 +301,10 @@ pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
     let arguments = call.arguments();
     let plan = ClonePlan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1] };
     make(call, &plan, &mut |flags| {
-        let [_, stack, parent_tid, child_tid, tls, more] = arguments;
+        let [_, _, parent_tid, child_tid, tls, more] = arguments;
         // SAFETY: as in `fork`; the kernel's other effects are at the addresses that the program
         // passed.
-        unsafe { sys::call(libc::SYS_clone, [flags, stack, parent_tid, child_tid, tls, more]) }
+        unsafe { sys::call(libc::SYS_clone, [flags, 0, parent_tid, child_tid, tls, more]) }
     })
 }
 
@@ -322,11 +323,15 @@ pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
     for (index, word) in words.iter_mut().take(bytes as usize / 8).enumerate() {
         *word = user_memory::read(address + 8 * index as u64)?;
     }
-    let [flags, _, _, _, _, stack, ..] = words;
-    let plan = ClonePlan { flags, stack };
+    let [flags, _, _, _, _, stack, stack_bytes, ..] = words;
+    if (stack == 0) != (stack_bytes == 0) {
+        // The kernel's error.
+        return Ok(NATIVE);
+    }
+    let plan = ClonePlan { flags, stack: stack.wrapping_add(stack_bytes) };
     make(call, &plan, &mut |flags| {
         let mut words = words;
-        words[0] = flags;
+        (words[0], words[5], words[6]) = (flags, 0, 0);
         // SAFETY: as in `clone`.
         unsafe { sys::call(libc::SYS_clone3, [words.as_ptr() as u64, bytes, 0, 0, 0, 0]) }
     })
@@ -352,15 +357,25 @@ fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) 
         }
     }
     let flags = plan.flags & !(CLONE_VM as u64);
-    if plan.stack != 0 {
-        if has(CLONE_VM) {
-            // A copy of the memory on a stack of its own must be made at the call's site, which
-            // cannot omit the flag.
-            return Err(Errno::ENOSYS);
-        }
-        return child_in_shared_memory(call, flags);
+    let verdict = child_with_own_memory(call, flags, &mut || run(flags))?;
+    if plan.stack == 0 || verdict != done(0) {
+        return Ok(verdict);
     }
-    child_with_own_memory(call, flags, &mut || run(flags))
+    // The child continues with its parent's registers on a stack of its own.
+    let moved = call.frame.move_to(plan.stack).unwrap_or_else(|| end_by_fault());
+    Ok(Verdict { result: moved as i64, next: Next::Moved })
+}
+
+/// Ends the process as an access to a stack that is not there does.
+fn end_by_fault() -> ! {
+    let default = [libc::SIG_DFL as u64, 0, 0, 0];
+    loop {
+        // SAFETY: sets an action of this function, and ends the process.
+        unsafe {
+            sys::call(libc::SYS_rt_sigaction, [libc::SIGSEGV as u64, default.as_ptr() as u64, 0, 8, 0, 0]);
+            sys::call(libc::SYS_kill, [sys::process_id() as u64, libc::SIGSEGV as u64, 0, 0, 0, 0]);
+        }
+    }
 }
 
 fn fork_of(flags: u64, child: ChildNumber) -> Fork {
@@ -424,6 +439,8 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     share_numbers(flags, session.is_child);
     let prepared = prepare(server, &session, flags)?;
     let child = prepared.number;
+    // SAFETY: the words are this thread's.
+    let (owned, masked) = unsafe { ((*thread_words()).owned, (*thread_words()).masked) };
     let result = run();
     if result != 0 {
         if result < 0 {
@@ -438,8 +455,12 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
         inline_syscalls::arm_thread();
     }
     context::forget_all();
-    // SAFETY: as above.
-    unsafe { (*thread_words()).forked_by = 0 };
+    // The call may have changed the thread pointer, and with it the place of the words. SAFETY: the
+    // words are this thread's.
+    unsafe {
+        let words = thread_words();
+        ((*words).owned, (*words).masked, (*words).forked_by) = (owned, masked, 0);
+    }
     let had_threads = THREADS.swap(false, Relaxed);
     let entered = context.enter_prepared(server, prepared).and_then(|()| context.thread(server));
     match entered.map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared.slot)) {
