@@ -17,7 +17,9 @@
 //! compiler computes from the table. Names and titles are not in the preload library.
 
 use crate::hook::call::Handler;
-use crate::hook::calls::{attributes, copy_calls, files, landlock, locks, mapping, names, open, renames, sockets};
+use crate::hook::calls::{
+    attributes, copy_calls, files, handles, landlock, locks, mapping, names, open, renames, sockets,
+};
 use crate::hook::descriptors::fd_passing;
 use crate::hook::process::{exec, processes};
 use crate::hook::{descriptors, signals};
@@ -167,8 +169,9 @@ pub const ROWS: &[Row] = &[
     Row {
         title: "name_to_handle_at, open_by_handle_at",
         calls: &[
-            call!(SYS_name_to_handle_at, At, names::unsupported_at),
-            call!(SYS_open_by_handle_at, FdNumbers, descriptors::by_descriptor_with_numbers),
+            call!(SYS_name_to_handle_at, At, handles::name_to_handle_at),
+            // The working directory stands for its mount.
+            call!(SYS_open_by_handle_at, Always, open::open_by_handle_at, By(Route::Fd)),
         ],
     },
     Row {

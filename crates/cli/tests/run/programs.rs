@@ -200,6 +200,7 @@ scripts!(
     git_history,
     git_large,
     go_build,
+    handles,
     java,
     libraries_at_start,
     make_project,

@@ -16,7 +16,8 @@ const NAME: u64 = 0x4446_5331;
 /// The mount's id, which no other mount has: the kernel counts reusable ids from 0, and unique
 /// ones from 2^31; it reaches neither.
 pub const MOUNT_ID: u64 = NAME;
-const MOUNT_ID_UNIQUE: u64 = NAME << 32;
+/// The same among ids that are never reused.
+pub const MOUNT_ID_UNIQUE: u64 = NAME << 32;
 
 fn seconds(ns: i64) -> (i64, i64) {
     const SECOND_NS: u64 = 1_000_000_000;

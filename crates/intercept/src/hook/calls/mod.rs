@@ -3,6 +3,7 @@
 pub mod attributes;
 pub mod copy_calls;
 pub mod files;
+pub mod handles;
 pub mod kernel_objects;
 pub mod landlock;
 pub mod locks;

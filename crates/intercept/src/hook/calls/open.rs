@@ -3,8 +3,8 @@
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::user_memory;
 use crate::hook::call::{Call, native_by, native_with};
-use crate::hook::calls::kernel_objects;
 use crate::hook::calls::names::{Calling, PathArguments, at, by_path, path};
+use crate::hook::calls::{handles, kernel_objects};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::{NATIVE, done};
@@ -15,7 +15,7 @@ use engine::Protection;
 use engine::format::FileKind;
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
-use posix::{Errno, OpenFile, Result};
+use posix::{Capabilities, Errno, OpenFile, Result};
 
 /// Arguments of an open.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +41,34 @@ pub fn creat(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn openat(call: &mut Call<'_>) -> Result<Verdict> {
     let request = Request { flags: call.frame.rdx as i32, mode: call.frame.r10 as u32, resolve: 0 };
     open_by(call, at(0), request)
+}
+
+/// open_by_handle_at(mount, handle, flags): the mount is a descriptor of any file in it, or the
+/// working directory.
+pub fn open_by_handle_at(call: &mut Call<'_>) -> Result<Verdict> {
+    let (fd, handle, flags) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32 & KNOWN & !O_CREAT);
+    fd_numbers::release_cached();
+    let Inside { session, .. } = call.begin()?;
+    let caller = &session.caller;
+    match Directory::from_raw(fd) {
+        Directory::Working if session.directory().is_none() => return Ok(NATIVE),
+        Directory::Working => {}
+        Directory::Descriptor(fd) => match session.process.file(caller.thread, fd) {
+            Some(file) if file.is_path() => return Err(Errno::EBADF),
+            Some(_) => {}
+            None => return descriptors::host_verdict(fd),
+        },
+    }
+    // A handle leads to a file whose directories the caller might not enter.
+    if !caller.credentials.capabilities.has(Capabilities::DAC_READ_SEARCH) {
+        return Err(Errno::EPERM);
+    }
+    let file = handles::file_of(caller, handle)?;
+    let opened = caller.open_node(file.node(), flags)?;
+    match special(caller, &opened, flags)? {
+        None => install(&session, &opened, None, flags & O_CLOEXEC != 0),
+        Some(file) => kernel_objects::open(&file, flags),
+    }
 }
 
 /// All flags that open knows. open ignores others; openat2 rejects them.
