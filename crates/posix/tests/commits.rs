@@ -609,6 +609,33 @@ fn an_image_larger_than_its_memory_has_its_working_copy_on_the_disk() {
 }
 
 #[test]
+fn an_image_that_is_removed_or_replaced_while_it_is_in_use_is_another_one() {
+    for disk in [Disk::new(CommitPolicy::WhenSynced), larger_than_its_memory()] {
+        let directory = disk.directory.path();
+        let old = disk.open();
+        touch(&old, "old");
+        let other = directory.join("other");
+        make(&other, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
+        fs::rename(&other, &disk.path).unwrap();
+        let new = disk.open();
+        assert!(!has(&new, "old"));
+        touch(&new, "new");
+        for image in [&old, &new] {
+            image.sync().unwrap();
+        }
+        assert_eq!(old.close().unwrap(), Closed::Last);
+        assert!(has(&disk.after_power_failure(), "new"));
+        fs::remove_file(&disk.path).unwrap();
+        touch(&new, "later");
+        new.sync().unwrap();
+        assert!(has(&new, "new") && has(&new, "later"));
+        assert_eq!(new.close().unwrap(), Closed::Last);
+        assert_eq!((hidden_files(directory), disk.runtime_directories()), (0, 0));
+        assert!(!disk.path.exists(), "a close makes no file");
+    }
+}
+
+#[test]
 fn what_dead_processes_left_on_the_disk_is_committed_or_removed() {
     let disk = larger_than_its_memory();
     let directory = disk.directory.path();
