@@ -18,6 +18,7 @@
 mod store;
 mod support;
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
@@ -109,6 +110,15 @@ impl Disk {
             assert!(Instant::now() < end, "{} is still in use", self.point.display());
             std::thread::yield_now();
         }
+    }
+}
+
+impl Drop for Disk {
+    /// After a failed test as well, so that its directory can be removed.
+    fn drop(&mut self) {
+        let point = CString::new(self.point.to_str().unwrap()).unwrap();
+        // SAFETY: a string.
+        unsafe { libc::umount2(point.as_ptr(), libc::MNT_DETACH) };
     }
 }
 

@@ -3,7 +3,10 @@
 
 use crate::support::{directfs, stderr, stdout};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// A scratch directory on a disk, if there is one.
 fn on_disk() -> Option<tempfile::TempDir> {
@@ -156,6 +159,57 @@ fn a_snapshot_of_an_image_in_memory_is_taken_while_programs_use_it() {
     let [one, other] = [0, 1].map(|index| lines[index].parse::<u64>().unwrap());
     assert!(one == other || one == other + 1, "{counted}");
     assert_eq!(lines[2..], ["new"]);
+}
+
+/// A run in a container: with mounts and a /dev/shm of its own. `None`: there are none here.
+fn run_in_container(image: &str, script: &str) -> Option<std::process::Output> {
+    let inside = format!(
+        "mount -t tmpfs tmpfs /dev/shm && exec {} run --image {image} -C /mnt/directfs -- bash -c '{script}'",
+        env!("CARGO_BIN_EXE_directfs")
+    );
+    let container = |script: &str| {
+        Command::new("unshare").args(["--mount", "--propagation", "private", "sh", "-c", script]).output().unwrap()
+    };
+    if !container("mount -t tmpfs tmpfs /dev/shm").status.success() {
+        eprintln!("\n*** SKIPPED: mount namespaces cannot be made here ***\n");
+        return None;
+    }
+    Some(container(&inside))
+}
+
+#[test]
+fn containers_without_common_memory_use_an_image_one_after_the_other() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let mut first = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    first.args(["run", "--image", &image, "--commit-interval", "0", "-C", "/mnt/directfs", "--", "bash", "-c"]);
+    first.arg("echo >synced; sync synced; echo >later; echo ready; read");
+    let mut first = first.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(first.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let Some(refused) = run_in_container(&image, "ls") else {
+        drop(first.stdin.take());
+        first.wait().unwrap();
+        return;
+    };
+    let message = stderr(&refused);
+    assert!(!refused.status.success() && message.contains("cannot be reached"), "{message}");
+    assert!(message.contains("end them first, or run in their container"), "{message}");
+    // What the first one did since its last sync is in memory that the other one never sees.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    // The shell dies with its launcher, within moments.
+    let end = Instant::now() + Duration::from_secs(30);
+    let second = loop {
+        let second = run_in_container(&image, "ls; echo >second").unwrap();
+        if second.status.success() || !stderr(&second).contains("cannot be reached") {
+            break second;
+        }
+        assert!(Instant::now() < end, "{}", stderr(&second));
+    };
+    assert_eq!(stdout(&second), "synced\n", "{}", stderr(&second));
+    assert_eq!(names(&image), "second\nsynced\n", "the older copy in memory does not count any more");
 }
 
 #[test]
