@@ -46,6 +46,8 @@ pub enum Command {
     Umount(Umount),
     /// Show an image's properties, usage and persistence guarantee. Changes nothing.
     Info(Info),
+    /// List the processes attached to an image, what each has open and locked, and what it waits for.
+    Ps(Ps),
     /// Copy an image to a new file, also while programs use it. The copy is whole or absent.
     Snapshot(Snapshot),
     /// As `snapshot`; the copy gets a UUID of its own, so that both can be used side by side.
@@ -314,6 +316,28 @@ Examples:
   directfs info /dev/shm/work.img
   directfs info /dev/shm/work.img --json | jq .blocks_free")]
 pub struct Info {
+    /// The image.
+    pub image: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `ps`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Listed are programs under `directfs run` and with the library, the servers of mounts, and the programs that have something open on a
+mount. Nothing is stopped or changed. Only root sees what other users' processes have open on a mount, and on what their threads sleep.
+
+Examples:
+  directfs ps /dev/shm/work.img
+  directfs ps /dev/shm/work.img --json | jq '.processes[] | [.pid, .command, .locks[].path]'
+
+Keys of --json: image, in_use, shares (false: only the kernel's view is known); processes (pid, uid, user, command, since_ns, role,
+directory, program), in each of them threads (tid, inside), files (fd, inode, path, flags, position), mappings (inode, path, bytes,
+shared, writable), locks (inode, path, kind: flock, posix or ofd; exclusive, start, last) and waits (tid, reason, held_by).
+Paths begin at the root of the image.")]
+pub struct Ps {
     /// The image.
     pub image: PathBuf,
     /// Print JSON.

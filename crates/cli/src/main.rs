@@ -8,6 +8,7 @@ mod file_size_limit;
 mod interrupt;
 mod mounts;
 mod processes;
+mod ps;
 mod run;
 mod terminal;
 mod units;
@@ -92,6 +93,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Umount(arguments) => commands::umount::run(arguments),
         Command::Info(arguments) => commands::info::run(arguments),
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
+        Command::Ps(arguments) => ps::run(arguments),
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, None),
         Command::Clone(arguments) => commands::snapshot::clone(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),

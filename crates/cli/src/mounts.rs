@@ -53,7 +53,7 @@ fn absolute(path: &Path) -> PathBuf {
 
 /// Parses a line of mountinfo: the mount point is the fifth field; type and source follow a single
 /// dash.
-fn parse(line: &str) -> Option<Mount> {
+pub fn parse(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
     let mut before = before.split(' ').skip(2);

@@ -58,6 +58,17 @@ pub fn duration(ns: f64) -> String {
     }
 }
 
+/// A time, given in ns since 1970, in this machine's time zone.
+pub fn local_time(ns: u64) -> String {
+    let seconds = (ns / 1_000_000_000) as libc::time_t;
+    // SAFETY: zeros are a valid value of this plain structure, which the call fills.
+    let mut parts: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both point to values of this function.
+    unsafe { libc::localtime_r(&raw const seconds, &raw mut parts) };
+    let (year, month) = (parts.tm_year + 1900, parts.tm_mon + 1);
+    format!("{year}-{month:02}-{:02} {:02}:{:02}:{:02}", parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec)
+}
+
 /// A count with separated thousands.
 pub fn count(number: u64) -> String {
     let digits = number.to_string();

@@ -12,7 +12,7 @@
 //!   and a sleeper misses its wake. So a sleep is always bounded ([`SLEEP_MS`]), and the sleeper
 //!   checks again.
 
-use crate::dram::{Bucket, Cachelet, DramHeader, Group, SlabState};
+use crate::dram::{Bucket, Cachelet, DramHeader, Group, Owner, SlabState};
 use crate::error::Result;
 use crate::fs::{Fs, Thread};
 use crate::platform::Platform;
@@ -56,7 +56,22 @@ impl<M: Memory> Fs<M> {
     /// What the owner of a lock is doing, for messages.
     #[cold]
     fn lock_reason(&self, word: &AtomicU32) -> &'static str {
-        let (layout, offset) = (&self.dram.layout, self.dram.region().offset_of(word));
+        self.lock_reason_at(self.dram.region().offset_of(word))
+    }
+
+    /// The owner of a lock, and what it is doing, given the word of the DRAM region on which a
+    /// thread sleeps. `None`: it is not the word of a lock, or no thread owns it now.
+    pub fn awaited_lock(&self, offset: u64) -> Option<(Owner, &'static str)> {
+        if offset >= self.dram.layout.upper {
+            return None;
+        }
+        let ticket = self.dram_word(offset).ok()?.load(Relaxed);
+        let owner = self.slot_owner(ticket.checked_sub(1)?).ok()??;
+        Some((owner, self.lock_reason_at(offset)))
+    }
+
+    fn lock_reason_at(&self, offset: u64) -> &'static str {
+        let layout = &self.dram.layout;
         let is_in = |area: u64, count: u64, size: usize| (area..area + count * size as u64).contains(&offset);
         let named = [
             (

@@ -22,6 +22,8 @@ pub mod host;
 #[cfg(feature = "std")]
 pub mod image;
 mod names;
+#[cfg(feature = "std")]
+mod observed_path;
 mod open;
 mod open_file;
 pub mod path;
@@ -38,6 +40,8 @@ pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, ListedName};
 pub use errno::{Errno, Result};
 pub use fast_path::FileQuery;
 pub use names::LINKS_MAX;
+#[cfg(feature = "std")]
+pub use observed_path::path_of_inode;
 pub use open::{Opened, open_flags_valid};
 pub use open_file::OpenFile;
 pub use path_cache::PathCache;

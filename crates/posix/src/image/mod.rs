@@ -306,6 +306,11 @@ impl<M: Memory> Image<M> {
         &self.memory.mapping
     }
 
+    /// The mapping of the memory that the processes of the image share.
+    pub fn shared_memory(&self) -> &Arc<Mapping> {
+        &self.dram
+    }
+
     /// The kind of storage behind the image.
     pub fn backing(&self) -> Backing {
         self.backing

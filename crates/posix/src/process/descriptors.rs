@@ -45,7 +45,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     }
 
     /// The first descriptor of a table at or above `from`, and its entry.
-    fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
+    pub(super) fn next_entry(&self, table: u32, from: u32) -> Result<Option<(u32, u32)>> {
         let slot = self.tables.slot(table)?;
         let end = slot.descriptors_end.load(Acquire).min(DESCRIPTORS_MAX);
         let is_used = |(_, entry): &(u32, u32)| *entry != 0;

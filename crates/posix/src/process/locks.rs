@@ -25,7 +25,7 @@ const WAIT_MS: u32 = 100;
 /// Waiters that deadlock detection follows at most.
 const CYCLE_MAX: usize = 64;
 /// Bit of `waits_last`: the wait is for an exclusive lock.
-const EXCLUSIVE: u64 = 1 << 63;
+pub(super) const EXCLUSIVE: u64 = 1 << 63;
 /// The last byte of a lock that extends to the end of the file, however far that moves.
 const END: u64 = i64::MAX as u64;
 
@@ -84,15 +84,15 @@ impl LockRange {
 
 /// A requested or held lock.
 #[derive(Debug, Clone, Copy)]
-struct LockRequest {
-    owner: LockOwner,
-    range: LockRange,
-    kind: LockKind,
-    pid: i32,
+pub(super) struct LockRequest {
+    pub owner: LockOwner,
+    pub range: LockRange,
+    pub kind: LockKind,
+    pub pid: i32,
 }
 
 impl LockRequest {
-    fn read(node: &LockNode) -> LockRequest {
+    pub fn read(node: &LockNode) -> LockRequest {
         let kind = if node.exclusive.load(Relaxed) != 0 { LockKind::Exclusive } else { LockKind::Shared };
         LockRequest {
             owner: LockOwner::from_word(node.owner.load(Relaxed)),
@@ -146,7 +146,7 @@ impl<'f> Iterator for Walk<'_, 'f> {
     }
 }
 
-/// Whether a list contains a node. Runs under the record's lock.
+/// Whether a list contains a node. Runs under the record's lock, except for observers.
 pub(super) fn is_linked<'f>(tables: &SharedTables<'f>, head: &'f AtomicU32, node: u32) -> Result<bool> {
     Ok(walk(tables, head).any(|linked| linked.index == node))
 }

@@ -25,12 +25,14 @@ mod life;
 mod lists;
 mod locks;
 mod mappings;
+mod observe;
 mod programs;
 mod recovery;
 mod shared_tables;
 mod table_transaction;
 mod usage;
 
+pub use observe::{ObservedDescriptor, ObservedLock, ObservedProcess, ObservedWait};
 pub use programs::Program;
 pub(crate) use shared_tables::prefetch_record;
 pub use usage::Usage;

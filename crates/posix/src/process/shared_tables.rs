@@ -403,6 +403,11 @@ fn entry<T>(table: &[T], index: u32) -> Result<&T> {
     table.get(index as usize).ok_or(Errno::EIO)
 }
 
+/// Where the records of files begin in the DRAM region.
+pub(super) fn records_at<M: Memory>(fs: &Fs<M>) -> u64 {
+    fs.dram().layout.upper_files
+}
+
 /// Prefetches the record of a file that is about to be referenced.
 #[inline]
 pub fn prefetch_record<M: Memory>(fs: &Fs<M>, cachelet: u32) {

@@ -1,0 +1,49 @@
+//! `directfs ps`: the processes attached to an image, what each holds, and what it waits for.
+//!
+//! Two sources are joined: the tables that the processes of an image share (runs, the library,
+//! mounts that share), and the kernel's view of the programs on its mounts. Both are only read.
+
+mod kernel;
+mod report;
+mod tables;
+
+use crate::arguments::Ps;
+use crate::processes;
+use anyhow::{Context, Result};
+use report::{Process, Report};
+use std::fs::File;
+use std::path::Path;
+
+/// Prints the processes of an image.
+pub fn run(arguments: &Ps) -> Result<()> {
+    let report = gather(&arguments.image)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        report.print();
+    }
+    Ok(())
+}
+
+fn gather(path: &Path) -> Result<Report> {
+    posix::image::map_newest(path).and_then(|(mapping, _)| {
+        // SAFETY: nothing is stored through the region.
+        let region = unsafe { mapping.region_for_reading(pmem::Direct) };
+        let path = path.to_owned();
+        let checked = engine::format::Superblock::check(&region, false);
+        checked.map(drop).map_err(|cause| posix::image::ImageError::NotUsable { path, cause })
+    })?;
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let metadata = file.metadata().with_context(|| format!("cannot examine {}", path.display()))?;
+    let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
+    let mut processes = Vec::new();
+    for user in processes::users_of(&metadata) {
+        let role = if user.serves_mount { "mount server" } else { "attached" };
+        processes.push(Process::of_pid(user.pid, role));
+    }
+    let are_tables_known = tables::add(path, &mut processes)?;
+    kernel::add_mount_users(path, &mut processes);
+    processes.sort_by_key(|process| process.pid);
+    let is_used = users.attached || users.changing || !processes.is_empty();
+    Ok(Report { image: path.to_owned(), in_use: is_used, shares: are_tables_known, processes })
+}
