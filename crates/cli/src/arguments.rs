@@ -46,8 +46,10 @@ pub enum Command {
     Umount(Umount),
     /// Show an image's properties, usage and persistence guarantee. Changes nothing.
     Info(Info),
-    /// List the processes attached to an image, what each has open and locked, and what it waits for.
+    /// List the processes attached to an image: what each has open and locked, and waits for.
     Ps(Ps),
+    /// Give the memory or disk space of freed blocks back to the system.
+    Trim(Trim),
     /// Copy an image to a new file, also while programs use it. The copy is whole or absent.
     Snapshot(Snapshot),
     /// As `snapshot`; the copy gets a UUID of its own, so that both can be used side by side.
@@ -341,6 +343,29 @@ pub struct Ps {
     /// The image.
     pub image: PathBuf,
     /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `trim`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Freed blocks become holes of the image's file. Images in memory can be in use meanwhile. Of an image on a disk that is in use, the copy
+in memory is trimmed; its file is trimmed when no process uses it.
+
+Images in memory that were made with --sparse, copies of images on a disk, and runs without --image are trimmed by themselves, a second
+or two after much was removed (64 MiB or more). An image that mkfs reserved as a whole keeps its space until it is trimmed by this
+command; from then on it takes space as it fills, and if that runs out, every access returns EIO.
+
+Examples:
+  directfs trim /dev/shm/work.img
+  directfs trim /var/lib/mail.img --json | jq .freed_bytes
+
+Keys of --json: image, before_bytes, after_bytes, freed_bytes, working_copy.")]
+pub struct Trim {
+    /// The image.
+    pub image: PathBuf,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }

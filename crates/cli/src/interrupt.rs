@@ -20,6 +20,18 @@ impl std::fmt::Display for Interrupted {
 
 impl std::error::Error for Interrupted {}
 
+/// The work was interrupted; the text says what that means for the image.
+#[derive(Debug)]
+pub struct Stopped(pub &'static str);
+
+impl std::fmt::Display for Stopped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Stopped {}
+
 /// After this call, SIGINT, SIGTERM and SIGHUP set the flag instead of ending the process. A second
 /// signal ends it.
 pub fn catch() -> Result<()> {

@@ -94,6 +94,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Info(arguments) => commands::info::run(arguments),
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
         Command::Ps(arguments) => ps::run(arguments),
+        Command::Trim(arguments) => commands::trim::run(arguments),
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, None),
         Command::Clone(arguments) => commands::snapshot::clone(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
@@ -128,6 +129,10 @@ fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if error.is::<interrupt::Interrupted>() {
         eprintln!("interrupted; all files of this run are removed");
+        return ExitCode::from(EXIT_INTERRUPTED);
+    }
+    if let Some(stopped) = error.downcast_ref::<interrupt::Stopped>() {
+        eprintln!("{stopped}");
         return ExitCode::from(EXIT_INTERRUPTED);
     }
     if let Some(failed) = error.downcast_ref::<commands::mount::ServerFailed>() {

@@ -132,6 +132,16 @@ impl<M: Memory> Fs<M> {
         self.request_blocks(state, group, start..end)
     }
 
+    /// Records that blocks of a group, whose lock the caller holds, may be holes from now on. The
+    /// first one counts from the group's start.
+    pub(crate) fn forget_provided(&self, state: &Group, (first, count): (u64, u64)) {
+        const CHUNK_BLOCKS: u64 = CHUNK_BYTES / BLOCK_BYTES;
+        let (start, end) = (first / CHUNK_BLOCKS, (first + count).div_ceil(CHUNK_BLOCKS));
+        let holes = (u64::MAX >> (64 - (end - start))) << start;
+        let provided = state.provided.load(Relaxed);
+        state.provided.store(provided & !(holes as u32), Release);
+    }
+
     #[cold]
     fn request_blocks(&self, state: &Group, group: u64, chunks: Range<u64>) -> Result<()> {
         for chunk in chunks {

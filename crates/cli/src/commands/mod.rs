@@ -7,4 +7,5 @@ pub mod mkfs;
 pub mod mount;
 pub mod shell;
 pub mod snapshot;
+pub mod trim;
 pub mod umount;

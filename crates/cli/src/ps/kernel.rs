@@ -1,4 +1,4 @@
-//! What /proc shows: who a process is, where its threads sleep, and what it has open on a mount.
+//! What /proc shows: facts about a process, where its threads sleep, and what it has open on a mount.
 //!
 //! Nothing on a mount is accessed: its server may be dead. Paths come from links in /proc, and a
 //! descriptor belongs to a mount if its `mnt_id` does.
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Who a process is.
+/// Facts about a process.
 #[derive(Default)]
 pub struct Facts {
     pub uid: Option<u32>,
@@ -17,7 +17,7 @@ pub struct Facts {
     pub since_ns: Option<u64>,
 }
 
-/// Who a process is, as far as /proc shows it.
+/// Facts about a process, as far as /proc shows them.
 pub fn facts(pid: i32) -> Facts {
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
     Facts {

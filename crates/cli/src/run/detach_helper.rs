@@ -54,14 +54,14 @@ pub fn leave(mut image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd
     if is_handed_back {
         return end.apply(image).context("cannot close the image cleanly; the next process that opens it recovers it");
     }
-    let paused = image.pause_commits();
+    let paused = image.pause_services();
     // SAFETY: this process has one thread now, so the child may do whatever the parent may.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()).context(
             "cannot start a process that closes the image later; the next process that opens the image recovers it",
         ),
         0 => {
-            image.resume_commits(paused);
+            image.resume_services(paused);
             run_helper(image, end, handoff_id, foreign)
         }
         _ => {

@@ -13,6 +13,7 @@ mod lines;
 pub(crate) mod snapshot;
 #[cfg(test)]
 mod tests;
+mod trim;
 
 pub(crate) use blocks::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
 pub(crate) use lines::{SLAB_FULL, SLAB_LISTED, line_mask};

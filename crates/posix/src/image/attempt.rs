@@ -296,6 +296,7 @@ impl<M: Memory> Attempt<'_, M> {
     ) -> Image<M> {
         Image {
             service: None,
+            trims: None,
             fs: Some(Arc::new(fs)),
             memory,
             dram,

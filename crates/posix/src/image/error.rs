@@ -151,6 +151,25 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// The file cannot have holes.
+    #[error(
+        "{} cannot give space back: it is a device, or on a file system that cannot free parts of files; copy it to another file \
+         (`directfs snapshot`), which takes only what is used",
+        path.display()
+    )]
+    NoHoles {
+        /// The image.
+        path: PathBuf,
+    },
+    /// An image on a disk is used in place.
+    #[error(
+        "{} is used in place (--no-commit), so its file cannot be trimmed safely now: trim it when no process uses it",
+        path.display()
+    )]
+    TrimInPlace {
+        /// The image.
+        path: PathBuf,
+    },
     /// The lock request failed.
     #[error("cannot lock {}: {source}; use a file system that supports locks (some network file systems do not)", path.display())]
     Lock {

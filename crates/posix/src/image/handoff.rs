@@ -193,6 +193,7 @@ impl Image<Direct> {
             .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
         Ok(Image {
             service: None,
+            trims: None,
             fs: Some(Arc::new(fs)),
             memory,
             dram,

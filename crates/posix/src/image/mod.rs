@@ -25,6 +25,7 @@ mod make;
 mod runtime;
 mod service;
 mod snapshot;
+mod trim;
 mod uncommitted;
 mod users;
 mod working;
@@ -36,6 +37,7 @@ pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use make::{Made, MakeOptions, Watch, make, make_watched};
 pub use runtime::own_description;
 pub use snapshot::{NewIdentity, snapshot};
+pub use trim::{Trimmed, trim};
 pub use users::{Users, users};
 pub use working::{Pending, image_length, map_newest};
 pub use working_file::memory_available_bytes;
@@ -56,6 +58,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use trim::TrimService;
 
 /// When the changes of an image on a disk are committed to it. The first process that opens it
 /// decides whether they are; images in memory and on DAX need no commits.
@@ -158,6 +161,8 @@ const MEMORY_NAME: &str = "the image in memory";
 pub struct Image<M: Memory = Direct> {
     /// Commits at intervals; ends before the rest.
     service: Option<CommitService>,
+    /// Gives back the memory of freed blocks; ends before the rest.
+    trims: Option<TrimService>,
     /// Present until detach.
     fs: Option<Arc<Fs<M>>>,
     /// Mappings of the two regions. `fs` works on them, so they outlive it.
@@ -225,7 +230,9 @@ impl Image<Direct> {
         let runtime = RuntimeDirectory::create_anywhere(&options.dram_directory);
         let runtime =
             runtime.map_err(|source| ImageError::NoShared { path: options.dram_directory.clone(), source })?;
-        attempt.attach_first(DramBacking::Inheritable(runtime), ImageMemory::in_place(&pm))
+        let mut image = attempt.attach_first(DramBacking::Inheritable(runtime), ImageMemory::in_place(&pm))?;
+        image.start_trims();
+        Ok(image)
     }
 }
 
@@ -256,6 +263,7 @@ impl<M: Memory + 'static> Image<M> {
         })?;
         let mut image = attached.ok_or_else(|| last_error.unwrap_or(ImageError::Changing { path: path.to_owned() }))?;
         image.start_commits(options.commits);
+        image.start_trims();
         Ok(image)
     }
 
@@ -268,22 +276,38 @@ impl<M: Memory + 'static> Image<M> {
         }
     }
 
-    /// Ends the service before the process forks: a thread does not go along.
-    pub fn pause_commits(&mut self) -> PausedCommits {
-        PausedCommits(self.service.take().map(|service| service.stop()))
+    /// Starts the service that gives back memory, where there is memory to give back.
+    fn start_trims(&mut self) {
+        if let Some(fs) = &self.fs
+            && !fs.is_read_only()
+        {
+            self.trims = TrimService::start(Arc::clone(fs), &self.memory.mapping, self.memory.image_bytes);
+        }
     }
 
-    /// Starts the service again, in this process or a child.
-    pub fn resume_commits(&mut self, paused: PausedCommits) {
-        if let PausedCommits(Some(policy)) = paused {
+    /// Ends the services before the process forks: a thread does not go along.
+    pub fn pause_services(&mut self) -> PausedServices {
+        let had_trims = self.trims.take().is_some();
+        PausedServices { commits: self.service.take().map(|service| service.stop()), had_trims }
+    }
+
+    /// Starts the services again, in this process or a child.
+    pub fn resume_services(&mut self, paused: PausedServices) {
+        if let Some(policy) = paused.commits {
             self.start_commits(policy);
+        }
+        if paused.had_trims {
+            self.start_trims();
         }
     }
 }
 
-/// How a service was paused.
+/// How the services were paused.
 #[derive(Debug, Clone, Copy)]
-pub struct PausedCommits(Option<CommitPolicy>);
+pub struct PausedServices {
+    commits: Option<CommitPolicy>,
+    had_trims: bool,
+}
 
 impl<M: Memory> Image<M> {
     /// The file system.
@@ -388,6 +412,7 @@ impl<M: Memory> Image<M> {
     /// goes with this value.
     pub fn discard(mut self) {
         self.service = None;
+        self.trims = None;
         self.fs = None;
         self.remove_runtime_directory();
     }
@@ -395,6 +420,7 @@ impl<M: Memory> Image<M> {
     fn leave(&mut self) -> Result<Closed, ImageError> {
         let Some(fs) = self.fs.take() else { return Ok(Closed::ReadOnly) };
         self.service = None;
+        self.trims = None;
         if !fs.is_written() {
             return Ok(Closed::ReadOnly);
         }

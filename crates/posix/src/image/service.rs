@@ -82,7 +82,7 @@ fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_endi
 
 /// The program's handlers run in its own threads. And a write beyond a limit of file sizes is an
 /// error here, instead of the end of the process.
-fn block_signals() {
+pub(super) fn block_signals() {
     let mut all = std::mem::MaybeUninit::uninit();
     // SAFETY: fills a set of this function's own, and blocks its signals in this thread.
     unsafe {

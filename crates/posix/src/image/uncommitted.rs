@@ -44,7 +44,9 @@ impl Image<Direct> {
         attempt.set(Byte::Attached, Lock::Shared)?;
         attempt.set(Byte::Writing, Lock::Shared)?;
         attempt.check_superblock(true)?;
-        attempt.attach_first(attempt.unnamed_place()?, ImageMemory::in_place(&pm))
+        let mut image = attempt.attach_first(attempt.unnamed_place()?, ImageMemory::in_place(&pm))?;
+        image.start_trims();
+        Ok(image)
     }
 
     /// Opens an image so that nothing reaches its file before [`Image::commit_atomic`] or

@@ -1,0 +1,47 @@
+//! `directfs trim`.
+
+use crate::arguments::Trim;
+use crate::interrupt::{self, Stopped};
+use crate::terminal::Progress;
+use crate::units;
+use anyhow::Result;
+use posix::image::{ImageError, OpenImage, trim};
+use serde_json::json;
+
+/// Gives back what an image does not use.
+pub fn run(arguments: &Trim) -> Result<()> {
+    interrupt::catch()?;
+    let length = posix::image::image_length(&arguments.image).unwrap_or(0);
+    let mut progress = Progress::quiet("trimming (MiB)", length >> 20);
+    let trimmed = trim(&arguments.image, &OpenImage::default(), &mut |done, _| {
+        progress.at(done >> 20);
+        interrupt::check().is_ok()
+    });
+    drop(progress);
+    let trimmed = match trimmed {
+        Err(ImageError::Stopped { .. }) => {
+            return Err(Stopped("interrupted; what was given back so far stays so, and the image is whole").into());
+        }
+        trimmed => trimmed?,
+    };
+    let freed_bytes = trimmed.before_bytes.saturating_sub(trimmed.after_bytes);
+    if arguments.json {
+        let value = json!({
+            "image": arguments.image,
+            "before_bytes": trimmed.before_bytes,
+            "after_bytes": trimmed.after_bytes,
+            "freed_bytes": freed_bytes,
+            "working_copy": trimmed.is_working_copy,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(());
+    }
+    let (freed, left) = (units::size(freed_bytes), units::size(trimmed.after_bytes));
+    match trimmed.is_working_copy {
+        true => println!(
+            "gave back {freed}: the copy in memory takes {left}; the file on the disk is trimmed when no process uses it"
+        ),
+        false => println!("gave back {freed}: {} takes {left}", arguments.image.display()),
+    }
+    Ok(())
+}
