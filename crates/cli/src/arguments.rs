@@ -50,6 +50,10 @@ pub enum Command {
     Ps(Ps),
     /// Give the memory or disk space of freed blocks back to the system.
     Trim(Trim),
+    /// Change the size of an image that is not in use. Nothing is lost, whatever happens.
+    Resize(Resize),
+    /// Change the label or the UUID of an image that is not in use.
+    Tune(Tune),
     /// Copy an image to a new file, also while programs use it. The copy is whole or absent.
     Snapshot(Snapshot),
     /// As `snapshot`; the copy gets a UUID of its own, so that both can be used side by side.
@@ -350,8 +354,8 @@ pub struct Ps {
 /// Arguments of `trim`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Freed blocks become holes of the image's file. Images in memory can be in use meanwhile. Of an image on a disk that is in use, the copy
-in memory is trimmed; its file is trimmed when no process uses it.
+Freed blocks become holes of the image's file. Images in memory can be in use meanwhile. Of an image on a disk that is in use, the
+working copy is trimmed; its file is trimmed when no process uses it.
 
 Images in memory that were made with --sparse, copies of images on a disk, and runs without --image are trimmed by themselves, a second
 or two after much was removed (64 MiB or more). An image that mkfs reserved as a whole keeps its space until it is trimmed by this
@@ -368,6 +372,75 @@ pub struct Trim {
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `resize`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The image must not be in use. Its files are not moved, so it can shrink as far as the space at its end is free; the error tells how far.
+The number of files that it can hold stays. If the command is killed, or the machine stops, the image has the old size or the new one.
+An image that was resized cannot be used by versions of this program that cannot resize. Interrupts are heeded before the change begins.
+
+Examples:
+  directfs resize /dev/shm/work.img 8G
+  directfs resize /var/lib/mail.img +500G         500 GiB more
+  directfs resize /dev/shm/work.img 1.5G --json")]
+pub struct Resize {
+    /// The image.
+    pub image: PathBuf,
+    /// The new size: 512M, 4G, 1.5T; with + or - in front, the difference.
+    #[arg(value_name = "SIZE", allow_hyphen_values = true)]
+    pub size: String,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `tune`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The image must not be in use. A copy made with cp has the UUID of its original; `directfs clone` makes a copy with its own.
+
+Examples:
+  directfs tune /dev/shm/work.img --label build
+  directfs tune copy.img --uuid random
+  directfs tune copy.img --uuid 123e4567-e89b-42d3-a456-426614174000 --label copy")]
+pub struct Tune {
+    /// The image.
+    pub image: PathBuf,
+    /// The new label, at most 64 bytes; empty: none.
+    #[arg(long, short = 'L', required_unless_present = "uuid")]
+    pub label: Option<String>,
+    /// The new UUID: `random`, or 32 hexadecimal digits with or without hyphens.
+    #[arg(long, short = 'U', value_parser = parse_uuid)]
+    pub uuid: Option<NewUuid>,
+}
+
+/// A UUID on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewUuid {
+    /// One that is drawn.
+    Random,
+    /// This one.
+    Given([u8; 16]),
+}
+
+fn parse_uuid(text: &str) -> Result<NewUuid, String> {
+    if text == "random" {
+        return Ok(NewUuid::Random);
+    }
+    let digits: Vec<u8> = text.bytes().filter(|&byte| byte != b'-').collect();
+    let mut uuid = [0; 16];
+    let parsed = digits.len() == 32
+        && uuid.iter_mut().zip(digits.chunks(2)).all(|(byte, pair)| {
+            let pair =
+                std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).map(|value| *byte = value).is_some()
+        });
+    match parsed && uuid != [0; 16] {
+        true => Ok(NewUuid::Given(uuid)),
+        false => Err(format!("{text:?} is not a UUID; write `random`, or 32 hexadecimal digits, not all zero")),
+    }
 }
 
 /// Arguments of `fsck`.

@@ -95,6 +95,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
         Command::Ps(arguments) => ps::run(arguments),
         Command::Trim(arguments) => commands::trim::run(arguments),
+        Command::Resize(arguments) => commands::resize::run(arguments),
+        Command::Tune(arguments) => commands::resize::tune(arguments),
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, None),
         Command::Clone(arguments) => commands::snapshot::clone(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),

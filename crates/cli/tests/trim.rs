@@ -174,7 +174,7 @@ fn programs_that_write_meanwhile_lose_nothing_and_neither_does_a_trim_that_is_ki
     while writers.try_wait().unwrap().is_none() {
         let mut trim = Command::new(env!("CARGO_BIN_EXE_directfs"));
         let mut trim = trim.args(["trim", path]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        if trims % 2 == 0 {
+        if trims.is_multiple_of(2) {
             (0..trims * 37).for_each(|_| std::thread::yield_now());
             let _ = trim.kill();
         }

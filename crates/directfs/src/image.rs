@@ -266,7 +266,7 @@ pub struct CreateImage {
 }
 
 impl CreateImage {
-    /// Size in bytes, fixed for the image's life. Required, except for a `/dev/dax*` device, which
+    /// Size in bytes; `directfs resize` changes it later. Required, except for a `/dev/dax*` device, which
     /// has its own.
     pub fn size(mut self, bytes: u64) -> CreateImage {
         self.options.length = bytes;

@@ -311,7 +311,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub fn space(&self) -> Result<SpaceReport> {
         let geometry = self.fs.geometry();
         let header = self.fs.header()?;
-        let blocks = geometry.copy_block() - geometry.data_block;
+        let blocks = geometry.data_end() - geometry.data_block;
         let inodes = geometry.inodes_max() - 1;
         Ok(SpaceReport {
             blocks,

@@ -57,7 +57,8 @@ pub mod text;
 
 pub use ablation_options::{Ablation, LogLocks, Tree};
 pub use attach::{
-    AttachOptions, ImageIdentity, MkfsOptions, Recovery, RecoveryReport, directory_secret, mkfs, set_identity,
+    AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, MkfsOptions, Recovery, RecoveryReport,
+    SNAPSHOT_FIGURES, changed_superblock, directory_secret, mkfs, set_identity,
 };
 pub use attributes::{Attributes, Changes, Protection, SpaceReport};
 pub use directory::{

@@ -212,7 +212,7 @@ impl<'c, M: Memory> Checker<'c, M> {
 
     fn claim_fixed(&mut self) {
         let geometry = self.image.geometry;
-        for block in (0..geometry.data_block).chain([geometry.copy_block()]) {
+        for block in (0..geometry.data_block).chain(geometry.data_end()..geometry.blocks) {
             let _ = self.usage.claim(block, BlockUse::Fixed);
         }
     }

@@ -52,7 +52,7 @@ impl Segments {
 impl<'r, M: Memory> Image<'r, M> {
     /// Whether a block is in the data area.
     pub fn is_data(&self, block: u64) -> bool {
-        block >= self.geometry.data_block && block < self.geometry.copy_block()
+        block >= self.geometry.data_block && block < self.geometry.data_end()
     }
 
     /// Whether an offset is that of a block in the data area.

@@ -127,7 +127,7 @@ impl<M: Memory> Checker<'_, M> {
     fn compare_figures(&mut self, figures: &Snapshot, maps: &Maps, on: FindingLocation) {
         let geometry = self.image.geometry;
         let blocks_free =
-            (geometry.data_block..geometry.copy_block()).filter(|block| maps.code(*block) == 0).count() as u64;
+            (geometry.data_block..geometry.data_end()).filter(|block| maps.code(*block) == 0).count() as u64;
         let inodes = maps.inodes.iter().map(|word| word.count_ones() as u64).sum::<u64>();
         let pairs = [
             ("free blocks", figures.blocks_free, blocks_free),

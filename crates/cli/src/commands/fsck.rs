@@ -225,7 +225,8 @@ pub fn map_idle(image: &Path) -> Result<(Arc<Mapping>, Pending)> {
     Ok(posix::image::map_newest(image)?)
 }
 
-fn ensure_idle(image: &Path) -> Result<()> {
+/// Refuses an image that a process uses or changes. The error names the processes.
+pub fn ensure_idle(image: &Path) -> Result<()> {
     let mapping = Mapping::open(image, Access::ReadOnly)?;
     let file = mapping.file().context("an image is a file")?;
     let users = posix::image::users(file).with_context(|| format!("cannot query the locks on {}", image.display()))?;

@@ -179,7 +179,7 @@ fn gather(path: &Path) -> Result<Facts> {
         created_ns: superblock.created_ns.load(),
         length: superblock.length.load(),
         block_bytes: BLOCK_BYTES,
-        blocks: geometry.copy_block() - geometry.data_block,
+        blocks: geometry.data_end() - geometry.data_block,
         inodes: geometry.inodes_max() - 1,
         epoch: state.epoch,
         clean: state.clean,

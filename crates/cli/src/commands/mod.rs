@@ -5,6 +5,7 @@ pub mod fsck;
 pub mod info;
 pub mod mkfs;
 pub mod mount;
+pub mod resize;
 pub mod shell;
 pub mod snapshot;
 pub mod trim;

@@ -39,7 +39,7 @@ pub fn run(arguments: &Trim) -> Result<()> {
     let (freed, left) = (units::size(freed_bytes), units::size(trimmed.after_bytes));
     match trimmed.is_working_copy {
         true => println!(
-            "gave back {freed}: the copy in memory takes {left}; the file on the disk is trimmed when no process uses it"
+            "gave back {freed}: the working copy takes {left}; the file on the disk is trimmed when no process uses it"
         ),
         false => println!("gave back {freed}: {} takes {left}", arguments.image.display()),
     }

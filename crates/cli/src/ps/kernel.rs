@@ -1,4 +1,4 @@
-//! What /proc shows: facts about a process, where its threads sleep, and what it has open on a mount.
+//! What /proc shows: facts about a process, its sleeping threads, and what it has open on a mount.
 //!
 //! Nothing on a mount is accessed: its server may be dead. Paths come from links in /proc, and a
 //! descriptor belongs to a mount if its `mnt_id` does.

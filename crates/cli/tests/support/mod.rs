@@ -1,6 +1,8 @@
 //! Helpers of the command line tests.
 #![allow(dead_code)]
 
+pub mod killing;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

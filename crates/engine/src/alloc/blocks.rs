@@ -144,7 +144,7 @@ impl<M: Memory> Fs<M> {
     /// Whether all blocks of a run lie in the data area.
     pub(crate) fn is_data(&self, run: BlockRun) -> bool {
         let Some(end) = run.first.checked_add(run.count) else { return false };
-        run.first >= self.geometry.data_block && end <= self.geometry.copy_block()
+        run.first >= self.geometry.data_block && end <= self.geometry.data_end()
     }
 
     fn provide_groups_of(&self, run: BlockRun) -> Result<()> {
@@ -185,12 +185,12 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// While the region is being built: marks what is never handed out: the fixed areas, the
-    /// superblock's copy, and the part of the last group beyond the image.
+    /// While the region is being built: marks what is never handed out: the fixed areas, at the
+    /// end the superblock's copy, and the part of the last group beyond the image.
     pub(crate) fn mark_fixed_blocks(&self) -> Result<()> {
-        let copy = self.geometry.copy_block();
+        let end = self.geometry.data_end();
         self.mark_blocks(BlockRun { first: 0, count: self.geometry.data_block })?;
-        self.mark_blocks(BlockRun { first: copy, count: self.dram.layout.groups_count * GROUP_BLOCKS - copy })?;
+        self.mark_blocks(BlockRun { first: end, count: self.dram.layout.groups_count * GROUP_BLOCKS - end })?;
         Ok(())
     }
 

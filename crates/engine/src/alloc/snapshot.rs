@@ -152,8 +152,12 @@ pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, ge
 pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     let (pm, geometry) = (&fs.pm, &fs.geometry);
     let header = fs.header()?;
-    let maps = geometry.block_map_block * BLOCK_BYTES..geometry.data_block * BLOCK_BYTES;
-    if fs.provide_image(maps.start, maps.end - maps.start).is_err() {
+    let block_map_blocks = (block_map_words(geometry) * 8).div_ceil(BLOCK_BYTES);
+    let maps = [
+        (geometry.block_map_block, block_map_blocks),
+        (geometry.inode_map_block, geometry.data_block - geometry.inode_map_block),
+    ];
+    if maps.iter().any(|(block, count)| fs.provide_image(block * BLOCK_BYTES, count * BLOCK_BYTES).is_err()) {
         // Without room for the maps the next attach scans.
         return Ok(set_figures(pm, fs.superblock()?, &Snapshot::default()));
     }
@@ -200,12 +204,12 @@ struct FreeBlocks<'f, M: Memory> {
 impl<M: Memory> Iterator for FreeBlocks<'_, M> {
     type Item = u64;
     fn next(&mut self) -> Option<u64> {
-        while self.next < self.fs.geometry.copy_block() {
+        while self.next < self.fs.geometry.data_end() {
             let word = !self.fs.dram.block_word(self.next / 64).ok()?.load(Relaxed) >> (self.next % 64);
             if word != 0 {
                 let found = self.next + word.trailing_zeros() as u64;
                 self.next = found + 1;
-                return (found < self.fs.geometry.copy_block()).then_some(found);
+                return (found < self.fs.geometry.data_end()).then_some(found);
             }
             self.next = (self.next / 64 + 1) * 64;
         }

@@ -8,6 +8,7 @@
 //!   only.
 
 mod damage;
+mod description;
 mod detach;
 mod mkfs;
 mod recovery;
@@ -17,6 +18,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
+pub use description::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock};
 pub use mkfs::{mkfs, set_identity};
 
 use crate::ablation_options::Ablation;

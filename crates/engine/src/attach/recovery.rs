@@ -510,7 +510,7 @@ impl<M: Memory> Fs<M> {
             while used != 0 {
                 let block = index * 64 + used.trailing_zeros() as u64;
                 used &= used - 1;
-                if block < self.geometry.copy_block() {
+                if block < self.geometry.data_end() {
                     self.sweep_block(block)?;
                 }
             }

@@ -258,7 +258,7 @@ impl<'m, M: Memory> Map<'m, M> {
         }
         let flags_known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
         let block = word / BLOCK_BYTES;
-        let inside = block >= self.geometry.data_block && block < self.geometry.copy_block();
+        let inside = block >= self.geometry.data_block && block < self.geometry.data_end();
         if !inside || word & LOW_BITS & !flags_known != 0 {
             return Err(Corruption::BlockMap(word).into());
         }

@@ -36,8 +36,8 @@ pub(crate) use segment::listed_inode_offset;
 pub use segment::{INODES_PER_BLOCK, Segment, SegmentEntry, SegmentFault, SegmentList};
 pub use snapshot::{LIST_PAGE_ENTRIES, ListEntry, ListPage, Snapshot};
 pub use superblock::{
-    FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State, Superblock,
-    SuperblockError,
+    FEATURE_RESIZED, FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State,
+    Superblock, SuperblockError,
 };
 
 /// Asserts a structure's size and the offsets of its fields at compile time.

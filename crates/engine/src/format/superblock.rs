@@ -19,8 +19,11 @@ pub const FORMAT_VERSION: u64 = 1;
 pub const FEATURES_COMPAT: u64 = 0;
 /// Features that a program must know to write: none yet.
 pub const FEATURES_RO_COMPAT: u64 = 0;
-/// Features that a program must know to read: none yet.
-pub const FEATURES_INCOMPAT: u64 = 0;
+/// Feature of an image that was resized: its block map lies at the end, see
+/// [`Geometry::resized`].
+pub const FEATURE_RESIZED: u64 = 1;
+/// Features that a program must know to read.
+pub const FEATURES_INCOMPAT: u64 = FEATURE_RESIZED;
 
 /// The superblock: the first block of the image.
 #[repr(C, align(4096))]
@@ -88,13 +91,15 @@ pub struct Geometry {
     pub inode_map_block: u64,
     /// First block that is allocated to files.
     pub data_block: u64,
-    /// Zero.
-    pub reserved: u64,
+    /// Of an image that was resized: the blocks that mkfs made. Otherwise zero.
+    pub mkfs_blocks: u64,
 }
 
 impl Geometry {
     /// The smallest image, in bytes: in smaller ones the fixed areas leave too little room.
     pub const LENGTH_MIN: u64 = 1 << 20;
+    /// More blocks than any image has.
+    const BLOCKS_MAX: u64 = 1 << 50;
 
     /// The geometry of an image of `length` bytes with room for `inodes_max` inodes (rounded up to
     /// segments).
@@ -114,8 +119,36 @@ impl Geometry {
             block_map_block,
             inode_map_block,
             data_block,
-            reserved: 0,
+            mkfs_blocks: 0,
         }
+    }
+
+    /// The geometry of an image that mkfs made with `mkfs_blocks` blocks and that has `length`
+    /// bytes now. All areas stay where mkfs placed them, but for the block map, whose length
+    /// depends on that of the image: it lies before the copy. `None`: they do not fit.
+    pub fn resized(length: u64, segments_max: u64, mkfs_blocks: u64) -> Option<Geometry> {
+        let plausible = length >= Self::LENGTH_MIN
+            && (1..=length / BLOCK_BYTES).contains(&segments_max)
+            && (Self::LENGTH_MIN / BLOCK_BYTES..=Self::BLOCKS_MAX).contains(&mkfs_blocks);
+        if !plausible {
+            return None;
+        }
+        let made = Geometry::new(mkfs_blocks * BLOCK_BYTES, segments_max * INODES_PER_SEGMENT);
+        let blocks = length / BLOCK_BYTES;
+        let block_map_block = (blocks - 1).checked_sub(blocks.div_ceil(4).div_ceil(BLOCK_BYTES))?;
+        let geometry = Geometry { blocks, block_map_block, mkfs_blocks, ..made };
+        (geometry.data_block + SEGMENT_BLOCKS < geometry.data_end()).then_some(geometry)
+    }
+
+    /// The geometry of this image with another length.
+    pub fn with_length(&self, length: u64) -> Option<Geometry> {
+        let mkfs_blocks = if self.mkfs_blocks == 0 { self.blocks } else { self.mkfs_blocks };
+        Geometry::resized(length, self.segments_max, mkfs_blocks)
+    }
+
+    /// The features that an image with this geometry needs.
+    pub fn features(&self) -> u64 {
+        if self.mkfs_blocks == 0 { 0 } else { FEATURE_RESIZED }
     }
 
     /// The default number of inodes: one per 2 KiB.
@@ -126,6 +159,11 @@ impl Geometry {
     /// The block of the superblock's copy: the last one.
     pub fn copy_block(&self) -> u64 {
         self.blocks - 1
+    }
+
+    /// The block behind the last one that is allocated to files.
+    pub fn data_end(&self) -> u64 {
+        if self.mkfs_blocks == 0 { self.copy_block() } else { self.block_map_block }
     }
 
     /// The bound of inode numbers, exclusive.
@@ -143,14 +181,17 @@ impl Geometry {
             self.block_map_block,
             self.inode_map_block,
             self.data_block,
-            self.reserved,
+            self.mkfs_blocks,
         ]
     }
 
-    /// The geometry in these words, if it equals the one that mkfs makes for an image of this
-    /// length. No word is trusted.
+    /// The geometry in these words, if it equals the one that mkfs or a resize makes for an image of
+    /// this length. No word is trusted.
     pub fn from_words(words: &[u64; 8], length: u64) -> Option<Geometry> {
         let segments_max = words[3];
+        if words[7] != 0 {
+            return Geometry::resized(length, segments_max, words[7]).filter(|geometry| geometry.words() == *words);
+        }
         let plausible = length >= Self::LENGTH_MIN && segments_max >= 1 && segments_max <= length / BLOCK_BYTES;
         if !plausible {
             return None;
@@ -309,7 +350,9 @@ impl Superblock {
             return Err(SuperblockError::Truncated { expected, length });
         }
         let words: [u64; 8] = core::array::from_fn(|index| superblock.geometry[index].load());
-        Geometry::from_words(&words, expected).ok_or(SuperblockError::Geometry)
+        let geometry = Geometry::from_words(&words, expected).ok_or(SuperblockError::Geometry)?;
+        let is_consistent = superblock.features_incompat.load() == geometry.features();
+        is_consistent.then_some(geometry).ok_or(SuperblockError::Geometry)
     }
 
     /// Whether the last block of the region holds a whole copy.

@@ -97,7 +97,7 @@ impl<'c, M: Memory> Repairer<'c, M> {
         let mut lives: Vec<bool> =
             self.check.inodes.iter().map(|state| state.names > 0 || state.flags & (DAMAGED | REACHED) != 0).collect();
         let geometry = self.check.image.geometry;
-        for block in geometry.data_block..geometry.copy_block() {
+        for block in geometry.data_block..geometry.data_end() {
             if !matches!(self.check.usage.of(block), BlockUse::Free | BlockUse::Dentries) {
                 continue;
             }
@@ -188,7 +188,7 @@ impl<'c, M: Memory> Repairer<'c, M> {
 
     /// Allocates consecutive free blocks and zeroes them; returns the offset of the first.
     pub fn take_blocks(&mut self, count: u64, wanted: BlockUse) -> Result<u64, &'static str> {
-        let end = self.check.image.geometry.copy_block();
+        let end = self.check.image.geometry.data_end();
         let first = (self.next_block..end.saturating_sub(count - 1))
             .find(|first| (*first..first + count).all(|block| self.is_free(block)))
             .ok_or("there are not enough free blocks for it")?;

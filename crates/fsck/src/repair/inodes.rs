@@ -51,7 +51,7 @@ impl<M: Memory> Repairer<'_, M> {
     /// inodes says so and the block has no other use.
     fn blocks_of_segment(&self, segment: u64) -> [Option<u64>; SEGMENT_BLOCKS as usize] {
         let mut present = [None; SEGMENT_BLOCKS as usize];
-        for block in self.check.image.geometry.data_block..self.check.image.geometry.copy_block() {
+        for block in self.check.image.geometry.data_block..self.check.image.geometry.data_end() {
             if self.check.usage.of(block) != BlockUse::Free {
                 continue;
             }

@@ -326,7 +326,7 @@ pub(super) fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {
 }
 
 /// Recovers with several threads and returns the first error.
-fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<()> {
+pub(super) fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<()> {
     std::thread::scope(|scope| {
         let helpers: Vec<_> = (1..threads.max(1))
             .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || recovery.work()).ok())

@@ -161,6 +161,26 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// A device has its own size.
+    #[error("{} is a device, which has its own size: make a new image there (`directfs mkfs --force`) after its size changed", path.display())]
+    DeviceSize {
+        /// The image.
+        path: PathBuf,
+    },
+    /// Files of the image have blocks behind the wanted end.
+    #[error(
+        "{} cannot have {wanted} bytes: what it holds, where it lies now, needs {least}; choose at least that, or make a smaller image and \
+         copy the files to it (`directfs export` and `import`)",
+        path.display()
+    )]
+    DoesNotFit {
+        /// The image.
+        path: PathBuf,
+        /// Bytes that were asked for.
+        wanted: u64,
+        /// Bytes that are possible.
+        least: u64,
+    },
     /// An image on a disk is used in place.
     #[error(
         "{} is used in place (--no-commit), so its file cannot be trimmed safely now: trim it when no process uses it",

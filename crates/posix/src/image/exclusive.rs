@@ -1,13 +1,31 @@
 //! Exclusive access to the bytes of an image, for programs that change it from outside the file
 //! system (fsck). No other process can attach meanwhile.
 
+use super::attempt::{dram_region, recover};
 use super::locks::{Byte, Lock, LockGuard};
 use super::working::{Base, map_base};
-use super::{ImageError, RUNTIME_PARENT, lock_error, open_file};
-use pmem::Mapping;
+use super::{ImageError, ImageMemory, RUNTIME_PARENT, lock_error, open_file};
+use crate::host::PLATFORM;
+use engine::{AttachOptions, Fs, Liveness};
+use pmem::{Direct, Mapping};
 use std::fs::File;
+use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
+
+/// An image that only this process reads.
+pub(super) struct Reading {
+    fs: Fs<Direct>,
+    // The file system works on both.
+    _dram: Arc<Mapping>,
+    _image: Arc<Mapping>,
+}
+
+impl Reading {
+    pub(super) fn fs(&self) -> &Fs<Direct> {
+        &self.fs
+    }
+}
 
 /// An image that only this process uses. Its content is not checked: it may be damaged, or no image
 /// at all. The locks end when this is dropped.
@@ -36,6 +54,21 @@ impl ExclusiveImage {
         Base { file: &file, path, runtime_parent: Path::new(RUNTIME_PARENT) }.recover()?;
         let mapping = Arc::new(map_base(file, path, access)?);
         Ok(ExclusiveImage { mapping, _locks: locks })
+    }
+
+    /// Attaches for reading, by itself and without any change. The image must be clean.
+    pub(super) fn attach_for_reading(&self, path: &Path) -> Result<Reading, ImageError> {
+        let engine_error = |source| ImageError::Engine { path: path.to_owned(), source };
+        let options = AttachOptions { read_only: true, ..AttachOptions::default() };
+        let memory = ImageMemory::in_place(&self.mapping);
+        let region = || memory.region(Direct, false);
+        let layout = Fs::<Direct>::dram_layout(&region(), &options).map_err(engine_error)?;
+        let dram = Arc::new(Mapping::anonymous(layout.length)?);
+        let recovery = Fs::attach_first(region(), dram_region(&dram), &PLATFORM, Liveness::alone(), &options);
+        let recovery = recovery.map_err(engine_error)?;
+        recover(&recovery, std::thread::available_parallelism().map_or(1, NonZero::get)).map_err(engine_error)?;
+        let (fs, _) = recovery.finish().map_err(engine_error)?;
+        Ok(Reading { fs, _dram: dram, _image: Arc::clone(&self.mapping) })
     }
 
     /// The mapping of the image.

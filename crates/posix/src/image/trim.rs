@@ -44,7 +44,7 @@ pub struct Trimmed {
     pub before_bytes: u64,
     /// Bytes that it takes now.
     pub after_bytes: u64,
-    /// Whether this concerns the working copy in memory, and not the file on the disk.
+    /// Whether this concerns the working copy, and not the file on the disk.
     pub is_working_copy: bool,
 }
 

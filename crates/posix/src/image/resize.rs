@@ -1,0 +1,239 @@
+//! Changes of an image that no process uses: its size, its label, its UUID.
+//!
+//! The description of the image is replaced by one write within a sector, after all that it relies
+//! on is durable. So a crash at any instant leaves the image as it was, or as it is to be. Nothing
+//! that a file uses is moved.
+
+use super::exclusive::ExclusiveImage;
+use super::{Image, ImageError, OpenImage, make};
+use engine::format::{Geometry, Superblock};
+use engine::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock};
+use pmem::{BLOCK_BYTES, Backing, Direct};
+use rustix::fs::FallocateFlags;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+/// Blocks in a word of the block map.
+const BLOCKS_PER_WORD: u64 = 32;
+
+/// What a resize did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resized {
+    /// Bytes of the image before.
+    pub before_bytes: u64,
+    /// Bytes now.
+    pub after_bytes: u64,
+}
+
+/// Changes the size of an image that no process uses. Files are not moved: an image can shrink only
+/// as far as blocks at its end are free.
+pub fn resize(path: impl AsRef<Path>, length: u64, options: &OpenImage) -> Result<Resized, ImageError> {
+    let path = path.as_ref();
+    let length = length / BLOCK_BYTES * BLOCK_BYTES;
+    let alone = open_clean(path, options)?;
+    if alone.mapping().backing() == Backing::DaxDevice {
+        return Err(ImageError::DeviceSize { path: path.to_owned() });
+    }
+    let (is_on_disk, before_bytes) = Resize { path, alone: &alone }.perform(length)?;
+    drop(alone);
+    if !is_on_disk && before_bytes != length {
+        // Otherwise the next use makes the maps of free space.
+        Image::open(path, &OpenImage { exclusive: true, ..options.clone() })?.close()?;
+    }
+    Ok(Resized { before_bytes, after_bytes: length })
+}
+
+/// Opens an image that no process uses and that needs no recovery.
+fn open_clean(path: &Path, options: &OpenImage) -> Result<ExclusiveImage, ImageError> {
+    let not_usable = |cause| ImageError::NotUsable { path: path.to_owned(), cause };
+    let is_clean = |alone: &ExclusiveImage| -> Result<bool, ImageError> {
+        let region = alone.mapping().region(Direct)?;
+        Superblock::check(&region, true).map_err(not_usable)?;
+        Ok(region.first::<Superblock>().is_ok_and(|superblock| superblock.state().clean))
+    };
+    let alone = ExclusiveImage::open(path)?;
+    if is_clean(&alone)? {
+        return Ok(alone);
+    }
+    drop(alone);
+    Image::open(path, &OpenImage { exclusive: true, ..options.clone() })?.close()?;
+    ExclusiveImage::open(path)
+}
+
+struct Resize<'a> {
+    path: &'a Path,
+    alone: &'a ExclusiveImage,
+}
+
+impl Resize<'_> {
+    fn error(&self, action: &'static str) -> impl FnOnce(io::Error) -> ImageError {
+        let path = self.path.to_owned();
+        move |source| ImageError::File { action, path, source }
+    }
+
+    fn file(&self) -> Result<&File, ImageError> {
+        self.alone.mapping().file().ok_or_else(|| self.error("resize")(io::ErrorKind::Unsupported.into()))
+    }
+
+    /// Returns whether the image is on a disk, and its old length.
+    fn perform(&self, length: u64) -> Result<(bool, u64), ImageError> {
+        let reading = self.alone.attach_for_reading(self.path)?;
+        let fs = reading.fs();
+        let before = *fs.geometry();
+        let (file, before_bytes) = (self.file()?, before.blocks * BLOCK_BYTES);
+        let is_on_disk = matches!(self.alone.mapping().backing(), Backing::File { .. });
+        if length == before_bytes {
+            return Ok((is_on_disk, before_bytes));
+        }
+        let last_used = fs.last_used_block().map_err(|source| self.engine_error(source))?;
+        let geometry = before.with_length(length).filter(|geometry| geometry.data_end() > last_used);
+        let Some(geometry) = geometry else {
+            let least = least_bytes(&before, last_used);
+            return Err(ImageError::DoesNotFit { path: self.path.to_owned(), wanted: length, least });
+        };
+        let region = self.alone.mapping().region(Direct)?;
+        let change = DescriptionChange { geometry: Some(geometry), ..DescriptionChange::default() };
+        let superblock = changed_superblock(&region, &change).map_err(|source| self.engine_error(source))?;
+        self.make_room(file, before_bytes, length)?;
+        // Crash points: until the description is written, the image has its old length.
+        self.drop_snapshot(file)?;
+        self.clear_behind(file, length, before_bytes)?;
+        self.write(file, &superblock, length - BLOCK_BYTES)?;
+        self.write(file, &superblock[..DESCRIPTION_BYTES], 0)?;
+        // The new length counts from here on.
+        self.write_block_map(file, fs, &geometry)?;
+        if length < before_bytes {
+            file.set_len(length).map_err(self.error("shorten"))?;
+        }
+        file.sync_all().map_err(self.error("sync"))?;
+        Ok((is_on_disk, before_bytes))
+    }
+
+    fn engine_error(&self, source: engine::Error) -> ImageError {
+        ImageError::Engine { path: self.path.to_owned(), source }
+    }
+
+    /// Removes the empty journal behind the image, and lengthens the file.
+    fn make_room(&self, file: &File, before_bytes: u64, length: u64) -> Result<(), ImageError> {
+        let taken_bytes = file.metadata().map_err(self.error("examine"))?.blocks() * 512;
+        file.set_len(before_bytes).map_err(self.error("remove the journal of"))?;
+        if length <= before_bytes {
+            return Ok(());
+        }
+        let added = length - before_bytes;
+        let is_reserved = taken_bytes >= before_bytes;
+        let reserved = match is_reserved {
+            true => rustix::fs::fallocate(file, FallocateFlags::empty(), before_bytes, added),
+            false => Err(rustix::io::Errno::OPNOTSUPP),
+        };
+        let lengthened = match reserved {
+            // Not reserved before, or the file system cannot.
+            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
+            reserved => reserved.map_err(io::Error::from),
+        };
+        lengthened.map_err(|source| {
+            let _ = file.set_len(before_bytes);
+            match source.raw_os_error() {
+                Some(libc::ENOSPC) => {
+                    let available = rustix::fs::fstatvfs(file).map_or(0, |space| space.f_bavail * space.f_frsize);
+                    ImageError::NoSpace { path: self.path.to_owned(), available, needed: added }
+                }
+                _ => self.error("lengthen")(source),
+            }
+        })
+    }
+
+    /// The snapshot describes the old geometry. Without one, the next use finds out what is free.
+    fn drop_snapshot(&self, file: &File) -> Result<(), ImageError> {
+        let (at, bytes) = SNAPSHOT_FIGURES;
+        self.write(file, &vec![0; bytes], at)
+    }
+
+    /// What lies behind a shrunk image until the file is shortened must not look like a journal. It
+    /// belongs to the old image, and is free or the old copy of the superblock.
+    fn clear_behind(&self, file: &File, length: u64, before_bytes: u64) -> Result<(), ImageError> {
+        let end = (length + 2 * BLOCK_BYTES).min(before_bytes.saturating_sub(BLOCK_BYTES));
+        match end.checked_sub(length) {
+            Some(bytes @ 1..) => self.write(file, &vec![0; bytes as usize], length),
+            _ => Ok(()),
+        }
+    }
+
+    fn write(&self, file: &File, bytes: &[u8], at: u64) -> Result<(), ImageError> {
+        let written = file.write_all_at(bytes, at).and_then(|()| file.sync_data());
+        written.map_err(self.error("write to"))
+    }
+
+    /// The block map without a snapshot: it keeps the blocks of damaged files from being reused.
+    fn write_block_map(&self, file: &File, fs: &engine::Fs, geometry: &Geometry) -> Result<(), ImageError> {
+        let words = geometry.blocks.div_ceil(BLOCKS_PER_WORD);
+        let per_block = BLOCK_BYTES / 8;
+        for first in (0..words).step_by(per_block as usize) {
+            let mut block = Vec::with_capacity(BLOCK_BYTES as usize);
+            for word in first..(first + per_block).min(words) {
+                let used = (0..BLOCKS_PER_WORD)
+                    .filter(|bit| {
+                        let number = word * BLOCKS_PER_WORD + bit;
+                        number < geometry.blocks && fs.is_used_with(geometry, number)
+                    })
+                    .fold(0u64, |word, bit| word | 1 << (bit * 2));
+                block.extend_from_slice(&used.to_le_bytes());
+            }
+            let at = geometry.block_map_block * BLOCK_BYTES + first * 8;
+            file.write_all_at(&block, at).map_err(self.error("write to"))?;
+        }
+        Ok(())
+    }
+}
+
+/// The least length of an image in which a block is the last one in use.
+fn least_bytes(geometry: &Geometry, last_used: u64) -> u64 {
+    let fits = |blocks: &u64| {
+        geometry.with_length(blocks * BLOCK_BYTES).is_some_and(|geometry| geometry.data_end() > last_used)
+    };
+    let from = (last_used + 2).max(Geometry::LENGTH_MIN / BLOCK_BYTES);
+    // The map of that many blocks takes less than a thousandth of them.
+    let found = (from..=from + from / 1000 + 1024).find(fits);
+    found.map_or(geometry.blocks * BLOCK_BYTES, |blocks| blocks * BLOCK_BYTES)
+}
+
+/// What to change in an image's description; absent: as it is.
+#[derive(Debug, Clone, Default)]
+pub struct Tune {
+    /// Label: at most 64 bytes.
+    pub label: Option<String>,
+    /// UUID.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// Changes the description of an image that no process uses.
+pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<(), ImageError> {
+    let path = path.as_ref();
+    let label = tune.label.as_deref().map(make::label_bytes).transpose()?;
+    let alone = open_clean(path, options)?;
+    let change = DescriptionChange { uuid: tune.uuid, label, geometry: None };
+    let region = alone.mapping().region(Direct)?;
+    let engine_error = |source| ImageError::Engine { path: path.to_owned(), source };
+    if alone.mapping().backing() == Backing::DaxDevice {
+        // It can only be mapped.
+        return engine::set_identity(&region, tune.uuid, label).map_err(engine_error);
+    }
+    let superblock = changed_superblock(&region, &change).map_err(engine_error)?;
+    let geometry =
+        Superblock::check(&region, true).map_err(|cause| ImageError::NotUsable { path: path.to_owned(), cause })?;
+    let resize = Resize { path, alone: &alone };
+    let file = resize.file()?;
+    if tune.uuid.is_some() {
+        // The journal of an image on a disk carries the UUID. It is empty.
+        file.set_len(geometry.blocks * BLOCK_BYTES).map_err(resize.error("remove the journal of"))?;
+    }
+    resize.write(file, &superblock, geometry.copy_block() * BLOCK_BYTES)?;
+    resize.write(file, &superblock[..DESCRIPTION_BYTES], 0)
+}
+
+/// A random UUID (version 4).
+pub fn random_uuid() -> [u8; 16] {
+    make::random_uuid()
+}
