@@ -58,6 +58,10 @@ pub enum Command {
     Snapshot(Snapshot),
     /// As `snapshot`; the copy gets a UUID of its own, so that both can be used side by side.
     Clone(CloneImage),
+    /// Write a tree of an image to standard output, as a tar archive.
+    Export(Export),
+    /// Read a tar archive from standard input into an image.
+    Import(Import),
     /// Check every invariant of an image, and repair it.
     Fsck(Fsck),
     /// Print an image's structures in readable form: a file's names, inode, properties and log.
@@ -92,7 +96,11 @@ pub enum Command {
 Examples:
   directfs mkfs /dev/shm/work.img --size 4G
   directfs mkfs /var/lib/mail.img --size 1.5T --label mail --inodes 100000000
-  directfs mkfs /dev/dax0.0 --force          a device needs no size")]
+  directfs mkfs /dev/dax0.0 --force          a device needs no size
+  directfs mkfs tools.img --size 2G --from /opt/tools
+
+With --from the image gets everything of the directory: owners, modes, times, extended attributes, access lists, hard and symbolic
+links, holes, devices. Its file appears when all of it is there; until then an existing file stays. Of a failure nothing is left.")]
 pub struct Mkfs {
     /// The file to create, or a /dev/dax* device.
     pub image: PathBuf,
@@ -112,6 +120,9 @@ pub struct Mkfs {
     /// is full.
     #[arg(long)]
     pub sparse: bool,
+    /// Fill the image with the content of this directory.
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
@@ -441,6 +452,51 @@ fn parse_uuid(text: &str) -> Result<NewUuid, String> {
         true => Ok(NewUuid::Given(uuid)),
         false => Err(format!("{text:?} is not a UUID; write `random`, or 32 hexadecimal digits, not all zero")),
     }
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The archive is in the pax format, which GNU tar, bsdtar, cpio and Python read: long names, files of any size, times to 1 ns, extended
+attributes (tar --xattrs), access lists (tar --acls), hard links, holes, devices. Numbers stand for owners. Sockets are
+left out. Of an image in use, what changes meanwhile is in the archive before or after the change: for one moment of an image on a disk,
+export a `directfs snapshot`.
+
+Examples:
+  directfs export /dev/shm/work.img > work.tar
+  directfs export work.img /project | zstd > project.tar.zst
+  directfs export old.img | directfs import new.img")]
+pub struct Export {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory or file to export, from the root of the image.
+    #[arg(default_value = "/")]
+    pub path: PathBuf,
+}
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Read are archives of tar in the formats ustar, pax and GNU, with long names, holes and extended attributes. Owners are kept, by number.
+Existing files are replaced, directories merged. The tree is built beside its place and moved there when the archive is complete: an
+error or an interrupt leaves nothing. Paths with `..`, and paths that lead through a symbolic link, are refused; slashes at the start
+are dropped.
+
+Examples:
+  directfs import /dev/shm/work.img < work.tar
+  zstd -dc project.tar.zst | directfs import work.img --to /project
+  curl -L https://example.org/src.tar.gz | gzip -dc | directfs import work.img")]
+pub struct Import {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory to import into, from the root of the image; it must exist.
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub to: PathBuf,
+    #[command(flatten)]
+    pub commits: CommitOptions,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `fsck`.

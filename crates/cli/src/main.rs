@@ -43,6 +43,8 @@ fn main() -> ExitCode {
         command,
         Command::Run(_)
             | Command::Mount(_)
+            | Command::Export(_)
+            | Command::Import(_)
             | Command::Bench(_)
             | Command::BenchWorker(_)
             | Command::Demo(_)
@@ -97,6 +99,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Trim(arguments) => commands::trim::run(arguments),
         Command::Resize(arguments) => commands::resize::run(arguments),
         Command::Tune(arguments) => commands::resize::tune(arguments),
+        Command::Export(arguments) => commands::transfer::export(arguments),
+        Command::Import(arguments) => commands::transfer::import(arguments),
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, None),
         Command::Clone(arguments) => commands::snapshot::clone(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),

@@ -266,8 +266,8 @@ pub struct CreateImage {
 }
 
 impl CreateImage {
-    /// Size in bytes; `directfs resize` changes it later. Required, except for a `/dev/dax*` device, which
-    /// has its own.
+    /// Size in bytes; `directfs resize` changes it later. Required, except for a `/dev/dax*`
+    /// device, which has its own.
     pub fn size(mut self, bytes: u64) -> CreateImage {
         self.options.length = bytes;
         self

@@ -44,7 +44,10 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
     };
     check_inodes(&options)?;
     interrupt::catch()?;
-    let made = make_shown(path, &options)?;
+    let made = match &arguments.from {
+        Some(source) => super::transfer::make_from(path, &options, source)?,
+        None => make_shown(path, &options)?,
+    };
     let summary = Summary {
         image: path,
         uuid: units::uuid(&made.uuid),

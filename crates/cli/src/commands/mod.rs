@@ -8,5 +8,6 @@ pub mod mount;
 pub mod resize;
 pub mod shell;
 pub mod snapshot;
+pub mod transfer;
 pub mod trim;
 pub mod umount;

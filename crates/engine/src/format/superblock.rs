@@ -185,8 +185,8 @@ impl Geometry {
         ]
     }
 
-    /// The geometry in these words, if it equals the one that mkfs or a resize makes for an image of
-    /// this length. No word is trusted.
+    /// The geometry in these words, if it equals the one that mkfs or a resize makes for an image
+    /// of this length. No word is trusted.
     pub fn from_words(words: &[u64; 8], length: u64) -> Option<Geometry> {
         let segments_max = words[3];
         if words[7] != 0 {

@@ -269,3 +269,22 @@ pub enum ImageError {
         source: engine::Error,
     },
 }
+
+impl ImageError {
+    /// The same about another path: of a file that has no name yet.
+    pub(super) fn with_path(self, unnamed: &std::path::Path, named: &std::path::Path) -> ImageError {
+        match self {
+            ImageError::NoSpace { path, available, needed } if path == unnamed => {
+                ImageError::NoSpace { path: named.to_owned(), available, needed }
+            }
+            ImageError::Stopped { path } if path == unnamed => ImageError::Stopped { path: named.to_owned() },
+            ImageError::File { action, path, source } if path == unnamed => {
+                ImageError::File { action, path: named.to_owned(), source }
+            }
+            ImageError::Engine { path, source } if path == unnamed => {
+                ImageError::Engine { path: named.to_owned(), source }
+            }
+            other => other,
+        }
+    }
+}

@@ -2,7 +2,8 @@
 //! stopped. Failure removes a file that the call created.
 
 use super::locks::{Byte, Lock, LockGuard};
-use super::{ImageError, MEMORY_NAME, lock_error};
+use super::snapshot::NewFile;
+use super::{CommitPolicy, Image, ImageError, MEMORY_NAME, OpenImage, lock_error};
 use crate::host::{PLATFORM, now_ns};
 use engine::dram::HUGE_PAGE_BYTES;
 use engine::format::{Geometry, MAGIC};
@@ -10,6 +11,7 @@ use engine::{MkfsOptions, Platform};
 use pmem::{Access, Backing, Direct, MapError, Mapping, Region};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -92,6 +94,63 @@ pub fn make_watched(path: impl AsRef<Path>, options: &MakeOptions, watch: Watch<
         let _ = std::fs::remove_file(path);
     }
     made
+}
+
+/// Like [`make_watched`], with content: `fill` adds it. The file gets its name when the image is
+/// whole and on its medium. Until then, what is there stays; a failure leaves nothing behind. Only
+/// a device is changed in place, and holds no image after a failure.
+pub fn make_filled<E: From<ImageError>>(
+    path: impl AsRef<Path>,
+    options: &MakeOptions,
+    watch: Watch<'_>,
+    fill: impl FnOnce(&Image) -> Result<(), E>,
+) -> Result<Made, E> {
+    let path = path.as_ref();
+    let open = OpenImage { exclusive: true, commits: CommitPolicy::Never, ..OpenImage::default() };
+    let fill_and_close = |path: &Path| -> Result<(), E> {
+        let image = Image::open(path, &open)?;
+        fill(&image)?;
+        image.close()?;
+        Ok(())
+    };
+    let error = |source| ImageError::File { action: "create", path: path.to_owned(), source };
+    let exists = path.symlink_metadata().is_ok();
+    let place = if exists { path.canonicalize().map_err(error)? } else { path.to_owned() };
+    // Nothing but a free name, or what may be overwritten; it stays locked until it is replaced.
+    let old = if exists { Some(Target::open(&place, options)?) } else { None };
+    if let Some(old) = &old
+        && old.is_device
+    {
+        let made = make_watched(path, options, watch)?;
+        return match fill_and_close(path) {
+            Ok(()) => Ok(made),
+            Err(failure) => {
+                old.erase()?;
+                Err(failure)
+            }
+        };
+    }
+    let locks = match &old {
+        Some(old) => Some((old.lock(Byte::Attaching)?, old.lock(Byte::Attached)?)),
+        None => None,
+    };
+    if let Some(old) = &old
+        && !options.force
+    {
+        old.refuse_overwriting()?;
+    }
+    let mode = old.as_ref().and_then(|old| Some(old.file.metadata().ok()?.mode() & 0o777)).unwrap_or(options.mode);
+    let new = NewFile::with_mode(&place, mode)?;
+    let unnamed = PathBuf::from(format!("/proc/self/fd/{}", new.file.as_raw_fd()));
+    let named = |failure: ImageError| failure.with_path(&unnamed, path);
+    let made = make_watched(&unnamed, &MakeOptions { force: true, ..options.clone() }, watch).map_err(named)?;
+    fill_and_close(&unnamed)?;
+    match exists {
+        true => new.replace()?,
+        false => new.give_name()?,
+    }
+    drop(locks);
+    Ok(made)
 }
 
 /// Makes an image in a file without a name that takes memory as it fills. The memory is freed with
@@ -192,6 +251,18 @@ impl Target {
         engine::mkfs(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
         mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
         Ok(Made { uuid, length: mapping.length(), backing: mapping.backing(), reserved })
+    }
+
+    /// Makes a device hold no image any more.
+    fn erase(&self) -> Result<(), ImageError> {
+        let file = self.file.try_clone().map_err(self.error("open"))?;
+        let mapping = Mapping::from_file(file, &self.path, Access::ReadWrite)?;
+        // SAFETY: mapped for longer than the region lives.
+        let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
+        let failed = |_| self.error("erase")(io::ErrorKind::InvalidData.into());
+        let flushed = region.stream_bytes(0, &[0; 64]).map_err(failed)?;
+        region.fence(flushed);
+        Ok(())
     }
 
     fn lock(&self, byte: Byte) -> Result<LockGuard<&File>, ImageError> {

@@ -35,7 +35,7 @@ mod working_file;
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
 pub use handoff::{HandedOff, Handoff, HandoffId};
-pub use make::{Made, MakeOptions, Watch, make, make_watched};
+pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched};
 pub use resize::{Resized, Tune, random_uuid, resize, tune};
 pub use runtime::own_description;
 pub use snapshot::{NewIdentity, snapshot};

@@ -207,8 +207,8 @@ impl LiveCopy<'_> {
 }
 
 /// A file without a name, that gets one when it is complete.
-struct NewFile {
-    file: File,
+pub(super) struct NewFile {
+    pub file: File,
     path: PathBuf,
     /// Its name until then, where the file system has no unnamed files.
     temporary: Option<PathBuf>,
@@ -217,10 +217,17 @@ struct NewFile {
 impl NewFile {
     /// Creates it beside its final place, with the permissions of `like`.
     fn create(path: &Path, like: &File) -> Result<NewFile, ImageError> {
-        let failed = |source| ImageError::File { action: "create", path: path.to_owned(), source };
         if path.symlink_metadata().is_ok() {
             return Err(MapError::Exists { path: path.to_owned() }.into());
         }
+        let examined = like.metadata();
+        let failed = |source| ImageError::File { action: "create", path: path.to_owned(), source };
+        NewFile::with_mode(path, examined.map_err(failed)?.permissions().mode() & 0o777)
+    }
+
+    /// Creates it beside its final place.
+    pub fn with_mode(path: &Path, permissions: u32) -> Result<NewFile, ImageError> {
+        let failed = |source| ImageError::File { action: "create", path: path.to_owned(), source };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mode = Mode::from_raw_mode(0o600);
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -235,13 +242,12 @@ impl NewFile {
             Err(errno) => return Err(failed(errno.into())),
         };
         let new = NewFile { file: File::from(file), path: path.to_owned(), temporary };
-        let like = like.metadata().map_err(failed)?.permissions().mode() & 0o777;
-        new.file.set_permissions(PermissionsExt::from_mode(like)).map_err(failed)?;
+        new.file.set_permissions(PermissionsExt::from_mode(permissions)).map_err(failed)?;
         Ok(new)
     }
 
     /// Makes the copy an image that is not in use, writes it to its disk and gives it its name.
-    fn finish(mut self, identity: Option<&NewIdentity>) -> Result<(), ImageError> {
+    fn finish(self, identity: Option<&NewIdentity>) -> Result<(), ImageError> {
         let failed = |action, path: &Path| {
             let path = path.to_owned();
             move |source| ImageError::File { action, path, source }
@@ -254,6 +260,45 @@ impl NewFile {
         engine::set_identity(&region, uuid, label)
             .map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
         mapping.sync(0..mapping.length()).map_err(failed("write", &self.path))?;
+        self.give_name()
+    }
+
+    /// Writes it to its disk and gives it its name, in place of the file that has it now.
+    pub fn replace(mut self) -> Result<(), ImageError> {
+        if self.temporary.is_none() {
+            let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let directory = directory.unwrap_or(Path::new("."));
+            let temporary = directory.join(format!(".directfs-{:016x}", PLATFORM.random()));
+            self.file
+                .sync_all()
+                .and_then(|()| {
+                    let from = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                    rustix::fs::linkat(CWD, from, CWD, &temporary, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
+                })
+                .map_err(|source| ImageError::File { action: "name", path: self.path.clone(), source })?;
+            self.temporary = Some(temporary);
+        }
+        if let Some(temporary) = &self.temporary {
+            let renamed = std::fs::rename(temporary, &self.path);
+            renamed.map_err(|source| ImageError::File { action: "replace", path: self.path.clone(), source })?;
+        }
+        self.temporary = None;
+        self.sync_directory();
+        Ok(())
+    }
+
+    fn sync_directory(&self) {
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // A directory that cannot be synced (on some network file systems) is as it is.
+        let _ = File::open(directory).and_then(|directory| directory.sync_all());
+    }
+
+    /// Writes it to its disk and gives it its name, which no other file may have.
+    pub fn give_name(mut self) -> Result<(), ImageError> {
+        let failed = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| ImageError::File { action, path, source }
+        };
         self.file.sync_all().map_err(failed("write", &self.path))?;
         match self.temporary.take() {
             None => {
@@ -268,9 +313,7 @@ impl NewFile {
             }
         }
         .map_err(|errno| failed("name", &self.path)(errno.into()))?;
-        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // A directory that cannot be synced (on some network file systems) is as it is.
-        let _ = File::open(directory).and_then(|directory| directory.sync_all());
+        self.sync_directory();
         Ok(())
     }
 }

@@ -1,0 +1,133 @@
+//! `directfs export`, `directfs import` and `directfs mkfs --from`.
+
+use crate::arguments::{Export, Import};
+use crate::interrupt::{self, Stopped};
+use crate::terminal::Progress;
+use crate::units;
+use anyhow::{Context, Result, ensure};
+use posix::image::{Image, ImageError, Made, MakeOptions, OpenImage, make_filled};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::json;
+use std::io::{BufWriter, IsTerminal, Read};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use transfer::{Counts, TransferError};
+
+/// Bytes that are written at once.
+const BUFFER_BYTES: usize = 256 << 10;
+
+/// Shows how much was transferred, on a terminal and after a while.
+struct Shown(Progress);
+
+impl Shown {
+    fn new(what: &str) -> Shown {
+        Shown(Progress::quiet(what, 0))
+    }
+
+    /// Returns whether to go on.
+    fn at(&mut self, counts: Counts) -> bool {
+        self.0.label(&format!("{}, {}", units::counted(counts.files, "file"), units::size(counts.bytes)));
+        self.0.at(counts.files);
+        interrupt::check().is_ok()
+    }
+}
+
+/// Input that an interrupt ends, also while none comes.
+struct Interruptible<R>(R);
+
+impl<R: Read + AsFd> Read for Interruptible<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        loop {
+            interrupt::check().map_err(std::io::Error::other)?;
+            let mut waiting = [PollFd::new(&self.0, PollFlags::IN)];
+            match poll(&mut waiting, Some(&TICK)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                _ => return self.0.read(into),
+            }
+        }
+    }
+}
+
+/// Makes an image with the content of a directory.
+pub fn make_from(path: &Path, options: &MakeOptions, source: &Path) -> Result<Made> {
+    transfer::host::check_directory(source)?;
+    // If it is in the directory, it is not copied into itself.
+    let except = std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let mut shown = Shown::new("copying");
+    let made = make_filled(path, options, &mut |_, _| interrupt::check().is_ok(), |image| -> Result<()> {
+        let copied = transfer::host::copy_in(image.fs(), source, except, &mut |counts| shown.at(counts));
+        copied.map(drop).map_err(|error| match error {
+            TransferError::Stopped => interrupt::Interrupted.into(),
+            error => error.into(),
+        })
+    });
+    made.map_err(|error| match error.downcast_ref() {
+        Some(ImageError::Stopped { .. }) => interrupt::Interrupted.into(),
+        _ => error,
+    })
+}
+
+/// Writes a tree of an image to standard output.
+pub fn export(arguments: &Export) -> Result<()> {
+    let output = std::io::stdout();
+    ensure!(
+        !output.is_terminal(),
+        "the archive goes to standard output, which is a terminal: redirect it to a file (> FILE) or a pipe"
+    );
+    interrupt::catch()?;
+    let reading = OpenImage { read_only: true, ..OpenImage::default() };
+    let image = match Image::open(&arguments.image, &reading) {
+        // Its last commits are in its journal only.
+        Err(ImageError::NotRecovered { .. }) => Image::open(&arguments.image, &OpenImage::default())?,
+        image => image?,
+    };
+    let mut shown = Shown::new("exporting");
+    let mut output = BufWriter::with_capacity(BUFFER_BYTES, output.lock());
+    let path = arguments.path.as_os_str().as_bytes();
+    let exported = transfer::export(image.fs(), path, &mut output, &mut |counts| shown.at(counts));
+    drop(shown);
+    let counts = exported.map_err(|error| match error {
+        TransferError::Stopped => Stopped("interrupted; the archive is not complete").into(),
+        error => anyhow::Error::from(error),
+    })?;
+    image.close().with_context(|| format!("cannot close {}", arguments.image.display()))?;
+    if counts.skipped > 0 {
+        eprintln!("left out {}, which archives cannot hold", units::counted(counts.skipped, "socket"));
+    }
+    Ok(())
+}
+
+/// Reads an archive from standard input into an image.
+pub fn import(arguments: &Import) -> Result<()> {
+    let input = std::io::stdin();
+    ensure!(
+        !input.is_terminal(),
+        "the archive comes from standard input, which is a terminal: redirect it from a file (< FILE) or a pipe"
+    );
+    interrupt::catch()?;
+    let options = OpenImage { commits: arguments.commits.policy(), ..OpenImage::default() };
+    let image = Image::open(&arguments.image, &options)?;
+    let mut shown = Shown::new("importing");
+    let path = arguments.to.as_os_str().as_bytes();
+    let mut input = Interruptible(input.lock());
+    let imported = transfer::import(image.fs(), path, &mut input, &mut |counts| shown.at(counts));
+    drop(shown);
+    let closed = image.close();
+    let counts = imported.map_err(|error| match error {
+        TransferError::Stopped | TransferError::Input(_) if interrupt::check().is_err() => {
+            Stopped("interrupted; nothing was imported").into()
+        }
+        error => anyhow::Error::from(error).context("nothing was imported"),
+    })?;
+    closed.with_context(|| format!("cannot close {}", arguments.image.display()))?;
+    if arguments.json {
+        let value = json!({ "image": arguments.image, "files": counts.files, "bytes": counts.bytes });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    } else {
+        println!("imported {}, {}", units::counted(counts.files, "file"), units::size(counts.bytes));
+    }
+    Ok(())
+}

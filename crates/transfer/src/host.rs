@@ -1,0 +1,404 @@
+//! A directory of the host as the content of an image.
+//!
+//! Several threads share the directories. Each directory is filled by one thread, so that its times
+//! can be set when it is complete. Files are opened relative to their directory and without
+//! following links, so a tree that changes meanwhile leads to nothing outside of it.
+
+use crate::tree::{Facts, Tree, joined};
+use crate::{Counts, Result, TransferError, Watch};
+use engine::format::FileKind;
+use engine::{Fs, Node};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bytes read at a time.
+const PIECE_BYTES: usize = 1 << 20;
+/// More threads than this do not pay.
+const THREADS_MAX: usize = 8;
+/// How often progress is reported.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// Extended attributes of one file: bytes of names.
+const NAMES_BYTES_MAX: usize = 64 << 10;
+
+/// Copies the content of a directory, and its own attributes, into the root of an empty image.
+/// `except`: a file that is left out (device and inode), such as the image itself.
+pub fn copy_in(fs: &Fs, source: &Path, except: Option<(u64, u64)>, watch: Watch<'_>) -> Result<Counts> {
+    let failed = |errno: Errno| host_error("open", source, errno);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(source, flags, Mode::empty()).map_err(failed)?;
+    let threads = std::thread::available_parallelism().map_or(1, |count| count.get()).min(THREADS_MAX);
+    let shared = Shared {
+        source,
+        root,
+        except,
+        queue: Mutex::default(),
+        changed: Condvar::new(),
+        links: Mutex::default(),
+        files: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        is_stopped: AtomicBool::new(false),
+    };
+    shared.queue().directories.push(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| shared.work(fs));
+        }
+        shared.report(watch);
+    });
+    let counts = shared.counts();
+    shared.release_links(fs);
+    match shared.queue().error.take() {
+        Some(error) => Err(error),
+        None => Ok(counts),
+    }
+}
+
+fn host_error(action: &'static str, path: &Path, errno: Errno) -> TransferError {
+    TransferError::Host { action, path: path.to_owned(), source: errno.into() }
+}
+
+/// What the threads share.
+struct Shared<'a> {
+    source: &'a Path,
+    root: OwnedFd,
+    except: Option<(u64, u64)>,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    /// Files with several names: the node, with a reference.
+    links: Mutex<HashMap<(u64, u64), Node>>,
+    files: AtomicU64,
+    bytes: AtomicU64,
+    is_stopped: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Directories to fill: paths from the source, which exist in the image.
+    directories: Vec<Vec<u8>>,
+    /// Threads that fill one.
+    busy: usize,
+    error: Option<TransferError>,
+}
+
+impl Queue {
+    fn is_over(&self) -> bool {
+        self.error.is_some() || self.busy == 0 && self.directories.is_empty()
+    }
+}
+
+impl Shared<'_> {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counts(&self) -> Counts {
+        Counts { files: self.files.load(Relaxed), bytes: self.bytes.load(Relaxed), skipped: 0 }
+    }
+
+    /// Reports progress until all is done.
+    fn report(&self, watch: Watch<'_>) {
+        let mut queue = self.queue();
+        while !queue.is_over() {
+            let waited = self.changed.wait_timeout(queue, REPORT_INTERVAL);
+            queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if queue.error.is_none() && !watch(self.counts()) {
+                queue.error = Some(TransferError::Stopped);
+            }
+        }
+        self.is_stopped.store(queue.error.is_some(), Relaxed);
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    fn work(&self, fs: &Fs) {
+        let entered = fs.enter().map_err(|error| TransferError::image("enter", b"/", error));
+        let filler = match &entered {
+            Ok(thread) => Filler { shared: self, tree: Tree { thread }, buffer: vec![0; PIECE_BYTES] },
+            // Other threads go on, or fail likewise.
+            Err(_) => return self.fail_if_alone(entered.err()),
+        };
+        let mut filler = filler;
+        while let Some(directory) = self.take() {
+            let filled = filler.fill(&directory);
+            let mut queue = self.queue();
+            queue.busy -= 1;
+            match filled {
+                Ok(found) => queue.directories.extend(found),
+                Err(error) => drop(queue.error.get_or_insert(error)),
+            }
+            self.is_stopped.store(queue.error.is_some(), Relaxed);
+            drop(queue);
+            self.changed.notify_all();
+        }
+    }
+
+    fn fail_if_alone(&self, error: Option<TransferError>) {
+        let mut queue = self.queue();
+        if queue.busy == 0 && !queue.directories.is_empty() {
+            queue.error = queue.error.take().or(error);
+        }
+        drop(queue);
+        self.changed.notify_all();
+    }
+
+    /// The next directory; `None`: there will be no more.
+    fn take(&self) -> Option<Vec<u8>> {
+        let mut queue = self.queue();
+        loop {
+            if queue.is_over() {
+                return None;
+            }
+            // The newest first: the queue stays short.
+            if let Some(directory) = queue.directories.pop() {
+                queue.busy += 1;
+                return Some(directory);
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn release_links(&self, fs: &Fs) {
+        let Ok(thread) = fs.enter() else { return };
+        let links = std::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner));
+        links.into_values().for_each(|node| thread.release(node, 1));
+    }
+
+    fn shown(&self, path: &[u8]) -> PathBuf {
+        self.source.join(OsStr::from_bytes(path))
+    }
+}
+
+/// A thread that fills directories.
+struct Filler<'s, 't, 'f> {
+    shared: &'s Shared<'s>,
+    tree: Tree<'t, 'f>,
+    buffer: Vec<u8>,
+}
+
+impl<'t, 'f> Filler<'_, 't, 'f> {
+    /// Fills a directory; returns the directories in it.
+    fn fill(&mut self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let failed = |errno| host_error("read", &self.shared.shown(path), errno);
+        let directory = self.open_directory(path)?;
+        let node = self.node_of(path)?;
+        let mut found = Vec::new();
+        // Through a description of its own: the position of the other one stays.
+        let listed = rustix::fs::Dir::read_from(&directory).map_err(failed)?;
+        for entry in listed {
+            if self.shared.is_stopped.load(Relaxed) {
+                return Ok(Vec::new());
+            }
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            let child = joined(path, name);
+            if self.add(directory.as_fd(), node.node(), name, &child)? {
+                found.push(child);
+            }
+        }
+        let stat = rustix::fs::fstat(&directory).map_err(failed)?;
+        let mut facts = facts_of(&stat, FileKind::Directory);
+        facts.xattrs = self.xattrs_of(directory.as_fd(), path)?;
+        match path.is_empty() {
+            true => self.tree.describe_existing(node.node(), &facts, b"/")?,
+            false => self.tree.describe(node.node(), &facts, path)?,
+        }
+        Ok(found)
+    }
+
+    fn open_directory(&self, path: &[u8]) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut directory = self.shared.root.try_clone().map_err(|source| TransferError::Host {
+            action: "open",
+            path: self.shared.shown(path),
+            source,
+        })?;
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let opened = rustix::fs::openat(&directory, name, flags, Mode::empty());
+            directory = opened.map_err(|errno| host_error("open", &self.shared.shown(path), errno))?;
+        }
+        Ok(directory)
+    }
+
+    fn node_of(&self, path: &[u8]) -> Result<posix::NodeRef<'t, 'f>> {
+        let mut node = self.tree.root()?;
+        for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+            let found = self.tree.find(node.node(), name, path)?;
+            node = found.ok_or_else(|| TransferError::image("find", path, posix::Errno::ENOENT))?;
+        }
+        Ok(node)
+    }
+
+    /// Adds a file; returns whether it is a directory.
+    fn add(&mut self, from: BorrowedFd<'_>, into: Node, name: &[u8], path: &[u8]) -> Result<bool> {
+        let failed = |errno| host_error("examine", &self.shared.shown(path), errno);
+        let stat = rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+        if self.shared.except == Some((stat.st_dev, stat.st_ino)) {
+            return Ok(false);
+        }
+        let kind = kind_of(&stat);
+        let mut facts = facts_of(&stat, kind);
+        if kind == FileKind::Symlink {
+            let target = rustix::fs::readlinkat(from, name, Vec::new()).map_err(failed)?;
+            facts.target = target.into_bytes();
+        }
+        self.shared.files.fetch_add(1, Relaxed);
+        if kind == FileKind::Directory || stat.st_nlink < 2 {
+            let node = self.tree.make(into, name, &facts, path)?;
+            if kind == FileKind::Directory {
+                // Filled and described later.
+                return Ok(true);
+            }
+            return self.complete(from, name, &stat, facts, node.node(), path).map(|()| false);
+        }
+        let node = {
+            let mut links = self.shared.links.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(&node) = links.get(&(stat.st_dev, stat.st_ino)) {
+                drop(links);
+                return self.tree.link(node, into, name, path).map(|()| false);
+            }
+            let node = self.tree.make(into, name, &facts, path)?;
+            let kept = node.into_node().map_err(|errno| TransferError::image("hold", path, errno))?;
+            links.insert((stat.st_dev, stat.st_ino), kept);
+            kept
+        };
+        self.complete(from, name, &stat, facts, node, path).map(|()| false)
+    }
+
+    /// Adds content, extended attributes and times of a file.
+    fn complete(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &[u8],
+        stat: &Stat,
+        mut facts: Facts,
+        node: Node,
+        path: &[u8],
+    ) -> Result<()> {
+        if facts.kind == FileKind::Regular {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let opened = rustix::fs::openat(from, name, flags, Mode::empty());
+            let file = opened.map_err(|errno| host_error("open", &self.shared.shown(path), errno))?;
+            self.copy(&file, stat, node, path)?;
+            facts.xattrs = self.xattrs_of(file.as_fd(), path)?;
+        }
+        self.tree.describe(node, &facts, path)
+    }
+
+    fn copy(&mut self, file: &OwnedFd, stat: &Stat, node: Node, path: &[u8]) -> Result<()> {
+        let length = stat.st_size as u64;
+        let is_sparse = (stat.st_blocks as u64) * 512 < length;
+        let (mut at, mut written) = (0, 0);
+        while at < length {
+            let (start, end) = if is_sparse { self.next_extent(file, at, length) } else { (at, length) };
+            at = start;
+            while at < end && !self.shared.is_stopped.load(Relaxed) {
+                let room = ((end - at) as usize).min(PIECE_BYTES);
+                let read = rustix::io::retry_on_intr(|| rustix::io::pread(file, &mut self.buffer[..room], at));
+                let count = read.map_err(|errno| host_error("read", &self.shared.shown(path), errno))?;
+                if count == 0 {
+                    // It became shorter meanwhile.
+                    return self.tree.set_length(node, written, path);
+                }
+                self.tree.write(node, at, &self.buffer[..count], path)?;
+                self.shared.bytes.fetch_add(count as u64, Relaxed);
+                at += count as u64;
+                written = at;
+            }
+            if self.shared.is_stopped.load(Relaxed) {
+                return Ok(());
+            }
+        }
+        if written < length { self.tree.set_length(node, length, path) } else { Ok(()) }
+    }
+
+    /// The next piece that is not a hole.
+    fn next_extent(&self, file: &OwnedFd, at: u64, length: u64) -> (u64, u64) {
+        match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => {
+                let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(length);
+                (start.min(length), end.clamp(start.min(length), length))
+            }
+            Err(Errno::NXIO) => (length, length),
+            Err(_) => (at, length),
+        }
+    }
+
+    fn xattrs_of(&self, file: BorrowedFd<'_>, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let failed = |errno| host_error("read the extended attributes of", &self.shared.shown(path), errno);
+        let mut names = vec![0; NAMES_BYTES_MAX];
+        let length = match rustix::fs::flistxattr(file, &mut names[..]) {
+            Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            length => length.map_err(failed)?,
+        };
+        let mut xattrs = Vec::new();
+        for name in names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
+            let mut value = vec![0; posix::VALUE_BYTES_MAX];
+            let Ok(name_text) = CString::new(name) else { continue };
+            match rustix::fs::fgetxattr(file, &name_text, &mut value[..]) {
+                Ok(length) => xattrs.push((name.to_vec(), value[..length].to_vec())),
+                // Removed meanwhile.
+                Err(Errno::NODATA) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        Ok(xattrs)
+    }
+}
+
+/// The attributes that an image can have. Those of security modules belong to the machine.
+pub(crate) fn is_kept(name: &[u8]) -> bool {
+    let kept: [&[u8]; 2] = [b"user.", b"trusted."];
+    let exact: [&[u8]; 3] = [b"security.capability", b"system.posix_acl_access", b"system.posix_acl_default"];
+    kept.iter().any(|prefix| name.starts_with(prefix)) || exact.contains(&name)
+}
+
+fn kind_of(stat: &Stat) -> FileKind {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => FileKind::Directory,
+        FileType::Symlink => FileKind::Symlink,
+        FileType::CharacterDevice => FileKind::Character,
+        FileType::BlockDevice => FileKind::Block,
+        FileType::Fifo => FileKind::Fifo,
+        FileType::Socket => FileKind::Socket,
+        FileType::RegularFile | FileType::Unknown => FileKind::Regular,
+    }
+}
+
+fn facts_of(stat: &Stat, kind: FileKind) -> Facts {
+    let is_device = matches!(kind, FileKind::Character | FileKind::Block);
+    let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+    Facts {
+        kind,
+        permissions: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        // Linux's encoding in 32 bits is the low half of the one in 64.
+        device: if is_device { stat.st_rdev as u32 } else { 0 },
+        modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec as i64),
+        accessed_ns: Some(ns(stat.st_atime, stat.st_atime_nsec as i64)),
+        xattrs: Vec::new(),
+        target: Vec::new(),
+    }
+}
+
+/// Whether a path is a directory of the host, for an early refusal.
+pub fn check_directory(source: &Path) -> Result<()> {
+    let failed = |source_error| TransferError::Host { action: "use", path: source.to_owned(), source: source_error };
+    match std::fs::metadata(source).map_err(failed)?.is_dir() {
+        true => Ok(()),
+        false => Err(failed(io::Error::from_raw_os_error(libc::ENOTDIR))),
+    }
+}
