@@ -4,8 +4,10 @@
 use crate::units;
 use anstream::stream::IsTerminal;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 const BOLD: &str = "\x1b[1m";
 const DIM: &str = "\x1b[2m";
@@ -47,11 +49,15 @@ pub fn print_error(error: &anyhow::Error) {
 /// Minimum duration of work before a bar appears: for shorter work it would only flicker.
 const QUIET: Duration = Duration::from_millis(500);
 
+/// How often a bar is drawn anew, so that its clock shows that the work goes on.
+const TICK: Duration = Duration::from_millis(200);
+
 /// Progress of one piece of work: a bar on a terminal, otherwise a line at the start.
 pub struct Progress {
     bar: ProgressBar,
-    started: Instant,
-    shown: bool,
+    /// Shows the bar after a while, also if the work reports no step: ended by the end of the
+    /// channel.
+    shower: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
@@ -72,7 +78,8 @@ impl Progress {
         };
         bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(what.to_owned());
-        Progress { bar, started: Instant::now(), shown: false }
+        let shower = std::io::stderr().is_terminal().then(|| show_later(bar.clone()));
+        Progress { bar, shower }
     }
 
     /// Starts another part of the work.
@@ -91,17 +98,27 @@ impl Progress {
     /// Sets the number of completed steps.
     pub fn at(&mut self, position: u64) {
         self.bar.set_position(position);
-        if !self.shown && self.started.elapsed() > QUIET {
-            self.shown = true;
-            if std::io::stderr().is_terminal() {
-                self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            }
-        }
     }
+}
+
+/// Shows a bar if it is still in use after a while.
+fn show_later(bar: ProgressBar) -> (Sender<()>, JoinHandle<()>) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        if receiver.recv_timeout(QUIET) == Err(RecvTimeoutError::Timeout) {
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+            bar.enable_steady_tick(TICK);
+        }
+    });
+    (sender, thread)
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        if let Some((sender, thread)) = self.shower.take() {
+            drop(sender);
+            let _ = thread.join();
+        }
         self.bar.finish_and_clear();
     }
 }

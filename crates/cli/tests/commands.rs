@@ -68,6 +68,29 @@ fn fsck_has_the_exit_codes_of_fsck() {
 }
 
 #[test]
+fn a_long_check_shows_on_a_terminal_what_it_does_and_is_silent_elsewhere() {
+    let directory = scratch();
+    let image = directory.path().join("image");
+    let path = image.to_str().unwrap();
+    // The maps of so many blocks take seconds to compare.
+    let made = directfs(&["mkfs", path, "--size", "600G", "--sparse", "--inodes", "1000"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let check = directfs(&["fsck", "-n", path]);
+    assert_eq!((check.status.code(), stderr(&check).as_str()), (Some(0), ""));
+    // script(1) gives the command a terminal.
+    let on_terminal = Command::new("script")
+        .args(["-qec", &format!("{} fsck -n {path} > /dev/null", env!("CARGO_BIN_EXE_directfs")), "/dev/null"])
+        .stdin(Stdio::null())
+        .output();
+    let Ok(on_terminal) = on_terminal else {
+        eprintln!("\n*** SKIPPED: progress on a terminal: there is no script(1) here ***\n");
+        return;
+    };
+    assert!(on_terminal.status.success(), "{}", stdout(&on_terminal));
+    assert!(stdout(&on_terminal).contains("checking free-space maps"), "{}", stdout(&on_terminal));
+}
+
+#[test]
 fn fsck_repairs_what_it_may_and_reports_the_rest() {
     let directory = scratch();
     let image = image_in(directory.path());
