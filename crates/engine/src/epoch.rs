@@ -107,7 +107,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Whether the thread is pinned.
     #[inline]
-    pub(crate) fn pinned(&self) -> bool {
+    pub fn pinned(&self) -> bool {
         self.slot.pins.load(Relaxed) != 0
     }
 

@@ -54,6 +54,7 @@ mod sync;
 #[cfg(test)]
 mod testing;
 pub mod text;
+pub mod watch;
 
 pub use ablation_options::{Ablation, LogLocks, Tree};
 pub use attach::{

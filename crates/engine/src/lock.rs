@@ -84,6 +84,7 @@ impl<M: Memory> Fs<M> {
             (offset == core::mem::offset_of!(DramHeader, directory_move_lock) as u64, "is moving a directory"),
             (offset == core::mem::offset_of!(DramHeader, evict_lock) as u64, "is evicting directories from memory"),
             (offset == core::mem::offset_of!(DramHeader, commit_lock) as u64, "is writing a commit to the disk"),
+            (offset == layout.watches, "is changing watches"),
         ];
         named.into_iter().find_map(|(is, reason)| is.then_some(reason)).unwrap_or("is allocating inodes")
     }

@@ -54,6 +54,11 @@ pub trait Platform: Sync {
     /// Reports, once per long wait, that the calling thread waits for another one. Without an owner
     /// it is not known which. `reason` completes "which ...".
     fn report_wait(&self, _owner: Option<Owner>, _reason: &str) {}
+    /// Makes the inotify descriptors readable that belong to a group of watches
+    /// ([`crate::watch`]). `description`: that of the lock file. Returns whether that succeeded.
+    fn signal_watchers(&self, _description: i32, _group: u32) -> bool {
+        false
+    }
     /// A number that cannot be predicted.
     fn random(&self) -> u64;
     /// Provides memory for mapped pages that may be holes of a file, so that stores to them cannot

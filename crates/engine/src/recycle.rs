@@ -130,6 +130,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.retired_blocks.store(blocks, Relaxed);
         step();
         self.slot.retired_end.store(end + 1, Release);
+        if kind == RetiredKind::Inode && self.fs.is_watched() {
+            self.end_watches(a);
+        }
     }
 
     /// As [`Thread::retire`], for what a lock that a stopped thread holds keeps from being freed.

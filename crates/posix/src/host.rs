@@ -264,6 +264,22 @@ impl Platform for LinuxPlatform {
         }
     }
 
+    fn signal_watchers(&self, description: i32, group: u32) -> bool {
+        if description < 0 {
+            return false;
+        }
+        let mut name = Line::<24> { bytes: [0; 24], length: 0 };
+        if write_wake_name(&mut name, group).is_err() {
+            return false;
+        }
+        let Ok(name) = CStr::from_bytes_until_nul(&name.bytes) else { return false };
+        // SAFETY: the process's descriptor of the lock file is open while it uses the region.
+        let lock_directory = unsafe { BorrowedFd::borrow_raw(description) };
+        let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
+        let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+        rustix::fs::utimensat(lock_directory, name, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
     fn random(&self) -> u64 {
         let mut bytes = [0u8; 8];
         match getrandom(&mut bytes, GetRandomFlags::empty()) {
@@ -297,6 +313,15 @@ impl Platform for LinuxPlatform {
         advise(address, length, libc::MADV_COLLAPSE);
     }
 }
+
+/// Writes the name of the file in the meeting directory that wakes a group of watches, relative to
+/// the lock directory in it that each process has open.
+pub fn write_wake_name(into: &mut impl Write, group: u32) -> core::fmt::Result {
+    write!(into, "../{WAKE_PREFIX}{group:08x}")
+}
+
+/// Start of the names of [`write_wake_name`].
+pub(crate) const WAKE_PREFIX: &str = "watch-";
 
 /// A short text in a buffer on the stack.
 struct Line<const BYTES: usize> {

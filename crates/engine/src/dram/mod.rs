@@ -31,6 +31,7 @@ pub use slot_map::SlotMap;
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
+use crate::watch::WATCH_BYTES;
 use core::ptr::NonNull;
 use pmem::{BLOCK_BYTES, BadOffset, Direct, Layout, Pm, Region, Sleeping, Tracking};
 
@@ -138,6 +139,8 @@ pub struct DramLayout {
     pub upper_files: u64,
     /// Thread slots.
     pub slots: u64,
+    /// Watches and their queues.
+    pub watches: u64,
     /// A bit per [`CHUNK_BYTES`] of the region before this area, set: its memory was provided.
     pub provided: u64,
     /// The [`Tracking`] area of the image, in use while a snapshot is taken of an image that is not
@@ -187,6 +190,7 @@ impl DramLayout {
             upper: reserve(UPPER_BYTES, 4096),
             upper_files: reserve(UPPER_FILE_BYTES * cachelets_max, 4096),
             slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
+            watches: reserve(WATCH_BYTES, 4096),
             provided: 0,
             tracking: 0,
             length: 0,

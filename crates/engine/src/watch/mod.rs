@@ -1,0 +1,137 @@
+//! Watches: processes that are told of changes of files (inotify).
+//!
+//! A *group* belongs to one inotify descriptor. It has watches, each on an inode number, and a
+//! queue of events. All of it is in the DRAM region, so that a change in one process reaches the
+//! queues of all others.
+//!
+//! Invariants
+//! - While no watch exists, [`Fs::is_watched`] is false, and a change pays for that load only.
+//! - A call that changes a file waits for nothing here. It reads the table without a lock, and
+//!   loses events, announced by IN_Q_OVERFLOW, rather than wait for room or for another process.
+//! - The table changes under `lock`, by single stores: a death in the middle leaves it consistent.
+//!   A watch that ends on its own (IN_ONESHOT, the end of its file) is only marked; the next holder
+//!   of the lock removes it.
+//! - A group is named by a random key. It is released with the descriptor's description, by
+//!   whichever process drops the last reference or reaps the dead one that did.
+
+mod layout;
+mod names;
+mod queue;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use layout::GROUPS_MAX;
+pub(crate) use layout::{WATCH_BYTES, WatchTables};
+pub use names::NameHint;
+pub use queue::{EVENT_BYTES, Taken, WatchEvent};
+pub use table::NewWatch;
+
+use crate::error::{Error, Result};
+use crate::fs::{Fs, Thread};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
+use layout::Queue;
+use pmem::{Memory, Pm};
+
+/// Events of a file or directory, with the kernel's numbers.
+pub mod event {
+    /// It was read.
+    pub const ACCESS: u32 = 1;
+    /// Its content changed.
+    pub const MODIFY: u32 = 2;
+    /// Its attributes changed.
+    pub const ATTRIB: u32 = 4;
+    /// A description open for writing ended.
+    pub const CLOSE_WRITE: u32 = 8;
+    /// Another description ended.
+    pub const CLOSE_NOWRITE: u32 = 0x10;
+    /// It was opened.
+    pub const OPEN: u32 = 0x20;
+    /// In the directory: a name moved away.
+    pub const MOVED_FROM: u32 = 0x40;
+    /// In the directory: a name moved here.
+    pub const MOVED_TO: u32 = 0x80;
+    /// In the directory: a new name.
+    pub const CREATE: u32 = 0x100;
+    /// In the directory: a removed name.
+    pub const DELETE: u32 = 0x200;
+    /// It ended.
+    pub const DELETE_SELF: u32 = 0x400;
+    /// It has another name.
+    pub const MOVE_SELF: u32 = 0x800;
+    /// All of the above.
+    pub const ALL: u32 = 0xfff;
+    /// Linux's: each watch has it, whatever was asked for.
+    pub const UNMOUNT: u32 = 0x2000;
+    /// Events were lost.
+    pub const Q_OVERFLOW: u32 = 0x4000;
+    /// The watch ended.
+    pub const IGNORED: u32 = 0x8000;
+    /// Of a watch: no events of files without names.
+    pub const EXCL_UNLINK: u32 = 0x0400_0000;
+    /// Of a request: the watch must be new.
+    pub const MASK_CREATE: u32 = 0x1000_0000;
+    /// Of a request: the events are added to those of the watch.
+    pub const MASK_ADD: u32 = 0x2000_0000;
+    /// Of an event: the file is a directory.
+    pub const IS_DIRECTORY: u32 = 0x4000_0000;
+    /// Of a watch: it ends with the first event.
+    pub const ONESHOT: u32 = 0x8000_0000;
+}
+
+/// A change, as watches are told of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Change<'n> {
+    /// The watched inode.
+    pub number: u64,
+    /// Bits of [`event`].
+    pub mask: u32,
+    /// Pairs the two events of a move.
+    pub cookie: u32,
+    /// For a watch on a directory: the name in it.
+    pub name: &'n [u8],
+    /// The file has lost its last name.
+    pub unlinked: bool,
+}
+
+impl<M: Memory> Fs<M> {
+    /// Whether any watch exists.
+    #[inline(always)]
+    pub fn is_watched(&self) -> bool {
+        self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) != 0)
+    }
+
+    /// Makes the kernel's descriptor of a group readable.
+    fn signal_watchers(&self, group: u32) -> bool {
+        self.platform.signal_watchers(self.liveness.description.load(Relaxed), group)
+    }
+
+    /// `NotFound`: there never was a group, and the area has no memory.
+    fn watch_tables(&self) -> Result<&WatchTables> {
+        if !self.is_provided(self.dram().layout.watches)? {
+            return Err(Error::NotFound);
+        }
+        Ok(self.dram().region().get(Pm::new(self.dram().layout.watches))?)
+    }
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    fn watch_tables(&self) -> Result<&'f WatchTables> {
+        self.fs.watch_tables()
+    }
+
+    /// A number for the two events of a move.
+    pub fn next_move_cookie(&self) -> u32 {
+        // Zero means "none".
+        self.watch_tables().map_or(1, |tables| tables.cookie.fetch_add(1, AcqRel).wrapping_add(1).max(1))
+    }
+
+    /// Makes the kernel's descriptor of a group readable, unless it is.
+    fn wake_group(&self, group: u32, queue: &Queue) {
+        let armed = queue.armed.load(SeqCst);
+        // In this order: a death in between leaves one wake-up too many.
+        if armed & 1 == 0 && self.fs.signal_watchers(group) {
+            let _ = queue.armed.compare_exchange(armed, armed + 1, SeqCst, Relaxed);
+        }
+    }
+}
