@@ -6,6 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use crate::path::{LastLink, Outcome, PathBuffer, WalkStart, inside};
 use engine::format::{FileKind, NAME_BYTES_MAX};
+use engine::watch::event;
 use engine::{Attributes, Changes, Error, Node, Protection};
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -223,6 +224,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             }
             Ok(Changes { permissions: Some(permissions), ..Changes::default() })
         })?;
+        self.tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
         Ok(changed)
     }
 
@@ -240,6 +242,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         })?;
         if changed.kind == FileKind::Regular {
             self.drop_file_capabilities(node, &changed)?;
+        }
+        if uid.is_some() || gid.is_some() {
+            self.tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
         }
         Ok(changed)
     }
@@ -271,6 +276,12 @@ impl<M: Memory> Caller<'_, '_, M> {
                 ..Changes::default()
             })
         })?;
+        let mask = match (accessed, modified) {
+            (_, TimeToSet::Omit) => event::ACCESS,
+            (TimeToSet::Omit, _) => event::MODIFY,
+            _ => event::ATTRIB,
+        };
+        self.tell_node(node, changed.kind == FileKind::Directory, mask);
         Ok(changed)
     }
 
@@ -301,6 +312,7 @@ impl<M: Memory> Caller<'_, '_, M> {
                 let kept = file.mode & PERMISSIONS & !dropped_set_id_bits(&credentials, file);
                 Ok(Changes { permissions: Some(kept), ..Changes::default() })
             })?;
+            self.tell_node(node, false, event::ATTRIB);
         }
         self.drop_file_capabilities(node, &file)
     }

@@ -149,6 +149,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if !self.credentials.checked {
             self.check_search(directory)?;
         }
-        Ok(NodeRef::owned(self.thread, self.thread.lookup(directory, name)?))
+        let found = NodeRef::owned(self.thread, self.thread.lookup(directory, name)?);
+        if self.is_watched() {
+            self.record_name(found.node().number, directory.number, name);
+        }
+        Ok(found)
     }
 }

@@ -5,6 +5,7 @@ use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use engine::format::FileKind;
+use engine::watch::event;
 use engine::{AllocateMode, Error, Node, SeekWhat};
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -104,6 +105,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         let count = self.thread.read(file.node(), offset, into)?;
         self.record_read(file)?;
+        if count > 0 {
+            self.tell_open(file, event::ACCESS);
+        }
         Ok(count)
     }
 
@@ -132,12 +136,15 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Ok(0);
         }
         self.strip_privileges(file.node())?;
-        if append.applies(file) {
+        let written = if append.applies(file) {
             self.thread.append(file.node(), from)?;
-            return Ok(from.len());
-        }
-        Self::check_end(offset, from.len() as u64)?;
-        Ok(self.thread.write(file.node(), offset, from)?)
+            from.len()
+        } else {
+            Self::check_end(offset, from.len() as u64)?;
+            self.thread.write(file.node(), offset, from)?
+        };
+        self.tell_open(file, event::MODIFY);
+        Ok(written)
     }
 
     /// write: at the position, which advances before the bytes are written, so that two writers of
@@ -157,6 +164,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if append.applies(file) {
             let offset = self.thread.append(file.node(), from)?;
             file.set_position(offset + length);
+            self.tell_open(file, event::MODIFY);
             return Ok(from.len());
         }
         let offset = file.reserve(length);
@@ -167,6 +175,9 @@ impl<M: Memory> Caller<'_, '_, M> {
             // If another write advanced the position meanwhile, a gap remains: as with two
             // descriptions.
             file.advance(offset + length, end);
+        }
+        if written.is_ok() {
+            self.tell_open(file, event::MODIFY);
         }
         written
     }
@@ -238,7 +249,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.check(node, Want::WRITE)?;
         self.check_not_running(&file.protection())?;
         self.strip_privileges(node)?;
-        Ok(self.thread.truncate(node, length)?)
+        self.thread.truncate(node, length)?;
+        self.tell_node(node, false, event::MODIFY);
+        Ok(())
     }
 
     /// ftruncate.
@@ -251,7 +264,9 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::EINVAL);
         }
         self.strip_privileges(file.node())?;
-        Ok(self.thread.truncate(file.node(), length)?)
+        self.thread.truncate(file.node(), length)?;
+        self.tell_open(file, event::MODIFY);
+        Ok(())
     }
 
     /// fallocate(2).
@@ -272,7 +287,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         let (offset, length) = (offset as u64, length as u64);
         Self::check_end(offset, length)?;
         self.strip_privileges(file.node())?;
-        Ok(self.thread.allocate(file.node(), mode, offset, length)?)
+        self.thread.allocate(file.node(), mode, offset, length)?;
+        self.tell_open(file, event::MODIFY);
+        Ok(())
     }
 
     /// FICLONE and FICLONERANGE: shares the blocks of `from` with the range of `to` until one side
@@ -299,14 +316,21 @@ impl<M: Memory> Caller<'_, '_, M> {
             Self::check_end(offset, length.unwrap_or(0)).map_err(|_| Errno::EINVAL)?;
         }
         self.strip_privileges(to.node())?;
-        let (from, to) = ((from.node(), from_offset), (to.node(), to_offset));
+        let (files, from, to) = ((from, to), (from.node(), from_offset), (to.node(), to_offset));
         match self.thread.share_range(from, to, length) {
             Err(Error::Busy) => {
                 let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
-                self.copy_all(from, to, length.unwrap_or(left), buffer).map(drop)
+                self.copy_all(from, to, length.unwrap_or(left), buffer)?;
             }
-            shared => Ok(shared.map(drop)?),
+            shared => drop(shared?),
         }
+        self.tell_copied(files);
+        Ok(())
+    }
+
+    fn tell_copied(&self, (from, to): (&OpenFile, &OpenFile)) {
+        self.tell_open(from, event::ACCESS);
+        self.tell_open(to, event::MODIFY);
     }
 
     /// copy_file_range between two files of this file system; returns the number of copied bytes.
@@ -331,12 +355,17 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::EINVAL);
         }
         self.strip_privileges(to.node())?;
-        let (from, to) = ((from.node(), from_offset), (to.node(), to_offset));
+        let (files, from, to) = ((from, to), (from.node(), from_offset), (to.node(), to_offset));
         let shared = self.share_start(from, to, length)?;
-        match self.copy_all((from.0, from.1 + shared), (to.0, to.1 + shared), length - shared, buffer) {
-            Err(_) if shared > 0 => Ok(shared),
-            copied => Ok(shared + copied?),
+        let copied = self.copy_all((from.0, from.1 + shared), (to.0, to.1 + shared), length - shared, buffer);
+        let count = match copied {
+            Err(_) if shared > 0 => shared,
+            copied => shared + copied?,
+        };
+        if count > 0 {
+            self.tell_copied(files);
         }
+        Ok(count)
     }
 
     /// Shares blocks for as much of the start of a copy as possible; returns the number of bytes.

@@ -4,6 +4,7 @@ use crate::caller::Caller;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use engine::format::{FIRST_COOKIE, FileKind};
+use engine::watch::event;
 use engine::{DirectoryEntry, Node};
 use pmem::Memory;
 
@@ -49,6 +50,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::ENOENT);
         }
         if !self.give_dots(directory, cookie, entry)? {
+            self.tell_open(file, event::ACCESS);
             return Ok(());
         }
         let mut hint = file.hint();
@@ -59,7 +61,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         let after = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie };
         self.thread.read_directory(directory, after, &mut hint, &mut each)?;
         file.set_hint(hint);
-        self.record_read(file)
+        self.record_read(file)?;
+        self.tell_open(file, event::ACCESS);
+        Ok(())
     }
 
     /// Lists `.` and `..` if they come after `cookie`. Returns whether `entry` accepts more.

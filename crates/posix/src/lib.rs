@@ -29,6 +29,7 @@ mod open_file;
 pub mod path;
 mod path_cache;
 pub mod process;
+mod watch;
 mod xattr;
 
 pub use attributes::{FileSystemStatus, TimeToSet};

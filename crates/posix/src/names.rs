@@ -8,6 +8,7 @@ use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
+use core::cell::Cell;
 use engine::format::FileKind;
 use engine::{Attributes, Error, NameLocation, NewNode, Node, Protection, RenameFlags};
 use pmem::Memory;
@@ -97,6 +98,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let create = |new: &NewNode<'_>| Ok(self.thread.create_at(walk_start, seems_absent, new)?);
         let node = self.make_by(directory, &here, arguments, create)?;
+        if self.is_watched() {
+            self.tell_created(directory, walk_start.name(), node, arguments.kind == FileKind::Directory);
+        }
         Ok(NodeRef::owned(self.thread, node))
     }
 
@@ -198,7 +202,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if let Some(refused) = refused {
             return Err(self.unless_exists(directory, name, refused));
         }
-        Ok(self.thread.link(node, directory, name)?)
+        self.thread.link(node, directory, name)?;
+        if self.is_watched() {
+            self.tell_linked(node, directory, name);
+        }
+        Ok(())
     }
 
     /// unlink.
@@ -212,6 +220,25 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     fn remove(&self, directory: Node, name: &[u8], is_directory: bool) -> Result<()> {
+        if !self.is_watched() {
+            return self.remove_permitted(directory, name, is_directory, |_| {});
+        }
+        let removed = Cell::new(None);
+        self.remove_watched(directory, name, || {
+            self.remove_permitted(directory, name, is_directory, |file| removed.set(Some(*file)))?;
+            Ok(removed.get())
+        })
+    }
+
+    /// Calls `seen` with what is about to be removed.
+    #[inline(always)]
+    fn remove_permitted(
+        &self,
+        directory: Node,
+        name: &[u8],
+        is_directory: bool,
+        seen: impl Fn(&Attributes),
+    ) -> Result<()> {
         let here = self.check_search(directory)?;
         self.check_writable()?;
         if let Err(refused) = self.permit(&here, Want::CHANGE_NAMES) {
@@ -219,7 +246,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.thread.stat_name(directory, name)?;
             return Err(refused);
         }
-        let permit = |file: &Attributes| self.credentials.check_sticky(&here, file.uid).map_err(Errno::refusal);
+        let permit = |file: &Attributes| {
+            seen(file);
+            self.credentials.check_sticky(&here, file.uid).map_err(Errno::refusal)
+        };
         let removed = if is_directory {
             self.thread.remove_directory(directory, name, permit)
         } else {
@@ -258,6 +288,25 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// renameat2. Unknown flags are EINVAL: ignoring one could destroy data.
     pub fn rename(&self, from: (Node, &[u8]), to: (Node, &[u8]), flags: u32) -> Result<()> {
         let flags = rename_flags(flags)?;
+        if !self.is_watched() {
+            return self.rename_permitted(from, to, flags, |_, _| {});
+        }
+        let renamed = Cell::new(None);
+        self.rename_watched(from, to, flags, || {
+            self.rename_permitted(from, to, flags, |old, new| renamed.set(Some((*old, new.copied()))))?;
+            Ok(renamed.get())
+        })
+    }
+
+    /// Calls `seen` with the file that is about to be moved, and the one at the new name.
+    #[inline(always)]
+    fn rename_permitted(
+        &self,
+        from: (Node, &[u8]),
+        to: (Node, &[u8]),
+        flags: RenameFlags,
+        seen: impl Fn(&Attributes, Option<&Attributes>),
+    ) -> Result<()> {
         let here = self.check_search(from.0)?;
         let there = self.check_search(to.0)?;
         self.check_writable()?;
@@ -267,6 +316,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let moves = here.number != there.number;
         let permit = |old: &Attributes, new: Option<&Attributes>| {
+            seen(old, new);
             self.permit_rename((&here, &there), old, new, moves, flags).map_err(Errno::refusal)
         };
         match self.thread.rename(from, to, flags, permit) {

@@ -7,6 +7,7 @@ use crate::names::CreateArguments;
 use crate::open_file::OpenFile;
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
 use crate::process::{Processes, Program, prefetch_record};
+use crate::watch::tell_close;
 use engine::format::FileKind;
 use engine::{NameLocation, NewNode, Node, Protection};
 use libc::{
@@ -60,7 +61,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     pub fn open_node(&self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
         self.thread.retain(node)?;
-        self.open_held(NodeRef::owned(self.thread, node), flags)
+        let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
+        self.tell_new(&file, false);
+        Ok(file)
+    }
+
+    /// Events of an open.
+    #[inline(always)]
+    fn tell_new(&self, file: &OpenFile, created: bool) {
+        if self.is_watched() {
+            self.tell_opened(file, created);
+        }
     }
 
     fn open_held(&self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
@@ -142,6 +153,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                         let found = self.open_existing(file, flags)?;
                         if let OpenTarget::File(opened) = &found {
                             opened.file.set_found_in(at.directory().number);
+                            self.tell_new(&opened.file, false);
                         }
                         return Ok(found);
                     }
@@ -154,6 +166,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 Ok(made) => {
                     let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags);
                     file.set_found_in(at.directory().number);
+                    self.tell_new(&file, true);
                     return Ok(OpenTarget::File(Opened { file, created: true }));
                 }
                 // Another call created it meanwhile: open it, or if it is removed again, create it.
@@ -208,6 +221,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             let (found, protection, directory) = found?;
             let file = self.open_seen(found, &protection, flags)?;
             file.set_found_in(directory);
+            self.tell_new(&file, false);
             return Ok(Outcome::Inside(Opened { file, created: false }));
         }
         let (found, directory) = inside!(self.resolve_in(walk_start, path, last_link, buffer)?);
@@ -217,6 +231,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.open_held(found, flags)?
         };
         file.set_found_in(directory);
+        self.tell_new(&file, flags & O_TMPFILE == O_TMPFILE);
         Ok(Outcome::Inside(Opened { file, created: false }))
     }
 
@@ -296,6 +311,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Releases the reference of a description, which must not be used afterwards.
     pub fn close(&self, file: &OpenFile) {
+        if self.is_watched() {
+            tell_close(self.thread, file);
+        }
         self.thread.release_recorded(file.node());
     }
 

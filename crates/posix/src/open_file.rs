@@ -69,6 +69,9 @@ impl DescriptionUsers {
     }
 }
 
+/// In place of a kind: the description is that of an inotify descriptor.
+const WATCHER: u32 = u32::MAX;
+
 /// The flags that F_SETFL can change.
 const CHANGEABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC) as u32;
 
@@ -89,6 +92,27 @@ impl OpenFile {
             reserved: AtomicU32::new(0),
             sharing: AtomicU64::new(0),
         }
+    }
+
+    /// The description of an inotify descriptor, which the kernel serves except for its watches
+    /// (`engine::watch`). `node` is the root: each description has a file. `key` names the group of
+    /// its watches.
+    pub fn watcher(node: Node, key: u64) -> OpenFile {
+        let file = OpenFile::new(node, FileKind::Fifo, libc::O_RDONLY);
+        file.kind.store(WATCHER, Relaxed);
+        file.set_position(key);
+        file
+    }
+
+    /// Whether it is the description of an inotify descriptor.
+    #[inline]
+    pub fn is_watcher(&self) -> bool {
+        self.kind.load(Relaxed) == WATCHER
+    }
+
+    /// Of an inotify descriptor: the key of the group of its watches.
+    pub fn watch_key(&self) -> Option<u64> {
+        self.is_watcher().then(|| self.position())
     }
 
     /// Copies `file` into a free entry of the shared table, without the fields of the table.

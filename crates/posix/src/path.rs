@@ -395,12 +395,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if let Some(found) =
             self.take_fast(walk_start, path, last_link, |file| self.thread.fs().prefetch_attributes(file))
         {
-            return found.map(|(file, ..)| Outcome::Inside(file));
+            let (file, _, directory) = found?;
+            if self.is_watched() {
+                self.record_found(file.node(), directory);
+            }
+            return Ok(Outcome::Inside(file));
         }
-        self.resolve_in(walk_start, path, last_link, buffer).map(|outcome| match outcome {
-            Outcome::Inside((found, _)) => Outcome::Inside(found),
-            Outcome::Left(exit) => Outcome::Left(exit),
-        })
+        let (found, directory) = inside!(self.resolve_in(walk_start, path, last_link, buffer)?);
+        if self.is_watched() {
+            self.record_found(found.node(), directory);
+        }
+        Ok(Outcome::Inside(found))
     }
 
     /// The file of a path, and the number of the directory that holds its name.

@@ -6,6 +6,7 @@ use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
 use engine::Node;
 use engine::format::FileKind;
+use engine::watch::event;
 use pmem::Memory;
 
 /// Longest name of an attribute, with its namespace.
@@ -104,21 +105,33 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::E2BIG);
         }
         if is_access_list(name) {
-            return self.set_list(node, name, value);
+            self.set_list(node, name, value)?;
+        } else {
+            self.check_attribute(node, name, Want::WRITE)?;
+            let create = flags & libc::XATTR_CREATE != 0;
+            let replace = flags & libc::XATTR_REPLACE != 0;
+            self.thread.set_xattr(node, name, value, create, replace)?;
         }
-        self.check_attribute(node, name, Want::WRITE)?;
-        let create = flags & libc::XATTR_CREATE != 0;
-        let replace = flags & libc::XATTR_REPLACE != 0;
-        Ok(self.thread.set_xattr(node, name, value, create, replace)?)
+        self.tell_attributes(node);
+        Ok(())
     }
 
     /// removexattr.
     pub fn remove_attribute(&self, node: Node, name: &[u8]) -> Result<()> {
         if is_access_list(name) {
-            return self.remove_list(node, name);
+            self.remove_list(node, name)?;
+        } else {
+            self.check_attribute(node, name, Want::WRITE)?;
+            self.thread.remove_xattr(node, name)?;
         }
-        self.check_attribute(node, name, Want::WRITE)?;
-        Ok(self.thread.remove_xattr(node, name)?)
+        self.tell_attributes(node);
+        Ok(())
+    }
+
+    fn tell_attributes(&self, node: Node) {
+        if self.is_watched() {
+            self.tell_any(node, event::ATTRIB);
+        }
     }
 
     /// listxattr: names, each followed by a zero byte; with an empty buffer only their total

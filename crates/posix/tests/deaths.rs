@@ -13,6 +13,7 @@ mod common;
 
 use common::{ROOT, Scratch, Session};
 use engine::format::FileKind;
+use engine::watch::{NewWatch, event};
 use engine::{Fs, Node, Thread};
 use posix::OpenFile;
 use posix::process::{FileMapping, Fork, LockKind, LockRange, Process, Processes, Usage};
@@ -59,6 +60,21 @@ fn mapping(node: Node, address: u64, pages: u64) -> FileMapping {
 
 fn range(start: i64, length: i64) -> LockRange {
     LockRange::new(0, start, length).unwrap()
+}
+
+/// The key of the group of watches.
+const KEY: u64 = 5;
+
+/// Opens an inotify descriptor.
+fn install_watcher(process: &Process<'_>, thread: &Thread<'_>, fd: u32) {
+    let root = thread.root().unwrap();
+    thread.record_reference(root);
+    process.install(thread, fd, &OpenFile::watcher(root, KEY), false).unwrap();
+}
+
+fn add_watch(thread: &Thread<'_>, node: Node) -> i32 {
+    let group = thread.make_watch_group(KEY, 0).unwrap();
+    thread.add_watch(&NewWatch { group: (group, KEY), number: node.number, mask: event::ALL, limit: 9 }).unwrap()
 }
 
 const NO_PREPARATION: Prepare = |_, _, _| ();
@@ -251,6 +267,38 @@ const OPERATIONS: &[Operation] = &[
             process.set_directory(thread, Some(scene.files[2])).unwrap();
         },
         operate: |process, thread, _| process.exit(thread),
+        own_references: 0,
+    },
+    Operation {
+        name: "the first watch of a descriptor, and another",
+        prepare: |process, thread, _| install_watcher(process, thread, 10),
+        operate: |_, thread, scene| {
+            add_watch(thread, scene.files[0]);
+            add_watch(thread, scene.files[1]);
+        },
+        own_references: 0,
+    },
+    Operation {
+        name: "removal of a watch",
+        prepare: |process, thread, scene| {
+            install_watcher(process, thread, 10);
+            add_watch(thread, scene.files[0]);
+            add_watch(thread, scene.files[1]);
+        },
+        operate: |_, thread, scene| {
+            let group = thread.watch_group(KEY).unwrap();
+            thread.remove_watch((group, KEY), add_watch(thread, scene.files[0])).unwrap();
+        },
+        own_references: 0,
+    },
+    Operation {
+        name: "close of a descriptor with watches",
+        prepare: |process, thread, scene| {
+            install_watcher(process, thread, 10);
+            add_watch(thread, scene.files[0]);
+            add_watch(thread, scene.files[1]);
+        },
+        operate: |process, thread, _| assert!(process.remove(thread, 10)),
         own_references: 0,
     },
     Operation {
@@ -454,7 +502,7 @@ impl Victim {
 /// The tables of an image, read from the file behind the DRAM region.
 struct Tables {
     file: std::fs::File,
-    areas: [std::ops::Range<u64>; 2],
+    areas: [std::ops::Range<u64>; 3],
     /// The file's touched pages, and its number of blocks when they were collected.
     pages: RefCell<(u64, Vec<Page>)>,
 }
@@ -476,8 +524,8 @@ impl Tables {
         let layout = scratch.image.fs().dram().layout;
         // Files' marks and counts are in the first cachelets.
         let cachelets = layout.cachelets..layout.cachelets + 4096;
-        let areas = [cachelets, layout.upper..layout.slots];
-        Tables { file: std::fs::File::open(path).unwrap(), areas, pages: RefCell::default() }
+        let areas = [cachelets, layout.upper..layout.slots, layout.watches..layout.provided];
+        Tables { file: std::fs::File::open(path.join("region")).unwrap(), areas, pages: RefCell::default() }
     }
 
     /// The pages of the areas that are not holes in the file.
@@ -597,6 +645,8 @@ impl Stage<'_, '_> {
         // A token outlives its sender, but this one cannot be received.
         self.parent.reap_fd_tokens(thread, &mut |_| false).unwrap();
         assert_eq!(self.all.usage().unwrap(), self.usage, "{name} killed {died}");
+        assert!(!thread.fs().is_watched(), "{name} killed {died}: a watch remains");
+        assert_eq!(thread.watch_group(KEY), None, "{name} killed {died}: a group of watches remains");
         if name.contains("no name") {
             // The name is removed, and only the scene's reference keeps the file.
             thread.release(self.scene.files[3], 1);
@@ -623,6 +673,7 @@ fn die_everywhere(operation: &'static Operation) {
         // The first victim finds unused tables; later ones find entries that others have freed.
         fresh = Some(stage.walk());
         let (mut trace, mut walks, mut store) = (stage.walk(), 2, 0);
+        assert!(!trace.stores.is_empty(), "{}: no store is seen", operation.name);
         while store < trace.stores.len() {
             if stage.die(&trace, store) {
                 store += 1;

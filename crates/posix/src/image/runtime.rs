@@ -11,6 +11,7 @@
 //!          |                                  region. Mode 0777
 //!          +-- lock-00 ...                  directories with the liveness locks (`crate::host`)
 //!          +-- fifo-...                       the kernel's objects behind those of the image
+//!          +-- watch-...                      files that wake groups of watches
 //! ```
 //!
 //! Invariants
@@ -45,7 +46,7 @@ const PREFIX: &str = "directfs-";
 const REGION: &str = "region";
 const IMAGE: &str = "image";
 /// Names of kernel objects in the meeting directory begin with one of these.
-const OBJECTS: [&str; 5] = ["fifo-", "socket-", "new-", "void-", "lock-"];
+const OBJECTS: [&str; 6] = ["fifo-", "socket-", "new-", "void-", "lock-", crate::host::WAKE_PREFIX];
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A runtime directory that this process uses.

@@ -141,20 +141,30 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// The description of a descriptor, for the duration of a call; `None` if it does not belong to
-    /// this file system.
+    /// this file system, or is that of an inotify descriptor.
     #[inline]
     pub fn file<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<InFlightFile<'u, 'f, M>> {
         let index = file_of(self.entry(fd))?;
         if self.table.threads.load(Relaxed) != 0 {
-            return self.file_among_threads(thread, fd);
+            return self.file_among_threads(thread, fd).filter(|file| !file.is_watcher());
         }
-        Some(InFlightFile {
-            process: self,
-            thread,
-            file: self.processes.tables.file(index).ok()?,
-            index,
-            which: NO_REFERENCE,
-        })
+        let file = self.processes.tables.file(index).ok()?;
+        if file.is_watcher() {
+            return None;
+        }
+        Some(InFlightFile { process: self, thread, file, index, which: NO_REFERENCE })
+    }
+
+    /// Whether a description is that of an inotify descriptor. Its placeholder is the kernel's
+    /// inotify descriptor.
+    #[inline]
+    pub fn is_watcher(&self, descriptor: &Descriptor) -> bool {
+        self.processes.tables.file(descriptor.file).is_ok_and(OpenFile::is_watcher)
+    }
+
+    /// The key of the group of watches behind an inotify descriptor.
+    pub fn watch_key(&self, fd: u32) -> Option<u64> {
+        self.processes.tables.file(self.descriptor(fd)?.file).ok()?.watch_key()
     }
 
     fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<InFlightFile<'u, 'f, M>> {

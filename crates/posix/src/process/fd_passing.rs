@@ -85,6 +85,21 @@ impl<'f, M: Memory> Process<'f, M> {
         })
     }
 
+    /// The token of an inotify descriptor in transit, by the key of its group.
+    pub fn find_watcher_token(&self, thread: &Thread<'f, M>, key: u64) -> Option<FdToken> {
+        let (tables, mut found) = (&self.processes.tables, None);
+        let _ = tables.each_claimed(thread.fs(), TableKind::FdToken, &mut |index| {
+            let token = tables.token(index)?;
+            if let Some(file) = file_of(token.file.load(Acquire))
+                && tables.file(file)?.watch_key() == Some(key)
+            {
+                found = Some(FdToken { index, secret: token.secret.load(Acquire) });
+            }
+            Ok(())
+        });
+        found
+    }
+
     /// Takes descriptors out of transit for which `in_flight` returns false, because no process can
     /// receive them any more. Returns their number. (A VFS layer can ask the kernel: it sends its
     /// own descriptor along, with a lock on one byte of the image per index. The lock persists in

@@ -838,6 +838,9 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         let file = self.tables().file(index)?;
         // From here on this slot frees it.
         file.claimed.store(self.ticket(), Release);
+        if self.thread.fs().is_watched() || file.is_watcher() {
+            self.tell_watches(file);
+        }
         let cachelet = file.node().cachelet;
         super::locks::release_description(self, cachelet, index)?;
         intent.record.store(cachelet, Release);
@@ -845,6 +848,16 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         intent.unlinked.store(0, Release);
         self.step(TransactionStep::DropRecord);
         Ok(())
+    }
+
+    /// Tells watches of the end of a description, or removes the watches of one.
+    #[cold]
+    fn tell_watches(&self, file: &crate::OpenFile) {
+        match file.watch_key() {
+            // An error means that the region is damaged.
+            Some(key) => drop(self.thread.remove_watch_group(key)),
+            None => crate::watch::tell_close(self.thread, file),
+        }
     }
 
     /// Ensures that the page of a descriptor exists.

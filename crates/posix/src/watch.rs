@@ -1,0 +1,299 @@
+//! Which changes raise which events for watches (`engine::watch`), in the order of Linux.
+//!
+//! Calls that change something check [`Fs::is_watched`](engine::Fs::is_watched) and come here only
+//! then. A change of names knows both. A change through an open file knows the file and perhaps the
+//! directory in which it was found; a watch on the directory is told the name, which is looked for
+//! there only if such a watch exists.
+
+use crate::caller::{Caller, NodeRef};
+use crate::open_file::OpenFile;
+use engine::format::FileKind;
+use engine::watch::{Change, event};
+use engine::{Attributes, Node, RenameFlags, Thread};
+use pmem::Memory;
+
+/// A directory and a name in it.
+struct Place {
+    directory: u64,
+    name: [u8; 256],
+    length: usize,
+}
+
+impl Place {
+    fn new(directory: u64, name: &[u8]) -> Place {
+        let mut place = Place { directory, name: [0; 256], length: name.len().min(255) };
+        place.name[..place.length].copy_from_slice(&name[..place.length]);
+        place
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.name[..self.length]
+    }
+}
+
+/// The bit of a directory's events.
+fn kind_bit(is_directory: bool) -> u32 {
+    if is_directory { event::IS_DIRECTORY } else { 0 }
+}
+
+/// Tells the watches on an inode.
+fn tell<M: Memory>(thread: &Thread<'_, M>, number: u64, mask: u32) {
+    // Events about the watched file itself do not say that it is a directory.
+    let shown = if mask & (event::DELETE_SELF | event::MOVE_SELF) != 0 { mask & !event::IS_DIRECTORY } else { mask };
+    thread.tell_watches(&Change { number, mask: shown, cookie: 0, name: b"", unlinked: false });
+}
+
+/// Tells the watches on a directory.
+fn tell_name<M: Memory>(thread: &Thread<'_, M>, directory: u64, name: &[u8], mask: u32, cookie: u32) {
+    thread.tell_watches(&Change { number: directory, mask, cookie, name, unlinked: false });
+}
+
+/// The inode number behind a name, if the directory can be reached.
+fn number_at<M: Memory>(thread: &Thread<'_, M>, directory: u64, name: &[u8]) -> Option<u64> {
+    let node = thread.node(directory, None).ok()?;
+    let found = thread.stat_name(node, name).map(|file| file.number);
+    thread.release(node, 1);
+    found.ok()
+}
+
+/// Looks through a directory for a file's name, and keeps the result as a hint.
+fn search<M: Memory>(thread: &Thread<'_, M>, number: u64, directory: u64) -> Option<Place> {
+    let node = thread.node(directory, None).ok()?;
+    let mut name = [0; 255];
+    let found = thread.name_of(node, number, &mut name);
+    thread.release(node, 1);
+    let length = found.unwrap_or(0);
+    thread.record_name(number, directory, &name[..length]);
+    (length != 0).then(|| Place::new(directory, &name[..length]))
+}
+
+/// Where an open file has a name that a watch for events of `mask` would be told, and whether it
+/// has lost that name.
+fn place_of<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, mask: u32) -> Option<(Place, bool)> {
+    let number = file.number;
+    let links = thread.stat(file).map_or(0, |file| file.links);
+    if let Some(hint) = thread.name_hint(number) {
+        let name = &hint.name[..hint.length];
+        let fits = found_in == 0 || hint.directory == found_in || links <= 1;
+        if fits && !thread.is_wanted(hint.directory, mask) {
+            return None;
+        }
+        if fits && hint.length == 0 && !hint.is_unknown {
+            return None;
+        }
+        if fits && hint.is_unknown && links != 0 {
+            return search(thread, number, hint.directory).map(|place| (place, false));
+        }
+        if hint.length != 0 && links == 0 {
+            return Some((Place::new(hint.directory, name), true));
+        }
+        if fits && hint.length != 0 && number_at(thread, hint.directory, name) == Some(number) {
+            return Some((Place::new(hint.directory, name), false));
+        }
+    }
+    if found_in == 0 || links == 0 || !thread.is_wanted(found_in, mask) {
+        return None;
+    }
+    search(thread, number, found_in).map(|place| (place, false))
+}
+
+/// As [`place_of`], for a directory: its parent is known.
+fn place_of_directory<M: Memory>(thread: &Thread<'_, M>, directory: Node, mask: u32) -> Option<Place> {
+    let parent = thread.parent(directory).ok()?;
+    if parent == directory.number || parent == 0 || !thread.is_wanted(parent, mask) || thread.is_removed(directory) {
+        return None;
+    }
+    let hint = thread.name_hint(directory.number).filter(|hint| hint.directory == parent && hint.length != 0);
+    match hint {
+        Some(hint) if number_at(thread, parent, &hint.name[..hint.length]) == Some(directory.number) => {
+            Some(Place::new(parent, &hint.name[..hint.length]))
+        }
+        _ => search(thread, directory.number, parent),
+    }
+}
+
+/// Tells watches of a change of a file: those on the directory with its name first.
+#[cold]
+fn tell_file<M: Memory>(thread: &Thread<'_, M>, file: Node, is_directory: bool, found_in: u64, mask: u32) {
+    let mask = mask | kind_bit(is_directory);
+    let place = match is_directory {
+        // A visit must not start what may wait. It ends descriptions only where another thread
+        // closed the descriptor meanwhile.
+        _ if thread.pinned() => None,
+        true => place_of_directory(thread, file, mask).map(|place| (place, false)),
+        false => place_of(thread, file, found_in, mask),
+    };
+    if let Some((place, unlinked)) = &place {
+        let name = place.name();
+        thread.tell_watches(&Change { number: place.directory, mask, cookie: 0, name, unlinked: *unlinked });
+    }
+    let unlinked = mask & (event::OPEN | event::ACCESS | event::MODIFY | event::CLOSE_WRITE | event::CLOSE_NOWRITE)
+        != 0
+        && thread.is_removed(file);
+    thread.tell_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
+}
+
+/// The end of an open file description.
+#[cold]
+pub(crate) fn tell_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
+    if file.is_path() || file.is_watcher() {
+        return;
+    }
+    let mask = if file.writes() { event::CLOSE_WRITE } else { event::CLOSE_NOWRITE };
+    tell_file(thread, file.node(), file.kind() == FileKind::Directory, file.found_in(), mask);
+}
+
+impl<M: Memory> Caller<'_, '_, M> {
+    /// Whether any watch exists.
+    #[inline(always)]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.thread.fs().is_watched()
+    }
+
+    /// A change through an open file.
+    #[inline(always)]
+    pub(crate) fn tell_open(&self, file: &OpenFile, mask: u32) {
+        if self.is_watched() {
+            tell_file(self.thread, file.node(), file.kind() == FileKind::Directory, file.found_in(), mask);
+        }
+    }
+
+    /// A change of a file.
+    #[inline(always)]
+    pub(crate) fn tell_node(&self, file: Node, is_directory: bool, mask: u32) {
+        if self.is_watched() {
+            tell_file(self.thread, file, is_directory, 0, mask);
+        }
+    }
+
+    /// A successful change of a file of any kind.
+    #[cold]
+    pub(crate) fn tell_any(&self, file: Node, mask: u32) {
+        if let Ok(attributes) = self.thread.stat(file) {
+            tell_file(self.thread, file, attributes.kind == FileKind::Directory, 0, mask);
+        }
+    }
+
+    /// A file was opened, and cut if it had O_TRUNC.
+    #[cold]
+    pub(crate) fn tell_opened(&self, file: &OpenFile, created: bool) {
+        if file.is_path() {
+            return;
+        }
+        self.tell_open(file, event::OPEN);
+        if !created && file.kind() == FileKind::Regular && file.flags() & libc::O_TRUNC != 0 {
+            self.tell_open(file, event::MODIFY);
+        }
+    }
+
+    /// A path led to a file in a directory.
+    #[cold]
+    pub(crate) fn record_found(&self, file: Node, directory: u64) {
+        let is_known = |hint: &engine::watch::NameHint| hint.directory == directory && !hint.is_unknown;
+        if self.thread.is_wanted(directory, event::ALL)
+            && !self.thread.name_hint(file.number).as_ref().is_some_and(is_known)
+        {
+            self.thread.record_directory(file.number, directory);
+        }
+    }
+
+    /// A path led to a name.
+    #[cold]
+    pub(crate) fn record_name(&self, file: u64, directory: u64, name: &[u8]) {
+        if self.thread.is_wanted(directory, event::ALL) {
+            self.thread.record_name(file, directory, name);
+        }
+    }
+
+    /// A new name of a new file.
+    #[cold]
+    pub(crate) fn tell_created(&self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
+        self.thread.record_name(file.number, directory.number, name);
+        tell_name(self.thread, directory.number, name, event::CREATE | kind_bit(is_directory), 0);
+    }
+
+    /// A new name of a file that exists.
+    #[cold]
+    pub(crate) fn tell_linked(&self, file: Node, directory: Node, name: &[u8]) {
+        tell(self.thread, file.number, event::ATTRIB);
+        self.tell_created(directory, name, file, false);
+    }
+
+    /// Removes a name by `remove`, which returns the attributes of the removed file.
+    #[cold]
+    pub(crate) fn remove_watched(
+        &self,
+        directory: Node,
+        name: &[u8],
+        remove: impl FnOnce() -> crate::Result<Option<Attributes>>,
+    ) -> crate::Result<()> {
+        let held = self.hold(directory, name);
+        let removed = remove();
+        let thread = self.thread;
+        if let Ok(Some(file)) = &removed {
+            let is_directory = file.kind == FileKind::Directory;
+            match is_directory {
+                // At once, even if a process is in it.
+                true => thread.end_watches(file.number),
+                false => tell(thread, file.number, event::ATTRIB),
+            }
+            // An open file keeps its last name.
+            thread.record_name(file.number, directory.number, name);
+        }
+        drop(held);
+        if let Ok(Some(file)) = &removed {
+            let mask = event::DELETE | kind_bit(file.kind == FileKind::Directory);
+            tell_name(thread, directory.number, name, mask, 0);
+        }
+        removed.map(drop)
+    }
+
+    /// Renames by `rename`, which returns the attributes of the moved file and of the one at the
+    /// new name.
+    #[cold]
+    pub(crate) fn rename_watched(
+        &self,
+        from: (Node, &[u8]),
+        to: (Node, &[u8]),
+        flags: RenameFlags,
+        rename: impl FnOnce() -> crate::Result<Option<(Attributes, Option<Attributes>)>>,
+    ) -> crate::Result<()> {
+        let held = self.hold(to.0, to.1);
+        let renamed = rename();
+        let moved = renamed.as_ref().ok().copied().flatten();
+        if let Some((file, other)) = moved
+            && other.is_none_or(|other| other.number != file.number)
+        {
+            let replaced = other.filter(|_| !flags.exchange);
+            self.tell_moved(from, to, &file);
+            if let Some(replaced) = replaced {
+                tell(self.thread, replaced.number, event::ATTRIB | kind_bit(replaced.kind == FileKind::Directory));
+            }
+            tell(self.thread, file.number, event::MOVE_SELF);
+            match replaced {
+                Some(replaced) if replaced.kind == FileKind::Directory => self.thread.end_watches(replaced.number),
+                Some(replaced) => self.thread.record_name(replaced.number, to.0.number, to.1),
+                None => {}
+            }
+            if let Some(other) = other.filter(|_| flags.exchange) {
+                self.tell_moved(to, from, &other);
+                tell(self.thread, other.number, event::MOVE_SELF);
+            }
+        }
+        drop(held);
+        renamed.map(drop)
+    }
+
+    /// A reference to the file of a name, if there is one. With it the file ends only after the
+    /// events that precede its end.
+    fn hold(&self, directory: Node, name: &[u8]) -> Option<NodeRef<'_, '_, M>> {
+        Some(NodeRef::owned(self.thread, self.thread.lookup(directory, name).ok()?))
+    }
+
+    fn tell_moved(&self, from: (Node, &[u8]), to: (Node, &[u8]), file: &Attributes) {
+        let (cookie, bit) = (self.thread.next_move_cookie(), kind_bit(file.kind == FileKind::Directory));
+        self.thread.record_name(file.number, to.0.number, to.1);
+        tell_name(self.thread, from.0.number, from.1, event::MOVED_FROM | bit, cookie);
+        tell_name(self.thread, to.0.number, to.1, event::MOVED_TO | bit, cookie);
+    }
+}
