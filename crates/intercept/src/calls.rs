@@ -18,7 +18,7 @@
 
 use crate::hook::call::Handler;
 use crate::hook::calls::{
-    attributes, copy_calls, files, handles, landlock, locks, mapping, names, open, renames, sockets,
+    attributes, copy_calls, files, handles, inotify, landlock, locks, mapping, names, open, renames, sockets,
 };
 use crate::hook::descriptors::fd_passing;
 use crate::hook::process::{exec, processes};
@@ -177,10 +177,10 @@ pub const ROWS: &[Row] = &[
     Row {
         title: "inotify, fanotify",
         calls: &[
-            call!(SYS_inotify_init, Numbers, descriptors::with_numbers),
-            call!(SYS_inotify_init1, Numbers, descriptors::with_numbers),
-            call!(SYS_inotify_add_watch, PathSecond, names::unsupported_second),
-            call!(SYS_inotify_rm_watch, Fd, descriptors::of_the_kernel),
+            call!(SYS_inotify_init, Always, inotify::init, Kernel),
+            call!(SYS_inotify_init1, Always, inotify::init1, Kernel),
+            call!(SYS_inotify_add_watch, PathSecond, inotify::add_watch),
+            call!(SYS_inotify_rm_watch, Fd, inotify::rm_watch),
             call!(SYS_fanotify_init, Numbers, descriptors::with_numbers),
             call!(SYS_fanotify_mark, Always, names::fanotify_mark, Kernel),
         ],

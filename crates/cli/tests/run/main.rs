@@ -13,6 +13,7 @@
 //! - `sharing`: copies that share blocks
 //! - `neighbours`: other users, namespaces, and copies of an image
 //! - `limits`: many processes and threads, and little shared memory
+//! - `watching`: inotify
 //! - `figures`: durations of calls
 
 #[path = "../support/mod.rs"]
@@ -34,3 +35,4 @@ mod starting;
 mod storm;
 mod tree;
 mod truncation;
+mod watching;

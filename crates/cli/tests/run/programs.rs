@@ -213,4 +213,8 @@ scripts!(
     sqlite,
     sqlite_writers,
     tools_of_disks,
+    watch_inotifywait,
+    watch_java,
+    watch_node,
+    watch_tail,
 );

@@ -8,7 +8,7 @@ use crate::hook::abi::{status, sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::calls::names::Calling;
 use crate::hook::calls::open::LARGE_FILE;
-use crate::hook::calls::{attributes, copy_calls, locks, parent_listing};
+use crate::hook::calls::{attributes, copy_calls, inotify, locks, parent_listing};
 use crate::hook::context::{COPY_BYTES, Inside};
 use crate::hook::descriptors;
 use crate::hook::descriptors::fd_numbers;
@@ -105,11 +105,12 @@ fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer
 /// read(fd, buffer, length).
 pub fn read(call: &mut Call<'_>) -> Result<Verdict> {
     let (buffer, length) = (call.frame.rsi, call.frame.rdx);
-    with_file_or(
+    let verdict = with_file_or(
         call,
         |caller, file| read_into(caller, file, None, buffer, length).map(|count| count as i64),
         |call| mount_table::read(call, None, [Ok((buffer, length))].into_iter()),
-    )
+    )?;
+    inotify::or_else(call, verdict, |call| inotify::read(call, buffer, length))
 }
 
 /// write(fd, buffer, length).
@@ -265,7 +266,16 @@ fn write_pieces(
 
 /// readv(fd, vector, count).
 pub fn readv(call: &mut Call<'_>) -> Result<Verdict> {
-    read_vector(call, None)
+    let verdict = read_vector(call, None)?;
+    inotify::or_else(call, verdict, |call| {
+        let vector = Vector::new(call.frame.rsi, call.frame.rdx)?;
+        if vector.count == 0 {
+            return Ok(NATIVE);
+        }
+        // A short read, as in the kernel: events are read into one buffer.
+        let (buffer, length) = vector.part(0)?;
+        inotify::read(call, buffer, length)
+    })
 }
 
 /// writev(fd, vector, count).
@@ -632,7 +642,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
             None => host_verdict(fd),
         };
     }
-    with_open_file(call, |caller, file| match request {
+    let verdict = with_open_file(call, |caller, file| match request {
         FIONBIO => {
             let on = user_memory::read::<i32>(argument)? != 0;
             let flags = file.flags() & !libc::O_NONBLOCK;
@@ -650,7 +660,11 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
         FIGETBSZ => user_memory::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
         FIDEDUPERANGE | FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOTTY),
-    })
+    })?;
+    match request {
+        FIONREAD => inotify::or_else(call, verdict, |call| inotify::bytes_to_read(call, argument)),
+        _ => Ok(verdict),
+    }
 }
 
 /// io_uring_setup, io_setup: absent, so that programs fall back to calls that the library sees.

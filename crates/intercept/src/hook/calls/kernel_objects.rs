@@ -61,7 +61,8 @@ impl Name {
     }
 }
 
-fn meeting() -> Result<u64> {
+/// The descriptor of the meeting directory.
+pub fn meeting() -> Result<u64> {
     environment::handoff().map(|handoff| handoff.meeting as u64).ok_or(Errno::ENXIO)
 }
 

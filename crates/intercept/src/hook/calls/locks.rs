@@ -16,7 +16,7 @@ use posix::{Errno, Result};
 pub fn flock(call: &mut Call<'_>) -> Result<Verdict> {
     let (fd, operation) = (call.frame.rdi as u32, call.frame.rsi as i32);
     let session = call.begin()?.session;
-    if session.process.descriptor(fd).is_none() {
+    if session.process.file(session.caller.thread, fd).is_none() {
         return Ok(NATIVE);
     }
     let kind = match operation & !LOCK_NB {

@@ -4,6 +4,7 @@ pub mod attributes;
 pub mod copy_calls;
 pub mod files;
 pub mod handles;
+pub mod inotify;
 pub mod kernel_objects;
 pub mod landlock;
 pub mod locks;

@@ -577,11 +577,6 @@ pub fn quotactl(call: &mut Call<'_>) -> Result<Verdict> {
     by_node(call, path(1), 0, LastLink::Follow, &mut |_, _| Err(Errno(libc::ENOTBLK)))
 }
 
-/// As `unsupported`, for calls whose second argument is a path.
-pub fn unsupported_second(call: &mut Call<'_>) -> Result<Verdict> {
-    unsupported(call, path(1))
-}
-
 /// As `unsupported`, for calls with a directory and a path.
 pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, at(0))

@@ -272,6 +272,13 @@ pub fn close(fd: u32, cloexec: bool) {
     lower(fd, !cached);
 }
 
+/// Releases a number behind which the kernel has more than a placeholder.
+pub fn close_in_kernel(fd: u32) {
+    set_state(fd, 0);
+    close_placeholder(fd);
+    lower(fd, true);
+}
+
 /// Caches a number's placeholder, if permitted.
 fn cache_placeholder(fd: u32, cloexec: bool) -> bool {
     if fd >= CACHED_BELOW || MEMORY_SHARERS.load(Relaxed) != 0 {

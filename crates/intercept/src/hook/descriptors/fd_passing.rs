@@ -11,6 +11,7 @@
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
+use crate::hook::calls::inotify;
 use crate::hook::context::{Context, Inside};
 use crate::hook::descriptors;
 use crate::hook::descriptors::fd_numbers;
@@ -50,6 +51,8 @@ struct FdTokenFile {
     index: u64,
     secret: u64,
 }
+/// In place of a token file: the descriptor travels itself.
+const NO_FILE: u32 = u32::MAX;
 const MAGIC: u64 = u64::from_le_bytes(*b"DFSTOKEN");
 
 /// Calls `act` for each descriptor in a control buffer, with its place there.
@@ -99,7 +102,7 @@ pub fn sendmmsg(call: &mut Call<'_>) -> Result<Verdict> {
         room[..bytes].copy_from_slice(unsafe { user_memory::bytes(message.control, bytes as u64)? });
         let session = call.begin()?.session;
         each_descriptor(&mut room[..bytes], |fd| {
-            found |= session.process.descriptor(number_of(fd)).is_some();
+            found |= travels(&session, number_of(fd)).is_some();
             Ok(())
         })?;
         if !found {
@@ -135,11 +138,14 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
     let mut token_files = [(0, FdToken { index: 0, secret: 0 }); SENT_MAX];
     let mut count = 0;
     let replaced = each_descriptor(control, |fd| {
-        if session.process.descriptor(number_of(fd)).is_none() {
-            return Ok(());
-        }
+        let Some(replaces) = travels(&session, number_of(fd)) else { return Ok(()) };
         let slot = token_files.get_mut(count).ok_or(Errno::EINVAL)?;
         let token = session.process.export(session.caller.thread, number_of(fd))?;
+        if !replaces {
+            *slot = (NO_FILE, token);
+            count += 1;
+            return Ok(());
+        }
         let token_file = match write_fd_token(&token) {
             Ok(token_file) => token_file,
             Err(error) => {
@@ -166,12 +172,25 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
         Err(error) => Err(error),
     };
     for (token_file, token) in &token_files[..count] {
-        descriptors::close_placeholder(*token_file);
+        if *token_file != NO_FILE {
+            descriptors::close_placeholder(*token_file);
+        }
         if !matches!(result, Ok(0..)) {
             take_back(&session, *token);
         }
     }
     result.map(Some)
+}
+
+/// Whether a descriptor needs a token on its way, and if so, whether a token file replaces it. An
+/// inotify descriptor travels itself, and the receiver finds its token by the key of its group. One
+/// without watches in the mount is only the kernel's.
+fn travels(session: &Session<'_>, fd: u32) -> Option<bool> {
+    session.process.descriptor(fd)?;
+    match session.process.watch_key(fd) {
+        Some(key) => session.caller.thread.watch_group(key).map(|_| false),
+        None => Some(true),
+    }
 }
 
 /// Creates a sealed file that holds a token.
@@ -233,13 +252,20 @@ fn received(call: &mut Call<'_>, address: u64, flags: i32) -> Result<()> {
     if message.control == 0 || message.control_bytes < HEAD_BYTES as u64 {
         return Ok(());
     }
-    let session = call.begin()?.session;
+    let Inside { session, copy, .. } = call.begin()?;
     // SAFETY: used for this call only.
     let control = unsafe { user_memory::bytes_mut(message.control, message.control_bytes)? };
     each_descriptor(control, |fd| {
         let fd = number_of(fd);
         if let Some(token) = read_fd_token(fd) {
             open_fd_token(&session, fd, token, flags)?;
+        } else if let Some(key) = inotify::received_key(session.caller.thread, fd, &mut copy[..])
+            && let Some(token) = session.process.find_watcher_token(session.caller.thread, key)
+        {
+            let (cloexec, last) = (flags & libc::MSG_CMSG_CLOEXEC != 0, flags & libc::MSG_PEEK == 0);
+            if session.process.import(session.caller.thread, token, fd, cloexec, last).is_ok() {
+                descriptors::mark(fd);
+            }
         }
         Ok(())
     })

@@ -241,6 +241,7 @@ pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     let frame = call.frame;
     let session = call.begin()?.session;
     let Some(descriptor) = session.process.descriptor(fd) else { return Ok(close_host(&session, frame, fd)) };
+    let is_watcher = session.process.is_watcher(&descriptor);
     // Of several concurrent closes exactly one succeeds.
     if !session.process.remove(session.caller.thread, fd) {
         return Err(Errno::EBADF);
@@ -248,7 +249,10 @@ pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     if session.is_child {
         return Ok(done(kernel(libc::SYS_close, u64::from(fd), 0, 0)));
     }
-    fd_numbers::close(fd, descriptor.cloexec);
+    match is_watcher {
+        true => fd_numbers::close_in_kernel(fd),
+        false => fd_numbers::close(fd, descriptor.cloexec),
+    }
     Ok(done(0))
 }
 
@@ -276,7 +280,10 @@ fn is_directfs(session: &Session<'_>, fd: u32) -> bool {
 fn duplicate(session: &Session<'_>, from: u32, to: i64, cloexec: bool) -> Result<Verdict> {
     let to = placed(to)?;
     if let Err(error) = session.process.duplicate(session.caller.thread, from, to, cloexec) {
-        give_up(session, to, cloexec);
+        match session.process.watch_key(from) {
+            Some(_) => close_placeholder(to),
+            None => give_up(session, to, cloexec),
+        }
         return Err(error);
     }
     mark(to);
@@ -298,8 +305,14 @@ pub fn dup(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 /// Duplicates a descriptor of the image to the lowest free number from `min` on. All placeholders
-/// are alike.
+/// are alike, except those of inotify descriptors.
 fn duplicate_from(session: &Session<'_>, fd: u32, min: u32, cloexec: bool) -> Result<Verdict> {
+    if session.process.watch_key(fd).is_some() {
+        fd_numbers::release_cached();
+        let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        let made = kernel(libc::SYS_fcntl, u64::from(fd), command as u64, u64::from(min));
+        return duplicate(session, fd, made, cloexec);
+    }
     let to = fd_numbers::reserve(session, min, cloexec)?;
     if let Err(error) = session.process.duplicate(session.caller.thread, fd, to, cloexec) {
         give_up(session, to, cloexec);

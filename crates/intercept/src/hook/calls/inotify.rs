@@ -1,0 +1,350 @@
+//! inotify: one descriptor for watches on paths of the kernel and of the mount.
+//!
+//! The descriptor is the kernel's, so poll, epoll, dup, fork and signals are, too. Watches on files
+//! of the mount and their events are in the DRAM region (`engine::watch`). With the first of them
+//! the kernel's descriptor gets a watch on a *wake file* in the meeting directory, which is
+//! touched when such an event arrives. A read removes the events of that watch and adds those of
+//! the region.
+//!
+//! Invariants
+//! - Each inotify descriptor has a description in the shared tables, from its creation on: so every
+//!   process that inherits it knows the key of its group.
+//! - A read empties the kernel's descriptor, then disarms the group, then empties its queue. What
+//!   is left arms it again: so the descriptor is readable while events are left.
+//! - The numbers of watches in the mount are above all that the kernel assigns.
+
+use crate::handoff::write_number;
+use crate::hook::abi::entry::{FDS_MAX, Next, Verdict};
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::call::{Call, blocking_call, native_with};
+use crate::hook::calls::kernel_objects::{meeting, write_hexadecimal};
+use crate::hook::calls::names::{Calling, by_node, path};
+use crate::hook::descriptors::{self, fd_numbers, host_verdict};
+use crate::hook::dispatch::{NATIVE, done};
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+use engine::format::FileKind;
+use engine::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, event};
+use engine::{Node, Thread};
+use posix::path::LastLink;
+use posix::{Errno, OpenFile, Result, Want};
+
+/// Bits of a mask, of which a request needs one.
+const MASK_BITS: u32 = event::ALL
+    | event::UNMOUNT
+    | event::Q_OVERFLOW
+    | event::IGNORED
+    | libc::IN_ONLYDIR
+    | libc::IN_DONT_FOLLOW
+    | event::EXCL_UNLINK
+    | event::MASK_CREATE
+    | event::MASK_ADD
+    | event::IS_DIRECTORY
+    | event::ONESHOT;
+/// The limit of watches if the kernel does not tell.
+const WATCHES_DEFAULT: u32 = 8192;
+/// A path of a wake file: `/proc/self/fd/DESCRIPTOR/../watch-GROUP`.
+const PATH_BYTES: usize = 64;
+
+/// inotify_init().
+pub fn init(call: &mut Call<'_>) -> Result<Verdict> {
+    make(call, 0)
+}
+
+/// inotify_init1(flags).
+pub fn init1(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.rdi as i32;
+    make(call, flags)
+}
+
+fn make(call: &mut Call<'_>, flags: i32) -> Result<Verdict> {
+    fd_numbers::release_cached();
+    let verdict = native_with(call.frame, call.arguments());
+    let Some(fd) = u32::try_from(verdict.result).ok().filter(|&fd| (fd as usize) < FDS_MAX) else { return Ok(verdict) };
+    // Without a description it serves the kernel's paths only.
+    let Ok(inside) = call.begin() else { return Ok(verdict) };
+    let session = inside.session;
+    let thread = session.caller.thread;
+    let Ok(root) = thread.root() else { return Ok(verdict) };
+    thread.record_reference(root);
+    // Zero is no key.
+    let file = OpenFile::watcher(root, thread.fs().platform().random() | 1);
+    if session.process.install(thread, fd, &file, flags & libc::IN_CLOEXEC != 0).is_ok() {
+        descriptors::mark(fd);
+    }
+    Ok(verdict)
+}
+
+/// inotify_add_watch(fd, path, mask).
+pub fn add_watch(call: &mut Call<'_>) -> Result<Verdict> {
+    let (fd, mask) = (call.frame.rdi as u32, call.frame.rdx as u32);
+    if mask & MASK_BITS == 0 {
+        return Err(Errno::EINVAL);
+    }
+    if descriptors::is_hidden(call.frame.rdi) {
+        return Err(Errno::EBADF);
+    }
+    fd_numbers::release_cached();
+    let last_link = if mask & libc::IN_DONT_FOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
+    let key = call.begin()?.session.process.watch_key(fd);
+    by_node(call, path(1), 0, last_link, &mut |caller, node| watch(caller, node, (fd, key), mask))
+}
+
+fn watch(caller: &Calling<'_>, node: Node, (fd, key): (u32, Option<u64>), mask: u32) -> Result<i64> {
+    let both = event::MASK_ADD | event::MASK_CREATE;
+    let key = key.ok_or_else(|| refusal(fd, mask))?;
+    if mask & both == both {
+        return Err(Errno::EINVAL);
+    }
+    let file = caller.stat(node)?;
+    if mask & libc::IN_ONLYDIR != 0 && file.kind != FileKind::Directory {
+        return Err(Errno::ENOTDIR);
+    }
+    caller.access(node, Want::READ)?;
+    let thread = caller.thread;
+    let group = match thread.watch_group(key) {
+        Some(group) if thread.wake_watch(group) != 0 => group,
+        _ => make_group(thread, fd, key)?,
+    };
+    let new = NewWatch { group: (group, key), number: node.number, mask, limit: limit() };
+    Ok(i64::from(thread.add_watch(&new)?))
+}
+
+/// The error of a descriptor without a description: the kernel knows whether it is open, and
+/// inotify's.
+fn refusal(fd: u32, mask: u32) -> Errno {
+    // SAFETY: a terminated path, which no file has.
+    let result =
+        unsafe { sys::call(libc::SYS_inotify_add_watch, [fd.into(), c"".as_ptr() as u64, mask.into(), 0, 0, 0]) };
+    match Errno(-result as i32) {
+        Errno::ENOENT => Errno::EOPNOTSUPP,
+        other => other,
+    }
+}
+
+/// Makes the group of a descriptor, and has the kernel's descriptor watch its wake file. Threads
+/// that do so at a time do the same.
+fn make_group(thread: &Thread<'static>, fd: u32, key: u64) -> Result<u32> {
+    let group = thread.make_watch_group(key, sys::effective_user())?;
+    let meeting = meeting()?;
+    let mut text = [0u8; PATH_BYTES];
+    let mut number = [0u8; 20];
+    let count = write_number(meeting, &mut number);
+    let mut digits = [0u8; 16];
+    write_hexadecimal(group.into(), &mut digits);
+    let (mut length, mut name) = (0, 0);
+    for part in [b"/proc/self/fd/", &number[..count], b"/", b"../watch-", &digits[8..]] {
+        name = if part == b"../watch-" { length } else { name };
+        text[length..length + part.len()].copy_from_slice(part);
+        length += part.len();
+    }
+    let name = text[name..].as_ptr() as u64;
+    let call = |number: i64, arguments: [u64; 4]| {
+        let [a, b, c, d] = arguments;
+        // SAFETY: terminated names that outlive the call, which changes no memory.
+        unsafe { sys::call(number, [a, b, c, d, 0, 0]) }
+    };
+    call(libc::SYS_mknodat, [meeting, name, u64::from(libc::S_IFREG), 0]);
+    // Processes of other users wake the group, too. It may be another process's file.
+    call(libc::SYS_fchmodat, [meeting, name, 0o666, 0]);
+    let mask = u64::from(libc::IN_ATTRIB);
+    let watch = call(libc::SYS_inotify_add_watch, [fd.into(), text.as_ptr() as u64, mask, 0]);
+    if watch < 0 {
+        return Err(Errno(-watch as i32));
+    }
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    let flags = libc::AT_SYMLINK_NOFOLLOW as u64;
+    // SAFETY: the kernel fills the structure, of which zero is a value.
+    let wake_file = unsafe {
+        sys::call(libc::SYS_newfstatat, [meeting, name, status.as_mut_ptr() as u64, flags, 0, 0]);
+        status.assume_init().st_ino
+    };
+    thread.set_wake_watch(group, watch as i32, wake_file);
+    Ok(group)
+}
+
+/// The key of the group behind a descriptor from another process: of an inotify descriptor the
+/// kernel lists what it watches, and so the wake file. `room` is for the list.
+pub fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Option<u64> {
+    let mut text = [0u8; PATH_BYTES];
+    let target = sys::read_link(proc_path(b"/proc/self/fd/", fd, &mut text), room).ok()?;
+    if &room[..target] != b"anon_inode:inotify" {
+        return None;
+    }
+    let file = sys::open(proc_path(b"/proc/self/fdinfo/", fd, &mut text), libc::O_RDONLY).ok()?;
+    let mut length = 0;
+    while let Ok(count @ 1..) = file.read(&mut room[length..]) {
+        length += count;
+    }
+    let mut inodes = room[..length].split(|&byte| byte == b' ').filter_map(|word| word.strip_prefix(b"ino:"));
+    inodes.find_map(|digits| thread.watch_key_of_wake_file(hexadecimal(digits)))
+}
+
+/// The terminated path of a descriptor in a directory of /proc.
+fn proc_path<'t>(directory: &[u8], fd: u32, into: &'t mut [u8; PATH_BYTES]) -> &'t [u8] {
+    into[..directory.len()].copy_from_slice(directory);
+    let end = directory.len() + write_number(fd.into(), &mut into[directory.len()..]);
+    into[end] = 0;
+    &into[..=end]
+}
+
+fn hexadecimal(digits: &[u8]) -> u64 {
+    let values = digits.iter().map_while(|&digit| char::from(digit).to_digit(16));
+    values.fold(0, |sum, value| sum << 4 | u64::from(value))
+}
+
+/// The most watches of a user.
+fn limit() -> u32 {
+    static LIMIT: AtomicU32 = AtomicU32::new(0);
+    let known = LIMIT.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let mut text = [0u8; 16];
+    let length = sys::open(b"/proc/sys/fs/inotify/max_user_watches\0", libc::O_RDONLY)
+        .and_then(|file| file.read(&mut text))
+        .unwrap_or(0);
+    let digits = text[..length].iter().take_while(|byte| byte.is_ascii_digit());
+    let read = digits.fold(0u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')));
+    let limit = if length == 0 { WATCHES_DEFAULT } else { read };
+    LIMIT.store(limit, Relaxed);
+    limit
+}
+
+/// inotify_rm_watch(fd, watch).
+pub fn rm_watch(call: &mut Call<'_>) -> Result<Verdict> {
+    let (fd, number) = (call.frame.rdi as u32, call.frame.rsi as i32);
+    let session = call.begin()?.session;
+    let thread = session.caller.thread;
+    let Some(key) = session.process.watch_key(fd) else { return host_verdict(fd) };
+    let Some(group) = thread.watch_group(key) else { return Ok(NATIVE) };
+    if number == thread.wake_watch(group) {
+        return Err(Errno::EINVAL);
+    }
+    if !Thread::<pmem::Direct>::is_own_watch(number) {
+        return Ok(NATIVE);
+    }
+    thread.remove_watch((group, key), number).map_err(|_| Errno::EINVAL)?;
+    Ok(done(0))
+}
+
+/// read, of a descriptor that is not of a file of the image.
+#[cold]
+pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
+    let fd = call.frame.rdi as u32;
+    let Some(key) = call.begin()?.session.process.watch_key(fd) else { return Ok(NATIVE) };
+    loop {
+        let has_events = {
+            let thread = call.begin()?.session.caller.thread;
+            thread.watch_group(key).is_some_and(|group| thread.rearm_group(group, key) == Ok(false))
+        };
+        // With events of the region there is nothing to wait for.
+        let result = match has_events && !is_readable(fd) {
+            true => 0,
+            // SAFETY: the kernel checks the program's buffer.
+            false => unsafe { blocking_call(libc::SYS_read, [fd.into(), buffer, length, 0, 0, 0]) },
+        };
+        if result < 0 && !(has_events && -result == i64::from(libc::EINVAL)) {
+            return Ok(done(result));
+        }
+        let thread = call.begin()?.session.caller.thread;
+        let Some(group) = thread.watch_group(key) else { return Ok(done(result)) };
+        let from_kernel = without_wake_events(buffer, result.max(0) as usize, thread.wake_watch(group))?;
+        thread.disarm_group(group, key)?;
+        let total = add_events(thread, (group, key), (buffer, length), from_kernel)?;
+        if total != 0 {
+            return Ok(done(total as i64));
+        }
+    }
+}
+
+/// Whether the kernel has events.
+fn is_readable(fd: u32) -> bool {
+    let mut polled = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one structure, which the kernel fills.
+    unsafe { sys::call(libc::SYS_poll, [&raw mut polled as u64, 1, 0, 0, 0, 0]) == 1 }
+}
+
+/// Removes the wake file's events from those that the kernel has put into the program's buffer;
+/// returns how many bytes are left.
+fn without_wake_events(buffer: u64, length: usize, wake_watch: i32) -> Result<usize> {
+    if length == 0 {
+        return Ok(0);
+    }
+    // SAFETY: used for this call only.
+    let events = unsafe { user_memory::bytes_mut(buffer, length as u64)? };
+    let (mut from, mut to) = (0, 0);
+    while let Some(head) = events.get(from..from + EVENT_BYTES) {
+        let word = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes));
+        let end = (from + EVENT_BYTES + word(12) as usize).min(length);
+        if word(0) as i32 != wake_watch {
+            events.copy_within(from..end, to);
+            to += end - from;
+        }
+        from = end;
+    }
+    Ok(to)
+}
+
+/// Adds events of the region to the program's buffer; returns how many bytes it has. EINVAL: not
+/// even one event has room.
+fn add_events(
+    thread: &Thread<'static>,
+    (group, key): (u32, u64),
+    (buffer, length): (u64, u64),
+    mut total: usize,
+) -> Result<usize> {
+    let mut event = WatchEvent::none();
+    let mut has_ended = false;
+    let taken = loop {
+        let taken = thread.take_watch_event(group, key, (length as usize).saturating_sub(total), &mut event)?;
+        if taken != Taken::Event {
+            break taken;
+        }
+        has_ended |= event.mask & event::IGNORED != 0;
+        let head = [event.watch as u32, event.mask, event.cookie, event.name_field_bytes() as u32];
+        let address = buffer + total as u64;
+        user_memory::write(address, &head)?;
+        user_memory::fill(address + EVENT_BYTES as u64, &event.name()[..event.name_field_bytes()])?;
+        total += event.bytes();
+    };
+    thread.rearm_group(group, key)?;
+    if has_ended {
+        thread.sweep_watches()?;
+    }
+    if taken == Taken::TooLong && total == 0 { Err(Errno::EINVAL) } else { Ok(total) }
+}
+
+/// ioctl(fd, FIONREAD, address), of a descriptor that is not of a file of the image.
+#[cold]
+pub fn bytes_to_read(call: &mut Call<'_>, address: u64) -> Result<Verdict> {
+    let fd = call.frame.rdi as u32;
+    let session = call.begin()?.session;
+    let thread = session.caller.thread;
+    let Some(key) = session.process.watch_key(fd) else { return Ok(NATIVE) };
+    let Some(group) = thread.watch_group(key) else { return Ok(NATIVE) };
+    let mut kernels = 0i32;
+    // SAFETY: the kernel fills a number.
+    let result = unsafe {
+        sys::call(libc::SYS_ioctl, [fd.into(), u64::from(libc::FIONREAD as u32), &raw mut kernels as u64, 0, 0, 0])
+    };
+    if result < 0 {
+        return Ok(done(result));
+    }
+    let (bytes, has_wake_event) = thread.watch_events_bytes(group, key)?;
+    let extra = if has_wake_event { EVENT_BYTES as i32 } else { 0 };
+    let sum = (kernels - extra).max(0).saturating_add(i32::try_from(bytes).unwrap_or(i32::MAX));
+    user_memory::write(address, &sum)?;
+    Ok(done(0))
+}
+
+/// The result of a call by descriptor, or of `watcher` if it was left to the kernel.
+#[inline]
+pub fn or_else(
+    call: &mut Call<'_>,
+    verdict: Verdict,
+    watcher: impl FnOnce(&mut Call<'_>) -> Result<Verdict>,
+) -> Result<Verdict> {
+    if verdict.next == Next::Native { watcher(call) } else { Ok(verdict) }
+}
