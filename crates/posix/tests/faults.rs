@@ -142,7 +142,7 @@ fn each_error_of_a_checkpoint_is_reported_and_hurts_nothing() {
         let Some(mut disk) = Disk::new() else { return };
         let mut image = disk.open();
         // The service would write a checkpoint, too.
-        let _paused = image.pause_commits();
+        let _paused = image.pause_services();
         let mut requests = 0;
         while fail_a_request_of_a_sync(&mut disk, &image, Fault { number: requests + 1, errno }, (requests + 1, BYTES))
         {
