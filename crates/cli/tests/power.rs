@@ -392,3 +392,42 @@ fn a_full_disk_is_reported_and_nothing_that_was_committed_is_hurt() {
     assert_eq!(support::stdout(&run(image, "sha256sum <big")).trim(), lines[4]);
     disk.unmount();
 }
+
+#[test]
+fn a_disk_that_fills_under_a_working_copy_on_it_is_a_lack_of_space() {
+    let directory = tempfile::tempdir().unwrap();
+    if !enter_private_mounts() {
+        eprintln!("\n*** SKIPPED: a full disk under a working copy: this needs root ***\n");
+        return;
+    }
+    let disk = Disk::make("ext4", Cut::Shutdown, directory.path(), 128 << 20).unwrap();
+    let (image, filler) = (disk.point.join("image"), disk.point.join("filler"));
+    let (image, filler) = (image.to_str().unwrap(), filler.display());
+    let run = |script: &str| {
+        let options = ["run", "--image", image, "--memory", "1M", "-C", "/mnt/directfs", "--", "bash", "-c", script];
+        support::directfs(&options)
+    };
+    assert!(support::directfs(&["mkfs", "--size", "40M", "--sparse", image]).status.success());
+    let fill = format!("dd if=/dev/zero of={filler} bs=64k status=none 2>/dev/null");
+    let script = format!(
+        "echo first >a; sync a; {fill}
+         for n in 1 2; do dd if=/dev/urandom of=big$n bs=1M count=15 status=none 2>&1; echo $?; done; cat a; rm {filler}
+         dd if=/dev/urandom of=big bs=1M count=9 conv=fsync status=none; echo $?; sha256sum <big"
+    );
+    let worked = run(&script);
+    let text = support::stdout(&worked);
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(worked.status.success() && lines.len() == 7, "{text}{}", support::stderr(&worked));
+    assert!(lines[0].contains("No space left on device") && lines[2].contains("No space left on device"), "{text}");
+    assert_eq!((lines[1], lines[3], lines[4], lines[5]), ("1", "1", "first", "0"), "{text}");
+    let checked = support::directfs(&["fsck", "-n", image]);
+    assert!(checked.status.success(), "{}", support::stdout(&checked));
+    assert_eq!(support::stdout(&run("sha256sum <big")).trim(), lines[6]);
+    // A copy cannot be made: the image is refused, and stays as it is.
+    assert!(Command::new("sh").args(["-c", &fill]).status().is_ok());
+    let refused = run("true");
+    let reason = support::stderr(&refused);
+    assert!(!refused.status.success() && reason.contains("No space left on device"), "{reason}");
+    assert_eq!(std::fs::read_dir(&disk.point).unwrap().count(), 3, "lost+found, the image, and what fills the disk");
+    disk.unmount();
+}
