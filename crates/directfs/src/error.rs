@@ -141,7 +141,10 @@ fn errno_of_image(error: &ImageError) -> i32 {
         | ImageError::Written { .. } => libc::EBUSY,
         ImageError::CannotShare { .. } => libc::EACCES,
         ImageError::WouldOverwrite { .. } => libc::EEXIST,
-        ImageError::NoDram { .. } | ImageError::NoWorkingCopy { .. } | ImageError::NoSpace { .. } => libc::ENOSPC,
+        ImageError::NoDram { .. }
+        | ImageError::NoWorkingCopy { .. }
+        | ImageError::NoScratch { .. }
+        | ImageError::NoSpace { .. } => libc::ENOSPC,
         ImageError::Journal { .. } => libc::EUCLEAN,
         ImageError::NotRecovered { .. } => libc::EROFS,
         ImageError::NoCommits { .. } => libc::EOPNOTSUPP,

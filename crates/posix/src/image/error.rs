@@ -124,6 +124,18 @@ pub enum ImageError {
         /// Why there is none beside the image.
         source: io::Error,
     },
+    /// Too little space on the image's disk for a working copy beside it.
+    #[error(
+        "the disk of {} has no space for the copy on which programs work, about {needed} bytes: free some, let the copy take more \
+         memory (--memory), or use the image in place with --no-commit, where a power failure may destroy it",
+        path.display()
+    )]
+    NoScratch {
+        /// The image.
+        path: PathBuf,
+        /// Bytes needed at least.
+        needed: u64,
+    },
     /// The journal of an image on a disk cannot be used.
     #[error("the journal of {}: {}", path.display(), super::working::describe(cause))]
     Journal {

@@ -19,7 +19,7 @@ use engine::format::{Geometry, MAGIC, Superblock};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
 use pmem::{Access, BLOCK_BYTES, Direct, Mapping, Region, Tracking};
 use rustix::fd::AsRawFd;
-use rustix::fs::SeekFrom;
+use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::fs::File;
@@ -212,9 +212,14 @@ impl<'a> Base<'a> {
         let (length, filled) = (working_bytes(head.image_bytes), content + tracking_bytes);
         let (mapping, has_content) = create(Needs { length, filled, image_bytes: head.image_bytes })?;
         let mapping = Arc::new(mapping);
-        if !has_content {
-            copy_content(self.file, &mapping, head.image_bytes, copied).map_err(self.file_error("copy"))?;
-        }
+        let made = match has_content {
+            true => Ok(()),
+            false => copy_content(self.file, &mapping, head.image_bytes, copied),
+        };
+        made.and_then(|()| provide_header(&mapping, head.image_bytes)).map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => ImageError::NoScratch { path: self.path.to_owned(), needed: filled },
+            _ => self.file_error("copy")(error),
+        })?;
         let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
         commits.begin(&journal, &state, head.uuid, &identity_of(self.file, self.path)?);
         Ok((mapping, commits))
@@ -433,6 +438,17 @@ fn copy_pages(
         }
     }
     Ok(())
+}
+
+/// Provides the first page of the tracking area of a working copy: a store to a hole raises SIGBUS
+/// where there is no space.
+fn provide_header(mapping: &Mapping, image_bytes: u64) -> io::Result<()> {
+    let Some(file) = mapping.file() else { return Ok(()) };
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, tracking_at(image_bytes), BLOCK_BYTES) {
+        // The file system cannot do that.
+        Err(Errno::OPNOTSUPP) => Ok(()),
+        provided => Ok(provided?),
+    }
 }
 
 /// The commit and checkpoint of a working copy that no other process uses.
