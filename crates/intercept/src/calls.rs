@@ -21,7 +21,7 @@ use crate::hook::calls::{
     attributes, copy_calls, files, handles, inotify, landlock, locks, mapping, names, open, renames, sockets,
 };
 use crate::hook::descriptors::fd_passing;
-use crate::hook::process::{exec, processes};
+use crate::hook::process::{environment, exec, processes};
 use crate::hook::{descriptors, signals};
 use crate::routes::{NUMBERS, Route};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
@@ -462,8 +462,8 @@ pub const OTHERS: &[Entry] = &[
     // The program's limit counts cached placeholders, too.
     call!(SYS_setrlimit, Always, descriptors::with_numbers, Kernel),
     call!(SYS_prlimit64, Always, descriptors::with_numbers, Kernel),
-    call!(SYS_seccomp, Always, descriptors::with_numbers, Kernel),
-    call!(SYS_prctl, Always, descriptors::of_no_file, Kernel),
+    call!(SYS_seccomp, Always, environment::seccomp, Kernel),
+    call!(SYS_prctl, Always, environment::prctl, Kernel),
     call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, Handle),
     // Signals.
     call!(SYS_rt_sigaction, Always, signals::rt_sigaction, Handle),

@@ -25,6 +25,26 @@ fn programs_that_confine_themselves_first_see_the_image_afterwards() {
 }
 
 #[test]
+fn a_program_under_a_filter_goes_on_with_its_open_files() {
+    let directory = scratch();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/filtered.c");
+    let program = directory.path().join("filtered");
+    let Ok(status) = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).status() else {
+        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
+        return;
+    };
+    assert!(status.success());
+    // Sparse: each piece of new memory is provided while it is written.
+    let image = directory.path().join("image");
+    let image = image.to_str().unwrap();
+    assert!(directfs(&["mkfs", image, "--size", "64M", "--sparse"]).status.success());
+    let script =
+        r#"cd /mnt/directfs; head -c 3000000 /dev/urandom >from; "$0" from to; echo $?; cmp from to && echo same"#;
+    let output = directfs(&["run", "--image", image, "--", "sh", "-c", script, program.to_str().unwrap()]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("0\nsame\n", ""));
+}
+
+#[test]
 fn a_program_without_room_to_attach_gets_errors_and_not_the_files_of_the_machine() {
     let directory = scratch();
     let image = image_in(directory.path());

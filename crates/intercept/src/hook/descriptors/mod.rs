@@ -199,11 +199,6 @@ pub fn with_numbers(_: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// For a call that concerns no file, but may take from the process what it needs to attach.
-pub fn of_no_file(_: &mut Call<'_>) -> Result<Verdict> {
-    Ok(NATIVE)
-}
-
 /// The same as [`with_numbers`], for a call by a descriptor.
 pub fn by_descriptor_with_numbers(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();

@@ -5,8 +5,11 @@
 //! over a descriptor's number, and no two threads do so at a time.
 
 use crate::handoff::{self, HandoffRecord};
+use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::sys;
-use crate::hook::descriptors;
+use crate::hook::call::Call;
+use crate::hook::descriptors::{self, fd_numbers};
+use crate::hook::dispatch::NATIVE;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -290,6 +293,23 @@ fn move_it(fd: i32) -> Result<()> {
     }
     descriptors::unprotect(fd);
     Ok(())
+}
+
+/// seccomp: a filter may forbid calls of the library that the program does not make.
+pub fn seccomp(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.frame.rdi <= libc::SECCOMP_SET_MODE_FILTER.into() {
+        posix::host::expect_filter();
+    }
+    fd_numbers::release_cached();
+    Ok(NATIVE)
+}
+
+/// prctl: concerns no file, but may install a filter.
+pub fn prctl(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.frame.rdi as i32 == libc::PR_SET_SECCOMP {
+        posix::host::expect_filter();
+    }
+    Ok(NATIVE)
 }
 
 /// Returns when what was done before is on the image's disk, if it lies on one.
