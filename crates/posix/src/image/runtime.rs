@@ -145,33 +145,32 @@ impl RuntimeDirectory {
     }
 
     /// Creates the file of a working copy: in memory if it fits there and takes at most
-    /// `limit_bytes`, otherwise beside the image. The second value: it has the image's content.
+    /// `limit_bytes`, otherwise beside the image.
     pub(super) fn create_working(
         &self,
         image: &File,
         path: &Path,
         needs: Needs,
         limit_bytes: Option<u64>,
-    ) -> Result<(Mapping, bool), ImageError> {
+    ) -> Result<Mapping, ImageError> {
         self.name_image(image, path)?;
         let fits = working_file::fits_in_memory(needs.length, limit_bytes);
         if fits && working_file::fits_in_directory(needs.length, &self.directory) {
-            return Ok((self.create_shared(WORKING, image, path, needs.length)?, false));
+            return self.create_shared(WORKING, image, path, needs.length);
         }
         let owner = stat(image, path)?;
-        let made = working_file::create_hidden(&self.directory, self.name, image, path, needs.image_bytes);
-        let made = made.and_then(|(file, is_cloned)| {
+        let made = working_file::create_hidden(&self.directory, self.name, path).and_then(|file| {
             file.set_len(needs.length)?;
             adopt_owner(&file, &owner);
-            Ok((file, is_cloned))
+            Ok(file)
         });
         match made {
-            Ok((file, is_cloned)) => Ok((Mapping::from_file(file, path, Access::ReadWrite)?, is_cloned)),
+            Ok(file) => Ok(Mapping::from_file(file, path, Access::ReadWrite)?),
             // A directory that this user may not write, for example.
             Err(source) => {
                 working_file::remove(&self.directory, self.name);
                 match self.lacking(needs.filled + ROOM_BYTES) {
-                    None => Ok((self.create_shared(WORKING, image, path, needs.length)?, false)),
+                    None => self.create_shared(WORKING, image, path, needs.length),
                     Some((available, needed)) => Err(ImageError::NoWorkingCopy {
                         path: path.to_owned(),
                         directory: self.parent.clone(),

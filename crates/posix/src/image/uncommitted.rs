@@ -124,7 +124,7 @@ impl Attempt<'_, Direct> {
             let file = working_file::create_unnamed(needs.length, self.options.memory_bytes_max, self.path);
             let file = file.map_err(failed)?;
             file.set_len(needs.length).map_err(failed)?;
-            Ok((Mapping::from_file(file, self.path, Access::ReadWrite)?, false))
+            Ok(Mapping::from_file(file, self.path, Access::ReadWrite)?)
         };
         let (mapping, commits) = base.make_working_copy(recovered, self.options.copied, create)?;
         commits.set_held(true);

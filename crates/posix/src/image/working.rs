@@ -17,7 +17,7 @@ use super::{ImageError, identity_of};
 use crate::commits::{ChunkBuffer, Commits, ImageFile, SLEEPING, errno_of, tracking_at, working_bytes};
 use engine::format::{Geometry, MAGIC, Superblock};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
-use pmem::{Access, BLOCK_BYTES, Direct, Mapping, Region, Tracking};
+use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Tracking};
 use rustix::fd::AsRawFd;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -193,13 +193,12 @@ impl<'a> Base<'a> {
     }
 
     /// Makes the working copy of a recovered image, and its journal if it has none. `create` makes
-    /// the file, and says whether it has the image's content. `copied` is told of the progress, in
-    /// bytes, and of the bytes of the image.
+    /// the file. `copied` is told of the progress, in bytes, and of the bytes of the image.
     pub fn make_working_copy(
         &self,
         recovered: RecoveredJournal,
         copied: fn(u64, u64),
-        create: impl FnOnce(Needs) -> Result<(Mapping, bool), ImageError>,
+        create: impl FnOnce(Needs) -> Result<Mapping, ImageError>,
     ) -> Result<(Arc<Mapping>, Commits), ImageError> {
         let RecoveredJournal { head, journal } = recovered;
         let (journal, state) = match journal {
@@ -210,15 +209,15 @@ impl<'a> Base<'a> {
         let content = content_bytes(self.file, head.image_bytes).map_err(self.file_error("read"))?;
         let tracking_bytes = Tracking::area_bytes(head.image_bytes) / 64;
         let (length, filled) = (working_bytes(head.image_bytes), content + tracking_bytes);
-        let (mapping, has_content) = create(Needs { length, filled, image_bytes: head.image_bytes })?;
-        let mapping = Arc::new(mapping);
-        let made = match has_content {
-            true => Ok(()),
-            false => copy_content(self.file, &mapping, head.image_bytes, copied),
-        };
-        made.and_then(|()| provide_header(&mapping, head.image_bytes)).map_err(|error| match error.raw_os_error() {
-            Some(libc::ENOSPC | libc::EDQUOT) => ImageError::NoScratch { path: self.path.to_owned(), needed: filled },
-            _ => self.file_error("copy")(error),
+        let mapping = Arc::new(create(Needs { length, filled })?);
+        let made = copy_content(self.file, &mapping, head.image_bytes, copied);
+        made.and_then(|()| provide_tracking(&mapping, head.image_bytes)).map_err(|error| {
+            match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => {
+                    ImageError::NoScratch { path: self.path.to_owned(), needed: filled }
+                }
+                _ => self.file_error("copy")(error),
+            }
         })?;
         let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
         commits.begin(&journal, &state, head.uuid, &identity_of(self.file, self.path)?);
@@ -440,11 +439,15 @@ fn copy_pages(
     Ok(())
 }
 
-/// Provides the first page of the tracking area of a working copy: a store to a hole raises SIGBUS
-/// where there is no space.
-fn provide_header(mapping: &Mapping, image_bytes: u64) -> io::Result<()> {
+/// Provides the tracking area of a working copy on a disk, and its first page in memory: a store to
+/// a hole raises SIGBUS where there is no space.
+fn provide_tracking(mapping: &Mapping, image_bytes: u64) -> io::Result<()> {
     let Some(file) = mapping.file() else { return Ok(()) };
-    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, tracking_at(image_bytes), BLOCK_BYTES) {
+    let bytes = match mapping.backing() {
+        Backing::File { .. } => Tracking::area_bytes(image_bytes),
+        _ => BLOCK_BYTES,
+    };
+    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, tracking_at(image_bytes), bytes) {
         // The file system cannot do that.
         Err(Errno::OPNOTSUPP) => Ok(()),
         provided => Ok(provided?),

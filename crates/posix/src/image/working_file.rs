@@ -17,7 +17,7 @@
 
 use super::runtime::outer_name;
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -37,8 +37,6 @@ pub(super) struct Needs {
     pub length: u64,
     /// Bytes of it that are used at once.
     pub filled: u64,
-    /// Bytes of the image.
-    pub image_bytes: u64,
 }
 
 /// Memory that this process may take at most; none: unknown.
@@ -122,23 +120,16 @@ fn hidden_name(name: u64) -> String {
     format!(".{}", outer_name(name))
 }
 
-/// Creates the hidden file beside an image, and the link to it. It begins with the image's content
-/// if the file system can share blocks between files; the second value says so.
-pub(super) fn create_hidden(
-    runtime_directory: &OwnedFd,
-    name: u64,
-    image: &File,
-    path: &Path,
-    image_bytes: u64,
-) -> io::Result<(File, bool)> {
+/// Creates the hidden file beside an image, and the link to it. It shares no blocks with the image:
+/// a store to a shared block needs space, and a full disk would raise SIGBUS.
+pub(super) fn create_hidden(runtime_directory: &OwnedFd, name: u64, path: &Path) -> io::Result<File> {
     let hidden = hidden_path(&std::path::absolute(path)?, name);
     rustix::fs::symlinkat(hidden.as_path(), runtime_directory, WORKING)?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = File::from(rustix::fs::open(&hidden, flags, Mode::RUSR | Mode::WUSR)?);
-    let is_cloned = rustix::fs::ioctl_ficlone(&file, image).is_ok();
-    // Behind the image lies its journal, which the copy has not.
-    file.set_len(if is_cloned { image_bytes } else { 0 })?;
-    Ok((file, is_cloned))
+    let file = rustix::fs::open(&hidden, flags, Mode::RUSR | Mode::WUSR)?;
+    // Btrfs: stores in place. Others do not know the flag.
+    let _ = rustix::fs::ioctl_setflags(&file, IFlags::NOCOW);
+    Ok(File::from(file))
 }
 
 /// Opens the working copy of a runtime directory. The caller checks its owner.
