@@ -162,6 +162,29 @@ impl<M: Memory> Fs<M> {
         self.request(&self.pm, start * BLOCK_BYTES..end * BLOCK_BYTES)
     }
 
+    /// Provides the allocated blocks in a range of the image that may be holes: a copy leaves out
+    /// what is zero. Before other threads enter. `NoSpace` if the storage is full.
+    pub fn provide_allocated(&self, range: Range<u64>) -> Result<()> {
+        let end = (range.end / BLOCK_BYTES).min(self.geometry.blocks);
+        let mut at = (range.start / BLOCK_BYTES).max(self.geometry.data_block);
+        while at < end {
+            let (group, first) = (at / GROUP_BLOCKS, at / GROUP_BLOCKS * GROUP_BLOCKS);
+            if u64::from(self.dram.group(group)?.free.load(Relaxed)) == GROUP_BLOCKS {
+                at = first + GROUP_BLOCKS;
+                continue;
+            }
+            let map = self.free_map(group)?;
+            let used = first + map.next(at - first, false);
+            let free = first + map.next(used - first, true);
+            let (used, free) = (used.min(end), free.min(end));
+            if used < free {
+                self.request(&self.pm, used * BLOCK_BYTES..free * BLOCK_BYTES)?;
+            }
+            at = free.max(at + 1);
+        }
+        Ok(())
+    }
+
     /// Provides the bits of a segment's inode numbers, and their links.
     pub(crate) fn provide_segment(&self, segment: u64) -> Result<()> {
         let (layout, first) = (&self.dram.layout, segment * INODES_PER_SEGMENT);

@@ -14,6 +14,7 @@
 use crate::support::{directfs, scratch, stderr, stdout};
 use crate::tree;
 use std::fs;
+use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -93,9 +94,25 @@ struct Outcome {
     errors: String,
 }
 
+/// Runs a command to its end. Its output goes to files: a pipe would wait for background processes,
+/// and they perhaps for the command's own end.
 fn outcome(mut command: Command) -> Outcome {
-    let output = command.output().unwrap();
-    Outcome { code: output.status.code(), output: stdout(&output), errors: stderr(&output) }
+    let mut files = [tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap()];
+    command.stdout(files[0].try_clone().unwrap()).stderr(files[1].try_clone().unwrap());
+    let code = command.status().unwrap().code();
+    let [output, errors] = files.each_mut().map(|file| {
+        let mut bytes = Vec::new();
+        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    });
+    Outcome { code, output, errors }
+}
+
+/// A command in front of others that kills what does not end.
+fn limited() -> Command {
+    let mut limited = Command::new("timeout");
+    limited.args(["--kill-after=5", "300"]);
+    limited
 }
 
 /// Runs a script both ways and compares.
@@ -112,8 +129,8 @@ fn compare(name: &'static str) {
     fs::create_dir(&home).unwrap();
     let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64 - 1_000_000_000;
 
-    let mut shell = Command::new("bash");
-    shell.current_dir(&work);
+    let mut shell = limited();
+    shell.arg("bash").current_dir(&work);
     let wanted = outcome(script.command(shell, &home));
     assert_eq!(wanted.code, Some(0), "{name} fails on tmpfs: {}{}", wanted.output, wanted.errors);
     let wanted_tree = tree::of_directory(&work, now_ns);
@@ -127,9 +144,8 @@ fn compare(name: &'static str) {
     let found = if std::env::var_os("DIRECTFS_TEST_WAY").is_some_and(|way| way == "mount") {
         through_mount(&script, &image, &work, &home)
     } else {
-        // A script that hangs is killed with all its processes.
-        let mut run = Command::new("timeout");
-        run.args(["--kill-after=5", "300", env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
+        let mut run = limited();
+        run.args([env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
             .arg(&image)
             .arg("--at")
             .arg(&work)
@@ -157,8 +173,8 @@ fn through_mount(script: &Script, image: &Path, work: &Path, home: &Path) -> Out
     fs::create_dir(work).unwrap();
     let mounted = directfs(&["mount", image.to_str().unwrap(), work.to_str().unwrap(), "-o", "cache=0"]);
     assert!(mounted.status.success(), "{}", stderr(&mounted));
-    let mut shell = Command::new("bash");
-    shell.current_dir(work);
+    let mut shell = limited();
+    shell.arg("bash").current_dir(work);
     let found = outcome(script.command(shell, home));
     let unmounted = directfs(&["umount", work.to_str().unwrap()]);
     assert!(unmounted.status.success(), "{}", stderr(&unmounted));

@@ -77,12 +77,12 @@ impl Allocation for FreshBlock {
 }
 
 /// A copy of the free blocks of a group: a bit per block, set: free.
-pub(super) struct FreeMap([u64; GROUP_WORDS]);
+pub(crate) struct FreeMap([u64; GROUP_WORDS]);
 
 impl FreeMap {
     /// The first block at or after `from` that is free (`wanted`) or used; `GROUP_BLOCKS` if there
     /// is none.
-    pub(super) fn next(&self, from: u64, wanted: bool) -> u64 {
+    pub(crate) fn next(&self, from: u64, wanted: bool) -> u64 {
         let mut at = from;
         while at < GROUP_BLOCKS {
             let word = self.0[(at / 64) as usize];
@@ -208,7 +208,7 @@ impl<M: Memory> Fs<M> {
         Ok(total)
     }
 
-    pub(super) fn free_map(&self, group: u64) -> Result<FreeMap> {
+    pub(crate) fn free_map(&self, group: u64) -> Result<FreeMap> {
         let mut map = FreeMap([0; GROUP_WORDS]);
         for (index, word) in map.0.iter_mut().enumerate() {
             *word = !self.dram.block_word(group * GROUP_WORDS as u64 + index as u64)?.load(Relaxed);

@@ -218,6 +218,12 @@ impl<M: Memory> Attempt<'_, M> {
             (Error::NoMemory, DramBacking::NamedFile(runtime)) => runtime.no_room(),
             (error, _) => self.engine_error(error),
         })?;
+        self.provide_allocated(&fs, memory).map_err(|error| match (error, memory.commits) {
+            (Error::NoSpace, Some(_)) => {
+                ImageError::NoScratch { path: self.path.to_owned(), needed: memory.image_bytes }
+            }
+            (error, _) => self.engine_error(error),
+        })?;
         if let Some(runtime) = runtime {
             fs.set_directory_secret(runtime.secret()).map_err(|error| self.engine_error(error))?;
         }
@@ -225,6 +231,15 @@ impl<M: Memory> Attempt<'_, M> {
             name_runtime_directory(&fs, runtime.name());
         }
         Ok((fs, dram, report))
+    }
+
+    /// Provides what the image has in use and its file does not hold, since it is zero.
+    fn provide_allocated(&self, fs: &Fs<M>, memory: &ImageMemory) -> engine::Result<()> {
+        let backing = memory.mapping.backing();
+        match memory.mapping.file().filter(|_| !self.options.read_only && backing != Backing::DaxDevice) {
+            Some(file) => working::for_each_hole(file, memory.image_bytes, &mut |hole| fs.provide_allocated(hole)),
+            None => Ok(()),
+        }
     }
 
     fn build(

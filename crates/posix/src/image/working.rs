@@ -390,6 +390,22 @@ pub(super) fn for_each_extent(
     Ok(())
 }
 
+/// Passes the ranges of a file's beginning that are holes, or like them: stores there need space.
+pub(super) fn for_each_hole(
+    file: &File,
+    length: u64,
+    each: &mut dyn FnMut(Range<u64>) -> Result<(), engine::Error>,
+) -> Result<(), engine::Error> {
+    let (mut at, mut result) = (0, Ok(()));
+    // What follows an error counts as a hole.
+    let _ = for_each_extent(file, length, &mut |start, end| {
+        result = each(at..start);
+        at = end;
+        if result.is_ok() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+    });
+    result.and_then(|()| each(at..length))
+}
+
 /// Bytes of a file's beginning that are not holes.
 fn content_bytes(file: &File, length: u64) -> io::Result<u64> {
     let mut bytes = 0;

@@ -23,5 +23,6 @@ n=$(printf 'x%.0s' {1..255}); : >"$n"; ls | grep -c xxxx; : >"${n}y" 2>/dev/null
 base64 two | base64 -d | cmp - two && echo base64
 diff one one.bak | head -4; cmp one one.bak || true; patch -s one <(diff one one.bak) && cmp one one.bak && echo patched
 fold -w 20 two | tail -1; fmt -w 40 <letters | tail -1; pr -t -2 <(seq 6); expand <(printf 'a\tb\n'); numfmt --to=iec 123456
-timeout 5 tail -f --pid=$$ -n 1 two & t=$!; kill $t; wait $t || echo "tail ended"
+tail -f --pid=$$ -n 1 two >seen & t=$!; until [ -s seen ]; do :; done; kill $t; wait $t || echo "tail ended"; cat seen
+timeout 0.1 sleep 9 || echo "sleep ended"
 xargs -n 100 -P 2 sh -c 'cat "$@" | wc -l' _ <<<"one two" ; rm -rf tmp
