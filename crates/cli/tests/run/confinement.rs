@@ -1,19 +1,13 @@
 //! Programs that have nothing of the image attach at their first call that needs it, and before
 //! they give up what attaching takes.
 
+use crate::kit::compiled;
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
-use std::process::Command;
 
 #[test]
 fn programs_that_confine_themselves_first_see_the_image_afterwards() {
     let directory = scratch();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/confined.c");
-    let program = directory.path().join("confined");
-    let Ok(status) = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).status() else {
-        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
-        return;
-    };
-    assert!(status.success());
+    let Some(program) = compiled("confined", directory.path()) else { return };
     let image = image_in(directory.path());
     // The shell has used the image; the programs that it starts inherit nothing of it.
     let script = r#"file=/mnt/directfs/file; : >"$file"
@@ -27,13 +21,7 @@ fn programs_that_confine_themselves_first_see_the_image_afterwards() {
 #[test]
 fn a_program_under_a_filter_goes_on_with_its_open_files() {
     let directory = scratch();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/filtered.c");
-    let program = directory.path().join("filtered");
-    let Ok(status) = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).status() else {
-        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
-        return;
-    };
-    assert!(status.success());
+    let Some(program) = compiled("filtered", directory.path()) else { return };
     // Sparse: each piece of new memory is provided while it is written.
     let image = directory.path().join("image");
     let image = image.to_str().unwrap();

@@ -1,34 +1,19 @@
 //! System calls by instructions of libraries reach the image, whichever way a library is loaded.
 
+use crate::kit::compile;
 use crate::support::{directfs, scratch, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const KIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit");
-
-/// Compiles a source of the kit; `None`, with a message, without a compiler.
-fn compile(source: &str, into: &Path, options: &[&str]) -> Option<()> {
-    let Ok(status) = Command::new("cc")
-        .args(["-O1", "-w", "-pthread", "-o"])
-        .arg(into)
-        .arg(format!("{KIT}/{source}"))
-        .args(options)
-        .status()
-    else {
-        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
-        return None;
-    };
-    status.success().then_some(())
-}
-
 /// The library, and the program, linked with it or not.
 fn compiled(directory: &Path, linked: bool) -> Option<(PathBuf, PathBuf)> {
     let (library, program) = (directory.join("libraw.so"), directory.join("program"));
-    compile("raw_library.c", &library, &["-shared", "-fPIC"])?;
+    if !compile("raw_library", &library, &["-shared", "-fPIC"]) {
+        return None;
+    }
     let (place, path) = (format!("-L{}", directory.display()), format!("-Wl,-rpath,{}", directory.display()));
     let options: &[&str] = if linked { &["-DLINKED", &place, "-lraw", &path] } else { &["-ldl"] };
-    compile("raw_program.c", &program, options)?;
-    Some((library, program))
+    compile("raw_program", &program, options).then_some((library, program))
 }
 
 fn run(arguments: &[&str]) -> Output {
@@ -98,7 +83,7 @@ fn a_go_library_in_a_python_program_sees_the_mount() {
 fn a_ring_is_refused_to_its_own_library_too() {
     let directory = scratch();
     let program = directory.path().join("ring");
-    if !Path::new("/usr/include/liburing.h").exists() || compile("ring.c", &program, &["-luring"]).is_none() {
+    if !Path::new("/usr/include/liburing.h").exists() || !compile("ring", &program, &["-luring"]) {
         eprintln!("\n*** SKIPPED: liburing's headers are not on this machine ***\n");
         return;
     }

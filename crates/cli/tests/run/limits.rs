@@ -1,24 +1,9 @@
 //! Many processes and threads in one image, and a `/dev/shm` that is small or full.
 
+use crate::kit::compiled;
 use crate::support::{directfs, scratch, stderr, stdout};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
-
-/// Compiles the program; none if there is no compiler.
-fn program(directory: &Path) -> Option<PathBuf> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/limits.c");
-    let binary = directory.join("limits");
-    match Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&binary).arg(source).status() {
-        Ok(status) => {
-            assert!(status.success());
-            Some(binary)
-        }
-        Err(_) => {
-            eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
-            None
-        }
-    }
-}
 
 /// Whether this machine permits that many tasks.
 fn permits(tasks: u64) -> bool {
@@ -51,7 +36,7 @@ fn in_small_memory(directory: &Path, size: &str, script: &str) -> Option<Output>
 #[test]
 fn five_thousand_children_use_the_file_system_at_once() {
     let directory = scratch();
-    let Some(program) = program(directory.path()).filter(|_| permits(12_000)) else { return };
+    let Some(program) = compiled("limits", directory.path()).filter(|_| permits(12_000)) else { return };
     let run = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap(), "children", "5000"]);
     assert_eq!(stdout(&run), "5000 children at once, 0 failed\n", "{}", stderr(&run));
 }
@@ -59,7 +44,7 @@ fn five_thousand_children_use_the_file_system_at_once() {
 #[test]
 fn three_thousand_threads_use_the_file_system_at_once() {
     let directory = scratch();
-    let Some(program) = program(directory.path()).filter(|_| permits(8_000)) else { return };
+    let Some(program) = compiled("limits", directory.path()).filter(|_| permits(8_000)) else { return };
     let run = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap(), "threads", "3000"]);
     assert_eq!(stdout(&run), "3000 threads at once, 0 failed\n", "{}", stderr(&run));
 }
@@ -68,7 +53,7 @@ fn three_thousand_threads_use_the_file_system_at_once() {
 fn calls_fail_while_dev_shm_is_full_and_succeed_when_there_is_room() {
     // Not in /dev/shm, which the namespace covers.
     let directory = tempfile::tempdir().unwrap();
-    let Some(program) = program(directory.path()) else { return };
+    let Some(program) = compiled("limits", directory.path()) else { return };
     let script = format!(
         "$directfs mkfs image --size 512M --sparse >/dev/null && \
          $directfs run -C /mnt/directfs --image image -- {} full; echo ended: $?; \

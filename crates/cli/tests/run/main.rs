@@ -24,6 +24,7 @@ mod confinement;
 mod durable;
 mod figures;
 mod fuse_programs;
+mod kit;
 mod launching;
 mod library_syscalls;
 mod limits;

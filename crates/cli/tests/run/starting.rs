@@ -1,5 +1,6 @@
 //! The start of a program: it shares patched code with others, and attaches only if it needs to.
 
+use crate::kit::compiled;
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -104,13 +105,7 @@ fn a_program_maps_the_image_once_it_has_something_of_it() {
 #[test]
 fn a_signal_handler_after_vfork_acts_for_the_parent() {
     let directory = scratch();
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/vfork_signals.c");
-    let program = directory.path().join("vfork_signals");
-    let Ok(status) = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).status() else {
-        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
-        return;
-    };
-    assert!(status.success());
+    let Some(program) = compiled("vfork_signals", directory.path()) else { return };
     let output = directfs(&["run", "--", program.to_str().unwrap(), "/mnt/directfs/file"]);
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("200\n", ""));
 }

@@ -1,27 +1,14 @@
 //! Death at any instruction: processes perform random operations on the same files, and one of them
 //! is killed every few milliseconds.
 
+use crate::kit::compiled;
 use crate::support::{directfs, scratch, stderr, stdout};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const WORKERS: &str = "8";
 
-/// Compiles a program of the kit; none, with a message, without a compiler.
-fn build(directory: &Path, name: &str) -> Option<PathBuf> {
-    let binary = directory.join(name);
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit").join(name).with_extension("c");
-    let built = Command::new("cc").args(["-O1", "-o"]).arg(&binary).arg(source).status();
-    if !built.is_ok_and(|status| status.success()) {
-        eprintln!("\n*** SKIPPED: no C compiler is on this machine ***\n");
-        return None;
-    }
-    Some(binary)
-}
-
 fn storm(kills: u32, seed: u64, left_cleanly: bool) {
     let directory = scratch();
-    let Some(binary) = build(directory.path(), "storm") else { return };
+    let Some(binary) = compiled("storm", directory.path()) else { return };
     let image = directory.path().join("image");
     let image = image.to_str().unwrap();
     assert!(directfs(&["mkfs", image, "--size", "2G", "--sparse"]).status.success());
@@ -66,7 +53,7 @@ fn killed_processes_damage_neither_the_others_nor_the_image() {
 #[test]
 fn what_a_killed_process_was_doing_is_over_when_its_parent_has_waited_for_it() {
     let directory = scratch();
-    let Some(binary) = build(directory.path(), "ended") else { return };
+    let Some(binary) = compiled("ended", directory.path()) else { return };
     const SEED: &str = "1";
     eprintln!("seed {SEED}");
     let output = directfs(&["run", "-C", "/mnt/directfs", "--", binary.to_str().unwrap(), "100", SEED]);

@@ -1,26 +1,11 @@
 //! An image that is truncated while it is in use: all its users get errors, and none dies.
 
+use crate::kit::compiled;
 use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
-
-/// Compiles the program; none if there is no compiler.
-fn program(directory: &Path) -> Option<PathBuf> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/truncated.c");
-    let binary = directory.join("truncated");
-    match Command::new("cc").args(["-O1", "-w", "-o"]).arg(&binary).arg(source).status() {
-        Ok(status) => {
-            assert!(status.success());
-            Some(binary)
-        }
-        Err(_) => {
-            eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
-            None
-        }
-    }
-}
 
 fn truncate(image: &Path, length: u64) {
     File::options().write(true).open(image).unwrap().set_len(length).unwrap();
@@ -32,7 +17,7 @@ const ALL_LOST: &str = "lost: EIO\nread: EIO\nwrite: EIO\nstat: EIO\nfstat: EIO\
 #[test]
 fn a_program_gets_errors_when_the_image_is_truncated_under_it_and_ends_by_itself() {
     let directory = scratch();
-    let Some(program) = program(directory.path()) else { return };
+    let Some(program) = compiled("truncated", directory.path()) else { return };
     for (length, handler) in [(4096, false), (0, false), (4 << 20, true)] {
         let image = image_in(directory.path());
         let mut run = Command::new(env!("CARGO_BIN_EXE_directfs"));

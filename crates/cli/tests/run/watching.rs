@@ -1,23 +1,11 @@
 //! inotify in the mount: events, and the ways in which programs wait for them, as on tmpfs.
 
+use crate::kit::compiled;
 use crate::support::{directfs, scratch, stderr, stdout};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const MOUNT: &str = "/mnt/watched";
-
-/// A program of the kit; `None`: there is no compiler, and the test is skipped.
-fn compiled(name: &str, directory: &Path) -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit").join(format!("{name}.c"));
-    let program = directory.join(name);
-    let Ok(status) = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(source).status() else {
-        eprintln!("\n*** SKIPPED: {name}: there is no C compiler here ***\n");
-        return None;
-    };
-    assert!(status.success(), "{name} does not compile");
-    Some(program)
-}
 
 /// Runs a program of the kit in a directory of tmpfs and in the mount, and compares its outputs.
 fn compare(name: &str) -> Option<String> {

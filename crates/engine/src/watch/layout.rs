@@ -59,7 +59,9 @@ pub(super) struct Queue {
     pub armed: AtomicU64,
     /// Inode number of the file that wakes the group; zero: none yet.
     pub wake_file: AtomicU64,
-    pub reserved1: [AtomicU64; 3],
+    /// Threads that add events: each may be about to make the kernel's descriptor readable.
+    pub writers: AtomicU64,
+    pub reserved1: [AtomicU64; 2],
 }
 
 /// A part of an event: see `queue`.

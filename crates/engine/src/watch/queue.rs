@@ -34,6 +34,8 @@ const SHIFT: u32 = 3;
 const SPINS: u32 = 2000;
 /// Sleeps of 1 ms before it gives up: its writer was stopped or killed between two stores.
 const SLEEPS: u32 = 1000;
+/// Sleeps of 1 ms before a reader no longer waits for threads that add events.
+const WRITER_SLEEPS: u32 = 20;
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -247,6 +249,37 @@ pub enum Taken {
 }
 
 impl<M: Memory> Thread<'_, M> {
+    /// Adds events, and makes the kernel's descriptor of the group readable.
+    pub(super) fn add_events(&self, group: u32, ring: &Ring<'_>, events: [Option<WatchEvent>; 2]) {
+        let writers = &ring.queue.writers;
+        writers.fetch_add(1, SeqCst);
+        for event in events.iter().flatten() {
+            ring.add(event);
+        }
+        self.wake_group(group, ring.queue);
+        // A reader that waited long has taken this thread for dead.
+        let _ = writers.fetch_update(SeqCst, Relaxed, |count| count.checked_sub(1));
+    }
+
+    /// Whether all events of a group were taken, after a wait for threads that may be about to make
+    /// the kernel's descriptor readable for them.
+    pub fn is_drained(&self, group: u32, key: u64) -> Result<bool> {
+        let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(false) };
+        let writers = &ring.queue.writers;
+        for round in 0..SPINS + WRITER_SLEEPS {
+            if !ring.is_empty() || writers.load(SeqCst) == 0 {
+                return Ok(ring.is_empty());
+            }
+            match round < SPINS {
+                true => spin_loop(),
+                false => self.fs.platform.wait(&crate::sync::AtomicU32::new(0), 0, 1),
+            }
+        }
+        // They were stopped or killed.
+        writers.store(0, SeqCst);
+        Ok(ring.is_empty())
+    }
+
     /// Takes the first event of a group, if it has at most `room` bytes.
     pub fn take_watch_event(&self, group: u32, key: u64, room: usize, into: &mut WatchEvent) -> Result<Taken> {
         let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(Taken::Empty) };

@@ -202,11 +202,9 @@ impl<M: Memory> Thread<'_, M> {
             return;
         }
         let Some(ring) = Ring::new(tables, group, key) else { return };
-        ring.add(&WatchEvent::new(number, change.mask, change.cookie, change.name));
-        if is_last {
-            ring.add(&WatchEvent::new(number, event::IGNORED, 0, b""));
-        }
-        self.wake_group(group, ring.queue);
+        let last = is_last.then(|| WatchEvent::new(number, event::IGNORED, 0, b""));
+        let event = WatchEvent::new(number, change.mask, change.cookie, change.name);
+        self.add_events(group, &ring, [Some(event), last]);
     }
 
     /// Ends a watch without the lock; false if it had ended.
@@ -238,11 +236,10 @@ impl<M: Memory> Thread<'_, M> {
                     continue;
                 }
                 let Some(ring) = Ring::new(tables, group, key) else { continue };
-                if mask & event::DELETE_SELF != 0 {
-                    ring.add(&WatchEvent::new(number, event::DELETE_SELF, 0, b""));
-                }
-                ring.add(&WatchEvent::new(number, event::IGNORED, 0, b""));
-                self.wake_group(group, ring.queue);
+                let is_wanted = mask & event::DELETE_SELF != 0;
+                let deleted = is_wanted.then(|| WatchEvent::new(number, event::DELETE_SELF, 0, b""));
+                let last = WatchEvent::new(number, event::IGNORED, 0, b"");
+                self.add_events(group, &ring, [deleted, Some(last)]);
             }
             if count < AT_ONCE {
                 return;
@@ -380,8 +377,8 @@ impl<M: Memory> Thread<'_, M> {
             return Err(Error::NotFound);
         }
         if let Some(ring) = Ring::new(tables, group, key) {
-            ring.add(&WatchEvent::new(number, event::IGNORED, 0, b""));
-            self.wake_group(group, ring.queue);
+            let last = WatchEvent::new(number, event::IGNORED, 0, b"");
+            self.add_events(group, &ring, [None, Some(last)]);
         }
         tables.remove(index);
         self.fs.settle_watches(tables);

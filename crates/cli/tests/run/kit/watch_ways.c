@@ -255,6 +255,43 @@ static void sent(void)
 	close(pair[0]), close(pair[1]);
 }
 
+static void blocked(int signal)
+{
+	static const char text[] = "a read waits although poll had found events\n";
+	write(1, text, sizeof text - 1);
+	_exit(0);
+}
+
+// A program that reads only when poll says so does not wait in its read, while another process
+// raises events.
+static void polled(void)
+{
+	int fd = inotify_init1(0), reads = 0;
+	char buffer[4096];
+	signal(SIGALRM, blocked);
+	watch(fd, ".", IN_CREATE | IN_DELETE);
+	for (int round = 0; round < 30; round++) {
+		int ends[2];
+		if (pipe(ends))
+			exit(1);
+		pid_t child = fork();
+		if (child == 0) {
+			for (int n = 0; n < 500; n++)
+				make("busy"), unlink("busy");
+			exit(0);
+		}
+		close(ends[1]);
+		// The other end of the pipe is closed by the child's end.
+		struct pollfd wait[2] = { { fd, POLLIN }, { ends[0], POLLIN } };
+		while (poll(wait, 2, -1) > 0 && (wait[0].revents || !wait[1].revents))
+			alarm(10), reads += read(fd, buffer, sizeof buffer) > 0, alarm(0);
+		close(ends[0]);
+		waitpid(child, 0, 0);
+	}
+	printf("polled: %s\n", reads >= 30 ? "read" : "not read");
+	close(fd);
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, 0, _IOLBF, 0);
@@ -268,6 +305,6 @@ int main(int argc, char **argv)
 		make("for its parent");
 		return 0;
 	}
-	processes(), polling(), both_sides(), executed(self), many(), overflow(), killed(), sent();
+	processes(), polling(), both_sides(), executed(self), many(), overflow(), killed(), sent(), polled();
 	return 0;
 }

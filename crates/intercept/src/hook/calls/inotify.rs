@@ -9,8 +9,9 @@
 //! Invariants
 //! - Each inotify descriptor has a description in the shared tables, from its creation on: so every
 //!   process that inherits it knows the key of its group.
-//! - A read empties the kernel's descriptor, then disarms the group, then empties its queue. What
-//!   is left arms it again: so the descriptor is readable while events are left.
+//! - A read empties the kernel's descriptor, then disarms the group, then empties its queue, until
+//!   both are empty. What is left arms it again: so the descriptor is readable while events are
+//!   left, and then only.
 //! - The numbers of watches in the mount are above all that the kernel assigns.
 
 use crate::handoff::write_number;
@@ -254,9 +255,34 @@ pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
         thread.disarm_group(group, key)?;
         let total = add_events(thread, (group, key), (buffer, length), from_kernel)?;
         if total != 0 {
+            let total = consume_wake_events(call, (group, key), (buffer, length), total)?;
             return Ok(done(total as i64));
         }
     }
+}
+
+/// Removes the wake file's events of what this read has taken already: a program that polls would
+/// read again, and wait. Returns how many bytes the program's buffer has.
+fn consume_wake_events(
+    call: &mut Call<'_>,
+    (group, key): (u32, u64),
+    (buffer, length): (u64, u64),
+    mut total: usize,
+) -> Result<usize> {
+    let fd = call.frame.rdi as u32;
+    let thread = call.begin()?.session.caller.thread;
+    while length as usize - total >= EVENT_BYTES && thread.is_drained(group, key)? && is_readable(fd) {
+        let (at, room) = (buffer + total as u64, length - total as u64);
+        // SAFETY: the kernel checks the program's buffer.
+        let result = unsafe { sys::call(libc::SYS_read, [fd.into(), at, room, 0, 0, 0]) };
+        if result <= 0 {
+            break;
+        }
+        total += without_wake_events(at, result as usize, thread.wake_watch(group))?;
+        thread.disarm_group(group, key)?;
+        total = add_events(thread, (group, key), (buffer, length), total)?;
+    }
+    Ok(total)
 }
 
 /// Whether the kernel has events.

@@ -1,0 +1,25 @@
+//! The programs in C of `kit/`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles a program of the kit, `NAME.c`, into a directory. `None`, with a message: there is no
+/// compiler on this machine.
+pub fn compiled(name: &str, directory: &Path) -> Option<PathBuf> {
+    let program = directory.join(name);
+    compile(name, &program, &[]).then_some(program)
+}
+
+/// Compiles a source of the kit with further arguments for the compiler. `false`, with a message:
+/// there is none on this machine.
+pub fn compile(name: &str, into: &Path, arguments: &[&str]) -> bool {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit").join(name).with_extension("c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-pthread", "-o"]).arg(into).arg(source).args(arguments);
+    let Ok(status) = compiler.status() else {
+        eprintln!("\n*** SKIPPED: {name}: there is no C compiler on this machine ***\n");
+        return false;
+    };
+    assert!(status.success(), "{name} does not compile");
+    true
+}
