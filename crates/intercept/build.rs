@@ -29,18 +29,31 @@ fn main() {
             println!("cargo:rerun-if-changed={}", home.join("..").join(linked).join(watched).display());
         }
     }
-    let built = build(&home.join("preload/Cargo.toml"), &out.join("preload-target"));
-    let carried = out.join("libdirectfs_preload.so");
-    let library = std::fs::read(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
-    std::fs::write(&carried, &library).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));
+    let manifest = home.join("preload/Cargo.toml");
+    let (library_target, loader_target) = (out.join("preload-target"), out.join("loader-target"));
+    let (library, loader) = std::thread::scope(|scope| {
+        let loader = scope.spawn(|| build(&manifest, &loader_target, LOADER_ARGUMENTS));
+        (build(&manifest, &library_target, &[]), loader.join().expect("the loader is built"))
+    });
+    for (content, name) in [(&library, "libdirectfs_preload.so"), (&loader, "directfs-loader")] {
+        let carried = out.join(name);
+        std::fs::write(&carried, content).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));
+    }
     // The launcher need not compute it at each start.
-    println!("cargo:rustc-env=DIRECTFS_LIBRARY_FINGERPRINT={:016x}", table::fingerprint(&library));
+    let fingerprint = table::fingerprint(&[library, loader].concat());
+    println!("cargo:rustc-env=DIRECTFS_LIBRARY_FINGERPRINT={fingerprint:016x}");
 }
 
-fn build(manifest: &Path, target: &Path) -> PathBuf {
+/// Arguments for the library as a program that loads static programs.
+const LOADER_ARGUMENTS: &[&str] = &["-C", "link-arg=-Wl,-e,directfs_loader"];
+
+fn build(manifest: &Path, target: &Path, loader: &[&str]) -> Vec<u8> {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
     cargo.args(["rustc", "--release", "--locked", "--quiet", "--manifest-path"]).arg(manifest);
     cargo.arg("--target-dir").arg(target);
+    if !loader.is_empty() {
+        cargo.args(["--features", "loader"]);
+    }
     cargo.args(["--", "-C", "link-arg=-nostdlib", "-C", "link-arg=-nostartfiles"]);
     // Its constructor precedes all others, so that their calls are seen.
     cargo.args([
@@ -58,6 +71,7 @@ fn build(manifest: &Path, target: &Path) -> PathBuf {
     ]);
     // Unwinding (thread cancellation) passes through the library's frames.
     cargo.args(["-C", "force-unwind-tables=yes"]);
+    cargo.args(loader);
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         let outer =
@@ -69,5 +83,6 @@ fn build(manifest: &Path, target: &Path) -> PathBuf {
     cargo.env_remove("CARGO_TARGET_DIR");
     let status = cargo.status().expect("cargo starts");
     assert!(status.success(), "the build of the preload library failed: {status}");
-    target.join("release/libdirectfs_preload.so")
+    let built = target.join("release/libdirectfs_preload.so");
+    std::fs::read(&built).unwrap_or_else(|error| panic!("{}: {error}", built.display()))
 }

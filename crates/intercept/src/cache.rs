@@ -19,7 +19,7 @@ use crate::analysis;
 use crate::elf::{BadElf, Elf};
 use crate::table::{self, Header};
 use crate::trusted_directory::{Refusal, TrustedDirectory, effective_user};
-use crate::{TABLE_ENDING, launch::LaunchError};
+use crate::{LOADER_ENDING, TABLE_ENDING, launch::LaunchError};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,10 @@ use std::path::{Path, PathBuf};
 /// The library that is loaded into programs.
 static PRELOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libdirectfs_preload.so"));
 
-/// Identifies the library's content.
+/// The same as a program that loads static programs.
+static LOADER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/directfs-loader"));
+
+/// Identifies the content of both.
 const LIBRARY_FINGERPRINT: &str = env!("DIRECTFS_LIBRARY_FINGERPRINT");
 
 /// Result of preparing a library.
@@ -86,13 +89,22 @@ impl Cache {
         let directory = TrustedDirectory::open(directory, trusted)?;
         let name = format!("preload-{LIBRARY_FINGERPRINT}.so");
         let library = directory.path().join(&name);
-        put_library(&directory, &name).map_err(|error| Refusal::Failed(library.clone(), error))?;
+        let put = put_code(&directory, &name, PRELOAD)
+            .and_then(|()| put_code(&directory, &format!("{name}{LOADER_ENDING}"), LOADER));
+        put.map_err(|error| Refusal::Failed(library.clone(), error))?;
         Ok(Cache { directory, library })
     }
 
     /// Path of the preload library.
     pub fn library(&self) -> &Path {
         &self.library
+    }
+
+    /// Path of the program that loads static programs.
+    pub fn loader(&self) -> PathBuf {
+        let mut path = self.library.clone().into_os_string();
+        path.push(LOADER_ENDING);
+        path.into()
     }
 
     /// The directory for patched code that processes share, if there can be one. The first launch
@@ -185,16 +197,17 @@ fn outside(uid_map: &str, user: u32) -> Option<u32> {
     })
 }
 
-/// Ensures that the directory holds the library, where every user can read it and code can run.
-fn put_library(directory: &TrustedDirectory, name: &str) -> io::Result<()> {
+/// Ensures that the directory holds a file with code, where every user can read it and code can
+/// run.
+fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<()> {
     let path = directory.path().as_os_str().as_encoded_bytes();
     if path.iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
         let cause = "the loader takes no path with a colon, a space or a dollar sign";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     }
     directory.allow_reading()?;
-    if !read(directory, name).is_ok_and(|present| present == PRELOAD) {
-        directory.write_file(name, PRELOAD)?;
+    if !read(directory, name).is_ok_and(|present| present == code) {
+        directory.write_file(name, code)?;
     }
     check_executable(&directory.open_file(name)?)
 }

@@ -465,6 +465,8 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_seccomp, Always, environment::seccomp, Kernel),
     call!(SYS_prctl, Always, environment::prctl, Kernel),
     call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, Handle),
+    #[cfg(feature = "loader")]
+    call!(SYS_arch_prctl, Always, crate::hook::process::thread_places::arch_prctl, Kernel),
     // Signals.
     call!(SYS_rt_sigaction, Always, signals::rt_sigaction, Handle),
     call!(SYS_rt_sigprocmask, Mask, signals::rt_sigprocmask, Handle),

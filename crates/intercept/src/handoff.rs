@@ -50,6 +50,8 @@ pub const START: &[u8] = b"DIRECTFS_START=";
 pub const PROCESS: &[u8] = b"DIRECTFS_PROCESS=";
 /// The entry with the path of the program's own file.
 pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
+/// The entry with the descriptor and the path of a static program.
+pub const STATIC: &[u8] = b"DIRECTFS_STATIC=";
 /// The entry with the path of the binary.
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 

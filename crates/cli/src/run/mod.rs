@@ -209,14 +209,20 @@ impl Program {
 
     /// The command, with the preload library.
     fn command(&self) -> Result<Command, Failure> {
-        if !self.is_inside {
-            let mut command = match launch::command(&self.name, None) {
-                Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_)) => self.fuse_command()?,
-                command => command?,
-            };
-            command.args(&self.arguments);
-            return Ok(command);
+        if self.is_inside {
+            return self.inside_command();
         }
+        let mut command = match launch::command(&self.name, None) {
+            Err(LaunchError::Static(_)) if launch::can_load_static() => return self.inside_command(),
+            Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_)) => self.fuse_command()?,
+            command => command?,
+        };
+        command.args(&self.arguments);
+        Ok(command)
+    }
+
+    /// The command for a program that only a program with the library can find or load.
+    fn inside_command(&self) -> Result<Command, Failure> {
         // Runs this program again, with the library.
         let own = own_file()?;
         let mut command = launch::command(own.as_os_str(), None)?;

@@ -9,11 +9,85 @@ use core::arch::global_asm;
 use core::panic::PanicInfo;
 use intercept::hook;
 
+// The kernel starts here, with the program's arguments at the stack pointer: relocates this program,
+// has the other one loaded, and goes on there with registers as the kernel leaves them.
+#[cfg(feature = "loader")]
+global_asm!(
+    r#"
+    .section .text.startup,"ax",@progbits
+    .globl directfs_loader
+    .type directfs_loader, @function
+    .hidden _DYNAMIC
+    .hidden __ehdr_start
+directfs_loader:
+    mov rdi, rsp
+    and rsp, -16
+    lea rsi, [rip + __ehdr_start]
+    lea rdx, [rip + _DYNAMIC]
+    xor r8d, r8d
+    xor r9d, r9d
+1:  mov rax, qword ptr [rdx]
+    mov rcx, qword ptr [rdx + 8]
+    add rdx, 16
+    cmp rax, {dt_rela}
+    cmove r8, rcx
+    cmp rax, {dt_relasz}
+    cmove r9, rcx
+    test rax, rax
+    jnz 1b
+    add r8, rsi
+    add r9, r8
+2:  cmp r8, r9
+    jae 4f
+    cmp dword ptr [r8 + 8], {relative}
+    jne 3f
+    mov rax, qword ptr [r8]
+    mov rcx, qword ptr [r8 + 16]
+    add rcx, rsi
+    mov qword ptr [rsi + rax], rcx
+    add r8, 24
+    jmp 2b
+3:  ud2
+4:  mov rbx, rdi
+    call {load}
+    mov rsp, rbx
+    xor ecx, ecx
+    xor edx, edx
+    xor ebx, ebx
+    xor ebp, ebp
+    xor esi, esi
+    xor edi, edi
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    xor r12d, r12d
+    xor r13d, r13d
+    xor r14d, r14d
+    xor r15d, r15d
+    jmp rax
+    .size directfs_loader, . - directfs_loader
+    "#,
+    load = sym load,
+    dt_rela = const 7,
+    dt_relasz = const 8,
+    relative = const 8,
+);
+
+/// Loads the static program; returns its first instruction.
+#[cfg(feature = "loader")]
+extern "C" fn load(stack: *mut u64) -> u64 {
+    // SAFETY: called once, first, with the stack pointer at the start.
+    unsafe { hook::loading::static_program::load(stack, memory_code()) }
+}
+
 /// The loader calls it before all other constructors (the library is linked with `initfirst`).
+#[cfg(not(feature = "loader"))]
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
 
+#[cfg(not(feature = "loader"))]
 #[unsafe(link_section = ".text.startup")]
 extern "C" fn start(_: i32, _: *const *const u8, environment: *const *const u8) {
     // SAFETY: glibc calls constructors with the program's arguments and environment, once, and this

@@ -16,6 +16,7 @@
 use crate::calls::ROUTES;
 use crate::hook::abi::user_memory;
 use core::arch::global_asm;
+use core::cell::Cell;
 
 /// Descriptors of the image are below this limit. Placeholders above it are moved down or refused.
 pub const FDS_MAX: usize = 65536;
@@ -28,7 +29,7 @@ pub const SLOTS: usize = 1280;
 /// slot.
 pub const SLOT_RETURN: usize = SLOT_BYTES - 8;
 /// Below the stack pointer, not used by the entry.
-const RED_ZONE_BYTES: u64 = 128;
+pub const RED_ZONE_BYTES: u64 = 128;
 /// Maximum length of a mount's path.
 pub const PREFIX_BYTES_MAX: usize = 4096;
 
@@ -41,7 +42,7 @@ pub struct Frame {
     /// Saved for the program.
     rbx: u64,
     /// The `syscall` of the slot.
-    pub native: u64,
+    pub native: Cell<u64>,
     /// Sixth argument.
     pub r9: u64,
     /// Fifth argument.
@@ -102,6 +103,9 @@ pub enum Next {
     /// The call is done, with the result 0, on another stack: the program's result is the address
     /// of a copy of the frame there.
     Moved = 4,
+    /// The entry creates a thread: the result is the address of its place (`thread_places`).
+    #[cfg(feature = "loader")]
+    Thread = 5,
 }
 
 /// Which descriptors are the image's: one byte for each, so that the filter reads one byte.
@@ -177,6 +181,55 @@ pub fn thread_words() -> *mut crate::hook::abi::stack::ThreadWords {
     unsafe { directfs_tls() }
 }
 
+// Where a thread's words are, and whether the entry creates threads. `WORDS` loads their offset, `OF_THREAD` makes the next instruction
+// access them there, and `WORDS_ADDRESS` adds their start to the offset.
+#[cfg(not(feature = "loader"))]
+macro_rules! thread_macros {
+    () => {
+        r#"
+    .macro WORDS reg
+    mov \reg, qword ptr [rip + directfs_words@GOTTPOFF]
+    .endm
+    .macro OF_THREAD
+    .byte 0x64
+    .endm
+    .macro WORDS_ADDRESS reg
+    mov \reg, qword ptr fs:[0]
+    .endm
+    .macro THREAD
+    .endm
+    "#
+    };
+}
+/// A static program has no place for the words in its own thread-local storage, which begins at FS.
+/// GS, which programs do not use, points to them; one of them holds their address.
+#[cfg(feature = "loader")]
+macro_rules! thread_macros {
+    () => {
+        r#"
+    .macro WORDS reg
+    mov \reg, 0
+    .endm
+    .macro OF_THREAD
+    .byte 0x65
+    .endm
+    .macro WORDS_ADDRESS reg
+    mov \reg, qword ptr gs:[96]
+    .endm
+    .macro THREAD
+    cmp esi, 5
+    je directfs_create_thread
+    .endm
+    "#
+    };
+}
+pub(crate) use thread_macros;
+#[cfg(feature = "loader")]
+const _: () = assert!(core::mem::offset_of!(crate::hook::abi::stack::ThreadWords, this) == 96);
+#[cfg(feature = "loader")]
+const _: () = assert!(Next::Thread as u32 == 5);
+
+#[cfg(not(feature = "loader"))]
 global_asm!(
     r#"
     // Words of each thread: see stack.rs.
@@ -200,7 +253,29 @@ directfs_tls:
     ret
     .cfi_endproc
     .size directfs_tls, . - directfs_tls
+    "#,
+    words_bytes = const crate::hook::abi::stack::WORDS_BYTES,
+);
 
+#[cfg(feature = "loader")]
+global_asm!(
+    r#"
+    .section .text.directfs_tls,"ax",@progbits
+    .globl directfs_tls
+    .hidden directfs_tls
+    .type directfs_tls, @function
+directfs_tls:
+    .cfi_startproc
+    mov rax, qword ptr gs:[96]
+    ret
+    .cfi_endproc
+    .size directfs_tls, . - directfs_tls
+    "#
+);
+
+global_asm!(
+    thread_macros!(),
+    r#"
     // The slots. A frame in a slot is unwound as if it were at the site: nothing changes, and the
     // return address is the one at the slot's end.
     .section .text.directfs_slots,"ax",@progbits
@@ -482,8 +557,9 @@ directfs_entry:
     jne 90f
     jmp 95f
 15: // A signal set that blocks the signals of faults, or a thread that believes it blocks them.
-    mov rcx, qword ptr [rip + directfs_words@GOTTPOFF]
-    cmp qword ptr fs:[rcx + {masked}], 0
+    WORDS rcx
+    OF_THREAD
+    cmp qword ptr [rcx + {masked}], 0
     jne 90f
     lea rcx, [rsi - 4096]
     or rcx, rsi
@@ -522,11 +598,14 @@ directfs_entry_native:
     .cfi_escape 0x16, 16, 5, 0x73, 16, 0x06, 0x23, 2
     cld
 60: // To the thread's own stack, if it has one and is not on it already.
-    mov rbp, qword ptr [rip + directfs_words@GOTTPOFF]
-    mov rsi, qword ptr fs:[rbp]
-    cmp qword ptr fs:[rbp + {alternate}], 0
+    WORDS rbp
+    OF_THREAD
+    mov rsi, qword ptr [rbp]
+    OF_THREAD
+    cmp qword ptr [rbp + {alternate}], 0
     jne 69f
-62: mov qword ptr fs:[rbp], 0
+62: OF_THREAD
+    mov qword ptr [rbp], 0
     test rsi, rsi
     cmovnz rsp, rsi
     and rsp, -64
@@ -543,13 +622,18 @@ directfs_entry_native:
     test rcx, rcx
     jz 65f
     btr rcx, 0
-    mov qword ptr fs:[rbp], rcx
+    OF_THREAD
+    mov qword ptr [rbp], rcx
     jc 63f
-65: cmp qword ptr fs:[rbp + {deferred}], 0
+65: OF_THREAD
+    cmp qword ptr [rbp + {deferred}], 0
     jne 68f
 66: cmp esi, 1
     ja 64f
     je 67f
+    .globl directfs_entry_done
+    .hidden directfs_entry_done
+directfs_entry_done:
 61: mov qword ptr [rbx + 80], rdi
     add qword ptr [rbx + 16], 2
 67: pop rbp
@@ -568,7 +652,8 @@ directfs_entry_native:
     RESTORE
     .cfi_def_cfa_offset 0
     jmp r11
-64: cmp esi, {moved}
+64: THREAD
+    cmp esi, {moved}
     jne 60b
     mov rbx, rdi
     mov rsp, rdi
@@ -599,9 +684,11 @@ directfs_entry_native:
     // bit tells the dispatcher.
     test rsi, rsi
     jz 62b
-    cmp rbx, qword ptr fs:[rbp + {alternate}]
+    OF_THREAD
+    cmp rbx, qword ptr [rbp + {alternate}]
     jb 62b
-    cmp rbx, qword ptr fs:[rbp + {alternate_end}]
+    OF_THREAD
+    cmp rbx, qword ptr [rbp + {alternate_end}]
     jae 62b
     or rsi, {from_alternate}
     push rsi
@@ -609,7 +696,7 @@ directfs_entry_native:
     mov eax, {rt_sigprocmask}
     mov edi, {sig_setmask}
     mov rsi, rsp
-    mov rdx, qword ptr fs:[0]
+    WORDS_ADDRESS rdx
     lea rdx, [rdx + rbp + {held}]
     mov r10d, 8
     syscall
@@ -621,7 +708,7 @@ directfs_entry_native:
     push rsi
     mov eax, {rt_sigprocmask}
     mov edi, {sig_setmask}
-    mov rsi, qword ptr fs:[0]
+    WORDS_ADDRESS rsi
     lea rsi, [rsi + rbp + {held}]
     xor edx, edx
     mov r10d, 8
@@ -631,6 +718,10 @@ directfs_entry_native:
     jmp 65b
     .cfi_endproc
     .size directfs_entry, . - directfs_entry
+    .purgem WORDS
+    .purgem OF_THREAD
+    .purgem WORDS_ADDRESS
+    .purgem THREAD
     "#,
     slot_mask = const !(SLOT_BYTES as i64 - 1) as u8,
     slot_return = const SLOT_RETURN,
@@ -639,7 +730,6 @@ directfs_entry_native:
     served = const crate::hook::descriptors::SERVED,
     numbers = const crate::routes::NUMBERS,
     save_bytes = const SAVE_BYTES,
-    words_bytes = const crate::hook::abi::stack::WORDS_BYTES,
     fds = sym DIRECTFS_FDS,
     fd_count = sym DIRECTFS_FD_COUNT,
     map_fixed = const libc::MAP_FIXED,

@@ -45,6 +45,9 @@ pub struct ThreadWords {
     pub held: u64,
     /// Signals of faults that the program believes it has blocked: see signals.rs.
     pub masked: u64,
+    /// Their own address.
+    #[cfg(feature = "loader")]
+    pub this: u64,
 }
 /// Offset of `deferred`.
 pub const DEFERRED_OFFSET: usize = core::mem::offset_of!(ThreadWords, deferred);
@@ -144,7 +147,8 @@ fn take() -> Option<usize> {
     None
 }
 
-fn is_alive(process: u64, thread: u64) -> bool {
+/// Whether a thread of a process lives.
+pub fn is_alive(process: u64, thread: u64) -> bool {
     // SAFETY: signal 0 only queries.
     let result = unsafe { sys::call(libc::SYS_tgkill, [process, thread, 0, 0, 0, 0]) };
     result != -i64::from(libc::ESRCH)

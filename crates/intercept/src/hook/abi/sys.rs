@@ -42,6 +42,24 @@ pub fn open(path: &[u8], flags: i32) -> Result<Fd, i64> {
 }
 
 impl Fd {
+    /// Takes a descriptor over.
+    ///
+    /// # Safety
+    /// The descriptor has no other owner.
+    #[cfg(feature = "loader")]
+    pub unsafe fn from_raw(fd: i32) -> Fd {
+        Fd(fd)
+    }
+
+    /// Reads from an offset; returns the number of bytes.
+    #[cfg(feature = "loader")]
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, i64> {
+        let arguments = [self.0 as u64, into.as_mut_ptr() as u64, into.len() as u64, offset, 0, 0];
+        // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+        let result = unsafe { call(libc::SYS_pread64, arguments) };
+        usize::try_from(result).map_err(|_| result)
+    }
+
     /// Reads from the present position; returns the number of bytes.
     pub fn read(&self, into: &mut [u8]) -> Result<usize, i64> {
         // SAFETY: the kernel writes into the buffer, which is borrowed for writing.

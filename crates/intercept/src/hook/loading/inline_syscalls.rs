@@ -21,7 +21,7 @@
 //!   [`signals`](crate::hook::signals).
 
 use crate::calls;
-use crate::hook::abi::entry::{SLOT_BYTES, directfs_entry, directfs_slots};
+use crate::hook::abi::entry::{self, RED_ZONE_BYTES, SLOT_BYTES, directfs_entry, directfs_slots};
 use crate::hook::abi::stack::CHILD_RUNS_OFFSET;
 use crate::hook::abi::sys;
 use crate::hook::loading::loaded::LoadedProgram;
@@ -37,8 +37,8 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use libc::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 use libc::{siginfo_t, ucontext_t};
 
-/// Maximum number of sites in a program.
-pub const SITES_MAX: usize = 512;
+/// Maximum number of sites in a program. A static program leaves all slots to them.
+pub const SITES_MAX: usize = if cfg!(feature = "loader") { entry::SLOTS } else { 512 };
 
 /// The return address of each slot: the address after the site's instruction. Zero: the slot is
 /// free; [`RELEASED`]: it was in use.
@@ -52,13 +52,15 @@ static SLOTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 static IS_PREPARING: AtomicBool = AtomicBool::new(false);
 /// Calls from this range raise no signal.
 #[unsafe(link_section = ".bss.directfs_start")]
-static DIRECTFS_EXEMPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+pub static DIRECTFS_EXEMPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Whether threads are to be armed.
 #[unsafe(link_section = ".bss.directfs_start")]
 static DIRECTFS_ARMED: AtomicU8 = AtomicU8::new(0);
 
-const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
-const PR_SYS_DISPATCH_ON: u64 = 1;
+/// A number of prctl.
+pub const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
+/// Its first argument.
+pub const PR_SYS_DISPATCH_ON: u64 = 1;
 
 unsafe extern "C" {
     /// Where slots continue after calls that create threads, with the return address in r11. Not a
@@ -70,6 +72,7 @@ unsafe extern "C" {
 // else. Here such a child and its parent also record which of them runs: see `ThreadWords`. All
 // registers are preserved except rcx and r11.
 global_asm!(
+    crate::hook::abi::entry::thread_macros!(),
     r#"
     .section .text.directfs_begin,"ax",@progbits
     .p2align 4
@@ -77,12 +80,14 @@ global_asm!(
     .hidden directfs_begin
     .type directfs_begin, @function
 directfs_begin:
-    mov rcx, qword ptr [rip + directfs_words@GOTTPOFF]
+    WORDS rcx
     test eax, eax
     jnz 2f
-    mov qword ptr fs:[rcx + {child_runs}], 1
+    OF_THREAD
+    mov qword ptr [rcx + {child_runs}], 1
     cmp byte ptr [rip + {armed}], 0
     je 1f
+    lea rsp, [rsp - {red_zone}]
     push rdi
     push rsi
     push rdx
@@ -102,12 +107,19 @@ directfs_begin:
     pop rdx
     pop rsi
     pop rdi
+    lea rsp, [rsp + {red_zone}]
     xor eax, eax
 1:  jmp r11
-2:  mov qword ptr fs:[rcx + {child_runs}], 0
+2:  OF_THREAD
+    mov qword ptr [rcx + {child_runs}], 0
     jmp r11
     .size directfs_begin, . - directfs_begin
+    .purgem WORDS
+    .purgem OF_THREAD
+    .purgem WORDS_ADDRESS
+    .purgem THREAD
     "#,
+    red_zone = const RED_ZONE_BYTES,
     armed = sym DIRECTFS_ARMED,
     child_runs = const CHILD_RUNS_OFFSET,
     exempt = sym DIRECTFS_EXEMPT,
@@ -165,6 +177,15 @@ pub fn arm() {
     }
 }
 
+/// Whether the kernel can redirect calls.
+pub fn is_supported() -> bool {
+    const PR_SYS_DISPATCH_OFF: u64 = 0;
+    // A thread that is armed shows it; no other changes by this.
+    // SAFETY: switches off what is off.
+    is_armed()
+        || unsafe { sys::call(libc::SYS_prctl, [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF, 0, 0, 0, 0]) == 0 }
+}
+
 /// Arms this thread; false if the kernel does not support that.
 pub fn arm_thread() -> bool {
     let (start, bytes) = (DIRECTFS_EXEMPT[0].load(Relaxed), DIRECTFS_EXEMPT[1].load(Relaxed));
@@ -220,6 +241,14 @@ pub fn redirect_trap(registers: &mut [libc::greg_t]) -> bool {
         registers[libc::REG_RIP as usize] = slot_address(index);
     }
     found.is_some()
+}
+
+/// Where a call that creates a child in shared memory is performed, if `native` performs calls for
+/// a site that is not one of the C library: the child prepares itself there.
+pub fn native_of_children(native: u64) -> Option<u64> {
+    let first = slot_address(0) as u64;
+    let slots = first..first + (SLOTS[1].load(Acquire) * SLOT_BYTES) as u64;
+    slots.contains(&native).then_some(native + patch::NATIVE_OF_CHILDREN)
 }
 
 fn slot_address(index: usize) -> i64 {

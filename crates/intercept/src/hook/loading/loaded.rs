@@ -160,6 +160,22 @@ impl LoadedProgram {
     }
 }
 
+/// Calls `visit` for the mappings of this library and of the kernel, as [`LoadedProgram::libraries`]
+/// does.
+///
+/// # Safety
+/// `kernel_code`: where the kernel's code is; zero if there is none.
+#[cfg(feature = "loader")]
+pub unsafe fn visit_own(kernel_code: usize, own: &[u8], visit: &mut impl FnMut(&Mapping<'_>)) {
+    // SAFETY: by the caller's promise; the linker defines the other address.
+    unsafe {
+        visit_library(&raw const __ehdr_start as usize, own, visit);
+        if kernel_code != 0 {
+            visit_library(kernel_code, b"[vdso]", visit);
+        }
+    }
+}
+
 /// `struct r_debug`, as debuggers see it.
 #[repr(C)]
 struct Debug {

@@ -12,3 +12,5 @@ pub mod patch;
 pub mod proc_maps;
 pub mod shared_text;
 pub mod start;
+#[cfg(feature = "loader")]
+pub mod static_program;

@@ -276,7 +276,12 @@ fn jump(window: usize, slot: usize) -> Option<[u8; table::WINDOW_BYTES_MAX]> {
 const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
-/// The code of a slot for a site that is found later: a word holds its return address.
+/// Distance between the two instructions that perform calls in the slot of a site that is found
+/// later.
+pub const NATIVE_OF_CHILDREN: u64 = 8;
+
+/// The code of a slot for a site that is found later: a word holds its return address. The second
+/// instruction performs calls that create children in shared memory.
 fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> {
     const JUMP_BY_WORD: [u8; 2] = [0xff, 0x25];
     let mut bytes = [TRAP; SLOT_BYTES];
@@ -290,6 +295,12 @@ fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> 
     let behind = slot + push(&[JUMP]) + 4;
     push(&displacement(behind, directfs_entry as *const () as usize)?);
     push(&CALL);
+    let behind = slot + push(&JUMP_BY_WORD) + 4;
+    push(&displacement(behind, back)?);
+    push(&CALL);
+    push(&LINK);
+    let behind = slot + push(&[JUMP]) + 4;
+    push(&displacement(behind, inline_syscalls::directfs_begin as *const () as usize)?);
     let behind = slot + push(&JUMP_BY_WORD) + 4;
     push(&displacement(behind, back)?);
     // The call's address is not known yet: zero.

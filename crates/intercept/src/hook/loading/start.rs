@@ -9,6 +9,7 @@ use crate::hook::abi::sys;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::{early, inline_syscalls, library_syscalls, proc_maps};
+use crate::hook::process::environment::Adopted;
 use crate::hook::process::{environment, processes};
 use crate::hook::signals::faults;
 use crate::hook::{call_counts, context, server, signals};
@@ -34,16 +35,8 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     unsafe { environment::restore(environment.cast_mut()) };
     let is_early = matches!(adopted.early, Some((_, 0)));
     let before = adopted.early.map_or(0, |(_, address)| address);
-    DIRECTFS_ALL.store(0, Relaxed);
-    context::prepare();
     // SAFETY: no call is hooked yet.
-    unsafe { DIRECTFS_PREFIX.match_nothing() };
-    if let Some(entry) = environment::counts_entry() {
-        if call_counts::open(&entry[environment::COUNTS.len()..]).is_err() {
-            sys::refuse(&[b"cannot open the file for call counters: ", entry]);
-        }
-        DIRECTFS_ALL.store(1, Relaxed);
-    }
+    unsafe { begin() };
     let mut libraries = [const { None }; LIBRARIES_MAX];
     let mut look = |mapping: &proc_maps::Mapping<'_>| {
         signals::record(mapping);
@@ -76,29 +69,58 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     if next == 0 {
         sys::refuse(&[b"this program has no supported C library; use `directfs mount`"]);
     }
-    if let Some(handoff) = environment::read_handoff(adopted.meeting) {
-        let mount = environment::value(handoff::MOUNT).unwrap_or_default();
-        let hint = if is_early { early::out_of_the_way() } else { 0 };
+    let hint = if is_early { early::out_of_the_way() } else { 0 };
+    // SAFETY: this is the constructor.
+    if unsafe { join(&adopted, hint, joined) } && !is_early {
+        faults::record_memory_code(memory_code);
         // SAFETY: this is the constructor.
-        let server = unsafe { server::prepare(mount) };
-        match adopted.process.filter(|_| adopted.has_nothing && adopted.early.is_none()) {
-            Some(slot) => processes::postpone(server, slot),
-            None => {
-                // SAFETY: this is the constructor.
-                if let Err(reason) = unsafe { server::attach(&handoff, hint, joined.or(adopted.process)) } {
-                    sys::refuse(&[reason]);
-                }
-                let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
-                processes::start(server, process, environment::start_directory());
-            }
+        unsafe { see_other_calls(environment, next) };
+        signals::guard();
+    }
+}
+
+/// Prepares the state that calls use.
+///
+/// # Safety
+/// Only for the start of a process, while no call is hooked.
+#[unsafe(link_section = ".text.startup")]
+pub unsafe fn begin() {
+    DIRECTFS_ALL.store(0, Relaxed);
+    context::prepare();
+    // SAFETY: by the caller's promise.
+    unsafe { DIRECTFS_PREFIX.match_nothing() };
+    if let Some(entry) = environment::counts_entry() {
+        if call_counts::open(&entry[environment::COUNTS.len()..]).is_err() {
+            sys::refuse(&[b"cannot open the file for call counters: ", entry]);
         }
-        if !is_early {
-            faults::record_memory_code(memory_code);
-            // SAFETY: this is the constructor.
-            unsafe { see_other_calls(environment, next) };
-            signals::guard();
+        DIRECTFS_ALL.store(1, Relaxed);
+    }
+}
+
+/// Sets up the mount, and attaches unless the process has nothing of the image; returns whether
+/// there is a file system. `hint`: where regions are to be mapped; `joined`: the slot that this
+/// process takes over from an early copy.
+///
+/// # Safety
+/// Only for the start of a process.
+#[unsafe(link_section = ".text.startup")]
+pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool {
+    let Some(handoff) = environment::read_handoff(adopted.meeting) else { return false };
+    let mount = environment::value(handoff::MOUNT).unwrap_or_default();
+    // SAFETY: by the caller's promise.
+    let server = unsafe { server::prepare(mount) };
+    match adopted.process.filter(|_| adopted.has_nothing && adopted.early.is_none()) {
+        Some(slot) => processes::postpone(server, slot),
+        None => {
+            // SAFETY: by the caller's promise.
+            if let Err(reason) = unsafe { server::attach(&handoff, hint, joined.or(adopted.process)) } {
+                sys::refuse(&[reason]);
+            }
+            let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
+            processes::start(server, process, environment::start_directory());
         }
     }
+    true
 }
 
 /// From now on calls by instructions of the program and of its libraries are seen; `next`: the

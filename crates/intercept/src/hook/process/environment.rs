@@ -38,10 +38,11 @@ pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 6] = [RUN, TEXT, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
-/// process, the program and the early copy.
-pub const ADDED: usize = HANDED_ON.len() + 7;
+/// process, the program, the early copy and a static program.
+pub const ADDED: usize = HANDED_ON.len() + 8;
 /// Entries that belong to DirectFS, whatever set them.
-const DIRECTFS_ENTRIES: [&[u8]; 10] = [
+const DIRECTFS_ENTRIES: [&[u8]; 11] = [
+    handoff::STATIC,
     RUN,
     TEXT,
     EARLY,
@@ -376,6 +377,16 @@ pub fn start_directory() -> Option<&'static [u8]> {
 /// The program's file, if it lies in the mount.
 pub fn program() -> Option<&'static [u8]> {
     get(PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
+}
+
+/// Sets the entry with the program's file.
+///
+/// # Safety
+/// Only for the start of a process; called once, if there is no such entry.
+#[cfg(feature = "loader")]
+pub unsafe fn set_program(entry: &[u8]) {
+    // SAFETY: nothing else runs yet (the module's invariant).
+    unsafe { (*ENTRIES.0.get()).keep(PROGRAM, entry) };
 }
 
 /// The entry that names this library, with its zero byte.

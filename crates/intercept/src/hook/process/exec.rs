@@ -19,8 +19,10 @@ use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{Calling, PathArguments, at, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
+use crate::LOADER_ENDING;
+use crate::hook::descriptors;
 use crate::hook::dispatch::done;
-use crate::hook::loading::{early, elf_dependencies};
+use crate::hook::loading::{early, elf_dependencies, inline_syscalls};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::environment::{self, entries, is_directfs};
@@ -91,6 +93,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         meeting: None,
         has_nothing: false,
         program: None,
+        static_program: None,
         early_load: None,
         has_library: can_reach(environment::RUN),
         is_helper: false,
@@ -149,8 +152,9 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     // The new program enters by itself; if the exec fails, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
-    let ExecPlan { target, process, program, early_load: early, has_library, is_helper, skip, .. } = plan;
-    let early = Some(early).filter(|_| has_library && !is_helper);
+    let ExecPlan { target, process, program, static_program, early_load: early, .. } = plan;
+    let ExecPlan { has_library, is_helper, skip, .. } = plan;
+    let early = Some(early).filter(|_| has_library && !is_helper && static_program.is_none());
     let meeting = call.context.child_description();
     let verdict = ExecStart {
         target,
@@ -160,6 +164,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         meeting,
         has_nothing,
         program,
+        static_program,
         early_load: early,
         has_library,
         is_helper,
@@ -168,9 +173,9 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     if let Ok(inside) = call.begin() {
         inside.session.process.set_program(running);
     }
-    if let Some(copied) = plan.copied {
+    if let Some(opened) = plan.opened {
         // SAFETY: a descriptor created for this call, without other users.
-        unsafe { sys::call(libc::SYS_close, [copied as u64, 0, 0, 0, 0, 0]) };
+        unsafe { sys::call(libc::SYS_close, [opened as u64, 0, 0, 0, 0, 0]) };
     }
     Ok(verdict)
 }
@@ -185,7 +190,10 @@ struct ExecPlan {
     program: Option<*const u8>,
     /// The same, if it is a file of the image.
     runs: Option<Program>,
-    copied: Option<i32>,
+    /// The entry for the loader of static programs.
+    static_program: Option<*const u8>,
+    /// A descriptor for the program alone.
+    opened: Option<i32>,
     early_load: EarlyLoad,
     /// Whether the program has access to the library.
     has_library: bool,
@@ -202,6 +210,9 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
         if let ProgramKind::Script(interpreter, argument) = kind {
             planner.enter_interpreter(depth, &head, interpreter, argument)?;
             continue;
+        }
+        if kind == ProgramKind::Static && planner.can_load(&file) {
+            return planner.plan_static(file, early_load);
         }
         let unfit = planner.unfit_reason(&file, &kind);
         if !unfit.is_empty() && planner.mentions_mount() {
@@ -479,7 +490,42 @@ impl<'c> Planner<'c> {
         }
         let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
         let plan = self.plan(target, self.before.start, early_load);
-        Ok(ExecPlan { program, runs, copied: Some(copied), ..plan })
+        Ok(ExecPlan { program, runs, opened: Some(copied), ..plan })
+    }
+
+    /// Whether the loader of static programs can run a program.
+    fn can_load(&self, file: &File<'_>) -> bool {
+        let is_runnable = match file {
+            File::Directfs(_) => true,
+            File::Host => !is_privileged(&self.target) && is_executable(&self.target),
+        };
+        self.has_library && is_runnable && inline_syscalls::is_supported()
+    }
+
+    /// Has the loader run a static program, which it gets by a descriptor.
+    fn plan_static(mut self, file: File<'c>, early_load: EarlyLoad) -> Result<ExecPlan> {
+        let session = self.session;
+        let path = &self.path[..self.length];
+        let (mut program, mut runs) = (None, None);
+        let fd = match file {
+            File::Directfs(held) => {
+                runs = Some(Program::of(&session.caller.thread.protection(held.node())?));
+                let copied = copy_to_memfd(&session.caller, held.node(), path, self.buffer)?;
+                let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
+                if let Some(range) = name {
+                    program = Some(self.before.keep(&[handoff::PROGRAM, &self.second[range]])?);
+                }
+                copied
+            }
+            File::Host => HostFile::new(&self.target).and_then(HostFile::into_descriptor).ok_or(Errno::EACCES)?,
+        };
+        descriptors::set_kernel_cloexec(fd as u32, false);
+        let mut digits = [0u8; 20];
+        let count = handoff::write_number(fd as u64, &mut digits);
+        let static_program = Some(self.before.keep(&[handoff::STATIC, &digits[..count], b",", path])?);
+        let loader = self.before.keep(&[environment::library(), LOADER_ENDING.as_bytes()])? as u64;
+        let plan = self.plan(self.execve(loader), self.before.start, early_load);
+        Ok(ExecPlan { program, runs, static_program, opened: Some(fd), ..plan })
     }
 
     /// The plan for a program of the host, with the leading arguments from `start` on.
@@ -492,7 +538,8 @@ impl<'c> Planner<'c> {
             process: self.session.process.index(),
             program: None,
             runs: None,
-            copied: None,
+            static_program: None,
+            opened: None,
             early_load,
             has_library: self.has_library,
             is_helper: false,
@@ -566,6 +613,13 @@ impl HostFile {
         u64::try_from(fd).ok().map(|fd| HostFile { fd, is_new: true })
     }
 
+    /// A descriptor of its own. `None`: there is no free one.
+    fn into_descriptor(self) -> Option<i32> {
+        let lowest = [self.fd, libc::F_DUPFD_CLOEXEC as u64, 3, 0, 0, 0];
+        // SAFETY: creates a descriptor, and changes nothing else.
+        i32::try_from(unsafe { sys::call(libc::SYS_fcntl, lowest) }).ok().filter(|fd| *fd >= 0)
+    }
+
     fn read(&self, offset: u64, into: &mut [u8]) -> usize {
         // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
         let bytes = unsafe {
@@ -582,6 +636,14 @@ impl Drop for HostFile {
             unsafe { sys::call(libc::SYS_close, [self.fd, 0, 0, 0, 0, 0]) };
         }
     }
+}
+
+/// Whether this process may execute a file of the host.
+fn is_executable(target: &Target) -> bool {
+    let (directory, path, flags) = named_by(target);
+    let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64 | libc::AT_EACCESS as u64;
+    // SAFETY: the path is the program's or ends with a zero byte; only queries.
+    unsafe { sys::call(libc::SYS_faccessat2, [directory, path, libc::X_OK as u64, flags, 0, 0]) == 0 }
 }
 
 /// Whether the loader will not load the library because the program gets other rights than this

@@ -6,3 +6,5 @@ mod exec_start;
 pub mod identity;
 pub mod processes;
 pub mod programs;
+#[cfg(feature = "loader")]
+pub mod thread_places;

@@ -25,6 +25,8 @@ use crate::hook::context::Prepared;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::inline_syscalls;
+#[cfg(feature = "loader")]
+use crate::hook::process::thread_places;
 use crate::hook::process::{environment, identity};
 use crate::hook::server::{self, Server};
 use crate::hook::{context, descriptors, paths};
@@ -271,11 +273,37 @@ fn record_directory(server: &Server, is_inside: bool) {
 
 // Children.
 
-/// The arguments of a call for the child that it creates.
-struct ClonePlan {
+/// `struct clone_args` in its first version, a prefix of all others.
+const CLONE_ARGS_BYTES_MIN: u64 = 64;
+/// Maximum size of any version.
+const CLONE_ARGS_WORDS_MAX: usize = 32;
+
+/// A call of clone or clone3, for the child that it creates.
+#[derive(Clone, Copy)]
+pub struct CloneCall {
     flags: u64,
     /// The child's stack pointer; zero: the parent's.
-    stack: u64,
+    pub stack: u64,
+    arguments: [u64; 6],
+    /// The structure of clone3, and its size; zero: the call is clone.
+    words: [u64; CLONE_ARGS_WORDS_MAX],
+    bytes: u64,
+}
+
+impl CloneCall {
+    /// Number and arguments of the same call with another stack pointer (zero: the parent's). The
+    /// arguments may refer to this value.
+    pub fn with_stack(&mut self, stack: u64) -> (i64, [u64; 6]) {
+        /// Size that a structure names: the kernel adds it to the stack's start.
+        const STACK_BYTES: u64 = 4096;
+        if self.bytes == 0 {
+            let [_, _, parent_tid, child_tid, tls, more] = self.arguments;
+            return (libc::SYS_clone, [self.flags, stack, parent_tid, child_tid, tls, more]);
+        }
+        self.words[0] = self.flags;
+        (self.words[5], self.words[6]) = if stack == 0 { (0, 0) } else { (stack - STACK_BYTES, STACK_BYTES) };
+        (libc::SYS_clone3, [self.words.as_ptr() as u64, self.bytes, 0, 0, 0, 0])
+    }
 }
 
 /// fork().
@@ -299,19 +327,9 @@ pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
 /// clone(flags, stack, parent_tid, child_tid, tls).
 pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
     let arguments = call.arguments();
-    let plan = ClonePlan { flags: arguments[0] & u64::from(u32::MAX), stack: arguments[1] };
-    make(call, &plan, &mut |flags| {
-        let [_, _, parent_tid, child_tid, tls, more] = arguments;
-        // SAFETY: as in `fork`; the kernel's other effects are at the addresses that the program
-        // passed.
-        unsafe { sys::call(libc::SYS_clone, [flags, 0, parent_tid, child_tid, tls, more]) }
-    })
+    let (flags, stack) = (arguments[0] & u64::from(u32::MAX), arguments[1]);
+    make(call, CloneCall { flags, stack, arguments, words: [0; CLONE_ARGS_WORDS_MAX], bytes: 0 })
 }
-
-/// `struct clone_args` in its first version, a prefix of all others.
-const CLONE_ARGS_BYTES_MIN: u64 = 64;
-/// Maximum size of any version.
-const CLONE_ARGS_WORDS_MAX: usize = 32;
 
 /// clone3(arguments, their size).
 pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
@@ -328,23 +346,21 @@ pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
         // The kernel's error.
         return Ok(NATIVE);
     }
-    let plan = ClonePlan { flags, stack: stack.wrapping_add(stack_bytes) };
-    make(call, &plan, &mut |flags| {
-        let mut words = words;
-        (words[0], words[5], words[6]) = (flags, 0, 0);
-        // SAFETY: as in `clone`.
-        unsafe { sys::call(libc::SYS_clone3, [words.as_ptr() as u64, bytes, 0, 0, 0, 0]) }
-    })
+    make(call, CloneCall { flags, stack: stack.wrapping_add(stack_bytes), arguments: [0; 6], words, bytes })
 }
 
-fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) -> Result<Verdict> {
-    let has = |flag: i32| plan.flags & flag as u64 != 0;
+fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
+    let flags = clone.flags;
+    let has = |flag: i32| flags & flag as u64 != 0;
     if has(CLONE_THREAD) {
         if !call.server.fs.has_room_for_thread()? {
             return Err(Errno::EAGAIN);
         }
         call.begin()?.session.process.set_threads();
         THREADS.store(true, Relaxed);
+        #[cfg(feature = "loader")]
+        return thread_places::prepare(call, &clone);
+        #[cfg(not(feature = "loader"))]
         return Ok(NATIVE);
     }
     if has(CLONE_VM) {
@@ -353,16 +369,19 @@ fn make(call: &mut Call<'_>, plan: &ClonePlan, run: &mut dyn FnMut(u64) -> i64) 
             return Err(Errno::ENOSYS);
         }
         if !call.context.is_child() {
-            return child_in_shared_memory(call, plan.flags);
+            return child_in_shared_memory(call, flags);
         }
     }
-    let flags = plan.flags & !(CLONE_VM as u64);
-    let verdict = child_with_own_memory(call, flags, &mut || run(flags))?;
-    if plan.stack == 0 || verdict != done(0) {
+    clone.flags = flags & !(CLONE_VM as u64);
+    let (number, arguments) = clone.with_stack(0);
+    // SAFETY: as in `fork`; the kernel's other effects are at the addresses that the program
+    // passed.
+    let verdict = child_with_own_memory(call, clone.flags, &mut || unsafe { sys::call(number, arguments) })?;
+    if clone.stack == 0 || verdict != done(0) {
         return Ok(verdict);
     }
     // The child continues with its parent's registers on a stack of its own.
-    let moved = call.frame.move_to(plan.stack).unwrap_or_else(|| end_by_fault());
+    let moved = call.frame.move_to(clone.stack).unwrap_or_else(|| end_by_fault());
     Ok(Verdict { result: moved as i64, next: Next::Moved })
 }
 
@@ -451,6 +470,8 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
         return Ok(done(result));
     }
     take_up_child_number(server, child);
+    #[cfg(feature = "loader")]
+    thread_places::continue_in_child();
     if inline_syscalls::is_armed() {
         inline_syscalls::arm_thread();
     }
@@ -500,6 +521,9 @@ fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     unsafe {
         (*thread_words()).forked_by = i64::from(sys::process_id());
         (*thread_words()).child_runs = 0;
+    }
+    if let Some(native) = inline_syscalls::native_of_children(call.frame.native.get()) {
+        call.frame.native.set(native);
     }
     Ok(NATIVE)
 }

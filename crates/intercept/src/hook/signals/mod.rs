@@ -30,7 +30,7 @@ pub mod faults;
 use crate::hook::abi::entry::{Verdict, directfs_entry, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
-use crate::hook::dispatch::NATIVE;
+use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::{inline_syscalls, library_syscalls, proc_maps};
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -116,11 +116,18 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     let [signal, new, old, size, ..] = call.arguments();
     let frame = call.frame;
     let Some(known) = ACTIONS.get(signal as u32 as usize).filter(|_| signal as u32 > 0) else { return Ok(NATIVE) };
-    if call.context.is_child() || size != SET_BYTES {
+    if size != SET_BYTES {
+        return Ok(NATIVE);
+    }
+    let before = known.get();
+    if call.context.is_child() {
+        // Without the action, the next inline syscall of this child would end it.
+        if signal as i32 == libc::SIGSYS && inline_syscalls::is_armed() {
+            return pretend(old, before);
+        }
         return Ok(NATIVE);
     }
     let trampoline = directfs_signal as *const () as u64;
-    let before = known.get();
     let is_fault = guarded() & bit(signal as i32) != 0;
     let mut arguments = frame.arguments();
     let mut guard = None;
@@ -132,6 +139,11 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
             // Blocked while it runs in any case: a signal that is sent again from there must wait.
             let mut action = Action { handler: trampoline, mask: wanted.mask & !guarded(), ..wanted };
             action.flags = wanted.flags & !(SA_NODEFER as u64) | SA_SIGINFO as u64 | nesting(signal as i32);
+            if cfg!(feature = "loader") {
+                // The program's own would be an inline syscall.
+                action.restorer = directfs_restore as *const () as u64;
+                action.flags |= SA_RESTORER;
+            }
             if is_fault {
                 action.flags &= !(SA_RESETHAND as u64);
             }
@@ -162,12 +174,23 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(verdict)
 }
 
+/// Changes nothing, and reports the program's action.
+fn pretend(old: u64, [handler, flags, mask]: [u64; 3]) -> Result<Verdict> {
+    if old != 0 {
+        user_memory::write(old, &Action { handler, flags, restorer: 0, mask })?;
+    }
+    Ok(done(0))
+}
+
 /// The action that brings faults to the library while the program has no handler of its own. It
-/// does not use the program's signal stack, which may be in use already.
+/// does not use the program's signal stack, which may be in use already; except for inline syscalls
+/// of static programs, which may be made on a small stack (Go).
 fn guard_action(signal: i32) -> Action {
+    let is_call = cfg!(feature = "loader") && signal == libc::SIGSYS;
+    let stack = if is_call { libc::SA_ONSTACK as u64 } else { 0 };
     Action {
         handler: directfs_signal as *const () as u64,
-        flags: SA_SIGINFO as u64 | SA_RESTORER | nesting(signal),
+        flags: SA_SIGINFO as u64 | SA_RESTORER | nesting(signal) | stack,
         restorer: directfs_restore as *const () as u64,
         mask: 0,
     }
