@@ -8,6 +8,8 @@ use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words
 use crate::hook::abi::{stack, sys};
 use crate::hook::call::{Call, Handler};
 use crate::hook::context::{self, Context};
+#[cfg(feature = "loader")]
+use crate::hook::{call::native_with, process::own_program};
 use crate::hook::process::{exec, processes};
 use crate::hook::signals::faults;
 use crate::hook::{call_counts, failed_image, server, signals};
@@ -62,7 +64,19 @@ unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
     context::with_new(|context| serve(frame, context, *handler)).unwrap_or(done(-i64::from(libc::ENOMEM)))
 }
 
+#[cfg(feature = "loader")]
 fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
+    let Some(other) = own_program::instead_of_link(frame) else { return serve_call(frame, context, handler) };
+    match serve_call(&other, context, handler) {
+        Verdict { next: Next::Native, .. } => native_with(&other, other.arguments()),
+        verdict => verdict,
+    }
+}
+
+#[cfg(not(feature = "loader"))]
+use serve_call as serve;
+
+fn serve_call(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     let Some(server) = server::get() else { return NATIVE };
     let words = thread_words();
     // SAFETY: the words are this thread's, and no reference to them exists.

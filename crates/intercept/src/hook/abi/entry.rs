@@ -34,7 +34,7 @@ pub const RED_ZONE_BYTES: u64 = 128;
 pub const PREFIX_BYTES_MAX: usize = 4096;
 
 /// A call's registers, and the place of its result. Lowest address first.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 #[repr(C)]
 pub struct Frame {
     /// Saved for the program.
@@ -198,6 +198,8 @@ macro_rules! thread_macros {
     .endm
     .macro THREAD
     .endm
+    .macro PROC target
+    .endm
     "#
     };
 }
@@ -219,6 +221,9 @@ macro_rules! thread_macros {
     .macro THREAD
     cmp esi, 5
     je directfs_create_thread
+    .endm
+    .macro PROC target
+    jmp \target
     .endm
     "#
     };
@@ -410,7 +415,8 @@ directfs_slots:
     cmp byte ptr [\reg + rcx + 2], 117
     jne 86b
     jmp 90f
-89: // /proc and /dev name descriptors, and the working directory.
+89: // /proc and /dev name descriptors, and the working directory. In a static program also its file.
+    PROC 73f
     cmp dword ptr [rip + {fd_count}], 0
     jne 73f
     cmp byte ptr [rip + {cwd}], 0
@@ -722,6 +728,7 @@ directfs_entry_done:
     .purgem OF_THREAD
     .purgem WORDS_ADDRESS
     .purgem THREAD
+    .purgem PROC
     "#,
     slot_mask = const !(SLOT_BYTES as i64 - 1) as u8,
     slot_return = const SLOT_RETURN,

@@ -10,6 +10,7 @@ use crate::hook::context::Inside;
 use crate::hook::descriptors::host_verdict;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::{self, Directory, PathOwner};
+use crate::hook::proc_links;
 use crate::hook::process::identity;
 use crate::hook::server::Server;
 use engine::{Attributes, Node, Protection};
@@ -397,7 +398,7 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
     let Inside { session, path, .. } = call.begin()?;
     let caller = &session.caller;
     let start = match text {
-        b"/proc/self/exe" => match crate::hook::process::environment::program() {
+        text if proc_links::is_own_program(text) => match crate::hook::process::environment::program() {
             Some(program) => {
                 let start = path.len() - 1 - program.len();
                 path[start..start + program.len()].copy_from_slice(program);

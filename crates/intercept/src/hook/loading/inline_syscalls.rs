@@ -24,6 +24,8 @@ use crate::calls;
 use crate::hook::abi::entry::{self, RED_ZONE_BYTES, SLOT_BYTES, directfs_entry, directfs_slots};
 use crate::hook::abi::stack::CHILD_RUNS_OFFSET;
 use crate::hook::abi::sys;
+#[cfg(feature = "loader")]
+use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{instruction_lengths, patch, proc_maps};
 use crate::hook::process::environment;
@@ -118,6 +120,7 @@ directfs_begin:
     .purgem OF_THREAD
     .purgem WORDS_ADDRESS
     .purgem THREAD
+    .purgem PROC
     "#,
     red_zone = const RED_ZONE_BYTES,
     armed = sym DIRECTFS_ARMED,
@@ -225,7 +228,11 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
     }
     let back = registers[libc::REG_RIP as usize] as u64;
     match find(back).or_else(|| claim_slot(back)) {
-        Some(index) => registers[libc::REG_RIP as usize] = slot_address(index),
+        Some(index) => {
+            #[cfg(feature = "loader")]
+            hot_sites::count(index, slot_address(index) as u64, registers);
+            registers[libc::REG_RIP as usize] = slot_address(index);
+        }
         None => sys::refuse(&[b"this program contains too many inline system calls; use `directfs mount`"]),
     }
     true

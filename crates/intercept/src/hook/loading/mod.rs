@@ -4,6 +4,8 @@
 pub mod early;
 pub mod elf_dependencies;
 pub mod elf_image;
+#[cfg(feature = "loader")]
+pub mod hot_sites;
 pub mod inline_syscalls;
 pub mod instruction_lengths;
 pub mod library_syscalls;

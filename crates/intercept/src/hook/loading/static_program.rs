@@ -10,7 +10,7 @@
 
 use crate::handoff;
 use crate::hook::abi::sys::{self, Fd};
-use crate::hook::loading::{inline_syscalls, loaded, start};
+use crate::hook::loading::{hot_sites, inline_syscalls, loaded, start};
 use crate::hook::process::{environment, thread_places};
 use crate::hook::signals;
 use core::ops::Range;
@@ -207,10 +207,16 @@ impl Program {
         }
         let bytes = end.checked_sub(start).filter(|&bytes| bytes > 0).ok_or(MALFORMED)?;
         let base = if self.is_fixed { start } else { 0 };
-        let place = reserve(base as usize, bytes as usize, alignment as usize)?;
+        let bytes = (bytes as usize).next_multiple_of(PAGE_BYTES);
+        let place = reserve(base as usize, bytes + hot_sites::STUBS_BYTES, alignment as usize)?;
         let bias = (place as u64).wrapping_sub(start);
         for header in self.loads() {
             map_segment(file, &header, bias)?;
+            let [kind, _, address, _, bytes_in_file, ..] = header;
+            if (kind >> 32) as u32 & (PF_R | PF_W | PF_X) == PF_R | PF_X {
+                let code = address.wrapping_add(bias) as usize;
+                hot_sites::record(code..code + bytes_in_file as usize, place + bytes);
+            }
         }
         let holds_table = |[_, offset, _, _, bytes, ..]: &Header| {
             (*offset..offset.saturating_add(*bytes)).contains(&(self.table as u64))
@@ -230,7 +236,6 @@ impl Program {
 fn reserve(base: usize, bytes: usize, alignment: usize) -> Result<usize, Reason> {
     const FIXED: i32 = libc::MAP_FIXED_NOREPLACE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let bytes = bytes.next_multiple_of(PAGE_BYTES);
     if base != 0 {
         let place = sys::map_near(base, bytes, libc::PROT_NONE, flags | FIXED, -1).map_err(|_| TAKEN)?;
         return if place as usize == base { Ok(base) } else { Err(TAKEN) };

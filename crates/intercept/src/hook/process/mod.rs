@@ -4,6 +4,8 @@ pub mod environment;
 pub mod exec;
 mod exec_start;
 pub mod identity;
+#[cfg(feature = "loader")]
+pub mod own_program;
 pub mod processes;
 pub mod programs;
 #[cfg(feature = "loader")]

@@ -1,0 +1,219 @@
+//! Sites of a static program that are used again and again: jumps replace their traps.
+//!
+//! The kernel has shown that a site is an instruction, and with which number it was executed. No
+//! jump of five bytes fits there, but one of these does:
+//!
+//! - *Before the site:* the instruction that sets a register for the call has five bytes or more.
+//!   A jump replaces it; its copy in a stub precedes the call.
+//! - *Far away:* the site becomes a jump of two bytes to padding behind the end of a function, which
+//!   no thread executes, and which holds the longer jump.
+//!
+//! Both keep the boundaries of instructions: a thread that is about to execute the site, or has
+//! just executed it, finds what it expects. A site without either continues to trap.
+//!
+//! Invariants
+//! - One thread changes code at a time. In a process with several threads a change of executed code
+//!   is one store within eight aligned bytes, which a processor reads as a whole.
+//! - Instructions before a site are known by what they did: the register has their value.
+
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::loading::{inline_syscalls, instruction_lengths};
+use crate::hook::process::processes;
+use core::ops::Range;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
+
+/// Traps of a site before it is replaced.
+const TRAPS: u8 = 3;
+/// Size of a stub: an instruction of up to seven bytes, a jump by address, and the address.
+const STUB_BYTES: usize = 24;
+/// Bytes for stubs, near the program.
+pub const STUBS_BYTES: usize = 8192;
+const PAGE_BYTES: usize = 4096;
+const CALL: [u8; 2] = [0x0f, 0x05];
+const JUMP: u8 = 0xe9;
+const SHORT_JUMP: u8 = 0xeb;
+
+/// Traps of each site.
+static COUNTS: [AtomicU8; inline_syscalls::SITES_MAX] = [const { AtomicU8::new(0) }; inline_syscalls::SITES_MAX];
+/// Start and end of the program's code.
+static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// The next free stub, and the end.
+static STUBS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// Held while code changes.
+static IS_CHANGING: AtomicBool = AtomicBool::new(false);
+
+/// For the start: where the program's code is, and room for stubs that jumps from there reach.
+pub fn record(code: Range<usize>, stubs: usize) {
+    CODE[0].store(code.start, Relaxed);
+    CODE[1].store(code.end, Relaxed);
+    STUBS[0].store(stubs, Relaxed);
+    STUBS[1].store(stubs + STUBS_BYTES, Relaxed);
+}
+
+/// Counts a trap of the site with this index, which leads to `slot`; replaces the site if it is
+/// used again and again. The count wraps, so an attempt that fails is made again.
+pub fn count(index: usize, slot: u64, registers: &[libc::greg_t]) {
+    if COUNTS[index].fetch_add(1, Relaxed) + 1 != TRAPS || IS_CHANGING.swap(true, AcqRel) {
+        return;
+    }
+    let site = registers[libc::REG_RIP as usize] as usize - CALL.len();
+    let code = CODE[0].load(Relaxed)..CODE[1].load(Relaxed);
+    // SAFETY: the program's code, which is readable; it may change only here.
+    let bytes = unsafe { core::slice::from_raw_parts(code.start as *const u8, code.len()) };
+    if code.contains(&site) && STUBS[0].load(Relaxed) + STUB_BYTES <= STUBS[1].load(Relaxed) {
+        let at = site - code.start;
+        let place = replaced_before(bytes, at, registers)
+            .map(|length| Place { at: at - length, length, pad: None })
+            .or_else(|| padding_after(bytes, at).map(|pad| Place { at, length: 0, pad: Some(pad) }));
+        if let Some(place) = place {
+            replace(code.start, bytes, &place, slot);
+        }
+    }
+    IS_CHANGING.store(false, Release);
+}
+
+/// How a site is replaced, by offsets in the code.
+struct Place {
+    /// The bytes that change.
+    at: usize,
+    /// Bytes of the instruction there that moves to the stub.
+    length: usize,
+    /// Padding for the longer jump.
+    pad: Option<usize>,
+}
+
+/// Length of an instruction directly before the site that a jump can replace.
+fn replaced_before(code: &[u8], at: usize, registers: &[libc::greg_t]) -> Option<usize> {
+    let register = |name: i32| registers[name as usize] as u64;
+    let before = code.get(..at)?;
+    let slot = |displacement: u8| register(libc::REG_RSP).wrapping_add_signed(i64::from(displacement as i8));
+    let holds = |displacement, name| user_memory::read::<u64>(slot(displacement)) == Ok(register(name));
+    let is_number = |a, b, c, d| u64::from(u32::from_le_bytes([a, b, c, d])) == register(libc::REG_RAX);
+    let length = match *before {
+        // With a prefix it may be the number of another register.
+        [.., prefix, 0xb8, a, b, c, d] if !(0x40..0x50).contains(&prefix) && is_number(a, b, c, d) => 5,
+        [.., 0x48, 0xc7, 0xc0, a, b, c, d] if is_number(a, b, c, d) => 7,
+        [.., 0x48, 0x8b, 0x44, 0x24, at] if holds(at, libc::REG_RAX) => 5,
+        [.., 0x4c, 0x8b, 0x44, 0x24, at] if holds(at, libc::REG_R8) => 5,
+        [.., 0x4c, 0x8b, 0x4c, 0x24, at] if holds(at, libc::REG_R9) => 5,
+        // musl's cancellable calls.
+        [.., 0x4c, 0x8b, 0x44, 0x24, 8, 0x4c, 0x8b, 0x4c, 0x24, 16, 0x4c, 0x89, 0x5c, 0x24, 8] => 5,
+        _ => return None,
+    };
+    let start = code.as_ptr() as usize + at - length;
+    is_one_store(start, 5).then_some(length)
+}
+
+/// Whether other threads see a change of these bytes at once.
+fn is_one_store(start: usize, bytes: usize) -> bool {
+    const WORD: usize = size_of::<u64>();
+    !processes::has_threads() || start % WORD + bytes <= WORD
+}
+
+/// Offset of padding that a short jump from the site reaches: at least five bytes between an
+/// instruction that never continues behind itself and the next aligned address.
+fn padding_after(code: &[u8], at: usize) -> Option<usize> {
+    const REACH: usize = 127;
+    const ALIGNMENT: usize = 16;
+    if !is_one_store(code.as_ptr() as usize + at, CALL.len()) {
+        return None;
+    }
+    let mut next = at + CALL.len();
+    let mut ended = false;
+    while next <= at + REACH {
+        let rest = code.get(next..)?;
+        if ended {
+            let address = code.as_ptr() as usize + next;
+            let bytes = address.next_multiple_of(ALIGNMENT) - address;
+            if bytes >= 5 && is_padding(rest.get(..bytes)?) {
+                return Some(next);
+            }
+        }
+        // Assembly holds no data between instructions; padding has the length of instructions.
+        let length = instruction_lengths::length(rest)?;
+        let is_target = (code.as_ptr() as usize + next).is_multiple_of(ALIGNMENT);
+        ended = match rest[..length] {
+            [0xc3 | 0xcc | 0xf4 | SHORT_JUMP | JUMP, ..] | [0x0f, 0x0b, ..] => true,
+            _ => ended && !is_target && is_padding(&rest[..length]),
+        };
+        next += length;
+    }
+    None
+}
+
+/// Whether bytes are traps, or instructions without effect in the forms that assemblers use.
+fn is_padding(bytes: &[u8]) -> bool {
+    let mut rest = bytes;
+    loop {
+        rest = match rest {
+            [] => return true,
+            [0xcc | 0x90, rest @ ..] => rest,
+            [0x66 | 0x2e, rest @ ..] if !rest.is_empty() => rest,
+            [0x0f, 0x1f, 0x00, rest @ ..]
+            | [0x0f, 0x1f, 0x40, 0, rest @ ..]
+            | [0x0f, 0x1f, 0x44, 0, 0, rest @ ..]
+            | [0x0f, 0x1f, 0x80, 0, 0, 0, 0, rest @ ..]
+            | [0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, rest @ ..] => rest,
+            _ => return false,
+        }
+    }
+}
+
+/// Writes a stub, and the jumps to it. Without the right to write code nothing changes.
+fn replace(start: usize, code: &[u8], place: &Place, slot: u64) {
+    const JUMP_BY_ADDRESS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
+    let stub = STUBS[0].load(Relaxed);
+    let mut content = [0xcc; STUB_BYTES];
+    let jump_at = place.length;
+    content[..jump_at].copy_from_slice(&code[place.at..place.at + place.length]);
+    content[jump_at..jump_at + 6].copy_from_slice(&JUMP_BY_ADDRESS);
+    content[jump_at + 6..jump_at + 14].copy_from_slice(&slot.to_ne_bytes());
+    let from = start + place.pad.unwrap_or(place.at);
+    let Ok(distance) = i32::try_from(stub as i64 - (from as i64 + 5)) else { return };
+    let [a, b, c, d] = distance.to_le_bytes();
+    let changed = start + place.at..start + place.pad.unwrap_or(place.at) + 5;
+    if !make_writable(&(stub..stub + STUB_BYTES), true) || !make_writable(&changed, true) {
+        return;
+    }
+    // SAFETY: pages that are writable now. No thread executes the stub or the padding yet.
+    unsafe {
+        core::ptr::copy_nonoverlapping(content.as_ptr(), stub as *mut u8, STUB_BYTES);
+        match place.pad {
+            Some(pad) => {
+                core::ptr::copy_nonoverlapping([JUMP, a, b, c, d].as_ptr(), (start + pad) as *mut u8, 5);
+                store(start + place.at, &[SHORT_JUMP, (pad - place.at - CALL.len()) as u8]);
+            }
+            None => store(start + place.at, &[JUMP, a, b, c, d]),
+        }
+    }
+    STUBS[0].store(stub + STUB_BYTES, Relaxed);
+    make_writable(&(stub..stub + STUB_BYTES), false);
+    make_writable(&changed, false);
+}
+
+/// Stores bytes at once if they lie within an aligned word.
+///
+/// # Safety
+/// They are writable code, of which the first bytes are an instruction of the same length or more.
+unsafe fn store(address: usize, bytes: &[u8]) {
+    let skip = address % size_of::<u64>();
+    // SAFETY: by the caller's promise; an aligned word lies in one page.
+    unsafe {
+        if skip + bytes.len() > size_of::<u64>() {
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len());
+            return;
+        }
+        let word = &*((address - skip) as *const AtomicU64);
+        let mut value = word.load(Relaxed).to_ne_bytes();
+        value[skip..skip + bytes.len()].copy_from_slice(bytes);
+        word.store(u64::from_ne_bytes(value), Release);
+    }
+}
+
+fn make_writable(range: &Range<usize>, is_writable: bool) -> bool {
+    let start = range.start & !(PAGE_BYTES - 1);
+    let write = if is_writable { libc::PROT_WRITE } else { 0 };
+    // SAFETY: code stays executable and readable.
+    unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_EXEC | write) }.is_ok()
+}
