@@ -7,7 +7,7 @@ use crate::cache::{Cache, Refused};
 use crate::elf::{BadElf, Elf};
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::loading::{early, elf_dependencies};
-use crate::hook::process::programs::HEAD_BYTES;
+use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -45,6 +45,9 @@ pub enum LaunchError {
     /// Of another C library (such as musl), which loads libraries differently.
     #[error("{path}: a program for a C library other than glibc, which is not supported; use `directfs mount`", path = .0.display())]
     OtherLibrary(PathBuf),
+    /// In Go, which makes system calls and threads by itself.
+    #[error("{path}: a program with inline system calls, which is not supported; use `directfs mount`", path = .0.display())]
+    Own(PathBuf),
     /// The loader ignores preload libraries there.
     #[error("{path}: a set-user-ID or set-group-ID program, which cannot load the preload library; use `directfs mount`", path = .0.display())]
     Privileged(PathBuf),
@@ -244,8 +247,8 @@ pub fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
     std::env::split_paths(&places).map(|place| place.join(program)).find(is_program).ok_or_else(missing)
 }
 
-/// Whether a program with the library can start static programs with it, too.
-pub fn can_load_static() -> bool {
+/// Whether a program with the library can have it in programs that cannot load it themselves.
+pub fn can_load_others() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
     // SAFETY: switches off what is off.
     unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) == 0 }
@@ -307,6 +310,7 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
             return Err(LaunchError::Privileged(path));
         }
         return match interpreter {
+            Some(_) if kind_of(&bytes[..bytes.len().min(HEAD_BYTES)]) == ProgramKind::Own => Err(LaunchError::Own(path)),
             Some(loader) => Ok(PathBuf::from(OsStr::from_bytes(loader))),
             None => Err(LaunchError::Static(path)),
         };

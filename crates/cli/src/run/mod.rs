@@ -213,8 +213,12 @@ impl Program {
             return self.inside_command();
         }
         let mut command = match launch::command(&self.name, None) {
-            Err(LaunchError::Static(_)) if launch::can_load_static() => return self.inside_command(),
-            Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_)) => self.fuse_command()?,
+            Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_) | LaunchError::Own(_)) => {
+                if launch::can_load_others() {
+                    return self.inside_command();
+                }
+                self.fuse_command()?
+            }
             command => command?,
         };
         command.args(&self.arguments);

@@ -78,7 +78,7 @@ directfs_loader:
 #[cfg(feature = "loader")]
 extern "C" fn load(stack: *mut u64) -> u64 {
     // SAFETY: called once, first, with the stack pointer at the start.
-    unsafe { hook::loading::static_program::load(stack, memory_code()) }
+    unsafe { hook::loading::program_loader::load(stack, memory_code()) }
 }
 
 /// The loader calls it before all other constructors (the library is linked with `initfirst`).

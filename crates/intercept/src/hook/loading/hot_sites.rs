@@ -36,19 +36,33 @@ const SHORT_JUMP: u8 = 0xeb;
 
 /// Traps of each site.
 static COUNTS: [AtomicU8; inline_syscalls::SITES_MAX] = [const { AtomicU8::new(0) }; inline_syscalls::SITES_MAX];
-/// Start and end of the program's code.
-static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// The next free stub, and the end.
-static STUBS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// Code whose sites can be replaced: of the program, and of its interpreter.
+struct Code {
+    start: AtomicUsize,
+    /// Zero: there is none.
+    end: AtomicUsize,
+    /// The next free stub, which jumps from there reach.
+    stub: AtomicUsize,
+    stubs_end: AtomicUsize,
+}
+static CODES: [Code; 2] = [const {
+    Code {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        stub: AtomicUsize::new(0),
+        stubs_end: AtomicUsize::new(0),
+    }
+}; 2];
 /// Held while code changes.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 
-/// For the start: where the program's code is, and room for stubs that jumps from there reach.
+/// For the start: where code of a program is, and room for stubs that jumps from there reach.
 pub fn record(code: Range<usize>, stubs: usize) {
-    CODE[0].store(code.start, Relaxed);
-    CODE[1].store(code.end, Relaxed);
-    STUBS[0].store(stubs, Relaxed);
-    STUBS[1].store(stubs + STUBS_BYTES, Relaxed);
+    let Some(free) = CODES.iter().find(|known| known.end.load(Relaxed) == 0) else { return };
+    free.start.store(code.start, Relaxed);
+    free.end.store(code.end, Relaxed);
+    free.stub.store(stubs, Relaxed);
+    free.stubs_end.store(stubs + STUBS_BYTES, Relaxed);
 }
 
 /// Counts a trap of the site with this index, which leads to `slot`; replaces the site if it is
@@ -58,16 +72,18 @@ pub fn count(index: usize, slot: u64, registers: &[libc::greg_t]) {
         return;
     }
     let site = registers[libc::REG_RIP as usize] as usize - CALL.len();
-    let code = CODE[0].load(Relaxed)..CODE[1].load(Relaxed);
-    // SAFETY: the program's code, which is readable; it may change only here.
-    let bytes = unsafe { core::slice::from_raw_parts(code.start as *const u8, code.len()) };
-    if code.contains(&site) && STUBS[0].load(Relaxed) + STUB_BYTES <= STUBS[1].load(Relaxed) {
-        let at = site - code.start;
+    let range = |code: &Code| code.start.load(Relaxed)..code.end.load(Relaxed);
+    let has_room = |code: &&Code| code.stub.load(Relaxed) + STUB_BYTES <= code.stubs_end.load(Relaxed);
+    if let Some(code) = CODES.iter().find(|code| range(code).contains(&site)).filter(has_room) {
+        let Range { start, end } = range(code);
+        // SAFETY: the program's code, which is readable; it may change only here.
+        let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
+        let at = site - start;
         let place = replaced_before(bytes, at, registers)
             .map(|length| Place { at: at - length, length, pad: None })
             .or_else(|| padding_after(bytes, at).map(|pad| Place { at, length: 0, pad: Some(pad) }));
         if let Some(place) = place {
-            replace(code.start, bytes, &place, slot);
+            replace(code, bytes, &place, slot);
         }
     }
     IS_CHANGING.store(false, Release);
@@ -161,9 +177,9 @@ fn is_padding(bytes: &[u8]) -> bool {
 }
 
 /// Writes a stub, and the jumps to it. Without the right to write code nothing changes.
-fn replace(start: usize, code: &[u8], place: &Place, slot: u64) {
+fn replace(known: &Code, code: &[u8], place: &Place, slot: u64) {
     const JUMP_BY_ADDRESS: [u8; 6] = [0xff, 0x25, 0, 0, 0, 0];
-    let stub = STUBS[0].load(Relaxed);
+    let (start, stub) = (code.as_ptr() as usize, known.stub.load(Relaxed));
     let mut content = [0xcc; STUB_BYTES];
     let jump_at = place.length;
     content[..jump_at].copy_from_slice(&code[place.at..place.at + place.length]);
@@ -187,7 +203,7 @@ fn replace(start: usize, code: &[u8], place: &Place, slot: u64) {
             None => store(start + place.at, &[JUMP, a, b, c, d]),
         }
     }
-    STUBS[0].store(stub + STUB_BYTES, Relaxed);
+    known.stub.store(stub + STUB_BYTES, Relaxed);
     make_writable(&(stub..stub + STUB_BYTES), false);
     make_writable(&changed, false);
 }

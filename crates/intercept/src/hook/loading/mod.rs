@@ -15,4 +15,4 @@ pub mod proc_maps;
 pub mod shared_text;
 pub mod start;
 #[cfg(feature = "loader")]
-pub mod static_program;
+pub mod program_loader;

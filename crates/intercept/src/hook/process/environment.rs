@@ -379,6 +379,27 @@ pub fn program() -> Option<&'static [u8]> {
     get(PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
 }
 
+/// Hides this library from a loader that the program contains or has: nothing is to be loaded.
+///
+/// # Safety
+/// As for [`entries`]; only for the start of a process.
+#[cfg(feature = "loader")]
+pub unsafe fn hide_library(environment: *mut *const u8) {
+    // SAFETY: by the caller's promise.
+    for (index, entry) in unsafe { entries(environment) }.enumerate() {
+        let Some(rest) = entry.strip_prefix(LD_PRELOAD).and_then(|value| value.strip_prefix(library())) else {
+            continue;
+        };
+        let rest = rest.strip_prefix(b":").unwrap_or(rest);
+        // SAFETY: inside the entry, before the rest of its value; nothing else uses it yet.
+        unsafe {
+            let start = rest.as_ptr().cast_mut().sub(LD_PRELOAD.len());
+            core::ptr::copy(LD_PRELOAD.as_ptr(), start, LD_PRELOAD.len());
+            *environment.add(index) = start;
+        }
+    }
+}
+
 /// Sets the entry with the program's file.
 ///
 /// # Safety

@@ -29,7 +29,7 @@ use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::identity;
 use crate::hook::process::processes::{self, Session};
-use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
+use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, interpreter, kind_of};
 use crate::hook::server::Server;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -211,8 +211,8 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
             planner.enter_interpreter(depth, &head, interpreter, argument)?;
             continue;
         }
-        if kind == ProgramKind::Static && planner.can_load(&file) {
-            return planner.plan_static(file, early_load);
+        if kind.needs_loader() && planner.can_load(&file, &head) {
+            return planner.plan_loader(file, early_load);
         }
         let unfit = planner.unfit_reason(&file, &kind);
         if !unfit.is_empty() && planner.mentions_mount() {
@@ -493,17 +493,20 @@ impl<'c> Planner<'c> {
         Ok(ExecPlan { program, runs, opened: Some(copied), ..plan })
     }
 
-    /// Whether the loader of static programs can run a program.
-    fn can_load(&self, file: &File<'_>) -> bool {
+    /// Whether the program that loads others can run a program.
+    fn can_load(&self, file: &File<'_>, head: &[u8]) -> bool {
         let is_runnable = match file {
             File::Directfs(_) => true,
             File::Host => !is_privileged(&self.target) && is_executable(&self.target),
         };
-        self.has_library && is_runnable && inline_syscalls::is_supported()
+        // One in the mount is not there before the program has the library.
+        let is_found = interpreter(head)
+            .is_none_or(|path| !path.starts_with(self.server.mount()) && sys::open(path, libc::O_RDONLY).is_ok());
+        self.has_library && is_runnable && is_found && inline_syscalls::is_supported()
     }
 
-    /// Has the loader run a static program, which it gets by a descriptor.
-    fn plan_static(mut self, file: File<'c>, early_load: EarlyLoad) -> Result<ExecPlan> {
+    /// Has another program load this one, which it gets by a descriptor.
+    fn plan_loader(mut self, file: File<'c>, early_load: EarlyLoad) -> Result<ExecPlan> {
         let session = self.session;
         let path = &self.path[..self.length];
         let (mut program, mut runs) = (None, None);

@@ -25,6 +25,13 @@ pub enum ProgramKind {
     Unknown,
 }
 
+impl ProgramKind {
+    /// Whether the library cannot be loaded into it by its own loader.
+    pub fn needs_loader(&self) -> bool {
+        matches!(self, ProgramKind::Static | ProgramKind::Foreign | ProgramKind::Own)
+    }
+}
+
 /// The kind of a program.
 pub fn kind_of(head: &[u8]) -> ProgramKind {
     if head.starts_with(b"#!") {
@@ -48,11 +55,22 @@ fn script(head: &[u8]) -> ProgramKind {
     ProgramKind::Script(begin..stop, (argument < argument_end).then_some(argument..argument_end))
 }
 
+/// The path of a program's interpreter, with its zero byte.
+pub fn interpreter(head: &[u8]) -> Option<&[u8]> {
+    let long = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let (table, count) = (usize::try_from(long(32)?).ok()?, (long(56)? & 0xffff) as usize);
+    let mut headers = (0..count).filter_map(|index| table.checked_add(index * HEADER_BYTES));
+    let header = headers.find(|&header| long(header).is_some_and(|kind| kind as u32 == PT_INTERP))?;
+    let (start, bytes) = (usize::try_from(long(header + 8)?).ok()?, usize::try_from(long(header + 32)?).ok()?);
+    head.get(start..start.checked_add(bytes)?).filter(|path| path.last() == Some(&0))
+}
+
+const PT_INTERP: u32 = 3;
+const HEADER_BYTES: usize = 56;
+
 fn program(head: &[u8]) -> Option<ProgramKind> {
     const X86_64: u16 = 62;
-    const PT_INTERP: u32 = 3;
     const PT_NOTE: u32 = 4;
-    const HEADER_BYTES: usize = 56;
     const EXECUTABLE: u16 = 2;
     const SHARED: u16 = 3;
     let half = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes));
@@ -126,9 +144,11 @@ mod tests {
     fn a_program_of_this_system_has_its_loader() {
         let bytes = std::fs::read("/proc/self/exe").unwrap();
         assert_eq!(kind_of(&bytes[..HEAD_BYTES]), ProgramKind::Dynamic);
+        assert_eq!(super::interpreter(&bytes[..HEAD_BYTES]), Some(&b"/lib64/ld-linux-x86-64.so.2\0"[..]));
         for length in 0..HEAD_BYTES {
             // Truncation at any length does not panic.
             kind_of(&bytes[..length]);
+            super::interpreter(&bytes[..length]);
         }
         let note = b"\x04\0\0\0\x08\0\0\0\x04\0\0\0Go\0\0buildid\0";
         assert!(has_go_note(note, note.len()) && !has_go_note(note, 12) && !has_go_note(&note[..15], note.len()));

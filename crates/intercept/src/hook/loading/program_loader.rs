@@ -1,5 +1,6 @@
-//! Start of a static program: the library is a program of its own, the kernel executes it in place
-//! of the static one, and it maps that into its process.
+//! Start of a program into which the library cannot be loaded: a static one, one of another C
+//! library, or one in Go. The library is a program of its own, which the kernel executes in place of
+//! the other one. It maps that into its process, with its interpreter if it has one.
 //!
 //! Arguments, environment and auxiliary vector lie on the kernel's stack already; only entries of
 //! the vector change. The kernel puts this program where it puts libraries, and the heap (`brk`)
@@ -15,7 +16,7 @@ use crate::hook::process::{environment, thread_places};
 use crate::hook::signals;
 use core::ops::Range;
 use libc::{AT_BASE, AT_ENTRY, AT_EXECFN, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SYSINFO_EHDR};
-use libc::{PF_R, PF_W, PF_X, PT_GNU_STACK, PT_LOAD};
+use libc::{PF_R, PF_W, PF_X, PT_GNU_STACK, PT_INTERP, PT_LOAD};
 
 const PAGE_BYTES: usize = 4096;
 /// First bytes of a program, which hold its headers.
@@ -80,8 +81,7 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
     // SAFETY: a descriptor that was opened for this program.
     let file = unsafe { Fd::from_raw(fd) };
     name_program(&file, fd, path);
-    let program = Program::read(&file).and_then(|program| program.map(&file));
-    let program = program.unwrap_or_else(|reason| sys::refuse(&[path, b": ", reason]));
+    let program = load_all(&file).unwrap_or_else(|reason| sys::refuse(&[path, b": ", reason]));
     drop(file);
     let mut kernel_code = 0;
     passed.each_pair(|kind, value| match kind {
@@ -89,7 +89,7 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
         AT_PHNUM => *value = program.count as u64,
         AT_PHENT => *value = size_of::<Header>() as u64,
         AT_ENTRY => *value = program.entry,
-        AT_BASE => *value = 0,
+        AT_BASE => *value = program.interpreter,
         AT_EXECFN => *value = path.as_ptr() as u64,
         AT_SYSINFO_EHDR => kernel_code = *value as usize,
         _ => {}
@@ -115,7 +115,9 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
         sys::refuse(&[b"this kernel has no Syscall User Dispatch (Linux 5.11) for programs; use `directfs mount`"]);
     }
     signals::guard();
-    program.entry
+    // SAFETY: the environment has no other users yet.
+    unsafe { environment::hide_library(passed.environment.cast_mut()) };
+    program.start
 }
 
 /// Descriptor and path of a program, by the value of its entry.
@@ -159,7 +161,12 @@ struct Program {
 
 /// A program in memory.
 struct Mapped {
+    /// Its first instruction.
     entry: u64,
+    /// The first instruction to be executed: its interpreter's, if it has one.
+    start: u64,
+    /// Where its interpreter is; zero without one.
+    interpreter: u64,
     headers: u64,
     count: usize,
     stack_is_code: bool,
@@ -167,6 +174,17 @@ struct Mapped {
 
 type Reason = &'static [u8];
 const MALFORMED: Reason = b"malformed headers";
+
+/// Maps a program and its interpreter.
+fn load_all(file: &Fd) -> Result<Mapped, Reason> {
+    const ABSENT: Reason = b"its interpreter cannot be read";
+    let program = Program::read(file)?;
+    let (mapped, _) = program.map(file)?;
+    let Some(path) = program.interpreter()? else { return Ok(mapped) };
+    let file = sys::open(path, libc::O_RDONLY).map_err(|_| ABSENT)?;
+    let (interpreter, base) = Program::read(&file)?.map(&file)?;
+    Ok(Mapped { start: interpreter.entry, interpreter: base, ..mapped })
+}
 
 impl Program {
     fn read(file: &Fd) -> Result<Program, Reason> {
@@ -193,8 +211,18 @@ impl Program {
         self.headers().filter(|header| header[0] as u32 == PT_LOAD)
     }
 
-    /// Maps the segments, as the kernel would.
-    fn map(&self, file: &Fd) -> Result<Mapped, Reason> {
+    /// The path of the interpreter, with its zero byte.
+    fn interpreter(&self) -> Result<Option<&[u8]>, Reason> {
+        let Some([_, offset, _, _, bytes, ..]) = self.headers().find(|header| header[0] as u32 == PT_INTERP) else {
+            return Ok(None);
+        };
+        let start = usize::try_from(offset).map_err(|_| MALFORMED)?;
+        let end = start.checked_add(bytes as usize).ok_or(MALFORMED)?;
+        self.head.get(start..end).filter(|path| path.last() == Some(&0)).map(Some).ok_or(MALFORMED)
+    }
+
+    /// Maps the segments, as the kernel would; returns also by how much addresses differ.
+    fn map(&self, file: &Fd) -> Result<(Mapped, u64), Reason> {
         const END: u64 = 1 << 47;
         let (mut start, mut end, mut alignment) = (u64::MAX, 0, PAGE_BYTES as u64);
         for [_, offset, address, _, bytes, memory_bytes, aligned] in self.loads() {
@@ -223,12 +251,16 @@ impl Program {
         };
         let [_, offset, address, ..] = self.loads().find(holds_table).ok_or(MALFORMED)?;
         let is_stack = |header: &Header| header[0] as u32 == PT_GNU_STACK && (header[0] >> 32) as u32 & PF_X != 0;
-        Ok(Mapped {
-            entry: self.entry.wrapping_add(bias),
+        let entry = self.entry.wrapping_add(bias);
+        let mapped = Mapped {
+            entry,
+            start: entry,
+            interpreter: 0,
             headers: address.wrapping_add(bias) + (self.table as u64 - offset),
             count: self.count,
             stack_is_code: self.headers().any(|header| is_stack(&header)),
-        })
+        };
+        Ok((mapped, bias))
     }
 }
 
