@@ -310,7 +310,9 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
             return Err(LaunchError::Privileged(path));
         }
         return match interpreter {
-            Some(_) if kind_of(&bytes[..bytes.len().min(HEAD_BYTES)]) == ProgramKind::Own => Err(LaunchError::Own(path)),
+            Some(_) if kind_of(&bytes[..bytes.len().min(HEAD_BYTES)]) == ProgramKind::Own => {
+                Err(LaunchError::Own(path))
+            }
             Some(loader) => Ok(PathBuf::from(OsStr::from_bytes(loader))),
             None => Err(LaunchError::Static(path)),
         };

@@ -8,10 +8,10 @@ use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words
 use crate::hook::abi::{stack, sys};
 use crate::hook::call::{Call, Handler};
 use crate::hook::context::{self, Context};
-#[cfg(feature = "loader")]
-use crate::hook::{call::native_with, process::own_program};
 use crate::hook::process::{exec, processes};
 use crate::hook::signals::faults;
+#[cfg(feature = "loader")]
+use crate::hook::{call::native_with, process::own_program};
 use crate::hook::{call_counts, failed_image, server, signals};
 use posix::Errno;
 

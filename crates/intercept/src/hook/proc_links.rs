@@ -60,7 +60,9 @@ mod tests {
         for path in ["/dev/fd/7", "/proc/self/fd/7", "/proc/thread-self/fd/7", &own] {
             assert_eq!(descriptor_of(path.as_bytes()), Some(7), "{path}");
         }
-        assert!(is_own_program(b"/proc/self/exe") && !is_own_program(b"/proc/self/exe/") && !is_own_program(b"/proc/1/exe"));
+        assert!(
+            is_own_program(b"/proc/self/exe") && !is_own_program(b"/proc/self/exe/") && !is_own_program(b"/proc/1/exe")
+        );
         assert_eq!(descriptor_of(b"/dev/stderr"), Some(2));
         assert_eq!(split(b"/dev/fd/12/a/b"), Some((12, &b"/a/b"[..])));
         for path in ["/dev/fd/", "/dev/fd/x", "/proc/self/fdinfo/7", "/proc/1/fd/7", "/dev/fd/7/", "/dev/stdinx"] {

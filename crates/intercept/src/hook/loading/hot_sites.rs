@@ -3,13 +3,13 @@
 //! The kernel has shown that a site is an instruction, and with which number it was executed. No
 //! jump of five bytes fits there, but one of these does:
 //!
-//! - *Before the site:* the instruction that sets a register for the call has five bytes or more.
-//!   A jump replaces it; its copy in a stub precedes the call.
+//! - *Before the site:* the instruction that sets the call's number has five bytes or more. A jump
+//!   replaces it; copies of it, and of those up to the site, precede the call in a stub.
 //! - *Far away:* the site becomes a jump of two bytes to padding behind the end of a function, which
 //!   no thread executes, and which holds the longer jump.
 //!
-//! Both keep the boundaries of instructions: a thread that is about to execute the site, or has
-//! just executed it, finds what it expects. A site without either continues to trap.
+//! Both keep the boundaries of instructions: a thread that is anywhere near the site finds what it
+//! expects, and a jump to the site still traps. A site without either continues to trap.
 //!
 //! Invariants
 //! - One thread changes code at a time. In a process with several threads a change of executed code
@@ -25,8 +25,12 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 /// Traps of a site before it is replaced.
 const TRAPS: u8 = 3;
-/// Size of a stub: an instruction of up to seven bytes, a jump by address, and the address.
-const STUB_BYTES: usize = 24;
+/// Size of a jump.
+const JUMP_BYTES: usize = 5;
+/// Maximum number of bytes that move to a stub.
+const MOVED_BYTES_MAX: usize = 32;
+/// Size of a stub: moved instructions, a jump by address, and the address.
+const STUB_BYTES: usize = MOVED_BYTES_MAX + 16;
 /// Bytes for stubs, near the program.
 pub const STUBS_BYTES: usize = 8192;
 const PAGE_BYTES: usize = 4096;
@@ -93,32 +97,68 @@ pub fn count(index: usize, slot: u64, registers: &[libc::greg_t]) {
 struct Place {
     /// The bytes that change.
     at: usize,
-    /// Bytes of the instruction there that moves to the stub.
+    /// Bytes there that a stub repeats.
     length: usize,
     /// Padding for the longer jump.
     pad: Option<usize>,
 }
 
-/// Length of an instruction directly before the site that a jump can replace.
+/// Bytes from an instruction before the site that a jump can replace, to the site: the one that
+/// sets the number, or one directly before the site.
 fn replaced_before(code: &[u8], at: usize, registers: &[libc::greg_t]) -> Option<usize> {
     let register = |name: i32| registers[name as usize] as u64;
     let before = code.get(..at)?;
-    let slot = |displacement: u8| register(libc::REG_RSP).wrapping_add_signed(i64::from(displacement as i8));
-    let holds = |displacement, name| user_memory::read::<u64>(slot(displacement)) == Ok(register(name));
-    let is_number = |a, b, c, d| u64::from(u32::from_le_bytes([a, b, c, d])) == register(libc::REG_RAX);
-    let length = match *before {
+    let sets_number = |length: &usize| sets_number(before, *length, register(libc::REG_RAX) as u32);
+    let length = (JUMP_BYTES..=MOVED_BYTES_MAX).find(sets_number).or_else(|| {
+        let slot = |displacement: u8| register(libc::REG_RSP).wrapping_add_signed(i64::from(displacement as i8));
+        let holds = |displacement, name| user_memory::read::<u64>(slot(displacement)) == Ok(register(name));
+        match *before {
+            [.., 0x48, 0x8b, 0x44, 0x24, at] if holds(at, libc::REG_RAX) => Some(JUMP_BYTES),
+            [.., 0x4c, 0x8b, 0x44, 0x24, at] if holds(at, libc::REG_R8) => Some(JUMP_BYTES),
+            [.., 0x4c, 0x8b, 0x4c, 0x24, at] if holds(at, libc::REG_R9) => Some(JUMP_BYTES),
+            // musl's cancellable calls.
+            [.., 0x4c, 0x8b, 0x44, 0x24, 8, 0x4c, 0x8b, 0x4c, 0x24, 16, 0x4c, 0x89, 0x5c, 0x24, 8] => Some(JUMP_BYTES),
+            _ => None,
+        }
+    })?;
+    is_one_store(code.as_ptr() as usize + at - length, JUMP_BYTES).then_some(length)
+}
+
+/// Whether the last `length` bytes begin with the instruction that sets the number, and go on with
+/// others that work elsewhere.
+fn sets_number(before: &[u8], length: usize, number: u32) -> bool {
+    let Some((rest, moved)) = before.split_at_checked(before.len().wrapping_sub(length)) else { return false };
+    let first = match *moved {
         // With a prefix it may be the number of another register.
-        [.., prefix, 0xb8, a, b, c, d] if !(0x40..0x50).contains(&prefix) && is_number(a, b, c, d) => 5,
-        [.., 0x48, 0xc7, 0xc0, a, b, c, d] if is_number(a, b, c, d) => 7,
-        [.., 0x48, 0x8b, 0x44, 0x24, at] if holds(at, libc::REG_RAX) => 5,
-        [.., 0x4c, 0x8b, 0x44, 0x24, at] if holds(at, libc::REG_R8) => 5,
-        [.., 0x4c, 0x8b, 0x4c, 0x24, at] if holds(at, libc::REG_R9) => 5,
-        // musl's cancellable calls.
-        [.., 0x4c, 0x8b, 0x44, 0x24, 8, 0x4c, 0x8b, 0x4c, 0x24, 16, 0x4c, 0x89, 0x5c, 0x24, 8] => 5,
-        _ => return None,
+        [0xb8, a, b, c, d, ..] if !matches!(rest.last(), Some(0x40..=0x4f | 0x66)) => (JUMP_BYTES, [a, b, c, d]),
+        [0x48, 0xc7, 0xc0, a, b, c, d, ..] => (7, [a, b, c, d]),
+        _ => return false,
     };
-    let start = code.as_ptr() as usize + at - length;
-    is_one_store(start, 5).then_some(length)
+    let (mut at, set) = first;
+    if u32::from_le_bytes(set) != number {
+        return false;
+    }
+    while at < length {
+        match instruction_lengths::length(&moved[at..]) {
+            Some(bytes) if works_elsewhere(&moved[at..at + bytes]) => at += bytes,
+            _ => return false,
+        }
+    }
+    at == length
+}
+
+/// Whether an instruction is one of those that set registers, and does not depend on its address.
+fn works_elsewhere(instruction: &[u8]) -> bool {
+    let rest = match instruction {
+        [0x40..=0x4f, rest @ ..] => rest,
+        rest => rest,
+    };
+    match *rest {
+        [0xb8..=0xbf, ..] => true,
+        // An operand relative to the address has this form.
+        [0x31 | 0x33 | 0x63 | 0x89 | 0x8b | 0x8d | 0xc7, modrm, ..] => modrm & 0xc7 != 5,
+        _ => false,
+    }
 }
 
 /// Whether other threads see a change of these bytes at once.
@@ -142,7 +182,7 @@ fn padding_after(code: &[u8], at: usize) -> Option<usize> {
         if ended {
             let address = code.as_ptr() as usize + next;
             let bytes = address.next_multiple_of(ALIGNMENT) - address;
-            if bytes >= 5 && is_padding(rest.get(..bytes)?) {
+            if bytes >= JUMP_BYTES && is_padding(rest.get(..bytes)?) {
                 return Some(next);
             }
         }
@@ -186,9 +226,9 @@ fn replace(known: &Code, code: &[u8], place: &Place, slot: u64) {
     content[jump_at..jump_at + 6].copy_from_slice(&JUMP_BY_ADDRESS);
     content[jump_at + 6..jump_at + 14].copy_from_slice(&slot.to_ne_bytes());
     let from = start + place.pad.unwrap_or(place.at);
-    let Ok(distance) = i32::try_from(stub as i64 - (from as i64 + 5)) else { return };
+    let Ok(distance) = i32::try_from(stub as i64 - (from as i64 + JUMP_BYTES as i64)) else { return };
     let [a, b, c, d] = distance.to_le_bytes();
-    let changed = start + place.at..start + place.pad.unwrap_or(place.at) + 5;
+    let changed = start + place.at..start + place.pad.unwrap_or(place.at) + JUMP_BYTES;
     if !make_writable(&(stub..stub + STUB_BYTES), true) || !make_writable(&changed, true) {
         return;
     }
@@ -197,7 +237,7 @@ fn replace(known: &Code, code: &[u8], place: &Place, slot: u64) {
         core::ptr::copy_nonoverlapping(content.as_ptr(), stub as *mut u8, STUB_BYTES);
         match place.pad {
             Some(pad) => {
-                core::ptr::copy_nonoverlapping([JUMP, a, b, c, d].as_ptr(), (start + pad) as *mut u8, 5);
+                core::ptr::copy_nonoverlapping([JUMP, a, b, c, d].as_ptr(), (start + pad) as *mut u8, JUMP_BYTES);
                 store(start + place.at, &[SHORT_JUMP, (pad - place.at - CALL.len()) as u8]);
             }
             None => store(start + place.at, &[JUMP, a, b, c, d]),

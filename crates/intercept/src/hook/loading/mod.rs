@@ -12,7 +12,7 @@ pub mod library_syscalls;
 pub mod loaded;
 pub mod patch;
 pub mod proc_maps;
-pub mod shared_text;
-pub mod start;
 #[cfg(feature = "loader")]
 pub mod program_loader;
+pub mod shared_text;
+pub mod start;

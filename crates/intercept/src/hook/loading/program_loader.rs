@@ -74,7 +74,8 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
     // SAFETY: as above.
     let adopted = unsafe { environment::adopt(passed.environment) };
     // SAFETY: as above.
-    let named = unsafe { environment::entries(passed.environment) }.find_map(|entry| entry.strip_prefix(handoff::STATIC));
+    let named =
+        unsafe { environment::entries(passed.environment) }.find_map(|entry| entry.strip_prefix(handoff::STATIC));
     let (Some((fd, path)), true) = (named.and_then(parse), adopted.handed_off) else {
         sys::refuse(&[b"only `directfs run` starts this program"]);
     };
@@ -192,7 +193,8 @@ impl Program {
         let mut program = Program { head: [0; HEAD_BYTES], table: 0, count: 0, is_fixed: false, entry: 0 };
         let bytes = file.read_at(0, &mut program.head).map_err(|_| &b"cannot be read"[..])?;
         let word = |at: usize| program.head[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let (kind, entry, table, count) = (word(16) & 0xffff, word(24), word(32) as usize, (word(56) & 0xffff) as usize);
+        let (kind, entry, table, count) =
+            (word(16) & 0xffff, word(24), word(32) as usize, (word(56) & 0xffff) as usize);
         let end = table.checked_add(count * size_of::<Header>()).filter(|&end| end <= bytes && table.is_multiple_of(8));
         end.ok_or(MALFORMED)?;
         (program.table, program.count, program.is_fixed, program.entry) = (table, count, kind == EXECUTABLE, entry);
@@ -295,7 +297,8 @@ fn map_segment(file: &Fd, header: &Header, bias: u64) -> Result<(), Reason> {
             file.map_over(start, file_end, protection, offset - skip as u64).map_err(|_| NO_ROOM)?;
         }
         if flags & PF_W != 0 && bytes > 0 && in_memory > in_file {
-            core::ptr::write_bytes((start + in_file) as *mut u8, 0, file_end.min(in_memory.max(in_file)) - in_file);
+            // To the page's end: glibc's loader uses that as zeroed memory.
+            core::ptr::write_bytes((start + in_file) as *mut u8, 0, file_end - in_file);
         }
         let first = if bytes > 0 { file_end } else { 0 };
         if end > first {

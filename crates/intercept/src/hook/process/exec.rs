@@ -13,13 +13,13 @@
 //! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
 //! is changed meanwhile.
 
+use crate::LOADER_ENDING;
 use crate::handoff;
 use crate::hook::abi::entry::{Frame, Verdict};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{Calling, PathArguments, at, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
-use crate::LOADER_ENDING;
 use crate::hook::descriptors;
 use crate::hook::dispatch::done;
 use crate::hook::loading::{early, elf_dependencies, inline_syscalls};
@@ -246,6 +246,8 @@ struct Planner<'c> {
     /// The point from which the kernel can continue alone.
     anchor: Option<(Target, usize)>,
     has_library: bool,
+    /// The path of the call, if it is a script's.
+    script: Option<*const u8>,
 }
 
 impl<'c> Planner<'c> {
@@ -276,6 +278,7 @@ impl<'c> Planner<'c> {
             anchor: None,
             // Since its start this process may have changed its user or its root.
             has_library: can_reach(environment::RUN),
+            script: None,
         })
     }
 
@@ -400,6 +403,7 @@ impl<'c> Planner<'c> {
             }
             _ => self.before.keep(&[path])?,
         };
+        self.script = self.script.or(Some(script));
         // The argument with the interpreter's own name is replaced, as in the kernel.
         self.before.start += usize::from(depth > 0);
         self.before.push_front(script)?;
@@ -525,7 +529,10 @@ impl<'c> Planner<'c> {
         descriptors::set_kernel_cloexec(fd as u32, false);
         let mut digits = [0u8; 20];
         let count = handoff::write_number(fd as u64, &mut digits);
-        let static_program = Some(self.before.keep(&[handoff::STATIC, &digits[..count], b",", path])?);
+        // As the kernel, it shows the script's name. SAFETY: a string that was stored here.
+        let script = self.script.map(|script| unsafe { core::ffi::CStr::from_ptr(script.cast()) }.to_bytes());
+        let name = script.unwrap_or(path);
+        let static_program = Some(self.before.keep(&[handoff::STATIC, &digits[..count], b",", name])?);
         let loader = self.before.keep(&[environment::library(), LOADER_ENDING.as_bytes()])? as u64;
         let plan = self.plan(self.execve(loader), self.before.start, early_load);
         Ok(ExecPlan { program, runs, static_program, opened: Some(fd), ..plan })

@@ -166,7 +166,8 @@ impl ExecStart<'_> {
         let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
-        let added = [preload, audits, own, tunables, taken, slot, self.program, self.static_program].into_iter().flatten();
+        let added =
+            [preload, audits, own, tunables, taken, slot, self.program, self.static_program].into_iter().flatten();
         for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;
