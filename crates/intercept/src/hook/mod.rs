@@ -46,6 +46,7 @@
 //!   unwinds; both work from a slot (see [`abi::entry`]). From 2.41 on it compares the interrupted
 //!   address with the ends of one of its functions. A call interrupted in a slot lies outside of
 //!   it: the thread then ends only at its next cancellation point.
+//!   The same holds for musl.
 //! - *Calls made elsewhere.* The kernel forwards the program's inline syscalls
 //!   ([`loading::inline_syscalls`]), and libraries trap ([`loading::library_syscalls`]). Calls in
 //!   generated code are served only if the program contains inline syscalls itself.

@@ -3,12 +3,14 @@
 //! A program that lies in the mount is copied to memory and run from there. A script is passed to
 //! its interpreter here, if the kernel could not find the script or the interpreter.
 //!
-//! Nothing can be loaded into some programs: static ones, those of another C library, those that
-//! change the user, and those of a user without access to the library. Others (in Go) perform
-//! system calls with their own code. These programs would not see the mount, and would silently
-//! work on another directory. If any of their arguments names the mount, the launcher's helper
-//! starts them, or the call is refused with a message. Paths that such a program determines itself
-//! are not seen.
+//! Static programs, those of another C library, and those in Go are loaded by this library as a
+//! program of its own ([`program_loader`](crate::hook::loading)), which is started in their place.
+//!
+//! The library cannot be in some programs: those that change the user, those of a user without
+//! access to it, and unreadable static ones. They would not see the mount, and would silently work
+//! on another directory. If any of their arguments names the mount, the launcher's helper starts
+//! them, or the call is refused with a message. Paths that such a program determines itself are not
+//! seen.
 //!
 //! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
 //! is changed meanwhile.

@@ -149,6 +149,9 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
             }
             if !has_handler {
                 action = guard_action(signal as i32);
+            } else if is_small_stack_call(signal as i32) {
+                action.flags |= libc::SA_ONSTACK as u64;
+                action.mask = !guarded();
             }
             arguments[1] = &raw const *guard.insert(action) as u64;
         }
@@ -183,17 +186,22 @@ fn pretend(old: u64, [handler, flags, mask]: [u64; 3]) -> Result<Verdict> {
 }
 
 /// The action that brings faults to the library while the program has no handler of its own. It
-/// does not use the program's signal stack, which may be in use already; except for inline syscalls
-/// of static programs, which may be made on a small stack (Go).
+/// does not use the program's signal stack, which may be in use already.
 fn guard_action(signal: i32) -> Action {
-    let is_call = cfg!(feature = "loader") && signal == libc::SIGSYS;
+    let is_call = is_small_stack_call(signal);
     let stack = if is_call { libc::SA_ONSTACK as u64 } else { 0 };
     Action {
         handler: directfs_signal as *const () as u64,
         flags: SA_SIGINFO as u64 | SA_RESTORER | nesting(signal) | stack,
         restorer: directfs_restore as *const () as u64,
-        mask: 0,
+        mask: if is_call { !guarded() } else { 0 },
     }
+}
+
+/// Whether a signal reports inline syscalls that may be made on a small stack (Go). Its handler uses
+/// the program's signal stack. Other handlers wait meanwhile, since they may need a larger one.
+fn is_small_stack_call(signal: i32) -> bool {
+    cfg!(feature = "loader") && signal == libc::SIGSYS
 }
 
 /// Handlers that interrupt the handler of an inline syscall may perform inline syscalls, too.
