@@ -1,5 +1,5 @@
-//! Programs that cannot load the preload library see the image through a private mount, or are
-//! refused with a message.
+//! Programs that the preload library cannot be in see the image through a private mount, or are
+//! refused with a message; users without privileges.
 
 use crate::support::{can_mount, copy_program, directfs, image_in, scratch, stderr, stdout};
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 const NOBODY: u32 = 65534;
 
 /// Compiles the kit's program with these arguments; none, with a message, if that fails.
-fn compiled(directory: &Path, arguments: &[&str]) -> Option<PathBuf> {
+pub fn compiled(directory: &Path, arguments: &[&str]) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/fuse_program.c");
     let binary = directory.join("fuse_program");
     let built = Command::new("cc").args(["-O1", "-o"]).arg(&binary).arg(source).args(arguments).output();
@@ -22,13 +22,13 @@ fn compiled(directory: &Path, arguments: &[&str]) -> Option<PathBuf> {
     None
 }
 
-/// The program does its usual work, however it is started.
-fn assert_sees_the_image(directory: &Path, program: &Path) {
+/// The program does its usual work, however it is started. `setup`: commands in the mount before.
+pub fn assert_sees_the_image(directory: &Path, program: &Path, setup: &str) {
     let image = image_in(directory);
     let image = image.to_str().unwrap();
     let program = program.to_str().unwrap();
     let script = format!(
-        "cd $DIRECTFS_MOUNT && mkdir sub && printf 0123456789 >in && cd sub && \
+        "cd $DIRECTFS_MOUNT && {setup} mkdir sub && printf 0123456789 >in && cd sub && \
          (echo before; {program}; echo $?; cat) <../in >../out; cat ../out made; \
          cp {program} own && ./own </dev/null; echo $?; \
          exec 7<>gone; echo 12345 >&7; rm gone; {program} 7 </dev/null | tail -2"
@@ -54,33 +54,20 @@ fn assert_sees_the_image(directory: &Path, program: &Path) {
     assert!(!Path::new("/mnt/directfs/sub").exists(), "nothing of it is seen outside");
 }
 
+/// The library cannot be in a program whose interpreter is there only with the library.
 #[test]
-fn a_static_program_sees_the_image_by_a_mount_of_its_own() {
+fn a_program_with_its_interpreter_in_the_mount_sees_the_image_by_a_mount_of_its_own() {
     let directory = scratch();
-    if can_mount("static programs")
-        && let Some(program) = compiled(directory.path(), &["-static"])
+    let option = "-Wl,--dynamic-linker=/mnt/directfs/ld-other.so.1";
+    if can_mount("programs with their interpreter in the mount")
+        && let Some(program) = compiled(directory.path(), &[option])
     {
-        assert_sees_the_image(directory.path(), &program);
-    }
-}
-
-#[test]
-fn a_program_of_another_c_library_sees_the_image_by_a_mount_of_its_own() {
-    let directory = scratch();
-    // The usual loader under an unknown name counts as another loader, because only the name is
-    // compared.
-    let loader = directory.path().join("ld-other.so.1");
-    let _ = copy_program("/lib64/ld-linux-x86-64.so.2", &loader);
-    let option = format!("-Wl,--dynamic-linker={}", loader.display());
-    if can_mount("programs of another C library")
-        && let Some(program) = compiled(directory.path(), &[&option])
-    {
-        assert_sees_the_image(directory.path(), &program);
+        assert_sees_the_image(directory.path(), &program, "cp /lib64/ld-linux-x86-64.so.2 ld-other.so.1;");
     }
 }
 
 /// Runs `directfs run` as a user without privileges, with a cache of its own.
-fn as_nobody(directory: &Path, arguments: &[&str]) -> Option<Output> {
+pub fn as_nobody(directory: &Path, arguments: &[&str]) -> Option<Output> {
     if rustix::process::geteuid().as_raw() != 0 {
         eprintln!("\n*** SKIPPED: only root can become another user ***\n");
         return None;
@@ -180,23 +167,6 @@ fn a_user_without_privileges_does_real_work() {
 }
 
 #[test]
-fn a_static_program_of_such_a_user_sees_the_image_or_is_refused_with_the_reason() {
-    let directory = scratch();
-    let Some(program) = compiled(directory.path(), &["-static"]) else { return };
-    let arguments = ["-C", "/mnt/directfs", "--", program.to_str().unwrap()];
-    let Some(output) = as_nobody(directory.path(), &arguments) else { return };
-    match output.status.code() {
-        Some(5) => assert_eq!(stdout(&output), "in directfs\nread \nby the outsider\n"),
-        code => {
-            assert_eq!(code, Some(126), "{}", stderr(&output));
-            let said = stderr(&output);
-            assert!(said.contains("static program") && said.contains("cause: "), "{said}");
-            assert_eq!(stdout(&output), "");
-        }
-    }
-}
-
-#[test]
 fn a_program_that_changes_the_user_is_refused() {
     let directory = scratch();
     let Some(privileged) = ["/usr/bin/su", "/bin/su", "/usr/bin/passwd"].iter().find(|path| Path::new(path).exists())
@@ -285,23 +255,4 @@ fn a_program_below_another_root_is_refused_where_it_would_not_see_the_mount() {
     assert_eq!(stdout(&output), "status 126\nbelow the root\nstatus 125\n", "{}", stderr(&output));
     let said = stderr(&output);
     assert!(said.contains("preload library") && said.contains("not supported"), "{said}");
-}
-
-/// The helper that starts such a program does not load libraries from there.
-#[test]
-fn library_paths_of_a_static_program_concern_its_children_only() {
-    let directory = scratch();
-    let (source, program) = (directory.path().join("show.c"), directory.path().join("show"));
-    fs::write(&source, "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_LIBRARY_PATH\")); puts(getenv(\"LD_PRELOAD\")); }").unwrap();
-    let built = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).output();
-    if !can_mount("static programs") || !built.is_ok_and(|output| output.status.success()) {
-        return;
-    }
-    fs::write(directory.path().join("libc.so.6"), "no library").unwrap();
-    let place = directory.path().to_str().unwrap();
-    let script = format!(
-        "echo >/mnt/directfs/f; export LD_LIBRARY_PATH={place}; LD_PRELOAD=$LD_PRELOAD:{place}/libc.so.6 exec {place}/show /mnt/directfs/f"
-    );
-    let output = directfs(&["run", "--", "sh", "-c", &script]);
-    assert_eq!((stdout(&output), stderr(&output)), (format!("{place}\n{place}/libc.so.6\n"), String::new()));
 }

@@ -2,7 +2,8 @@
 //!
 //! - `launching`: start and end of programs
 //! - `programs`: their work, compared with the same on tmpfs
-//! - `fuse_programs`: programs that cannot load the preload library
+//! - `fuse_programs`: programs that the preload library cannot be in, and other users
+//! - `static_programs`: programs that cannot load the preload library
 //! - `cache`: the location of the preload library
 //! - `confinement`: programs that give up what attaching takes
 //! - `starting`: the shared code and the late attaching of programs
@@ -33,6 +34,7 @@ mod neighbours;
 mod programs;
 mod sharing;
 mod starting;
+mod static_programs;
 mod storm;
 mod tree;
 mod truncation;

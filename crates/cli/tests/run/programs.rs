@@ -7,7 +7,8 @@
 //!
 //! A script's head lists the programs that it needs (`# needs: git cc`), files whose content
 //! differs at each run (`# free: .git/index`, with `*` as a wildcard), and files that are not
-//! compared (`# ignored: target/*`). `$KIT` is a host directory with files that scripts share. With
+//! compared (`# ignored: target/*`), and files of the machine that are not there during the run
+//! (`# hidden: /dev/fuse`). `$KIT` is a host directory with files that scripts share. With
 //! DIRECTFS_TEST_WAY=mount the scripts run through a mount instead, which checks the scripts
 //! themselves.
 
@@ -31,6 +32,7 @@ struct Script {
     needs: Vec<String>,
     free: Vec<String>,
     ignored: Vec<String>,
+    hidden: Vec<String>,
 }
 
 impl Script {
@@ -41,7 +43,14 @@ impl Script {
             let lines = text.lines().filter_map(|line| line.strip_prefix(head));
             lines.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
         };
-        Script { name, needs: words("# needs:"), free: words("# free:"), ignored: words("# ignored:"), path }
+        Script {
+            name,
+            needs: words("# needs:"),
+            free: words("# free:"),
+            ignored: words("# ignored:"),
+            hidden: words("# hidden:"),
+            path,
+        }
     }
 
     /// The first needed program that this machine lacks.
@@ -108,11 +117,14 @@ fn outcome(mut command: Command) -> Outcome {
     Outcome { code, output, errors }
 }
 
-/// A command in front of others that kills what does not end.
-fn limited() -> Command {
-    let mut limited = Command::new("timeout");
-    limited.args(["--kill-after=5", "300"]);
-    limited
+/// In front of a command: kills what does not end.
+const LIMITED: [&str; 3] = ["timeout", "--kill-after=5", "300"];
+
+/// A shell that is killed if it does not end.
+fn shell() -> Command {
+    let mut shell = Command::new(LIMITED[0]);
+    shell.args(&LIMITED[1..]).arg("bash");
+    shell
 }
 
 /// Runs a script both ways and compares.
@@ -129,9 +141,9 @@ fn compare(name: &'static str) {
     fs::create_dir(&home).unwrap();
     let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64 - 1_000_000_000;
 
-    let mut shell = limited();
-    shell.arg("bash").current_dir(&work);
-    let wanted = outcome(script.command(shell, &home));
+    let mut plain = shell();
+    plain.current_dir(&work);
+    let wanted = outcome(script.command(plain, &home));
     assert_eq!(wanted.code, Some(0), "{name} fails on tmpfs: {}{}", wanted.output, wanted.errors);
     let wanted_tree = tree::of_directory(&work, now_ns);
     fs::rename(&work, directory.path().join("plain")).unwrap();
@@ -144,8 +156,8 @@ fn compare(name: &'static str) {
     let found = if std::env::var_os("DIRECTFS_TEST_WAY").is_some_and(|way| way == "mount") {
         through_mount(&script, &image, &work, &home)
     } else {
-        let mut run = limited();
-        run.args([env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
+        let mut run = crate::support::without_files(&script.hidden);
+        run.args(LIMITED).args([env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
             .arg(&image)
             .arg("--at")
             .arg(&work)
@@ -173,8 +185,8 @@ fn through_mount(script: &Script, image: &Path, work: &Path, home: &Path) -> Out
     fs::create_dir(work).unwrap();
     let mounted = directfs(&["mount", image.to_str().unwrap(), work.to_str().unwrap(), "-o", "cache=0"]);
     assert!(mounted.status.success(), "{}", stderr(&mounted));
-    let mut shell = limited();
-    shell.arg("bash").current_dir(work);
+    let mut shell = shell();
+    shell.current_dir(work);
     let found = outcome(script.command(shell, home));
     let unmounted = directfs(&["umount", work.to_str().unwrap()]);
     assert!(unmounted.status.success(), "{}", stderr(&unmounted));

@@ -1,14 +1,17 @@
 //! Death at any instruction: processes perform random operations on the same files, and one of them
 //! is killed every few milliseconds.
 
-use crate::kit::compiled;
+use crate::kit::{compile, compiled};
 use crate::support::{directfs, scratch, stderr, stdout};
 
 const WORKERS: &str = "8";
 
-fn storm(kills: u32, seed: u64, left_cleanly: bool) {
+fn storm(kills: u32, seed: u64, left_cleanly: bool, options: &[&str]) {
     let directory = scratch();
-    let Some(binary) = compiled("storm", directory.path()) else { return };
+    let binary = directory.path().join("storm");
+    if !compile("storm", &binary, options) {
+        return;
+    }
     let image = directory.path().join("image");
     let image = image.to_str().unwrap();
     assert!(directfs(&["mkfs", image, "--size", "2G", "--sparse"]).status.success());
@@ -46,7 +49,12 @@ fn assert_sound(image: &str) {
 /// After deaths inside operations the next process that opens the image recovers it.
 #[test]
 fn killed_processes_damage_neither_the_others_nor_the_image() {
-    storm(40, 1, false);
+    storm(40, 1, false, &[]);
+}
+
+#[test]
+fn killed_static_processes_damage_neither_the_others_nor_the_image() {
+    storm(40, 3, false, &["-static"]);
 }
 
 /// Without recovery at wait, about one of 1000 deaths shows the parent a half-done operation.
@@ -65,5 +73,6 @@ fn what_a_killed_process_was_doing_is_over_when_its_parent_has_waited_for_it() {
 #[test]
 #[ignore = "takes minutes"]
 fn thousands_of_kills_leave_nothing_to_recover() {
-    storm(2000, 2, true);
+    storm(2000, 2, true, &[]);
+    storm(2000, 4, true, &["-static"]);
 }

@@ -49,6 +49,22 @@ pub fn can_mount(test: &str) -> bool {
     works
 }
 
+/// A command that runs its arguments where these files of the machine cannot be used, by a mount
+/// namespace; prints where that is not possible.
+pub fn without_files(hidden: &[String]) -> Command {
+    const HIDE: &str = "for file in $HIDDEN; do [ ! -e $file ] || mount --bind /dev/null $file || exit 77; done; unset HIDDEN; exec \"$@\"";
+    let hides = Command::new("unshare").args(["-m", "mount", "--bind", "/dev/null", "/dev/zero"]).output();
+    if hidden.is_empty() || !hides.is_ok_and(|output| output.status.success()) {
+        if !hidden.is_empty() {
+            eprintln!("\n*** SKIPPED: {} cannot be hidden here ***\n", hidden.join(", "));
+        }
+        return Command::new("env");
+    }
+    let mut command = Command::new("env");
+    command.arg(format!("HIDDEN={}", hidden.join(" "))).args(["unshare", "-m", "sh", "-c", HIDE, "sh"]);
+    command
+}
+
 /// Copies a program to be executed; false if there is none. Another process copies it: a process
 /// that another test starts meanwhile inherits this test's descriptors until its exec, and a
 /// program that is open for writing cannot be executed ("text file busy").

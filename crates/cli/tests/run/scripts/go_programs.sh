@@ -1,5 +1,6 @@
 # needs: go cc
 # free: static dynamic
+# hidden: /dev/fuse
 # Programs in Go, with and without the C library.
 set -eu
 export GOCACHE=$PWD/cache GOPATH=$PWD/gopath GOTOOLCHAIN=local GOPROXY=off GOTELEMETRY=off GOFLAGS=-trimpath

@@ -1,5 +1,6 @@
 # needs: cc
 # free: pointers transfers clone_stack vfork_signals
+# hidden: /dev/fuse
 # Programs that try the borders of calls, linked statically.
 set -eu
 ulimit -c 0

@@ -1,5 +1,6 @@
 # needs: cc
 # free: static fixed
+# hidden: /dev/fuse
 # Static programs, at fixed and at any addresses, do what others do.
 set -eu
 cc -O1 -w -pthread -static-pie -o static "$KIT/static_program.c"

@@ -1,0 +1,134 @@
+//! Programs that cannot load the preload library, which it loads itself: static ones, those of
+//! another C library, and in Go. They need neither /dev/fuse nor privileges.
+
+use crate::fuse_programs::{as_nobody, assert_sees_the_image, compiled};
+use crate::support::{copy_program, directfs, scratch, stderr, stdout, without_files};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles a program of the kit statically; none, with a message, if that fails.
+fn kit(directory: &Path, name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit").join(name).with_extension("c");
+    let binary = directory.join(name);
+    let built = Command::new("cc").args(["-O1", "-w", "-pthread", "-static", "-o"]).arg(&binary).arg(source).output();
+    if built.is_ok_and(|output| output.status.success()) {
+        return Some(binary);
+    }
+    eprintln!("\n*** SKIPPED: no static program can be compiled here ***\n");
+    None
+}
+
+#[test]
+fn a_static_program_sees_the_image() {
+    for option in ["-static", "-static-pie"] {
+        let directory = scratch();
+        if let Some(program) = compiled(directory.path(), &[option]) {
+            assert_sees_the_image(directory.path(), &program, "");
+        }
+    }
+}
+
+#[test]
+fn a_program_of_another_c_library_sees_the_image() {
+    let directory = scratch();
+    // The usual loader under an unknown name counts as another loader, because only the name is
+    // compared.
+    let loader = directory.path().join("ld-other.so.1");
+    let _ = copy_program("/lib64/ld-linux-x86-64.so.2", &loader);
+    let option = format!("-Wl,--dynamic-linker={}", loader.display());
+    if let Some(program) = compiled(directory.path(), &[&option]) {
+        assert_sees_the_image(directory.path(), &program, "");
+    }
+}
+
+#[test]
+fn programs_for_musl_see_the_image() {
+    let directory = scratch();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/fuse_program.c");
+    for option in ["-static", "-pie"] {
+        let program = directory.path().join(format!("program{option}"));
+        let built = Command::new("musl-gcc").args(["-O1", option, "-fPIE", "-o"]).arg(&program).arg(&source).output();
+        if !built.is_ok_and(|output| output.status.success()) {
+            eprintln!("\n*** SKIPPED: no program for musl can be compiled here with {option} ***\n");
+            continue;
+        }
+        let place = directory.path().join(option);
+        fs::create_dir(&place).unwrap();
+        assert_sees_the_image(&place, &program, "");
+    }
+}
+
+#[test]
+fn a_static_program_of_a_user_without_privileges_sees_the_image_without_the_device() {
+    let directory = scratch();
+    let Some(program) = compiled(directory.path(), &["-static"]) else { return };
+    let arguments = ["-C", "/mnt/directfs", "--", program.to_str().unwrap()];
+    let Some(output) = as_nobody(directory.path(), &arguments) else { return };
+    assert_eq!(stdout(&output), "in directfs\nread \nby the outsider\n", "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(5));
+    let mut hidden = without_files(&["/dev/fuse".into()]);
+    hidden.args(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).arg(directory.path().join("directfs"));
+    hidden.arg("run").args(arguments).env("XDG_CACHE_HOME", directory.path().join("home")).current_dir("/");
+    let output = hidden.output().unwrap();
+    assert_eq!(stdout(&output), "in directfs\nread \nby the outsider\n", "{}", stderr(&output));
+}
+
+/// Execution needs the right to it, and one to read.
+#[test]
+fn a_static_program_without_the_right_to_execute_it_is_not_started() {
+    let directory = scratch();
+    let Some(program) = compiled(directory.path(), &["-static"]) else { return };
+    let copy = directory.path().join("copy");
+    assert!(copy_program(&program, &copy));
+    let script = format!("chmod 644 {0}; {0}; echo $?; chmod 755 {0}", copy.display());
+    let output = directfs(&["run", "--", "sh", "-c", &script]);
+    assert_eq!(stdout(&output), "126\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("ermission denied"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_signal_handler_after_vfork_acts_for_the_parent_in_a_static_program() {
+    let directory = scratch();
+    let Some(program) = kit(directory.path(), "vfork_signals") else { return };
+    let output = directfs(&["run", "--", program.to_str().unwrap(), "/mnt/directfs/file"]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("200\n", ""));
+}
+
+#[test]
+fn many_threads_and_children_of_static_programs_use_the_file_system_at_once() {
+    let directory = scratch();
+    let Some(program) = kit(directory.path(), "limits") else { return };
+    let program = program.to_str().unwrap();
+    for (kind, count) in [("threads", "500"), ("children", "500")] {
+        let run = directfs(&["run", "-C", "/mnt/directfs", "--", program, kind, count]);
+        assert_eq!(stdout(&run), format!("{count} {kind} at once, 0 failed\n"), "{}", stderr(&run));
+    }
+}
+
+/// Calls that are made again and again do not trap.
+#[test]
+fn hot_calls_of_a_static_program_are_replaced() {
+    let directory = scratch();
+    let Some(program) = kit(directory.path(), "hot_calls") else { return };
+    let run = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap()]);
+    assert_eq!((stdout(&run).as_str(), run.status.code()), ("few traps\n", Some(0)), "{}", stderr(&run));
+}
+
+#[test]
+fn library_paths_of_a_static_program_concern_its_children_only() {
+    let directory = scratch();
+    let (source, program) = (directory.path().join("show.c"), directory.path().join("show"));
+    fs::write(&source, "#include <stdio.h>\n#include <stdlib.h>\nint main(void) { puts(getenv(\"LD_LIBRARY_PATH\")); puts(getenv(\"LD_PRELOAD\")); }").unwrap();
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    fs::write(directory.path().join("libc.so.6"), "no library").unwrap();
+    let place = directory.path().to_str().unwrap();
+    let script = format!(
+        "echo >/mnt/directfs/f; export LD_LIBRARY_PATH={place}; LD_PRELOAD=$LD_PRELOAD:{place}/libc.so.6 exec {place}/show /mnt/directfs/f"
+    );
+    let output = directfs(&["run", "--", "sh", "-c", &script]);
+    assert_eq!((stdout(&output), stderr(&output)), (format!("{place}\n{place}/libc.so.6\n"), String::new()));
+}
