@@ -317,13 +317,14 @@ mod tests {
     #[test]
     fn the_library_uses_no_wide_vectors() {
         use iced_x86::{Decoder, DecoderOptions, EncodingKind};
-        let elf = Elf::parse(PRELOAD).unwrap();
-        for range in elf.functions().unwrap().ranges {
-            let bytes = elf.at(range.start).unwrap();
-            let bytes = &bytes[..bytes.len().min((range.end - range.start) as usize)];
-            for instruction in Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE).iter() {
-                // Slots are empty until they are written, and contain no code.
-                assert_eq!(instruction.encoding(), EncodingKind::Legacy, "{:x}", instruction.ip());
+        for elf in [PRELOAD, LOADER].map(|bytes| Elf::parse(bytes).unwrap()) {
+            for range in elf.functions().unwrap().ranges {
+                let bytes = elf.at(range.start).unwrap();
+                let bytes = &bytes[..bytes.len().min((range.end - range.start) as usize)];
+                for instruction in Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE).iter() {
+                    // Slots are empty until they are written, and contain no code.
+                    assert_eq!(instruction.encoding(), EncodingKind::Legacy, "{:x}", instruction.ip());
+                }
             }
         }
     }

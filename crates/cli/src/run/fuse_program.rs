@@ -75,13 +75,7 @@ pub fn run(words: &[OsString], entries: &[OsString]) -> Failure {
     LIBRARY_VARIABLES.iter().for_each(|entry| {
         command.env_remove(entry);
     });
-    // SAFETY: a plain system call on a value of the closure's own.
-    unsafe {
-        command.pre_exec(move || {
-            libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
-            Ok(())
-        });
-    }
+    set_signal_mask(&mut command, mask);
     let error = command.exec();
     let exit_code = if error.kind() == std::io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUN };
     Failure { exit_code, error: anyhow::Error::from(error).context(format!("cannot run {shown}")) }
@@ -99,6 +93,21 @@ fn loader_entry(entry: &OsStr) -> Option<(&OsStr, &OsStr)> {
         _ => value,
     };
     Some((OsStr::from_bytes(name), OsStr::from_bytes(value)))
+}
+
+/// Has a program start with the signals blocked that are blocked now, as outside of `run`.
+pub fn keep_signal_mask(command: &mut Command) {
+    set_signal_mask(command, signal_mask());
+}
+
+fn set_signal_mask(command: &mut Command, mask: libc::sigset_t) {
+    // SAFETY: a plain system call on a value of the closure's own.
+    unsafe {
+        command.pre_exec(move || {
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const mask, std::ptr::null_mut());
+            Ok(())
+        });
+    }
 }
 
 fn signal_mask() -> libc::sigset_t {

@@ -262,7 +262,10 @@ pub fn run_inside(words: &[OsString]) -> Failure {
     let Some((name, arguments)) = words.split_first() else {
         return Failure { exit_code: EXIT_FAILED, error: anyhow::anyhow!("no program is named") };
     };
-    let error = Command::new(name).args(arguments).exec();
+    let mut command = Command::new(name);
+    command.args(arguments);
+    fuse_program::keep_signal_mask(&mut command);
+    let error = command.exec();
     Program { name: name.clone(), arguments: Vec::new(), is_inside: true }.not_started(error)
 }
 

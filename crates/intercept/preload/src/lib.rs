@@ -9,8 +9,8 @@ use core::arch::global_asm;
 use core::panic::PanicInfo;
 use intercept::hook;
 
-// The kernel starts here, with the program's arguments at the stack pointer: relocates this program,
-// has the other one loaded, and goes on there with registers as the kernel leaves them.
+// The kernel starts here, with the program's arguments at the stack pointer. Relocates this
+// program, loads the other one, and jumps there with registers as the kernel leaves them.
 #[cfg(feature = "loader")]
 global_asm!(
     r#"

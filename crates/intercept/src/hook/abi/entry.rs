@@ -181,8 +181,10 @@ pub fn thread_words() -> *mut crate::hook::abi::stack::ThreadWords {
     unsafe { directfs_tls() }
 }
 
-// Where a thread's words are, and whether the entry creates threads. `WORDS` loads their offset, `OF_THREAD` makes the next instruction
-// access them there, and `WORDS_ADDRESS` adds their start to the offset.
+// What differs in a program that the library loads itself. `WORDS` loads the offset of a thread's
+// words, `OF_THREAD` makes the next instruction access them there, and `WORDS_ADDRESS` loads what
+// to add to the offset. `THREAD` creates a thread if the dispatcher says so, and `PROC` forwards
+// all paths that may be in /proc.
 #[cfg(not(feature = "loader"))]
 macro_rules! thread_macros {
     () => {

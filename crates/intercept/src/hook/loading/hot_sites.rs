@@ -5,8 +5,8 @@
 //!
 //! - *Before the site:* the instruction that sets the call's number has five bytes or more. A jump
 //!   replaces it; copies of it, and of those up to the site, precede the call in a stub.
-//! - *Far away:* the site becomes a jump of two bytes to padding behind the end of a function, which
-//!   no thread executes, and which holds the longer jump.
+//! - *Far away:* the site becomes a jump of two bytes to padding after the end of a function. No
+//!   thread executes that; it holds the longer jump.
 //!
 //! Both keep the boundaries of instructions: a thread that is anywhere near the site finds what it
 //! expects, and a jump to the site still traps. A site without either continues to trap.
@@ -272,4 +272,79 @@ fn make_writable(range: &Range<usize>, is_writable: bool) -> bool {
     let write = if is_writable { libc::PROT_WRITE } else { 0 };
     // SAFETY: code stays executable and readable.
     unsafe { sys::protect(start, range.end - start, libc::PROT_READ | libc::PROT_EXEC | write) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Registers after a call with this number.
+    fn registers(number: i64) -> [libc::greg_t; 23] {
+        let mut registers = [0; 23];
+        registers[libc::REG_RAX as usize] = number;
+        registers
+    }
+
+    /// Code at an aligned address, and the offset of the call in it.
+    fn replaced(parts: &[&[u8]], number: i64) -> Option<usize> {
+        #[repr(align(64))]
+        struct Aligned([u8; 128]);
+        let mut code = Aligned([0x90; 128]);
+        let bytes = parts.concat();
+        code.0[8..8 + bytes.len()].copy_from_slice(&bytes);
+        replaced_before(&code.0, 8 + bytes.len(), &registers(number))
+    }
+
+    #[test]
+    fn the_instruction_that_sets_the_number_is_found_by_its_value() {
+        let set: &[u8] = &[0xb8, 5, 0, 0, 0];
+        let (moves, lea, by_address): (&[u8], &[u8], &[u8]) =
+            (&[0x48, 0x89, 0xfe, 0x31, 0xd2], &[0x4c, 0x8d, 0x44, 0x24, 8], &[0x48, 0x8d, 0x35, 1, 0, 0, 0]);
+        assert_eq!(replaced(&[set], 5), Some(5));
+        assert_eq!(replaced(&[&[0x48, 0xc7, 0xc0, 5, 0, 0, 0]], 5), Some(7));
+        assert_eq!(replaced(&[set, moves, lea], 5), Some(15));
+        assert_eq!(replaced(&[set], 6), None, "another number");
+        assert_eq!(replaced(&[&[0x41], set], 5), None, "another register");
+        assert_eq!(replaced(&[set, by_address], 5), None, "works only there");
+        assert_eq!(replaced(&[set, &[0x74, 0]], 5), None, "a branch");
+        assert_eq!(replaced(&[set, &[0x0f, 0x05]], 5), None, "another call");
+    }
+
+    /// Offset of the padding for a call that these instructions follow.
+    fn padding(behind: &[u8]) -> Option<usize> {
+        #[repr(align(64))]
+        struct Aligned([u8; 256]);
+        let mut code = Aligned([0xcc; 256]);
+        code.0[..2].copy_from_slice(&CALL);
+        code.0[2..2 + behind.len()].copy_from_slice(behind);
+        padding_after(&code.0, 0)
+    }
+
+    #[test]
+    fn padding_follows_an_instruction_that_ends() {
+        assert_eq!(padding(&[0xc3]), Some(3));
+        // cmp; ret; nop with ten bytes; the next function.
+        let nop = [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
+        let function = |end: &[u8]| [&[0x48, 0x85, 0xc0][..], end, &nop, &[0x55; 128]].concat();
+        assert_eq!(padding(&function(&[0xc3])), Some(6));
+        // mov rbx, rax: its last byte is that of a return.
+        assert_eq!(padding(&function(&[0x48, 0x89, 0xc3])), None, "the padding is executed");
+        assert_eq!(padding(&[&[0x55; 120][..], &[0xc3]].concat()), Some(123));
+        assert_eq!(padding(&[&[0x55; 127][..], &[0xc3]].concat()), None, "too far away");
+        // A function that begins with padding of its own.
+        let begins = [&[0x55; 13][..], &[0xc3], &[0x90; 16], &[0x55; 128]].concat();
+        assert_eq!(padding(&begins), None);
+    }
+
+    #[test]
+    fn bytes_of_one_word_change_at_once() {
+        let mut words = [0u64; 2];
+        let start = words.as_mut_ptr() as usize;
+        // SAFETY: memory of this function.
+        unsafe { store(start + 3, &[1, 2, 3, 4, 5]) };
+        assert_eq!(words.map(u64::to_ne_bytes), [[0, 0, 0, 1, 2, 3, 4, 5], [0; 8]]);
+        // SAFETY: as above.
+        unsafe { store(start + 6, &[6, 7, 8]) };
+        assert_eq!(words.map(u64::to_ne_bytes), [[0, 0, 0, 1, 2, 3, 6, 7], [8, 0, 0, 0, 0, 0, 0, 0]]);
+    }
 }

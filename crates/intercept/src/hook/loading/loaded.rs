@@ -160,8 +160,8 @@ impl LoadedProgram {
     }
 }
 
-/// Calls `visit` for the mappings of this library and of the kernel, as [`LoadedProgram::libraries`]
-/// does.
+/// Calls `visit` for the mappings of this library and of the kernel, as
+/// [`LoadedProgram::libraries`] does.
 ///
 /// # Safety
 /// `kernel_code`: where the kernel's code is; zero if there is none.

@@ -4,7 +4,7 @@
 pub mod early;
 pub mod elf_dependencies;
 pub mod elf_image;
-#[cfg(feature = "loader")]
+#[cfg(any(feature = "loader", test))]
 pub mod hot_sites;
 pub mod inline_syscalls;
 pub mod instruction_lengths;

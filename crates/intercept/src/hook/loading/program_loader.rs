@@ -1,6 +1,6 @@
 //! Start of a program into which the library cannot be loaded: a static one, one of another C
-//! library, or one in Go. The library is a program of its own, which the kernel executes in place of
-//! the other one. It maps that into its process, with its interpreter if it has one.
+//! library, or one in Go. The library is then a program of its own, which the kernel executes in
+//! place of the other one. It maps that into its process, with its interpreter if it has one.
 //!
 //! Arguments, environment and auxiliary vector lie on the kernel's stack already; only entries of
 //! the vector change. The kernel puts this program where it puts libraries, and the heap (`brk`)

@@ -118,7 +118,7 @@ fn claim() -> Option<&'static ThreadPlace> {
 }
 
 // Creates a thread by the place in rdi, for the call with the frame in rbx. The thread begins with
-// the copy of the frame as its stack pointer; rbp keeps the place, and r12 to r15 are the program's.
+// the copy of the frame as its stack pointer. rbp keeps the place; r12 to r15 are the program's.
 global_asm!(
     r#"
     .section .text.directfs_create_thread,"ax",@progbits

@@ -198,8 +198,8 @@ fn guard_action(signal: i32) -> Action {
     }
 }
 
-/// Whether a signal reports inline syscalls that may be made on a small stack (Go). Its handler uses
-/// the program's signal stack. Other handlers wait meanwhile, since they may need a larger one.
+/// Whether a signal reports inline syscalls that may be made on a small stack (Go). Its handler
+/// uses the program's signal stack. Other handlers wait meanwhile: they may need a larger one.
 fn is_small_stack_call(signal: i32) -> bool {
     cfg!(feature = "loader") && signal == libc::SIGSYS
 }
