@@ -44,7 +44,7 @@ fn main() {
     println!("cargo:rustc-env=DIRECTFS_LIBRARY_FINGERPRINT={fingerprint:016x}");
 }
 
-/// Arguments for the library as a program that loads static programs.
+/// Arguments for the library as a program that loads others.
 const LOADER_ARGUMENTS: &[&str] = &["-C", "link-arg=-Wl,-e,directfs_loader"];
 
 fn build(manifest: &Path, target: &Path, loader: &[&str]) -> Vec<u8> {

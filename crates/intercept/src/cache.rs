@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// The library that is loaded into programs.
 static PRELOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libdirectfs_preload.so"));
 
-/// The same as a program that loads static programs.
+/// The same as a program that loads others.
 static LOADER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/directfs-loader"));
 
 /// Identifies the content of both.
@@ -100,7 +100,7 @@ impl Cache {
         &self.library
     }
 
-    /// Path of the program that loads static programs.
+    /// Path of the program that loads others.
     pub fn loader(&self) -> PathBuf {
         let mut path = self.library.clone().into_os_string();
         path.push(LOADER_ENDING);

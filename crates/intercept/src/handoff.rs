@@ -30,7 +30,8 @@
 //! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps across exec; the descriptor of its meeting directory; and 1 if it has no descriptor, directory or mapping of the image (`slot,meeting,1`). Absent for the first program, which takes its own slot |
 //! | `DIRECTFS_TEXT` | optional: directory of the patched code that processes share (`hook::loading::shared_text`) |
 //! | `DIRECTFS_PROGRAM` | only from a program: the path of the executed file, if that lies in the mount: the kernel runs a copy in memory |
-//! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program into which nothing can be loaded (static, set-id, of another C library) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
+//! | `DIRECTFS_LOADED` | only for the library as a program that loads another one (`hook::loading::program_loader`): a descriptor of that, and the path by which it was started (`fd,path`) |
+//! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program that the library cannot be in (set-id, unreadable) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
 //!
 //! In each program the library's constructor maps image and region completely, attaches
 //! (`Fs::attach_shared`) and enters its process slot (`posix::process`). A program that has nothing
@@ -50,8 +51,8 @@ pub const START: &[u8] = b"DIRECTFS_START=";
 pub const PROCESS: &[u8] = b"DIRECTFS_PROCESS=";
 /// The entry with the path of the program's own file.
 pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
-/// The entry with the descriptor and the path of a static program.
-pub const STATIC: &[u8] = b"DIRECTFS_STATIC=";
+/// The entry with the descriptor and the path of a program that the library loads.
+pub const LOADED: &[u8] = b"DIRECTFS_LOADED=";
 /// The entry with the path of the binary.
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 

@@ -74,7 +74,7 @@ directfs_loader:
     relative = const 8,
 );
 
-/// Loads the static program; returns its first instruction.
+/// Loads the other program; returns its first instruction.
 #[cfg(feature = "loader")]
 extern "C" fn load(stack: *mut u64) -> u64 {
     // SAFETY: called once, first, with the stack pointer at the start.

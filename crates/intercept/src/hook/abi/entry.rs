@@ -205,7 +205,7 @@ macro_rules! thread_macros {
     "#
     };
 }
-/// A static program has no place for the words in its own thread-local storage, which begins at FS.
+/// The program's thread-local storage, which begins at FS, has no place for the words.
 /// GS, which programs do not use, points to them; one of them holds their address.
 #[cfg(feature = "loader")]
 macro_rules! thread_macros {
@@ -417,7 +417,7 @@ directfs_slots:
     cmp byte ptr [\reg + rcx + 2], 117
     jne 86b
     jmp 90f
-89: // /proc and /dev name descriptors, and the working directory. In a static program also its file.
+89: // /proc and /dev name descriptors, and the working directory. In the loader also the program's file.
     PROC 73f
     cmp dword ptr [rip + {fd_count}], 0
     jne 73f

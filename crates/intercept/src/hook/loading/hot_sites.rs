@@ -1,4 +1,5 @@
-//! Sites of a static program that are used again and again: jumps replace their traps.
+//! Sites of a program that the library loads, if they are used again and again: jumps replace
+//! their traps.
 //!
 //! The kernel has shown that a site is an instruction, and with which number it was executed. No
 //! jump of five bytes fits there, but one of these does:

@@ -42,7 +42,8 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use libc::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 use libc::{siginfo_t, ucontext_t};
 
-/// Maximum number of sites in a program. A static program leaves all slots to them.
+/// Maximum number of sites in a program. A program that the library loads leaves all slots to
+/// them.
 pub const SITES_MAX: usize = if cfg!(feature = "loader") { entry::SLOTS } else { 512 };
 
 /// The return address of each slot: the address after the site's instruction. Zero: the slot is

@@ -38,11 +38,11 @@ pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 6] = [RUN, TEXT, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
-/// process, the program, the early copy and a static program.
+/// process, the program, the early copy and a program to load.
 pub const ADDED: usize = HANDED_ON.len() + 8;
 /// Entries that belong to DirectFS, whatever set them.
 const DIRECTFS_ENTRIES: [&[u8]; 11] = [
-    handoff::STATIC,
+    handoff::LOADED,
     RUN,
     TEXT,
     EARLY,

@@ -95,7 +95,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         meeting: None,
         has_nothing: false,
         program: None,
-        static_program: None,
+        loaded_program: None,
         early_load: None,
         has_library: can_reach(environment::RUN),
         is_helper: false,
@@ -154,9 +154,9 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     // The new program enters by itself; if the exec fails, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
-    let ExecPlan { target, process, program, static_program, early_load: early, .. } = plan;
+    let ExecPlan { target, process, program, loaded_program, early_load: early, .. } = plan;
     let ExecPlan { has_library, is_helper, skip, .. } = plan;
-    let early = Some(early).filter(|_| has_library && !is_helper && static_program.is_none());
+    let early = Some(early).filter(|_| has_library && !is_helper && loaded_program.is_none());
     let meeting = call.context.child_description();
     let verdict = ExecStart {
         target,
@@ -166,7 +166,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         meeting,
         has_nothing,
         program,
-        static_program,
+        loaded_program,
         early_load: early,
         has_library,
         is_helper,
@@ -192,8 +192,8 @@ struct ExecPlan {
     program: Option<*const u8>,
     /// The same, if it is a file of the image.
     runs: Option<Program>,
-    /// The entry for the loader of static programs.
-    static_program: Option<*const u8>,
+    /// The entry for the library as a program that loads this one.
+    loaded_program: Option<*const u8>,
     /// A descriptor for the program alone.
     opened: Option<i32>,
     early_load: EarlyLoad,
@@ -534,10 +534,10 @@ impl<'c> Planner<'c> {
         // As the kernel, it shows the script's name. SAFETY: a string that was stored here.
         let script = self.script.map(|script| unsafe { core::ffi::CStr::from_ptr(script.cast()) }.to_bytes());
         let name = script.unwrap_or(path);
-        let static_program = Some(self.before.keep(&[handoff::STATIC, &digits[..count], b",", name])?);
+        let loaded_program = Some(self.before.keep(&[handoff::LOADED, &digits[..count], b",", name])?);
         let loader = self.before.keep(&[environment::library(), LOADER_ENDING.as_bytes()])? as u64;
         let plan = self.plan(self.execve(loader), self.before.start, early_load);
-        Ok(ExecPlan { program, runs, static_program, opened: Some(fd), ..plan })
+        Ok(ExecPlan { program, runs, loaded_program, opened: Some(fd), ..plan })
     }
 
     /// The plan for a program of the host, with the leading arguments from `start` on.
@@ -550,7 +550,7 @@ impl<'c> Planner<'c> {
             process: self.session.process.index(),
             program: None,
             runs: None,
-            static_program: None,
+            loaded_program: None,
             opened: None,
             early_load,
             has_library: self.has_library,

@@ -62,8 +62,9 @@ pub struct ExecStart<'a> {
     pub has_nothing: bool,
     /// An entry of the environment that names the program's file.
     pub program: Option<*const u8>,
-    /// An entry of the environment for the loader of static programs, if it is started.
-    pub static_program: Option<*const u8>,
+    /// An entry of the environment for the library as a program that loads another one, if it is
+    /// started.
+    pub loaded_program: Option<*const u8>,
     /// `None`: there is no mount.
     pub early_load: Option<EarlyLoad>,
     pub has_library: bool,
@@ -167,7 +168,7 @@ impl ExecStart<'_> {
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
         let added =
-            [preload, audits, own, tunables, taken, slot, self.program, self.static_program].into_iter().flatten();
+            [preload, audits, own, tunables, taken, slot, self.program, self.loaded_program].into_iter().flatten();
         for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;

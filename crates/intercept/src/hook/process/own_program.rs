@@ -1,5 +1,5 @@
-//! The file of a static program behind /proc/self/exe, where the kernel shows the program that
-//! loaded it.
+//! The file of a program that the library loaded, behind /proc/self/exe: the kernel shows the
+//! library there.
 //!
 //! Invariant: a call that follows the link gets the path of the file instead; one that concerns the
 //! link itself stays as it is.

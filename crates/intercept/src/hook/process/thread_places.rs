@@ -1,6 +1,6 @@
-//! Words of the threads of a static program, and how such a program creates threads.
+//! Words of the threads of programs that the library loads, and how these create threads.
 //!
-//! A static program has no thread-local storage of the library's: GS points to a thread's words.
+//! The program's thread-local storage has no place for them: GS points to a thread's words.
 //! The dispatcher prepares them before the thread exists, with a copy of the call's frame on the
 //! thread's stack. The entry performs the call with that copy as the stack ([`Next::Thread`]): so
 //! the thread begins in the entry, sets GS, and returns from the call like its parent.
@@ -202,9 +202,9 @@ const ARCH_SET_GS: u64 = 0x1001;
 pub fn arch_prctl(call: &mut Call<'_>) -> Result<Verdict> {
     const ARCH_GET_GS: u64 = 0x1004;
     match call.frame.rdi as u32 as u64 {
-        ARCH_SET_GS | ARCH_GET_GS => sys::refuse(&[
-            b"this static program uses the register GS, which `directfs run` needs; use `directfs mount`",
-        ]),
+        ARCH_SET_GS | ARCH_GET_GS => {
+            sys::refuse(&[b"this program uses the register GS, which `directfs run` needs; use `directfs mount`"])
+        }
         _ => Ok(NATIVE),
     }
 }
