@@ -42,6 +42,9 @@ pub enum Command {
     Mount(Mount),
     /// Run a program and its children with an image served inside them: no mount, no privileges.
     Run(Run),
+    /// Run a program as `run` does, and report the calls that it made on the image, their duration,
+    /// and their paths.
+    Profile(Profile),
     /// Unmount, and wait until the image is closed cleanly.
     Umount(Umount),
     /// Show an image's properties, usage and persistence guarantee. Changes nothing.
@@ -206,6 +209,30 @@ pub struct Run {
     /// The command and its arguments.
     #[arg(trailing_var_arg = true)]
     pub command: Vec<OsString>,
+}
+
+/// Arguments of `profile`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The report follows the program's own output, on standard error. Counted are the calls that the image
+serves, in the program and in all programs that it starts, but not in those of other users. A time
+includes waits, for example for a lock or a FIFO. Paths are as the programs name them.
+
+Examples:
+  directfs profile --image work.img -- make -j4
+  directfs profile --json --output profile.json -- git clone repo /mnt/directfs/repo
+
+Keys of --json: command, wall_ns, programs, calls (name, count, total_ns), paths (path, count,
+total_ns), paths_not_counted (calls with one of further paths).")]
+pub struct Profile {
+    #[command(flatten)]
+    pub run: Run,
+    /// Report as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the report to this file.
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// How an image on a disk is committed to it.

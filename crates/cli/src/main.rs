@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         return finish(commands::mount::help_mount(&arguments), EXIT_MOUNT_FAILED);
     }
     let command = parse(with_implied_mount(words)).command;
-    if !matches!(command, Command::Run(_) | Command::RunInside(_) | Command::RunStatic(_)) {
+    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_)) {
         file_size_limit::report_as_error();
     }
     // Commands that run long or serve a mount must not die without cleanup when their output is
@@ -42,6 +42,7 @@ fn main() -> ExitCode {
     if !matches!(
         command,
         Command::Run(_)
+            | Command::Profile(_)
             | Command::Mount(_)
             | Command::Export(_)
             | Command::Import(_)
@@ -78,7 +79,11 @@ fn check_whole<T>(result: T) -> anyhow::Result<T> {
 /// The commands that become another program; they return only on failure.
 fn run_program(command: &Command) -> Option<run::Failure> {
     match command {
-        Command::Run(arguments) => Some(match run::run(arguments) {
+        Command::Run(arguments) => Some(match run::run(arguments, None) {
+            Err(failure) => failure,
+            Ok(never) => match never {},
+        }),
+        Command::Profile(arguments) => Some(match run::profile(arguments) {
             Err(failure) => failure,
             Ok(never) => match never {},
         }),
@@ -110,7 +115,9 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
         Command::DemoWorker(arguments) => demo::work(arguments),
-        Command::Run(_) | Command::RunInside(_) | Command::RunStatic(_) => unreachable!("these were run before"),
+        Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_) => {
+            unreachable!("these were run before")
+        }
     }
 }
 
@@ -119,7 +126,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
 fn parse(words: Vec<OsString>) -> Cli {
     let own_code = match words.get(1).and_then(|word| word.to_str()) {
         Some("fsck") => Some(commands::fsck::EXIT_USAGE),
-        Some("run") => Some(run::EXIT_FAILED),
+        Some("run" | "profile") => Some(run::EXIT_FAILED),
         _ => None,
     };
     Cli::try_parse_from(words).unwrap_or_else(|error| match own_code {

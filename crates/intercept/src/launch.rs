@@ -61,6 +61,8 @@ pub enum LaunchError {
 
 /// The kernel's limit.
 const INTERPRETERS_MAX: usize = 5;
+/// The variable that names a program's file for a profile: see [`crate::hook::profile`].
+pub const PROFILE_VARIABLE: &str = "DIRECTFS_PROFILE";
 
 /// The file system of a launched program, beside the environment of [`command`].
 #[derive(Debug)]
@@ -205,6 +207,7 @@ pub fn command(program: &OsStr, counts: Option<&Path>) -> Result<Command, Launch
         Some(counts) => command.env("DIRECTFS_COUNTS", counts),
         None => command.env_remove("DIRECTFS_COUNTS"),
     };
+    command.env_remove(PROFILE_VARIABLE);
     std::os::unix::process::CommandExt::arg0(&mut command, program);
     Ok(command)
 }

@@ -33,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Entries of the environment for the library alone.
-const LIBRARY_VARIABLES: [&str; 8] = [
+const LIBRARY_VARIABLES: [&str; 9] = [
     "DIRECTFS_EARLY",
     "DIRECTFS_RUN",
     "DIRECTFS_IMAGE",
@@ -42,6 +42,7 @@ const LIBRARY_VARIABLES: [&str; 8] = [
     "DIRECTFS_BINARY",
     "DIRECTFS_COUNTS",
     "DIRECTFS_PROGRAM",
+    intercept::launch::PROFILE_VARIABLE,
 ];
 
 /// Becomes the program. `words`: its path, then its arguments from argument 0 on. `entries`: those

@@ -27,10 +27,11 @@ mod directory;
 mod fuse_program;
 mod image;
 mod namespace;
+mod profile;
 
 pub use fuse_program::run as run_static;
 
-use crate::arguments::Run;
+use crate::arguments::{self, Run};
 use crate::file_size_limit::Lifted;
 use anyhow::{Context, Result};
 use detach_helper::End;
@@ -39,6 +40,7 @@ use image::Changes;
 use intercept::handoff::HandoffRecord;
 use intercept::launch::{self, LaunchError, Serving};
 use posix::image::Handoff;
+use profile::Recording;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -85,8 +87,13 @@ impl From<LaunchError> for Failure {
     }
 }
 
+/// Runs a program to its end, reports on its calls, and ends as it did.
+pub fn profile(arguments: &arguments::Profile) -> Result<std::convert::Infallible, Failure> {
+    run(&arguments.run, Some(Recording::new(arguments)?))
+}
+
 /// Runs a program to its end, and ends as it did.
-pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
+pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::convert::Infallible, Failure> {
     let foreign = detach_helper::open_descriptors();
     image::refuse_nesting()?;
     let signals = child::Signals::block();
@@ -103,6 +110,9 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     let serving = Descriptors::of(&handoff).context("cannot hand the image to programs")?;
     let mut command = program.command()?;
     start.apply(&mut command);
+    if let Some(recording) = &recording {
+        command.env(launch::PROFILE_VARIABLE, recording.path());
+    }
     serving.apply(&mut command, mount.path(), start.inside());
     if arguments.command.is_empty() {
         image::announce(&image, changes, mount.path());
@@ -122,7 +132,11 @@ pub fn run(arguments: &Run) -> Result<std::convert::Infallible, Failure> {
     if let (Some(path), Some(done)) = (&arguments.image, outcome(changes, has_succeeded)) {
         anstream::eprintln!("directfs: {}: {done}", path.display());
     }
-    ended?.repeat(&signals)
+    let ended = ended?;
+    if let Some(recording) = recording {
+        recording.report()?;
+    }
+    ended.repeat(&signals)
 }
 
 /// What was done with the changes of a run, if that is not as usual.

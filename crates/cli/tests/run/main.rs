@@ -31,6 +31,7 @@ mod library_syscalls;
 mod limits;
 mod mount_table;
 mod neighbours;
+mod profile;
 mod programs;
 mod sharing;
 mod starting;

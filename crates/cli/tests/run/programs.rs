@@ -157,7 +157,8 @@ fn compare(name: &'static str) {
         through_mount(&script, &image, &work, &home)
     } else {
         let mut run = crate::support::without_files(&script.hidden);
-        run.args(LIMITED).args([env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
+        run.args(LIMITED)
+            .args([env!("CARGO_BIN_EXE_directfs"), "run", "--image"])
             .arg(&image)
             .arg("--at")
             .arg(&work)

@@ -12,7 +12,7 @@ use crate::hook::process::{exec, processes};
 use crate::hook::signals::faults;
 #[cfg(feature = "loader")]
 use crate::hook::{call::native_with, process::own_program};
-use crate::hook::{call_counts, failed_image, server, signals};
+use crate::hook::{call_counts, failed_image, profile, server, signals};
 use posix::Errno;
 
 /// The kernel performs the call.
@@ -77,6 +77,14 @@ fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
 use serve_call as serve;
 
 fn serve_call(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
+    match profile::get() {
+        None => serve_unrecorded(frame, context, handler),
+        Some(profile) => profile.record(frame, || serve_unrecorded(frame, context, handler)),
+    }
+}
+
+#[inline]
+fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
     let Some(server) = server::get() else { return NATIVE };
     let words = thread_words();
     // SAFETY: the words are this thread's, and no reference to them exists.

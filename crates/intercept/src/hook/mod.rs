@@ -17,7 +17,7 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | [`abi`] | the entry with its filter, the library's own kernel calls, memory of the program, stacks |
-//! | [`dispatch`], [`call`], [`call_counts`] | calls on their way to their handlers |
+//! | [`dispatch`], [`call`], [`call_counts`], [`profile`] | calls on their way to their handlers |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`proc_links`] | the path owner of every path |
 //! | [`mount_table`] | the mount in the kernel's tables of mounts |
@@ -74,5 +74,6 @@ pub mod mount_table;
 pub mod paths;
 pub mod proc_links;
 pub mod process;
+pub mod profile;
 pub mod server;
 pub mod signals;

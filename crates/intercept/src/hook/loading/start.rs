@@ -12,7 +12,7 @@ use crate::hook::loading::{early, inline_syscalls, library_syscalls, proc_maps};
 use crate::hook::process::environment::Adopted;
 use crate::hook::process::{environment, processes};
 use crate::hook::signals::faults;
-use crate::hook::{call_counts, context, server, signals};
+use crate::hook::{call_counts, context, profile, server, signals};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -94,6 +94,9 @@ pub unsafe fn begin() {
             sys::refuse(&[b"cannot open the file for call counters: ", entry]);
         }
         DIRECTFS_ALL.store(1, Relaxed);
+    }
+    if let Some(path) = environment::profile_path() {
+        profile::open(path);
     }
 }
 

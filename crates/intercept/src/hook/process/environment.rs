@@ -32,16 +32,19 @@ pub const RUN: &[u8] = b"DIRECTFS_RUN=";
 pub const TEXT: &[u8] = b"DIRECTFS_TEXT=";
 /// File for call counters; absent without counting.
 pub const COUNTS: &[u8] = b"DIRECTFS_COUNTS=";
+/// File for a profile of the calls; absent without one.
+pub const PROFILE: &[u8] = b"DIRECTFS_PROFILE=";
 /// Maximum length of an entry, name and value.
 pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 
 /// Entries that are kept and passed on unchanged.
-const HANDED_ON: [&[u8]; 6] = [RUN, TEXT, COUNTS, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
+const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
 /// process, the program, the early copy and a program to load.
 pub const ADDED: usize = HANDED_ON.len() + 8;
 /// Entries that belong to DirectFS, whatever set them.
-const DIRECTFS_ENTRIES: [&[u8]; 11] = [
+const DIRECTFS_ENTRIES: [&[u8]; 12] = [
+    PROFILE,
     handoff::LOADED,
     RUN,
     TEXT,
@@ -418,6 +421,11 @@ pub fn run_entry() -> Option<&'static [u8]> {
 /// The entry that names the file of call counters.
 pub fn counts_entry() -> Option<&'static [u8]> {
     find(COUNTS)
+}
+
+/// The value of the entry that names the file of a profile, with its zero byte.
+pub fn profile_path() -> Option<&'static [u8]> {
+    find(PROFILE).map(|entry| &entry[PROFILE.len()..])
 }
 
 /// Path of this library, without its zero byte.

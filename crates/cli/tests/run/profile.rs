@@ -1,0 +1,66 @@
+//! `directfs profile` reports the calls of a program and of those that it starts, and behaves as
+//! `run` otherwise.
+
+use crate::support::{directfs, scratch, stderr, stdout};
+use std::sync::Mutex;
+
+/// Held by tests that look for files that others make.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Files of recordings in memory.
+fn recordings() -> usize {
+    let entries = std::fs::read_dir("/dev/shm").unwrap().filter_map(Result::ok);
+    entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("directfs-profile-")).count()
+}
+
+#[test]
+fn calls_are_counted_by_name_and_by_path() {
+    let _alone = ALONE.lock();
+    let directory = scratch();
+    let report = directory.path().join("report");
+    let script =
+        "mkdir d; for n in 1 2 3; do echo $n >d/file; done; sh -c 'cat d/file d/file'; rmdir absent 2>&-; exit 7";
+    let options = ["profile", "--json", "--output", report.to_str().unwrap(), "-C", "/mnt/directfs", "--"];
+    let output = directfs(&[&options[..], &["sh", "-c", script]].concat());
+    assert_eq!((output.status.code(), stdout(&output).as_str(), stderr(&output).as_str()), (Some(7), "3\n3\n", ""));
+    let text = std::fs::read_to_string(report).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let of = |list: &str, key: &str, name: &str| {
+        let found = report[list].as_array().unwrap().iter().find(|one| one[key] == name).cloned();
+        found.unwrap_or_else(|| panic!("{name} is not in {text}"))
+    };
+    assert_eq!(of("calls", "name", "mkdir")["count"], 1);
+    assert_eq!(of("calls", "name", "rmdir")["count"], 1);
+    assert_eq!(of("paths", "path", "d")["count"], 1);
+    // Three by the shell, two by cat.
+    assert_eq!(of("paths", "path", "d/file")["count"], 5);
+    assert_eq!(of("calls", "name", "openat")["count"], 5);
+    let (time, wall) =
+        (of("calls", "name", "openat")["total_ns"].as_u64().unwrap(), report["wall_ns"].as_u64().unwrap());
+    assert!(time > 0 && time < wall, "{text}");
+    // The two shells, mkdir, rmdir and cat.
+    assert!(report["programs"].as_u64().unwrap() >= 5, "{text}");
+    assert_eq!(report["paths_not_counted"], 0);
+    assert_eq!(recordings(), 0);
+}
+
+#[test]
+fn the_table_follows_the_output_of_the_program() {
+    let _alone = ALONE.lock();
+    let output = directfs(&["profile", "--", "sh", "-c", "echo text >/mnt/directfs/file; echo done"]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(0), "done\n"));
+    let table = stderr(&output);
+    assert!(table.starts_with("profile of sh -c") && table.contains("  write\n"), "{table}");
+    assert!(table.contains("  /mnt/directfs/file\n"), "{table}");
+}
+
+#[test]
+fn what_cannot_be_reported_is_said_before_the_program_runs() {
+    let _alone = ALONE.lock();
+    let output = directfs(&["profile", "--output", "/absent/report", "--", "echo", "ran"]);
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(125), ""));
+    assert!(stderr(&output).contains("/absent/report"), "{}", stderr(&output));
+    let output = directfs(&["profile", "--", "/absent"]);
+    assert_eq!(output.status.code(), Some(127), "{}", stderr(&output));
+    assert_eq!(recordings(), 0);
+}
