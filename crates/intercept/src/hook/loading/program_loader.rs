@@ -236,16 +236,18 @@ impl Program {
             alignment = if aligned.is_power_of_two() { alignment.max(aligned) } else { alignment };
         }
         let bytes = end.checked_sub(start).filter(|&bytes| bytes > 0).ok_or(MALFORMED)?;
-        let base = if self.is_fixed { start } else { 0 };
         let bytes = (bytes as usize).next_multiple_of(PAGE_BYTES);
-        let place = reserve(base as usize, bytes + hot_sites::STUBS_BYTES, alignment as usize)?;
+        let (place, has_stubs) = match self.is_fixed {
+            true => reserve_at(start as usize, bytes).ok_or(TAKEN)?,
+            false => (reserve(bytes, alignment as usize)?, true),
+        };
         let bias = (place as u64).wrapping_sub(start);
         for header in self.loads() {
             map_segment(file, &header, bias)?;
-            let [kind, _, address, _, bytes_in_file, ..] = header;
-            if (kind >> 32) as u32 & (PF_R | PF_W | PF_X) == PF_R | PF_X {
+            let [kind, _, address, _, bytes, ..] = header;
+            if has_stubs && (kind >> 32) as u32 & (PF_R | PF_W | PF_X) == PF_R | PF_X {
                 let code = address.wrapping_add(bias) as usize;
-                hot_sites::record(code..code + bytes_in_file as usize, place + bytes);
+                hot_sites::record(code..code + bytes as usize, place - hot_sites::STUBS_BYTES);
             }
         }
         let holds_table = |[_, offset, _, _, bytes, ..]: &Header| {
@@ -266,17 +268,25 @@ impl Program {
     }
 }
 
-/// Reserves memory for a program: at this address, or anywhere if it is zero.
-fn reserve(base: usize, bytes: usize, alignment: usize) -> Result<usize, Reason> {
-    const FIXED: i32 = libc::MAP_FIXED_NOREPLACE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    if base != 0 {
-        let place = sys::map_near(base, bytes, libc::PROT_NONE, flags | FIXED, -1).map_err(|_| TAKEN)?;
-        return if place as usize == base { Ok(base) } else { Err(TAKEN) };
-    }
-    let wide = bytes.checked_add(alignment).ok_or(MALFORMED)?;
-    let place = sys::map(wide, libc::PROT_NONE, flags, -1).map_err(|_| NO_ROOM)? as usize;
-    Ok(place.next_multiple_of(alignment))
+const RESERVED: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+
+/// Reserves memory for a program at its address, and for stubs before it; returns whether there was
+/// room for those. Without them sites continue to trap.
+fn reserve_at(base: usize, bytes: usize) -> Option<(usize, bool)> {
+    let take = |start: usize, bytes: usize| {
+        let place = sys::map_near(start, bytes, libc::PROT_NONE, RESERVED | libc::MAP_FIXED_NOREPLACE, -1).ok()?;
+        (place as usize == start).then_some(())
+    };
+    take(base, bytes)?;
+    let stubs = base.checked_sub(hot_sites::STUBS_BYTES).and_then(|stubs| take(stubs, hot_sites::STUBS_BYTES));
+    Some((base, stubs.is_some()))
+}
+
+/// Reserves memory for a program anywhere, with stubs before it.
+fn reserve(bytes: usize, alignment: usize) -> Result<usize, Reason> {
+    let wide = bytes.checked_add(alignment + hot_sites::STUBS_BYTES).ok_or(MALFORMED)?;
+    let place = sys::map(wide, libc::PROT_NONE, RESERVED, -1).map_err(|_| NO_ROOM)? as usize;
+    Ok((place + hot_sites::STUBS_BYTES).next_multiple_of(alignment))
 }
 
 const TAKEN: Reason = b"its addresses are in use in a process of `directfs run`; use `directfs mount`";
