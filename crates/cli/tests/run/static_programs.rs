@@ -59,6 +59,28 @@ fn programs_for_musl_see_the_image() {
     }
 }
 
+/// Threads, signals and children of musl.
+#[test]
+fn programs_for_musl_do_what_they_do_on_tmpfs() {
+    let directory = scratch();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/static_program.c");
+    for option in ["-static", "-pie"] {
+        let program = directory.path().join("program");
+        let mut compiler = Command::new("musl-gcc");
+        compiler.args(["-O1", "-w", option, "-fPIE", "-o"]).arg(&program).arg(&source);
+        if !compiler.output().is_ok_and(|output| output.status.success()) {
+            eprintln!("\n*** SKIPPED: no program for musl can be compiled here with {option} ***\n");
+            continue;
+        }
+        let (plain, name) = (directory.path().join(format!("plain{option}")), program.to_str().unwrap());
+        fs::create_dir(&plain).unwrap();
+        let wanted = Command::new("timeout").args(["100", name]).current_dir(&plain).output().unwrap();
+        assert!(wanted.status.success(), "{}{}", stdout(&wanted), stderr(&wanted));
+        let found = directfs(&["run", "-C", "/mnt/directfs", "--", "timeout", "100", name]);
+        assert_eq!(stdout(&found), stdout(&wanted), "{option} {}", stderr(&found));
+    }
+}
+
 #[test]
 fn a_static_program_of_a_user_without_privileges_sees_the_image_without_the_device() {
     let directory = scratch();

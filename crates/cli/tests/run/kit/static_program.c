@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -60,6 +62,34 @@ static void threads(void) {
         for (long i = 0; i < THREADS; i++) check(pthread_join(all[i], &result) == 0 && result == (void *)i, "join");
     }
     puts("threads");
+}
+
+static atomic_int left;
+static void *work_alone(void *argument) {
+    char path[32];
+    snprintf(path, sizeof path, "alone-%ld", (long)argument % 8);
+    write_file(path, path);
+    left--;
+    return 0;
+}
+
+/* Threads that release their stacks themselves, while a file is mapped. */
+static void detached_threads(void) {
+    int fd = open("mapped", O_CREAT | O_RDWR, 0644);
+    check(fd >= 0 && ftruncate(fd, 10000) == 0, "ftruncate");
+    char *map = mmap(0, 10000, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    check(map != MAP_FAILED && close(fd) == 0, "mmap");
+    pthread_attr_t detached;
+    check(!pthread_attr_init(&detached) && !pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED), "attr");
+    for (long i = 0; i < 400; i++) {
+        pthread_t thread;
+        left++;
+        check(pthread_create(&thread, &detached, work_alone, (void *)i) == 0, "detached thread");
+        while (left > 16) sched_yield();
+    }
+    while (left > 0) sched_yield();
+    check(munmap(map, 10000) == 0, "munmap");
+    puts("detached threads");
 }
 
 static volatile sig_atomic_t seen;
@@ -144,9 +174,10 @@ static void memory(void) {
     char text[8] = "";
     check(pread(fd, text, 6, 9000) == 6 && strcmp(text, "mapped") == 0, "mapped bytes");
     check(munmap(map, 10000) == 0 && close(fd) == 0, "munmap");
-    // Heap by brk, and beyond.
+#ifdef __GLIBC__
     void *first = sbrk(0), *grown = sbrk(1 << 20);
     check(first == grown && memset(grown, 1, 1 << 20), "brk");
+#endif
     check(read(open("mapped", O_RDONLY), (void *)1, 8) == -1 && errno == EFAULT, "bad pointer");
     puts("memory");
 }
@@ -182,6 +213,7 @@ int main(int count, char **words) {
     threads();
     children(words[0]);
     signals();
+    detached_threads();
     threads_with_children(words[0]);
     return 0;
 }

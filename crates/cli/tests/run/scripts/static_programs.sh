@@ -14,7 +14,7 @@ for program in static fixed; do
     ./script extra || echo status $?
     (exec -a other ./$program names)
     sh -c "./$program names | cat"
-    rm -f thread-* timer-* depths
+    rm -f thread-* timer-* alone-* depths
 done
 chmod 644 fixed
 ./fixed 2>/dev/null || echo not executable: $?

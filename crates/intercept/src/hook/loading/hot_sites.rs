@@ -12,6 +12,8 @@
 //! Both keep the boundaries of instructions: a thread that is anywhere near the site finds what it
 //! expects, and a jump to the site still traps. A site without either continues to trap.
 //!
+//! The end of a thread is such a call at once, whether it was made before or not.
+//!
 //! Invariants
 //! - One thread changes code at a time. In a process with several threads a change of executed code
 //!   is one store within eight aligned bytes, which a processor reads as a whole.
@@ -92,6 +94,36 @@ pub fn count(index: usize, slot: u64, registers: &[libc::greg_t]) {
         }
     }
     IS_CHANGING.store(false, Release);
+}
+
+/// Has the ends of threads lead to `end`: such a call must not trap, because its stack may be gone.
+/// Before the first thread is created.
+#[cfg(feature = "loader")]
+pub fn replace_ends(end: u64) {
+    for known in CODES.iter().filter(|known| known.end.load(Relaxed) != 0) {
+        let (start, end_of_code) = (known.start.load(Relaxed), known.end.load(Relaxed));
+        // SAFETY: as in `count`.
+        let code = unsafe { core::slice::from_raw_parts(start as *const u8, end_of_code - start) };
+        let mut from = 0;
+        while let Some(at) = inline_syscalls::next_pair(code, from) {
+            from = at + 1;
+            if let Some(length) = end_before(&code[..at])
+                && known.stub.load(Relaxed) + STUB_BYTES <= known.stubs_end.load(Relaxed)
+            {
+                replace(known, code, &Place { at: at - length, length, pad: None }, end);
+            }
+        }
+    }
+}
+
+/// Length of the instruction directly before a call that makes it the end of a thread.
+#[cfg(feature = "loader")]
+fn end_before(before: &[u8]) -> Option<usize> {
+    const NUMBER: u32 = libc::SYS_exit as u32;
+    [JUMP_BYTES, 7].into_iter().find(|&length| match before.len().checked_sub(length) {
+        Some(start) if matches!(before[start], 0xb8 | 0x48) => sets_number(before, length, NUMBER),
+        _ => false,
+    })
 }
 
 /// How a site is replaced, by offsets in the code.

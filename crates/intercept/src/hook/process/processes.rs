@@ -357,6 +357,10 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
             return Err(Errno::EAGAIN);
         }
         call.begin()?.session.process.set_threads();
+        #[cfg(feature = "loader")]
+        if !has_threads() {
+            thread_places::prepare_ends();
+        }
         THREADS.store(true, Relaxed);
         #[cfg(feature = "loader")]
         return thread_places::prepare(call, &clone);

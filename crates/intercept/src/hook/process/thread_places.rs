@@ -11,11 +11,11 @@
 //! - A place belongs to one thread. It passes on when its owner is dead, or after a failed call.
 
 use crate::hook::abi::entry::{Next, Verdict, thread_words};
-use crate::hook::abi::stack::{ThreadWords, is_alive};
+use crate::hook::abi::stack::{self, ThreadWords, is_alive};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::dispatch::NATIVE;
-use crate::hook::loading::inline_syscalls;
+use crate::hook::loading::{hot_sites, inline_syscalls};
 use crate::hook::process::processes::CloneCall;
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -84,6 +84,17 @@ pub fn continue_in_child() {
     // SAFETY: the words lie at the start of a place of this thread.
     let place = unsafe { &*thread_words().cast::<ThreadPlace>() };
     place.owner.store(i64::from(sys::thread_id()), Release);
+}
+
+/// Before the first thread is created: from now on threads end without use of their stacks.
+pub fn prepare_ends() {
+    hot_sites::replace_ends(directfs_end_thread as *const () as u64);
+}
+
+/// On the stack of a thread that ends: leaves the engine.
+extern "C" fn leave() {
+    // SAFETY: `directfs_end_thread` runs on this thread's own stack.
+    unsafe { stack::context() }.leave();
 }
 
 /// Has the entry create a thread.
@@ -182,7 +193,30 @@ directfs_create_thread:
     xor edi, edi
     jmp directfs_entry_done
     .size directfs_create_thread, . - directfs_create_thread
+
+    // Ends the thread, with its status in edi. The program's stack is not used.
+    .p2align 4
+    .globl directfs_end_thread
+    .hidden directfs_end_thread
+    .type directfs_end_thread, @function
+directfs_end_thread:
+    mov ebx, edi
+    mov rax, qword ptr gs:[{top}]
+    test rax, rax
+    jz 3f
+    mov qword ptr gs:[{top}], 0
+    mov rsp, rax
+    and rsp, -64
+    call {leave}
+3:  mov edi, ebx
+    mov eax, {exit}
+    syscall
+    ud2
+    .size directfs_end_thread, . - directfs_end_thread
     "#,
+    top = const offset_of!(ThreadWords, top),
+    leave = sym leave,
+    exit = const libc::SYS_exit,
     mask = const MASK_OFFSET,
     number = const NUMBER_OFFSET,
     owner = const OWNER_OFFSET,
@@ -195,6 +229,11 @@ directfs_create_thread:
     rt_sigprocmask = const libc::SYS_rt_sigprocmask,
     sig_setmask = const libc::SIG_SETMASK,
 );
+
+unsafe extern "C" {
+    /// Not a callable function.
+    fn directfs_end_thread();
+}
 
 const ARCH_SET_GS: u64 = 0x1001;
 
