@@ -250,13 +250,6 @@ pub fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
     std::env::split_paths(&places).map(|place| place.join(program)).find(is_program).ok_or_else(missing)
 }
 
-/// Whether a program with the library can have it in programs that cannot load it themselves.
-pub fn can_load_others() -> bool {
-    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
-    // SAFETY: switches off what is off.
-    unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) == 0 }
-}
-
 /// Ensures that the libraries that perform a program's system calls have tables.
 fn prepare(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
     let loader = loader_of(program)?;

@@ -15,10 +15,11 @@
 //! # How the library gets into the binary
 //!
 //! It is this crate without its default feature, in its own package (`preload`), which the build
-//! script builds and [`cache`] embeds as bytes. *Rejected:* the `directfs` binary as a library (the
-//! loader refuses position-independent programs, and each process would map and relocate all of
-//! it); artifact dependencies (not in stable cargo); direct calls of rustc (the library needs the
-//! engine's crates, and cargo can build them).
+//! script builds and [`cache`] embeds as bytes. With the feature `loader` it becomes a program that
+//! loads others (`hook::loading::program_loader`). *Rejected:* the `directfs` binary as a library
+//! (the loader refuses position-independent programs, and each process would map and relocate all
+//! of it); artifact dependencies (not in stable cargo); direct calls of rustc (the library needs
+//! the engine's crates, and cargo can build them).
 #![cfg_attr(not(feature = "launcher"), no_std)]
 
 #[cfg(feature = "launcher")]

@@ -38,6 +38,7 @@ use detach_helper::End;
 use directory::MountDirectory;
 use image::Changes;
 use intercept::handoff::HandoffRecord;
+use intercept::hook::loading::inline_syscalls;
 use intercept::launch::{self, LaunchError, Serving};
 use posix::image::Handoff;
 use profile::Recording;
@@ -228,7 +229,7 @@ impl Program {
         }
         let mut command = match launch::command(&self.name, None) {
             Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_) | LaunchError::Own(_)) => {
-                if launch::can_load_others() {
+                if inline_syscalls::is_supported() {
                     return self.inside_command();
                 }
                 self.fuse_command()?

@@ -246,6 +246,7 @@ scripts!(
     static_kit,
     static_programs,
     tools_of_disks,
+    valgrind,
     watch_inotifywait,
     watch_java,
     watch_node,

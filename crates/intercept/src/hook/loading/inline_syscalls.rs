@@ -184,13 +184,12 @@ pub fn arm() {
     }
 }
 
-/// Whether the kernel can redirect calls.
+/// Whether the kernel can redirect calls. Changes nothing: it refuses an address of its own.
 pub fn is_supported() -> bool {
-    const PR_SYS_DISPATCH_OFF: u64 = 0;
-    // A thread that is armed shows it; no other changes by this.
-    // SAFETY: switches off what is off.
-    is_armed()
-        || unsafe { sys::call(libc::SYS_prctl, [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_OFF, 0, 0, 0, 0]) == 0 }
+    const KERNEL: u64 = 1 << 63;
+    let arguments = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, KERNEL, 0];
+    // SAFETY: the call fails.
+    unsafe { sys::call(libc::SYS_prctl, arguments) == -i64::from(libc::EFAULT) }
 }
 
 /// Arms this thread; false if the kernel does not support that.

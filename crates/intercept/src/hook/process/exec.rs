@@ -31,7 +31,7 @@ use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::identity;
 use crate::hook::process::processes::{self, Session};
-use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, interpreter, kind_of};
+use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::server::Server;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -508,7 +508,7 @@ impl<'c> Planner<'c> {
         // One in the mount is not there before the program has the library.
         let is_found = interpreter(head)
             .is_none_or(|path| !path.starts_with(self.server.mount()) && sys::open(path, libc::O_RDONLY).is_ok());
-        self.has_library && is_runnable && is_found && inline_syscalls::is_supported()
+        self.has_library && is_runnable && is_found && !arranges_memory(head) && inline_syscalls::is_supported()
     }
 
     /// Has another program load this one, which it gets by a descriptor.

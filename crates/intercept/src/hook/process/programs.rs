@@ -65,13 +65,26 @@ pub fn interpreter(head: &[u8]) -> Option<&[u8]> {
     head.get(start..start.checked_add(bytes)?).filter(|path| path.last() == Some(&0))
 }
 
+const PT_LOAD: u32 = 1;
 const PT_INTERP: u32 = 3;
 const HEADER_BYTES: usize = 56;
+const EXECUTABLE: u16 = 2;
+
+/// Whether a program arranges the memory of its process by itself, as valgrind's tools do: nothing
+/// can be mapped beside it. It lies at a fixed address far above that of any linker.
+pub fn arranges_memory(head: &[u8]) -> bool {
+    const FAR: u64 = 1 << 28;
+    let long = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    let (Some(kind), Some(table), Some(count)) = (long(16), long(32), long(56)) else { return false };
+    let headers = (0..count as u16)
+        .filter_map(|index| usize::try_from(table).ok()?.checked_add(usize::from(index) * HEADER_BYTES));
+    let mut loads = headers.filter(|&header| long(header).is_some_and(|kind| kind as u32 == PT_LOAD));
+    kind as u16 == EXECUTABLE && loads.next().and_then(|header| long(header + 16)).is_some_and(|address| address >= FAR)
+}
 
 fn program(head: &[u8]) -> Option<ProgramKind> {
     const X86_64: u16 = 62;
     const PT_NOTE: u32 = 4;
-    const EXECUTABLE: u16 = 2;
     const SHARED: u16 = 3;
     let half = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes));
     let word = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
@@ -138,6 +151,21 @@ mod tests {
         assert_eq!(interpreter(b"#!/bin/sh"), Some((&b"/bin/sh"[..], None)));
         assert_eq!(interpreter(b"#!  \n/bin/sh"), None);
         assert_eq!(interpreter(b"#!"), None);
+    }
+
+    #[test]
+    fn a_program_at_a_far_address_arranges_its_memory() {
+        let mut head = vec![0; HEAD_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| head[at..at + bytes.len()].copy_from_slice(bytes);
+        put(16, &2u16.to_le_bytes());
+        put(32, &64u64.to_le_bytes());
+        put(56, &1u16.to_le_bytes());
+        put(64, &1u32.to_le_bytes());
+        put(64 + 16, &0x40_0000u64.to_le_bytes());
+        assert!(!arranges_memory(&head));
+        head[64 + 16..64 + 24].copy_from_slice(&0x5800_0000u64.to_le_bytes());
+        assert!(arranges_memory(&head));
+        assert!(!arranges_memory(&head[..60]), "truncated");
     }
 
     #[test]
