@@ -307,7 +307,11 @@ impl Mapping {
     }
 
     fn new(address: *mut c_void, length: u64, access: Access, backing: Backing, file: Option<File>) -> Mapping {
-        let address = NonNull::new(address.cast()).expect("the kernel maps nothing at address zero without MAP_FIXED");
+        let address: NonNull<u8> =
+            NonNull::new(address.cast()).expect("the kernel maps nothing at address zero without MAP_FIXED");
+        // A core dump of the program holds the program. SAFETY: changes no memory.
+        let _ =
+            unsafe { rustix::mm::madvise(address.as_ptr().cast(), length as usize, rustix::mm::Advice::LinuxDontDump) };
         let guarded = file.is_some().then(|| GuardSlot::claim(address.as_ptr() as usize, length as usize));
         Mapping { address, length, access, backing, file, guarded }
     }

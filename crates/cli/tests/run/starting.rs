@@ -110,6 +110,18 @@ fn a_signal_handler_after_vfork_acts_for_the_parent() {
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("200\n", ""));
 }
 
+#[test]
+fn a_core_dump_holds_the_program_and_not_the_image() {
+    // The program itself looks at what a dump of it would hold of large mappings.
+    let script = r#"cd /mnt/directfs; : >file
+        awk '/^[0-9a-f]+-[0-9a-f]+ /{ name = $0 }
+             /^Size:/{ kib = $2 }
+             /^VmFlags:/{ if (kib > 32768) { seen++; if (!/ dd/) print name } }
+             END { print (seen >= 2 ? "image and region are mapped" : "they are not mapped") }' /proc/self/smaps file"#;
+    let output = directfs(&["run", "--size", "1G", "--", "sh", "-c", script]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("image and region are mapped\n", ""));
+}
+
 /// A program that ends without having attached leaves its slot to others.
 #[test]
 fn the_slots_of_programs_that_never_attached_are_reclaimed() {

@@ -262,5 +262,7 @@ fn map(hint: usize, fd: i32, bytes: u64, protection: i32, reasons: &Reasons) -> 
         is_device || status.st_size as u64 >= bytes
     };
     sys::status(fd).ok().filter(fits).ok_or(reasons[0])?;
-    sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])
+    let address = sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
+    sys::leave_out_of_core_dumps(address, bytes as usize);
+    Ok(address)
 }

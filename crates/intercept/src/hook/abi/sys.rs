@@ -229,6 +229,12 @@ pub fn map_huge(hint: usize, bytes: usize, protection: i32, flags: i32, fd: i32)
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// A core dump of the program holds the program, and not what is mapped there.
+pub fn leave_out_of_core_dumps(start: *mut u8, bytes: usize) {
+    // SAFETY: changes no memory.
+    unsafe { call(libc::SYS_madvise, [start as u64, bytes as u64, libc::MADV_DONTDUMP as u64, 0, 0, 0]) };
+}
+
 /// Removes a mapping.
 ///
 /// # Safety
