@@ -1,13 +1,18 @@
 //! Open files.
 
+use crate::attributes::{SetXattr, list_attributes, read_attribute};
 use crate::error::{Error, Result};
 use crate::metadata::time_to_set;
 use crate::session::OpenNumber;
 use crate::{Credentials, Metadata};
-use posix::process::{InFlightFile, LockKind, Locked};
-use posix::{Caller, Errno, Whence};
+use engine::SeekWhat;
+use posix::process::{InFlightFile, LockKind, LockRange, Locked};
+use posix::{Caller, Errno, TimeToSet, Whence};
+use std::ffi::{OsStr, OsString};
 use std::fs::TryLockError;
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::ops::{Bound, RangeBounds};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -121,8 +126,30 @@ pub struct File {
     credentials: Credentials,
 }
 
-/// Whether an offset is at most 2^63 - 1.
-fn offset(offset: u64) -> posix::Result<i64> {
+/// What is locked.
+#[derive(Clone, Copy)]
+enum LockOf {
+    File,
+    Range(LockRange),
+}
+
+fn kind_of(exclusive: bool) -> LockKind {
+    if exclusive { LockKind::Exclusive } else { LockKind::Shared }
+}
+
+/// A lock of a range of bytes, of [`File::range_conflict`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockedRange {
+    /// The first byte.
+    pub start: u64,
+    /// The byte after the last one; `None` if it covers all that the file will have.
+    pub end: Option<u64>,
+    /// Whether it excludes all other locks.
+    pub exclusive: bool,
+}
+
+/// EINVAL for an offset above 2^63 - 1.
+pub(crate) fn offset(offset: u64) -> posix::Result<i64> {
     i64::try_from(offset).map_err(|_| Errno::EINVAL)
 }
 
@@ -257,6 +284,72 @@ impl File {
         })
     }
 
+    /// Sets both times to the present, as [`FileSystem::touch`] does.
+    ///
+    /// [`FileSystem::touch`]: crate::FileSystem::touch
+    pub fn touch(&self) -> Result<()> {
+        self.call("set the times of", |caller, file| {
+            caller.set_times(file.node(), TimeToSet::Now, TimeToSet::Now).map(drop)
+        })
+    }
+
+    /// Sets owner and group, as [`FileSystem::set_owner`] does.
+    ///
+    /// [`FileSystem::set_owner`]: crate::FileSystem::set_owner
+    pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.call("set the owner of", |caller, file| caller.chown(file.node(), uid, gid).map(drop))
+    }
+
+    /// Reserves, frees or moves space as fallocate(2) with its modes does: 0 reserves bytes.
+    ///
+    /// # Errors
+    /// EBADF: not opened for writing; EOPNOTSUPP: an unknown mode; EINVAL, EFBIG, ENOSPC.
+    pub fn allocate(&self, mode: i32, at: u64, bytes: u64) -> Result<()> {
+        self.call("allocate space of", |caller, file| caller.allocate(file, mode, offset(at)?, offset(bytes)?))
+    }
+
+    /// The first byte of data at or after an offset; `None` if a hole follows up to the end, or the
+    /// offset is not below the length. The position does not change.
+    pub fn next_data(&self, at: u64) -> Result<Option<u64>> {
+        self.extent(at, SeekWhat::Data)
+    }
+
+    /// The first hole at or after an offset; the end of the file is one. `None`: the offset is not
+    /// below the length.
+    pub fn next_hole(&self, at: u64) -> Result<Option<u64>> {
+        self.extent(at, SeekWhat::Hole)
+    }
+
+    fn extent(&self, at: u64, what: SeekWhat) -> Result<Option<u64>> {
+        self.call("seek in", |caller, file| match caller.seek_extent(file, offset(at)?, what) {
+            Err(Errno(libc::ENXIO)) => Ok(None),
+            found => found.map(Some),
+        })
+    }
+
+    /// As [`FileSystem::xattr`](crate::FileSystem::xattr).
+    pub fn xattr(&self, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
+        let name = name.as_ref().as_bytes();
+        self.call("read an attribute of", |caller, file| read_attribute(caller, file.node(), name))
+    }
+
+    /// As [`FileSystem::set_xattr_with`](crate::FileSystem::set_xattr_with).
+    pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: impl AsRef<[u8]>, which: SetXattr) -> Result<()> {
+        let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
+        self.call("set an attribute of", |caller, file| caller.set_attribute(file.node(), name, value, which.flags()))
+    }
+
+    /// As [`FileSystem::remove_xattr`](crate::FileSystem::remove_xattr).
+    pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Result<()> {
+        let name = name.as_ref().as_bytes();
+        self.call("remove an attribute of", |caller, file| caller.remove_attribute(file.node(), name))
+    }
+
+    /// As [`FileSystem::xattrs`](crate::FileSystem::xattrs).
+    pub fn xattrs(&self) -> Result<Vec<OsString>> {
+        self.call("list the attributes of", |caller, file| list_attributes(caller, file.node()))
+    }
+
     /// Another handle of the same open file: they share position and lock.
     pub fn try_clone(&self) -> Result<File> {
         let (shared, from) = (self.number.shared(), self.number());
@@ -277,53 +370,119 @@ impl File {
     /// ENOLCK: too many locks. A shared lock that is to become exclusive is released first, so
     /// others may get the lock in between.
     pub fn lock(&self) -> Result<()> {
-        self.wait_for_lock(LockKind::Exclusive)
+        self.wait_for(LockOf::File, LockKind::Exclusive)
     }
 
     /// Takes a shared lock, which excludes exclusive ones. See [`lock`](File::lock).
     pub fn lock_shared(&self) -> Result<()> {
-        self.wait_for_lock(LockKind::Shared)
+        self.wait_for(LockOf::File, LockKind::Shared)
     }
 
     /// Takes the exclusive lock, or returns [`TryLockError::WouldBlock`] if others have a lock.
     pub fn try_lock(&self) -> Result<(), TryLockError> {
-        self.try_to_lock(LockKind::Exclusive)
+        self.try_once(LockOf::File, LockKind::Exclusive)
     }
 
     /// Takes a shared lock, or returns [`TryLockError::WouldBlock`] if the exclusive one is taken.
     pub fn try_lock_shared(&self) -> Result<(), TryLockError> {
-        self.try_to_lock(LockKind::Shared)
+        self.try_once(LockOf::File, LockKind::Shared)
     }
 
     /// Releases the lock, if there is one.
     pub fn unlock(&self) -> Result<()> {
-        self.flock("unlock", None, |_| ()).map(drop)
+        self.change_lock("unlock", LockOf::File, None, |_| ()).map(drop)
     }
 
-    /// One attempt to change the lock. If it is blocked, the result is that of `blocked`, which may
+    /// Locks a range of bytes; waits while others have a lock that conflicts. `exclusive` excludes
+    /// all other locks of the range, otherwise only exclusive ones. A range without an end also
+    /// covers what is added to the file.
+    ///
+    /// Such locks are those of `fcntl(F_OFD_SETLKW)`: advisory, of the open file, and shared with
+    /// programs as [`lock`](File::lock) says, but independent of it. They also exclude the locks
+    /// that programs take with `F_SETLK`. Locking a part of an own lock again changes its kind.
+    ///
+    /// # Errors
+    /// EBADF: not opened for writing (exclusive) or reading; EINVAL: an empty range; ENOLCK.
+    pub fn lock_range(&self, range: impl RangeBounds<u64>, exclusive: bool) -> Result<()> {
+        let range = self.lock_bytes(range)?;
+        self.wait_for(LockOf::Range(range), kind_of(exclusive))
+    }
+
+    /// As [`lock_range`](File::lock_range), or [`TryLockError::WouldBlock`] instead of waiting.
+    pub fn try_lock_range(&self, range: impl RangeBounds<u64>, exclusive: bool) -> Result<(), TryLockError> {
+        let range = self.lock_bytes(range).map_err(|error| TryLockError::Error(error.into()))?;
+        self.try_once(LockOf::Range(range), kind_of(exclusive))
+    }
+
+    /// Releases the locks of a range, whole ones or parts.
+    pub fn unlock_range(&self, range: impl RangeBounds<u64>) -> Result<()> {
+        let range = self.lock_bytes(range)?;
+        self.change_lock("unlock", LockOf::Range(range), None, |_| ()).map(drop)
+    }
+
+    /// The first lock of others that would block [`lock_range`](File::lock_range).
+    pub fn range_conflict(&self, range: impl RangeBounds<u64>, exclusive: bool) -> Result<Option<LockedRange>> {
+        let range = self.lock_bytes(range)?;
+        let found = self.number.shared().call(|inside| {
+            inside.process.conflict(inside.thread, self.number(), range, Some(kind_of(exclusive)), true)
+        });
+        let found = found.map_err(|errno| self.error("read the locks of", errno))?;
+        Ok(found.map(|conflict| LockedRange {
+            start: conflict.range.start,
+            end: (conflict.range.last < i64::MAX as u64).then_some(conflict.range.last + 1),
+            exclusive: conflict.kind == LockKind::Exclusive,
+        }))
+    }
+
+    fn lock_bytes(&self, range: impl RangeBounds<u64>) -> Result<LockRange> {
+        let last = i64::MAX as u64;
+        let start = match range.start_bound() {
+            Bound::Included(&start) => Some(start),
+            Bound::Excluded(&before) => before.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let last = match range.end_bound() {
+            Bound::Included(&end) => Some(end),
+            Bound::Excluded(&end) => end.checked_sub(1),
+            Bound::Unbounded => Some(last),
+        };
+        match (start, last) {
+            (Some(start), Some(last)) if start <= last && last <= i64::MAX as u64 => Ok(LockRange { start, last }),
+            _ => Err(self.error("lock a range of", Errno::EINVAL)),
+        }
+    }
+
+    /// One attempt to change a lock. If it is blocked, the result is that of `blocked`, which may
     /// wait for a change.
-    fn flock<T>(
+    fn change_lock<T>(
         &self,
         operation: &'static str,
+        lock: LockOf,
         kind: Option<LockKind>,
         mut blocked: impl FnMut(&dyn Fn()) -> T,
     ) -> Result<Option<T>> {
-        let result =
-            self.number.shared().call(|inside| match inside.process.flock(inside.thread, self.number(), kind)? {
-                Locked::Done => Ok(None),
-                Locked::Blocked(at) => Ok(Some(blocked(&|| inside.process.wait_for_lock(inside.thread, &at)))),
-            });
+        let result = self.number.shared().call(|inside| {
+            let (process, thread, number) = (inside.process, inside.thread, self.number());
+            let locked = match lock {
+                LockOf::File => process.flock(thread, number, kind)?,
+                LockOf::Range(range) => process.lock_range(thread, number, range, kind, true, false)?,
+            };
+            Ok(match locked {
+                Locked::Done => None,
+                Locked::Blocked(at) => Some(blocked(&|| process.wait_for_lock(thread, &at))),
+            })
+        });
         result.map_err(|errno| self.error(operation, errno))
     }
 
-    fn wait_for_lock(&self, kind: LockKind) -> Result<()> {
+    fn wait_for(&self, lock: LockOf, kind: LockKind) -> Result<()> {
         // Each wait ends after a tenth of a second, so that `Image::close` need not wait for it.
-        while self.flock("lock", Some(kind), |wait| wait())?.is_some() {}
+        while self.change_lock("lock", lock, Some(kind), |wait| wait())?.is_some() {}
         Ok(())
     }
 
-    fn try_to_lock(&self, kind: LockKind) -> Result<(), TryLockError> {
-        match self.flock("lock", Some(kind), |_| ()) {
+    fn try_once(&self, lock: LockOf, kind: LockKind) -> Result<(), TryLockError> {
+        match self.change_lock("lock", lock, Some(kind), |_| ()) {
             Ok(None) => Ok(()),
             Ok(Some(())) => Err(TryLockError::WouldBlock),
             Err(error) => Err(TryLockError::Error(error.into())),

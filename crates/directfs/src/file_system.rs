@@ -1,11 +1,13 @@
 //! Operations by path.
 
+use crate::attributes::{SetXattr, list_attributes, read_attribute};
 use crate::error::{Error, Result};
+use crate::file::offset;
 use crate::metadata::time_to_set;
 use crate::session::{OpenNumber, Shared};
 use crate::{Credentials, File, Metadata, OpenOptions, ReadDir, Space};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, WalkStart};
-use posix::{Caller, Errno, VALUE_BYTES_MAX};
+use posix::{Caller, Errno, TimeToSet, Want};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -16,8 +18,6 @@ use std::time::SystemTime;
 const COPY_STEP_BYTES: usize = 1 << 20;
 /// Bytes that one step of a copy handles, so that no call takes long.
 const COPY_CALL_BYTES: u64 = 64 << 20;
-/// The most bytes of names that an inode's attributes can have.
-const NAMES_BYTES_MAX: usize = 65_536;
 
 /// The files of an image.
 ///
@@ -183,6 +183,18 @@ impl FileSystem {
         Ok(File::new(number, path, self.credentials.clone()))
     }
 
+    /// Opens a file as open(2) does, with its flags and the permission bits of a created file. The
+    /// C library uses it; [`open_with`](Self::open_with) is the usual way.
+    ///
+    /// # Errors
+    /// As [`open_with`](Self::open_with), and those of open(2) for O_NOFOLLOW (ELOOP), O_DIRECTORY
+    /// (ENOTDIR) and O_TMPFILE.
+    pub fn open_flags(&self, path: impl AsRef<Path>, flags: i32, mode: u32) -> Result<File> {
+        let path = path.as_ref();
+        let number = self.open_number("open", path, flags, mode & 0o7777)?;
+        Ok(File::new(number, path, self.credentials.clone()))
+    }
+
     /// Reads a whole file.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open(path)?;
@@ -275,6 +287,14 @@ impl FileSystem {
             Err(error) if error.is(Errno::ENOENT) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the caller may read (4), write (2) and execute (1) a file: the sum of the wanted
+    /// rights, or 0 for existence alone. EACCES if one is missing.
+    pub fn access(&self, path: impl AsRef<Path>, rights: u32) -> Result<()> {
+        self.at("use", path.as_ref(), |caller, start, path, buffer| {
+            caller.access_path(start, path, LastLink::Follow, Want(rights), buffer)
+        })
     }
 
     /// Creates an empty directory, with permission bits 0o777 less the umask.
@@ -420,6 +440,11 @@ impl FileSystem {
         self.rename_with(from.as_ref(), to.as_ref(), libc::RENAME_NOREPLACE)
     }
 
+    /// Exchanges two files of any kind, atomically; ENOENT if one does not exist.
+    pub fn exchange(&self, one: impl AsRef<Path>, other: impl AsRef<Path>) -> Result<()> {
+        self.rename_with(one.as_ref(), other.as_ref(), libc::RENAME_EXCHANGE)
+    }
+
     fn rename_with(&self, from: &Path, to: &Path, flags: u32) -> Result<()> {
         let renamed = path_bytes(from).and_then(|old| Ok((old, path_bytes(to)?))).and_then(|(old, new)| {
             self.call(|caller, start, buffer| {
@@ -476,15 +501,35 @@ impl FileSystem {
         Ok(OsString::from_vec(target).into())
     }
 
+    /// Sets the length of a file in bytes, as [`File::set_len`] does.
+    ///
+    /// # Errors
+    /// ENOENT, EACCES, EISDIR, EROFS, ENOSPC, EFBIG; ETXTBSY: a program under `directfs run` runs
+    /// it.
+    pub fn set_len(&self, path: impl AsRef<Path>, bytes: u64) -> Result<()> {
+        let truncate = |caller: &Call<'_>, node| caller.truncate(node, offset(bytes)?);
+        self.on_file("set the length of", path.as_ref(), truncate)
+    }
+
     /// Calls `call` on the file of a path. Symbolic links are followed.
     fn on_file<T>(
         &self,
         operation: &'static str,
         path: &Path,
+        call: impl FnMut(&Call<'_>, engine::Node) -> posix::Result<T>,
+    ) -> Result<T> {
+        self.on_last(operation, path, LastLink::Follow, call)
+    }
+
+    fn on_last<T>(
+        &self,
+        operation: &'static str,
+        path: &Path,
+        last_link: LastLink,
         mut call: impl FnMut(&Call<'_>, engine::Node) -> posix::Result<T>,
     ) -> Result<T> {
         self.at(operation, path, |caller, start, path, buffer| {
-            caller.at_path(start, path, LastLink::Follow, buffer, |node| call(caller, node))
+            caller.at_path(start, path, last_link, buffer, |node| call(caller, node))
         })
     }
 
@@ -508,6 +553,12 @@ impl FileSystem {
         self.on_file("set the owner of", path.as_ref(), chown)
     }
 
+    /// As [`set_owner`](Self::set_owner), of a symbolic link itself.
+    pub fn set_symlink_owner(&self, path: impl AsRef<Path>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let chown = |caller: &Call<'_>, node| caller.chown(node, uid, gid).map(drop);
+        self.on_last("set the owner of", path.as_ref(), LastLink::Stay, chown)
+    }
+
     /// Sets the times of last access and modification, to 1 ns; `None` leaves one unchanged.
     ///
     /// # Errors
@@ -524,6 +575,24 @@ impl FileSystem {
         self.on_file("set the times of", path.as_ref(), set)
     }
 
+    /// Sets both times to the present. Permission to write suffices for that.
+    pub fn touch(&self, path: impl AsRef<Path>) -> Result<()> {
+        let set = |caller: &Call<'_>, node| caller.set_times(node, TimeToSet::Now, TimeToSet::Now).map(drop);
+        self.on_file("set the times of", path.as_ref(), set)
+    }
+
+    /// As [`set_times`](Self::set_times), of a symbolic link itself.
+    pub fn set_symlink_times(
+        &self,
+        path: impl AsRef<Path>,
+        accessed: Option<SystemTime>,
+        modified: Option<SystemTime>,
+    ) -> Result<()> {
+        let set =
+            |caller: &Call<'_>, node| caller.set_times(node, time_to_set(accessed)?, time_to_set(modified)?).map(drop);
+        self.on_last("set the times of", path.as_ref(), LastLink::Stay, set)
+    }
+
     /// The value of an extended attribute; `None` if the file does not have it. Symbolic links are
     /// followed. Names begin with `user.`, `trusted.` (root only), `security.`, or are those of
     /// access lists (`system.posix_acl_access`).
@@ -532,14 +601,8 @@ impl FileSystem {
     /// ENOENT, EACCES; EOPNOTSUPP: another beginning of the name; ERANGE: a name of no or more than
     /// 255 bytes.
     pub fn xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<Option<Vec<u8>>> {
-        let mut value = vec![0; VALUE_BYTES_MAX];
         let name = name.as_ref().as_bytes();
-        let read = |caller: &Call<'_>, node| match caller.get_attribute(node, name, &mut value) {
-            Err(Errno::ENODATA) => Ok(None),
-            length => length.map(Some),
-        };
-        let length = self.on_file("read an attribute of", path.as_ref(), read)?;
-        Ok(length.map(|length| value[..length].to_vec()))
+        self.on_file("read an attribute of", path.as_ref(), |caller, node| read_attribute(caller, node, name))
     }
 
     /// Sets an extended attribute, or replaces its value. See [`xattr`](Self::xattr) for names.
@@ -549,8 +612,20 @@ impl FileSystem {
     /// may not set attributes of this kind, or the file is neither regular nor a directory; ENOSPC,
     /// EROFS.
     pub fn set_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.set_xattr_with(path, name, value, SetXattr::Any)
+    }
+
+    /// As [`set_xattr`](Self::set_xattr), but only a new attribute (else EEXIST), or only an
+    /// existing one (else ENODATA).
+    pub fn set_xattr_with(
+        &self,
+        path: impl AsRef<Path>,
+        name: impl AsRef<OsStr>,
+        value: impl AsRef<[u8]>,
+        which: SetXattr,
+    ) -> Result<()> {
         let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
-        let set = |caller: &Call<'_>, node| caller.set_attribute(node, name, value, 0);
+        let set = |caller: &Call<'_>, node| caller.set_attribute(node, name, value, which.flags());
         self.on_file("set an attribute of", path.as_ref(), set)
     }
 
@@ -563,11 +638,7 @@ impl FileSystem {
 
     /// The names of a file's extended attributes, in no particular order.
     pub fn xattrs(&self, path: impl AsRef<Path>) -> Result<Vec<OsString>> {
-        let mut names = vec![0; NAMES_BYTES_MAX];
-        let list = |caller: &Call<'_>, node| caller.list_attributes(node, &mut names);
-        let length = self.on_file("list the attributes of", path.as_ref(), list)?;
-        let names = names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty());
-        Ok(names.map(|name| OsStr::from_bytes(name).to_owned()).collect())
+        self.on_file("list the attributes of", path.as_ref(), list_attributes)
     }
 
     /// Total and free space.

@@ -31,6 +31,8 @@ use std::time::Duration;
 pub struct Image {
     shared: Arc<Shared>,
     path: Option<PathBuf>,
+    /// How it was opened; a snapshot finds its processes by it.
+    options: OpenImage,
     durability: Durability,
     was_recovered: bool,
 }
@@ -104,10 +106,11 @@ impl Image {
     /// `/dev/shm`, or no permission to use it.
     pub fn in_memory(size: u64) -> Result<Image> {
         let make = MakeOptions { length: size, ..MakeOptions::default() };
-        Image::share(posix::image::Image::in_memory(&make, &OpenImage::default())?, false)
+        let options = OpenImage::default();
+        Image::share(posix::image::Image::in_memory(&make, &options)?, false, &options)
     }
 
-    fn share(image: posix::image::Image, has_path: bool) -> Result<Image> {
+    fn share(image: posix::image::Image, has_path: bool, options: &OpenImage) -> Result<Image> {
         let durability = match image.persistence() {
             _ if !has_path => Durability::Nothing,
             Persistence::PowerFailure => Durability::PowerFailure,
@@ -118,7 +121,8 @@ impl Image {
         };
         let path = has_path.then(|| image.path().to_owned());
         let was_recovered = image.report().is_some_and(|report| report.scanned);
-        Ok(Image { shared: Shared::new(image)?, path, durability, was_recovered })
+        let options = options.clone();
+        Ok(Image { shared: Shared::new(image)?, path, options, durability, was_recovered })
     }
 
     /// The files of the image, as the user and groups of this process at this moment.
@@ -156,6 +160,20 @@ impl Image {
             inside.image.sync().map_err(errno)
         });
         synced.map_err(|errno| self.error("sync", errno))
+    }
+
+    /// Copies the image to a new file while programs use it, as `directfs snapshot` does: the state
+    /// of one moment during the call. The file gets its name when it is whole and on its disk.
+    /// Its first open recovers it, so it cannot be for reading only.
+    ///
+    /// # Errors
+    /// EEXIST: there is such a file; EOPNOTSUPP: the image is in memory without a name; EBUSY: this
+    /// process has it exclusively; ENODEV: it is closed; ENOSPC, EACCES, and other errors of
+    /// creating a file.
+    pub fn snapshot(&self, file: impl AsRef<Path>) -> Result<()> {
+        let Some(path) = self.path() else { return Err(self.error("copy", Errno::EOPNOTSUPP)) };
+        self.shared.call(|_| Ok(())).map_err(|errno| self.error("copy", errno))?;
+        Ok(posix::image::snapshot(path, file, None, &self.options, &mut |_, _| true)?)
     }
 
     /// Closes the image: waits for calls in progress, closes all files, and detaches. The last
@@ -254,7 +272,10 @@ impl ImageOptions {
 
     /// Opens an image. See [`Image::open`].
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Image> {
-        Image::share(posix::image::Image::open(path, &self.0)?, true)
+        let path = path.as_ref();
+        // A later change of the working directory does not change what a snapshot copies.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        Image::share(posix::image::Image::open(path, &self.0)?, true, &self.0)
     }
 }
 

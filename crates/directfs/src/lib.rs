@@ -50,7 +50,8 @@
 //! | --- | --- |
 //! | a file on a DAX file system, a `/dev/dax*` device | a power failure |
 //! | a file in memory (`/dev/shm`, tmpfs) | the death of every process, not a power failure |
-//! | a file on a disk | the death of every process. **A power failure may destroy the image while it is open**, including files that were synced; safe is what a clean close left |
+//! | a file on a disk | the death of every process; a power failure if it was synced ([`File::sync_all`], [`Image::sync`]) or is older than the interval of commits (5 s) |
+//! | a file on a disk, with [`ImageOptions::no_commit`] | the death of every process. **A power failure may destroy the image while it is open**; safe is what a clean close left |
 //! | in memory without a name ([`Image::in_memory`]) | nothing after the process |
 //!
 //! A process that dies at any moment harms neither the image nor what other processes wrote. The
@@ -79,6 +80,7 @@
 //! share: about 48 MiB for an empty image of 64 MiB, and 184 bytes for each cached file.
 #![warn(missing_docs)]
 
+mod attributes;
 mod credentials;
 mod error;
 mod file;
@@ -88,9 +90,10 @@ mod metadata;
 mod read_dir;
 mod session;
 
+pub use attributes::SetXattr;
 pub use credentials::Credentials;
 pub use error::{Error, Result};
-pub use file::{File, OpenOptions};
+pub use file::{File, LockedRange, OpenOptions};
 pub use file_system::FileSystem;
 pub use image::{Closed, CreateImage, Durability, Image, ImageOptions};
 pub use metadata::{FileType, Metadata, Space};

@@ -113,6 +113,11 @@ impl Metadata {
         self.0.number
     }
 
+    /// The device number of a device file (as in `st_rdev`), otherwise zero.
+    pub fn rdev(&self) -> u64 {
+        u64::from(self.0.device)
+    }
+
     /// Number of names; of a directory 2 plus the number of its subdirectories.
     pub fn nlink(&self) -> u64 {
         u64::from(self.0.links)

@@ -32,6 +32,12 @@ impl ReadDir {
         ReadDir { file_system, directory, path, batch: VecDeque::new(), cookie: 0, is_at_end: false }
     }
 
+    /// Begins the listing again, with the names that are there then.
+    pub fn rewind(&mut self) {
+        self.batch.clear();
+        (self.cookie, self.is_at_end) = (0, false);
+    }
+
     /// The file system below this directory.
     pub(crate) fn root_here(&self) -> FileSystem {
         self.file_system.below(Arc::clone(&self.directory))

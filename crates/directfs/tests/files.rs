@@ -2,11 +2,11 @@
 
 mod support;
 
-use directfs::{Closed, Durability, FileSystem, Image};
+use directfs::{Closed, Durability, FileSystem, Image, LockedRange, OpenOptions, SetXattr};
 use std::fs::TryLockError;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use support::{Scratch, errno};
 
 #[test]
@@ -220,4 +220,104 @@ fn the_death_of_a_process_releases_its_locks_and_files() {
     assert_eq!(image.close().unwrap(), Closed::Clean);
     let image = Image::open(&path).unwrap();
     assert_eq!(image.file_system().space().unwrap().files_free, free);
+}
+
+#[test]
+fn ranges_are_locked_among_separate_opens() {
+    let scratch = Scratch::new();
+    let one = scratch.fs.create_new("file").unwrap();
+    let two = scratch.fs.open("file").unwrap();
+    one.lock_range(10..20, true).unwrap();
+    assert!(matches!(two.try_lock_range(15.., false), Err(TryLockError::WouldBlock)));
+    let held = LockedRange { start: 10, end: Some(20), exclusive: true };
+    assert_eq!(two.range_conflict(.., false).unwrap(), Some(held));
+    two.try_lock_range(20.., false).unwrap();
+    two.try_lock_range(..=9, false).unwrap();
+    // A part of a lock is released; ranges and the lock of the whole file are independent.
+    one.unlock_range(..15).unwrap();
+    two.try_lock_range(..15, false).unwrap();
+    one.try_lock().unwrap();
+    let open_end = LockedRange { start: 20, end: None, exclusive: false };
+    assert_eq!(one.range_conflict(20..30, true).unwrap(), Some(open_end));
+    assert_eq!(errno(two.lock_range(.., true)), Some(libc::EBADF), "not opened for writing");
+    assert_eq!(errno(one.lock_range(5..5, true)), Some(libc::EINVAL));
+    assert_eq!(errno(one.lock_range(u64::MAX.., true)), Some(libc::EINVAL));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| one.lock_range(0..8, true));
+        two.unlock_range(..).unwrap();
+        waits.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn files_are_changed_by_handle_as_by_path() {
+    let scratch = Scratch::new();
+    let fs = scratch.as_root();
+    let file = fs.create_new("file").unwrap();
+    file.set_xattr("user.a", "1", SetXattr::New).unwrap();
+    assert_eq!(errno(file.set_xattr("user.a", "2", SetXattr::New)), Some(libc::EEXIST));
+    assert_eq!(errno(fs.set_xattr_with("file", "user.b", "2", SetXattr::Existing)), Some(libc::ENODATA));
+    fs.set_xattr_with("file", "user.a", "3", SetXattr::Existing).unwrap();
+    assert_eq!(file.xattr("user.a").unwrap().unwrap(), b"3");
+    assert_eq!(file.xattrs().unwrap(), ["user.a"]);
+    file.remove_xattr("user.a").unwrap();
+    assert_eq!(fs.xattr("file", "user.a").unwrap(), None);
+
+    file.set_owner(Some(7), Some(8)).unwrap();
+    fs.symlink("file", "link").unwrap();
+    fs.set_symlink_owner("link", Some(9), None).unwrap();
+    let early = UNIX_EPOCH - Duration::from_secs(3);
+    fs.set_symlink_times("link", Some(early), None).unwrap();
+    let (link, found) = (fs.symlink_metadata("link").unwrap(), fs.metadata("link").unwrap());
+    assert_eq!((found.uid(), found.gid(), link.uid()), (7, 8, 9));
+    assert_eq!(link.accessed(), early);
+    fs.set_times("file", Some(early), Some(early)).unwrap();
+    // Permission to write suffices for the present, not for another time.
+    fs.set_permissions("file", 0o666).unwrap();
+    let other = scratch.as_user(1000);
+    assert_eq!(errno(other.set_times("file", None, Some(SystemTime::now()))), Some(libc::EPERM));
+    other.touch("file").unwrap();
+    assert!(fs.metadata("file").unwrap().modified() > UNIX_EPOCH);
+    other.open_with("file", OpenOptions::new().append(true)).unwrap().touch().unwrap();
+    assert_eq!(errno(other.access("file", 1)), Some(libc::EACCES));
+    other.access("file", 4 | 2).unwrap();
+}
+
+#[test]
+fn lengths_holes_and_exchanged_names() {
+    let scratch = Scratch::new();
+    let fs = &scratch.fs;
+    fs.write("file", "content").unwrap();
+    fs.create_dir("directory").unwrap();
+    fs.set_len("file", 1 << 20).unwrap();
+    assert_eq!(errno(fs.set_len("directory", 0)), Some(libc::EISDIR));
+    let file = fs.open_flags("file", libc::O_RDWR | libc::O_NOFOLLOW, 0).unwrap();
+    file.allocate(0, 1 << 18, 4096).unwrap();
+    file.write_at(b"data", 1 << 19).unwrap();
+    assert_eq!(file.next_hole(0).unwrap(), Some(4096));
+    assert_eq!(file.next_data(4096).unwrap(), Some(1 << 19));
+    assert_eq!(file.next_data((1 << 19) + 4096).unwrap(), None);
+    assert_eq!(file.next_hole(1 << 20).unwrap(), None);
+    fs.exchange("file", "directory").unwrap();
+    assert!(fs.metadata("file").unwrap().is_dir() && fs.metadata("directory").unwrap().is_file());
+    assert_eq!(errno(fs.exchange("file", "missing")), Some(libc::ENOENT));
+    let mut list = fs.read_dir(".").unwrap();
+    assert_eq!(list.by_ref().count(), 2);
+    fs.create("third").unwrap();
+    list.rewind();
+    assert_eq!(list.count(), 3);
+}
+
+#[test]
+fn a_snapshot_holds_the_moment() {
+    let scratch = Scratch::new();
+    scratch.fs.write("file", "before").unwrap();
+    let copy = scratch.directory.path().join("copy");
+    scratch.image.snapshot(&copy).unwrap();
+    scratch.fs.write("file", "after").unwrap();
+    assert_eq!(errno(scratch.image.snapshot(&copy)), Some(libc::EEXIST));
+    assert_eq!(errno(Image::in_memory(16 << 20).unwrap().snapshot(&copy)), Some(libc::EOPNOTSUPP));
+    let copied = Image::open(&copy).unwrap();
+    assert!(copied.was_recovered());
+    assert_eq!(copied.file_system().read("file").unwrap(), b"before");
 }
