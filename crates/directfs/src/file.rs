@@ -14,7 +14,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::{Bound, RangeBounds};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How to open a file. The methods mean the same as those of [`std::fs::OpenOptions`].
 ///
@@ -388,6 +388,12 @@ impl File {
         self.try_once(LockOf::File, LockKind::Shared)
     }
 
+    /// As [`lock`](File::lock) or [`lock_shared`](File::lock_shared), for at most about this time:
+    /// a tenth of a second more. Returns whether the lock was taken.
+    pub fn lock_timeout(&self, exclusive: bool, timeout: Duration) -> Result<bool> {
+        self.wait_until(LockOf::File, kind_of(exclusive), Some(timeout))
+    }
+
     /// Releases the lock, if there is one.
     pub fn unlock(&self) -> Result<()> {
         self.change_lock("unlock", LockOf::File, None, |_| ()).map(drop)
@@ -406,6 +412,13 @@ impl File {
     pub fn lock_range(&self, range: impl RangeBounds<u64>, exclusive: bool) -> Result<()> {
         let range = self.lock_bytes(range)?;
         self.wait_for(LockOf::Range(range), kind_of(exclusive))
+    }
+
+    /// As [`lock_range`](File::lock_range), for at most about this time: a tenth of a second more.
+    /// Returns whether the range was locked.
+    pub fn lock_range_timeout(&self, range: impl RangeBounds<u64>, exclusive: bool, timeout: Duration) -> Result<bool> {
+        let range = self.lock_bytes(range)?;
+        self.wait_until(LockOf::Range(range), kind_of(exclusive), Some(timeout))
     }
 
     /// As [`lock_range`](File::lock_range), or [`TryLockError::WouldBlock`] instead of waiting.
@@ -476,9 +489,18 @@ impl File {
     }
 
     fn wait_for(&self, lock: LockOf, kind: LockKind) -> Result<()> {
+        self.wait_until(lock, kind, None).map(drop)
+    }
+
+    fn wait_until(&self, lock: LockOf, kind: LockKind, timeout: Option<Duration>) -> Result<bool> {
+        let start = Instant::now();
         // Each wait ends after a tenth of a second, so that `Image::close` need not wait for it.
-        while self.change_lock("lock", lock, Some(kind), |wait| wait())?.is_some() {}
-        Ok(())
+        while self.change_lock("lock", lock, Some(kind), |wait| wait())?.is_some() {
+            if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn try_once(&self, lock: LockOf, kind: LockKind) -> Result<(), TryLockError> {

@@ -34,3 +34,10 @@ fn share() {
     let output = run("share", &[]);
     assert!(output.contains("two processes counted to 20000") && output.contains("closed: Clean"), "{output}");
 }
+
+#[test]
+fn backup() {
+    let output = run("backup", &[]);
+    let under_way = ["which 0 under way", "which 1 under way"];
+    assert!(under_way.iter().any(|text| output.contains(text)) && output.contains("closed: Clean"), "{output}");
+}

@@ -242,10 +242,13 @@ fn ranges_are_locked_among_separate_opens() {
     assert_eq!(errno(two.lock_range(.., true)), Some(libc::EBADF), "not opened for writing");
     assert_eq!(errno(one.lock_range(5..5, true)), Some(libc::EINVAL));
     assert_eq!(errno(one.lock_range(u64::MAX.., true)), Some(libc::EINVAL));
+    let short = Duration::from_millis(1);
+    assert!(!one.lock_range_timeout(.., true, short).unwrap());
+    assert!(!two.lock_timeout(false, short).unwrap());
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| one.lock_range(0..8, true));
+        let waits = scope.spawn(|| one.lock_range_timeout(0..8, true, Duration::from_secs(60)));
         two.unlock_range(..).unwrap();
-        waits.join().unwrap().unwrap();
+        assert!(waits.join().unwrap().unwrap());
     });
 }
 

@@ -1,0 +1,46 @@
+//! What is delivered: packages are built, installed, used and removed.
+
+mod debian;
+mod files;
+mod python;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The root of the sources.
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root").to_owned()
+}
+
+/// The directory of what cargo builds for this test; its parent is the target directory.
+fn built() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_directfs")).parent().expect("a directory")
+}
+
+/// Runs a program that must succeed; otherwise returns what it wrote.
+fn run(command: &mut Command) -> Result<Output, String> {
+    let name = command.get_program().to_owned();
+    let output = command.output().map_err(|error| format!("{name:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(output);
+    }
+    Err(format!("{name:?}: {}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr)))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn skipped(test: &str, why: &str) {
+    eprintln!("\n*** SKIPPED: {test}: {why} ***\n");
+}
+
+/// Lays out below `root` what packages hold, from what this test's profile builds.
+fn install(root: &Path) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--locked", "--quiet", "--package", "directfs-c", "--target-dir"]);
+    cargo.arg(built().parent().expect("the target directory")).current_dir(sources());
+    run(&mut cargo).expect("cargo builds the libraries");
+    let mut install = Command::new(sources().join("packaging/install"));
+    run(install.arg(root).arg(built()).arg(built())).expect("packaging/install");
+}
