@@ -457,8 +457,8 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_setfsgid, Always, processes::change_identity, Handle),
     call!(SYS_setgroups, Always, processes::change_identity, Handle),
     call!(SYS_capset, Always, processes::change_identity, Handle),
-    call!(SYS_setns, Always, processes::change_identity, Handle),
-    call!(SYS_unshare, Always, processes::change_identity, Handle),
+    call!(SYS_setns, Always, processes::setns, Handle),
+    call!(SYS_unshare, Always, processes::unshare, Handle),
     // The program's limit counts cached placeholders, too.
     call!(SYS_setrlimit, Always, descriptors::with_numbers, Kernel),
     call!(SYS_prlimit64, Always, descriptors::with_numbers, Kernel),

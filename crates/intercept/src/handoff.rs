@@ -28,6 +28,7 @@
 //! | `DIRECTFS_MOUNT` | the mount directory: absolute, in normal form, not `/`. It need not exist |
 //! | `DIRECTFS_START` | only from the launcher: the first program's working directory, if that is in the mount: its path below the mount directory, beginning with a slash. Later programs do not get it |
 //! | `DIRECTFS_PROCESS` | only from a program: the index of its process slot, which it keeps across exec; the descriptor of its meeting directory; and 1 if it has no descriptor, directory or mapping of the image (`slot,meeting,1`). Absent for the first program, which takes its own slot |
+//! | `DIRECTFS_IDS` | only from a program in a user namespace below the launcher's: its ids in the image, and the maps between ids there and in the image (`hook::process::user_namespace`) |
 //! | `DIRECTFS_TEXT` | optional: directory of the patched code that processes share (`hook::loading::shared_text`) |
 //! | `DIRECTFS_PROGRAM` | only from a program: the path of the executed file, if that lies in the mount: the kernel runs a copy in memory |
 //! | `DIRECTFS_LOADED` | only for the library as a program that loads another one (`hook::loading::program_loader`): a descriptor of that, and the path by which it was started (`fd,path`) |
@@ -53,6 +54,8 @@ pub const PROCESS: &[u8] = b"DIRECTFS_PROCESS=";
 pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
 /// The entry with the descriptor and the path of a program that the library loads.
 pub const LOADED: &[u8] = b"DIRECTFS_LOADED=";
+/// The entry with the ids in a user namespace.
+pub const IDS: &[u8] = b"DIRECTFS_IDS=";
 /// The entry with the path of the binary.
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 

@@ -49,7 +49,7 @@ pub enum LaunchError {
     #[error("{path}: a program with inline system calls, which is not supported; use `directfs mount`", path = .0.display())]
     Own(PathBuf),
     /// The loader ignores preload libraries there.
-    #[error("{path}: a set-user-ID or set-group-ID program, which cannot load the preload library; use `directfs mount`", path = .0.display())]
+    #[error("{path}: a set-user-ID or set-group-ID program, which cannot load the preload library, but its arguments, environment or working directory are in the mount; use `directfs mount`", path = .0.display())]
     Privileged(PathBuf),
     /// Scripts that start scripts, beyond the limit.
     #[error("{path}: too many interpreters", path = .0.display())]

@@ -140,6 +140,18 @@ impl AccessList {
         self.bytes[at..at + 4].copy_from_slice(&id.to_le_bytes());
     }
 
+    /// Replaces the ids of users and groups.
+    fn translate(&mut self, by: impl Fn(Tag, u32) -> Result<u32>) -> Result<()> {
+        for index in 0..self.count() {
+            if let Some(entry) = self.entry(index)
+                && matches!(entry.tag, Tag::User | Tag::Group)
+            {
+                self.set_id(index, by(entry.tag, entry.id)?);
+            }
+        }
+        Ok(())
+    }
+
     fn set_permissions(&mut self, index: usize, permissions: u32) {
         let at = HEADER_BYTES + index * ENTRY_BYTES + 2;
         self.bytes[at..at + 2].copy_from_slice(&(permissions as u16).to_le_bytes());
@@ -263,6 +275,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if name == ACCESS_LIST {
             list.follow_mode(file.mode);
         }
+        list.translate(|tag, id| {
+            let numbers = self.credentials.namespace.map(|namespace| match tag {
+                Tag::User => namespace.users.number_of(id),
+                _ => namespace.groups.number_of(id),
+            });
+            Ok(numbers.map_or(id, |number| number.unwrap_or(NO_ID)))
+        })?;
         if !value.is_empty() {
             value.get_mut(..list.length).ok_or(Errno::ERANGE)?.copy_from_slice(list.value());
         }
@@ -271,7 +290,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// setxattr of a list; an empty one removes it. The flags of setxattr have no effect here.
     pub(crate) fn set_list(&self, node: Node, name: &[u8], value: &[u8]) -> Result<()> {
-        let list = AccessList::from_value(value)?;
+        let mut list = AccessList::from_value(value)?;
+        if let Some(list) = &mut list {
+            list.translate(|tag, number| match tag {
+                Tag::User => self.credentials.user_of(number),
+                _ => self.credentials.group_of(number),
+            })?;
+        }
         self.change_list(node, name, list.as_ref())
     }
 
@@ -328,7 +353,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let credentials = self.credentials;
         self.thread.change(node, |file| {
             let mut permissions = file.mode & 0o7777 & !MODE_BITS | bits(file.mode & MODE_BITS);
-            if !credentials.checked && !credentials.keeps_set_gid(file.gid) {
+            if !credentials.checked && !credentials.keeps_set_gid((file.uid, file.gid)) {
                 permissions &= !libc::S_ISGID;
             }
             Ok(Changes { permissions: Some(permissions), access_list: Some(true), ..Changes::default() })

@@ -90,7 +90,7 @@ fn available(free: u64) -> u64 {
 fn dropped_set_id_bits(credentials: &Credentials<'_>, file: &Attributes) -> u32 {
     let mut fallen = file.mode & libc::S_ISUID;
     let group_executes = file.mode & libc::S_IXGRP != 0;
-    if file.mode & libc::S_ISGID != 0 && (group_executes || !credentials.keeps_set_gid(file.gid)) {
+    if file.mode & libc::S_ISGID != 0 && (group_executes || !credentials.keeps_set_gid((file.uid, file.gid))) {
         fallen |= libc::S_ISGID;
     }
     fallen
@@ -219,7 +219,7 @@ impl<M: Memory> Caller<'_, '_, M> {
                 return Err(Errno::EPERM.refusal());
             }
             let mut permissions = mode & PERMISSIONS;
-            if !credentials.checked && !credentials.keeps_set_gid(file.gid) {
+            if !credentials.checked && !credentials.keeps_set_gid((file.uid, file.gid)) {
                 permissions &= !libc::S_ISGID;
             }
             Ok(Changes { permissions: Some(permissions), ..Changes::default() })
@@ -228,10 +228,13 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(changed)
     }
 
-    /// chown. Clears set-id bits of anything but a directory, even for root.
+    /// chown, with ids as in the caller's user namespace. Clears set-id bits of anything but a
+    /// directory, even for root.
     pub fn chown(&self, node: Node, uid: Option<u32>, gid: Option<u32>) -> Result<Attributes> {
-        self.check_writable()?;
         let credentials = self.credentials;
+        let uid = uid.map(|uid| credentials.user_of(uid)).transpose()?;
+        let gid = gid.map(|gid| credentials.group_of(gid)).transpose()?;
+        self.check_writable()?;
         let changed = self.thread.change(node, |file| {
             if !Self::may_chown(&credentials, file, uid, gid) {
                 return Err(Errno::EPERM.refusal());
@@ -253,7 +256,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         let is_owner = credentials.uid == file.uid;
         let uid_ok = uid.is_none_or(|uid| is_owner && uid == file.uid);
         let gid_ok = gid.is_none_or(|gid| is_owner && (gid == file.gid || credentials.is_in_group(gid)));
-        (uid_ok && gid_ok) || credentials.may(Capabilities::CHOWN)
+        (uid_ok && gid_ok) || credentials.checked || credentials.has_over(Capabilities::CHOWN, (file.uid, file.gid))
     }
 
     /// utimensat. With both times omitted the kernel does not even resolve the path, so the VFS
@@ -307,7 +310,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Ok(());
         }
         let credentials = self.credentials;
-        if !credentials.capabilities.has(Capabilities::FSETID) && dropped_set_id_bits(&credentials, &file) != 0 {
+        if !credentials.has(Capabilities::FSETID) && dropped_set_id_bits(&credentials, &file) != 0 {
             self.thread.change(node, |file| {
                 let kept = file.mode & PERMISSIONS & !dropped_set_id_bits(&credentials, file);
                 Ok(Changes { permissions: Some(kept), ..Changes::default() })

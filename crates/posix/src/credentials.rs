@@ -2,6 +2,7 @@
 //! decides.
 
 use crate::errno::{Errno, Result};
+use crate::user_namespace::{OVERFLOW_ID, UserNamespace};
 use engine::Protection;
 
 /// The capabilities relevant to a file system, as a set of bits with the kernel's numbers.
@@ -72,8 +73,10 @@ pub struct Credentials<'a> {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: &'a [u32],
-    /// Effective capabilities.
+    /// Effective capabilities, in the caller's user namespace.
     pub capabilities: Capabilities,
+    /// That namespace; `None`: the initial one. All ids here are those of the image.
+    pub namespace: Option<&'a UserNamespace>,
     /// The kernel has already checked permissions; only ownership of new files remains.
     pub checked: bool,
 }
@@ -82,7 +85,7 @@ impl<'a> Credentials<'a> {
     /// A user with groups; user 0 has all capabilities.
     pub const fn user(uid: u32, gid: u32, groups: &'a [u32]) -> Credentials<'a> {
         let capabilities = if uid == 0 { Capabilities::ALL } else { Capabilities::NONE };
-        Credentials { uid, gid, groups, capabilities, checked: false }
+        Credentials { uid, gid, groups, capabilities, namespace: None, checked: false }
     }
 
     /// A caller whose permissions the kernel has already checked (a mount with
@@ -91,9 +94,38 @@ impl<'a> Credentials<'a> {
         Credentials { checked: true, ..Credentials::user(uid, gid, &[]) }
     }
 
-    /// Whether the capability is present, or need not be checked.
+    /// Whether the capability is present over the whole system, or need not be checked.
     pub fn may(&self, wanted: Capabilities) -> bool {
-        self.checked || self.capabilities.has(wanted)
+        self.checked || self.has(wanted)
+    }
+
+    /// Whether the capability is present over the whole system.
+    pub fn has(&self, wanted: Capabilities) -> bool {
+        self.namespace.is_none() && self.capabilities.has(wanted)
+    }
+
+    /// Whether the capability is present over a file with this owner and group.
+    pub fn has_over(&self, wanted: Capabilities, (uid, gid): (u32, u32)) -> bool {
+        self.capabilities.has(wanted) && self.namespace.is_none_or(|namespace| namespace.has_both(uid, gid))
+    }
+
+    /// The numbers of an owner and a group in the caller's namespace.
+    pub fn numbers_of(&self, (uid, gid): (u32, u32)) -> (u32, u32) {
+        let Some(namespace) = self.namespace else { return (uid, gid) };
+        let known = (namespace.users.number_of(uid), namespace.groups.number_of(gid));
+        (known.0.unwrap_or(OVERFLOW_ID), known.1.unwrap_or(OVERFLOW_ID))
+    }
+
+    /// The user of the image with this number in the caller's namespace; EINVAL if there is none.
+    pub fn user_of(&self, number: u32) -> Result<u32> {
+        let Some(namespace) = self.namespace else { return Ok(number) };
+        namespace.users.to_image(number).ok_or(Errno::EINVAL)
+    }
+
+    /// As [`Credentials::user_of`], for a group.
+    pub fn group_of(&self, number: u32) -> Result<u32> {
+        let Some(namespace) = self.namespace else { return Ok(number) };
+        namespace.groups.to_image(number).ok_or(Errno::EINVAL)
     }
 
     /// Whether the caller is in a group.
@@ -105,17 +137,18 @@ impl<'a> Credentials<'a> {
     #[inline]
     pub(crate) fn searches_everywhere(&self) -> bool {
         let overrides = Capabilities::DAC_OVERRIDE.with(Capabilities::DAC_READ_SEARCH);
-        self.checked || self.capabilities.0 & overrides.0 != 0
+        self.checked || (self.namespace.is_none() && self.capabilities.0 & overrides.0 != 0)
     }
 
     /// Whether the caller may do what is reserved to the owner of a file.
     pub fn owns(&self, owner_uid: u32) -> bool {
-        self.checked || self.uid == owner_uid || self.capabilities.has(Capabilities::FOWNER)
+        let has_number = || self.namespace.is_none_or(|namespace| namespace.users.number_of(owner_uid).is_some());
+        self.checked || self.uid == owner_uid || (self.capabilities.has(Capabilities::FOWNER) && has_number())
     }
 
-    /// Whether the caller may keep the set-group-id bit on a file of this group.
-    pub fn keeps_set_gid(&self, gid: u32) -> bool {
-        self.is_in_group(gid) || self.capabilities.has(Capabilities::FSETID)
+    /// Whether the caller may keep the set-group-id bit on a file with this owner and group.
+    pub fn keeps_set_gid(&self, owners: (u32, u32)) -> bool {
+        self.is_in_group(owners.1) || self.has_over(Capabilities::FSETID, owners)
     }
 
     /// Checks permissions by the mode alone; EACCES if they are missing.
@@ -146,17 +179,21 @@ impl<'a> Credentials<'a> {
     pub(crate) fn overrides(&self, file: &Protection, want: Want) -> bool {
         let is_directory = file.is_directory();
         let executable = is_directory || !want.includes(Want::EXECUTE) || file.mode & 0o111 != 0;
-        if executable && self.capabilities.has(Capabilities::DAC_OVERRIDE) {
+        let owners = (file.uid, file.gid);
+        if executable && self.has_over(Capabilities::DAC_OVERRIDE, owners) {
             return true;
         }
         let read_only = !want.includes(Want::WRITE) && (is_directory || !want.includes(Want::EXECUTE));
-        read_only && self.capabilities.has(Capabilities::DAC_READ_SEARCH)
+        read_only && self.has_over(Capabilities::DAC_READ_SEARCH, owners)
     }
 
     /// The sticky rule (EPERM): in a sticky directory only the owner of the file or of the
     /// directory removes or renames a name.
-    pub fn check_sticky(&self, directory: &Protection, owner_uid: u32) -> Result<()> {
-        let free = directory.mode & libc::S_ISVTX == 0 || self.uid == directory.uid || self.owns(owner_uid);
+    ///
+    /// `owners`: owner and group of the file.
+    pub fn check_sticky(&self, directory: &Protection, owners: (u32, u32)) -> Result<()> {
+        let owns = || self.checked || self.uid == owners.0 || self.has_over(Capabilities::FOWNER, owners);
+        let free = directory.mode & libc::S_ISVTX == 0 || self.uid == directory.uid || owns();
         if free { Ok(()) } else { Err(Errno::EPERM) }
     }
 }

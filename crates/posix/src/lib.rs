@@ -29,6 +29,7 @@ mod open_file;
 pub mod path;
 mod path_cache;
 pub mod process;
+mod user_namespace;
 mod watch;
 mod xattr;
 
@@ -46,4 +47,5 @@ pub use observed_path::path_of_inode;
 pub use open::{Opened, open_flags_valid};
 pub use open_file::OpenFile;
 pub use path_cache::PathCache;
+pub use user_namespace::{IdMap, OVERFLOW_ID, UserNamespace};
 pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

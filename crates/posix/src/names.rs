@@ -43,7 +43,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         } else if inherits && !self.credentials.checked {
             // No caller may create a program that runs with a foreign group.
             let runs_as_group = libc::S_ISGID | libc::S_IXGRP;
-            if arguments.mode & runs_as_group == runs_as_group && !self.credentials.keeps_set_gid(gid) {
+            if arguments.mode & runs_as_group == runs_as_group && !self.credentials.keeps_set_gid((directory.uid, gid))
+            {
                 permissions &= !libc::S_ISGID;
             }
         }
@@ -248,7 +249,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let permit = |file: &Attributes| {
             seen(file);
-            self.credentials.check_sticky(&here, file.uid).map_err(Errno::refusal)
+            self.credentials.check_sticky(&here, (file.uid, file.gid)).map_err(Errno::refusal)
         };
         let removed = if is_directory {
             self.thread.remove_directory(directory, name, permit)
@@ -282,7 +283,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// The sticky rule for a name of a directory.
     fn check_sticky_name(&self, here: &Protection, directory: Node, name: &[u8]) -> Result<()> {
-        self.credentials.check_sticky(here, self.thread.stat_name(directory, name)?.uid)
+        let file = self.thread.stat_name(directory, name)?;
+        self.credentials.check_sticky(here, (file.uid, file.gid))
     }
 
     /// renameat2. Unknown flags are EINVAL: ignoring one could destroy data.
@@ -347,9 +349,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         moves: bool,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.credentials.check_sticky(here, old.uid)?;
+        self.credentials.check_sticky(here, (old.uid, old.gid))?;
         if let Some(new) = new {
-            self.credentials.check_sticky(there, new.uid)?;
+            self.credentials.check_sticky(there, (new.uid, new.gid))?;
             if moves && flags.exchange && new.kind == FileKind::Directory {
                 self.permit(&new.protection(), Want::WRITE)?;
             }

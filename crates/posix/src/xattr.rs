@@ -137,7 +137,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// listxattr: names, each followed by a zero byte; with an empty buffer only their total
     /// length; ERANGE if they do not fit. Attributes hidden from the caller are omitted.
     pub fn list_attributes(&self, node: Node, names: &mut [u8]) -> Result<usize> {
-        let trusted = self.credentials.capabilities.has(Capabilities::SYS_ADMIN);
+        let trusted = self.credentials.has(Capabilities::SYS_ADMIN);
         let only_length = names.is_empty();
         let mut length = 0;
         let mut fits = true;

@@ -70,7 +70,7 @@ pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Re
     let groups: Vec<u32> = groups.into_iter().map(|group| group.as_raw()).collect();
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let capabilities = if uid == 0 { Capabilities::ALL } else { Capabilities::NONE };
-    let credentials = Credentials { uid, gid, groups: &groups, capabilities, checked: false };
+    let credentials = Credentials { uid, gid, groups: &groups, capabilities, namespace: None, checked: false };
     let thread = image.fs().enter().with_context(refused)?;
     let caller = Caller::new(&thread, credentials);
     let root = thread.root().with_context(refused)?;

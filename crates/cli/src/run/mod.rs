@@ -42,9 +42,10 @@ use intercept::hook::loading::inline_syscalls;
 use intercept::launch::{self, LaunchError, Serving};
 use posix::image::Handoff;
 use profile::Recording;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -109,7 +110,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     }
     let handoff = image.hand_off().context("cannot hand the image to programs")?;
     let serving = Descriptors::of(&handoff).context("cannot hand the image to programs")?;
-    let mut command = program.command()?;
+    let mut command = program.command(&mount, &start)?;
     start.apply(&mut command);
     if let Some(recording) = &recording {
         command.env(launch::PROFILE_VARIABLE, recording.path());
@@ -223,11 +224,17 @@ impl Program {
     }
 
     /// The command, with the preload library.
-    fn command(&self) -> Result<Command, Failure> {
+    fn command(&self, mount: &MountDirectory, start: &Start) -> Result<Command, Failure> {
         if self.is_inside {
             return self.inside_command();
         }
         let mut command = match launch::command(&self.name, None) {
+            // As when another program starts it: it has nothing of the image.
+            Err(LaunchError::Privileged(path)) if !self.mentions(mount.path(), start) => {
+                let mut command = Command::new(path);
+                command.arg0(&self.name);
+                command
+            }
             Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_) | LaunchError::Own(_)) => {
                 if inline_syscalls::is_supported() {
                     return self.inside_command();
@@ -247,6 +254,16 @@ impl Program {
         let mut command = launch::command(own.as_os_str(), None)?;
         command.arg0("directfs").arg("run-inside").arg("--").arg(&self.name).args(&self.arguments);
         Ok(command)
+    }
+
+    /// Whether anything that the program is given leads into the mount.
+    fn mentions(&self, mount: &Path, start: &Start) -> bool {
+        let mount = mount.as_os_str().as_bytes();
+        let names = |text: &OsStr| text.as_bytes().windows(mount.len()).any(|part| part == mount);
+        let mut environment = std::env::vars_os().filter(|(name, _)| name != "OLDPWD");
+        start.inside().is_some()
+            || self.arguments.iter().any(|argument| names(argument))
+            || environment.any(|(_, value)| names(&value))
     }
 
     /// The command for a program that cannot load the library.

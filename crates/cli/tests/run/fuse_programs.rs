@@ -174,10 +174,11 @@ fn a_program_that_changes_the_user_is_refused() {
         eprintln!("\n*** SKIPPED: no set-user-ID program is on this machine ***\n");
         return;
     };
-    let Some(output) = as_nobody(directory.path(), &["--", privileged, "--help"]) else { return };
+    // As the first command, and within a script, with a path of the mount as argument.
+    let arguments = ["--", privileged, "--help", "/mnt/directfs/file"];
+    let Some(output) = as_nobody(directory.path(), &arguments) else { return };
     assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
     assert!(stderr(&output).contains("set-user-ID"), "{}", stderr(&output));
-    // Also within a script, with a path of the mount as argument.
     let script = format!("{privileged} --help $DIRECTFS_MOUNT/file; echo status $?");
     let Some(output) = as_nobody(directory.path(), &["--", "sh", "-c", &script]) else { return };
     assert!(stdout(&output).contains("status 126"), "{}{}", stdout(&output), stderr(&output));

@@ -13,6 +13,7 @@
 //! - `truncation`: images that are truncated in use
 //! - `sharing`: copies that share blocks
 //! - `neighbours`: other users, namespaces, and copies of an image
+//! - `identities`: user namespaces, and threads with ids of their own
 //! - `limits`: many processes and threads, and little shared memory
 //! - `watching`: inotify
 //! - `figures`: durations of calls
@@ -25,6 +26,7 @@ mod confinement;
 mod durable;
 mod figures;
 mod fuse_programs;
+mod identities;
 mod kit;
 mod launching;
 mod library_syscalls;

@@ -77,7 +77,8 @@ fn add_directory(tree: &mut Tree, path: &Path, name: &str, now_ns: i64) {
 pub fn of_image(image: &Path, now_ns: i64) -> Tree {
     let image = Image::open(image, &OpenImage { read_only: true, ..OpenImage::default() }).unwrap();
     let thread = image.fs().enter().unwrap();
-    let credentials = Credentials { uid: 0, gid: 0, groups: &[], capabilities: Capabilities::ALL, checked: false };
+    let credentials =
+        Credentials { uid: 0, gid: 0, groups: &[], capabilities: Capabilities::ALL, namespace: None, checked: false };
     let caller = Caller::new(&thread, credentials);
     let root = thread.root().unwrap();
     let mut tree = Tree::new();

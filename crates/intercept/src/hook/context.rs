@@ -6,7 +6,7 @@
 //! the slot in the engine is still the parent's.
 
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::process::identity;
+use crate::hook::process::identity::Identity;
 use crate::hook::process::processes::{self, Session};
 use crate::hook::server::{self, Server};
 use core::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use engine::Thread;
 use pmem::Direct;
 use posix::path::PathBuffer;
 use posix::process::{ChildNumber, Process};
-use posix::{CachedReference, Caller, Credentials, Errno, PathCache, Result};
+use posix::{CachedReference, Caller, Errno, PathCache, Result};
 
 /// Size of a path buffer: a path plus what is put before or after it.
 pub const PATH_ROOM_BYTES: usize = 2 * user_memory::PATH_BYTES_MAX;
@@ -59,6 +59,7 @@ pub struct Context {
     cached_directory: CachedReference,
     /// Of `thread`: its cached reference to the parent directory of the last path.
     cached_parent: CachedReference,
+    identity: Identity,
     path_cache: PathCache,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
@@ -161,7 +162,7 @@ impl Context {
         }
         // SAFETY: entered in this generation.
         let thread = unsafe { self.thread.assume_init_ref() };
-        let credentials: Credentials<'static> = identity::credentials();
+        self.identity.refresh();
         let process = match (&self.child, &self.own) {
             (Some(child), _) => child,
             (None, Some(own)) => own,
@@ -172,9 +173,10 @@ impl Context {
         }
         Ok(Inside {
             session: Session {
-                caller: Caller::new(thread, credentials)
+                caller: Caller::new(thread, self.identity.credentials())
                     .with_path_cache(&self.path_cache)
                     .with_parent(&self.cached_parent),
+                identity: &self.identity,
                 process,
                 is_child: self.child.is_some(),
                 cached_directory: &self.cached_directory,
@@ -211,6 +213,7 @@ impl Context {
             // SAFETY: as above, and not used afterwards.
             unsafe { self.thread.assume_init_drop() };
         }
+        self.identity.discard();
     }
 
     /// Releases the directory of the last path, after a call found the DRAM region full: eviction
@@ -282,6 +285,11 @@ impl Context {
     /// The descriptor that holds such a child's lock, if it has one of its own.
     pub fn child_description(&self) -> Option<i32> {
         self.child.as_ref().and(self.prepared.number.description)
+    }
+
+    /// The identity for which the thread acts.
+    pub fn identity(&mut self) -> &mut Identity {
+        &mut self.identity
     }
 
     /// Whether this is a child that runs in its parent's memory.

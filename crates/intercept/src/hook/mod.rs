@@ -58,8 +58,7 @@
 //!   gets a signal.
 //! - *Other processes* that read /proc see placeholders in place of descriptors, and the kernel's
 //!   working directory.
-//! - *Threads with their own ids* (setfsuid in one of several threads) or their own descriptor
-//!   tables (unshare) are treated like the rest of their process.
+//! - *Threads with their own descriptor tables or directories* (unshare) are refused.
 
 pub mod abi;
 pub mod call;

@@ -93,11 +93,7 @@ pub fn record(fd: i64) {
 
 /// The path of an open table, without a zero byte. `None`: it is another file.
 fn table_path(fd: u32, into: &mut [u8]) -> Option<usize> {
-    const PROC: i64 = 0x9fa0;
-    let mut status = [0i64; 32];
-    // SAFETY: the kernel writes a structure of 120 bytes, for which there is room.
-    let found = unsafe { sys::call(libc::SYS_fstatfs, [fd.into(), status.as_mut_ptr() as u64, 0, 0, 0, 0]) };
-    if found < 0 || status[0] != PROC {
+    if !sys::is_of_proc(fd as i32) {
         return None;
     }
     let length = sys::read_link(&descriptor_path(fd), into).ok()?;

@@ -49,7 +49,9 @@ fn new_file<'a>(credentials: &Credentials<'_>, directory: &Attributes, arguments
         FileKind::Directory if inherits => permissions |= libc::S_ISGID,
         FileKind::Symlink => permissions = 0o777,
         FileKind::Directory => {}
-        _ if inherits && runs_as_group && !credentials.keeps_set_gid(gid) => permissions &= !libc::S_ISGID,
+        _ if inherits && runs_as_group && !credentials.keeps_set_gid((directory.uid, gid)) => {
+            permissions &= !libc::S_ISGID
+        }
         _ => {}
     }
     NewFile {
@@ -219,7 +221,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
         file: &Attributes,
         is_directory: bool,
     ) -> Option<Error> {
-        if let Err(errno) = credentials.check_sticky(&above.protection(), file.uid) {
+        if let Err(errno) = credentials.check_sticky(&above.protection(), (file.uid, file.gid)) {
             return Some(errno.into());
         }
         match (is_directory, file.kind == FileKind::Directory) {
@@ -349,7 +351,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
         }
         may_change(credentials, from)?;
         may_change(credentials, to)?;
-        credentials.check_sticky(&from.protection(), moving.uid)?;
+        credentials.check_sticky(&from.protection(), (moving.uid, moving.gid))?;
         let is_directory = moving.kind == FileKind::Directory;
         if is_move && is_directory {
             credentials.check(&moving.protection(), Want::WRITE)?;
@@ -359,7 +361,7 @@ impl<P: PhysicalFs, N: Names<P>> Vfs<P, N> {
             return if full { Err(Errno::EMLINK.into()) } else { Ok(true) };
         };
         let replaced = self.attributes(other.at);
-        credentials.check_sticky(&to.protection(), replaced.uid)?;
+        credentials.check_sticky(&to.protection(), (replaced.uid, replaced.gid))?;
         let other_is_directory = replaced.kind == FileKind::Directory;
         match (is_directory, other_is_directory) {
             _ if flags.exchange => {

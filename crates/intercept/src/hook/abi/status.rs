@@ -1,5 +1,6 @@
 //! Results of stat, statx and statfs, in the kernel's layouts.
 
+use crate::hook::calls::names::Calling;
 use crate::hook::server::Server;
 use core::mem::offset_of;
 use engine::Attributes;
@@ -41,16 +42,17 @@ const _: () = {
 
 /// For stat and similar calls: a `struct stat` in words. It is thus stored and loaded again in the
 /// same pieces on its way to the program, which keeps store forwarding effective.
-pub fn stat_of(server: &Server, attributes: &Attributes) -> [u64; STAT_WORDS] {
+pub fn stat_of(server: &Server, caller: &Calling<'_>, attributes: &Attributes) -> [u64; STAT_WORDS] {
     let halves = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+    let (uid, gid) = caller.credentials.numbers_of((attributes.uid, attributes.gid));
     let [accessed, modified, changed] =
         [attributes.accessed_ns, attributes.modified_ns, attributes.changed_ns].map(seconds);
     [
         server.device,
         attributes.number,
         u64::from(attributes.links),
-        halves(attributes.mode, attributes.uid),
-        u64::from(attributes.gid),
+        halves(attributes.mode, uid),
+        u64::from(gid),
         u64::from(attributes.device),
         attributes.size_bytes,
         pmem::BLOCK_BYTES,
@@ -69,7 +71,13 @@ pub fn stat_of(server: &Server, attributes: &Attributes) -> [u64; STAT_WORDS] {
 
 /// For statx: the fields that are always present, and of those in `wanted` the birth time if
 /// `born_ns` is given, and the kind of the mount's id.
-pub fn statx_of(server: &Server, attributes: &Attributes, wanted: u32, born_ns: Option<i64>) -> statx {
+pub fn statx_of(
+    server: &Server,
+    caller: &Calling<'_>,
+    attributes: &Attributes,
+    wanted: u32,
+    born_ns: Option<i64>,
+) -> statx {
     /// An id that is never reused; libc has no name for it yet.
     const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
     // SAFETY: integers only, for which zero is valid.
@@ -84,8 +92,7 @@ pub fn statx_of(server: &Server, attributes: &Attributes, wanted: u32, born_ns: 
     }
     status.stx_blksize = pmem::BLOCK_BYTES as u32;
     status.stx_nlink = attributes.links;
-    status.stx_uid = attributes.uid;
-    status.stx_gid = attributes.gid;
+    (status.stx_uid, status.stx_gid) = caller.credentials.numbers_of((attributes.uid, attributes.gid));
     status.stx_mode = attributes.mode as u16;
     status.stx_ino = attributes.number;
     status.stx_size = attributes.size_bytes;

@@ -73,6 +73,11 @@ impl Fd {
         status(self.0)
     }
 
+    /// Whether the file is the kernel's, in a file system of type proc.
+    pub fn is_of_proc(&self) -> bool {
+        is_of_proc(self.0)
+    }
+
     /// Reads words at an offset; returns the number of bytes.
     pub fn read_words_at(&self, offset: u64, into: &mut [u64]) -> Result<usize, i64> {
         let arguments = [self.0 as u64, into.as_mut_ptr() as u64, size_of_val(into) as u64, offset, 0, 0];
@@ -183,6 +188,15 @@ pub fn remove(path: &[u8]) {
         // SAFETY: the path is terminated (checked), and no memory changes.
         unsafe { call(libc::SYS_unlink, [path.as_ptr() as u64, 0, 0, 0, 0, 0]) };
     }
+}
+
+/// Whether a file is the kernel's, in a file system of type proc.
+pub fn is_of_proc(fd: i32) -> bool {
+    const PROC: i64 = 0x9fa0;
+    let mut status = [0i64; 32];
+    // SAFETY: the kernel writes a structure of 120 bytes, for which there is room.
+    let found = unsafe { call(libc::SYS_fstatfs, [fd as u64, status.as_mut_ptr() as u64, 0, 0, 0, 0]) };
+    found == 0 && status[0] == PROC
 }
 
 /// The result of fstat for a descriptor of the host.

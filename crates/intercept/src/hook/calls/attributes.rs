@@ -11,7 +11,6 @@ use crate::hook::calls::names::{
 };
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::Directory;
-use crate::hook::process::identity;
 use engine::{Node, Protection};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::LastLink;
@@ -236,7 +235,7 @@ fn on_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Resu
 fn read_xattrs(call: &mut Call<'_>, last_link: LastLink, act: ActOnXattrs) -> Result<Verdict> {
     let arguments = call.arguments();
     let report = |caller: &Calling<'_>, node, _: &Protection| act(caller, node, &arguments);
-    match query_fast(call, path(0), last_link, identity::credentials(), report)? {
+    match query_fast(call, path(0), last_link, None, report)? {
         Some(verdict) => Ok(verdict),
         None => on_xattrs(call, last_link, act),
     }

@@ -425,7 +425,7 @@ pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn fstat(call: &mut Call<'_>) -> Result<Verdict> {
     let (into, server) = (call.frame.rsi, call.server);
     with_file(call, |caller, file| {
-        user_memory::write_words(into, &status::stat_of(server, &caller.stat(file.node())?)).map(|()| 0)
+        user_memory::write_words(into, &status::stat_of(server, caller, &caller.stat(file.node())?)).map(|()| 0)
     })
 }
 

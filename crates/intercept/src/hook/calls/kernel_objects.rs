@@ -15,11 +15,11 @@ use crate::hook::abi::sys;
 use crate::hook::call::blocking_call;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::done;
-use crate::hook::process::{environment, identity};
+use crate::hook::process::environment;
 use crate::hook::server;
 use engine::Protection;
 use engine::format::FileKind;
-use posix::{Errno, Result};
+use posix::{Credentials, Errno, Result};
 
 /// Size of an object's name, with its zero byte.
 const NAME_BYTES: usize = 40;
@@ -79,16 +79,16 @@ fn call(number: i64, arguments: [u64; 6]) -> i64 {
 }
 
 /// Opens a file that is not a regular file, directory or link.
-pub fn open(file: &Protection, flags: i32) -> Result<Verdict> {
+pub fn open(credentials: &Credentials<'_>, file: &Protection, flags: i32) -> Result<Verdict> {
     match FileKind::from_mode(file.mode) {
-        Some(FileKind::Fifo) => open_fifo(file, flags),
+        Some(FileKind::Fifo) => open_fifo(credentials, file, flags),
         Some(FileKind::Socket) => Err(Errno::ENXIO),
         // As in a file system that is mounted with nodev.
         _ => Err(Errno::EACCES),
     }
 }
 
-fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
+fn open_fifo(credentials: &Credentials<'_>, file: &Protection, flags: i32) -> Result<Verdict> {
     let (meeting, name) = (meeting()?, Name::of(b"fifo", file));
     fd_numbers::release_cached();
     let flags = flags & !(libc::O_CREAT | libc::O_EXCL) | libc::O_NOFOLLOW;
@@ -96,10 +96,10 @@ fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
     let open = || unsafe { blocking_call(libc::SYS_openat, [meeting, name.address(), flags as u64, 0, 0, 0]) };
     let mut opened = open();
     if opened == -i64::from(libc::ENOENT) {
-        make_fifo(meeting, &name, file)?;
+        make_fifo(credentials, meeting, &name, file)?;
         opened = open();
     }
-    if opened == -i64::from(libc::EACCES) && give_rights(meeting, name.address(), file) {
+    if opened == -i64::from(libc::EACCES) && give_rights(credentials, meeting, name.address(), file) {
         // The file in the mount has changed its mode or owner since.
         opened = open();
     }
@@ -108,7 +108,7 @@ fn open_fifo(file: &Protection, flags: i32) -> Result<Verdict> {
 
 /// Creates the object of a FIFO. It gets its final name together with its rights: until then its
 /// name holds the id of the creating thread.
-fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
+fn make_fifo(credentials: &Credentials<'_>, meeting: u64, name: &Name, file: &Protection) -> Result<()> {
     let own = Name::new(b"new", own_number()?, sys::thread_id() as u64);
     let mode = u64::from(libc::S_IFIFO);
     // A thread with the same id that died has left one.
@@ -117,7 +117,7 @@ fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
     if made < 0 {
         return Err(Errno(-made as i32));
     }
-    give_rights(meeting, own.address(), file);
+    give_rights(credentials, meeting, own.address(), file);
     let linked = call(libc::SYS_linkat, [meeting, own.address(), meeting, name.address(), 0, 0]);
     call(libc::SYS_unlinkat, [meeting, own.address(), 0, 0, 0, 0]);
     // Another process may have been faster.
@@ -125,13 +125,10 @@ fn make_fifo(meeting: u64, name: &Name, file: &Protection) -> Result<()> {
 }
 
 /// Sets an object's owner and mode to those of its file; returns whether that succeeded.
-fn give_rights(meeting: u64, name: u64, file: &Protection) -> bool {
-    let caller = identity::credentials();
-    let owner = call(
-        libc::SYS_fchownat,
-        [meeting, name, file.uid.into(), file.gid.into(), libc::AT_SYMLINK_NOFOLLOW as u64, 0],
-    );
-    let is_exact = !file.access_list && (owner == 0 || caller.uid == file.uid && caller.gid == file.gid);
+fn give_rights(credentials: &Credentials<'_>, meeting: u64, name: u64, file: &Protection) -> bool {
+    let (uid, gid) = credentials.numbers_of((file.uid, file.gid));
+    let owner = call(libc::SYS_fchownat, [meeting, name, uid.into(), gid.into(), libc::AT_SYMLINK_NOFOLLOW as u64, 0]);
+    let is_exact = !file.access_list && (owner == 0 || credentials.uid == file.uid && credentials.gid == file.gid);
     let mode = if is_exact { file.mode & MODE_BITS } else { FOR_ALL };
     call(libc::SYS_fchmodat, [meeting, name, mode.into(), 0, 0, 0]) == 0
 }
@@ -151,9 +148,9 @@ pub fn socket_path(file: &Protection, into: &mut [u8; PATH_BYTES]) -> Result<usi
 }
 
 /// Sets the rights of the kernel's socket to those of the one in the mount, once it is bound.
-pub fn give_socket_rights(file: &Protection) -> Result<()> {
+pub fn give_socket_rights(credentials: &Credentials<'_>, file: &Protection) -> Result<()> {
     // Connecting requires write permission; the umask may have removed it.
-    give_rights(meeting()?, Name::of(b"socket", file).address(), file);
+    give_rights(credentials, meeting()?, Name::of(b"socket", file).address(), file);
     Ok(())
 }
 

@@ -11,12 +11,12 @@ use crate::hook::descriptors::host_verdict;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
-use crate::hook::process::identity;
+use crate::hook::process::identity::RealIds;
 use crate::hook::server::Server;
 use engine::{Attributes, Node, Protection};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
-use posix::{Caller, Credentials, Errno, FileQuery, Result, Want};
+use posix::{Caller, Errno, FileQuery, Result, Want};
 
 /// A thread with its credentials, in a program.
 pub type Calling<'c> = Caller<'c, 'static>;
@@ -181,6 +181,12 @@ pub(in crate::hook) fn check_flags(flags: i32, known: i32) -> Result<()> {
 
 // Attributes.
 
+/// The caller, with its real ids if they are given.
+fn with_ids<'c>(caller: &Calling<'c>, real: Option<RealIds>) -> Calling<'c> {
+    let credentials = real.map_or(caller.credentials, |real| real.of(caller.credentials));
+    Caller { credentials, ..*caller }
+}
+
 /// Returns what `report` reads of a path's file, if the path is the image's and leads to its end
 /// without links. `None`: it does not, and nothing was done.
 ///
@@ -191,7 +197,7 @@ pub(in crate::hook) fn query_fast<A: FileQuery>(
     call: &mut Call<'_>,
     by: PathArguments,
     last_link: LastLink,
-    credentials: Credentials<'static>,
+    real: Option<RealIds>,
     report: impl FnOnce(&Calling<'_>, Node, &A) -> Result<i64>,
 ) -> Result<Option<Verdict>> {
     let Call { frame, server, context } = call;
@@ -207,7 +213,7 @@ pub(in crate::hook) fn query_fast<A: FileQuery>(
     };
     let begin = paths::begin(server, &session, by.directory(&arguments), at_descriptor, &path[..length]);
     let Some((walk_start, offset)) = begin else { return Ok(None) };
-    let caller = Caller { credentials, ..session.caller };
+    let caller = with_ids(&session.caller, real);
     let report = |node: Node, known: &A| report(&caller, node, known);
     match caller.query_fast(&walk_start, &path[offset..length], last_link, report) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
@@ -218,20 +224,20 @@ pub(in crate::hook) fn query_fast<A: FileQuery>(
 
 fn stat_by(call: &mut Call<'_>, by: PathArguments, into: u64, last_link: LastLink) -> Result<Verdict> {
     let server = call.server;
-    let report =
-        |attributes: &Attributes| user_memory::write_words(into, &status::stat_of(server, attributes)).map(|()| 0);
-    if let Some(verdict) =
-        query_fast(call, by, last_link, identity::credentials(), |_, _, attributes| report(attributes))?
-    {
+    let report = |caller: &Calling<'_>, attributes: &Attributes| {
+        user_memory::write_words(into, &status::stat_of(server, caller, attributes)).map(|()| 0)
+    };
+    let report_fast = |caller: &Calling<'_>, _, attributes: &Attributes| report(caller, attributes);
+    if let Some(verdict) = query_fast(call, by, last_link, None, report_fast)? {
         return Ok(verdict);
     }
     if let Some(descriptor) = descriptor_behind(call, by, last_link)? {
         return on_directory(call, descriptor, &mut |caller, node| {
-            user_memory::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+            user_memory::write_words(into, &status::stat_of(server, caller, &caller.stat(node)?)).map(|()| 0)
         });
     }
     by_path(call, by, &mut |caller, walk_start, path, walk| {
-        caller.query_path(walk_start, path, last_link, walk, report)
+        caller.query_path(walk_start, path, last_link, walk, |attributes| report(caller, attributes))
     })
 }
 
@@ -258,7 +264,7 @@ pub fn fstatat(call: &mut Call<'_>) -> Result<Verdict> {
     if is_empty_or_none(flags, address)? {
         return on_directory(call, Directory::from_raw(call.frame.rdi), &mut |caller, node| {
             check()?;
-            user_memory::write_words(into, &status::stat_of(server, &caller.stat(node)?)).map(|()| 0)
+            user_memory::write_words(into, &status::stat_of(server, caller, &caller.stat(node)?)).map(|()| 0)
         });
     }
     if check().is_err() {
@@ -279,7 +285,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
     let report = |caller: &Calling<'_>, node, attributes: &Attributes| {
         let wanted = mask & libc::STATX_BTIME != 0;
         let born_ns = if wanted { Some(caller.thread.born_ns(node)?) } else { None };
-        user_memory::write(into, &status::statx_of(server, attributes, mask, born_ns)).map(|()| 0)
+        user_memory::write(into, &status::statx_of(server, caller, attributes, mask, born_ns)).map(|()| 0)
     };
     let mut tell_of = |caller: &Calling<'_>, node| {
         check()?;
@@ -293,21 +299,21 @@ pub fn statx(call: &mut Call<'_>) -> Result<Verdict> {
         return by_path(call, at(0), &mut |_, _, _, _| Err(error));
     }
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
-    match query_fast(call, at(0), last_link, identity::credentials(), report)? {
+    match query_fast(call, at(0), last_link, None, report)? {
         Some(verdict) => Ok(verdict),
         None => by_node(call, at(0), flags, last_link, &mut tell_of),
     }
 }
 
 fn access_by(call: &mut Call<'_>, by: PathArguments, mode: i32, flags: i32) -> Result<Verdict> {
-    let effective = flags & AT_EACCESS != 0;
+    let real = if flags & AT_EACCESS != 0 { None } else { Some(call.begin()?.session.identity.real()) };
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
     let check = || {
         let known = AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH;
         if mode & !7 != 0 || flags & !known != 0 {
             return Err(Errno::EINVAL);
         }
-        Ok(if effective { identity::credentials() } else { identity::real_credentials() })
+        Ok(real)
     };
     let want = Want(mode as u32);
     let mut decided = true;
@@ -315,19 +321,19 @@ fn access_by(call: &mut Call<'_>, by: PathArguments, mode: i32, flags: i32) -> R
         decided = caller.access_by_mode(file, want)?.is_some();
         Ok(0)
     };
-    if let Ok(credentials) = check()
-        && let Some(verdict) = query_fast(call, by, last_link, credentials, by_mode)?
+    if let Ok(real) = check()
+        && let Some(verdict) = query_fast(call, by, last_link, real, by_mode)?
         && decided
     {
         return Ok(verdict);
     }
     if is_empty(flags, call.arguments()[by.path])? || descriptor_behind(call, by, last_link)?.is_some() {
         return by_node(call, by, flags, last_link, &mut |caller, node| {
-            Caller { credentials: check()?, ..*caller }.access(node, want).map(|()| 0)
+            with_ids(caller, check()?).access(node, want).map(|()| 0)
         });
     }
     by_path(call, by, &mut |caller, walk_start, path, walk| {
-        let caller = Caller { credentials: check()?, ..*caller };
+        let caller = with_ids(caller, check()?);
         Ok(match caller.access_path(walk_start, path, last_link, want, walk)? {
             Outcome::Inside(()) => Outcome::Inside(0),
             Outcome::Left(exit) => Outcome::Left(exit),

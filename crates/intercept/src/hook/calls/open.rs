@@ -60,14 +60,14 @@ pub fn open_by_handle_at(call: &mut Call<'_>) -> Result<Verdict> {
         },
     }
     // A handle leads to a file whose directories the caller might not enter.
-    if !caller.credentials.capabilities.has(Capabilities::DAC_READ_SEARCH) {
+    if !caller.credentials.has(Capabilities::DAC_READ_SEARCH) {
         return Err(Errno::EPERM);
     }
     let file = handles::file_of(caller, handle)?;
     let opened = caller.open_node(file.node(), flags)?;
     match special(caller, &opened, flags)? {
         None => install(&session, &opened, None, flags & O_CLOEXEC != 0),
-        Some(file) => kernel_objects::open(&file, flags),
+        Some(file) => kernel_objects::open(&caller.credentials, &file, flags),
     }
 }
 
@@ -250,7 +250,7 @@ fn open_at(
         None => install(session, &opened.file, early, cloexec).map(Outcome::Inside),
         Some(file) => {
             drop(early);
-            kernel_objects::open(&file, flags).map(Outcome::Inside)
+            kernel_objects::open(&caller.credentials, &file, flags).map(Outcome::Inside)
         }
     }
 }
@@ -326,7 +326,7 @@ fn reopen(session: &Session<'_>, path: &[u8], request: Request) -> Result<Option
     let opened = session.caller.open_node(file.node(), flags & !O_CREAT)?;
     match special(&session.caller, &opened, flags)? {
         None => install(session, &opened, None, flags & O_CLOEXEC != 0).map(Some),
-        Some(file) => kernel_objects::open(&file, flags).map(Some),
+        Some(file) => kernel_objects::open(&session.caller.credentials, &file, flags).map(Some),
     }
 }
 

@@ -131,7 +131,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
             if result < 0 {
                 caller.unlink_path(walk_start, path, walk)?;
             } else {
-                kernel_objects::give_socket_rights(&file.protection())?;
+                kernel_objects::give_socket_rights(&caller.credentials, &file.protection())?;
             }
             Ok(Outcome::Inside(result))
         },

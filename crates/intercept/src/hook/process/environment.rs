@@ -10,6 +10,7 @@ use crate::hook::abi::sys;
 use crate::hook::call::Call;
 use crate::hook::descriptors::{self, fd_numbers};
 use crate::hook::dispatch::NATIVE;
+use crate::hook::process::user_namespace;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
@@ -40,10 +41,10 @@ pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
-/// process, the program, the early copy and a program to load.
-pub const ADDED: usize = HANDED_ON.len() + 8;
+/// process, the ids, the program, the early copy and a program to load.
+pub const ADDED: usize = HANDED_ON.len() + 9;
 /// Entries that belong to DirectFS, whatever set them.
-const DIRECTFS_ENTRIES: [&[u8]; 12] = [
+const DIRECTFS_ENTRIES: [&[u8]; 13] = [
     PROFILE,
     handoff::LOADED,
     RUN,
@@ -55,6 +56,7 @@ const DIRECTFS_ENTRIES: [&[u8]; 12] = [
     handoff::BINARY,
     handoff::START,
     handoff::PROCESS,
+    handoff::IDS,
     handoff::PROGRAM,
 ];
 
@@ -203,6 +205,9 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
             let mut next = || parts.next().flatten().and_then(|number| u32::try_from(number).ok());
             (adopted.process, adopted.meeting) = (next(), next().map(|fd| fd as i32));
             adopted.has_nothing = next() == Some(1);
+        }
+        if let Some(value) = entry.strip_suffix(b"\0").and_then(|entry| entry.strip_prefix(handoff::IDS)) {
+            user_namespace::adopt(value);
         }
         adopted.has_audit |= entry.starts_with(LD_AUDIT);
         if let Some(address) = crate::hook::loading::early::address_of(entry) {

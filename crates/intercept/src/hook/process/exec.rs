@@ -32,6 +32,7 @@ use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Targ
 use crate::hook::process::identity;
 use crate::hook::process::processes::{self, Session};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
+use crate::hook::process::user_namespace;
 use crate::hook::server::Server;
 use core::mem::MaybeUninit;
 use core::ops::Range;
@@ -49,6 +50,8 @@ const INTERPRETERS_MAX: usize = 5;
 const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5 + 2 * LOADER_ENTRIES_MAX;
 /// Maximum number of the loader's entries that are passed through the helper.
 const LOADER_ENTRIES_MAX: usize = 8;
+/// Why the library cannot serve a program that the kernel gives other rights.
+const PRIVILEGED: &[u8] = b"a set-user-ID or set-group-ID program, or one with capabilities";
 /// Size of their strings.
 const ARENA_BYTES: usize = 32 << 10;
 
@@ -93,6 +96,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         skip: 0,
         process: None,
         meeting: None,
+        ids: None,
         has_nothing: false,
         program: None,
         loaded_program: None,
@@ -151,6 +155,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     let running = process.program();
     process.set_program(plan.runs);
     let has_nothing = plan.program.is_none() && plan.runs.is_none() && process.has_nothing();
+    let ids = user_namespace::current().map(|_| call.context.identity().at_entry());
     // The new program enters by itself; if the exec fails, the next call does.
     call.context.leave();
     let before = &plan.before[plan.start..];
@@ -164,6 +169,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         skip,
         process: Some(process),
         meeting,
+        ids,
         has_nothing,
         program,
         loaded_program,
@@ -429,7 +435,7 @@ impl<'c> Planner<'c> {
             ProgramKind::Foreign => b"a program for another C library",
             ProgramKind::Own => b"a program with inline system calls",
             ProgramKind::Script(..) | ProgramKind::Unknown | ProgramKind::Dynamic => match file {
-                File::Host if is_privileged(&self.target) => b"a program that changes the user or has capabilities",
+                File::Host if is_privileged(&self.target) => PRIVILEGED,
                 _ if !self.has_library => {
                     b"a program whose user (or root directory) has no access to the preload library"
                 }
@@ -446,10 +452,15 @@ impl<'c> Planner<'c> {
     fn plan_helper(mut self, unfit: &[u8], early_load: EarlyLoad) -> Result<ExecPlan> {
         let path = &self.path[..self.length];
         let name = self.before.keep(&[path])?;
-        let Some(binary) = environment::value(handoff::BINARY).filter(|_| can_reach(handoff::BINARY)) else {
+        // The kernel would take ids of the image for those of the namespace; and a program that
+        // changes the user would not do so in the namespace of a private mount.
+        let is_apart = user_namespace::current().is_some();
+        let is_usable = |_: &&[u8]| !is_apart && unfit != PRIVILEGED && can_reach(handoff::BINARY);
+        let Some(binary) = environment::value(handoff::BINARY).filter(is_usable) else {
+            let place: &[u8] = if is_apart { b" in a user namespace" } else { b"" };
             let (effect, remedy) =
                 (b", which cannot use ", b" under `directfs run`: not started; use `directfs mount`");
-            sys::print(&[path, b": ", unfit, effect, self.server.mount(), remedy]);
+            sys::print(&[path, b": ", unfit, place, effect, self.server.mount(), remedy]);
             return Err(Errno::EACCES);
         };
         let skip = usize::from(self.before.start < BEFORE_MAX);

@@ -16,6 +16,7 @@ use crate::hook::loading::early;
 use crate::hook::process::environment::{
     self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
 };
+use crate::hook::process::user_namespace::{self, IdsAtEntry};
 use crate::hook::{mount_table, server, signals};
 use core::mem::MaybeUninit;
 
@@ -58,6 +59,8 @@ pub struct ExecStart<'a> {
     pub process: Option<u32>,
     /// The descriptor of the process's meeting directory, if it is not the usual one.
     pub meeting: Option<i32>,
+    /// What the program acts as, if the process is in a user namespace.
+    pub ids: Option<IdsAtEntry>,
     /// Whether the process has nothing of the image, so the program need not attach.
     pub has_nothing: bool,
     /// An entry of the environment that names the program's file.
@@ -165,10 +168,15 @@ impl ExecStart<'_> {
         let has_paths = self.early_load.is_some_and(|early| early.has_paths);
         let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
         let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
+        let mut ids = [0u8; ENTRY_BYTES_MAX];
+        if self.ids.as_ref().is_some_and(|at_entry| user_namespace::write_entry(at_entry, &mut ids).is_none()) {
+            return done(-i64::from(libc::E2BIG));
+        }
+        let ids = self.ids.as_ref().map(|_| ids.as_ptr());
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
-        let added =
-            [preload, audits, own, tunables, taken, slot, self.program, self.loaded_program].into_iter().flatten();
+        let added = [preload, audits, own, tunables, taken, slot, ids, self.program, self.loaded_program];
+        let added = added.into_iter().flatten();
         for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;

@@ -1,90 +1,242 @@
-//! The identity for which this process acts: its ids, groups and capabilities, as the kernel
-//! reports them.
+//! The identity for which a thread acts: its ids, groups and capabilities, as the kernel reports
+//! them, with the ids as in the image.
 //!
-//! The kernel is asked once, and again after every call that changes any of them. Threads of one
-//! process that act for different users at the same time are not distinguished: the latest change
-//! counts for all.
+//! Each thread's [`Context`](crate::hook::context::Context) has the identity of that thread. The
+//! kernel is asked at its first call, and again after any thread has made a call that changes an
+//! identity: so a thread that changes its own alone (setfsuid, or setresuid without the C library)
+//! acts alone with it.
 //!
-//! Invariant: an identity that readers can see is overwritten only after several further changes.
+//! Invariant: an identity is overwritten only by its thread, between two calls.
 
 use crate::hook::abi::sys;
-use core::cell::UnsafeCell;
-use core::sync::atomic::AtomicUsize;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
-use posix::{Capabilities, Credentials};
+use crate::hook::process::user_namespace::{self, GROUPS_AT_ENTRY, IdsAtEntry, Namespace};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
+use posix::{Capabilities, Credentials, OVERFLOW_ID};
 
 /// Maximum number of groups without separate memory.
-const GROUPS_FEW: usize = 64;
-/// Number of identities that are used in turn.
-const IDENTITIES_KEPT: usize = 16;
+const GROUPS_FEW: usize = GROUPS_AT_ENTRY;
 
-#[derive(Clone, Copy)]
-struct Identity {
+/// Twice the number of changes of identities in this process. It begins with zero: the library has
+/// no initialised data.
+static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+/// What a thread acts as. All zero is valid: not asked yet.
+pub struct Identity {
+    /// Value of `CHANGES` when the kernel was asked, plus one; zero: ask.
+    asked_at: u32,
     effective: (u32, u32),
     real: (u32, u32),
     capabilities: u64,
-    permitted: u64,
+    /// Capabilities of access(2), which uses the real ids.
+    real_capabilities: u64,
     groups: [u32; GROUPS_FEW],
     count: usize,
-    /// Address of the groups beyond `GROUPS_FEW`: memory that is never unmapped.
-    many: usize,
+    /// Address of the groups beyond `GROUPS_FEW`, and its number of bytes: memory of this identity.
+    many: (usize, usize),
 }
 
-const NO_IDENTITY: Identity = Identity {
-    effective: (0, 0),
-    real: (0, 0),
-    capabilities: 0,
-    permitted: 0,
-    groups: [0; GROUPS_FEW],
-    count: 0,
-    many: 0,
-};
+impl Identity {
+    /// Asks the kernel if it must be asked.
+    #[inline(always)]
+    pub fn refresh(&mut self) {
+        if self.asked_at != CHANGES.load(Acquire) | 1 {
+            self.query();
+        }
+    }
 
-struct IdentityRing([UnsafeCell<Identity>; IDENTITIES_KEPT]);
-// SAFETY: see the module's invariant; a writer claims its slot first, and the identity is published
-// afterwards.
-unsafe impl Sync for IdentityRing {}
+    /// The effective ids for files.
+    #[inline]
+    pub fn credentials(&self) -> Credentials<'_> {
+        let (uid, gid) = self.effective;
+        let capabilities = Capabilities(self.capabilities);
+        let namespace = user_namespace::current().map(|namespace| &namespace.maps);
+        Credentials { uid, gid, groups: self.groups(), capabilities, namespace, checked: false }
+    }
 
-/// Zero until it is published.
-static IDENTITIES: IdentityRing = IdentityRing([const { UnsafeCell::new(NO_IDENTITY) }; IDENTITIES_KEPT]);
-/// Slot + 1 of the present identity; zero: ask the kernel.
-static PRESENT: AtomicUsize = AtomicUsize::new(0);
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+    /// The real ids, which access(2) uses.
+    pub fn real(&self) -> RealIds {
+        RealIds { ids: self.real, capabilities: Capabilities(self.real_capabilities) }
+    }
 
-fn present() -> &'static Identity {
-    let slot = match PRESENT.load(Acquire) {
-        0 => query(),
-        slot => slot,
-    };
-    // SAFETY: published, hence completely written; see the module's invariant.
-    unsafe { &*IDENTITIES.0[slot - 1].get() }
-}
+    #[inline]
+    fn groups(&self) -> &[u32] {
+        match self.many {
+            (0, _) => &self.groups[..self.count],
+            // SAFETY: memory of this identity with at least this many groups.
+            (many, _) => unsafe { core::slice::from_raw_parts(many as *const u32, self.count) },
+        }
+    }
 
-fn groups(identity: &'static Identity) -> &'static [u32] {
-    match identity.many {
-        0 => &identity.groups[..identity.count],
-        // SAFETY: memory with this many groups, written before the identity was published, and
-        // never unmapped.
-        many => unsafe { core::slice::from_raw_parts(many as *const u32, identity.count) },
+    /// The ids for a namespace or program that the thread enters.
+    pub fn at_entry(&mut self) -> IdsAtEntry {
+        self.refresh();
+        let mut groups = [0; GROUPS_AT_ENTRY];
+        let count = self.count.min(GROUPS_AT_ENTRY);
+        groups[..count].copy_from_slice(&self.groups()[..count]);
+        IdsAtEntry { real: self.real, effective: self.effective, groups, count }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn query(&mut self) {
+        // In this order: a change meanwhile leads to another query.
+        self.asked_at = CHANGES.load(Acquire) | 1;
+        let ids = KernelIds::query();
+        self.query_groups();
+        let translated = match user_namespace::current() {
+            None => (ids.real, ids.effective),
+            Some(namespace) => {
+                namespace.read_maps();
+                if !namespace.is_complete() {
+                    self.asked_at = 0;
+                }
+                self.translate(namespace, &ids)
+            }
+        };
+        (self.real, self.effective) = translated;
+        self.capabilities = ids.capabilities;
+        self.real_capabilities = if ids.real.0 == 0 { ids.permitted } else { 0 };
+    }
+
+    /// Replaces numbers of a namespace by ids of the image; returns the real and effective ones.
+    fn translate(&mut self, namespace: &Namespace, ids: &KernelIds) -> ((u32, u32), (u32, u32)) {
+        let at_entry = namespace.at_entry();
+        if !namespace.is_complete() {
+            // Without maps no call can have changed an id.
+            (self.groups, self.count, self.many.0) = (at_entry.groups, at_entry.count, self.release_many());
+            return (at_entry.real, at_entry.effective);
+        }
+        let maps = &namespace.maps;
+        let both = |(uid, gid), other: (u32, u32)| {
+            (maps.users.to_image(uid).unwrap_or(other.0), maps.groups.to_image(gid).unwrap_or(other.1))
+        };
+        self.translate_groups(namespace, &at_entry);
+        (both(ids.real, at_entry.real), both(ids.effective, at_entry.effective))
+    }
+
+    /// Groups without a number have been there since the entry, if all of those have.
+    fn translate_groups(&mut self, namespace: &Namespace, at_entry: &IdsAtEntry) {
+        let map = &namespace.maps.groups;
+        let known = &at_entry.groups[..at_entry.count];
+        let shown = known.iter().map(|&group| map.number_of(group).unwrap_or(OVERFLOW_ID));
+        if self.count == known.len() && self.groups().iter().copied().eq(shown) {
+            self.groups = at_entry.groups;
+            return;
+        }
+        let mut kept = 0;
+        for index in 0..self.count {
+            if let Some(group) = map.to_image(self.groups()[index]) {
+                self.set_group(kept, group);
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+
+    fn set_group(&mut self, index: usize, group: u32) {
+        match self.many.0 {
+            0 => self.groups[index] = group,
+            // SAFETY: as in `groups`; the index is below the count.
+            many => unsafe { (many as *mut u32).add(index).write(group) },
+        }
+    }
+
+    fn query_groups(&mut self) {
+        self.release_many();
+        self.count = 0;
+        // SAFETY: queries a number, and then as many groups as there is room for.
+        unsafe {
+            let count = sys::call(libc::SYS_getgroups, [0; 6]).max(0) as usize;
+            let mut room = self.groups.as_mut_ptr() as u64;
+            if count > GROUPS_FEW {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let Ok(memory) = sys::map(count * 4, libc::PROT_READ | libc::PROT_WRITE, flags, -1) else { return };
+                self.many = (memory as usize, count * 4);
+                room = memory as u64;
+            }
+            let result = sys::call(libc::SYS_getgroups, [count as u64, room, 0, 0, 0, 0]);
+            self.count = result.clamp(0, count as i64) as usize;
+        }
+    }
+
+    fn release_many(&mut self) -> usize {
+        if let (many @ 1.., bytes) = core::mem::take(&mut self.many) {
+            // SAFETY: memory of this identity, which nothing refers to between calls.
+            unsafe { sys::unmap(many as *mut u8, bytes) };
+        }
+        0
+    }
+
+    /// The thread ends: another one may get its context.
+    pub fn discard(&mut self) {
+        self.release_many();
+        self.asked_at = 0;
     }
 }
 
-/// The effective ids for files.
-#[inline]
-pub fn credentials() -> Credentials<'static> {
-    let identity = present();
-    let (uid, gid) = identity.effective;
-    let capabilities = Capabilities(identity.capabilities);
-    Credentials { uid, gid, groups: groups(identity), capabilities, checked: false }
+/// The real ids of a thread: a real root has all permitted capabilities, and any other user has
+/// none.
+#[derive(Debug, Clone, Copy)]
+pub struct RealIds {
+    ids: (u32, u32),
+    capabilities: Capabilities,
 }
 
-/// The real ids, which access(2) uses: a real root has all permitted capabilities, and any other
-/// user has none.
-pub fn real_credentials() -> Credentials<'static> {
-    let identity = present();
-    let (uid, gid) = identity.real;
-    let capabilities = if uid == 0 { identity.permitted } else { 0 };
-    Credentials { uid, gid, groups: groups(identity), capabilities: Capabilities(capabilities), checked: false }
+impl RealIds {
+    /// The thread's credentials with these ids.
+    pub fn of<'c>(self, credentials: Credentials<'c>) -> Credentials<'c> {
+        let (uid, gid) = self.ids;
+        Credentials { uid, gid, capabilities: self.capabilities, ..credentials }
+    }
+}
+
+/// The ids and capabilities of the calling thread, as the kernel shows them.
+struct KernelIds {
+    real: (u32, u32),
+    effective: (u32, u32),
+    capabilities: u64,
+    permitted: u64,
+}
+
+impl KernelIds {
+    fn query() -> KernelIds {
+        let ask = |number: i64, arguments: [u64; 3]| {
+            let [a, b, c] = arguments;
+            // SAFETY: these calls only query, and write into locals of this function that are large
+            // enough.
+            unsafe { sys::call(number, [a, b, c, 0, 0, 0]) }
+        };
+        let unchanged = u64::from(u32::MAX);
+        let mut ids = [[0u32; 3]; 2];
+        for (number, [real, effective, saved]) in [libc::SYS_getresuid, libc::SYS_getresgid].into_iter().zip(&mut ids) {
+            ask(number, [real as *mut u32 as u64, effective as *mut u32 as u64, saved as *mut u32 as u64]);
+        }
+        let header = [CAPABILITY_VERSION, 0];
+        let mut sets = [[0u32; 3]; 2];
+        ask(libc::SYS_capget, [header.as_ptr() as u64, sets.as_mut_ptr() as u64, 0]);
+        KernelIds {
+            real: (ids[0][0], ids[1][0]),
+            effective: (
+                ask(libc::SYS_setfsuid, [unchanged, 0, 0]) as u32,
+                ask(libc::SYS_setfsgid, [unchanged, 0, 0]) as u32,
+            ),
+            capabilities: u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32,
+            permitted: u64::from(sets[0][1]) | u64::from(sets[1][1]) << 32,
+        }
+    }
+}
+
+/// Records that a thread has changed its identity, or may have, by a call with this result.
+pub fn changed(result: i64) {
+    if let Some(namespace) = user_namespace::current()
+        && !namespace.is_complete()
+        && !namespace.read_maps()
+        && result >= 0
+    {
+        namespace.lose_ids();
+    }
+    CHANGES.fetch_add(2, AcqRel);
 }
 
 /// Queries the umask, which the kernel reports only when it changes. For the constructor: nothing
@@ -98,19 +250,14 @@ pub fn query_umask() -> u32 {
     }
 }
 
-/// Discards the known identity.
-pub fn invalidate() {
-    PRESENT.store(0, Release);
-}
-
 /// Version 3 of the capability calls: two words for each set.
 const CAPABILITY_VERSION: u32 = 0x2008_0522;
 
 /// Acts with the rights that a program has when it starts: only root's capabilities survive an
 /// exec. Ambient ones do, too, but are ignored here.
 pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
-    let credentials = credentials();
-    if credentials.uid == 0 || credentials.capabilities.0 == 0 {
+    // As this user namespace shows it: that is what decides at an exec.
+    if sys::effective_user() == 0 {
         return act();
     }
     let header = [CAPABILITY_VERSION, 0];
@@ -119,7 +266,7 @@ pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
     // thread's effective capabilities, and change them back.
     unsafe {
         let call = |number, sets: *const [u32; 3]| sys::call(number, [header.as_ptr() as u64, sets as u64, 0, 0, 0, 0]);
-        if call(libc::SYS_capget, sets.as_mut_ptr()) != 0 {
+        if call(libc::SYS_capget, sets.as_mut_ptr()) != 0 || sets.iter().all(|set| set[0] == 0) {
             return act();
         }
         let without = sets.map(|[_, permitted, inheritable]| [0, permitted, inheritable]);
@@ -127,51 +274,5 @@ pub fn as_after_exec<R>(act: impl FnOnce() -> R) -> R {
         let result = act();
         call(libc::SYS_capset, sets.as_ptr());
         result
-    }
-}
-
-#[cold]
-fn query() -> usize {
-    let slot = NEXT.fetch_add(1, AcqRel) % IDENTITIES_KEPT;
-    let mut identity = NO_IDENTITY;
-    let ask = |number: i64, arguments: [u64; 3]| {
-        let [a, b, c] = arguments;
-        // SAFETY: these calls only query, and write into locals of this function that are large
-        // enough.
-        unsafe { sys::call(number, [a, b, c, 0, 0, 0]) }
-    };
-    let unchanged = u64::from(u32::MAX);
-    let (mut real, mut effective, mut saved) = (0u32, 0u32, 0u32);
-    ask(libc::SYS_getresuid, [&raw mut real as u64, &raw mut effective as u64, &raw mut saved as u64]);
-    identity.real.0 = real;
-    ask(libc::SYS_getresgid, [&raw mut real as u64, &raw mut effective as u64, &raw mut saved as u64]);
-    identity.real.1 = real;
-    identity.effective.0 = ask(libc::SYS_setfsuid, [unchanged, 0, 0]) as u32;
-    identity.effective.1 = ask(libc::SYS_setfsgid, [unchanged, 0, 0]) as u32;
-    let header = [CAPABILITY_VERSION, 0];
-    let mut sets = [[0u32; 3]; 2];
-    ask(libc::SYS_capget, [header.as_ptr() as u64, sets.as_mut_ptr() as u64, 0]);
-    identity.capabilities = u64::from(sets[0][0]) | u64::from(sets[1][0]) << 32;
-    identity.permitted = u64::from(sets[0][1]) | u64::from(sets[1][1]) << 32;
-    query_groups(&mut identity);
-    // SAFETY: the slot was claimed, and its last readers date from many changes before.
-    unsafe { *IDENTITIES.0[slot].get() = identity };
-    PRESENT.store(slot + 1, Release);
-    slot + 1
-}
-
-fn query_groups(identity: &mut Identity) {
-    // SAFETY: queries a number, and then as many groups as there is room for.
-    unsafe {
-        let count = sys::call(libc::SYS_getgroups, [0; 6]).max(0) as usize;
-        let mut room = identity.groups.as_mut_ptr() as u64;
-        if count > GROUPS_FEW {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let Ok(memory) = sys::map(count * 4, libc::PROT_READ | libc::PROT_WRITE, flags, -1) else { return };
-            identity.many = memory as usize;
-            room = memory as u64;
-        }
-        let result = sys::call(libc::SYS_getgroups, [count as u64, room, 0, 0, 0, 0]);
-        identity.count = result.clamp(0, count as i64) as usize;
     }
 }

@@ -10,3 +10,4 @@ pub mod processes;
 pub mod programs;
 #[cfg(feature = "loader")]
 pub mod thread_places;
+pub mod user_namespace;

@@ -25,8 +25,10 @@ use crate::hook::context::Prepared;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::inline_syscalls;
+use crate::hook::process::identity::Identity;
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
+use crate::hook::process::user_namespace::{self, Entered};
 use crate::hook::process::{environment, identity};
 use crate::hook::server::{self, Server};
 use crate::hook::{context, descriptors, paths};
@@ -46,6 +48,8 @@ use posix::{CachedReference, Errno, OpenFile, Result};
 pub struct Session<'c> {
     /// The thread.
     pub caller: Calling<'c>,
+    /// What it acts as.
+    pub identity: &'c Identity,
     /// The process.
     pub process: &'c Process<'static>,
     /// Whether it is a child that runs in its parent's memory.
@@ -353,6 +357,9 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
     let flags = clone.flags;
     let has = |flag: i32| flags & flag as u64 != 0;
     if has(CLONE_THREAD) {
+        if flags & SHARED_BY_THREADS as u64 != (CLONE_FS | CLONE_FILES) as u64 {
+            return Err(Errno::EINVAL);
+        }
         if !call.server.fs.has_room_for_thread()? {
             return Err(Errno::EAGAIN);
         }
@@ -372,7 +379,7 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
         if !has(CLONE_VFORK) {
             return Err(Errno::ENOSYS);
         }
-        if !call.context.is_child() {
+        if !call.context.is_child() && !has(libc::CLONE_NEWUSER) {
             return child_in_shared_memory(call, flags);
         }
     }
@@ -456,6 +463,7 @@ fn prepare(server: &'static Server, session: &Session<'_>, flags: u64) -> Result
 
 /// Creates a child with a copy of this memory, here: parent and child both continue after it.
 fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
+    let namespace = prepare_user_namespace(call, flags)?;
     let Call { server, context, .. } = call;
     let session = context.begin(server)?.session;
     let thread = session.caller.thread;
@@ -471,7 +479,14 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
             server.fs.release_reserved(prepared.thread_slot, child.number);
         }
         give_child_number(child);
+        if let Some(namespace) = namespace {
+            namespace.discard();
+        }
         return Ok(done(result));
+    }
+    if let Some(namespace) = namespace {
+        namespace.enter();
+        identity::changed(0);
     }
     take_up_child_number(server, child);
     #[cfg(feature = "loader")]
@@ -731,9 +746,78 @@ pub fn umask(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(native_with(frame, frame.arguments()))
 }
 
-/// setuid and all other calls that change the identity: the kernel decides, and is queried again.
+/// setuid and all other calls that change the identity of a thread: the kernel decides, and is
+/// queried again.
 pub fn change_identity(call: &mut Call<'_>) -> Result<Verdict> {
     let verdict = native_with(call.frame, call.arguments());
-    identity::invalidate();
+    identity::changed(verdict.result);
+    Ok(verdict)
+}
+
+/// What a thread cannot have apart from the other threads of its process.
+const SHARED_BY_THREADS: i32 = CLONE_FS | CLONE_FILES | libc::CLONE_NEWNS;
+
+/// unshare(flags).
+pub fn unshare(call: &mut Call<'_>) -> Result<Verdict> {
+    let flags = call.frame.rdi as i32;
+    if flags & SHARED_BY_THREADS != 0 && !is_only_thread() {
+        return Err(Errno::EINVAL);
+    }
+    let prepared = prepare_user_namespace(call, flags as u64)?;
+    let verdict = native_with(call.frame, call.arguments());
+    after_entering(&verdict, prepared);
+    Ok(verdict)
+}
+
+/// Whether the process has one thread.
+fn is_only_thread() -> bool {
+    // SAFETY: with this flag alone the call only checks.
+    !has_threads() || unsafe { sys::call(libc::SYS_unshare, [CLONE_THREAD as u64, 0, 0, 0, 0, 0]) } == 0
+}
+
+/// Prepares for the user namespace that a call with these flags creates, if it creates one.
+fn prepare_user_namespace(call: &mut Call<'_>, flags: u64) -> Result<Option<user_namespace::Prepared>> {
+    if flags & libc::CLONE_NEWUSER as u64 == 0 {
+        return Ok(None);
+    }
+    // The maps of a child in shared memory would be its parent's, too.
+    if call.context.is_child() {
+        return Err(Errno::EINVAL);
+    }
+    let ids = call.context.identity().at_entry();
+    user_namespace::prepare(ids).map(Some).map_err(|_| Errno::ENOMEM)
+}
+
+fn after_entering(verdict: &Verdict, prepared: Option<user_namespace::Prepared>) {
+    match prepared {
+        Some(prepared) if verdict.result == 0 => prepared.enter(),
+        Some(prepared) => prepared.discard(),
+        None => {}
+    }
+    identity::changed(verdict.result);
+}
+
+/// setns(descriptor, kinds).
+pub fn setns(call: &mut Call<'_>) -> Result<Verdict> {
+    let (fd, kinds) = (call.frame.rdi, call.frame.rsi);
+    let enters_mounts = (kinds | user_namespace::kind(fd)) & libc::CLONE_NEWNS as u64 != 0;
+    let prepared = match user_namespace::entered_by(fd, kinds) {
+        Entered::Same => None,
+        Entered::Child => prepare_user_namespace(call, libc::CLONE_NEWUSER as u64)?,
+        Entered::Other => {
+            sys::print(&[
+                b"setns: refused: the ids of this user namespace are not known, because it is not a direct child of this process's one, or /proc does not show that; enter one namespace after the other",
+            ]);
+            return Err(Errno::EPERM);
+        }
+    };
+    let verdict = native_with(call.frame, call.arguments());
+    after_entering(&verdict, prepared);
+    // The kernel has moved the process to the root of the namespace.
+    if enters_mounts && verdict.result == 0 {
+        let session = call.begin()?.session;
+        session.process.set_directory(session.caller.thread, None)?;
+        record_directory(call.server, false);
+    }
     Ok(verdict)
 }
