@@ -17,7 +17,7 @@ use crate::ablation_options::{Ablation, Tree};
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
 use crate::lock::LockGuard;
-use crate::mindex::{HeldBucket, NameHash};
+use crate::mindex::NameHash;
 use crate::sync::spin_loop;
 use pmem::Memory;
 
@@ -92,45 +92,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         LogGuard(self.fs)
     }
 
-    /// Holds the bucket of a name in a tree.
-    pub(crate) fn hold_in_tree(&self, tree: &dyn Tree, hash: NameHash) -> Result<HeldBucket<'f>> {
-        let held = self.lock_guard(tree.guard(hash.word()))?;
-        Ok(HeldBucket::new(self.fs.dram.bucket(tree.make(hash.word()))?, held))
-    }
-
-    /// Holds the buckets of two names in a tree; the second is none if both names are in one
-    /// bucket.
-    pub(crate) fn hold_both_in_tree(
+    /// The guards of two names in a tree, locked; the second is none if it is the first. A guard
+    /// stands for the locks of the buckets below it.
+    pub(crate) fn lock_guards(
         &self,
         tree: &dyn Tree,
-        a: NameHash,
-        b: NameHash,
-    ) -> Result<(HeldBucket<'f>, Option<HeldBucket<'f>>)> {
+        [a, b]: [NameHash; 2],
+    ) -> Result<(LockGuard<'f>, Option<LockGuard<'f>>)> {
         let (guard_a, guard_b) = (tree.guard(a.word()), tree.guard(b.word()));
         let first = self.lock_guard(guard_a.min(guard_b))?;
         let second = if guard_a == guard_b { None } else { Some(self.lock_guard(guard_a.max(guard_b))?) };
-        let bucket_a = self.fs.dram.bucket(tree.make(a.word()))?;
-        let bucket_b = self.fs.dram.bucket(tree.make(b.word()))?;
-        Ok(match second {
-            None if core::ptr::eq(bucket_a, bucket_b) => (HeldBucket::new(bucket_a, first), None),
-            None => {
-                // The guard keeps other threads away from both buckets. So the second bucket's own
-                // lock is always free, and is held only as a companion.
-                let own = self.lock(&bucket_b.lock, &bucket_b.waiters)?;
-                (HeldBucket::new(bucket_a, first), Some(HeldBucket::new(bucket_b, own)))
-            }
-            Some(second) => {
-                let (held_a, held_b) = if guard_a < guard_b { (first, second) } else { (second, first) };
-                (HeldBucket::new(bucket_a, held_a), Some(HeldBucket::new(bucket_b, held_b)))
-            }
-        })
+        Ok((first, second))
     }
 
-    /// Holds the bucket of a name that is in a tree, unless another thread holds its guard.
-    pub(crate) fn try_hold_in_tree(&self, tree: &dyn Tree, hash: NameHash) -> Result<Option<HeldBucket<'f>>> {
+    /// The guard of a name in a tree, unless another thread has locked it.
+    pub(crate) fn try_lock_guard(&self, tree: &dyn Tree, hash: NameHash) -> Result<Option<LockGuard<'f>>> {
         let guard = self.fs.dram.bucket(tree.guard(hash.word()))?;
-        let bucket = self.fs.dram.bucket(tree.bucket(hash.word()))?;
-        Ok(self.try_lock(&guard.lock, &guard.waiters).map(|held| HeldBucket::new(bucket, held)))
+        Ok(self.try_lock(&guard.lock, &guard.waiters))
     }
 
     fn lock_guard(&self, guard: u64) -> Result<LockGuard<'f>> {
@@ -149,6 +127,8 @@ impl<'f, M: Memory> Thread<'f, M> {
 mod tests {
     use super::*;
     use crate::attach::AttachOptions;
+    use crate::format::ROOT_INODE;
+    use crate::mindex::NameKey;
     use crate::testing::{Memory, Mortal, PLATFORM, TestPlatform, new_image};
     use core::sync::atomic::Ordering::Relaxed;
 
@@ -186,19 +166,28 @@ mod tests {
         Ok(())
     }
 
+    /// A name of the root directory that lies in a given bucket.
+    fn name_in(fs: &Fs<Mortal>, bucket: u64) -> std::string::String {
+        let names = (0..).map(|number| std::format!("{number}"));
+        let is_in = |name: &std::string::String| fs.hash_name(ROOT_INODE, name.as_bytes()).word() % 8 == bucket;
+        names.into_iter().find(is_in).expect("one of eight")
+    }
+
     #[test]
     fn any_two_names_are_held_under_their_guards_and_let_go() {
         with_tree(&Halves { buckets: 16 }, &PLATFORM, |fs| {
             let thread = fs.enter().expect("enters");
             let bucket = |index| fs.dram.bucket(index).expect("a bucket");
             let locked = || (0..16).filter(|index| bucket(*index).lock.load(Relaxed) != 0).count();
-            for (a, b) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))) {
-                let hashes = [a, b].map(NameHash::from_intent);
-                let (first, second) = thread.hold_buckets(hashes[0], hashes[1]).expect("no other thread is here");
+            for (a, b) in (0..8).flat_map(|a| (0..8).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+                let names = [a, b].map(|bucket| name_in(fs, bucket));
+                let keys = [0, 1].map(|index: usize| {
+                    let name = names[index].as_bytes();
+                    NameKey { parent: ROOT_INODE, name, hash: fs.hash_name(ROOT_INODE, name) }
+                });
+                let (first, second) = thread.hold_both(&keys[0], &keys[1]).expect("no other thread is here");
                 assert!(core::ptr::eq(first.bucket(), bucket(8 + a)), "{a} {b}");
-                let other = second.as_ref().map_or(first.bucket(), HeldBucket::bucket);
-                assert!(core::ptr::eq(other, bucket(8 + b)), "{a} {b}");
-                assert_eq!(second.is_some(), a != b);
+                assert!(core::ptr::eq(second.bucket(), bucket(8 + b)), "{a} {b}");
                 assert!([a, b].iter().all(|hash| bucket(1 + hash % 2).lock.load(Relaxed) == thread.ticket()));
                 drop((first, second));
                 assert_eq!(locked(), 0, "{a} {b}");
@@ -220,14 +209,14 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let thread = fs.enter().expect("enters");
-                    core::mem::forget(thread.hold_bucket(NameHash::from_intent(0)));
+                    core::mem::forget(thread.hold_dentry(NameHash::from_intent(0), 64, true));
                     core::mem::forget(thread);
                     MORTAL.kill();
                 });
             });
             let thread = fs.enter().expect("enters");
             assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
-            assert!(thread.hold_bucket(NameHash::from_intent(2)).is_ok());
+            assert!(thread.hold_dentry(NameHash::from_intent(2), 64, true).is_ok());
             assert_eq!(
                 fs.header().expect("a header").unclean_marks.load(Relaxed),
                 1,

@@ -233,7 +233,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub fn change(&self, node: Node, decide: impl FnOnce(&Attributes) -> Result<Changes>) -> Result<Attributes> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let _held = self.lock_file(cachelet)?;
         let before = self.attributes(cachelet)?;
         let changes = decide(&before)?;
         let mut property = self.property_now(cachelet);

@@ -11,6 +11,8 @@ use pmem::Memory;
 pub(crate) const SPINS: u32 = 2000;
 /// Sleeps after which a wait is reported: about 5 s.
 const REPORT_SLEEPS: u32 = 5000;
+/// Sleeps after which a signal ends the wait: about 1 s, as for [`crate::lock`].
+const INTERRUPTIBLE_SLEEPS: u32 = 1000;
 /// Sleeps between two checks for dead threads.
 const SLEEPS: u32 = 4;
 
@@ -18,16 +20,17 @@ const SLEEPS: u32 = 4;
 pub(crate) struct Backoff {
     attempts: u32,
     sleeps: u32,
+    interrupted: bool,
 }
 
 impl Backoff {
     pub(crate) fn new() -> Backoff {
-        Backoff { attempts: 0, sleeps: 0 }
+        Backoff { attempts: 0, sleeps: 0, interrupted: false }
     }
 
     /// A backoff that sleeps from the first attempt on.
     pub(crate) fn after_spinning() -> Backoff {
-        Backoff { attempts: SPINS, sleeps: 0 }
+        Backoff { attempts: SPINS, sleeps: 0, interrupted: false }
     }
 
     /// One failed attempt. Out of line: every call could fail here, but hardly any does.
@@ -60,8 +63,11 @@ impl Backoff {
             self.attempts = SPINS;
             fs.reap_dead_threads()?;
         }
-        fs.platform.wait(&AtomicU32::new(0), 0, 1);
+        self.interrupted |= fs.platform.wait_interruptibly(&AtomicU32::new(0), 0, 1);
         self.sleeps = self.sleeps.saturating_add(1);
+        if self.interrupted && self.sleeps >= INTERRUPTIBLE_SLEEPS {
+            return Err(Error::Interrupted);
+        }
         if self.sleeps == REPORT_SLEEPS {
             fs.platform.report_wait(None, "is changing this name or file");
         }

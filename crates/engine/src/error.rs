@@ -76,6 +76,8 @@ pub enum Error {
     Refused(i32),
     /// Another operation holds the object for longer than this operation may wait.
     Busy,
+    /// A signal ended the wait for another operation. Nothing has changed.
+    Interrupted,
     /// No data or hole at or after the offset.
     NoSuchExtent,
     /// The image is damaged; see `directfs fsck`.
@@ -124,6 +126,7 @@ impl Error {
             Error::NotSupported => 95,
             Error::Refused(errno) => errno,
             Error::Busy => 16,
+            Error::Interrupted => 4,
             Error::NoSuchExtent => 6,
             Error::Liveness => 37,
             Error::OtherImage => 116,
@@ -163,6 +166,7 @@ impl fmt::Display for Error {
             Error::NotSupported => write!(f, "not supported"),
             Error::Refused(errno) => write!(f, "refused (errno {errno})"),
             Error::Busy => write!(f, "busy; retry later"),
+            Error::Interrupted => write!(f, "interrupted by a signal while waiting for another operation"),
             Error::NoSuchExtent => write!(f, "no data or hole there"),
             Error::Corrupt(what) => write!(f, "the image is damaged ({what:?}); check it with `directfs fsck`"),
             Error::NeedsRecovery => {

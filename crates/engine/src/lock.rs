@@ -13,7 +13,7 @@
 //!   checks again.
 
 use crate::dram::{Bucket, Cachelet, DramHeader, Group, Owner, SlabState};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
 use crate::platform::Platform;
 use crate::step::{dead, step};
@@ -33,6 +33,8 @@ pub(crate) enum Patience {
     Brief,
     /// For about a second: the other way is an error.
     Long,
+    /// Until it has the lock, or a signal arrives after [`INTERRUPTIBLE_SLEEPS`].
+    Interruptible,
     /// Until it has the lock.
     Endless,
 }
@@ -42,13 +44,20 @@ impl Patience {
         match self {
             Patience::Brief => 1,
             Patience::Long => 1000 / SLEEP_MS,
-            Patience::Endless => u32::MAX,
+            Patience::Interruptible | Patience::Endless => u32::MAX,
         }
     }
 }
 
+/// In `waiters`: a thread sleeps until the lock is free.
+const WAITING: u32 = 1;
 /// In `waiters`: a thread has found that the owner makes no progress. The release clears it.
 const STALLED: u32 = 2;
+/// In `waiters` of a bucket: a thread sleeps until a name in it is released.
+pub(crate) const NAME_WAITING: u32 = 4;
+/// Sleeps after which a signal ends a wait that it may end: about 1 s. Calls on files of other file
+/// systems do not fail because of a timer, so ordinary waits go on.
+pub(crate) const INTERRUPTIBLE_SLEEPS: u32 = 1000 / SLEEP_MS;
 /// Sleeps after which a waiter reports for which thread it waits: about 5 s.
 const REPORT_SLEEPS: u32 = 5000 / SLEEP_MS;
 
@@ -79,6 +88,7 @@ impl<M: Memory> Fs<M> {
                 "is changing this file or directory",
             ),
             (is_in(layout.buckets, layout.buckets_max, size_of::<Bucket>()), "is making or removing this name"),
+            (is_in(layout.overflow, layout.overflow_max, size_of::<Bucket>()), "is making or removing this name"),
             (is_in(layout.groups, layout.groups_count, size_of::<Group>()), "is allocating blocks"),
             (is_in(layout.slabs, self.geometry.blocks, size_of::<SlabState>()), "is allocating directory entries"),
             (offset == core::mem::offset_of!(DramHeader, directory_move_lock) as u64, "is moving a directory"),
@@ -108,11 +118,18 @@ impl Drop for LockGuard<'_> {
         self.word.store(0, Release);
         step();
         self.record.store(0, Release);
-        if self.waiters.load(Relaxed) != 0 {
-            self.waiters.store(0, Relaxed);
+        if self.waiters.load(Relaxed) & (WAITING | STALLED) != 0 {
+            self.waiters.fetch_and(!(WAITING | STALLED), Relaxed);
             self.platform.wake(self.word);
         }
     }
+}
+
+/// The state of a wait for a held name.
+#[derive(Default)]
+pub(crate) struct NameWait {
+    sleeps: u32,
+    interrupted: bool,
 }
 
 /// The right to commit the image to its disk, until it is dropped. It protects nothing in the two
@@ -133,6 +150,17 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Result<LockGuard<'f>> {
         loop {
             if let Some(held) = self.lock_with(Patience::Endless, word, waiters)? {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// Takes the lock of a file or directory, before anything has changed for the call. After about
+    /// 1 s a signal ends the wait with `Interrupted`.
+    #[inline]
+    pub(crate) fn lock_file(&self, cachelet: &'f Cachelet) -> Result<LockGuard<'f>> {
+        loop {
+            if let Some(held) = self.lock_with(Patience::Interruptible, &cachelet.lock, &cachelet.waiters)? {
                 return Ok(held);
             }
         }
@@ -162,14 +190,20 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.lock_with(Patience::Brief, word, waiters)
     }
 
+    /// A record of this slot that names no lock and no held name.
+    #[inline]
+    pub(crate) fn free_record(&self) -> Option<&'f AtomicU64> {
+        let record = self.slot.held.iter().find(|record| record.load(Relaxed) == 0);
+        debug_assert!(record.is_some(), "more locks than a slot can name");
+        record
+    }
+
     /// Takes a lock if it is free.
     pub(crate) fn try_lock(&self, word: &'f AtomicU32, waiters: &'f AtomicU32) -> Option<LockGuard<'f>> {
         if word.load(Relaxed) != 0 {
             return None;
         }
-        let record = self.slot.held.iter().find(|record| record.load(Relaxed) == 0);
-        debug_assert!(record.is_some(), "more locks than a slot can name");
-        let record = record?;
+        let record = self.free_record()?;
         record.store(self.fs.dram.region().offset_of(word), Relaxed);
         step();
         if word.compare_exchange(0, self.ticket(), AcqRel, Relaxed).is_err() {
@@ -187,24 +221,27 @@ impl<'f, M: Memory> Thread<'f, M> {
         waiters: &'f AtomicU32,
         patience: Patience,
     ) -> Result<Option<LockGuard<'f>>> {
-        let mut sleeps = 0u32;
+        let (mut sleeps, mut interrupted) = (0u32, false);
         loop {
             let owner = word.load(Relaxed);
             debug_assert!(owner != self.ticket(), "taken twice by one thread");
             if owner != 0 {
-                let stalled = waiters.load(Relaxed) == STALLED;
+                let stalled = waiters.load(Relaxed) & STALLED != 0;
                 if !stalled {
-                    waiters.store(1, Release);
+                    waiters.fetch_or(WAITING, Release);
                 }
                 // One thread waits for a stopped owner, not each.
                 if !(patience == Patience::Brief && stalled) {
-                    self.fs.platform.wait(word, owner, SLEEP_MS);
+                    interrupted |= self.fs.platform.wait_interruptibly(word, owner, SLEEP_MS);
                 }
                 if word.load(Relaxed) == owner && !self.fs.reap_if_dead(owner - 1)? {
                     sleeps = sleeps.saturating_add(1);
                     if sleeps >= patience.sleeps() {
-                        waiters.store(STALLED, Release);
+                        waiters.fetch_or(STALLED, Release);
                         return Ok(None);
+                    }
+                    if interrupted && patience == Patience::Interruptible && sleeps >= INTERRUPTIBLE_SLEEPS {
+                        return Err(Error::Interrupted);
                     }
                     if sleeps == REPORT_SLEEPS {
                         let reason = self.fs.lock_reason(word);
@@ -215,10 +252,46 @@ impl<'f, M: Memory> Thread<'f, M> {
             if let Some(held) = self.try_lock(word, waiters) {
                 // Others may still sleep, and the releaser cleared the mark when it woke this
                 // thread.
-                waiters.store(1, Relaxed);
+                waiters.fetch_or(WAITING, Relaxed);
                 return Ok(Some(held));
             }
         }
+    }
+
+    /// One wait until the value of an entry changes: the low half is the ticket of the name's
+    /// holder. Spins briefly, then sleeps. After about 1 s a signal ends the wait with
+    /// `Interrupted`.
+    #[cold]
+    pub(crate) fn wait_for_name(
+        &self,
+        wait: &mut NameWait,
+        waiters: &AtomicU32,
+        entry: &AtomicU64,
+        value: u64,
+    ) -> Result<()> {
+        for _ in 0..SPINS {
+            if entry.load(Relaxed) != value {
+                return Ok(());
+            }
+            spin_loop();
+        }
+        let holder = value as u32;
+        let word = self.fs.dram_word(self.fs.dram.region().offset_of(entry))?;
+        waiters.fetch_or(NAME_WAITING, Release);
+        if entry.load(Relaxed) == value {
+            wait.interrupted |= self.fs.platform.wait_interruptibly(word, holder, SLEEP_MS);
+        }
+        if entry.load(Relaxed) != value || self.fs.reap_if_dead(holder.wrapping_sub(1))? {
+            return Ok(());
+        }
+        wait.sleeps = wait.sleeps.saturating_add(1);
+        if wait.interrupted && wait.sleeps >= INTERRUPTIBLE_SLEEPS {
+            return Err(Error::Interrupted);
+        }
+        if wait.sleeps == REPORT_SLEEPS {
+            self.fs.platform.report_wait(self.fs.slot_owner(holder.wrapping_sub(1))?, self.fs.lock_reason(word));
+        }
+        Ok(())
     }
 
     /// For the reaper of this slot: whether its owner held this lock.
@@ -227,10 +300,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         word.load(Relaxed) == self.ticket() && self.slot.held.iter().any(|record| record.load(Relaxed) == offset)
     }
 
-    /// For the reaper of this slot: releases all locks that its owner held. What they protect is
-    /// consistent.
+    /// For the reaper of this slot: releases all locks and names that its owner held. What they
+    /// protect is consistent.
     pub(crate) fn release_all(&self) {
-        self.slot.held.iter().for_each(|record| self.release_one(record));
+        for record in &self.slot.held {
+            if !self.release_name(record) {
+                self.release_one(record);
+            }
+        }
     }
 
     /// For the reaper of this slot: releases the lock that `record` names, if its owner held it.

@@ -6,8 +6,8 @@
 //! full bucket continues in overflow buckets.
 //!
 //! Invariants
-//! - A bucket's chain changes only under its lock, and only while its version is odd (except for an
-//!   entry's value, which is one word).
+//! - A bucket's chain changes only under its lock, and only while its version is odd. Exceptions,
+//!   each one word: the value of an entry, and the entry of a held name ([`hold`]).
 //! - Readers take no lock. They are pinned, so a dentry or cachelet that an entry names is not
 //!   reused; they read again if the version has changed. A miss counts only if the number of
 //!   buckets still leads to the same bucket.
@@ -15,7 +15,11 @@
 //!   `n`, under the grow lock and that bucket's lock.
 
 mod growth;
+mod hold;
 mod repair;
+
+pub(crate) use hold::{HeldName, NameKey, SECOND};
+pub(crate) use repair::NameToRepair;
 
 use crate::backoff::Backoff;
 use crate::dram::{
@@ -26,10 +30,10 @@ use crate::error::{Corruption, Error, Result};
 use crate::format::Valid;
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
 use crate::fs::{Fs, Thread};
-use crate::lock::LockGuard;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
+use hold::HELD;
 use pmem::{Memory, Pm};
 
 /// A longer chain means that the DRAM region was overwritten.
@@ -56,6 +60,7 @@ impl NameHash {
     }
 
     /// From the word of an intent.
+    #[cfg(test)]
     pub(crate) fn from_intent(word: u64) -> NameHash {
         NameHash(word)
     }
@@ -101,6 +106,9 @@ impl Target {
     }
 
     fn from_value(value: u64) -> Target {
+        if value & HELD != 0 {
+            return Target::UNKNOWN;
+        }
         let bits = value & LOW_40;
         if bits & IS_INODE != 0 { Target::Inode((bits & !IS_INODE) << 8) } else { Target::Cachelet(bits as u32) }
     }
@@ -126,24 +134,6 @@ pub(crate) enum MainBucketLookup<'f> {
     Absent,
     /// Undecided: the chain continues, or an operation is changing the bucket or the file.
     Unclear,
-}
-
-/// A locked bucket, verified to be that of a given name.
-pub(crate) struct HeldBucket<'f> {
-    bucket: &'f Bucket,
-    _held: LockGuard<'f>,
-}
-
-impl<'f> HeldBucket<'f> {
-    /// From a bucket and the lock that guards it.
-    pub(crate) fn new(bucket: &'f Bucket, held: LockGuard<'f>) -> HeldBucket<'f> {
-        HeldBucket { bucket, _held: held }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn bucket(&self) -> &'f Bucket {
-        self.bucket
-    }
 }
 
 /// Whether an entry belongs to a name with this hash (this one or another one of the same hash).
@@ -324,7 +314,7 @@ impl<M: Memory> Fs<M> {
                 prefetch(index);
             }
             let dentry = self.pm.get(Pm::<Dentry>::new(dentry_offset)).ok()?;
-            if (quick && value & IS_INODE != 0) || !self.names(dentry, dentry_offset, parent, name) {
+            if (quick && value & (IS_INODE | HELD) != 0) || !self.names(dentry, dentry_offset, parent, name) {
                 return None;
             }
             let number = dentry.number();
@@ -414,72 +404,7 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Holds the bucket of a name: no other thread makes or removes that name meanwhile.
-    pub(crate) fn hold_bucket(&self, hash: NameHash) -> Result<HeldBucket<'f>> {
-        if let Some(tree) = self.fs.tree() {
-            return self.hold_in_tree(tree, hash);
-        }
-        let header = self.fs.header()?;
-        loop {
-            let index = hash.bucket(header.buckets.load(Acquire));
-            let bucket = self.fs.dram.bucket(index)?;
-            let held = self.lock(&bucket.lock, &bucket.waiters)?;
-            if hash.bucket(header.buckets.load(Acquire)) == index {
-                return Ok(HeldBucket { bucket, _held: held });
-            }
-        }
-    }
-
-    /// Holds the buckets of two names, in an order that all threads share. The second is none if
-    /// both names are in one bucket.
-    pub(crate) fn hold_buckets(&self, a: NameHash, b: NameHash) -> Result<(HeldBucket<'f>, Option<HeldBucket<'f>>)> {
-        if let Some(tree) = self.fs.tree() {
-            return self.hold_both_in_tree(tree, a, b);
-        }
-        let header = self.fs.header()?;
-        loop {
-            let buckets = header.buckets.load(Acquire);
-            let (index_a, index_b) = (a.bucket(buckets), b.bucket(buckets));
-            let first = self.fs.dram.bucket(index_a.min(index_b))?;
-            let second = self.fs.dram.bucket(index_a.max(index_b))?;
-            let held_first = HeldBucket { bucket: first, _held: self.lock(&first.lock, &first.waiters)? };
-            let held_second = if index_a == index_b {
-                None
-            } else {
-                Some(HeldBucket { bucket: second, _held: self.lock(&second.lock, &second.waiters)? })
-            };
-            let now = header.buckets.load(Acquire);
-            if (a.bucket(now), b.bucket(now)) != (index_a, index_b) {
-                continue;
-            }
-            return Ok(if index_a <= index_b {
-                (held_first, held_second)
-            } else {
-                match held_second {
-                    Some(second) => (second, Some(held_first)),
-                    None => (held_first, None),
-                }
-            });
-        }
-    }
-
-    /// Looks a name up in a held bucket.
-    pub(crate) fn find_held(
-        &self,
-        held: &HeldBucket<'f>,
-        parent: u64,
-        name: &[u8],
-        hash: NameHash,
-    ) -> Result<Option<Hit<'f>>> {
-        Ok(self.fs.search(held.bucket, parent, name, hash)?.map(|(_, hit)| hit))
-    }
-
-    /// Makes room for one more name in a held bucket, so that the insertion after a fence cannot
-    /// fail.
-    pub(crate) fn reserve_entry(&self, held: &HeldBucket<'f>) -> Result<&'f BucketEntry> {
-        self.reserve_in(held.bucket)
-    }
-
+    /// An empty entry of a bucket that this thread has locked.
     fn reserve_in(&self, main: &'f Bucket) -> Result<&'f BucketEntry> {
         let mut bucket = main;
         for _ in 0..CHAIN_MAX {
@@ -495,109 +420,26 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// Puts a name into an entry from `reserve_entry`. Plain stores only.
-    pub(crate) fn insert_entry(
-        &self,
-        held: &HeldBucket<'f>,
-        entry: &BucketEntry,
-        hash: NameHash,
-        dentry_offset: u64,
-        target: Target,
-    ) {
-        held.change(|| {
-            entry.value.store(target.bits() | hash.value_bits(), Relaxed);
-            step();
-            entry.key.store(dentry_offset >> 6 | hash.key_bits(), Relaxed);
-            step();
-        });
-        self.count_names(1);
-    }
-
-    /// Removes the entry of a dentry from a held bucket and returns its target.
-    pub(crate) fn remove_entry(
-        &self,
-        held: &HeldBucket<'f>,
-        hash: NameHash,
-        dentry_offset: u64,
-    ) -> Result<Option<Target>> {
-        let Some(entry) = self.entry_of(held, hash, dentry_offset)? else { return Ok(None) };
-        let target = Target::from_value(entry.value.load(Relaxed));
-        let is_in_main = held.bucket.entries.as_ptr_range().contains(&core::ptr::from_ref(entry));
-        let trimmed = held.change(|| {
-            entry.key.store(0, Relaxed);
-            step();
-            entry.value.store(0, Relaxed);
-            // Otherwise all lookups of absent names would read the empty bucket.
-            if is_in_main { Ok(()) } else { self.trim_chain(held.bucket) }
-        });
-        // The name is gone, even if trimming its chain failed.
-        self.count_names(-1);
-        trimmed.map(|()| Some(target))
-    }
-
-    /// Makes the entry of one dentry lead to another one, for a name that is replaced.
-    pub(crate) fn replace_entry(
-        &self,
-        held: &HeldBucket<'f>,
-        hash: NameHash,
-        old_dentry: u64,
-        new_dentry: u64,
-        target: Target,
-    ) -> Result<bool> {
-        let Some(entry) = self.entry_of(held, hash, old_dentry)? else { return Ok(false) };
-        held.change(|| {
-            entry.value.store(target.bits() | hash.value_bits(), Relaxed);
-            step();
-            entry.key.store(new_dentry >> 6 | hash.key_bits(), Relaxed);
-            step();
-        });
-        Ok(true)
-    }
-
-    /// Makes the entry of a dentry lead to a cachelet, unless another thread holds the bucket; then
-    /// a later lookup does so.
+    /// Makes the entry of a dentry lead to a cachelet, unless another thread changes the bucket or
+    /// holds the name; then a later lookup does so.
     pub(crate) fn refine_entry(&self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
-        if let Some(tree) = self.fs.tree() {
-            let held = self.try_hold_in_tree(tree, hash)?;
-            return held.map_or(Ok(()), |held| self.refine_held(&held, hash, dentry_offset, cachelet));
-        }
         let header = self.fs.header()?;
-        let index = hash.bucket(header.buckets.load(Acquire));
-        let bucket = self.fs.dram.bucket(index)?;
-        let Some(held) = self.try_lock(&bucket.lock, &bucket.waiters) else { return Ok(()) };
-        if hash.bucket(header.buckets.load(Acquire)) != index {
+        let index = self.fs.bucket_of(hash, header);
+        let main = self.fs.dram.bucket(index)?;
+        let locked = match self.fs.tree() {
+            None => self.try_lock(&main.lock, &main.waiters),
+            Some(tree) => self.try_lock_guard(tree, hash)?,
+        };
+        let Some(_locked) = locked else { return Ok(()) };
+        if !self.fs.is_still_bucket(hash, header, index) {
             return Ok(());
         }
-        self.refine_held(&HeldBucket { bucket, _held: held }, hash, dentry_offset, cachelet)
-    }
-
-    #[inline(always)]
-    fn refine_held(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
-        if let Some(entry) = self.entry_of(held, hash, dentry_offset)? {
-            entry.value.store(Target::Cachelet(cachelet).bits() | hash.value_bits(), Release);
-        }
-        Ok(())
-    }
-
-    /// Whether a held bucket has an entry of a dentry.
-    pub(crate) fn has_entry(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64) -> bool {
-        self.entry_of(held, hash, dentry_offset).is_ok_and(|entry| entry.is_some())
-    }
-
-    fn entry_of(&self, held: &HeldBucket<'f>, hash: NameHash, dentry_offset: u64) -> Result<Option<&'f BucketEntry>> {
         let key = dentry_offset >> 6 | hash.key_bits();
-        let mut bucket = held.bucket;
-        for _ in 0..CHAIN_MAX {
-            if let Some(entry) = bucket.entries.iter().find(|entry| entry.key.load(Relaxed) == key) {
-                return Ok(Some(entry));
+        self.each_of_chain(main, |entry| {
+            if entry.key.load(Relaxed) == key && entry.value.load(Relaxed) & HELD == 0 {
+                entry.value.store(Target::Cachelet(cachelet).bits() | hash.value_bits(), Release);
             }
-            let next = bucket.overflow.load(Relaxed);
-            if next == 0 {
-                return Ok(None);
-            }
-            bucket = self.fs.dram.overflow(next)?;
-        }
-        Err(Error::Busy)
+        })
     }
 
     /// Counts names made (or removed) by this thread; `flush_name_count` reports them.
@@ -620,17 +462,17 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 }
 
-impl HeldBucket<'_> {
-    /// Runs `stores` while the version is odd. Plain stores: no locked instruction between a flush
-    /// and its fence.
+impl Bucket {
+    /// Runs `stores` while the version is odd; the caller has locked the bucket. Plain stores: no
+    /// locked instruction between a flush and its fence.
     fn change<R>(&self, stores: impl FnOnce() -> R) -> R {
-        let version = self.bucket.version.load(Relaxed);
-        self.bucket.version.store(version.wrapping_add(1), Relaxed);
+        let version = self.version.load(Relaxed);
+        self.version.store(version.wrapping_add(1), Relaxed);
         fence(Release);
         step();
         let result = stores();
         step();
-        self.bucket.version.store(version.wrapping_add(2), Release);
+        self.version.store(version.wrapping_add(2), Release);
         result
     }
 }

@@ -17,6 +17,11 @@ pub trait Platform: Sync {
     /// Sleeps while `word` equals `expected`, at most `timeout_ms`; may return early. `word` is in
     /// memory that other processes share.
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32);
+    /// As [`Platform::wait`]. Returns whether a signal's handler ran meanwhile.
+    fn wait_interruptibly(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) -> bool {
+        self.wait(word, expected, timeout_ms);
+        false
+    }
     /// Wakes all that wait on `word`.
     fn wake(&self, word: &AtomicU32);
     /// The same for threads that wait for the cut of a snapshot. By default they do not sleep, and

@@ -172,6 +172,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn clear_slot(&self) {
         self.release_all();
         self.end_intent();
+        self.end_moves_of_dead();
         self.slot.in_flight.lines[1].store(0, Relaxed);
         self.slot.pins.store(0, Relaxed);
         step();

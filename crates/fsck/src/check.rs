@@ -33,6 +33,8 @@ pub(crate) const INLINE: u8 = 16;
 /// Flag: the inode map of a clean image marks the number as free. Unless a name refers to it, its
 /// content belongs to a removed file.
 pub(crate) const ENDED: u8 = 32;
+/// Flag: a directory outside the tree that has names.
+pub(crate) const HAS_NAMES: u8 = 64;
 
 /// The state recorded for an inode.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,6 +1,6 @@
 //! Checks of directory logs and of the dentries in them.
 
-use crate::check::{Checker, DAMAGED, ENDED, FindingLocation, InodeState, REACHED};
+use crate::check::{Checker, DAMAGED, ENDED, FindingLocation, HAS_NAMES, InodeState, REACHED};
 use crate::finding::{FindingKind, Repair};
 use crate::image::{Name, shown};
 use crate::report::Phase;
@@ -323,6 +323,11 @@ impl<'c, M: Memory> Checker<'c, M> {
 
     fn count_name(&mut self, walk: &mut Walk, dentry: u64, number: u64, state: &InodeState, name: &Name) {
         self.report.counts.names += !self.quiet as u64;
+        if let Some(directory) = self.state(walk.number)
+            && directory.flags & REACHED == 0
+        {
+            directory.flags |= HAS_NAMES;
+        }
         if let Some(state) = self.state(number) {
             state.names = state.names.saturating_add(1);
             if state.names == 1 {

@@ -197,6 +197,9 @@ kinds! {
     DirectoryCycle = "directory-cycle", Always(Error);
     /// A file has no name: it was unlinked while open, or its creation is incomplete.
     Orphan = "orphan", ErrorIfClean;
+    /// A directory with names has no name itself. No crash leaves that: a directory is removed only
+    /// while it is empty.
+    OrphanDirectory = "orphan-directory", Always(Error);
     /// A file's link count is not the number of its names (for a directory: of its subdirectories
     /// plus two).
     LinksWrong = "links-wrong", ErrorIfClean;

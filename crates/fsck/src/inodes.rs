@@ -76,6 +76,8 @@ impl<M: Memory> Checker<'_, M> {
         let on = FindingLocation::inode(number).at(offset);
         if inode.birth.load() >> 32 == 0 {
             self.check_free_inode(inode, on, offset);
+            // The next creation does not write them.
+            self.check_reserved(on, self.image.region.offset_of(&inode.reserved), 1, "the inode");
             return InodeState::default();
         }
         let damaged = InodeState { flags: DAMAGED, ..InodeState::default() };
@@ -123,18 +125,21 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn check_free_inode(&mut self, inode: &Inode, on: FindingLocation, offset: u64) {
+        // Number zero is never used, and recovery does not read it.
+        let is_zero = self.image.inode(0).is_some_and(|(zero, _)| std::ptr::eq(zero, inode));
+        let kind = if is_zero { FindingKind::InodeZero } else { FindingKind::FreeInodeNotZero };
         let accessed = inode.accessed_ns.load() != 0;
         if accessed || inode.inline.iter().any(|word| word.load() != 0) {
             let first = offset + std::mem::offset_of!(Inode, accessed_ns) as u64;
             let what = if accessed { "an access time" } else { "an inline body" };
             let repair = Repair::Zero { offset: first, length: 64 };
-            self.report(FindingKind::FreeInodeNotZero, on, repair, format_args!("it is free but has {what}"));
+            self.report(kind, on, repair, format_args!("it is free but has {what}"));
         }
         if inode.log.load() != 0 || inode.xattrs.load() != 0 {
             let first = offset + std::mem::offset_of!(Inode, log) as u64;
             let repair = Repair::Zero { offset: first, length: 16 };
             let sentence = format_args!("it is free but has a log or extended attributes");
-            self.report(FindingKind::FreeInodeNotZero, on, repair, sentence);
+            self.report(kind, on, repair, sentence);
         }
     }
 
@@ -150,6 +155,10 @@ impl<M: Memory> Checker<'_, M> {
             return self.report(FindingKind::InodeNumber, on, repair, sentence);
         }
         let sentence = format_args!("its identity does not match its checksum");
+        // A creation writes no number but the inode's own: recovery keeps such an inode as damaged.
+        if !self.clean && other != number && other != 0 {
+            return self.report(FindingKind::InodeDamaged, on, repair, sentence);
+        }
         match property {
             // A generation's first entry is written with its identity, the second by a later
             // change.

@@ -1,6 +1,6 @@
 //! Checks of the directory tree: link counts, files without names, directories in cycles.
 
-use crate::check::{CLIMBED, CLIMBING, Checker, FindingLocation, REACHED};
+use crate::check::{CLIMBED, CLIMBING, Checker, FindingLocation, HAS_NAMES, REACHED};
 use crate::finding::{FindingKind, Repair};
 use crate::image::Name;
 use crate::report::Phase;
@@ -50,6 +50,11 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn report_orphan(&mut self, number: u64) {
+        if self.state(number).is_some_and(|state| state.flags & HAS_NAMES != 0) && !self.clean {
+            let sentence = format_args!("it is a directory with names and has no name itself");
+            let (on, repair) = (FindingLocation::inode(number), Repair::Reconnect { number });
+            return self.report(FindingKind::OrphanDirectory, on, repair, sentence);
+        }
         // A removed file's inode keeps its content until it is reused; only a clean image marks the
         // free ones.
         if !self.clean && self.image.inode(number).is_some_and(|(inode, _)| inode.is_plain()) {

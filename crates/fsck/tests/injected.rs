@@ -47,10 +47,21 @@ fn every_kind_has_a_corruption() {
         InodeGeneration,
         // Only reported where a crash could be the cause but is not.
         InodeDamaged,
+        OrphanDirectory,
     ];
     let untold: Vec<_> =
         FindingKind::ALL.iter().filter(|kind| !result.contains(kind) && !refusals.contains(kind)).collect();
     assert!(untold.is_empty(), "{untold:?}");
+}
+
+#[test]
+fn a_directory_with_names_that_lost_its_own_is_damage_also_on_an_image_that_was_not_left() {
+    let image = sample();
+    let damaged = DamagedImage::new(&image);
+    damaged.invalidate_at(damaged.find("docs").dentry);
+    damaged.unclean();
+    let report = damaged.check();
+    assert!(report.kinds().contains(&OrphanDirectory) && !report.is_sound(), "{report}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::commits::SLEEPING;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 use engine::Platform;
 use engine::dram::{HUGE_PAGE_BYTES, Owner};
 use pmem::Sleeping;
@@ -184,16 +184,35 @@ pub fn reopen_directory(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(directory, c".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// The function of [`set_signal_check`]; null: none.
+static SIGNAL_CHECK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
+
+/// For a front that runs inside a program and lets signal handlers run only after its calls:
+/// `check` tells whether one waits for the end of the calling thread's call.
+pub fn set_signal_check(check: fn() -> bool) {
+    SIGNAL_CHECK.store(check as *mut (), Relaxed);
+}
+
+fn is_signal_pending() -> bool {
+    let check = SIGNAL_CHECK.load(Relaxed);
+    // SAFETY: only `set_signal_check` stores a pointer, that of a function of this type.
+    !check.is_null() && unsafe { core::mem::transmute::<*mut (), fn() -> bool>(check)() }
+}
+
 impl Platform for LinuxPlatform {
     fn now_ns(&self) -> i64 {
         now_ns()
     }
 
     fn wait(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) {
+        self.wait_interruptibly(word, expected, timeout_ms);
+    }
+
+    fn wait_interruptibly(&self, word: &AtomicU32, expected: u32, timeout_ms: u32) -> bool {
         let timeout = Timespec { tv_sec: (timeout_ms / 1000) as i64, tv_nsec: (timeout_ms % 1000) as i64 * 1_000_000 };
         // Not a private futex: other processes wait on the same page. Every result means: check
         // again.
-        let _ = futex::wait(word, futex::Flags::empty(), expected, Some(&timeout));
+        futex::wait(word, futex::Flags::empty(), expected, Some(&timeout)) == Err(Errno::INTR) || is_signal_pending()
     }
 
     fn wake(&self, word: &AtomicU32) {

@@ -11,12 +11,12 @@ use crate::catalogue::{OPERATIONS, SETUPS, set_up};
 use crate::dump;
 use crate::machine::{Clock, Machine, Watched};
 use crate::test_thread::TestThread;
-use engine::AttachOptions;
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES,
     JournalRecord, LogPage, LogPageKind, NAME_BYTES_MAX, Property, Segment, SegmentEntry, SegmentList, Snapshot, State,
     Superblock, dentry_lines,
 };
+use engine::{AttachOptions, Error};
 use pmem::{BLOCK_BYTES, LINE_BYTES, Pm, Region, crc32c};
 use std::mem::offset_of;
 
@@ -118,16 +118,24 @@ impl Arena {
         self.repair_it();
     }
 
-    /// Attaches, runs every operation, detaches.
+    /// Attaches, runs every operation, detaches. What a check calls sound is sound afterwards, and
+    /// no operation finds damage in it.
     fn use_it(&mut self) {
-        let _ = self.machine.check(None);
-        let Ok((fs, _)) = self.machine.attach() else { return };
+        let sound = self.machine.check(None).is_sound();
+        let Ok((fs, _)) = self.machine.attach() else {
+            assert!(!sound, "a sound image cannot be attached");
+            return;
+        };
         self.counts.attached += 1;
         if let Ok(thread) = TestThread::new(&fs) {
             for act in OPERATIONS.iter().filter_map(|operation| operation.act) {
                 match act(&thread) {
                     Ok(()) => self.counts.worked += 1,
-                    Err(_) => self.counts.refused += 1,
+                    Err(error) => {
+                        let damaged = matches!(error, Error::Corrupt(_));
+                        assert!(!(sound && damaged), "an operation finds damage in a sound image: {error:?}");
+                        self.counts.refused += 1;
+                    }
                 }
             }
             let _ = thread.thread.recycle(1000);
@@ -135,6 +143,10 @@ impl Arena {
             let _ = thread.thread.sync_all();
         }
         let _ = fs.detach_last();
+        if sound {
+            let after = self.machine.check(None);
+            assert!(after.is_sound(), "a sound image is damaged by use: {:?}", after.findings);
+        }
     }
 
     /// Repairs the image twice: the second repair has nothing to do, or only what the first could

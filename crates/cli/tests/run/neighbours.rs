@@ -1,5 +1,6 @@
 //! Isolation: other users, other namespaces, copies of an image, and a process that lost its slot.
 
+use crate::kit::compiled;
 use crate::launching::runtime_directory_of;
 use crate::support::{directfs, image_in, scratch, stderr, stdout};
 use pmem::Pm;
@@ -356,4 +357,47 @@ fn a_socket_of_the_mount_is_reached_from_another_network_namespace() {
     let client = "import socket; s = socket.socket(socket.AF_UNIX); s.connect(\"name\"); print(s.recv(9).decode())";
     assert_eq!(shell.tell(&format!("unshare --net python3 -c '{client}'; wait")), "hello");
     shell.end();
+}
+
+#[test]
+fn a_stopped_neighbour_holds_up_only_calls_on_its_names_and_a_signal_ends_those() {
+    let directory = scratch();
+    let Some(program) = compiled("stopped_holder", directory.path()) else { return };
+    let image = image_in(directory.path());
+    let [program, image] = [&program, &image].map(|path| path.to_str().unwrap());
+    let ran = directfs(&["run", "--image", image, "--", "timeout", "120", program, "/mnt/directfs"]);
+    assert_eq!(stdout(&ran), "interrupted 1, restarted 1, then 0\n", "{}", stderr(&ran));
+    assert!(ran.status.success());
+    assert_sound(Path::new(image));
+}
+
+#[test]
+fn other_namespaces_reach_the_image_and_other_root_directories_work_or_are_refused() {
+    if !can("mount namespaces", &["unshare", "--mount", "true"]) {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let root = directory.path().join("root");
+    fs::create_dir(&root).unwrap();
+    let mut shell = Shell::start(&image);
+    shell.tell("echo inside >f; mkdir root");
+    for namespace in ["--ipc", "--net", "--uts", "--mount", "--pid --fork"] {
+        assert_eq!(shell.tell(&format!("unshare {namespace} cat f")), "inside", "{namespace}");
+    }
+    // Without /proc, and with an ordinary directory in its place.
+    let hidden = "mount -t tmpfs none /proc && cat f && echo more >>f && tail -n 1 f && ls";
+    assert_eq!(shell.tell(&format!("unshare --mount sh -c '{hidden}'")), "inside\nmore\nf\nroot");
+    let foreign = "mount -t tmpfs none /proc && mkdir -p /proc/self/fd /proc/1 && tail -n 1 f";
+    assert_eq!(shell.tell(&format!("unshare --mount sh -c '{foreign}'")), "more");
+    assert_eq!(shell.tell("chroot / tail -n 1 /mnt/directfs/f"), "more");
+    let refused = shell.tell("chroot root true");
+    assert!(refused.contains("Operation not supported"), "{refused}");
+    let refused = shell.tell(&format!("chroot {} /bin/true; echo status $?", root.display()));
+    assert!(refused.contains("directfs: /bin/true") && refused.ends_with("status 126"), "{refused}");
+    // A process that has changed its root directory and executes nothing sees the other one.
+    let listing = format!("import os; os.chroot(\"{}\"); print(os.listdir(\"/\"))", root.display());
+    assert_eq!(shell.tell(&format!("python3 -c '{listing}'")), "[]");
+    shell.end();
+    assert_sound(&image);
 }

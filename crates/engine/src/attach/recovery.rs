@@ -430,10 +430,11 @@ impl<M: Memory> Fs<M> {
         if is_directory && (links == 1) != (number != ROOT_INODE) {
             self.count(DAMAGED, 1);
         }
-        if !is_directory && inode.parent.load() != 0 {
-            // Of an earlier life: a torn create may have left it, since the birth word does not
-            // certify it.
-            self.pm.flush(self.pm.retract(&inode.parent, 0)).unfenced();
+        if !is_directory && (inode.parent.load() | inode.log.load()) != 0 {
+            // Of an earlier life: a torn create may have left them, since the birth word does not
+            // certify them.
+            let cleared = self.pm.retract(&inode.parent, 0).and(self.pm.retract(&inode.log, 0));
+            self.pm.flush(cleared).unfenced();
         }
         let mut settled = property;
         if !is_directory {

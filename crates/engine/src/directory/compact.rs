@@ -100,7 +100,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let number = directory.number.load(Relaxed);
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let boundary = {
-            let _held = self.lock(&directory.lock, &directory.waiters)?;
+            let Some(_held) = self.lock_briefly(&directory.lock, &directory.waiters)? else { return Ok(()) };
             let tail = Tail(directory.root.load(Acquire));
             if tail.page() == 0 {
                 return Ok(());

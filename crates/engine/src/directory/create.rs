@@ -16,7 +16,7 @@ use crate::format::{
     Property, SlotTag, Valid, dentry_lines, next_reuse_generation, slot_word,
 };
 use crate::fs::{Node, Thread};
-use crate::mindex::{NameHash, Target};
+use crate::mindex::{NameHash, NameKey, Target};
 use crate::property::{DurableProperty, write_attributes};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -349,11 +349,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         hash: NameHash,
         new: &NewNode<'_>,
     ) -> Result<Node> {
-        let held = self.hold_bucket(hash)?;
-        if self.find_held(&held, prepared.parent, name, hash)?.is_some() {
+        let held = self.hold_name(&NameKey { parent: prepared.parent, name, hash })?;
+        if held.found().is_some() {
             return Err(Error::Exists);
         }
-        let entry = self.reserve_entry(&held)?;
         // From here to the fence: plain stores and flushes only.
         let inode = self.write_inode(fresh, new, Some(prepared))?;
         // `write_inode` has just written it.
@@ -365,7 +364,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // before it follows the slot (attach::recovery).
         self.fs.pm.fence(inode.and(dentry));
         self.fs.unlock_logs();
-        self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
+        self.insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
         self.touch_directory(prepared.directory, fresh.timestamp_ns);
@@ -552,11 +551,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         name: &[u8],
         hash: NameHash,
     ) -> Result<()> {
-        let held = self.hold_bucket(hash)?;
-        if self.find_held(&held, prepared.parent, name, hash)?.is_some() {
+        let held = self.hold_name(&NameKey { parent: prepared.parent, name, hash })?;
+        if held.found().is_some() {
             return Err(Error::Exists);
         }
-        let entry = self.reserve_entry(&held)?;
         let file = self.lock(&cachelet.lock, &cachelet.waiters)?;
         let before = (cachelet.references.load(Acquire) >> 32) as u32;
         self.slot.intent.file_before.store(before, Relaxed);
@@ -572,7 +570,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.pm.fence(attributes.and(dentry));
         self.fs.unlock_logs();
         self.publish_property(cachelet, &property);
-        self.insert_entry(&held, entry, hash, prepared.dentry_offset, Target::Cachelet(node.cachelet));
+        self.insert_entry(&held, prepared.dentry_offset, Target::Cachelet(node.cachelet));
         self.take_effect();
         // Not earlier: the remover of another name of this file waits for this lock, and must find
         // this name in the mindex when it gets the lock.

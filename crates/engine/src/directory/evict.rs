@@ -18,6 +18,7 @@ use crate::dram::{
 use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::{Node, Thread};
+use crate::lock::Patience;
 use crate::mindex::Target;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -45,7 +46,9 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(false);
         }
         let header = self.fs.header()?;
-        let _evicting = self.lock(&header.evict_lock, &header.rare_waiters)?;
+        // A stopped evictor makes the call fail for want of memory, not wait.
+        let evicting = self.lock_with(Patience::Long, &header.evict_lock, &header.rare_waiters)?;
+        let Some(_evicting) = evicting else { return Ok(false) };
         let end = header.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max) as u32;
         let mut evicted = 0;
         let mut cursor = header.evict_head.load(Relaxed);
@@ -219,8 +222,13 @@ impl<'f, M: Memory> Thread<'f, M> {
                 let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
                 let hash = self.fs.hash_name(number, name);
                 let target = {
-                    let held = self.hold_bucket(hash)?;
-                    self.remove_entry(&held, hash, offset)?
+                    let held = self.hold_dentry(hash, offset, false)?;
+                    let target = held.as_ref().and_then(|held| held.found()).map(|found| found.target);
+                    if let Some(held) = held {
+                        self.remove_entry(&held);
+                        self.release_removed(held)?;
+                    }
+                    target
                 };
                 let target = match self.fs.has_quick_path() {
                     true => target,

@@ -125,7 +125,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             DirectoryState::NeedsRecount => return self.evict_for_recount(node),
             _ => {}
         }
-        let _held = self.lock(&directory.lock, &directory.waiters)?;
+        let _held = self.lock_file(directory)?;
         if DirectoryState::of(directory) != DirectoryState::Absent {
             return Ok(());
         }
@@ -238,16 +238,17 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn index_pending(&self, pending: &mut Pending) -> Result<()> {
         let Some(hash) = pending.hash.take() else { return Ok(()) };
-        {
-            let held = self.hold_bucket(hash)?;
-            debug_assert!(!self.has_entry(&held, hash, pending.dentry), "a name is indexed twice");
-            let entry = self.reserve_entry(&held)?;
+        if let Some(held) = self.hold_dentry(hash, pending.dentry, true)? {
+            if held.found().is_some() {
+                // Two slots of the log lead to one dentry.
+                return Err(Corruption::Dentry(pending.dentry).into());
+            }
             let target = match self.fs.has_quick_path().then(|| self.fs.inode_offset(pending.inode)) {
                 Some(Ok(offset)) => Target::Inode(offset),
                 // The lookup will report what is wrong with the inode.
                 Some(Err(_)) | None => Target::UNKNOWN,
             };
-            self.insert_entry(&held, entry, hash, pending.dentry, target);
+            self.insert_entry(&held, pending.dentry, target);
         }
         self.flush_name_count()
     }

@@ -125,7 +125,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Appends a page to a directory's log (paper, algorithm 1, lines 5 to 9).
     fn extend_log(&self, directory: &'f Cachelet, full: Tail) -> Result<()> {
-        let _held = self.lock(&directory.lock, &directory.waiters)?;
+        let _held = self.lock_file(directory)?;
         if directory.root.load(Acquire) != full.0 {
             return Ok(());
         }

@@ -16,6 +16,7 @@ mod index;
 mod journal;
 mod log;
 mod lookup;
+mod moves;
 mod read;
 mod remove;
 mod rename;

@@ -12,7 +12,7 @@ use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind,
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
-use crate::mindex::NameHash;
+use crate::mindex::{NameHash, NameKey};
 use crate::step::step;
 use crate::sync::{AtomicU32, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -72,8 +72,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         hash: NameHash,
         permit: &impl Fn(&Attributes) -> Result<()>,
     ) -> Result<()> {
-        let held = self.hold_bucket(hash)?;
-        let hit = self.find_held(&held, directory.number, name, hash)?.ok_or(Error::NotFound)?;
+        let key = NameKey { parent: directory.number, name, hash };
+        let held = self.hold_existing(&key)?.ok_or(Error::NotFound)?;
+        let hit = held.found().ok_or(Error::NotFound)?;
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
         let attributes = self.attributes(cachelet)?;
@@ -102,14 +103,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash point before this fence: the word in the dentry's line decides whether the name
         // exists.
         self.fs.pm.fence(flushed.and(attributes));
-        self.remove_entry(&held, hash, hit.dentry_offset)?;
+        self.remove_entry(&held);
         if others {
             step();
             self.drop_counted_link(cachelet);
         }
         self.take_effect();
         drop(file);
-        drop(held);
+        self.release_removed(held)?;
         if dead {
             self.reclaim_file(cachelet, index);
         }
@@ -289,8 +290,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         index: u32,
         permit: &impl Fn(&Attributes) -> Result<()>,
     ) -> Result<()> {
-        let held = self.hold_bucket(hash)?;
-        let hit = self.find_held(&held, directory.number, name, hash)?.ok_or(Error::NotFound)?;
+        let key = NameKey { parent: directory.number, name, hash };
+        let held = self.hold_existing(&key)?.ok_or(Error::NotFound)?;
+        let hit = held.found().ok_or(Error::NotFound)?;
         if self.cachelet_of_target(&hit)? != index {
             return Err(Error::Busy);
         }
@@ -308,9 +310,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash point before this fence: the name exists or does not.
         self.fs.pm.fence(flushed);
         self.mark_removed(victim);
-        self.remove_entry(&held, hash, hit.dentry_offset)?;
+        self.remove_entry(&held);
         self.take_effect();
-        drop(held);
+        self.release_removed(held)?;
         self.reclaim_directory(victim, index);
         self.uncount_subdirectory(parent);
         self.count_removal(parent, true, timestamp_ns);

@@ -13,17 +13,18 @@
 //! neither; lookups wait until it is cleared.
 
 use super::create::{NameTarget, PreparedName};
+use super::moves::{DirectoryMove, MoveGuard};
 use super::remove::{CountWaits, check_directory_links, link_count};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::backoff::Backoff;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
 use crate::epoch::Pin;
-use crate::error::{Corruption, Error, Result};
-use crate::format::{Dentry, FileKind, JournalRecord, Move, ROOT_INODE, SlotTag, dentry_lines, slot_word};
+use crate::error::{Error, Result};
+use crate::format::{Dentry, FileKind, JournalRecord, Move, SlotTag, dentry_lines, slot_word};
 use crate::fs::{Node, Thread};
 use crate::lock::LockGuard;
-use crate::mindex::{HeldBucket, Hit, NameHash, Target};
+use crate::mindex::{HeldName, Hit, NameHash, NameKey, Target};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory, Pm};
@@ -36,6 +37,18 @@ struct RenameSide<'f, 'n> {
     number: u64,
     name: &'n [u8],
     hash: NameHash,
+}
+
+impl<'n> RenameSide<'_, 'n> {
+    fn key(&self) -> NameKey<'n> {
+        NameKey { parent: self.number, name: self.name, hash: self.hash }
+    }
+}
+
+/// Fails if a name that is held now is not that of the file that was found before.
+fn check_unchanged<M: Memory>(held: &HeldName<'_, M>, found: Option<&SideTarget<'_>>) -> Result<()> {
+    let now = held.found().map(|hit| hit.dentry_offset);
+    if now == found.map(|found| found.dentry_offset) { Ok(()) } else { Err(Error::Busy) }
 }
 
 /// The file of a side's name. No reference is taken: eviction spares files that are being renamed.
@@ -292,8 +305,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Err(Error::Busy)
     }
 
-    /// Ensures that a directory that moves to another parent does not become its own ancestor. The
-    /// lock admits one such move at a time, which keeps the answer true.
+    /// Ensures that a directory that moves to another parent does not become its own ancestor.
     fn guard_tree(
         &self,
         old: &RenameSide<'f, '_>,
@@ -301,44 +313,35 @@ impl<'f, M: Memory> Thread<'f, M> {
         source: &SideTarget<'f>,
         victim: Option<&SideTarget<'f>>,
         flags: RenameFlags,
-    ) -> Result<Option<LockGuard<'f>>> {
-        let moves_back = flags.exchange && victim.is_some_and(|victim| victim.kind == FileKind::Directory);
-        if old.number == new.number || !(source.kind == FileKind::Directory || moves_back) {
+    ) -> Result<Option<MoveGuard<'f>>> {
+        let is_directory = |found: &&SideTarget<'f>| found.kind == FileKind::Directory;
+        let moves = Some(source).filter(is_directory);
+        let back = victim.filter(is_directory).filter(|_| flags.exchange);
+        if old.number == new.number || (moves.is_none() && back.is_none()) {
             return Ok(None);
         }
-        let header = self.fs.header()?;
-        let held = self.lock(&header.directory_move_lock, &header.rare_waiters)?;
-        if source.kind == FileKind::Directory && self.is_ancestor(source.inode, new.number)? {
-            return Err(Error::Loop);
-        }
-        if let Some(victim) = victim
-            && victim.kind == FileKind::Directory
-            && self.is_ancestor(victim.inode, old.number)?
+        let to = |found: &SideTarget<'f>, side: &RenameSide<'f, '_>| DirectoryMove {
+            directory: found.inode,
+            parent: side.number,
+        };
+        let guard = match (moves, back) {
+            (Some(source), Some(victim)) => self.begin_moves(&[to(source, new), to(victim, old)]),
+            (Some(one), None) => self.begin_moves(&[to(one, new)]),
+            (None, Some(one)) => self.begin_moves(&[to(one, old)]),
+            (None, None) => return Ok(None),
+        }?;
+        if let Some(replaced) = victim.filter(is_directory).filter(|_| !flags.exchange)
+            && self.is_ancestor(replaced.inode, old.number)?
         {
-            return Err(if flags.exchange { Error::Loop } else { Error::NotEmpty });
+            return Err(Error::NotEmpty);
         }
-        if source.kind == FileKind::Directory {
+        if moves.is_some() {
             check_directory_links(new.directory)?;
         }
-        if moves_back {
+        if back.is_some() {
             check_directory_links(old.directory)?;
         }
-        Ok(Some(held))
-    }
-
-    /// Whether directory `ancestor` is `number` or above it.
-    fn is_ancestor(&self, ancestor: u64, number: u64) -> Result<bool> {
-        let mut at = number;
-        for _ in 0..self.fs.geometry.inodes_max() {
-            if at == ancestor {
-                return Ok(true);
-            }
-            if at == ROOT_INODE {
-                return Ok(false);
-            }
-            at = self.fs.inode(at)?.parent.load_acquire();
-        }
-        Err(Corruption::Parents(number).into())
+        Ok(Some(guard))
     }
 
     /// Claims what the new names need, then renames.
@@ -434,18 +437,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         old_name: &OldName<'f>,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        let (held_old, held_new) = self.hold_buckets(old.hash, new.hash)?;
-        let held_new = held_new.as_ref().unwrap_or(&held_old);
-        self.check_unchanged(&held_old, old, Some(&source))?;
-        self.check_unchanged(held_new, new, victim.as_ref())?;
-        // In this order: buckets, journal, files. So no two renames wait for each other.
+        let (held_old, held_new) = self.hold_both(&old.key(), &new.key())?;
+        check_unchanged(&held_old, Some(&source))?;
+        check_unchanged(&held_new, victim.as_ref())?;
+        // In this order: names, journal, files. So no two renames wait for each other.
         let _journal = self.borrow_journal()?;
         let source_attributes = self.attributes(source.cachelet)?;
         match &victim {
             None => permit(&source_attributes, None)?,
             Some(victim) => permit(&source_attributes, Some(&self.attributes(victim.cachelet)?))?,
         }
-        let entry = if victim.is_none() { Some(self.reserve_entry(held_new)?) } else { None };
         let replaced = victim.filter(|_| !matches!(old_name, OldName::Exchanged(_)));
         // Before the flags: of two renames of one file by two of its names, the second waits here.
         let files = self.lock_files(&source, victim.as_ref())?;
@@ -468,14 +469,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             dead = replaced_file.is_some_and(|replaced| self.drop_counted_link(replaced.cachelet));
             step();
             let target = Target::Cachelet(source.index);
-            match (entry, &victim) {
-                (Some(entry), _) => self.insert_entry(held_new, entry, new.hash, arrival.dentry_offset, target),
-                (None, Some(victim)) => {
-                    self.replace_entry(held_new, new.hash, victim.dentry_offset, arrival.dentry_offset, target)?;
-                }
-                (None, None) => {}
+            match victim {
+                None => self.insert_entry(&held_new, arrival.dentry_offset, target),
+                Some(_) => self.replace_entry(&held_new, arrival.dentry_offset, target),
             }
-            self.complete_old_name(&held_old, old, &source, victim.as_ref(), old_name)?;
+            self.complete_old_name(&held_old, victim.as_ref(), old_name);
             self.take_effect();
             for (offset, lines) in self.reused_slots(record)?.into_iter().flatten() {
                 self.retire(RetiredKind::Dentry, offset, lines);
@@ -487,6 +485,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.end_renaming(&source, victim.as_ref());
         drop(files);
         persisted?;
+        drop(held_new);
+        self.release_removed(held_old)?;
         self.count_rename(old, new, &change, dead);
         Ok(())
     }
@@ -533,7 +533,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Locks the files that are moved, replaced or exchanged, in the order of their cachelets.
     /// Their flags and the links of the replaced file then belong to this thread, and to the reaper
     /// of this thread. (Directories are protected by their names: a directory's lock precedes
-    /// buckets, which are held.)
+    /// names, which are held.)
     fn lock_files(
         &self,
         source: &SideTarget<'f>,
@@ -548,16 +548,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             found.map(|found| self.lock(&found.cachelet.lock, &found.cachelet.waiters)).transpose()
         };
         Ok([lock(first)?, lock(second)?])
-    }
-
-    fn check_unchanged(
-        &self,
-        held: &HeldBucket<'f>,
-        side: &RenameSide<'f, '_>,
-        found: Option<&SideTarget<'f>>,
-    ) -> Result<()> {
-        let now = self.find_held(held, side.number, side.name, side.hash)?.map(|hit| hit.dentry_offset);
-        if now == found.map(|found| found.dentry_offset) { Ok(()) } else { Err(Error::Busy) }
     }
 
     /// The persistent part. Only errors of corrupt offsets can occur, before anything is durable.
@@ -680,20 +670,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Updates the mindex at the old name.
-    fn complete_old_name(
-        &self,
-        held: &HeldBucket<'f>,
-        old: &RenameSide<'f, '_>,
-        source: &SideTarget<'f>,
-        victim: Option<&SideTarget<'f>>,
-        old_name: &OldName<'f>,
-    ) -> Result<()> {
-        let (name, target) = match (old_name, victim) {
-            (OldName::Exchanged(name), Some(victim)) => (name, Target::Cachelet(victim.index)),
-            (OldName::Whiteout(name, node), _) => (name, Target::Cachelet(node.cachelet)),
-            _ => return self.remove_entry(held, old.hash, source.dentry_offset).map(|_| ()),
-        };
-        self.replace_entry(held, old.hash, source.dentry_offset, name.dentry_offset, target).map(|_| ())
+    fn complete_old_name(&self, held: &HeldName<'f, M>, victim: Option<&SideTarget<'f>>, old_name: &OldName<'f>) {
+        match (old_name, victim) {
+            (OldName::Exchanged(name), Some(victim)) => {
+                self.replace_entry(held, name.dentry_offset, Target::Cachelet(victim.index));
+            }
+            (OldName::Whiteout(name, node), _) => {
+                self.replace_entry(held, name.dentry_offset, Target::Cachelet(node.cachelet));
+            }
+            _ => self.remove_entry(held),
+        }
     }
 
     /// Updates the directories' counts and retires what was replaced. `dead`: this thread reclaims

@@ -9,7 +9,7 @@ use crate::dram::{Cachelet, DirectoryState, IntentKind};
 use crate::error::Result;
 use crate::format::Valid;
 use crate::fs::{Node, Thread};
-use crate::mindex::NameHash;
+use crate::mindex::{NameHash, NameKey};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
 
@@ -135,8 +135,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.find(number, name, hash)?.is_some() {
             return Ok(true);
         }
-        // Its creator, or a rename, may be between fence and insertion: it holds the bucket.
-        let held = self.hold_bucket(hash)?;
-        Ok(self.find_held(&held, number, name, hash)?.is_some())
+        // Its creator, or a rename, may be between fence and insertion: it holds the name.
+        Ok(self.hold_existing(&NameKey { parent: number, name, hash })?.is_some())
     }
 }

@@ -13,6 +13,9 @@ pub const BUCKET_ENTRIES: usize = 3;
 /// - `value`: a cachelet index, or the inode's offset / 256 if no cachelet was known (the paper's
 ///   inode quick path); bit 39 distinguishes them (set: inode). Another 24 bits of the hash above;
 ///   its low bits choose the bucket.
+///
+/// While a thread makes, removes or moves the name, it holds it: bit 38 of `value` is set, and the
+/// low half is its slot + 1. The offset in `key` is all ones while there is no such name.
 #[repr(C)]
 pub struct BucketEntry {
     /// See above.
@@ -26,14 +29,14 @@ unsafe impl Layout for BucketEntry {}
 /// A bucket, or the continuation of one.
 #[repr(C, align(64))]
 pub struct Bucket {
-    /// Slot + 1 of the thread that may change this bucket and its continuations; only in main
-    /// buckets.
+    /// Slot + 1 of the thread that may change this bucket and its continuations, except the entries
+    /// of names that others hold; only in main buckets.
     pub lock: AtomicU32,
     /// Odd while entries change; readers retry if it has changed. Only in main buckets.
     pub version: AtomicU32,
     /// Index of the continuation, or zero.
     pub overflow: AtomicU32,
-    /// Waiters on `lock` (a futex): non-zero asks the holder to wake.
+    /// Waiters on `lock` or on held names (futexes): non-zero asks the holder to wake.
     pub waiters: AtomicU32,
     /// The names.
     pub entries: [BucketEntry; BUCKET_ENTRIES],

@@ -23,7 +23,7 @@ pub use header::{
     DRAM_MAGIC, DRAM_VERSION, DramHeader, INODE_MAP_PARTS, InodeMapPart, JournalPair, Phase, SHARED_JOURNAL_PAIRS,
 };
 pub use slot::{
-    HELD_MAX, InFlight, Intent, IntentKind, MAGAZINE_INODES, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX,
+    HELD_MAX, InFlight, Intent, IntentKind, MAGAZINE_INODES, MOVES_MAX, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX,
     RETIRED_MAX, Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,
 };
 pub use slot_map::SlotMap;

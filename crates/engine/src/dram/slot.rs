@@ -130,6 +130,8 @@ unsafe impl Layout for Redo {}
 
 /// Locks that a slot may hold at a time.
 pub const HELD_MAX: usize = 8;
+/// Directories that one rename may move to other parents.
+pub const MOVES_MAX: usize = 2;
 /// Words that may change together.
 pub const REDO_MAX: usize = 12;
 /// Retired things that are recycled together, under one fence.
@@ -262,10 +264,13 @@ pub struct ThreadSlot {
     pub groups_filled: AtomicU64,
     /// Offset of the newest spill page (`crate::spill`), or zero.
     pub spilled: AtomicU64,
+    /// Directories that the operation moves to other parents: their inode numbers and those of the
+    /// new parents; zero: none.
+    pub moves: [[AtomicU64; 2]; MOVES_MAX],
     /// Zero to the end of the page.
     pub reserved1: [AtomicU64; SLOT_REST],
 }
-const SLOT_REST: usize = 242;
+const SLOT_REST: usize = 238;
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.
 unsafe impl Layout for ThreadSlot {}

@@ -95,7 +95,7 @@ impl<M: Memory> Thread<'_, M> {
                 return answer;
             }
         }
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let _held = self.lock_file(cachelet)?;
         look(&self.body_property(cachelet)?)
     }
 

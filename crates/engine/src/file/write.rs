@@ -50,7 +50,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
         let result = self.retry_when_full(|| {
-            let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+            let _held = self.lock_file(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
                 return Err(Error::Invalid);

@@ -319,7 +319,7 @@ impl<M: Memory> Thread<'_, M> {
         replace: bool,
     ) -> Result<()> {
         let cachelet = self.cachelet(node)?;
-        let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
+        let _held = self.lock_file(cachelet)?;
         let old = self.xattrs(node)?;
         let entry = old.find(name)?;
         match entry {

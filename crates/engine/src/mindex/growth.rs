@@ -1,7 +1,8 @@
 //! Growth of the mindex: one main bucket at a time, and chains of overflow buckets behind them. The
 //! invariants are those of [`super`].
 
-use super::{BUCKETS_PER_NAMES, CHAIN_MAX, HeldBucket, NameHash};
+use super::hold::HELD;
+use super::{BUCKETS_PER_NAMES, CHAIN_MAX, NameHash};
 use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::free_list::FreeList;
@@ -41,8 +42,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Brings one more bucket into use, unless a stopped thread holds the one to split. Under the
-    /// grow lock.
+    /// Brings one more bucket into use, unless a stopped thread has locked the one to split, or a
+    /// name that is to move is held. Under the grow lock.
     fn split_next(&self) -> Result<bool> {
         let header = self.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
@@ -52,12 +53,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let level = 1u64 << fresh_index.ilog2();
         let source = self.fs.dram.bucket(fresh_index - level)?;
         let fresh = self.fs.dram.bucket(fresh_index)?;
-        let Some(lock) = self.lock_briefly(&source.lock, &source.waiters)? else { return Ok(false) };
-        let held = HeldBucket { bucket: source, _held: lock };
+        let Some(_locked) = self.lock_briefly(&source.lock, &source.waiters)? else { return Ok(false) };
         // Room first: once entries move, nothing may fail.
-        let moving = self.count_moving(source, fresh_index)?;
+        let Some(moving) = self.count_moving(source, fresh_index)? else { return Ok(false) };
         self.provide_chain(fresh, moving)?;
-        held.change(|| -> Result<bool> {
+        source.change(|| -> Result<bool> {
             self.move_entries(source, fresh, fresh_index)?;
             // Published inside the change: a reader that misses here sees the version change or the
             // new number.
@@ -66,13 +66,16 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    fn count_moving(&self, source: &'f Bucket, fresh_index: u64) -> Result<usize> {
-        let mut count = 0;
+    /// The number of entries that belong to the fresh bucket. `None`: one is held, so it stays.
+    fn count_moving(&self, source: &'f Bucket, fresh_index: u64) -> Result<Option<usize>> {
+        let (mut count, mut held) = (0, false);
         self.each_of_chain(source, |entry| {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
-            count += usize::from(key != 0 && NameHash::of_entry(key, value).bucket(fresh_index + 1) == fresh_index);
+            let moves = key != 0 && NameHash::of_entry(key, value).bucket(fresh_index + 1) == fresh_index;
+            count += usize::from(moves);
+            held |= moves && value & HELD != 0;
         })?;
-        Ok(count)
+        Ok((!held).then_some(count))
     }
 
     /// Gives a bucket that is not in use yet a chain with room for `count` names.

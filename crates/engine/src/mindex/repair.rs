@@ -1,14 +1,15 @@
-//! Recovery of the buckets that a dead thread held. A reaper completes their changes, and removes
-//! or inserts names according to the outcome of the interrupted operation.
+//! Recovery of the buckets and names that a dead thread held. A reaper completes the changes of the
+//! buckets, and makes or removes the names according to the outcome of the interrupted operation.
 
-use super::{LOW_40, NameHash, Target};
-use crate::dram::Bucket;
+use super::hold::{ABSENT, HELD};
+use super::{LOW_40, NameHash, SECOND, Target};
+use crate::dram::{Bucket, BucketEntry};
 use crate::error::Result;
 use crate::fs::Thread;
 use crate::step::step;
+use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::fence;
-use pmem::Memory;
+use pmem::{Memory, Pm};
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// As the reaper of this slot: completes the change of every bucket that its owner held.
@@ -44,48 +45,66 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(self.holds(&bucket.lock).then_some(bucket))
     }
 
-    /// As the reaper of this slot: the bucket of a name if its owner held it.
-    pub(crate) fn bucket_held_for(&self, hash: NameHash) -> Result<Option<&'f Bucket>> {
+    /// As the reaper of this slot: the entry of the name of its operation that its owner held, the
+    /// first or the second (`tag`).
+    pub(crate) fn held_name(&self, tag: u64) -> Result<Option<NameToRepair<'f>>> {
         self.fs.check_reapable()?;
-        let bucket = self.fs.dram.bucket(hash.bucket(self.fs.header()?.buckets.load(Acquire)))?;
-        Ok(self.holds(&bucket.lock).then_some(bucket))
+        let records = self.slot.held.iter().map(|record| record.load(Relaxed));
+        let mut entries = records.filter(|record| record & SECOND == tag).filter_map(|record| self.entry_at(record));
+        Ok(entries.find(|entry| self.is_holder(entry)).map(NameToRepair))
     }
 
-    /// Whether a bucket that a reaper holds has an entry of this dentry.
-    pub(crate) fn is_in_bucket(&self, bucket: &'f Bucket, hash: NameHash, dentry_offset: u64) -> Result<bool> {
-        let mut found = false;
-        let key = dentry_offset >> 6 | hash.key_bits();
-        self.each_of_chain(bucket, |entry| found |= entry.key.load(Relaxed) == key)?;
-        Ok(found)
+    /// The entry that a record names; none if it names a lock.
+    fn entry_at(&self, record: u64) -> Option<&'f BucketEntry> {
+        let (layout, offset) = (&self.fs.dram.layout, record & !SECOND);
+        let (bytes, entries) = (size_of::<Bucket>() as u64, core::mem::offset_of!(Bucket, entries) as u64);
+        let areas = [(layout.buckets, layout.buckets_max), (layout.overflow, layout.overflow_max)];
+        let (start, _) = areas.into_iter().find(|(start, count)| (*start..start + count * bytes).contains(&offset))?;
+        let inside = ((offset - start) % bytes).checked_sub(entries)?;
+        let is_entry = inside.is_multiple_of(size_of::<BucketEntry>() as u64);
+        self.fs.dram.region().get(Pm::new(offset)).ok().filter(|_| is_entry)
     }
 
-    /// In a bucket that a reaper holds: removes the entries of `gone`, and inserts one for `come`.
-    pub(crate) fn repair_names(
-        &self,
-        bucket: &'f Bucket,
-        hash: NameHash,
-        gone: &[u64],
-        come: Option<(u64, Target)>,
-    ) -> Result<()> {
-        let version = bucket.version.load(Relaxed) | 1;
-        bucket.version.store(version, Relaxed);
-        fence(Release);
-        self.each_of_chain(bucket, |entry| {
-            let dentry = (entry.key.load(Relaxed) & LOW_40) << 6;
-            if dentry != 0 && gone.contains(&dentry) {
-                entry.key.store(0, Relaxed);
-                step();
-                entry.value.store(0, Relaxed);
+    /// Whether this slot holds the name of an entry.
+    fn is_holder(&self, entry: &BucketEntry) -> bool {
+        let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+        key != 0 && value & HELD != 0 && value as u32 == self.ticket()
+    }
+
+    /// As the reaper of this slot: releases the name of a record, if its owner held it. `false`: it
+    /// is the record of a lock.
+    pub(crate) fn release_name(&self, record: &AtomicU64) -> bool {
+        let Some(entry) = self.entry_at(record.load(Relaxed)) else { return false };
+        if self.is_holder(entry) {
+            if entry.key.load(Relaxed) & LOW_40 == ABSENT {
+                entry.key.store(0, Release);
+            } else {
+                let hash = NameHash::of_entry(0, entry.value.load(Relaxed));
+                entry.value.store(hash.value_bits() | Target::UNKNOWN.bits(), Release);
             }
-        })?;
-        let placed = match come {
-            None => Ok(()),
-            Some((dentry, target)) => {
-                self.place_entry(bucket, dentry >> 6 | hash.key_bits(), target.bits() | hash.value_bits())
+            if let Ok(word) = self.fs.dram_word(self.fs.dram.region().offset_of(&entry.value)) {
+                self.fs.platform.wake(word);
             }
-        };
+        }
         step();
-        bucket.version.store(version.wrapping_add(1), Release);
-        placed
+        record.store(0, Release);
+        true
+    }
+}
+
+/// A name that a dead thread held.
+pub(crate) struct NameToRepair<'f>(&'f BucketEntry);
+
+impl NameToRepair<'_> {
+    /// Whether it is the name of this dentry.
+    pub(crate) fn is(&self, dentry_offset: u64) -> bool {
+        (self.0.key.load(Relaxed) & LOW_40) << 6 == dentry_offset
+    }
+
+    /// Makes it the name of this dentry; `None`: there is no such name. May be repeated.
+    pub(crate) fn set(&self, dentry_offset: Option<u64>) {
+        let hash = self.0.key.load(Relaxed) & !LOW_40;
+        self.0.key.store(hash | dentry_offset.map_or(ABSENT, |offset| offset >> 6), Release);
+        step();
     }
 }

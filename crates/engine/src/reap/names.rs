@@ -7,7 +7,7 @@ use crate::dram::{
 use crate::error::Result;
 use crate::format::{Dentry, Valid};
 use crate::fs::Thread;
-use crate::mindex::NameHash;
+use crate::mindex::NameToRepair;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
@@ -34,26 +34,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    pub(super) fn hash(&self, index: usize) -> NameHash {
-        NameHash::from_intent(self.slot.intent.hashes[index].load(Relaxed))
-    }
-
     /// Offset of an in-flight dentry; zero: none.
     pub(super) fn in_flight_dentry(&self, index: usize) -> u64 {
         self.slot.in_flight.dentries[index].load(Relaxed) & !63
     }
 
     /// Whether the in-flight dentry entered the mindex before its creator died. Until its intent
-    /// records that, the creator holds the bucket.
+    /// records that, the creator holds the name.
     fn is_named(&self, done: bool) -> Result<bool> {
         let dentry = self.in_flight_dentry(0);
         if done || dentry == 0 {
             return Ok(done);
         }
-        match self.bucket_held_for(self.hash(0))? {
-            Some(bucket) => self.is_in_bucket(bucket, self.hash(0), dentry),
-            None => Ok(false),
-        }
+        Ok(self.held_name(0)?.is_some_and(|name| name.is(dentry)))
     }
 
     fn recover_create(&self, done: bool) -> Result<()> {
@@ -121,7 +114,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn recover_unlink(&self, done: bool) -> Result<()> {
         let intent = &self.slot.intent;
-        let Some(bucket) = self.bucket_held_for(self.hash(0))?.filter(|_| !done) else { return Ok(()) };
+        let Some(held) = self.held_name(0)?.filter(|_| !done) else { return Ok(()) };
         let index = intent.victim.load(Relaxed);
         let offset = intent.old[0].load(Relaxed);
         let state = References::from_word(self.fs.dram.cachelet(index)?.references.load(Acquire));
@@ -135,7 +128,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.drop_link_once(index)?;
         }
         step();
-        self.remove_name(bucket, offset)
+        self.remove_name(&held, offset)
     }
 
     /// Whether a dentry is valid.
@@ -144,8 +137,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Valid::from_word(dentry.valid.load_acquire()).valid)
     }
 
-    /// Completes the removal of a name whose bucket is held.
-    fn remove_name(&self, bucket: &'f crate::dram::Bucket, offset: u64) -> Result<()> {
+    /// Completes the removal of a held name.
+    fn remove_name(&self, held: &NameToRepair<'f>, offset: u64) -> Result<()> {
         let pm = &self.fs.pm;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         if Valid::from_word(dentry.valid.load()).valid {
@@ -153,7 +146,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             pm.retract(&dentry.valid, dentry.invalid_word(timestamp_ns)).unflushed();
         }
         pm.fence(pm.flush_all(dentry));
-        self.repair_names(bucket, self.hash(0), &[offset], None)?;
+        held.set(None);
         self.slot.intent.step.store(STEP_DONE, Release);
         step();
         Ok(())
@@ -163,13 +156,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         let intent = &self.slot.intent;
         let index = intent.victim.load(Relaxed);
         if !done {
-            let Some(bucket) = self.bucket_held_for(self.hash(0))? else { return Ok(()) };
+            let Some(held) = self.held_name(0)? else { return Ok(()) };
             let victim = self.fs.dram.cachelet(index)?;
             if !victim.is_removed() {
                 return Ok(());
             }
             self.mark_removed(victim);
-            self.remove_name(bucket, intent.old[0].load(Relaxed))?;
+            self.remove_name(&held, intent.old[0].load(Relaxed))?;
         }
         if index != 0 {
             self.reclaim_directory(self.fs.dram.cachelet(index)?, index);

@@ -4,7 +4,7 @@ use crate::dram::{FLAG_RENAMING, References, RetiredKind, STEP_DONE};
 use crate::error::Result;
 use crate::format::{FileKind, JournalRecord};
 use crate::fs::Thread;
-use crate::mindex::Target;
+use crate::mindex::SECOND;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
@@ -34,13 +34,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Clears the rename flag of a file whose lock is held, or of a directory whose names' buckets
-    /// are. A directory's change time may have been set without its dirty mark, so the mark is set
-    /// here.
+    /// Clears the rename flag of a file whose lock is held, or of a directory whose names are. A
+    /// directory's change time may have been set without its dirty mark, so the mark is set here.
     fn end_marking(&self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
-        let names = self.bucket_held_for(self.hash(0))?.is_some() && self.bucket_held_for(self.hash(1))?.is_some();
+        let names = self.held_name(0)?.is_some() && self.held_name(SECOND)?.is_some();
         if index != 0 && (self.holds(&cachelet.lock) || (is_directory && names)) {
             if is_directory {
                 self.mark_dirty(cachelet);
@@ -64,7 +63,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         step();
         if !done {
-            self.rename_names(record, exchanged)?;
+            self.rename_names(record)?;
         }
         for (offset, lines) in self.reused_slots(record)?.into_iter().flatten() {
             if !self.is_queued(RetiredKind::Dentry, offset) {
@@ -98,20 +97,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    /// Repairs the mindex after a rename, where the buckets are still held.
-    fn rename_names(&self, record: &JournalRecord, exchanged: bool) -> Result<()> {
-        let intent = &self.slot.intent;
-        let gone = [intent.old[0].load(Relaxed), intent.old[1].load(Relaxed)];
-        let (file, victim) = (intent.file.load(Relaxed), intent.victim.load(Relaxed));
-        let place = if exchanged { victim } else { self.slot.in_flight.cachelet.load(Relaxed) };
-        let places = match record.moves[1].dentry {
-            0 => None,
-            dentry => Some((dentry, Target::Cachelet(place))),
-        };
-        let arrival = Some((record.moves[0].dentry, Target::Cachelet(file)));
-        for (index, come) in [(0, places), (1, arrival)] {
-            if let Some(bucket) = self.bucket_held_for(self.hash(index))? {
-                self.repair_names(bucket, self.hash(index), &gone, come)?;
+    /// Repairs the mindex after a rename, where the names are still held.
+    fn rename_names(&self, record: &JournalRecord) -> Result<()> {
+        let [arrival, old_place] = record.moves.map(|step| Some(step.dentry).filter(|dentry| *dentry != 0));
+        for (tag, dentry) in [(0, old_place), (SECOND, arrival)] {
+            if let Some(held) = self.held_name(tag)? {
+                held.set(dentry);
             }
         }
         self.slot.intent.step.store(STEP_DONE, Release);
@@ -127,7 +118,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let cachelet = self.fs.dram.cachelet(victim)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
-        if is_directory && self.bucket_held_for(self.hash(1))?.is_some() {
+        if is_directory && self.held_name(SECOND)?.is_some() {
             cachelet.allow_names();
         }
         Ok(())

@@ -106,6 +106,12 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
         if errno == libc::ENOMEM {
             call.context.release_for_eviction();
         }
+        // Where all handlers of the signals want that, the call starts again.
+        if errno == libc::EINTR
+            && let Some(Ok(again)) = signals::interruption()
+        {
+            return again;
+        }
         done(-i64::from(errno))
     });
     if faults::take() && verdict.next == Next::Done {

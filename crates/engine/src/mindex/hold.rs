@@ -1,0 +1,508 @@
+//! Holding names: while a thread makes, removes or moves a name, no other thread does.
+//!
+//! Invariants
+//! - The entry of a held name has [`HELD`] and its holder's ticket in the place of the target. Its
+//!   key names the dentry or, while there is no such name, is [`ABSENT`].
+//! - An entry becomes held under its bucket's lock. From then on only its holder (or the reaper of
+//!   that) changes it, without the lock, one word at a time. So the lock is held for a few
+//!   instructions, and a thread that is stopped while it holds a name blocks that name alone.
+//! - The holder's slot records the entry from before it is held until after its release.
+//! - Readers take a held entry for what its key says, and find the file by the dentry.
+
+use super::{CHAIN_MAX, Hit, LOW_40, NameHash, Target, is_of, was_stable};
+use crate::dram::{Bucket, BucketEntry};
+use crate::error::{Error, Result};
+use crate::format::Dentry;
+use crate::fs::{Fs, Thread};
+use crate::lock::{LockGuard, NAME_WAITING, NameWait, Patience};
+use crate::step::{dead, step};
+use crate::sync::AtomicU64;
+use core::cell::Cell;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pmem::{Memory, Pm};
+
+/// In the value of an entry: the name is held, and the low half is its holder's ticket.
+pub(super) const HELD: u64 = 1 << 38;
+/// The low bits of a held entry's key while there is no such name. No dentry lies there.
+pub(super) const ABSENT: u64 = LOW_40;
+/// In a slot's record of a held entry: the name is the second of its operation.
+pub(crate) const SECOND: u64 = 1;
+
+/// A name in a directory.
+#[derive(Clone, Copy)]
+pub(crate) struct NameKey<'n> {
+    /// The directory's inode number.
+    pub parent: u64,
+    /// The name.
+    pub name: &'n [u8],
+    /// Of both.
+    pub hash: NameHash,
+}
+
+/// A held name, whether it exists or not. Dropping it releases the name.
+pub(crate) struct HeldName<'f, M: Memory> {
+    fs: &'f Fs<M>,
+    main: &'f Bucket,
+    entry: &'f BucketEntry,
+    hash: NameHash,
+    /// The dentry of the name as it was found, and its offset.
+    found: Option<(&'f Dentry, u64)>,
+    /// What the entry leads to when it is released.
+    target: Cell<Target>,
+    /// The record of the slot that names the entry.
+    record: &'f AtomicU64,
+    /// In a tree: the guard of the name.
+    guard: Option<LockGuard<'f>>,
+}
+
+impl<'f, M: Memory> HeldName<'f, M> {
+    /// The name as it was found, before any change by the holder.
+    #[inline(always)]
+    pub(crate) fn found(&self) -> Option<Hit<'f>> {
+        self.found.map(|(dentry, dentry_offset)| Hit { dentry, dentry_offset, target: self.target.get() })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn bucket(&self) -> &'f Bucket {
+        self.main
+    }
+
+    fn is_absent(&self) -> bool {
+        self.entry.key.load(Relaxed) & LOW_40 == ABSENT
+    }
+
+    #[cold]
+    fn wake_waiters(&self) {
+        self.main.waiters.fetch_and(!NAME_WAITING, Relaxed);
+        if let Ok(word) = self.fs.dram_word(self.fs.dram.region().offset_of(&self.entry.value)) {
+            self.fs.platform.wake(word);
+        }
+    }
+
+    /// Makes the name lead to a dentry and its file. One store: a reader sees all of it or nothing.
+    fn set(&self, dentry_offset: u64, target: Target) {
+        self.target.set(target);
+        self.entry.key.store(dentry_offset >> 6 | self.hash.key_bits(), Release);
+        step();
+    }
+}
+
+impl<M: Memory> Drop for HeldName<'_, M> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if dead() {
+            return;
+        }
+        step();
+        match self.is_absent() {
+            true => self.entry.key.store(0, Release),
+            false => self.entry.value.store(self.target.get().bits() | self.hash.value_bits(), Release),
+        }
+        step();
+        self.record.store(0, Release);
+        if self.main.waiters.load(Relaxed) & NAME_WAITING != 0 {
+            self.wake_waiters();
+        }
+    }
+}
+
+/// The state of a name in its bucket.
+enum Scan<'f> {
+    /// It exists.
+    Found { entry: &'f BucketEntry, key: u64, value: u64, hit: Hit<'f> },
+    /// It does not; an empty entry, if there is one.
+    Absent(Option<&'f BucketEntry>),
+    /// Another thread holds it, with this value of its entry.
+    Taken(&'f BucketEntry, u64),
+}
+
+impl Scan<'_> {
+    /// Whether the entry is as it was seen.
+    #[inline(always)]
+    fn stands(&self) -> bool {
+        match self {
+            Scan::Found { entry, key, value, .. } => {
+                entry.key.load(Relaxed) == *key && entry.value.load(Relaxed) == *value
+            }
+            Scan::Absent(free) => free.is_none_or(|entry| entry.key.load(Relaxed) == 0),
+            Scan::Taken(..) => false,
+        }
+    }
+}
+
+/// The outcome of one attempt to hold a name.
+enum Attempt<'f, M: Memory> {
+    Held(HeldName<'f, M>),
+    /// The name has another bucket now.
+    Moved,
+    /// There is no such name, and an absent one is not wanted.
+    Absent,
+    /// Another thread holds this entry of the bucket; its value.
+    Taken(&'f Bucket, &'f BucketEntry, u64),
+}
+
+impl<'f, M: Memory> Thread<'f, M> {
+    /// Holds a name, which need not exist. Has reserved room for it, so that making it after a
+    /// fence cannot fail.
+    #[inline(always)]
+    pub(crate) fn hold_name(&self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
+        let held =
+            self.hold(0, key.hash, true, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))?;
+        held.ok_or(Error::Busy)
+    }
+
+    /// Holds a name if it exists.
+    #[inline(always)]
+    pub(crate) fn hold_existing(&self, key: &NameKey<'_>) -> Result<Option<HeldName<'f, M>>> {
+        self.hold(0, key.hash, false, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))
+    }
+
+    /// Holds the name of a dentry: one that is in the mindex, or (`absent`) that is not in it yet.
+    pub(crate) fn hold_dentry(
+        &self,
+        hash: NameHash,
+        dentry_offset: u64,
+        absent: bool,
+    ) -> Result<Option<HeldName<'f, M>>> {
+        self.hold(0, hash, absent, |_, offset| offset == dentry_offset)
+    }
+
+    /// Holds two names, in an order that all threads share.
+    pub(crate) fn hold_both(
+        &self,
+        first: &NameKey<'_>,
+        second: &NameKey<'_>,
+    ) -> Result<(HeldName<'f, M>, HeldName<'f, M>)> {
+        let hold = |tag: u64, key: &NameKey<'_>| {
+            let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
+            self.hold_guarded(tag, key.hash, true, is_it)?.ok_or(Error::Busy)
+        };
+        if let Some(tree) = self.fs.tree() {
+            let (guard, other) = self.lock_guards(tree, [first.hash, second.hash])?;
+            let (mut first, mut second) = (hold(0, first)?, hold(SECOND, second)?);
+            (first.guard, second.guard) = (Some(guard), other);
+            return Ok((first, second));
+        }
+        if first.hash.word() <= second.hash.word() {
+            let held = hold(0, first)?;
+            return Ok((held, hold(SECOND, second)?));
+        }
+        let held = hold(SECOND, second)?;
+        Ok((hold(0, first)?, held))
+    }
+
+    #[inline(always)]
+    fn hold(
+        &self,
+        tag: u64,
+        hash: NameHash,
+        absent: bool,
+        is_it: impl Fn(&Dentry, u64) -> bool,
+    ) -> Result<Option<HeldName<'f, M>>> {
+        let Some(tree) = self.fs.tree() else { return self.hold_guarded(tag, hash, absent, is_it) };
+        let (guard, _) = self.lock_guards(tree, [hash; 2])?;
+        let mut held = self.hold_guarded(tag, hash, absent, is_it)?;
+        if let Some(held) = &mut held {
+            held.guard = Some(guard);
+        }
+        Ok(held)
+    }
+
+    /// As [`Thread::hold`]. In a tree the name's guard is locked.
+    #[inline(always)]
+    fn hold_guarded(
+        &self,
+        tag: u64,
+        hash: NameHash,
+        absent: bool,
+        is_it: impl Fn(&Dentry, u64) -> bool,
+    ) -> Result<Option<HeldName<'f, M>>> {
+        let mut wait = NameWait::default();
+        loop {
+            match self.try_hold(tag, hash, absent, &is_it)? {
+                Attempt::Held(held) => return Ok(Some(held)),
+                Attempt::Absent => return Ok(None),
+                Attempt::Moved => {}
+                Attempt::Taken(main, entry, value) => {
+                    self.wait_for_name(&mut wait, &main.waiters, &entry.value, value)?;
+                }
+            }
+        }
+    }
+
+    /// Looks without the lock, then locks the bucket to take what it found. So the lock is held for
+    /// a few instructions on lines that are in the cache. If the bucket has changed meanwhile,
+    /// looks again under the lock.
+    #[inline(always)]
+    fn try_hold(
+        &self,
+        tag: u64,
+        hash: NameHash,
+        absent: bool,
+        is_it: &impl Fn(&Dentry, u64) -> bool,
+    ) -> Result<Attempt<'f, M>> {
+        let header = self.fs.header()?;
+        let index = match self.fs.tree() {
+            None => hash.bucket(header.buckets.load(Acquire)),
+            Some(tree) => tree.make(hash.word()),
+        };
+        let main = self.fs.dram.bucket(index)?;
+        let version = main.version.load(Acquire);
+        let before = self.scan(main, hash, is_it);
+        if let Ok(Scan::Taken(entry, value)) = before {
+            return Ok(Attempt::Taken(main, entry, value));
+        }
+        if !absent
+            && matches!(before, Ok(Scan::Absent(_)))
+            && was_stable(main, version)
+            && self.fs.is_still_bucket(hash, header, index)
+        {
+            return Ok(Attempt::Absent);
+        }
+        // In a tree the guard is locked instead.
+        let locked = match self.fs.tree() {
+            None => self.lock_with(Patience::Interruptible, &main.lock, &main.waiters)?,
+            Some(_) => None,
+        };
+        if locked.is_none() && self.fs.tree().is_none() {
+            return Ok(Attempt::Moved);
+        }
+        if !self.fs.is_still_bucket(hash, header, index) {
+            return Ok(Attempt::Moved);
+        }
+        let is_valid = was_stable(main, version) && before.as_ref().is_ok_and(Scan::stands);
+        let found = if is_valid { before? } else { self.scan_again(main, hash, is_it)? };
+        match found {
+            Scan::Taken(entry, value) => Ok(Attempt::Taken(main, entry, value)),
+            Scan::Found { entry, hit, .. } => {
+                let held = self.record_held(tag, hash, main, entry, Some(hit))?;
+                entry.value.store(self.held_value(hash), Relaxed);
+                step();
+                Ok(Attempt::Held(held))
+            }
+            Scan::Absent(_) if !absent => Ok(Attempt::Absent),
+            Scan::Absent(free) => self.hold_absent(tag, hash, main, free).map(Attempt::Held),
+        }
+    }
+
+    /// Looks for a name in a chain. Without the lock the result counts only if it still stands and
+    /// the version has not changed.
+    #[inline(always)]
+    fn scan(&self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
+        let (mut bucket, mut free) = (main, None);
+        for _ in 0..CHAIN_MAX {
+            for entry in &bucket.entries {
+                let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+                if key == 0 {
+                    free = free.or(Some(entry));
+                }
+                if !is_of(hash, key, value) {
+                    continue;
+                }
+                if value & HELD != 0 {
+                    // Its own is another name with the same hash.
+                    if value as u32 == self.ticket() {
+                        continue;
+                    }
+                    return Ok(Scan::Taken(entry, value));
+                }
+                let target = if self.fs.has_quick_path() { Target::from_value(value) } else { Target::UNKNOWN };
+                self.fs.prefetch_target(target);
+                let dentry_offset = (key & LOW_40) << 6;
+                let Ok(dentry) = self.fs.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
+                if is_it(dentry, dentry_offset) {
+                    return Ok(Scan::Found { entry, key, value, hit: Hit { dentry, dentry_offset, target } });
+                }
+            }
+            let next = bucket.overflow.load(Relaxed);
+            if next == 0 {
+                return Ok(Scan::Absent(free));
+            }
+            bucket = self.fs.dram.overflow(next)?;
+        }
+        Err(Error::Busy)
+    }
+
+    /// As [`Thread::scan`], under the lock.
+    #[cold]
+    #[inline(never)]
+    fn scan_again(&self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
+        self.scan(main, hash, is_it)
+    }
+
+    /// Holds a name that does not exist, in a bucket that this thread has locked.
+    #[inline(always)]
+    fn hold_absent(
+        &self,
+        tag: u64,
+        hash: NameHash,
+        main: &'f Bucket,
+        free: Option<&'f BucketEntry>,
+    ) -> Result<HeldName<'f, M>> {
+        let entry = match free {
+            Some(entry) => entry,
+            None => self.reserve_in(main)?,
+        };
+        let held = self.record_held(tag, hash, main, entry, None)?;
+        main.change(|| {
+            entry.value.store(self.held_value(hash), Relaxed);
+            step();
+            entry.key.store(ABSENT | hash.key_bits(), Relaxed);
+            step();
+        });
+        Ok(held)
+    }
+
+    fn held_value(&self, hash: NameHash) -> u64 {
+        hash.value_bits() | HELD | self.ticket() as u64
+    }
+
+    #[inline(always)]
+    fn record_held(
+        &self,
+        tag: u64,
+        hash: NameHash,
+        main: &'f Bucket,
+        entry: &'f BucketEntry,
+        found: Option<Hit<'f>>,
+    ) -> Result<HeldName<'f, M>> {
+        let region = self.fs.dram.region();
+        let record = self.free_record().ok_or(Error::Busy)?;
+        record.store(region.offset_of(entry) | tag, Relaxed);
+        step();
+        let target = Cell::new(found.map_or(Target::UNKNOWN, |found| found.target));
+        let found = found.map(|found| (found.dentry, found.dentry_offset));
+        Ok(HeldName { fs: self.fs, main, entry, hash, found, target, record, guard: None })
+    }
+
+    /// Makes a held name. Plain stores only.
+    pub(crate) fn insert_entry(&self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
+        held.set(dentry_offset, target);
+        self.count_names(1);
+    }
+
+    /// Makes a held name lead to another dentry.
+    pub(crate) fn replace_entry(&self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
+        held.set(dentry_offset, target);
+    }
+
+    /// Removes a held name. It stays held. Plain stores only.
+    pub(crate) fn remove_entry(&self, held: &HeldName<'f, M>) {
+        held.entry.key.store(ABSENT | held.hash.key_bits(), Release);
+        step();
+        self.count_names(-1);
+    }
+
+    /// Releases a name that was removed. Otherwise all lookups of absent names would read the
+    /// continuation of its bucket that it may have left empty.
+    #[inline]
+    pub(crate) fn release_removed(&self, held: HeldName<'f, M>) -> Result<()> {
+        let (main, entry) = (held.main, held.entry);
+        let guarded = held.guard.is_some();
+        drop(held);
+        // A tree keeps its chains.
+        if guarded || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
+            return Ok(());
+        }
+        // A thread that has the bucket now leaves the chain as it is; a later removal trims it.
+        match self.try_lock(&main.lock, &main.waiters) {
+            Some(_locked) => main.change(|| self.trim_chain(main)),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::FileKind;
+    use crate::testing::{Attached, TestPlatform, new_image, new_node};
+    use std::format;
+    use std::time::Duration;
+
+    fn key<'n, M: Memory>(fs: &crate::fs::Fs<M>, parent: u64, name: &'n [u8]) -> NameKey<'n> {
+        NameKey { parent, name, hash: fs.hash_name(parent, name) }
+    }
+
+    #[test]
+    fn a_stopped_holder_of_a_name_keeps_no_thread_from_the_other_names_of_its_bucket() {
+        let image = new_image(8 << 20, 0);
+        let fs = Attached::new(&image).expect("attaches");
+        // All names share two buckets.
+        fs.header().expect("a header").buckets.store(2, Relaxed);
+        let (stopped, thread) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+        let root = thread.root().expect("a root");
+        let new = new_node(FileKind::Regular);
+        let file = thread.create(root, b"present", &new).expect("creates");
+        thread.release(file, 1);
+        let absent = stopped.hold_name(&key(&fs, root.number, b"absent")).expect("holds");
+        let present = stopped.hold_existing(&key(&fs, root.number, b"present")).expect("holds").expect("exists");
+        for round in 0..3 {
+            for number in 0..40 {
+                let file = thread.create(root, format!("{round} {number}").as_bytes(), &new).expect("creates");
+                thread.release(file, 1);
+            }
+            let from = |number: u32| format!("{round} {number}").into_bytes();
+            let rename = |from: &[u8], to: &[u8]| {
+                thread.rename((root, from), (root, to), Default::default(), |_, _| Ok(())).expect("renames");
+            };
+            rename(&from(0), b"moved");
+            rename(&from(1), &from(2));
+            thread.unlink(root, b"moved", |_| Ok(())).expect("removes");
+            for number in 2..40 {
+                thread.unlink(root, &from(number), |_| Ok(())).expect("removes");
+            }
+        }
+        // Readers see a held name as it is.
+        assert!(thread.stat_name(root, b"present").is_ok());
+        assert_eq!(thread.stat_name(root, b"absent").err(), Some(Error::NotFound));
+        drop((absent, present));
+        thread.unlink(root, b"present", |_| Ok(())).expect("removes");
+        thread.create(root, b"absent", &new).expect("creates");
+        super::super::check_names(&fs);
+    }
+
+    #[test]
+    fn a_held_name_is_waited_for_until_its_holder_releases_it() {
+        static PLATFORM: TestPlatform = TestPlatform::new();
+        let image = new_image(4 << 20, 0);
+        let fs = Attached::with(&image, &PLATFORM, &Default::default(), 1).expect("attaches");
+        let holder = fs.enter().expect("enters");
+        let root = holder.root().expect("a root");
+        let name = key(&fs, root.number, b"name");
+        let held = holder.hold_name(&name).expect("holds");
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let thread = fs.enter().expect("enters");
+                thread.create(root, b"name", &new_node(FileKind::Regular)).map(|file| thread.release(file, 1))
+            });
+            while held.main.waiters.load(Relaxed) & NAME_WAITING == 0 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            assert!(!waiter.is_finished());
+            drop(held);
+            assert_eq!(waiter.join().expect("no panic"), Ok(()));
+        });
+        assert!(holder.stat_name(root, b"name").is_ok());
+    }
+
+    #[test]
+    fn a_held_name_does_not_move_when_its_bucket_is_split() {
+        let image = new_image(8 << 20, 0);
+        let fs = Attached::new(&image).expect("attaches");
+        let header = fs.header().expect("a header");
+        header.buckets.store(2, Relaxed);
+        let (holder, thread) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
+        let root = holder.root().expect("a root");
+        // Its bucket of two and of four differ.
+        let names = (0..).map(|number| format!("{number}"));
+        let moving = names.into_iter().find(|name| fs.hash_name(root.number, name.as_bytes()).bucket(4) == 2);
+        let moving = moving.expect("one of four");
+        let held = holder.hold_name(&key(&fs, root.number, moving.as_bytes())).expect("holds");
+        thread.grow(6).expect("grows");
+        assert_eq!(header.buckets.load(Relaxed), 2, "the bucket to split has the held name");
+        drop(held);
+        thread.grow(6).expect("grows");
+        assert_eq!(header.buckets.load(Relaxed), 4);
+    }
+}
