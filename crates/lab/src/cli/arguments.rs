@@ -81,6 +81,8 @@ pub struct Mkfs {
 #[command(after_help = "\
 Options (-o) are those of mount(8), separated by commas: nosuid, nodev, noexec, noatime, allow_other ...
 vfs=conventional, vfs=byvfs or vfs=cachelet selects the VFS layer, which decides how names are looked up.
+fsync=names lets syncing a file on SoupFS make its names durable, too; fsync=own, the default, is the SoupFS
+paper's.
 
 Examples:
   lab mount /dev/shm/nova.img /mnt/nova
@@ -91,7 +93,7 @@ pub struct Mount {
     pub image: PathBuf,
     /// The directory to mount it on.
     pub directory: PathBuf,
-    /// Options of mount(8), and `vfs=`.
+    /// Options of mount(8), `vfs=` and `fsync=`.
     #[arg(short, value_name = "OPTIONS", action = clap::ArgAction::Append)]
     pub options: Vec<String>,
     /// Stay in the foreground.
