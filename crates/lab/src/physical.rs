@@ -221,7 +221,7 @@ pub struct MkfsOptions {
 
 impl Default for MkfsOptions {
     fn default() -> MkfsOptions {
-        MkfsOptions { owner: (0, 0), permissions: 0o755, now_ns: posix::host::now_ns() }
+        MkfsOptions { owner: (0, 0), permissions: 0o755, now_ns: crate::virtual_time::held::now_ns() }
     }
 }
 
