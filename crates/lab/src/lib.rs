@@ -35,5 +35,6 @@ pub mod pmfs;
 pub mod soupfs;
 pub mod substrate;
 pub mod vfs;
+pub mod virtual_time;
 
 pub use error::{Error, Result};

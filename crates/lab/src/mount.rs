@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::nova::Nova;
-use crate::physical::{MkfsOptions, MountOptions as PhysicalOptions, PhysicalFs};
+use crate::physical::{MkfsOptions, MountOptions as PhysicalOptions, PhysicalFs, SyncFile};
 use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
 use crate::substrate::{self, System};
@@ -164,10 +164,13 @@ pub fn make(
 pub fn serve(
     image: &Path,
     SystemKind { system, vfs }: SystemKind,
+    sync_file: SyncFile,
     mount_point: &Path,
     options: &fuse::MountOptions,
     ready: impl FnOnce(&Path),
 ) -> std::result::Result<(), ImageError> {
+    let mount = PhysicalOptions { sync_file, ..PhysicalOptions::default() };
+    let vfs = (vfs, VfsOptions { mount, ..VfsOptions::default() });
     match system {
         System::Nova => serve_system::<Nova<Direct>>(image, vfs, mount_point, options, ready),
         System::Pmfs => serve_system::<Pmfs<Direct>>(image, vfs, mount_point, options, ready),
@@ -177,20 +180,22 @@ pub fn serve(
 
 fn serve_system<P: PhysicalFs<Memory = Direct>>(
     image: &Path,
-    vfs: VfsKind,
+    (vfs, how): (VfsKind, VfsOptions),
     mount_point: &Path,
     options: &fuse::MountOptions,
     ready: impl FnOnce(&Path),
 ) -> std::result::Result<(), ImageError> {
     match vfs {
-        VfsKind::Conventional => serve_vfs(Conventional::<P>::mount, image, mount_point, options, ready),
-        VfsKind::ByVfs => serve_vfs(ByVfs::<P>::mount, image, mount_point, options, ready),
-        VfsKind::Cachelet => serve_vfs(Cachelet::<P>::mount, image, mount_point, options, ready),
+        VfsKind::Conventional => {
+            serve_vfs(|region| Conventional::<P>::mount(region, how), image, mount_point, options, ready)
+        }
+        VfsKind::ByVfs => serve_vfs(|region| ByVfs::<P>::mount(region, how), image, mount_point, options, ready),
+        VfsKind::Cachelet => serve_vfs(|region| Cachelet::<P>::mount(region, how), image, mount_point, options, ready),
     }
 }
 
 fn serve_vfs<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
-    mount: impl FnOnce(pmem::MappedRegion<Direct>, VfsOptions) -> Result<Vfs<P, N>>,
+    mount: impl FnOnce(pmem::MappedRegion<Direct>) -> Result<Vfs<P, N>>,
     image: &Path,
     mount_point: &Path,
     options: &fuse::MountOptions,
@@ -204,8 +209,7 @@ fn serve_vfs<P: PhysicalFs<Memory = Direct>, N: Names<P>>(
     {
         return Err(file_system(Errno::EBUSY.into()));
     }
-    let vfs = mount(mapping.region(Direct)?, VfsOptions { mount: PhysicalOptions::default(), ..Default::default() });
-    let vfs = Arc::new(vfs.map_err(file_system)?);
+    let vfs = Arc::new(mount(mapping.region(Direct)?).map_err(file_system)?);
     let server = Server { vfs: Arc::clone(&vfs), nodes: Mutex::default() };
     let source = image.display().to_string();
     let served = fuse::serve_other(server, &source, mount_point, options, ready);

@@ -221,7 +221,7 @@ pub struct MkfsOptions {
 
 impl Default for MkfsOptions {
     fn default() -> MkfsOptions {
-        MkfsOptions { owner: (0, 0), permissions: 0o755, now_ns: posix::host::now_ns() }
+        MkfsOptions { owner: (0, 0), permissions: 0o755, now_ns: crate::virtual_time::held::now_ns() }
     }
 }
 
@@ -247,12 +247,24 @@ pub struct MountOptions {
     /// Number of lists of free blocks and journals: the number of threads that can run without
     /// sharing one.
     pub shards: usize,
+    /// What `sync_file` makes durable (SoupFS only).
+    pub sync_file: SyncFile,
+}
+
+/// What syncing a file makes durable in a system that writes names later (SoupFS).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SyncFile {
+    /// The file's own changes, as in the SoupFS paper: content, size and attributes.
+    #[default]
+    Own,
+    /// The names that lead to it, too, as programs rely on with most file systems.
+    Names,
 }
 
 impl Default for MountOptions {
     fn default() -> MountOptions {
         let shards = std::thread::available_parallelism().map_or(1, usize::from);
-        MountOptions { index: Index::Own, persist_period_ms: 1000, shards }
+        MountOptions { index: Index::Own, persist_period_ms: 1000, shards, sync_file: SyncFile::Own }
     }
 }
 

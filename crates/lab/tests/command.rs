@@ -71,7 +71,7 @@ fn all_experiments_need_a_place_for_their_report() {
 fn an_experiment_prints_its_numbers_and_leaves_a_report_that_is_not_overwritten() {
     let directory = scratch();
     let out = directory.path().join("report");
-    let arguments = ["soupfs-fig3", "--quick", "--out", out.to_str().unwrap()];
+    let arguments = ["soupfs-fig3", "--quick", "--clock", "--out", out.to_str().unwrap()];
     let done = lab(&arguments);
     assert!(done.status.success(), "{}", stderr(&done));
     assert!(stdout(&done).contains("unlink") && stdout(&done).contains("SoupFS"), "{}", stdout(&done));
@@ -104,7 +104,7 @@ fn an_image_of_each_system_is_made_recognised_and_mounted() {
         assert!(made.status.success(), "{system}: {}", stderr(&made));
         let again = lab(&["mkfs", path, "--size", "32M", "--system", system]);
         assert!(!again.status.success() && stderr(&again).contains("--force"), "{system}: {}", stderr(&again));
-        for options in [&[][..], &["-o", "nosuid,vfs=conventional"], &["-o", "vfs=cachelet,nodev"]] {
+        for options in [&[][..], &["-o", "nosuid,vfs=conventional,fsync=names"], &["-o", "vfs=cachelet,nodev"]] {
             let mounted = lab(&[&["mount", path, place], options].concat());
             assert!(mounted.status.success(), "{system}: {}", stderr(&mounted));
             let _mount = MountPoint { point: &point, image: &image };

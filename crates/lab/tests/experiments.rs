@@ -2,13 +2,13 @@
 //! numbers: that needs a quiet machine.
 
 use lab::experiments::report::{Circumstances, html, text, tsv};
-use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, chart, find};
+use lab::experiments::{Bench, CATALOGUE, Experiment, Failure, Findings, Size, Times, chart, find};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
 fn tiny(name: &str) -> Findings {
     let experiment = find(name).expect("it is in the catalogue");
-    let bench = Bench { size: Size::Tiny, stop: &|| false, progress: &|_| {} };
+    let bench = Bench { size: Size::Tiny, times: Times::Clock, stop: &|| false, progress: &|_| {} };
     experiment.carry_out(&bench).unwrap_or_else(|failure| panic!("{name}: {failure}"))
 }
 
@@ -90,7 +90,7 @@ fn an_experiment_without_enough_memory_reports_its_needs_and_does_nothing() {
         needs_bytes: |_| 1 << 60,
         run: |_| panic!("the experiment was started"),
     };
-    let bench = Bench { size: Size::Tiny, stop: &|| false, progress: &|_| {} };
+    let bench = Bench { size: Size::Tiny, times: Times::Clock, stop: &|| false, progress: &|_| {} };
     let refused = experiment.carry_out(&bench).expect_err("no machine has this much memory").to_string();
     assert!(refused.contains("huge needs 1099511627776 MiB") && refused.contains("--quick"), "{refused}");
 }
@@ -102,7 +102,7 @@ fn an_experiment_ends_when_stopped() {
         asked.set(asked.get() + 1);
         asked.get() > 3
     };
-    let bench = Bench { size: Size::Tiny, stop: &stop, progress: &|_| {} };
+    let bench = Bench { size: Size::Tiny, times: Times::Clock, stop: &stop, progress: &|_| {} };
     let ended = find("directfs-table2").expect("it is in the catalogue").carry_out(&bench);
     assert!(matches!(ended, Err(Failure::Interrupted)), "{ended:?}");
 }

@@ -2,6 +2,7 @@
 
 use lab::mount::{ImageError, SystemKind, VfsKind, kind_of, make, serve};
 use lab::physical::MkfsOptions;
+use lab::physical::SyncFile;
 use lab::substrate::System;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -45,7 +46,9 @@ fn mounted(image: &Path, kind: SystemKind, run: fn(&Path)) -> Result<(), ImageEr
     std::thread::scope(|scope| {
         let place = directory.path();
         let server = scope.spawn(move || {
-            serve(image, kind, place, &fuse::MountOptions::default(), |path| ready.send(path.to_owned()).unwrap())
+            serve(image, kind, SyncFile::Own, place, &fuse::MountOptions::default(), |path| {
+                ready.send(path.to_owned()).unwrap()
+            })
         });
         if let Ok(path) = wait.recv() {
             let used = std::panic::catch_unwind(|| run(&path));

@@ -1,6 +1,7 @@
 //! Commands, options, help and examples.
 
 use clap::{Args, Parser, Subcommand};
+use lab::experiments::Times;
 use lab::mount::SystemKind;
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ All systems run in this process, on images in memory that end with it. The numbe
 Examples:
   lab list
   lab directfs-table2
+  lab directfs-table2 --virtual     the same numbers in every run
   lab all --quick --out report      all experiments, in small sizes
   lab all --out report              the papers' sizes
 
@@ -47,13 +49,30 @@ pub struct Experiments {
     /// Directory for the report (index.html), the numbers and the plots.
     #[arg(long, value_name = "DIR", required_if_eq("experiment", "all"))]
     pub out: Option<PathBuf>,
-    /// Smaller sizes and fewer rounds: all experiments within a minute. The data then fits into the
+    /// Smaller sizes and fewer rounds: all experiments within minutes. The data then fits into the
     /// processor's caches.
     #[arg(long)]
     pub quick: bool,
+    /// Only virtual time, where an experiment has it: the same numbers in every run.
+    #[arg(long = "virtual")]
+    pub only_virtual: bool,
+    /// Only the clock.
+    #[arg(long = "clock", conflicts_with = "only_virtual")]
+    pub only_clock: bool,
     /// Overwrite an existing report.
     #[arg(long, short)]
     pub force: bool,
+}
+
+impl Experiments {
+    /// The kinds of time to take.
+    pub fn times(&self) -> Times {
+        match (self.only_virtual, self.only_clock) {
+            (true, _) => Times::Virtual,
+            (_, true) => Times::Clock,
+            _ => Times::Both,
+        }
+    }
 }
 
 /// Arguments of `mkfs`.
@@ -81,6 +100,8 @@ pub struct Mkfs {
 #[command(after_help = "\
 Options (-o) are those of mount(8), separated by commas: nosuid, nodev, noexec, noatime, allow_other ...
 vfs=conventional, vfs=byvfs or vfs=cachelet selects the VFS layer, which decides how names are looked up.
+fsync=names lets syncing a file on SoupFS make its names durable, too; fsync=own, the default, is the SoupFS
+paper's.
 
 Examples:
   lab mount /dev/shm/nova.img /mnt/nova
@@ -91,7 +112,7 @@ pub struct Mount {
     pub image: PathBuf,
     /// The directory to mount it on.
     pub directory: PathBuf,
-    /// Options of mount(8), and `vfs=`.
+    /// Options of mount(8), `vfs=` and `fsync=`.
     #[arg(short, value_name = "OPTIONS", action = clap::ArgAction::Append)]
     pub options: Vec<String>,
     /// Stay in the foreground.

@@ -55,7 +55,8 @@ fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag
         if !is_terminal {
             eprintln!("{name} ...");
         }
-        let bench = Bench { size, stop: &|| interrupted.is_set(), progress: &progress };
+        let times = arguments.times();
+        let bench = Bench { size, times, stop: &|| interrupted.is_set(), progress: &progress };
         let carried_out = experiment.carry_out(&bench);
         if is_terminal {
             eprint!("{CLEAR_LINE}");

@@ -7,6 +7,7 @@ use super::arguments::Mount;
 use anyhow::{Context, Result, bail, ensure};
 use fuse::MountOptions;
 use lab::mount::{SystemKind, VfsKind, kind_of};
+use lab::physical::SyncFile;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -23,9 +24,9 @@ pub fn run(arguments: &Mount) -> Result<ExitCode> {
         let image = image.display();
         format!("{image} is not an image of the lab; check the path, or create one with `lab mkfs`")
     })?;
-    let mut options = MountOptions::default();
+    let (mut options, mut sync_file) = (MountOptions::default(), SyncFile::default());
     for list in &arguments.options {
-        options.apply(&take_vfs_option(list, &mut kind.vfs)?)?;
+        options.apply(&take_own_options(list, &mut kind.vfs, &mut sync_file)?)?;
     }
     if options.remount {
         fuse::remount(&arguments.directory, &options)?;
@@ -33,28 +34,31 @@ pub fn run(arguments: &Mount) -> Result<ExitCode> {
     }
     ensure!(!options.read_only, "a {} image cannot be mounted read-only: remove the option ro", kind.system.name());
     if arguments.foreground {
-        return serve(&image, kind, arguments, &options).map(|()| ExitCode::SUCCESS);
+        return serve(&image, kind, sync_file, arguments, &options).map(|()| ExitCode::SUCCESS);
     }
     in_background(&image, arguments)
 }
 
-/// Removes `vfs=` from a list of options.
-fn take_vfs_option(list: &str, vfs: &mut VfsKind) -> Result<String> {
+/// Removes `vfs=` and `fsync=` from a list of options.
+fn take_own_options(list: &str, vfs: &mut VfsKind, sync_file: &mut SyncFile) -> Result<String> {
     let mut rest = Vec::new();
     for option in list.split(',') {
-        match option.strip_prefix("vfs=") {
-            None => rest.push(option),
-            Some(name) => {
+        match option.split_once('=') {
+            Some(("vfs", name)) => {
                 *vfs = VfsKind::parse(name)
                     .with_context(|| format!("unknown VFS layer {name}: expected conventional, byvfs or cachelet"))?;
             }
+            Some(("fsync", "own")) => *sync_file = SyncFile::Own,
+            Some(("fsync", "names")) => *sync_file = SyncFile::Names,
+            Some(("fsync", what)) => bail!("unknown value {what} of the option fsync: expected own or names"),
+            _ => rest.push(option),
         }
     }
     Ok(rest.join(","))
 }
 
 /// Serves until the mount ends.
-fn serve(image: &Path, kind: SystemKind, arguments: &Mount, options: &MountOptions) -> Result<()> {
+fn serve(image: &Path, kind: SystemKind, sync_file: SyncFile, arguments: &Mount, options: &MountOptions) -> Result<()> {
     if arguments.announce {
         // A separate session: the server must not receive the terminal's signals.
         rustix::process::setsid().context("cannot start a session")?;
@@ -67,7 +71,7 @@ fn serve(image: &Path, kind: SystemKind, arguments: &Mount, options: &MountOptio
         let _ = std::io::stdout().write_all(b"+").and_then(|()| std::io::stdout().flush());
         detach_output();
     };
-    Ok(lab::mount::serve(image, kind, &arguments.directory, options, ready)?)
+    Ok(lab::mount::serve(image, kind, sync_file, &arguments.directory, options, ready)?)
 }
 
 /// Releases the starter's terminal or pipes: a shell that waits for their end would wait for the

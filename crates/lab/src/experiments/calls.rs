@@ -4,13 +4,15 @@
 use super::bare::Bare;
 use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less, more};
 use super::loops::{
-    Act, Measured, Times, access, create, keep_least, lines_notes, measures, mkdir, per_call, rmdir, shuffled, stat,
-    time, unlink,
+    Act, Measured, Meter, Times, access, create, keep_least, lines_notes, measures, mkdir, per_call, rmdir, shuffled,
+    stat, time, unlink,
 };
 use super::machine::{Machine, Plan, Result, Slow, Subject, machine, populated};
+use super::recorded::{VirtualMeter, VirtualTimes, add_columns, content_notes, names_recorded};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::nova::Nova;
 use crate::physical::{MkfsOptions, PhysicalFs};
+use crate::virtual_time::memories;
 use engine::format::FileKind;
 use pmem::{Delays, Mapping};
 use std::sync::Arc;
@@ -73,16 +75,18 @@ const WARM_LOOKS: usize = 4;
 const WARM_CHANGES: usize = 2;
 
 /// One round of all calls: each first cold, right after mounting, then warm.
-fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mut Measured) -> Result<()> {
+fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mut dyn Meter) -> Result<()> {
     let order = Some(&paths.order[..]);
     for ((paths, cold), warm) in paths.by_level.iter().zip(COLD_STATS).zip(WARM_STATS) {
         machine.remount(delays)?;
+        measured.remounted();
         measured.act(cold, machine, paths, order, stat)?;
         for _ in 0..WARM_LOOKS {
             measured.act(warm, machine, paths, order, stat)?;
         }
     }
     machine.remount(delays)?;
+    measured.remounted();
     measured.act("access", machine, &paths.by_level[0], order, access)?;
     for _ in 0..WARM_LOOKS {
         measured.act("access_c", machine, &paths.by_level[0], order, access)?;
@@ -94,8 +98,10 @@ fn round(machine: &mut dyn Machine, delays: Delays, paths: &Paths, measured: &mu
     for (make, remove, order, [cold_make, cold_remove, warm_make, warm_remove]) in pairs {
         let (names, order) = (&paths.new[..order.len()], Some(order));
         machine.remount(delays)?;
+        measured.remounted();
         measured.act(cold_make, machine, names, None, make)?;
         machine.remount(delays)?;
+        measured.remounted();
         measured.act(cold_remove, machine, names, order, remove)?;
         for _ in 0..WARM_CHANGES {
             measured.act(warm_make, machine, names, None, make)?;
@@ -112,6 +118,9 @@ fn measure(
     files: u64,
     is_left_out: &dyn Fn(Subject, Delays) -> bool,
 ) -> Result<Vec<Vec<Measured>>> {
+    if !bench.is_clocked() {
+        return Ok(vec![vec![Measured::default(); subjects.len()]; MEMORIES.len()]);
+    }
     let paths = Paths::new(files);
     let mut machines = Vec::new();
     for subject in subjects {
@@ -132,6 +141,25 @@ fn measure(
             }
         }
         all.push(measured);
+    }
+    Ok(all)
+}
+
+/// The same calls in virtual time, by subject.
+fn measure_virtual(bench: &Bench<'_>, subjects: &[Subject], files: u64) -> Result<Vec<VirtualTimes>> {
+    let memories = bench.virtual_memories(&memories::MEMORIES);
+    let mut all = Vec::new();
+    if memories.is_empty() {
+        return Ok(all);
+    }
+    for subject in subjects {
+        bench.step(&format!("{}, virtual time", subject.name()))?;
+        let mut meter = VirtualMeter::new(bench.size, memories, files)?;
+        let paths = Paths::new(names_recorded(bench.size).min(files));
+        let mut machine = machine(*subject, paths.plan())?;
+        populate(&*machine, &paths)?;
+        round(&mut *machine, Delays::default(), &paths, &mut meter)?;
+        all.push(meter.times());
     }
     Ok(all)
 }
@@ -175,7 +203,7 @@ pub const TABLE_2: Experiment = Experiment {
     name: "directfs-table2",
     question: "How long does each system call take, cold and warm?",
     source: "DirectFS, Table II (section V-B1): 10,000 files, Optane DC memory",
-    method: "Names in one directory; stat also two and three levels down. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. _N and _Nnqp: the paper's index and cachelets over the other file system, with and without the inode quick path. In the full size PMFS runs without delays only, because its linear searches would take minutes per row.",
+    method: "Names in one directory; stat also two and three levels down. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. _N and _Nnqp: the paper's index and cachelets over the other file system, with and without the inode quick path. In the full size PMFS runs without delays only, because its linear searches would take minutes per row. In virtual time a directory has at most 500 names.",
     needs_bytes: |size| TABLE_2_SUBJECTS.len() as u64 * Plan::of_files(table_2_files(size) * 4 + 100).image_bytes(),
     run: |bench| {
         let left_out =
@@ -186,15 +214,19 @@ pub const TABLE_2: Experiment = Experiment {
             let column = TABLE_2_SUBJECTS.iter().position(|known| *known == subject)?;
             TABLE_2_PAPER.iter().find(|(name, _)| *name == row).map(|(_, values)| values[column])
         };
-        let mut findings = Findings::new("µs per call", &MEMORIES);
+        let times = measure_virtual(bench, &TABLE_2_SUBJECTS, table_2_files(bench.size))?;
+        let mut findings =
+            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES));
         findings.measures = measures(&measured, &TABLE_2_SUBJECTS, &rows, &paper);
+        add_columns(&mut findings, &times, &TABLE_2_SUBJECTS);
         table_2_claims(&mut findings, &rows);
-        findings.notes = lines_notes(
+        findings.notes.extend(lines_notes(
             &measured,
             &TABLE_2_SUBJECTS,
             &[Subject::Nova, Subject::CacheletNova, Subject::DirectFs],
             &rows,
-        );
+        ));
+        findings.notes.extend(content_notes(&times, &TABLE_2_SUBJECTS, &[Subject::Nova, Subject::DirectFs], &rows));
         let shown = ["NOVA", "NOVA_Nnqp", "NOVA_N", "DirectFS"];
         findings.plots.push(findings.relative_plot("Time per call, NOVA = 100 %", &rows, &shown, "NOVA"));
         Ok(findings)
@@ -206,7 +238,7 @@ fn table_2_reason(row: &str) -> &'static str {
     match row {
         "stat" | "stat_2" | "stat_3" => COLD_STAT,
         "stat_c" | "stat_2_c" | "stat_3_c" => {
-            "With names in memory both systems find each path component by one hash table lookup, without locks and without stores to shared data; the rest is the same. The paper's path walk is a kernel's, which does more work per component. With slower memory DirectFS additionally pays for the emulation itself: it compares names with their entries on the image, which are in the cache."
+            "With names in memory both systems find each path component by one hash table lookup, without locks and without stores to shared data; the rest is the same, as the counts in the notes show. The paper's path walk is a kernel's, which does more work per component. By the clock and with slower memory DirectFS additionally pays for the emulation itself: it compares names with their entries on the image, which are in the cache."
         }
         _ => REMOVED,
     }
@@ -231,7 +263,8 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
     let writes = ["open", "mkdir", "open_c", "mkdir_c", "unlink", "rmdir", "unlink_c", "rmdir_c"];
     let best = |values: &dyn Fn(&str) -> Vec<f64>| {
         let each: Vec<Vec<f64>> = rows.iter().map(|row| values(row)).collect();
-        (0..MEMORIES.len()).map(|memory| each.iter().map(|row| row[memory]).fold(f64::MIN, f64::max)).collect()
+        let columns = each.first().map_or(0, Vec::len);
+        (0..columns).map(|memory| each.iter().map(|row| row[memory]).reduce(f64::max).unwrap_or(f64::NAN)).collect()
     };
     let index = "The paper's figures include the cost of its kernel's caches. These are smaller and cheaper here, so there is less to save. Most of the time goes into writes to the image, which both share, and their part grows with slower memory.";
     let claims = [
@@ -257,7 +290,7 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
             "index and cachelets make cold stat over PMFS faster",
             96.9,
             findings.reductions("stat", "PMFS_N", "PMFS"),
-            "The saving is a linear search of the directory, so it depends on the directory's length: 10,000 names in the paper and in the full size, fewer in the quick size. The memory delay applies once per line of the directory, as long as the directory fits into the processor's cache.",
+            "The saving is a linear search of the directory, so it depends on the directory's length: 10,000 names in the paper and in the full size, fewer in the quick size and in virtual time. The memory delay applies once per line of the directory, as long as the directory fits into the processor's cache.",
         ),
         (
             "index and cachelets make metadata writes over NOVA faster, on average",
@@ -285,7 +318,6 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
         ),
     ];
     for (what, paper, here, reason) in claims {
-        let here = here.into_iter().filter(|value| value.is_finite()).collect();
         findings.claims.push(Claim { what: what.to_owned(), unit: "%", paper, here, sense: Sense::AtLeast, reason });
     }
 }
@@ -321,13 +353,16 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
     name: "byvfs-fig3",
     question: "What does a VFS without a dentry cache save, cold and warm?",
     source: "ByVFS, Fig. 3 and section 4.2: 100,000 files in one directory, NOVA below, 30 to 40 ns added to reads and 600 ns to writes",
-    method: "The conventional VFS and ByVFS over the same NOVA-like file system. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. 60,000 directories are created, since a directory has at most 65,000 links here.",
+    method: "The conventional VFS and ByVFS over the same NOVA-like file system. Cold: right after mounting. Warm (_c): repeated. \"open\" creates a file and closes it. 60,000 directories are created, since a directory has at most 65,000 links here. In virtual time a directory has at most 500 names.",
     needs_bytes: |size| BYVFS_SUBJECTS.len() as u64 * Plan::of_files(byvfs_files(size) * 4 + 100).image_bytes(),
     run: |bench| {
         let measured = measure(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size), &|_, _| false)?;
         let rows = ["open", "stat", "access", "unlink", "mkdir", "rmdir", "access_c", "unlink_c"];
-        let mut findings = Findings::new("µs per call", &MEMORIES);
+        let times = measure_virtual(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size))?;
+        let mut findings =
+            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES));
         findings.measures = measures(&measured, &BYVFS_SUBJECTS, &rows, &|_, _| None);
+        add_columns(&mut findings, &times, &BYVFS_SUBJECTS);
         let warm = [("unlink_c", 38.1)];
         for (row, paper) in BYVFS_PAPER.iter().chain(&warm) {
             findings.claims.push(Claim {
@@ -348,7 +383,8 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
             Series { name: "ByVFS".to_owned(), values: rows.iter().map(known).collect() },
         ];
         findings.plots.push(plot);
-        findings.notes = lines_notes(&measured, &BYVFS_SUBJECTS, &BYVFS_SUBJECTS, &rows);
+        findings.notes.extend(lines_notes(&measured, &BYVFS_SUBJECTS, &BYVFS_SUBJECTS, &rows));
+        findings.notes.extend(content_notes(&times, &BYVFS_SUBJECTS, &BYVFS_SUBJECTS, &rows));
         findings.notes.push(
             "The paper gives no number for access with a warm cache; it says that ByVFS is slightly worse there."
                 .to_owned(),

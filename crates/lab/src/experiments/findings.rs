@@ -2,7 +2,32 @@
 //! claims hold here.
 
 use super::memory_name;
+use crate::virtual_time::memories::Memory;
 use pmem::Delays;
+
+/// How the values of a column were obtained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// By the clock, with an emulated memory.
+    Emulated(Delays),
+    /// In virtual time, with a named memory.
+    Virtual(Memory),
+}
+
+impl Medium {
+    /// Its name in reports.
+    pub fn name(&self) -> String {
+        match self {
+            Medium::Emulated(delays) => memory_name(*delays),
+            Medium::Virtual(memory) => format!("virtual {}", memory.name),
+        }
+    }
+
+    /// Whether it is virtual time.
+    pub const fn is_virtual(&self) -> bool {
+        matches!(self, Medium::Virtual(_))
+    }
+}
 
 /// A number of a paper and its counterparts here.
 #[derive(Debug, Clone, PartialEq)]
@@ -82,7 +107,7 @@ pub struct Findings {
     /// Unit of the measures.
     pub unit: &'static str,
     /// The memories, in the order of the measures' values.
-    pub memories: Vec<Delays>,
+    pub memories: Vec<Medium>,
     /// Measurements.
     pub measures: Vec<Measure>,
     /// Claims.
@@ -122,20 +147,36 @@ impl Claim {
         }
     }
 
+    /// The column of a value; none for a claim about all memories at once, which has one value.
+    fn medium<'m>(&self, memories: &'m [Medium], index: usize) -> Option<&'m Medium> {
+        memories.get(index).filter(|_| self.here.len() == memories.len())
+    }
+
+    /// Whether a value decides: those in virtual time do, where there are any.
+    pub fn decides(&self, memories: &[Medium], index: usize) -> bool {
+        let is_virtual = |index| self.medium(memories, index).is_some_and(Medium::is_virtual);
+        let known = |index: &usize| self.here[*index].is_finite();
+        known(&index) && (is_virtual(index) || !(0..self.here.len()).filter(known).any(is_virtual))
+    }
+
     /// One sentence: whether the claim holds, where it does not, and why.
-    pub fn sentence(&self, memories: &[Delays]) -> String {
-        let verdicts: Vec<_> = self.here.iter().map(|here| self.verdict(*here)).collect();
-        if verdicts.iter().all(|verdict| *verdict == Verdict::Holds) {
+    pub fn sentence(&self, memories: &[Medium]) -> String {
+        let deciding = (0..self.here.len()).filter(|index| self.decides(memories, *index));
+        let judged: Vec<_> = deciding
+            .map(|index| (self.medium(memories, index), self.here[index], self.verdict(self.here[index])))
+            .collect();
+        if judged.is_empty() {
+            return "It was not measured.".to_owned();
+        }
+        if judged.iter().all(|(_, _, verdict)| *verdict == Verdict::Holds) {
             return "It holds here.".to_owned();
         }
         let named = |wanted: Verdict| -> Vec<String> {
-            let those = self.here.iter().enumerate().filter(|(index, _)| verdicts[*index] == wanted);
-            // A claim about all memories at once has one value.
-            let memory = |index: usize| match self.here.len() == memories.len() {
-                true => format!(" with {}", memory_name(memories[index])),
-                false => String::new(),
-            };
-            those.map(|(index, here)| format!("{here:.1} {}{}", self.unit, memory(index)).replace("  ", " ")).collect()
+            let those = judged.iter().filter(|(_, _, verdict)| *verdict == wanted);
+            let with = |medium: &Option<&Medium>| medium.map_or(String::new(), |one| format!(" with {}", one.name()));
+            those
+                .map(|(medium, here, _)| format!("{here:.1} {}{}", self.unit, with(medium)).replace("  ", " "))
+                .collect()
         };
         let mut parts = Vec::new();
         for (verdict, words) in [
@@ -171,7 +212,21 @@ impl Findings {
     /// Empty findings.
     pub fn new(unit: &'static str, memories: &[Delays]) -> Findings {
         let (measures, claims, plots, notes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Findings { unit, memories: memories.to_vec(), measures, claims, plots, notes }
+        let memories = memories.iter().copied().map(Medium::Emulated).collect();
+        Findings { unit, memories, measures, claims, plots, notes }
+    }
+
+    /// Adds columns in virtual time.
+    pub fn with_virtual(mut self, memories: &[Memory]) -> Findings {
+        self.memories.extend(memories.iter().copied().map(Medium::Virtual));
+        let each: Vec<String> = memories.iter().map(Memory::description).collect();
+        if !each.is_empty() {
+            self.notes.push(format!(
+                "Virtual columns: recorded calls at the costs of a named machine, the same in every run; claims are judged by them. {}.",
+                each.join("; ")
+            ));
+        }
+        self
     }
 
     /// The measured value of a subject in a row, for a memory.
@@ -185,28 +240,41 @@ impl Findings {
         self.measures.iter().find(|measure| measure.row == row && measure.subject == subject)?.paper
     }
 
-    /// By how much a subject is below another one in a row, in per cent, for each memory.
+    /// By how much a subject is below another one in a row, in per cent, for each memory; not a
+    /// number where either is missing.
     pub fn reductions(&self, row: &str, subject: &str, base: &str) -> Vec<f64> {
         let of = |memory| Some(less(self.here(row, subject, memory)?, self.here(row, base, memory)?));
-        (0..self.memories.len()).filter_map(of).collect()
+        (0..self.memories.len()).map(|memory| of(memory).unwrap_or(f64::NAN)).collect()
     }
 
     /// The mean of [`reductions`](Self::reductions) over rows.
     pub fn mean_reductions(&self, rows: &[&str], subject: &str, base: &str) -> Vec<f64> {
         let each: Vec<Vec<f64>> = rows.iter().map(|row| self.reductions(row, subject, base)).collect();
-        // Without a number for a memory in some row, there is no mean for it.
-        let known = each.iter().map(Vec::len).min().unwrap_or(0);
         let mean = |memory: usize| each.iter().map(|row| row[memory]).sum::<f64>() / each.len() as f64;
-        (0..known).map(mean).collect()
+        (0..self.memories.len()).map(mean).collect()
+    }
+
+    /// The column of plots, the first that has values, and its name.
+    pub fn plotted(&self) -> (usize, &'static str) {
+        let has_values = |memory: &usize| self.measures.iter().any(|measure| measure.here[*memory].is_some());
+        let memory = (0..self.memories.len()).find(has_values).unwrap_or(0);
+        match self.memories.get(memory) {
+            Some(Medium::Virtual(_)) => (memory, "virtual time, DRAM"),
+            _ => (memory, MEASURED),
+        }
     }
 
     /// A plot of some rows and subjects in per cent of one subject, here and in the paper, without
     /// delays.
     pub fn relative_plot(&self, title: &str, rows: &[&str], subjects: &[&str], base: &str) -> Plot {
         let share = |value: Option<f64>, base: Option<f64>| Some(100.0 * value? / base.filter(|base| *base > 0.0)?);
+        let (memory, basis) = self.plotted();
         let here = |subject: &&str| Series {
             name: (*subject).to_owned(),
-            values: rows.iter().map(|row| share(self.here(row, subject, 0), self.here(row, base, 0))).collect(),
+            values: rows
+                .iter()
+                .map(|row| share(self.here(row, subject, memory), self.here(row, base, memory)))
+                .collect(),
         };
         let paper = |subject: &&str| Series {
             name: (*subject).to_owned(),
@@ -218,7 +286,7 @@ impl Findings {
             unit: format!("% of {base}"),
             x_labels: rows.iter().map(|row| (*row).to_owned()).collect(),
             lines: false,
-            basis: MEASURED,
+            basis,
             here: subjects.iter().map(here).collect(),
             paper: subjects.iter().map(paper).filter(known).collect(),
         }
@@ -244,7 +312,8 @@ mod tests {
         Claim { what, unit: "%", paper, here: here.to_vec(), sense, reason: "The kernel is not on the path." }
     }
 
-    const TWO: [Delays; 2] = [Delays { read_ns: 0, write_ns: 0 }, Delays { read_ns: 100, write_ns: 200 }];
+    const TWO_DELAYS: [Delays; 2] = [Delays { read_ns: 0, write_ns: 0 }, Delays { read_ns: 100, write_ns: 200 }];
+    const TWO: [Medium; 2] = [Medium::Emulated(TWO_DELAYS[0]), Medium::Emulated(TWO_DELAYS[1])];
 
     #[test]
     fn a_claim_that_holds_everywhere_gives_no_reasons() {
@@ -264,6 +333,14 @@ mod tests {
     }
 
     #[test]
+    fn virtual_time_decides_where_there_is_any() {
+        let memories = [TWO[0], Medium::Virtual(crate::virtual_time::memories::DRAM)];
+        assert_eq!(claim(30.0, &[-5.0, 31.0], Sense::AtLeast).sentence(&memories), "It holds here.");
+        let fails = claim(30.0, &[31.0, -5.0], Sense::AtLeast).sentence(&memories);
+        assert!(fails.starts_with("It does not hold: -5.0 % with virtual DRAM"), "{fails}");
+    }
+
+    #[test]
     fn about_so_much_is_within_a_quarter() {
         let claim = claim(100.0, &[], Sense::About);
         assert_eq!(claim.verdict(80.0), Verdict::Holds);
@@ -273,7 +350,7 @@ mod tests {
 
     #[test]
     fn reductions_are_taken_row_by_row_and_memory_by_memory() {
-        let mut findings = Findings::new("µs", &TWO);
+        let mut findings = Findings::new("µs", &TWO_DELAYS);
         for (row, subject, here) in
             [("stat", "A", [1.0, 4.0]), ("stat", "B", [2.0, 4.0]), ("open", "A", [3.0, 1.0]), ("open", "B", [4.0, 4.0])]
         {

@@ -120,9 +120,25 @@ pub struct Measured {
     calls: f64,
 }
 
-impl Measured {
+/// Measures the rows of a round of calls.
+pub trait Meter {
+    /// The next row begins right after mounting.
+    fn remounted(&mut self) {}
     /// Measures an operation on each path, like [`time`].
-    pub fn act(
+    fn act(
+        &mut self,
+        row: &'static str,
+        machine: &dyn Machine,
+        paths: &[Vec<u8>],
+        order: Option<&[u64]>,
+        act: Act,
+    ) -> Result<()>;
+    /// Assigns this thread's accesses to the image since the last count to a row.
+    fn count(&mut self, row: &'static str);
+}
+
+impl Meter for Measured {
+    fn act(
         &mut self,
         row: &'static str,
         machine: &dyn Machine,
@@ -137,11 +153,12 @@ impl Measured {
         Ok(())
     }
 
-    /// Assigns this thread's accesses to the image since the last count to a row.
-    pub fn count(&mut self, row: &'static str) {
+    fn count(&mut self, row: &'static str) {
         self.lines.insert(row, (take_counts(), self.calls));
     }
+}
 
+impl Measured {
     fn lines_of(&self, row: &str) -> Option<String> {
         let (Counts { read, flushed, streamed, fences }, calls) = *self.lines.get(row)?;
         let each = |count: u64| count as f64 / calls;
@@ -180,9 +197,9 @@ pub fn lines_notes(measured: &[Vec<Measured>], subjects: &[Subject], shown: &[Su
             is_shown.then(|| measured.lines_of(row)).flatten().map(|lines| format!("{} {lines}", subject.name()))
         };
         let each: Vec<String> = slowest.iter().zip(subjects).filter_map(of).collect();
-        format!("Lines of the image per call, {row}: {}.", each.join("; "))
+        (!each.is_empty()).then(|| format!("Lines of the image per call, {row}: {}.", each.join("; ")))
     };
-    rows.iter().map(note).collect()
+    rows.iter().filter_map(note).collect()
 }
 
 const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;

@@ -6,6 +6,7 @@
 //!   machine     the subjects: systems with an image in memory, behind the calls of `calls::Calls`
 //!   calls, soupfs, threads, files, trees, index: one module per workload; bare, timed, loops,
 //!               programs and parts serve them
+//!   recorded    the same calls in virtual time, as further columns
 //!   multicore   a model of threads on more processors than the machine has
 //!   findings    the result of an experiment: measurements next to the paper's, and claims
 //!   chart       a plot of both, as SVG
@@ -35,15 +36,18 @@ pub mod memory;
 pub mod multicore;
 pub mod parts;
 mod programs;
+pub mod recorded;
+mod recorded_calls;
 pub mod report;
 pub mod soupfs;
 pub mod threads;
 pub mod timed;
 pub mod trees;
 
-pub use findings::{Claim, Findings, Measure, Sense, Series};
+pub use findings::{Claim, Findings, Measure, Medium, Sense, Series};
 pub use machine::{Failure, Machine, Plan, Result, Subject, machine};
 
+use crate::virtual_time::memories::Memory;
 use pmem::Delays;
 
 /// The emulated memories of every experiment: without delay, and the papers' assumptions for
@@ -84,10 +88,23 @@ impl Size {
     }
 }
 
+/// Kinds of time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Times {
+    /// By the clock, and virtual.
+    Both,
+    /// By the clock only.
+    Clock,
+    /// Virtual only: the same in every run.
+    Virtual,
+}
+
 /// The environment of an experiment.
 pub struct Bench<'b> {
     /// The size.
     pub size: Size,
+    /// Which times to take where an experiment has both.
+    pub times: Times,
     /// Whether the experiment is to end early.
     pub stop: &'b dyn Fn() -> bool,
     /// Reports progress.
@@ -104,6 +121,16 @@ impl Bench<'_> {
     /// Ends the experiment if `stop` requests it.
     pub fn check_stop(&self) -> Result<()> {
         if (self.stop)() { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    /// Whether to measure by the clock where there is virtual time.
+    pub fn is_clocked(&self) -> bool {
+        self.times != Times::Virtual
+    }
+
+    /// The memories for virtual time; none if it is not wanted.
+    pub fn virtual_memories(&self, memories: &'static [Memory]) -> &'static [Memory] {
+        if self.times == Times::Clock { &[] } else { memories }
     }
 
     /// Number of rounds, of which the minimum time counts.

@@ -5,7 +5,6 @@
 //! run. The measured time of one processor determines the time of an instruction; all results for
 //! two and more processors are the model's.
 
-use super::clock::HeldTime;
 use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
 use super::loops::shuffled;
 use super::machine::{Plan, Result, Subject, machine_for};
@@ -17,6 +16,7 @@ use crate::multicore::coherence::{Costs, Outcome, PROCESSORS_MAX, Program, repla
 use crate::multicore::events::{Code, Event, EventKind, LockMode, bring_own, events, keep_shared};
 use crate::multicore::named_memory::{NamedMemory, describe};
 use crate::multicore::record::record;
+use crate::virtual_time::held::HeldTime;
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 

@@ -1,8 +1,8 @@
 //! Findings as text for a terminal, and as one self-contained HTML file.
 
 use super::chart::{escaped, number, svg};
-use super::findings::{Findings, Measure, Verdict};
-use super::{Experiment, memory_name};
+use super::findings::{Claim, Findings, Measure, Verdict};
+use super::{Experiment, Medium};
 use std::fmt::Write;
 
 /// Facts about the run.
@@ -18,7 +18,7 @@ fn cell(value: Option<f64>) -> String {
 
 /// The column headings: paper, each memory, the ratio.
 fn headings(findings: &Findings) -> Vec<String> {
-    let memories = findings.memories.iter().map(|memory| memory_name(*memory));
+    let memories = findings.memories.iter().map(Medium::name);
     ["paper".to_owned()].into_iter().chain(memories).chain(["here/paper".to_owned()]).collect()
 }
 
@@ -50,7 +50,7 @@ pub fn text(experiment: &Experiment, findings: &Findings) -> String {
         out.push('\n');
     }
     for claim in &findings.claims {
-        let here: Vec<String> = claim.here.iter().map(|value| format!("{value:.1}")).collect();
+        let here: Vec<String> = claim.here.iter().map(|value| one_digit(*value)).collect();
         let _ = writeln!(
             out,
             "\n{}: paper {:.1} {}, here {}.\n  {}",
@@ -99,11 +99,20 @@ pub fn html(circumstances: &Circumstances, all: &[(&Experiment, &Findings)]) -> 
     out
 }
 
-fn class(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Holds => "holds",
-        Verdict::Weaker => "weaker",
-        Verdict::Fails => "fails",
+/// A value of a claim; a dash for none.
+fn one_digit(value: f64) -> String {
+    if value.is_finite() { format!("{value:.1}") } else { "-".to_owned() }
+}
+
+impl Claim {
+    /// The style of a value: its verdict if it decides.
+    fn class(&self, memories: &[Medium], index: usize) -> &'static str {
+        match self.verdict(self.here[index]) {
+            _ if !self.decides(memories, index) => "source",
+            Verdict::Holds => "holds",
+            Verdict::Weaker => "weaker",
+            Verdict::Fails => "fails",
+        }
     }
 }
 
@@ -122,12 +131,13 @@ fn summary(out: &mut String, all: &[(&Experiment, &Findings)]) {
             );
             for (index, here) in claim.here.iter().enumerate() {
                 let slash = if index > 0 { " / " } else { "" };
-                let _ = write!(out, "{slash}<span class=\"{}\">{here:.1}</span>", class(claim.verdict(*here)));
+                let class = claim.class(&findings.memories, index);
+                let _ = write!(out, "{slash}<span class=\"{class}\">{}</span>", one_digit(*here));
             }
             out.push_str("</td></tr>");
         }
     }
-    out.push_str("</tbody></table><p>Green: at least as far as the paper. Yellow: the same direction, less far. Red: does not hold.</p>");
+    out.push_str("</tbody></table><p>Green: at least as far as the paper. Yellow: the same direction, less far. Red: does not hold. Grey: by the clock, where virtual time decides.</p>");
 }
 
 fn section(out: &mut String, experiment: &Experiment, findings: &Findings) {
@@ -187,7 +197,10 @@ fn table(out: &mut String, findings: &Findings) {
 pub fn tsv(findings: &Findings) -> String {
     let mut out = String::from("row\tsubject\tunit\tpaper");
     for memory in &findings.memories {
-        let _ = write!(out, "\tread+{} write+{} ns", memory.read_ns, memory.write_ns);
+        let _ = match memory {
+            Medium::Emulated(memory) => write!(out, "\tread+{} write+{} ns", memory.read_ns, memory.write_ns),
+            Medium::Virtual(memory) => write!(out, "\tvirtual {}", memory.name),
+        };
     }
     out.push('\n');
     for measure in &findings.measures {

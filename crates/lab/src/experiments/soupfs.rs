@@ -1,9 +1,11 @@
 //! Latency of metadata calls with increasingly slow writes: SoupFS Fig. 2 and 3.
 
 use super::findings::{Claim, Findings, Plot, Sense, Series};
-use super::loops::{Act, Measured, create, lines_notes, measures, mkdir, rmdir, unlink};
+use super::loops::{Act, Measured, Meter, create, lines_notes, measures, mkdir, rmdir, unlink};
 use super::machine::{Machine, Plan, Result, Subject, machine};
+use super::recorded::{VirtualMeter, VirtualTimes, add_columns, content_notes};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
+use crate::virtual_time::memories::{self, Memory, NVDIMM};
 use pmem::Delays;
 
 const SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
@@ -27,7 +29,7 @@ const fn plan(size: Size) -> Plan {
 }
 
 /// A round of the four calls. Deferred work runs between the timed sections.
-fn round(machine: &dyn Machine, paths: &[Vec<u8>], measured: &mut Measured) -> Result<()> {
+fn round(machine: &dyn Machine, paths: &[Vec<u8>], measured: &mut dyn Meter) -> Result<()> {
     for (row, act, later) in CALLS {
         measured.act(row, machine, paths, None, act)?;
         machine.with(&mut |calls| Ok(calls.sync()?))?;
@@ -36,9 +38,36 @@ fn round(machine: &dyn Machine, paths: &[Vec<u8>], measured: &mut Measured) -> R
     Ok(())
 }
 
+fn paths(size: Size) -> Vec<Vec<u8>> {
+    (0..names(size)).map(|index| format!("/directory/name{index}").into_bytes()).collect()
+}
+
+/// The same calls in virtual time, by subject.
+fn measure_virtual(bench: &Bench<'_>, memories: &'static [Memory]) -> Result<Vec<VirtualTimes>> {
+    let memories = bench.virtual_memories(memories);
+    let mut all = Vec::new();
+    if memories.is_empty() {
+        return Ok(all);
+    }
+    for subject in SUBJECTS {
+        bench.step(&format!("{}, virtual time", subject.name()))?;
+        let paths = paths(bench.size);
+        let mut meter = VirtualMeter::new(bench.size, memories, paths.len() as u64)?;
+        let machine = machine(subject, plan(bench.size))?;
+        machine.with(&mut |calls| Ok(calls.mkdir(b"/directory", 0o755)?))?;
+        // As by the clock, the first round fills caches and free lists.
+        round(&*machine, &paths, &mut Measured::default())?;
+        round(&*machine, &paths, &mut meter)?;
+        all.push(meter.times());
+    }
+    Ok(all)
+}
+
 fn measure(bench: &Bench<'_>, memories: &[Delays]) -> Result<Vec<Vec<Measured>>> {
-    let paths: Vec<Vec<u8>> =
-        (0..names(bench.size)).map(|index| format!("/directory/name{index}").into_bytes()).collect();
+    if !bench.is_clocked() {
+        return Ok(vec![vec![Measured::default(); SUBJECTS.len()]; memories.len()]);
+    }
+    let paths = paths(bench.size);
     let mut machines = Vec::new();
     for subject in SUBJECTS {
         let machine = machine(subject, plan(bench.size))?;
@@ -73,10 +102,14 @@ pub const FIGURE_2: Experiment = Experiment {
     method: "create (open and close), unlink, mkdir and rmdir in one directory, warm, under the conventional layer. SoupFS's persister runs between the timed sections.",
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
-        let mut findings = Findings::new("µs per call", &MEMORIES);
+        let mut findings =
+            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES));
         let measured = measure(bench, &MEMORIES)?;
+        let times = measure_virtual(bench, &memories::MEMORIES)?;
         findings.measures = measures(&measured, &SUBJECTS, &ROWS, &|_, _| None);
-        findings.notes = lines_notes(&measured, &SUBJECTS, &SUBJECTS, &ROWS);
+        add_columns(&mut findings, &times, &SUBJECTS);
+        findings.notes.extend(lines_notes(&measured, &SUBJECTS, &SUBJECTS, &ROWS));
+        findings.notes.extend(content_notes(&times, &SUBJECTS, &SUBJECTS, &ROWS));
         findings.notes.extend(lines_notes(&measured, &SUBJECTS, &[Subject::SoupFs], &CALLS.map(|(_, _, later)| later)));
         let claims = [
             ("SoupFS reduces the latency of NOVA, at least by", "NOVA", 30.0, false),
@@ -88,11 +121,11 @@ pub const FIGURE_2: Experiment = Experiment {
             let each = ROWS.map(|row| findings.reductions(row, "SoupFS", base));
             let of = |memory: usize| {
                 let values = each.iter().filter_map(|row| row.get(memory).copied());
-                if best { values.fold(f64::MIN, f64::max) } else { values.fold(f64::MAX, f64::min) }
+                values.reduce(if best { f64::max } else { f64::min }).unwrap_or(f64::NAN)
             };
-            let here = (0..MEMORIES.len()).map(of).collect();
+            let here = (0..findings.memories.len()).map(of).collect();
             let reason = if base == "PMFS" {
-                "The paper's PMFS flushes its undo journal with clflush, which also evicts; the PMFS-like system here has three fences per call and clwb."
+                "The paper's kernel PMFS searches blocks of entries and its calls take longer than here. The PMFS-like system's instructions, flushes and fences are in the notes."
             } else {
                 "SoupFS saves the flushes that the others do before they return: eight or nine lines with four or five fences. The rest of a call (path walk, caches, locks) is in the same VFS layer for both, and takes about half of the time on memory without delay."
             };
@@ -124,6 +157,19 @@ const FLUSH_DELAYS: [Delays; 5] = [
     Delays { read_ns: 0, write_ns: 800 },
 ];
 
+/// The paper's memory with the same delays.
+const SLOWER: [Memory; 5] = [
+    slower("+0 ns", 0),
+    slower("+200 ns", 200),
+    slower("+400 ns", 400),
+    slower("+600 ns", 600),
+    slower("+800 ns", 800),
+];
+
+const fn slower(name: &'static str, delay_ns: u64) -> Memory {
+    Memory { name, flush_ps: NVDIMM.flush_ps + delay_ns * 1000, ..NVDIMM }
+}
+
 /// With delays.
 pub const FIGURE_3: Experiment = Experiment {
     name: "soupfs-fig3",
@@ -132,12 +178,14 @@ pub const FIGURE_3: Experiment = Experiment {
     method: "As soupfs-fig2, with 0 to 800 ns for each flushed line. The delay applies at the fence, for all lines flushed since the last one.",
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
-        let mut findings = Findings::new("µs per call", &FLUSH_DELAYS);
+        let mut findings = Findings::new("µs per call", &FLUSH_DELAYS).with_virtual(bench.virtual_memories(&SLOWER));
         findings.measures = measures(&measure(bench, &FLUSH_DELAYS)?, &SUBJECTS, &ROWS, &|_, _| None);
-        let last = FLUSH_DELAYS.len() - 1;
+        add_columns(&mut findings, &measure_virtual(bench, &SLOWER)?, &SUBJECTS);
+        // In virtual time, if it is there.
+        let delays = findings.memories.len() - FLUSH_DELAYS.len();
         let growth = |findings: &Findings, subject: &str| {
             let of = |memory| findings.here("unlink", subject, memory).unwrap_or(f64::NAN);
-            of(last) / of(0)
+            of(findings.memories.len() - 1) / of(delays)
         };
         for (what, subject, paper, sense) in [
             ("SoupFS's unlink takes as long with 800 ns as without delay: times", "SoupFS", 1.0, Sense::About),
@@ -147,9 +195,12 @@ pub const FIGURE_3: Experiment = Experiment {
             let here = vec![growth(&findings, subject)];
             findings.claims.push(Claim { what: what.to_owned(), unit: "", paper, here, sense, reason: "A call of SoupFS flushes nothing, so the delay does not affect it. Its persister's work between the timed sections leaves other lines in the processor's caches." });
         }
+        let first = if bench.is_clocked() { 0 } else { delays };
         let series = |subject: &Subject| Series {
             name: subject.name().to_owned(),
-            values: (0..FLUSH_DELAYS.len()).map(|memory| findings.here("unlink", subject.name(), memory)).collect(),
+            values: (first..first + FLUSH_DELAYS.len())
+                .map(|memory| findings.here("unlink", subject.name(), memory))
+                .collect(),
         };
         // The paper's text gives the ends of the lines of NOVA and PMFS.
         let plot = Plot {
@@ -157,7 +208,7 @@ pub const FIGURE_3: Experiment = Experiment {
             unit: "µs".to_owned(),
             x_labels: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
             lines: true,
-            basis: "measured here",
+            basis: if bench.is_clocked() { "measured here" } else { "virtual time" },
             here: SUBJECTS.iter().map(series).collect(),
             paper: ["NOVA", "PMFS"]
                 .map(|name| Series { name: name.to_owned(), values: vec![Some(6.0), None, None, None, Some(18.0)] })

@@ -196,25 +196,35 @@ impl Drop for Stepping {
 /// instruction takes about ten microseconds, so `work` must not wait for a time or for another
 /// thread.
 pub fn record<T>(steps_max: usize, work: impl FnOnce() -> T) -> io::Result<(Option<Vec<Step>>, T)> {
-    let _alone = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
     let mut steps: Vec<Step> = Vec::with_capacity(steps_max);
+    let (is_whole, result) = record_into(&mut steps, work)?;
+    Ok((is_whole.then_some(steps), result))
+}
+
+/// The same into the room of `steps`, whose content is replaced. Returns whether all steps found
+/// room; if not, none is kept.
+pub fn record_into<T>(steps: &mut Vec<Step>, work: impl FnOnce() -> T) -> io::Result<(bool, T)> {
+    let _alone = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
+    steps.clear();
     let room = steps.spare_capacity_mut();
     let range = room.as_mut_ptr_range();
     NEXT.store(range.start.cast(), Relaxed);
     END.store(range.end.cast(), Relaxed);
     LOST.store(0, Relaxed);
     let installed = Installed::new()?;
+    // Otherwise the compiler may move accesses to what it knows in full out of the recording.
+    let work = std::hint::black_box(work);
     let stepping = Stepping::begin();
     let result = work();
     drop(stepping);
     drop(installed);
     let noted = (NEXT.load(Relaxed) as usize - range.start as usize) / size_of::<Step>();
     if LOST.load(Relaxed) > 0 {
-        return Ok((None, result));
+        return Ok((false, result));
     }
     // SAFETY: the handler wrote this many steps from the start.
     unsafe { steps.set_len(noted) };
-    Ok((Some(steps), result))
+    Ok((true, result))
 }
 
 #[cfg(test)]

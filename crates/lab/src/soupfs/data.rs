@@ -8,9 +8,9 @@
 //! block beyond the file's size have undefined content; an operation that extends the file zeroes
 //! them.
 //!
-//! Large writes bypass the cache, small ones go through it. The system call fences neither: the
-//! persister flushes the data before it makes it reachable. The persister also decides when
-//! truncated pages are free.
+//! Content is written past the cache, as in PMFS, and is durable when the call returns. So the
+//! persister finds it durable when it makes it reachable. The persister also decides when truncated
+//! pages are free.
 
 use super::format::{HEIGHT_MAX, PAGE_WORDS, SIZE_BYTES_MAX};
 use super::inode::{Change, FileState, Info, Inode, Node, Overlay};
@@ -19,7 +19,7 @@ use super::volume::Volume;
 use crate::error::{Error, Result};
 use crate::locks;
 use crate::physical::{Exclusive, Shared};
-use pmem::{BLOCK_BYTES, Flushed, Memory};
+use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
 use posix::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -204,15 +204,15 @@ impl<M: Memory> Volume<M> {
 
     /// Allocates pages for the blocks that have none, and for the pointer pages that these need.
     /// The pointer pages stay with the file until a persister uses them.
-    fn provide(&self, inode: &Inode, pages: &[(u64, u64)]) -> Result<BTreeMap<u64, u64>> {
+    fn provide(&self, inode: &Inode, pages: &[(u64, u64)]) -> Result<Vec<(u64, u64)>> {
         let missing = || pages.iter().filter(|(_, page)| *page == 0).map(|(block, _)| *block);
         let count = missing().count();
+        let (Some(first), Some(last)) = (missing().next(), missing().next_back()) else { return Ok(Vec::new()) };
         let mut planned = BTreeSet::new();
-        for block in missing() {
-            let height = height_for(block);
-            planned.extend((1..=height).map(|level| (level, block >> (FAN_BITS * level))));
-            // The levels above the old root, where the tree grows.
-            planned.extend((1..=height).map(|level| (level, 0)));
+        for level in 1..=height_for(last) {
+            planned.extend((first >> (FAN_BITS * level)..=last >> (FAN_BITS * level)).map(|index| (level, index)));
+            // Above the old root, where the tree grows.
+            planned.insert((level, 0));
         }
         let content = inode.content();
         planned.retain(|node| !content.planned.contains(node));
@@ -233,47 +233,40 @@ impl<M: Memory> Volume<M> {
         offset: u64,
         bytes: &[u8],
         pages: &[(u64, u64)],
-        new_blocks: &BTreeMap<u64, u64>,
+        new_blocks: &[(u64, u64)],
     ) -> Result<()> {
+        let mut new = new_blocks.iter();
         let old_size = inode.content().size_bytes;
-        let mut ranges = Vec::with_capacity(pages.len());
+        let mut flushed = Flushed::nothing();
         let mut done = 0;
         for &(block, page) in pages {
             let within = (offset + done) % BLOCK_BYTES;
             let step = (BLOCK_BYTES - within).min(bytes.len() as u64 - done);
             let part = &bytes[done as usize..(done + step) as usize];
-            let page = if page == 0 { new_blocks[&block] } else { page };
-            let (mut start, mut stop) = (within, within + step);
-            if new_blocks.contains_key(&block) {
+            let new_page = if page == 0 { new.next().map(|(_, page)| *page) } else { None };
+            let page = new_page.unwrap_or(page);
+            if new_page.is_some() {
                 // The rest of a new block, within the file, was a hole.
-                self.zero(page, 0..within)?;
+                let stop = within + step;
                 let size_within = old_size.saturating_sub(block * BLOCK_BYTES).min(BLOCK_BYTES);
-                self.zero(page, stop..size_within.max(stop))?;
-                (start, stop) = (0, size_within.max(stop));
+                flushed = flushed.and(self.zero(page, 0..within)?).and(self.zero(page, stop..size_within.max(stop))?);
             }
-            if step == BLOCK_BYTES {
-                self.region.stream_bytes(page, part)?.unfenced();
-            } else {
-                self.region.write_bytes(page + within, part)?.unflushed();
-            }
-            ranges.push((page + start, stop - start));
+            flushed = flushed.and(self.region.stream_bytes(page + within, part)?);
             done += step;
         }
+        self.region.fence(flushed);
         let mut content = inode.content_mut();
-        content.now.blocks.extend(new_blocks);
-        content.record_unflushed(ranges);
+        content.now.blocks.extend(new_blocks.iter().copied());
         content.size_bytes = old_size.max(offset + bytes.len() as u64);
         Ok(())
     }
 
-    /// Stores zeros to a part of a page, unflushed.
-    fn zero(&self, page: u64, range: Range<u64>) -> Result<()> {
-        const ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
-        if range.start < range.end {
-            let zeros = &ZEROS[..(range.end - range.start) as usize];
-            self.region.write_bytes(page + range.start, zeros)?.unflushed();
+    /// Writes zeros to a part of a page.
+    fn zero(&self, page: u64, range: Range<u64>) -> Result<Flushed> {
+        if range.is_empty() {
+            return Ok(Flushed::nothing());
         }
-        Ok(())
+        Ok(self.region.stream_zeros(page + range.start, range.end - range.start)?)
     }
 
     /// Zeroes the last block behind the end of the file, before the file grows beyond it.
@@ -287,8 +280,8 @@ impl<M: Memory> Volume<M> {
             return Ok(());
         }
         let until = (within + (new_size - size)).min(BLOCK_BYTES);
-        self.zero(page, within..until)?;
-        inode.content_mut().record_unflushed([(page + within, until - within)]);
+        let flushed = self.zero(page, within..until)?;
+        self.region.fence(flushed);
         Ok(())
     }
 
@@ -370,27 +363,31 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Moves a file's content to the consistent view. The caller holds `persisting`.
-    pub fn persist_content(&self, inode: &Arc<Inode>) -> Result<()> {
-        let (latest_size, cut, unflushed, mut spare) = {
+    /// Moves a file's content to the consistent view, and with the same last fence its attributes.
+    /// The caller holds `persisting`.
+    pub fn persist_content(&self, inode: &Arc<Inode>, with_attributes: bool) -> Result<()> {
+        let (latest_size, cut, mut spare) = {
             let mut content = inode.content_mut();
             content.moving = std::mem::take(&mut content.now);
             content.planned.clear();
-            let (unflushed, spare) = (std::mem::take(&mut content.unflushed), std::mem::take(&mut content.spare));
-            (content.size_bytes, content.moving.cut_bytes, unflushed, spare)
+            let spare = std::mem::take(&mut content.spare);
+            (content.size_bytes, content.moving.cut_bytes, spare)
         };
         if let Some(bytes) = cut {
             self.persist_cut(inode, bytes)?;
         }
-        self.persist_blocks(inode, &unflushed, &mut spare)?;
-        self.store_size(inode, latest_size)?;
+        self.persist_blocks(inode, &mut spare)?;
+        if with_attributes {
+            self.write_attributes(inode)?;
+        }
+        self.store_size(inode, latest_size, with_attributes)?;
         inode.content_mut().moving = Overlay::default();
         spare.into_iter().for_each(|page| self.space.give_back(page, super::format::PAGE_LINES));
         Ok(())
     }
 
-    /// Makes a size durable.
-    fn store_size(&self, inode: &Inode, size_bytes: u64) -> Result<()> {
+    /// Makes a size durable, and if asked for the rest of its line.
+    fn store_size(&self, inode: &Inode, size_bytes: u64, with_line: bool) -> Result<()> {
         let lines = self.inode_lines(inode.offset)?;
         let mut line = inode.line();
         if line.size_bytes != size_bytes {
@@ -398,6 +395,8 @@ impl<M: Memory> Volume<M> {
             // The data within the size was fenced before this call.
             let dirty = self.region.commit(&lines.size_or_name, size_bytes, self.settled());
             self.region.persist(dirty);
+        } else if with_line {
+            self.region.fence(self.region.flush_range(inode.offset, LINE_BYTES));
         }
         Ok(())
     }
@@ -405,7 +404,7 @@ impl<M: Memory> Volume<M> {
     /// Persists a truncation: first the smaller size, then the pointers; then frees the pages.
     fn persist_cut(&self, inode: &Inode, bytes: u64) -> Result<()> {
         if bytes < inode.line().size_bytes {
-            self.store_size(inode, bytes)?;
+            self.store_size(inode, bytes, false)?;
         }
         let lines = self.inode_lines(inode.offset)?;
         let tree = self.tree(inode.offset)?;
@@ -447,27 +446,27 @@ impl<M: Memory> Volume<M> {
         Ok(flushed)
     }
 
-    /// Persists data and new pointer pages, then the pointers to them.
-    fn persist_blocks(&self, inode: &Inode, unflushed: &[(u64, u64)], spare: &mut Vec<u64>) -> Result<()> {
-        let mut flushed = Flushed::nothing();
-        for (offset, length) in unflushed {
-            flushed = flushed.and(self.region.flush_range(*offset, *length));
-        }
+    /// Persists new pointer pages, then the pointers to them and to the data.
+    fn persist_blocks(&self, inode: &Inode, spare: &mut Vec<u64>) -> Result<()> {
         let mut insertion = BlockInsertion {
             tree: self.tree(inode.offset)?,
             spare,
-            fresh: BTreeSet::new(),
+            fresh: BTreeMap::new(),
             links: BTreeMap::new(),
             marks: Marks::default(),
         };
         let old_root = insertion.tree.word();
         let blocks: Vec<(u64, u64)> =
             inode.content().moving.blocks.iter().map(|(block, page)| (*block, *page)).collect();
-        for (block, page) in blocks {
-            flushed = flushed.and(self.insert_block(&mut insertion, block, page)?);
+        if blocks.is_empty() {
+            return Ok(());
         }
-        for page in &insertion.fresh {
-            flushed = flushed.and(self.region.flush_range(*page, BLOCK_BYTES));
+        for (block, page) in blocks {
+            self.insert_block(&mut insertion, block, page)?;
+        }
+        let mut flushed = self.space.store_marks(&self.region, &mut insertion.marks)?;
+        for (page, bytes) in &insertion.fresh {
+            flushed = flushed.and(self.region.stream_bytes(*page, &bytes[..])?);
         }
         let durable = self.region.fence(flushed);
         self.space.mark_durable(insertion.marks, durable);
@@ -489,62 +488,59 @@ impl<M: Memory> Volume<M> {
 
     /// Inserts a block's page into a tree: directly in pages that are not yet reachable, as a
     /// deferred link in others.
-    fn insert_block(&self, insertion: &mut BlockInsertion<'_>, block: u64, page: u64) -> Result<Flushed> {
-        let mut flushed = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut insertion.marks)?;
+    fn insert_block(&self, insertion: &mut BlockInsertion<'_>, block: u64, page: u64) -> Result<()> {
+        self.space.mark(page, super::format::PAGE_LINES, &mut insertion.marks)?;
         if insertion.tree.root == 0 {
             // An empty tree starts with the height that it needs.
             let height = height_for(block);
-            let root = if height == 0 { page } else { self.fresh_page(insertion, &mut flushed)? };
+            let root = if height == 0 { page } else { self.fresh_page(insertion)? };
             insertion.tree = Tree { root, height };
         }
         while !insertion.tree.covers(block) {
-            let root = self.fresh_page(insertion, &mut flushed)?;
+            let root = self.fresh_page(insertion)?;
             let below = insertion.tree.root;
-            self.region.commit(&self.word_page(root)?[0], below, self.settled()).unflushed();
+            insertion.set_fresh(root, 0, below);
             insertion.tree = Tree { root, height: insertion.tree.height + 1 };
         }
         if insertion.tree.height == 0 {
             insertion.tree.root = page;
-            return Ok(flushed);
+            return Ok(());
         }
         let mut at = insertion.tree.root;
         for level in (1..=insertion.tree.height).rev() {
             let index = slot(block, level);
             let word_at = at + index as u64 * 8;
-            let known = insertion.links.get(&word_at).copied();
-            let child = match known {
+            let known = insertion.fresh_word(at, index);
+            let child = match known.or_else(|| insertion.links.get(&word_at).copied()) {
                 Some(child) => child,
                 None => self.word_page(at)?[index].load_acquire(),
             };
             let next = match (level, child) {
                 (1, _) => page,
-                (_, 0) => self.fresh_page(insertion, &mut flushed)?,
+                (_, 0) => self.fresh_page(insertion)?,
                 (_, child) => child,
             };
             if next != child {
-                if insertion.fresh.contains(&at) {
-                    // The page is unreachable until the deferred link is stored, so the durability
-                    // of the target needs no proof.
-                    self.region.commit(&self.word_page(at)?[index], next, self.settled()).unflushed();
+                if known.is_some() {
+                    insertion.set_fresh(at, index, next);
                 } else {
                     insertion.links.insert(word_at, next);
                 }
             }
             at = next;
         }
-        Ok(flushed)
+        Ok(())
     }
 
-    /// Takes a zeroed pointer page from those that the write reserved.
-    fn fresh_page(&self, insertion: &mut BlockInsertion<'_>, flushed: &mut Flushed) -> Result<u64> {
+    /// Takes a pointer page from those that the write reserved. Its content is in memory until all
+    /// blocks are inserted.
+    fn fresh_page(&self, insertion: &mut BlockInsertion<'_>) -> Result<u64> {
         let page = match insertion.spare.pop() {
             Some(page) => page,
             None => self.space.take_page().ok_or(Errno::ENOSPC)?,
         };
-        self.word_page(page)?.iter().for_each(|word| self.region.retract(word, 0).unflushed());
-        insertion.fresh.insert(page);
-        let marked = self.space.mark(&self.region, page, super::format::PAGE_LINES, &mut insertion.marks)?;
-        *flushed = std::mem::replace(flushed, Flushed::nothing()).and(marked);
+        insertion.fresh.insert(page, Box::new([0; BLOCK_BYTES as usize]));
+        self.space.mark(page, super::format::PAGE_LINES, &mut insertion.marks)?;
         Ok(page)
     }
 
@@ -564,29 +560,29 @@ impl<M: Memory> Volume<M> {
     }
 }
 
-impl FileState {
-    fn record_unflushed(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
-        for (offset, length) in ranges {
-            match self.unflushed.last_mut() {
-                // Merge consecutive small appends.
-                Some((start, noted)) if *start <= offset && offset <= *start + *noted => {
-                    *noted = (*noted).max(offset + length - *start);
-                }
-                _ => self.unflushed.push((offset, length)),
-            }
-        }
-    }
-}
-
 /// A tree that gains blocks.
 struct BlockInsertion<'s> {
     tree: Tree,
     spare: &'s mut Vec<u64>,
-    /// Pointer pages that are not yet reachable on the image.
-    fresh: BTreeSet<u64>,
+    /// New pointer pages and their content.
+    fresh: BTreeMap<u64, Box<[u8; BLOCK_BYTES as usize]>>,
     /// Deferred links by offset of the word, stored once everything is durable.
     links: BTreeMap<u64, u64>,
     marks: Marks,
+}
+
+impl BlockInsertion<'_> {
+    /// A pointer of a new page.
+    fn fresh_word(&self, page: u64, index: usize) -> Option<u64> {
+        let bytes = self.fresh.get(&page)?;
+        bytes[index * 8..].first_chunk().map(|word| u64::from_le_bytes(*word))
+    }
+
+    fn set_fresh(&mut self, page: u64, index: usize, target: u64) {
+        if let Some(bytes) = self.fresh.get_mut(&page) {
+            bytes[index * 8..index * 8 + 8].copy_from_slice(&target.to_le_bytes());
+        }
+    }
 }
 
 #[cfg(test)]

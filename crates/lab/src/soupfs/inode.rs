@@ -196,8 +196,6 @@ pub struct FileState {
     pub now: Overlay,
     /// Changes that a persister is moving to the consistent view.
     pub moving: Overlay,
-    /// Written but unflushed ranges of the image.
-    pub unflushed: Vec<(u64, u64)>,
     /// Reserved pages for pointers that the overlay will need, so that a persister never runs out
     /// of space.
     pub spare: Vec<u64>,

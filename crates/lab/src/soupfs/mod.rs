@@ -30,8 +30,11 @@
 //!
 //! # Guarantees
 //!
-//! A call that returned is visible to all threads at once. It is durable after the next period,
-//! after `sync`, or after `sync_file` of the file (which then also has its name) or directory.
+//! A call that returned is visible to all threads at once. It is durable after the next period or
+//! `sync`. `sync_file` makes a file's own changes durable (content, size and attributes), or a
+//! directory's (its names). A mount with [`SyncFile::Names`](crate::physical::SyncFile) makes a
+//! file's names durable, too.
+//!
 //! After a crash:
 //!
 //! - Every name leads to a complete inode, and no link count is below the number of names.
@@ -103,7 +106,11 @@ impl<M: Memory> SoupFs<M> {
     /// With a period of zero nothing runs in the background: there are no persisters, and the scan
     /// waits for unmount or a shortage of space.
     pub fn mount_with(region: MappedRegion<M>, period: Duration, persisters: usize) -> Result<SoupFs<M>> {
-        let volume = Arc::new(Volume::mount(region)?);
+        SoupFs::start(Volume::mount(region)?, period, persisters)
+    }
+
+    fn start(volume: Volume<M>, period: Duration, persisters: usize) -> Result<SoupFs<M>> {
+        let volume = Arc::new(volume);
         let mut threads = Vec::new();
         if !period.is_zero() {
             for _ in 0..persisters {
@@ -168,7 +175,9 @@ impl<M: Memory> PhysicalFs for SoupFs<M> {
 
     fn mount(region: MappedRegion<M>, options: &MountOptions) -> Result<Self> {
         // One persister keeps up with several threads of system calls.
-        SoupFs::mount_with(region, Duration::from_millis(options.persist_period_ms), options.shards.div_ceil(4))
+        let mut volume = Volume::mount(region)?;
+        volume.sync_file = options.sync_file;
+        SoupFs::start(volume, Duration::from_millis(options.persist_period_ms), options.shards.div_ceil(4))
     }
 
     fn unmount(&self) -> Result<()> {

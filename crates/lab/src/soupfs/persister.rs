@@ -19,11 +19,12 @@ use super::format::{
     EntryHead, InodeLines, LEVEL_MAX, PAGE_LINES, bucket_key, entry_lines, identity_word, inode_lines, parent_bucket,
     target_lines,
 };
-use super::inode::{AddMark, Change, Inode, Node};
+use super::inode::{AddMark, Change, Inode, Node, State};
 use super::space::Marks;
 use super::volume::Volume;
 use crate::error::{Error, Result};
 use crate::locks::{self, lock};
+use crate::physical::SyncFile;
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Durable, Flushed, LINE_BYTES, Memory, Pm};
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,6 +42,26 @@ struct Run {
     attributes_changed: bool,
     /// The inode, and the node number up to which it must be persisted first.
     blocked: Option<(Arc<Inode>, u64)>,
+    /// Whether no node is left that is to be done.
+    is_last: bool,
+}
+
+impl Run {
+    /// Takes nodes from the front that wait for nothing: changes of size and attributes. Returns
+    /// their number.
+    fn take_changes(&mut self, state: &mut State, until: u64) -> u64 {
+        let mut taken = 0;
+        while let Some(node) = state.nodes.front().filter(|node| node.sequence <= until) {
+            match node.change {
+                Change::SizeChanged => (self.size_changed, state.size_noted) = (true, false),
+                Change::AttributesChanged => (self.attributes_changed, state.attributes_noted) = (true, false),
+                _ => break,
+            }
+            state.nodes.pop_front();
+            taken += 1;
+        }
+        taken
+    }
 }
 
 /// Flushes that await a fence, and the marks that the fence makes durable.
@@ -60,8 +81,7 @@ impl Pending {
 
     /// Marks lines in the allocation table.
     fn mark<M: Memory>(&mut self, volume: &Volume<M>, offset: u64, lines: u64) -> Result<()> {
-        let flushed = volume.space.mark(&volume.region, offset, lines, &mut self.marks)?;
-        self.add(flushed);
+        volume.space.mark(offset, lines, &mut self.marks)?;
         Ok(())
     }
 }
@@ -134,17 +154,24 @@ impl<M: Memory> Volume<M> {
             }
             let guard = lock(&inode.persisting);
             let run = self.take_run(inode, *until);
-            let blocked = run.blocked.clone();
+            let (blocked, is_last) = (run.blocked.clone(), run.is_last);
             let is_empty = run.names.is_empty() && !run.size_changed && !run.attributes_changed;
             let done = if is_empty { Ok(()) } else { self.do_run(inode, run) };
-            inode.state().busy = false;
-            let freed = self.free_if_evicted(inode);
+            let (is_evicted, is_loaded) = {
+                let mut state = inode.state();
+                state.busy = false;
+                (state.evicted, state.loaded)
+            };
+            // An eviction while the run was under way has listed the inode.
+            let freed = if is_evicted { self.free_if_evicted(inode) } else { Ok(()) };
             drop(guard);
             done.and(freed)?;
             if let Some(first) = blocked {
                 waiting.push(first);
-            } else if is_empty {
-                self.release(inode);
+            } else if is_empty || is_last {
+                if !is_loaded {
+                    self.release(inode);
+                }
                 waiting.pop();
             }
         }
@@ -157,11 +184,15 @@ impl<M: Memory> Volume<M> {
     fn take_run(&self, inode: &Arc<Inode>, until: u64) -> Run {
         let mut run = Run::default();
         let mut taken = 0;
-        inode.state().busy = true;
         while run.names.len() < RUN_NODES_MAX {
             let needs = {
-                let state = inode.state();
-                let Some(node) = state.nodes.front().filter(|node| node.sequence <= until) else { break };
+                let mut state = inode.state();
+                state.busy = true;
+                taken += run.take_changes(&mut state, until);
+                let Some(node) = state.nodes.front().filter(|node| node.sequence <= until) else {
+                    run.is_last = true;
+                    break;
+                };
                 Needs::of(node)
             };
             match self.obstacle(inode, needs) {
@@ -176,8 +207,6 @@ impl<M: Memory> Volume<M> {
             let Some(node) = state.nodes.pop_front() else { break };
             taken += 1;
             match &node.change {
-                Change::SizeChanged => (run.size_changed, state.size_noted) = (true, false),
-                Change::AttributesChanged => (run.attributes_changed, state.attributes_noted) = (true, false),
                 // Cancelled by a system call.
                 Change::EntryAdded { mark, .. } if !mark.take() => {}
                 _ => run.names.push(node),
@@ -218,15 +247,16 @@ impl<M: Memory> Volume<M> {
         if !run.names.is_empty() {
             self.persist_names(inode, &run.names)?;
         }
-        let is_evicted = inode.state().evicted;
-        if run.size_changed && !is_evicted {
-            self.persist_content(inode)?;
+        if inode.state().evicted {
+            return Ok(());
         }
         // An inode that was never written is written with its first name.
-        if run.attributes_changed && inode.line().is_written && !is_evicted {
-            self.persist_attributes(inode)?;
+        let with_attributes = run.attributes_changed && inode.line().is_written;
+        match run.size_changed {
+            true => self.persist_content(inode, with_attributes),
+            false if with_attributes => self.persist_attributes(inode),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     fn persist_names(&self, inode: &Arc<Inode>, nodes: &[Node]) -> Result<()> {
@@ -235,7 +265,8 @@ impl<M: Memory> Volume<M> {
         for node in nodes {
             self.prepare(inode, directory, node, &mut pending)?;
         }
-        let durable = self.region.fence(pending.flushed);
+        let marked = self.space.store_marks(&self.region, &mut pending.marks)?;
+        let durable = self.region.fence(pending.flushed.and(marked));
         self.space.mark_durable(pending.marks, durable);
 
         let mut pending = Pending::new();
@@ -408,7 +439,8 @@ impl<M: Memory> Volume<M> {
                 let Some(new) = self.space.take_page() else { return Ok(()) };
                 let mut marks = Marks::default();
                 let flushed = self.region.stream_zeros(new, BLOCK_BYTES)?;
-                let marked = self.space.mark(&self.region, new, PAGE_LINES, &mut marks)?;
+                self.space.mark(new, PAGE_LINES, &mut marks)?;
+                let marked = self.space.store_marks(&self.region, &mut marks)?;
                 let durable = self.region.fence(flushed.and(marked));
                 self.space.mark_durable(marks, durable);
                 let dirty = self.region.commit(word, new, durable);
@@ -540,6 +572,13 @@ impl<M: Memory> Volume<M> {
     /// Persists attributes in place. Owner and mode are two words. If both change, a crash must not
     /// combine the new owner with the old permissions or the old owner with the new ones.
     fn persist_attributes(&self, inode: &Inode) -> Result<()> {
+        self.write_attributes(inode)?;
+        self.region.fence(self.region.flush_range(inode.offset, LINE_BYTES));
+        Ok(())
+    }
+
+    /// The same, without the last flush.
+    pub fn write_attributes(&self, inode: &Inode) -> Result<()> {
         let lines = self.inode_lines(inode.offset)?;
         let line = inode.line();
         let attributes = inode.state().attributes;
@@ -552,7 +591,6 @@ impl<M: Memory> Volume<M> {
             self.region.persist(self.region.set64(&lines.owner, owner));
         }
         self.store_attributes(inode, lines, line.links);
-        self.region.fence(self.region.flush_range(inode.offset, LINE_BYTES));
         Ok(())
     }
 
@@ -645,10 +683,14 @@ impl<M: Memory> Volume<M> {
         Ok(())
     }
 
-    /// Makes a file durable: the names that lead to it, its content, its attributes.
+    /// Makes an inode's own changes durable, in the same way as a persister: content and attributes
+    /// of a file, names of a directory. With [`SyncFile::Names`] also the names that lead to it.
     pub fn sync_inode(&self, inode: &Arc<Inode>) -> Result<()> {
         let until = self.sequence();
         self.persist(inode, until)?;
+        if self.sync_file == SyncFile::Own {
+            return Ok(());
+        }
         let names: Vec<_> = inode.state().names_to_come().cloned().collect();
         for mark in names {
             if let Some(directory) = mark.directory.upgrade() {

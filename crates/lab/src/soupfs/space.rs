@@ -4,7 +4,7 @@
 //! its conservative shadow:
 //!
 //! - Before a persister makes anything reachable, it makes the table's bits for it durable
-//!   ([`Space::mark`]). No bit is cleared while the image is mounted.
+//!   ([`Space::store_marks`]). No bit is cleared while the image is mounted.
 //! - So after a crash, everything that the table calls free is free at once. What it calls in use
 //!   may be a leak for the scan to find.
 //! - None of this is on the path of a system call, and a marked line costs no second flush.
@@ -48,7 +48,7 @@ struct Hands {
     held: Option<Vec<(u64, u64)>>,
 }
 
-/// Marked words, which become durable with the next fence.
+/// Pages and the bits of the table that they need; after they were stored, the stored words.
 #[derive(Debug, Default)]
 pub struct Marks(Vec<(u64, u64)>);
 
@@ -208,24 +208,37 @@ impl Space {
         }
     }
 
-    /// Makes the table's bits for lines durable with the caller's next fence, before the lines
-    /// become reachable. After the fence the caller calls [`mark_durable`](Self::mark_durable).
-    pub fn mark<M: Memory>(&self, region: &Region<M>, offset: u64, lines: u64, marks: &mut Marks) -> Result<Flushed> {
+    /// Notes that the table needs the bits of some lines before the lines become reachable. The
+    /// caller stores all of them together ([`store_marks`](Self::store_marks)), fences, and calls
+    /// [`mark_durable`](Self::mark_durable).
+    pub fn mark(&self, offset: u64, lines: u64, marks: &mut Marks) -> Result<()> {
         let (page, mask) = place(offset, lines);
         let durable =
             self.durable.get(page as usize).ok_or_else(|| Error::damaged("a link points outside the image", offset))?;
-        if durable.load(Acquire) & mask == mask
-            || marks.0.iter().rev().take(64).any(|(p, m)| *p == page && m & mask == mask)
-        {
-            return Ok(Flushed::nothing());
+        if durable.load(Acquire) & mask != mask {
+            marks.0.push((page, mask));
         }
-        let word = &region.slice::<Cell64>(Pm::new(TABLE), self.used.len() as u64)?[page as usize];
-        // The lock makes sure that a word only gains bits.
-        let _marking = lock(&self.marking);
-        let value = word.load() | self.used[page as usize].load(Relaxed) | mask;
-        let dirty = region.set64(word, value);
-        marks.0.push((page, value));
-        Ok(region.flush(dirty))
+        Ok(())
+    }
+
+    /// Stores and flushes the noted bits, each line once: pages in sequence have their words in one
+    /// line.
+    pub fn store_marks<M: Memory>(&self, region: &Region<M>, marks: &mut Marks) -> Result<Flushed> {
+        let table = region.slice::<Cell64>(Pm::new(TABLE), self.used.len() as u64)?;
+        {
+            // The lock makes sure that a word only gains bits.
+            let _marking = lock(&self.marking);
+            for (page, bits) in &mut marks.0 {
+                let word = &table[*page as usize];
+                *bits |= word.load() | self.used[*page as usize].load(Relaxed);
+                region.set64(word, *bits).unflushed();
+            }
+        }
+        let mut lines: Vec<u64> = marks.0.iter().map(|(page, _)| (TABLE + page * 8) / LINE_BYTES).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        let flush = |flushed: Flushed, line: u64| flushed.and(region.flush_range(line * LINE_BYTES, LINE_BYTES));
+        Ok(lines.into_iter().fold(Flushed::nothing(), flush))
     }
 
     /// Records that the marks are durable.

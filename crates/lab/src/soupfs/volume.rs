@@ -11,13 +11,14 @@ use super::space::{Space, bits};
 use crate::error::{Error, Result};
 use crate::inode::AttributeCell;
 use crate::locks::lock;
-use crate::physical::{Loaded, MkfsOptions};
+use crate::physical::{Loaded, MkfsOptions, SyncFile};
 use crate::substrate::{self, System};
 use engine::Attributes;
 use engine::format::FileKind;
 use pmem::{BLOCK_BYTES, Cell64, Durable, LINE_BYTES, MappedRegion, Memory, Pm};
 use posix::Errno;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -57,9 +58,11 @@ pub struct Volume<M: Memory> {
     pub stop: AtomicBool,
     /// Inodes that the VFS layer released but that have pending changes, and directories changed in
     /// this mount, for their latest buckets.
-    lingering: Mutex<HashMap<u64, Arc<Inode>>>,
+    lingering: Mutex<HashMap<u64, Arc<Inode>, BuildHasherDefault<DefaultHasher>>>,
     /// The scan after a crash.
     pub scan: Scan,
+    /// What syncing a file makes durable.
+    pub sync_file: SyncFile,
     /// Why a persister failed. Every later sync returns this error.
     pub trouble: Mutex<Option<Error>>,
 }
@@ -135,6 +138,7 @@ impl<M: Memory> Volume<M> {
             stop: AtomicBool::new(false),
             lingering: Mutex::default(),
             scan,
+            sync_file: SyncFile::default(),
             trouble: Mutex::default(),
             region,
         };

@@ -8,7 +8,7 @@ mod superblock;
 
 pub use blocks::{BlockRange, FreeBlocks};
 pub use nv_pointer::NvPointer;
-pub use shard::shard;
+pub use shard::{pin_shard, shard};
 pub use superblock::{
     FIRST_FREE, FORMAT_VERSION, IDENTITY_BYTES, Identity, PARAMETERS, Superblock, System, format, identify, leave,
     open, record_vfs, recorded_vfs,

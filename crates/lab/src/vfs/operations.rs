@@ -6,9 +6,9 @@ use super::walk::{Last, Parent};
 use super::{FileRef, Vfs};
 use crate::error::{Error, Result};
 use crate::physical::{DirectoryEntry, Name, NewFile, PhysicalFs, Renaming};
+use crate::virtual_time::held::now_ns;
 use engine::format::FileKind;
 use engine::{Attributes, Changes, RenameFlags};
-use posix::host::now_ns;
 use posix::{Credentials, Errno, LINKS_MAX, Want};
 
 /// Maximum depth of directories: more than any path can name.

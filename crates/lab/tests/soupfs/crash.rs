@@ -7,7 +7,7 @@ use super::model::{Drawer, Operation, dump};
 use engine::Changes;
 use lab::calls::Calls;
 use lab::inode::AttributeCell;
-use lab::physical::{Exclusive, PhysicalFs};
+use lab::physical::{Exclusive, PhysicalFs, SyncFile};
 use lab::soupfs::SoupFs;
 use pmem::{CrashImage, Direct, Grain, Recorder};
 use std::collections::BTreeSet;
@@ -44,7 +44,8 @@ fn any_crash_leaves_what_soft_updates_promise() {
     for seed in seeds() {
         let mut drawer = Drawer::new(0x50f5 ^ seed << 8);
         let length = 6 + drawer.random.below(18) as usize;
-        let recording = record(&setup(), &mut |tree, index| match index {
+        let sync_file = if seed % 2 == 0 { SyncFile::Own } else { SyncFile::Names };
+        let recording = record(&setup(), sync_file, &mut |tree, index| match index {
             _ if index < length => Some(drawer.draw(tree)),
             _ if index == length => Some(Operation::Sync),
             _ => None,

@@ -6,6 +6,7 @@ use super::explore::{Effort, Recording, record};
 use super::image::{Image, LineUse};
 use super::model::Operation;
 use Mutation::*;
+use lab::physical::SyncFile;
 use pmem::{Event, Recorded};
 use std::collections::BTreeMap;
 
@@ -150,7 +151,6 @@ const DEFECTS: &[Defect] = &[
         mutation: UnflushedOld(LineUse::Data),
     },
     Defect { name: "append: pointers not flushed", operations: append, mutation: UnflushedNew(LineUse::Pointers) },
-    Defect { name: "append: size before the data", operations: append, mutation: WordFirst(16) },
     Defect { name: "append: root before the data", operations: append, mutation: WordFirst(24) },
     Defect { name: "append: no fence between data and pointers", operations: append, mutation: NoFence(0) },
     Defect { name: "append: size not written", operations: append, mutation: WordOmitted(16) },
@@ -394,7 +394,7 @@ fn without_mark(event: &Recorded, map: &Map) -> Recorded {
 }
 
 fn recording(operations: Vec<Operation>) -> Recording {
-    record(&setup(), &mut |_, index| match index {
+    record(&setup(), SyncFile::Names, &mut |_, index| match index {
         _ if index < operations.len() => Some(operations[index].clone()),
         _ if index == operations.len() => Some(Operation::Sync),
         _ => None,

@@ -21,10 +21,11 @@
 //!    is exact, and the next mount finds the same tree.
 
 use super::image::{Image, Reachable};
-use super::machine::{IMAGE_BYTES, Random, formatted, load, mapping, mount, mount_alone};
+use super::machine::{IMAGE_BYTES, Random, formatted, load, mapping, mount, mount_alone, mount_syncing};
 use super::model::{Id, Operation, Tree, dump, perform, persist};
 use engine::format::FileKind;
 use lab::calls::Calls;
+use lab::physical::SyncFile;
 use pmem::{CrashImage, Direct, Grain, Mapping, Recorder};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,11 +42,17 @@ pub struct Recording {
     pub operations: Vec<Operation>,
     /// The file of each operation that syncs a file.
     targets: Vec<Option<Id>>,
+    /// What syncing a file promised.
+    sync_file: SyncFile,
 }
 
 /// Records operations on a file system with a history. Persisters run in a thread of their own, so
 /// a system call's flushes and fences do not cover theirs, nor the other way round.
-pub fn record(setup: &[Operation], next: &mut dyn FnMut(&Tree, usize) -> Option<Operation>) -> Recording {
+pub fn record(
+    setup: &[Operation],
+    sync_file: SyncFile,
+    next: &mut dyn FnMut(&Tree, usize) -> Option<Operation>,
+) -> Recording {
     let mapping = formatted(IMAGE_BYTES);
     let mut tree = dump(&mount_alone(&mapping)).expect("a fresh tree");
     let fs = mount(&mapping, Direct);
@@ -56,7 +63,7 @@ pub fn record(setup: &[Operation], next: &mut dyn FnMut(&Tree, usize) -> Option<
     }
     fs.unmount().expect("unmounted");
     let recorder = Arc::new(Recorder::new());
-    let fs = mount(&mapping, Arc::clone(&recorder));
+    let fs = mount_syncing(&mapping, Arc::clone(&recorder), sync_file);
     let initial = super::machine::bytes(&mapping);
     recorder.start();
     let (mut trees, mut operations, mut targets) = (vec![tree.clone()], Vec::new(), Vec::new());
@@ -90,7 +97,7 @@ pub fn record(setup: &[Operation], next: &mut dyn FnMut(&Tree, usize) -> Option<
     }
     recorder.stop();
     let after = super::machine::bytes(&mapping);
-    Recording { initial, log: recorder.take(), after, trees, operations, targets }
+    Recording { initial, log: recorder.take(), after, trees, operations, targets, sync_file }
 }
 
 /// A state that violates the promises.
@@ -202,7 +209,8 @@ impl Recording {
         if let Some(lost) = window[0].named().iter().find(|id| always(window, id) && !named.contains(id)) {
             return Err(format!("{lost:?} had a name in the whole window but has none"));
         }
-        for synced in self.targets[..returned].iter().flatten() {
+        let with_names = self.sync_file == SyncFile::Names;
+        for synced in self.targets[..returned].iter().flatten().filter(|_| with_names) {
             let own = &self.trees[self.since(returned, Some(*synced))..=begun];
             // The directories that lead to it may be removed meanwhile.
             if always(own, synced) && always(window, synced) && !named.contains(synced) {

@@ -1,6 +1,6 @@
 //! Images in memory, and file systems on them.
 
-use lab::physical::{MkfsOptions, MountOptions, PhysicalFs};
+use lab::physical::{MkfsOptions, MountOptions, PhysicalFs, SyncFile};
 use lab::soupfs::SoupFs;
 use lab::vfs::{ByVfs, VfsOptions};
 use pmem::{Direct, MappedRegion, Mapping, Memory};
@@ -38,9 +38,16 @@ pub fn quiet() -> VfsOptions {
     VfsOptions { files_max: 1 << 12, names_max: 1 << 12, mount, ..VfsOptions::default() }
 }
 
-/// Every lookup asks the file system.
+/// Every lookup asks the file system. A synced file has its names.
 pub fn mount<M: Memory>(mapping: &Arc<Mapping>, memory: M) -> ByVfs<SoupFs<M>> {
-    ByVfs::mount(region(mapping, memory), quiet()).expect("a mount")
+    mount_syncing(mapping, memory, SyncFile::Names)
+}
+
+/// The same, with the given promise of `sync_file`.
+pub fn mount_syncing<M: Memory>(mapping: &Arc<Mapping>, memory: M, sync_file: SyncFile) -> ByVfs<SoupFs<M>> {
+    let quiet = quiet();
+    let options = VfsOptions { mount: MountOptions { sync_file, ..quiet.mount }, ..quiet };
+    ByVfs::mount(region(mapping, memory), options).expect("a mount")
 }
 
 /// Without a VFS layer.

@@ -1,9 +1,10 @@
 //! The two views: what programs see, and what is on the medium.
 
 use super::image::Image;
-use super::machine::{bytes, formatted, mount, mount_alone, region};
+use super::machine::{bytes, formatted, mount, mount_alone, mount_syncing, region};
 use super::model::dump;
 use lab::calls::Calls;
+use lab::physical::SyncFile;
 use lab::soupfs::format::EPOCHS;
 use pmem::{Direct, Event, Mapping, Recorder};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ fn names_on_image(mapping: &Arc<Mapping>) -> usize {
 }
 
 #[test]
-fn system_calls_flush_nothing_and_wait_for_nothing() {
+fn system_calls_flush_nothing_and_wait_for_content_only() {
     let mapping = formatted(IMAGE);
     let recorder = Arc::new(Recorder::new());
     let fs = mount(&mapping, Arc::clone(&recorder));
@@ -42,8 +43,11 @@ fn system_calls_flush_nothing_and_wait_for_nothing() {
     recorder.stop();
     let log = recorder.take();
     assert!(log.len() > 5000, "much was stored: {}", log.len());
-    let waits = |event: &Event| matches!(event, Event::Flush { .. } | Event::Fence | Event::Stream { .. });
-    assert!(!log.iter().any(|recorded| waits(&recorded.event)));
+    let count = |is: &dyn Fn(&Event) -> bool| log.iter().filter(|recorded| is(&recorded.event)).count();
+    assert_eq!(count(&|event| matches!(event, Event::Flush { .. })), 0);
+    // A write streams its content, and waits for it.
+    assert_eq!(count(&|event| matches!(event, Event::Stream { .. })), 100);
+    assert_eq!(count(&|event| matches!(event, Event::Fence)), 100);
 }
 
 #[test]
@@ -68,7 +72,27 @@ fn what_is_done_is_seen_at_once_and_on_the_medium_when_a_persister_came() {
 }
 
 #[test]
-fn syncing_a_file_makes_its_path_durable_and_no_other() {
+fn syncing_a_file_makes_its_content_durable_and_no_name() {
+    let mapping = formatted(IMAGE);
+    let recorder = Arc::new(Recorder::new());
+    let fs = mount_syncing(&mapping, Arc::clone(&recorder), SyncFile::Own);
+    fs.create(b"/old", 0o600).expect("created");
+    fs.sync().expect("synced");
+    fs.create(b"/new", 0o600).expect("created");
+    for path in [&b"/old"[..], b"/new"] {
+        let file = fs.open(path, libc::O_RDWR, 0).expect("opened");
+        fs.write(file, 0, &[7; 9000]).expect("written");
+        fs.sync_file(file).expect("synced");
+    }
+    drop(fs);
+    let tree = dump(&mount_alone(&mapping)).expect("a tree");
+    let id = tree.find(b"/old").expect("it had its name");
+    assert_eq!(tree.files[&id].content, vec![7; 9000]);
+    assert!(tree.find(b"/new").is_none(), "the name waits for a persister");
+}
+
+#[test]
+fn syncing_a_file_makes_its_path_durable_and_no_other_if_names_are_synced() {
     let mapping = formatted(IMAGE);
     let fs = mount(&mapping, Direct);
     fs.mkdir(b"/d", 0o700).expect("made");

@@ -1,0 +1,195 @@
+//! The second column of experiments: calls in virtual time ([`crate::virtual_time`]).
+//!
+//! The experiment runs once more, on a machine of its own. Some calls of each row are recorded, the
+//! others run as usual.
+//!
+//! - **Cold** rows begin right after mounting, with all caches empty. The first call, which may
+//!   build an index, is recorded and counted once. Some calls follow that only fill the caches, and
+//!   then those that count for all others.
+//! - **Warm** rows repeat calls, or reverse them. All lines are in the last-level cache at first,
+//!   if those of all calls fit there, else in memory. After calls that do not count, the nearer
+//!   caches have what all calls share.
+
+use super::Size;
+use super::findings::Findings;
+use super::loops::{Act, Meter, per_call};
+use super::machine::{Machine, Result, Subject};
+use crate::virtual_time::clock::Content;
+use crate::virtual_time::memories::Memory;
+use crate::virtual_time::{Before, Recorder};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Calls that only fill the caches, and the most that count.
+const fn calls_recorded(size: Size) -> (u64, u64) {
+    match size {
+        Size::Tiny => (0, 1),
+        Size::Quick => (2, 8),
+        Size::Full => (4, 32),
+    }
+}
+
+/// Names of a directory. An index that is built at the first call costs the same for each of them.
+pub const fn names_recorded(size: Size) -> u64 {
+    size.pick(8, 100, 500)
+}
+
+/// A row ends early after this many instructions, which linear searches take.
+const INSTRUCTIONS_MAX: u64 = 500_000;
+/// Calls that count even so.
+const CALLS_MIN: u64 = 4;
+/// Longest path of an experiment.
+const PATH_MAX: usize = 64;
+
+/// Picoseconds per call by row, one for each memory, and a sentence on what the calls do.
+#[derive(Debug, Clone, Default)]
+pub struct VirtualTimes {
+    rows: BTreeMap<&'static str, (Vec<f64>, String)>,
+}
+
+impl VirtualTimes {
+    /// Microseconds per call of a row.
+    pub fn microseconds(&self, row: &str, memory: usize) -> Option<f64> {
+        self.rows.get(row)?.0.get(memory).map(|ps| ps / 1e6)
+    }
+
+    /// What the calls of a row do.
+    pub fn content(&self, row: &str) -> Option<&str> {
+        self.rows.get(row).map(|(_, content)| content.as_str())
+    }
+}
+
+/// Meters a round of an experiment in virtual time.
+pub struct VirtualMeter {
+    recorder: Recorder,
+    size: Size,
+    /// Calls of a row in the experiment, of which fewer are made here.
+    calls: u64,
+    is_cold: bool,
+    times: VirtualTimes,
+}
+
+/// The address range of a machine's image.
+pub fn image_of(machine: &dyn Machine) -> Range<u64> {
+    let memory = machine.named_memory();
+    memory.iter().find(|memory| memory.name.starts_with("the image")).map_or(0..0, |image| image.range.clone())
+}
+
+/// What calls or turns do on average.
+pub fn content_sentence(content: &Content, calls: u64) -> String {
+    let calls = calls.max(1) as f64;
+    let [instructions, image, other, exchanges, flushes, streamed, fences] =
+        content.counts().map(|count| count as f64 / calls);
+    format!(
+        "{instructions:.0} instructions, {image:.1} lines of the image and {other:.1} others from afar, {exchanges:.1} locked instructions, {flushes:.1} flushes, {streamed:.1} streamed lines, {fences:.1} fences"
+    )
+}
+
+impl VirtualMeter {
+    /// Starts; everything is to be set up after this.
+    pub fn new(size: Size, memories: &[Memory], calls: u64) -> Result<VirtualMeter> {
+        let recorder = Recorder::new(memories)?;
+        Ok(VirtualMeter { recorder, size, calls, is_cold: false, times: VirtualTimes::default() })
+    }
+
+    /// The results.
+    pub fn times(self) -> VirtualTimes {
+        self.times
+    }
+
+    /// Records the first calls of a row.
+    fn record(
+        &mut self,
+        row: &'static str,
+        calls: u64,
+        call: &mut dyn FnMut(&mut Recorder, u64) -> Result<()>,
+    ) -> Result<u64> {
+        let memories = self.recorder.memories().len();
+        let (filling, counted) = calls_recorded(self.size);
+        let mut next = 0;
+        let mut first = vec![0; memories];
+        if self.is_cold && calls > 0 {
+            call(&mut self.recorder, next)?;
+            next += 1;
+            first = self.recorder.take().ps(calls, memories).to_vec();
+        }
+        let counts_from = if calls > next + filling { next + filling } else { next };
+        let (mut instructions, mut after) = (0, 0);
+        while next < calls && after < counted && (instructions < INSTRUCTIONS_MAX || after < CALLS_MIN) {
+            if next == counts_from {
+                self.recorder.take();
+            }
+            call(&mut self.recorder, next)?;
+            after += u64::from(next >= counts_from);
+            instructions += self.recorder.last_steps() as u64;
+            next += 1;
+        }
+        let recorded = self.recorder.take();
+        let rest = (calls - u64::from(self.is_cold)) as f64 / recorded.calls.max(1) as f64;
+        let of = |(first, each): (&u64, &u64)| (*first as f64 + *each as f64 * rest) / calls.max(1) as f64;
+        let each = first.iter().zip(recorded.ps(self.calls, memories)).map(of).collect();
+        self.times.rows.insert(row, (each, content_sentence(&recorded.content, recorded.calls)));
+        Ok(next)
+    }
+}
+
+impl Meter for VirtualMeter {
+    fn remounted(&mut self) {
+        self.is_cold = true;
+    }
+
+    fn act(
+        &mut self,
+        row: &'static str,
+        machine: &dyn Machine,
+        paths: &[Vec<u8>],
+        order: Option<&[u64]>,
+        act: Act,
+    ) -> Result<()> {
+        let calls = paths.len() as u64;
+        let path = |index: u64| &paths[order.map_or(index, |order| order[index as usize]) as usize][..];
+        let is_known = self.times.rows.contains_key(row);
+        let before = if self.is_cold { Before::Mount } else { Before::Same };
+        self.recorder.set_up(&image_of(machine), before);
+        machine.with(&mut |with| {
+            let mut next = 0;
+            if !is_known {
+                next = self.record(row, calls, &mut |recorder, index| {
+                    let (path, mut near) = (path(index), [0; PATH_MAX]);
+                    near[..path.len()].copy_from_slice(path);
+                    let near = &near[..path.len()];
+                    Ok(recorder.call(&[near.as_ptr_range()], || act(with, near))??)
+                })?;
+            }
+            per_call(calls - next, |index| Ok(act(with, path(next + index))?)).map(drop)
+        })?;
+        self.is_cold = false;
+        Ok(())
+    }
+
+    fn count(&mut self, _: &'static str) {}
+}
+
+/// Adds the virtual columns to measures whose other columns are complete.
+pub fn add_columns(findings: &mut Findings, times: &[VirtualTimes], subjects: &[Subject]) {
+    let memories = findings.memories.iter().filter(|memory| memory.is_virtual()).count();
+    for measure in &mut findings.measures {
+        let of = subjects.iter().position(|subject| subject.name() == measure.subject);
+        let times = of.and_then(|index| times.get(index));
+        let value = |memory| times.and_then(|times| times.microseconds(&measure.row, memory));
+        measure.here.extend((0..memories).map(value));
+    }
+}
+
+/// What calls do, one sentence per row.
+pub fn content_notes(times: &[VirtualTimes], subjects: &[Subject], shown: &[Subject], rows: &[&str]) -> Vec<String> {
+    let note = |row: &&str| {
+        let of = |(times, subject): (&VirtualTimes, &Subject)| {
+            let content = times.content(row).filter(|_| shown.contains(subject));
+            content.map(|content| format!("{} {content}", subject.name()))
+        };
+        let each: Vec<String> = times.iter().zip(subjects).filter_map(of).collect();
+        format!("Virtual time, {row}: {}.", each.join("; "))
+    };
+    if times.is_empty() { Vec::new() } else { rows.iter().map(note).collect() }
+}

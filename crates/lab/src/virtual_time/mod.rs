@@ -1,0 +1,30 @@
+//! Virtual time: the duration of recorded calls on a named machine, the same in every run and on
+//! every machine that runs this program.
+//!
+//! ```text
+//!   record      (multicore) single-steps a call: every instruction and its registers
+//!   operations  what each instruction reads, writes and depends on; code of shared libraries at
+//!               fixed prices
+//!   clock       the reference processor: instructions at one rate, lines, flushes and fences at
+//!               the latencies of a memory
+//!   memories    the named memories
+//!   allocator   heap objects in lines of their own while calls are recorded
+//!   held        a clock that stands still, and fixed random numbers
+//! ```
+//!
+//! A number depends on nothing but the program:
+//!
+//! - The clock of the machine is held, and random seeds are constants ([`held`]).
+//! - No address counts, only which accesses share a line. Mappings begin at pages, and each object
+//!   of the heap has its own lines ([`allocator`]). The stack is in the nearest cache.
+//! - Code of shared libraries differs between machines, so each of its calls has a price.
+//! - Times are integers.
+
+pub mod allocator;
+pub mod clock;
+pub mod held;
+pub mod memories;
+pub mod operations;
+mod recorder;
+
+pub use recorder::{Before, Recorded, Recorder};

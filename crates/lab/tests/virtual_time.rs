@@ -1,0 +1,36 @@
+//! Virtual time: the same number in every run, and what it must show.
+
+use lab::experiments::report::{Circumstances, html};
+use lab::experiments::{Bench, Findings, Size, Times, find};
+
+fn virtual_findings(name: &str) -> Findings {
+    let bench = Bench { size: Size::Tiny, times: Times::Virtual, stop: &|| false, progress: &|_| {} };
+    find(name).expect("it is in the catalogue").carry_out(&bench).unwrap_or_else(|failure| panic!("{name}: {failure}"))
+}
+
+/// One test, since recordings hold the clock of the whole process.
+#[test]
+fn a_second_run_gives_the_same_digits_and_soupfs_waits_for_no_flush() {
+    for name in ["soupfs-fig2", "soupfs-fig5"] {
+        let first = virtual_findings(name);
+        // Another history of the heap.
+        let _shift: Vec<Box<[u8; 24]>> = (0..99).map(|_| Box::new([0; 24])).collect();
+        let second = std::thread::spawn(move || virtual_findings(name)).join().expect("it does not panic");
+        for (one, other) in first.measures.iter().zip(&second.measures) {
+            assert_eq!(one.here.iter().flatten().count(), 4, "{name}: {one:?}");
+            assert_eq!(one, other, "{name}");
+        }
+        assert_eq!(first.notes, second.notes);
+        assert!(first.plots.iter().flat_map(|plot| &plot.here).all(|series| series.values.iter().all(Option::is_some)));
+        let report = html(&Circumstances::default(), &[(find(name).expect("as above"), &first)]);
+        assert!(report.contains("virtual DRAM") && !report.contains("NaN"));
+        assert!(first.claims.iter().all(|claim| !claim.sentence(&first.memories).contains("not measured")));
+    }
+    let delays = virtual_findings("soupfs-fig3");
+    let columns = delays.memories.len() - 5..delays.memories.len();
+    let unlink =
+        |subject: &str| columns.clone().map(|memory| delays.here("unlink", subject, memory)).collect::<Vec<_>>();
+    let (soupfs, nova) = (unlink("SoupFS"), unlink("NOVA"));
+    assert!(soupfs.windows(2).all(|pair| pair[0] == pair[1]), "{soupfs:?}");
+    assert!(nova.windows(2).all(|pair| pair[0] < pair[1]), "{nova:?}");
+}
