@@ -595,6 +595,7 @@ Examples:
   directfs bench /mnt/nfs/empty                  a directory compared with DirectFS and tmpfs
   directfs bench /mnt/work/empty --beside none   a directory alone
   directfs bench --only durable                  fsync and its kin, on an image on the disk and on the disk itself
+  directfs bench --only mount /mnt/other/empty   mounts, beside a directory of another FUSE file system
   directfs bench --only engine                   the engine in this process: multiples of a flush, lines written, recovery
   directfs bench --quick --json > bench.json
 
@@ -685,13 +686,19 @@ pub enum BenchGroup {
     /// What waits for the disk: fsync, varmail, SQLite, and a tree that is unpacked; on an image on
     /// the disk, on the disk itself, and on an image in memory.
     Durable,
+    /// People's work: scripts like configure, make, git, tar, Python and Cargo, with the programs
+    /// that the machine has.
+    Programs,
+    /// cp, diff, du, find, rm, tar and git on a real tree, on mounts: on an image that the mount
+    /// has alone, on a shared one, on tmpfs, on the disk, and in DIR.
+    Mount,
     /// The engine in this process: no system calls, paths or permissions.
     Engine,
 }
 
 impl BenchGroup {
     /// All, in the order of the report.
-    pub const ALL: [BenchGroup; 14] = [
+    pub const ALL: [BenchGroup; 16] = [
         BenchGroup::Calls,
         BenchGroup::Threads,
         BenchGroup::Processes,
@@ -704,7 +711,9 @@ impl BenchGroup {
         BenchGroup::Postmark,
         BenchGroup::Tree,
         BenchGroup::Data,
+        BenchGroup::Programs,
         BenchGroup::Durable,
+        BenchGroup::Mount,
         BenchGroup::Engine,
     ];
 }

@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod file_size_limit;
 mod interrupt;
+mod mounted;
 mod mounts;
 mod processes;
 mod ps;

@@ -16,6 +16,47 @@ pub struct ImageUser {
     pub command: String,
     /// It serves a mount: it also has /dev/fuse open.
     pub serves_mount: bool,
+    /// Of a mount's server: how the kernel's requests reach it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_through: Option<Transport>,
+}
+
+/// The way of a mount's requests to its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Transport {
+    /// By reads and writes of the device.
+    #[serde(rename = "/dev/fuse")]
+    Device,
+    /// By rings in memory, one for each processor.
+    #[serde(rename = "io_uring")]
+    IoUring,
+}
+
+impl Transport {
+    /// The transport that a server uses: only one with rings has threads for them.
+    fn of_server(pid: i32) -> Transport {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let mut names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        match names.any(|name| name.starts_with(fuse::RING_THREAD)) {
+            true => Transport::IoUring,
+            false => Transport::Device,
+        }
+    }
+
+    /// A description, with the reason of this machine against io_uring, if there is one.
+    pub fn description(self) -> String {
+        let parameter = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+        let limited = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+        let is_limited = limited.is_ok_and(|value| value.trim() != "0");
+        let reason = match (self, parameter.as_deref().map(str::trim)) {
+            (Transport::IoUring, _) => return "io_uring".to_owned(),
+            (_, Err(_)) => " (io_uring needs Linux 6.14 or later)",
+            (_, Ok("N")) => " (the kernel's parameter fuse.enable_uring is off)",
+            (_, Ok(_)) if is_limited => " (the setting kernel.io_uring_disabled limits io_uring)",
+            (_, Ok(_)) => "",
+        };
+        format!("/dev/fuse{reason}")
+    }
 }
 
 /// The device number of /dev/fuse.
@@ -48,7 +89,8 @@ fn user(pid: i32, image: &Metadata) -> Option<ImageUser> {
         serves_mount |= metadata.rdev() == FUSE_DEVICE;
     }
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
-    has_image.then_some(ImageUser { pid, command, serves_mount })
+    let requests_through = serves_mount.then(|| Transport::of_server(pid));
+    has_image.then_some(ImageUser { pid, command, serves_mount, requests_through })
 }
 
 /// Whether a descriptor's target should be examined: /dev/fuse, or a file that is not on a mount

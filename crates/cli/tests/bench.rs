@@ -7,7 +7,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use support::{directfs, scratch, stderr, stdout};
+use std::time::{Duration, Instant};
+use support::{can_mount, directfs, scratch, stderr, stdout};
 
 /// A tree for the programs.
 fn make_tree(root: &Path) {
@@ -36,7 +37,7 @@ fn left_behind(pid: u32) -> Vec<String> {
 }
 
 /// The groups of a report, in order.
-const GROUPS: [&str; 13] = [
+const GROUPS: [&str; 14] = [
     "calls",
     "threads",
     "processes",
@@ -49,6 +50,7 @@ const GROUPS: [&str; 13] = [
     "postmark",
     "tree",
     "data",
+    "programs",
     "durable",
 ];
 
@@ -104,7 +106,8 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
     let sections = report["sections"].as_array().unwrap();
     let mut groups: Vec<&str> = sections.iter().map(|section| section["group"].as_str().unwrap()).collect();
     groups.dedup();
-    assert_eq!(groups, GROUPS);
+    // The last one has a test of its own, because not every machine can mount.
+    assert_eq!(groups.iter().filter(|&&group| group != "mount").collect::<Vec<_>>(), GROUPS.each_ref());
     for section in sections {
         for row in section["rows"].as_array().unwrap() {
             let cells = row["cells"].as_array().unwrap();
@@ -112,10 +115,18 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
             for cell in cells {
                 // The difference of a level may be zero or negative.
                 let is_difference = row["what"] == "each further level";
-                assert!(is_difference || cell["median_ns"].as_f64().unwrap() > 0.0, "{row}");
+                // A program that the machine lacks is left out, and the report says so.
+                let is_left_out = section["group"] == "programs" && cell["median_ns"].is_null();
+                let what = row["what"].as_str().unwrap();
+                assert!(!is_left_out || section["left_out"].to_string().contains(what), "{section}");
+                assert!(is_left_out || is_difference || cell["median_ns"].as_f64().unwrap() > 0.0, "{row}");
             }
         }
     }
+    let programs = sections.iter().find(|section| section["group"] == "programs").unwrap();
+    let script = &programs["rows"][0];
+    assert_eq!(script["what"], "sh, like configure");
+    assert!(script["cells"][0]["user_ns"].as_f64().unwrap() + script["cells"][0]["system_ns"].as_f64().unwrap() > 0.0);
     let calls = sections[0]["rows"].as_array().unwrap();
     let names: Vec<&str> = calls.iter().map(|row| row["call"].as_str().unwrap()).collect();
     assert_eq!(names, CALLS);
@@ -169,6 +180,92 @@ fn a_directory_alone_gets_a_table_and_is_left_as_it_was() {
     }
     assert!(!said.contains("x tmpfs"), "there is nothing to compare with: {said}");
     assert!(is_empty(directory.path()));
+}
+
+#[test]
+fn programs_run_on_mounts_and_their_requests_are_counted() {
+    if !can_mount("programs_run_on_mounts_and_their_requests_are_counted") {
+        return;
+    }
+    let (images, elsewhere, other) = (scratch(), scratch(), scratch());
+    let tree = elsewhere.path().join("tree");
+    make_tree(&tree);
+    let command = |json: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["bench", "--only", "mount", "--repeat", "1", "--image-in"]).arg(images.path());
+        command.arg(other.path()).arg("--tree").arg(&tree).args(Some(json).filter(|json| !json.is_empty()));
+        command.output().unwrap()
+    };
+    let report = json(&command("--json"));
+    let section = &report["sections"][0];
+    let subjects: Vec<&str> =
+        section["subjects"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+    let at = |name: &str| subjects.iter().position(|subject| *subject == name).unwrap();
+    let (alone, shared, tmpfs) = (at("mount"), at("mount, cache=0"), at("tmpfs"));
+    assert_eq!(subjects.last(), Some(&other.path().to_str().unwrap()), "a directory of the user comes last");
+    let row = |what: &str| {
+        let rows = section["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["what"] == what).unwrap_or_else(|| panic!("{what} is missing"))
+    };
+    let requests = |what: &str, subject: usize| row(what)["cells"][subject]["requests_per_file"].as_f64();
+    for what in ["cp -r, into it", "diff -r with the original", "du -s", "rm -rf", "tar -xf"] {
+        assert_eq!(row(what)["shares_of_tmpfs"][tmpfs], 1.0);
+        assert!(row(what)["share_wanted"].as_f64().unwrap() >= 1.5);
+        assert!(requests(what, shared) > requests(what, alone), "{what}: a shared image is asked for more");
+        assert!(requests(what, tmpfs).is_none(), "tmpfs has no server");
+    }
+    assert!(requests("cp -r, into it", alone).unwrap() >= 3.0);
+    assert!(requests("du -s, again", alone) < Some(0.2), "the kernel has everything");
+
+    let said = stdout(&command(""));
+    assert!(
+        said.contains("requests per file, mount") && said.contains("(1.00 x)") && said.contains("≤ 2.5 x"),
+        "{said}"
+    );
+    assert!(is_empty(images.path()) && is_empty(other.path()), "it cleans up after itself");
+}
+
+#[test]
+fn an_interrupted_or_killed_benchmark_leaves_no_mount() {
+    if !can_mount("an_interrupted_or_killed_benchmark_leaves_no_mount") {
+        return;
+    }
+    let is_mounted = |images: &Path| {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        mounts.contains(images.to_str().unwrap())
+    };
+    for signal in [Signal::INT, Signal::KILL] {
+        let (images, elsewhere) = (scratch(), scratch());
+        make_tree(elsewhere.path());
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_directfs"))
+            .args(["bench", "--only", "mount", "--repeat", "1000", "--beside", "tmpfs", "--image-in"])
+            .arg(images.path())
+            .arg("--tree")
+            .arg(elsewhere.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // tmpfs comes last, so each subject has a worker then.
+        let tmpfs = format!("directfs-bench.{}.tmpfs", bench.id());
+        let works = || {
+            let scratches = fs::read_dir("/dev/shm").unwrap().flatten();
+            let mut own = scratches.filter(|scratch| scratch.file_name().to_string_lossy().starts_with(&tmpfs));
+            own.any(|scratch| scratch.path().join("work/tree").exists())
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !works() {
+            assert!(bench.try_wait().unwrap().is_none(), "it ended before it began to work");
+            assert!(Instant::now() < deadline, "it does not work");
+            std::thread::yield_now();
+        }
+        send(&bench, signal);
+        bench.wait().unwrap();
+        while is_mounted(images.path()) || !is_empty(images.path()) || !left_behind(bench.id()).is_empty() {
+            assert!(Instant::now() < deadline, "{signal:?} leaves {:?}", fs::read_dir(images.path()));
+            std::thread::yield_now();
+        }
+    }
 }
 
 #[test]

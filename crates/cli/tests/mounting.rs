@@ -93,6 +93,55 @@ fn a_mount_whose_server_was_killed_comes_back() {
     assert!(!stage.is_mounted());
 }
 
+#[test]
+fn programs_end_when_the_server_of_their_mount_is_killed() {
+    if !can_mount("programs_end_when_the_server_of_their_mount_is_killed") {
+        return;
+    }
+    // With the requests on their way through io_uring, where the kernel offers it.
+    for options in ["io_uring", "no_io_uring"] {
+        let stage = Stage::new();
+        let mounted = directfs(&["mount", stage.image(), stage.point(), "-o", options]);
+        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        let offered = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+        let uses_rings = options == "io_uring" && offered.is_ok_and(|value| value.trim() == "Y");
+        // The answer needs the threads that info looks for.
+        fs::read_dir(&stage.point).unwrap();
+        let info = stdout(&directfs(&["info", stage.image()]));
+        let line = info.lines().find(|line| line.contains("requests through")).unwrap_or_else(|| panic!("{info}"));
+        assert_eq!(line.trim_end().ends_with("  io_uring"), uses_rings, "{line}");
+        assert!(uses_rings || line.contains("/dev/fuse"), "{line}");
+        let made = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let (point, made) = (&stage.point, &made);
+                scope.spawn(move || {
+                    for number in 0.. {
+                        let path = point.join(format!("{worker}.{number}"));
+                        let done = fs::write(&path, "content").and_then(|()| fs::remove_file(&path));
+                        let Err(error) = done else {
+                            made.fetch_add(1, Ordering::Relaxed);
+                            continue;
+                        };
+                        // The last one is that of a command which the dying thread had not taken.
+                        let ends = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED].map(Some);
+                        assert!(ends.contains(&error.raw_os_error()), "{options}: {error}");
+                        break;
+                    }
+                });
+            }
+            while made.load(Ordering::Relaxed) < 200 {
+                std::thread::yield_now();
+            }
+            kill_server(&stage);
+        });
+        let removed = directfs(&["umount", stage.point()]);
+        assert!(removed.status.success(), "{}", stderr(&removed));
+        let check = directfs(&["fsck", "-n", stage.image()]);
+        assert_eq!(check.status.code(), Some(0), "{options}: {}{}", stdout(&check), stderr(&check));
+    }
+}
+
 /// The processes of a mount.
 fn processes_of(stage: &Stage) -> Vec<String> {
     let found = Command::new("pgrep").args(["-f", &format!("mount --foreground {}", stage.image())]).output().unwrap();

@@ -11,6 +11,7 @@ use crate::protocol::{
     Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, RELEASE_FLOCK_UNLOCK, Reply, WRITE_CACHE, capability, opcode,
     open_flag, set,
 };
+use crate::requests::{self, Requests};
 use crate::session::{Channel, Handled, Handler};
 use engine::Attributes;
 use posix::{Errno, Result, TimeToSet};
@@ -42,11 +43,18 @@ pub(crate) struct Adapter {
     no_xattr: bool,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
     direct: AtomicBool,
+    requests: Requests,
 }
 
 impl Adapter {
     pub(crate) fn new(files: Arc<Files>, options: &MountOptions) -> Adapter {
-        Adapter { files, cache: options.cache, no_xattr: options.no_xattr, direct: AtomicBool::new(false) }
+        Adapter {
+            files,
+            cache: options.cache,
+            no_xattr: options.no_xattr,
+            direct: AtomicBool::new(false),
+            requests: Requests::new(),
+        }
     }
 
     /// The same for a session that was established earlier with these capabilities.
@@ -234,6 +242,9 @@ impl Adapter {
                 let size = arguments.u32()? as usize;
                 arguments.skip(4)?;
                 let name = arguments.name()?;
+                if name == requests::ATTRIBUTE.as_bytes() {
+                    return reply_text(size, &self.requests.text(), reply);
+                }
                 let get = |value: &mut [u8]| self.files.attribute(call.requester, call.node, name, value);
                 reply_value(size, posix::VALUE_BYTES_MAX, get, reply)
             }
@@ -436,6 +447,17 @@ fn kind_of(entry: &Listed) -> u32 {
     entry.kind as u32
 }
 
+/// Replies with a text, or with its length if the request has no room.
+fn reply_text(size: usize, text: &str, reply: &mut Reply) -> Result<()> {
+    let get = |value: &mut [u8]| {
+        if !value.is_empty() {
+            value.get_mut(..text.len()).ok_or(Errno(libc::ERANGE))?.copy_from_slice(text.as_bytes());
+        }
+        Ok(text.len())
+    };
+    reply_value(size, size, get, reply)
+}
+
 /// Replies with a value, or with its length if the request has no room.
 fn reply_value(
     size: usize,
@@ -490,6 +512,7 @@ impl Handler for Adapter {
     ) -> Result<Handled> {
         let requester = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
         let call = Call { header, requester };
+        self.requests.count(header.opcode);
         let first = arguments;
         match self.dispatch(&call, &mut arguments, reply, channel) {
             Err(error) if header.is_resent() => self.after_resend(&call, first, error, reply),

@@ -40,8 +40,10 @@ struct Session {
     capabilities: AtomicU64,
     /// The requests that the last server has answered.
     answered: AtomicU64,
-    /// The epoch of the image under the last server.
+    /// The epoch of the image under the last server that told it.
     epoch: AtomicU32,
+    /// Servers since then that died before they told theirs.
+    silent: AtomicU32,
 }
 
 /// What a server with a keeper knows of the session.
@@ -202,6 +204,7 @@ impl Keeper<'_> {
         let path: &PathBuf = &self.mount.path;
         let failed = |source| MountError::Session { path: path.clone(), source };
         let signals = Signals::block();
+        let silent = self.session.silent.fetch_add(1, Relaxed);
         let image = open_image(self.image, &self.options)?;
         let mut options = self.options.clone();
         if image.is_writable_by_others() {
@@ -213,7 +216,12 @@ impl Keeper<'_> {
         let before = self.session.capabilities.load(Acquire);
         let epoch = image.fs().epoch();
         let expected = self.session.epoch.swap(epoch, Release).wrapping_add(1);
-        if before != 0 && self.options.cache.is_exclusive() && epoch != expected {
+        self.session.silent.store(0, Relaxed);
+        // A server that died silently may have attached. It left the image unclean, as no other
+        // process does that ends.
+        let further = epoch.wrapping_sub(expected);
+        let is_next = further == 0 || (further <= silent && image.report().is_some_and(|report| report.scanned));
+        if before != 0 && self.options.cache.is_exclusive() && !is_next {
             let cause = "another process used the image after the server's death, so the kernel's cache is not valid";
             return Err(failed(io::Error::other(cause)));
         }

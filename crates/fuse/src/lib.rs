@@ -8,8 +8,8 @@
 //!   sends every request, so that changes by other processes are visible immediately.
 //!
 //! `files` is the file system behind a mount, independent of the protocol; `adapter` translates
-//! from and to `protocol`'s messages; `session` exchanges them with the kernel; `server` mounts and
-//! unmounts; `keeper` starts another server when one dies.
+//! from and to `protocol`'s messages; `session` exchanges them with the kernel, by the device or by
+//! `ring`; `server` mounts and unmounts; `keeper` starts another server when one dies.
 
 mod adapter;
 mod error;
@@ -24,6 +24,8 @@ mod nodes;
 mod options;
 mod other;
 mod protocol;
+mod requests;
+mod ring;
 mod server;
 mod session;
 mod signals;
@@ -33,4 +35,6 @@ pub use inherited::{Inherited, NAME as INHERITED_NAME};
 pub use mounting::{mount_device, open_device, remount};
 pub use options::{Cache, MountOptions};
 pub use other::serve_other;
+pub use requests::ATTRIBUTE as REQUESTS_ATTRIBUTE;
+pub use ring::THREAD as RING_THREAD;
 pub use server::{Ended, Role, Server, Stopper, serve, serve_device};

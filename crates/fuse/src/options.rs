@@ -66,6 +66,8 @@ pub struct MountOptions {
     pub keep: bool,
     /// Show no extended attributes and access control lists. The kernel then does not ask for them.
     pub no_xattr: bool,
+    /// Use /dev/fuse also where the kernel offers io_uring.
+    pub no_io_uring: bool,
 }
 
 impl Default for MountOptions {
@@ -86,6 +88,7 @@ impl Default for MountOptions {
             memory_bytes_max: None,
             keep: false,
             no_xattr: false,
+            no_io_uring: false,
         }
     }
 }
@@ -177,6 +180,8 @@ impl MountOptions {
             "nokeep" => self.keep = false,
             "xattr" => self.no_xattr = false,
             "noxattr" => self.no_xattr = true,
+            "io_uring" => self.no_io_uring = false,
+            "no_io_uring" => self.no_io_uring = true,
             "noallow_other" => self.allow_other = Some(false),
             // A mount by users (fstab) must not grant privileges unless a later option says so.
             "user" | "users" => self.kernel_flags |= libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC,

@@ -101,6 +101,7 @@ pub(crate) mod capability {
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const HAS_RESEND: u64 = 1 << 39;
+    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Flags in the reply to an open.

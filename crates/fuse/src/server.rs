@@ -104,7 +104,12 @@ impl Server {
         let mut adapter = Adapter::new(Arc::clone(&files), options);
         let device = stopper.mount.device.try_clone().map_err(refused)?;
         let mut connection = match capabilities {
-            None => Connection::establish(device, &adapter).map_err(refused)?,
+            None => {
+                // A lock may wait, and is then answered by another thread; requests of a dead
+                // server that came through io_uring cannot be sent again.
+                let may_use_rings = options.cache.is_exclusive() && kept.is_none() && !options.no_io_uring;
+                Connection::establish(device, &adapter, may_use_rings).map_err(refused)?
+            }
             Some(capabilities) => {
                 adapter = adapter.resume(capabilities);
                 Connection::resume(device, capabilities)
@@ -254,11 +259,11 @@ pub fn serve_device(
     let broken = |source| MountError::Session { path: PathBuf::from("the private mount"), source };
     let files = Arc::new(Files::new(image, options)?.inherit(inherited));
     let adapter = Adapter::new(Arc::clone(&files), options);
-    let connection = Connection::establish(device, &adapter).map_err(broken)?;
+    let connection = Connection::establish(device, &adapter, false).map_err(broken)?;
     // Another descriptor of the device would have to be opened in the mount's namespace.
     let served = connection.serve(threads(options), Clones::None, &adapter);
     adapter.finish();
-    drop((adapter, connection));
+    drop(adapter);
     served.map_err(broken)?;
     if let Some(files) = Arc::into_inner(files) {
         files.into_image().close()?;

@@ -10,6 +10,7 @@
 use crate::protocol::{
     Arguments, Header, Reply, VERSION_MAJOR, VERSION_MINOR, VERSION_MINOR_LEAST, capability, notification, opcode,
 };
+use crate::ring::{self, Ring};
 use posix::{Errno, Result};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::fs::OpenOptions;
@@ -17,6 +18,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Bytes of content in one request: the kernel's usual limit of 256 pages.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -25,6 +27,8 @@ const PAGES_MAX: u16 = 256;
 const REQUEST_BYTES: usize = CONTENT_BYTES_MAX + 4096;
 /// Requests without a waiting program (readahead, direct I/O) under way at once.
 const BACKGROUND_MAX: u16 = 64;
+/// How long a worker beside rings waits between two messages of forgotten files.
+pub(crate) const FORGET_INTERVAL: Duration = Duration::from_millis(5);
 /// `FUSE_DEV_IOC_CLONE`: connects a new descriptor of /dev/fuse with the mount of another one.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
@@ -38,6 +42,11 @@ impl Channel {
         // The kernel refuses the reply with ENOENT if the request was aborted meanwhile; nothing
         // waits for it then. The end of the mount is seen by the next read.
         let _ = rustix::io::write(&*self.0, reply.finish(unique, code));
+    }
+
+    /// The number of the descriptor.
+    pub(crate) fn raw(&self) -> i32 {
+        self.0.as_raw_fd()
     }
 
     /// A second device of the same mount, with requests of its own.
@@ -96,11 +105,14 @@ pub(crate) struct Connection {
     pub(crate) capabilities: u64,
     /// Counts the answered requests, where a keeper looks at them.
     pub(crate) answered: Option<&'static AtomicU64>,
+    /// The rings through which the kernel sends requests; empty: it sends them through /dev/fuse.
+    rings: Vec<Ring>,
 }
 
 impl Connection {
-    /// Performs the first exchange on the device of a new mount.
-    pub(crate) fn establish(device: OwnedFd, handler: &impl Handler) -> io::Result<Connection> {
+    /// Performs the first exchange on the device of a new mount. `may_use_rings`: through io_uring
+    /// if the kernel offers it.
+    pub(crate) fn establish(device: OwnedFd, handler: &impl Handler, may_use_rings: bool) -> io::Result<Connection> {
         let channel = Channel(Arc::new(device));
         let (mut request, mut reply) = (vec![0; REQUEST_BYTES], Reply::new());
         loop {
@@ -111,17 +123,18 @@ impl Connection {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel's first request is not FUSE_INIT"));
             };
             reply.clear();
-            let agreed = introduce(arguments, handler, &mut reply)?;
+            let mut rings = Vec::new();
+            let agreed = introduce(arguments, handler, may_use_rings.then_some(&mut rings), &mut reply)?;
             channel.answer(&mut reply, header.unique, 0);
             if let Some(capabilities) = agreed {
-                return Ok(Connection { channel, capabilities, answered: None });
+                return Ok(Connection { channel, capabilities, answered: None, rings });
             }
         }
     }
 
     /// Continues a session that an earlier server established.
     pub(crate) fn resume(device: OwnedFd, capabilities: u64) -> Connection {
-        Connection { channel: Channel(Arc::new(device)), capabilities, answered: None }
+        Connection { channel: Channel(Arc::new(device)), capabilities, answered: None, rings: Vec::new() }
     }
 
     /// Whether the kernel can send requests of a dead server again.
@@ -148,48 +161,67 @@ impl Connection {
 
     /// Serves requests with `threads` workers until the mount has ended. `clones`: each worker has
     /// its own device, which spares them contention.
-    pub(crate) fn serve(&self, threads: usize, clones: Clones, handler: &impl Handler) -> io::Result<()> {
+    pub(crate) fn serve(self, threads: usize, clones: Clones, handler: &impl Handler) -> io::Result<()> {
+        let Connection { channel, answered, rings, .. } = self;
+        // The kernel keeps a few kinds of requests on /dev/fuse.
+        let (threads, pause) = if rings.is_empty() { (threads, None) } else { (1, Some(FORGET_INTERVAL)) };
         let channels = (0..threads).map(|index| match clones {
-            Clones::None => Ok(self.channel.clone()),
-            Clones::AllButFirst if index == 0 => Ok(self.channel.clone()),
-            Clones::AllButFirst | Clones::All => self.channel.clone_device(),
+            Clones::None => Ok(channel.clone()),
+            Clones::AllButFirst if index == 0 => Ok(channel.clone()),
+            Clones::AllButFirst | Clones::All => channel.clone_device(),
         });
         let channels: Vec<Channel> = channels.collect::<io::Result<_>>()?;
+        let count = || {
+            if let Some(answered) = answered {
+                answered.fetch_add(1, Relaxed);
+            }
+        };
+        let (channel, count) = (&channel, &count);
         std::thread::scope(|scope| {
             let mut workers = Vec::new();
+            for ring in rings {
+                let name = ring.name();
+                let serve = move || ring.serve(channel, handler, count);
+                workers.push(std::thread::Builder::new().name(name).spawn_scoped(scope, serve)?);
+            }
             for (index, channel) in channels.iter().enumerate() {
                 let name = format!("directfs-{index}");
-                workers
-                    .push(std::thread::Builder::new().name(name).spawn_scoped(scope, || self.work(channel, handler))?);
+                let work = move || work(channel, handler, count, pause);
+                workers.push(std::thread::Builder::new().name(name).spawn_scoped(scope, work)?);
             }
             let panicked = |_| Err(io::Error::other("a worker panicked"));
             workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).fold(Ok(()), io::Result::and)
         })
     }
+}
 
-    /// Serves the requests of one device.
-    fn work(&self, channel: &Channel, handler: &impl Handler) -> io::Result<()> {
-        let (mut request, mut reply) = (vec![0; REQUEST_BYTES], Reply::new());
-        while let Some(length) = channel.receive(&mut request)? {
-            let Some((header, arguments)) = Header::parse(&request[..length]) else {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "the kernel sent a request with a wrong length",
-                ));
-            };
-            reply.clear();
-            let code = match handler.handle(&header, arguments, &mut reply, channel) {
-                Ok(Handled::Silent) => continue,
-                Ok(Handled::Reply) => 0,
-                Err(Errno(number)) => -number,
-            };
-            channel.answer(&mut reply, header.unique, code);
-            if let Some(answered) = self.answered {
-                answered.fetch_add(1, Relaxed);
+/// Serves the requests of one device. `answered` is called after each.
+///
+/// `pause`: most requests go elsewhere. The worker then waits so long after a file was forgotten,
+/// because a program that removes files would wake it up after each one. Meanwhile the kernel
+/// gathers what it forgets, and sends it in one message.
+fn work(channel: &Channel, handler: &impl Handler, answered: impl Fn(), pause: Option<Duration>) -> io::Result<()> {
+    let (mut request, mut reply) = (vec![0; REQUEST_BYTES], Reply::new());
+    while let Some(length) = channel.receive(&mut request)? {
+        let Some((header, arguments)) = Header::parse(&request[..length]) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length"));
+        };
+        reply.clear();
+        let code = match handler.handle(&header, arguments, &mut reply, channel) {
+            Ok(Handled::Silent) => {
+                let forgets = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
+                if let Some(pause) = pause.filter(|_| forgets) {
+                    std::thread::sleep(pause);
+                }
+                continue;
             }
-        }
-        Ok(())
+            Ok(Handled::Reply) => 0,
+            Err(Errno(number)) => -number,
+        };
+        channel.answer(&mut reply, header.unique, code);
+        answered();
     }
+    Ok(())
 }
 
 /// The workers that have a device of their own.
@@ -212,7 +244,14 @@ fn notify(channel: &Channel, code: i32, fill: impl FnOnce(&mut Reply)) -> io::Re
 
 /// Fills the reply to the first request. Returns the capabilities; `None` if the kernel has a newer
 /// major version and will send another first request.
-fn introduce(mut arguments: Arguments<'_>, handler: &impl Handler, reply: &mut Reply) -> io::Result<Option<u64>> {
+///
+/// `rings` is where the rings go, if they may be used.
+fn introduce(
+    mut arguments: Arguments<'_>,
+    handler: &impl Handler,
+    rings: Option<&mut Vec<Ring>>,
+    reply: &mut Reply,
+) -> io::Result<Option<u64>> {
     let short = |_| io::Error::new(io::ErrorKind::InvalidData, "the kernel's first request is too short");
     let (major, minor) = (arguments.u32().map_err(short)?, arguments.u32().map_err(short)?);
     if major > VERSION_MAJOR {
@@ -227,7 +266,13 @@ fn introduce(mut arguments: Arguments<'_>, handler: &impl Handler, reply: &mut R
     let high = if u64::from(low) & capability::INIT_EXT != 0 { arguments.u32().map_err(short)? } else { 0 };
     let offered = u64::from(high) << 32 | u64::from(low);
     let always = capability::MAX_PAGES | capability::BIG_WRITES | capability::ASYNC_READ | capability::INIT_EXT;
-    let enabled = (handler.capabilities(offered) | always) & offered;
+    let mut enabled = (handler.capabilities(offered) | always) & offered;
+    if let Some(rings) = rings.filter(|_| offered & capability::OVER_IO_URING != 0)
+        && let Ok(made) = ring::create(CONTENT_BYTES_MAX)
+    {
+        enabled |= capability::OVER_IO_URING;
+        *rings = made;
+    }
     reply.u32(VERSION_MAJOR).u32(VERSION_MINOR.min(minor)).u32(readahead).u32(enabled as u32);
     reply.u16(BACKGROUND_MAX).u16(BACKGROUND_MAX / 4 * 3).u32(CONTENT_BYTES_MAX as u32);
     // Times have the unit 1 ns.

@@ -23,6 +23,7 @@
 
 mod engine;
 mod measure;
+mod mounts;
 mod plan;
 mod report;
 mod scratch;
@@ -41,7 +42,7 @@ use crate::arguments::{Bench, BenchSubject};
 use crate::interrupt;
 use crate::terminal::Progress;
 use anyhow::{Context, Result, ensure};
-use plan::{Plan, Section};
+use plan::{Plan, Section, Set};
 use posix::image::Image;
 use report::{EngineReport, Machine, Report, SectionReport, SubjectReport};
 use statistics::TaskRepeats;
@@ -74,32 +75,29 @@ pub fn run(arguments: &Bench) -> Result<()> {
 /// Measures everything requested. All files are removed on return.
 fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
     let started = Instant::now();
-    let (mut sets, mut absent) = ([Vec::new(), Vec::new()], Vec::new());
-    for (durable, set) in sets.iter_mut().enumerate().filter(|(set, _)| plan.sections(*set > 0).next().is_some()) {
-        let (subjects, without) = if durable > 0 { durable_subjects(arguments)? } else { subjects(arguments)? };
-        *set = subjects;
-        absent.extend(without);
-    }
-    for (durable, set) in sets.iter_mut().enumerate() {
-        let needs = plan.needs(durable > 0)?;
-        subject::require_room(set, &needs)?;
-        set.iter_mut().try_for_each(|subject| subject.prepare(&needs))?;
-    }
-    let [mut subjects, mut durable_subjects] = sets;
+    let (mut sets, absent) = all_subjects(arguments, plan)?;
     let machine = Machine::look();
     let floor = engine::persist_cost::measure()?;
     let members = plan.members_max().min(machine.processors);
     let scaling = if members > 1 { threads::measure(members) } else { None };
     let timer_ns = measure::timer_ns();
-    let mut meter = Meter::start(plan.steps(subjects.len(), durable_subjects.len()));
-    let measured = plan.sections(false).map(|section| measure_section(section, &mut subjects, &mut meter));
-    let mut sections = measured.collect::<Result<Vec<_>>>()?;
-    let has_disk = !durable_subjects.is_empty();
-    for section in plan.sections(true).filter(|_| has_disk) {
-        sections.push(measure_durable(section, &mut durable_subjects, &mut meter)?);
+    let mut meter = Meter::start(sets.iter().map(|(set, subjects)| plan.steps(*set, subjects.len())).sum());
+    let mut sections = Vec::new();
+    for (set, subjects) in &mut sets {
+        for section in plan.sections(*set) {
+            sections.push(match set {
+                Set::Usual => measure_section(section, subjects, &mut meter)?,
+                Set::Durable => measure_durable(section, subjects, &mut meter)?,
+                Set::Mount => {
+                    meter.describe("preparing a tree, an archive and a repository");
+                    let section = mounts::prepare(section, subjects[0].directory())?;
+                    measure_section(&section, subjects, &mut meter)?
+                }
+            });
+        }
     }
     drop(meter);
-    subjects.extend(durable_subjects);
+    let mut subjects: Vec<Subject> = sets.into_iter().flat_map(|(_, subjects)| subjects).collect();
     subjects.iter_mut().try_for_each(Subject::end)?;
     let engine = match plan.engine_sizes.is_empty() {
         true => None,
@@ -119,6 +117,33 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
         load_after: report::load(),
         took_s: started.elapsed().as_secs_f64(),
     })
+}
+
+/// The sets that have sections, each with its subjects.
+type Sets = Vec<(Set, Vec<Subject>)>;
+
+/// The subjects of each set that has sections, ready to be measured; and the reasons for those that
+/// the machine does not have.
+fn all_subjects(arguments: &Bench, plan: &Plan) -> Result<(Sets, Vec<String>)> {
+    let (mut sets, mut absent) = (Vec::new(), Vec::new());
+    let has_sections = |set| plan.sections(set).next().is_some();
+    for set in Set::ALL.into_iter().filter(|&set| has_sections(set)) {
+        let (subjects, without) = match set {
+            Set::Usual => subjects(arguments)?,
+            Set::Durable => durable_subjects(arguments)?,
+            Set::Mount => mounts::subjects(arguments, has_sections(Set::Usual))?,
+        };
+        absent.extend(without);
+        if !subjects.is_empty() {
+            sets.push((set, subjects));
+        }
+    }
+    for (set, subjects) in &mut sets {
+        let needs = plan.needs(*set)?;
+        subject::require_room(subjects, &needs)?;
+        subjects.iter_mut().try_for_each(|subject| subject.prepare(&needs))?;
+    }
+    Ok((sets, absent))
 }
 
 /// The available subjects, and the reasons for those that the machine does not have.

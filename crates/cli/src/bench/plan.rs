@@ -3,10 +3,10 @@
 
 use super::engine;
 use super::scratch::SpaceNeeded;
-use super::task::{PhaseName, Task, Work, WorkerKind, Workers};
+use super::task::{Materials, PhaseName, Task, Work, WorkerKind, Workers};
 use super::workloads::filebench::SERVED_BYTES;
 use super::workloads::postmark::BYTES_MAX;
-use super::workloads::tree;
+use super::workloads::{mounted, tree};
 use crate::arguments::{Bench, BenchGroup as Group};
 use crate::units::{count, counted};
 use anyhow::{Context, Result, ensure};
@@ -34,10 +34,39 @@ const NAME_DISK_BYTES: u64 = 4600;
 const NAME_MEMORY_BYTES: u64 = 1300;
 const NAME_IMAGE_BYTES: u64 = 2048;
 const NAME_REGION_BYTES: u64 = 512;
+/// Tests of a script, and files to compile.
+const WORK_ROUNDS: u64 = 300;
+/// What compilers and Python's environments take.
+const BUILT_BYTES: u64 = 256 << 20;
 /// Additional room for everything else.
 const BESIDE_BYTES: u64 = 128 << 20;
 
+/// Sections that are measured on the same subjects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// Those of the user.
+    Usual,
+    /// Images and directories on the disk.
+    Durable,
+    /// Mounts.
+    Mount,
+}
+
+impl Set {
+    /// All, in the order of the report.
+    pub const ALL: [Set; 3] = [Set::Usual, Set::Durable, Set::Mount];
+
+    fn of(group: Group) -> Set {
+        match group {
+            Group::Durable => Set::Durable,
+            Group::Mount => Set::Mount,
+            _ => Set::Usual,
+        }
+    }
+}
+
 /// A table of the report.
+#[derive(Clone)]
 pub struct Section {
     /// Its group.
     pub group: Group,
@@ -74,6 +103,8 @@ pub struct Plan {
 pub struct SpaceNeeds {
     /// Names and bytes of data of each task. Tasks run one after the other, so the maximum counts.
     tasks: Vec<(u64, u64)>,
+    /// What is created for the tasks, beside an image.
+    materials_bytes: u64,
     engine_bytes: u64,
 }
 
@@ -147,26 +178,28 @@ impl Plan {
         repeats_over(self.repeats, files)
     }
 
-    /// The sections on one set of subjects: those that wait for the disk, or all others.
-    pub fn sections(&self, durable: bool) -> impl Iterator<Item = &Section> {
-        self.sections.iter().filter(move |section| (section.group == Group::Durable) == durable)
+    /// The sections on one set of subjects.
+    pub fn sections(&self, set: Set) -> impl Iterator<Item = &Section> {
+        self.sections.iter().filter(move |section| Set::of(section.group) == set)
     }
 
     /// The room for the sections on one set of subjects.
-    pub fn needs(&self, durable: bool) -> Result<SpaceNeeds> {
+    pub fn needs(&self, set: Set) -> Result<SpaceNeeds> {
         let largest = self.engine_sizes.last().copied();
         let engine_bytes = largest.map_or(0, |files| engine::image_bytes(files) + files * NAME_REGION_BYTES);
-        let tasks = self.sections(durable).flat_map(|section| &section.tasks);
-        let tasks = tasks.map(|task| task.work.size()).collect::<Result<_>>()?;
-        Ok(SpaceNeeds { tasks, engine_bytes })
+        let tasks = self.sections(set).flat_map(|section| &section.tasks);
+        let tasks = tasks.map(|task| task.work.size()).collect::<Result<Vec<_>>>()?;
+        // A tree, an archive and a repository.
+        let largest = tasks.iter().map(|(names, data)| names * NAME_MEMORY_BYTES + data).max().unwrap_or(0);
+        let materials_bytes = if set == Set::Mount { largest } else { 0 };
+        Ok(SpaceNeeds { tasks, materials_bytes, engine_bytes })
     }
 
-    /// Steps of the progress bar: each task on each subject of its set, for each repeat.
-    pub fn steps(&self, subjects: usize, durable_subjects: usize) -> u64 {
+    /// Steps of the progress bar: each task on each subject of a set, for each repeat.
+    pub fn steps(&self, set: Set, subjects: usize) -> u64 {
         let of =
             |section: &Section| section.tasks.len() as u64 * u64::from(section.repeats + u32::from(section.warm_up));
-        let sum = |durable| self.sections(durable).map(of).sum::<u64>();
-        sum(false) * subjects as u64 + sum(true) * durable_subjects as u64
+        self.sections(set).map(of).sum::<u64>() * subjects as u64
     }
 }
 
@@ -231,6 +264,8 @@ impl PlanBuilder<'_> {
             Group::Tree => self.add_tree()?,
             Group::Data => self.add_data(),
             Group::Durable => self.add_durable()?,
+            Group::Programs => self.add_programs()?,
+            Group::Mount => self.add_mount()?,
             Group::Engine => self.plan.engine_sizes = self.sizes.clone(),
         }
         Ok(())
@@ -385,6 +420,44 @@ impl PlanBuilder<'_> {
         Ok(Some(tree))
     }
 
+    fn add_programs(&mut self) -> Result<()> {
+        let Some(source) = self.tree()? else { return Ok(()) };
+        let most = self.arguments.sizes.iter().copied().max().unwrap_or(u64::MAX);
+        let rounds = if self.arguments.quick { 20 } else { WORK_ROUNDS }.min(most / 16 + 1);
+        let title = format!("work: {rounds} tests of a script, {rounds} files to compile, and {}", source.display());
+        let tasks = vec![Task { work: Work::Programs { source, rounds }, crew: Workers::ONE }];
+        let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
+        let section = self.section(Group::Programs, title, tasks);
+        section.note = Some("processor times include all programs that were started".into());
+        section.repeats = repeats;
+        section.warm_up = false;
+        Ok(())
+    }
+
+    fn add_mount(&mut self) -> Result<()> {
+        // Machines without headers get a generated tree.
+        let most = self.arguments.sizes.iter().copied().max().unwrap_or(u64::MAX);
+        let (source, names, shown) = match self.tree()? {
+            Some(source) => (source.clone(), size_of_tree(&source)?.0, source.display().to_string()),
+            None => {
+                let names = if self.arguments.quick { mounted::GENERATED_FILES / 10 } else { mounted::GENERATED_FILES };
+                (PathBuf::new(), names.min(most), "a generated tree".to_owned())
+            }
+        };
+        let title = format!("programs on mounts: {shown}, {}", counted(names, "file"));
+        let repeats = self.plan.repeats.min(REPEATS_MAX_LARGE);
+        let materials = Materials { source, names, ..Materials::default() };
+        let tasks = vec![Task { work: Work::Mounted { materials }, crew: Workers::ONE }];
+        let section = self.section(Group::Mount, title, tasks);
+        section.note = Some(
+            "whole programs, started each time; du and find come after cp and diff, so the kernel already knows names and attributes"
+                .into(),
+        );
+        section.repeats = repeats;
+        section.warm_up = false;
+        Ok(())
+    }
+
     fn add_data(&mut self) {
         let bytes = self.scale.data_bytes;
         let title = format!("data: one file of {}, compared with memcpy", crate::units::size(bytes));
@@ -458,6 +531,18 @@ impl Work {
                 let (names, bytes) = size_of_tree(source)?;
                 (names * 2, bytes * 2)
             }
+            Work::Programs { source, rounds } => {
+                let (names, bytes) = size_of_tree(source)?;
+                (names * 6 + rounds * 16 + 20_000, bytes * 6 + BUILT_BYTES)
+            }
+            Work::Mounted { materials } => {
+                let (names, bytes) = match materials.source.as_os_str().is_empty() {
+                    true => (materials.names, mounted::GENERATED_BYTES),
+                    false => size_of_tree(&materials.source)?,
+                };
+                // The tree, what was unpacked, a clone with its objects.
+                (names * 4, bytes * 4)
+            }
             Work::Tree { source } => {
                 let (names, bytes) = size_of_tree(source)?;
                 // The tree, two copies of it, an archive, and a repository.
@@ -478,6 +563,11 @@ impl SpaceNeeds {
     pub fn image(&self) -> SpaceNeeded {
         let bytes = self.most(|names, data| data * 5 / 4 + names * NAME_IMAGE_BYTES);
         SpaceNeeded { bytes: bytes + BESIDE_BYTES, files: self.most(|names, _| names) * 3 + 4096 }
+    }
+
+    /// What is created for the tasks, beside an image.
+    pub fn materials_bytes(&self) -> u64 {
+        self.materials_bytes
     }
 
     /// In memory outside file systems: for the engine in this process and for the workers, and for
@@ -503,10 +593,28 @@ pub fn times_wanted(group: Group, what: &PhaseName, workers: Workers) -> Option<
         (Group::Varmail | Group::Fileserver, _) => Some(4.0),
         (Group::Postmark, _) => Some(3.0),
         (Group::Tree, _) => Some(2.0),
+        (Group::Programs, _) => Some(1.0),
         (Group::Durable, PhaseName::Rate(words)) if words == "varmail" => Some(if several { 4.0 } else { 2.0 }),
         (Group::Durable, PhaseName::Rate(_)) => Some(1.5),
         _ => None,
     }
+}
+
+/// The project's goal on a mount: the most that a program may take, in multiples of tmpfs's time.
+pub fn share_wanted(group: Group, what: &PhaseName) -> Option<f64> {
+    let goals = [
+        (mounted::COPY, 2.5),
+        (mounted::COMPARE, 2.0),
+        (mounted::USAGE, 4.0),
+        (mounted::USAGE_AGAIN, 1.5),
+        (mounted::FIND, 4.0),
+        (mounted::FIND_AGAIN, 1.5),
+        (mounted::REMOVE, 4.0),
+        (mounted::UNPACK, 2.5),
+        (mounted::STATUS, 2.0),
+    ];
+    let goal = |&(words, _): &(&str, f64)| group == Group::Mount && what.label() == words;
+    goals.iter().find(|row| goal(row)).map(|row| row.1)
 }
 
 #[cfg(test)]
@@ -530,19 +638,19 @@ mod tests {
         let titles: Vec<_> = plan.sections.iter().map(|section| section.title.as_str()).collect();
         assert_eq!(titles, ["200 files in one directory, 1 thread", "300 files in one directory, 1 thread"]);
         assert_eq!(plan.engine_sizes, [200, 300]);
-        assert_eq!(plan.steps(3, 0), 2 * 3 * 2);
+        assert_eq!(plan.steps(Set::Usual, 3), 2 * 3 * 2);
     }
 
     #[test]
     fn no_workload_has_more_files_than_the_largest_size() {
-        let needs = plan("--sizes 200 --only mdtest,cold,varmail,fileserver,postmark,small").needs(false).unwrap();
+        let needs = plan("--sizes 200 --only mdtest,cold,varmail,fileserver,postmark,small").needs(Set::Usual).unwrap();
         assert!(needs.kernel(true).files <= 600, "{needs:?}");
     }
 
     #[test]
     fn every_member_has_something_to_do() {
         let crowd = plan("--quick --threads 64 --only fileserver,postmark,varmail,mdtest,small");
-        assert!(crowd.needs(false).unwrap().kernel(true).files >= 64 * MEMBER_FILES);
+        assert!(crowd.needs(Set::Usual).unwrap().kernel(true).files >= 64 * MEMBER_FILES);
         let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
             Cli::try_parse_from("directfs bench --only threads --sizes 100 --threads 64".split(' '))
         else {

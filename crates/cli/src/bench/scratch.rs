@@ -52,10 +52,21 @@ impl Scratch {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// The place for a mount.
+    pub fn mount_point(&self) -> PathBuf {
+        self.path.join("mount")
+    }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if crate::mounts::at(&self.mount_point()).is_some() {
+            // Never through a remaining mount, whose files must not be removed.
+            let shown = self.path.display();
+            eprintln!("warning: {shown}/mount is still mounted; unmount it (umount -l) and remove {shown}");
+            return;
+        }
         // An orphaned worker may have removed it.
         if let Err(error) = std::fs::remove_dir_all(&self.path)
             && error.kind() != std::io::ErrorKind::NotFound

@@ -54,6 +54,8 @@ pub struct Repeats {
     batch: u64,
     members: u32,
     user: Rounds,
+    system: Rounds,
+    requests: Rounds,
     refused: Option<String>,
 }
 
@@ -103,6 +105,12 @@ pub struct Figure {
     /// For a program: its processor time outside the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_ns: Option<f64>,
+    /// For a program: its processor time in the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub system_ns: Option<f64>,
+    /// Of a mount: requests to the server, for each file of the tree.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_file: Option<f64>,
 }
 
 /// Quantiles; none if too few calls were timed.
@@ -125,7 +133,8 @@ impl Repeats {
     /// No repeats of this phase yet.
     pub fn new(what: PhaseName) -> Repeats {
         let (rounds, latencies, user) = (Rounds::default(), Latencies::default(), Rounds::default());
-        Repeats { what, rounds, latencies, batch: 1, members: 1, user, refused: None }
+        let (system, requests) = (Rounds::default(), Rounds::default());
+        Repeats { what, rounds, latencies, batch: 1, members: 1, user, system, requests, refused: None }
     }
 
     /// Adds one.
@@ -141,6 +150,12 @@ impl Repeats {
         if let Some(ns) = outcome.user_ns {
             self.user.add(ns);
         }
+        if let Some(ns) = outcome.system_ns {
+            self.system.add(ns);
+        }
+        if let Some(requests) = outcome.requests {
+            self.requests.add(requests);
+        }
     }
 
     /// The statistics.
@@ -155,7 +170,9 @@ impl Repeats {
             batch: self.batch,
         });
         let per_second = 1e9 * self.members as f64 / time.median_ns;
-        Some(Figure { time, latency, per_second, user_ns: self.user.summary().map(|user| user.median_ns) })
+        let median = |rounds: &Rounds| rounds.summary().map(|summary| summary.median_ns);
+        let (user_ns, system_ns) = (median(&self.user), median(&self.system));
+        Some(Figure { time, latency, per_second, user_ns, system_ns, requests_per_file: median(&self.requests) })
     }
 
     /// The reason why there is no figure.
@@ -189,6 +206,8 @@ mod tests {
             latencies: Latencies::default(),
             batch: 1,
             user_ns: None,
+            system_ns: None,
+            requests: None,
             refused: None,
         });
         let figure = repeats.figure().unwrap();

@@ -7,6 +7,7 @@ use super::session::Session;
 use super::task::{Outcome, Task, Work, Workers};
 use crate::arguments::RUN_DIRECTORY;
 use crate::commands::mkfs::make_shown;
+use crate::mounted::Mounted;
 use anyhow::{Context, Result, ensure};
 use posix::image::{Image, MakeOptions, OpenImage};
 use std::collections::BTreeMap;
@@ -42,6 +43,8 @@ pub struct Subject {
 enum AccessMethod {
     /// With an image inside the worker.
     Run { image: PathBuf, always_flush: bool },
+    /// Through a mount of an image, which exists while a worker runs.
+    Mount { image: PathBuf, options: String, mounted: Option<Mounted> },
     /// Through the kernel.
     Kernel { in_memory: bool },
 }
@@ -60,6 +63,29 @@ impl Subject {
             place: format!("directfs run, with its image on {kind} in {}", at.display()),
             cold: "the image is attached again: nothing is indexed or cached in DRAM",
             access: AccessMethod::Run { image: scratch.path().join("image"), always_flush },
+            session: None,
+            timer_ns: 0,
+            round_per_file: None,
+            scratch,
+        })
+    }
+
+    /// A mount of an image in this directory.
+    pub fn mount(name: &str, at: &Path, options: &str) -> Result<Subject> {
+        let scratch = Scratch::beside_others(at, "mount")?;
+        let kind = kind_of(at);
+        let point = scratch.mount_point();
+        std::fs::create_dir(&point).with_context(|| format!("cannot create {}", point.display()))?;
+        let shown = if options.is_empty() { "alone on it" } else { options };
+        Ok(Subject {
+            name: name.into(),
+            place: format!("directfs mount, {shown}, with its image on {kind} in {}", at.display()),
+            cold: "the image is mounted again: neither the server nor the kernel has anything cached",
+            access: AccessMethod::Mount {
+                image: scratch.path().join("image"),
+                options: options.to_owned(),
+                mounted: None,
+            },
             session: None,
             timer_ns: 0,
             round_per_file: None,
@@ -92,6 +118,11 @@ impl Subject {
     /// A directory given by the user.
     pub fn named(directory: &Path) -> Result<Subject> {
         Subject::kernel(&directory.display().to_string(), directory, Scratch::in_empty(directory))
+    }
+
+    /// As [`Subject::named`], where another subject may use the directory, too.
+    pub fn inside(directory: &Path) -> Result<Subject> {
+        Subject::kernel(&directory.display().to_string(), directory, Scratch::beside_others(directory, "inside"))
     }
 
     fn kernel(name: &str, at: &Path, scratch: Result<Scratch>) -> Result<Subject> {
@@ -134,9 +165,21 @@ impl Subject {
         matches!(self.access, AccessMethod::Run { .. })
     }
 
+    /// Whether it is a mount.
+    pub fn is_mount(&self) -> bool {
+        matches!(self.access, AccessMethod::Mount { .. })
+    }
+
+    /// The directory of its files, outside a mount.
+    pub fn directory(&self) -> &Path {
+        self.scratch.path()
+    }
+
     fn is_in_memory(&self) -> bool {
         match self.access {
-            AccessMethod::Run { .. } => MEMORY_KINDS.contains(&kind_of(self.scratch.path()).as_str()),
+            AccessMethod::Run { .. } | AccessMethod::Mount { .. } => {
+                MEMORY_KINDS.contains(&kind_of(self.scratch.path()).as_str())
+            }
             AccessMethod::Kernel { in_memory } => in_memory,
         }
     }
@@ -144,7 +187,9 @@ impl Subject {
     /// The room that it needs on its file system.
     fn room(&self, needs: &SpaceNeeds) -> SpaceNeeded {
         match self.access {
-            AccessMethod::Run { .. } => SpaceNeeded { bytes: needs.image().bytes, files: 1 },
+            AccessMethod::Run { .. } | AccessMethod::Mount { .. } => {
+                SpaceNeeded { bytes: needs.image().bytes + needs.materials_bytes(), files: 1 }
+            }
             AccessMethod::Kernel { in_memory } => needs.kernel(in_memory),
         }
     }
@@ -152,7 +197,12 @@ impl Subject {
     /// Creates the image, if it has one, with all blocks allocated as mkfs does it and as on
     /// persistent memory. Adds to the description whether changes are flushed.
     pub fn prepare(&mut self, needs: &SpaceNeeds) -> Result<()> {
-        if let AccessMethod::Run { image, always_flush } = &self.access {
+        let image = match &self.access {
+            AccessMethod::Run { image, always_flush } => Some((image, *always_flush)),
+            AccessMethod::Mount { image, .. } => Some((image, false)),
+            AccessMethod::Kernel { .. } => None,
+        };
+        if let Some((image, always_flush)) = image {
             let SpaceNeeded { bytes, files } = needs.image();
             let options = MakeOptions {
                 length: bytes.next_multiple_of(2 << 20),
@@ -164,7 +214,7 @@ impl Subject {
             if made.reserved {
                 self.place += ", its blocks allocated in advance as by mkfs";
             }
-            self.place += match *always_flush || made.backing.needs_flushes() {
+            self.place += match always_flush || made.backing.needs_flushes() {
                 true => "; changes are flushed from the processor's caches",
                 false => "; nothing is flushed, because flushes add no safety there (--always-flush)",
             };
@@ -196,7 +246,10 @@ impl Subject {
     fn in_session(&mut self, task: &Task, tick: &mut dyn FnMut()) -> Result<Vec<Outcome>> {
         let session = match &mut self.session {
             Some(session) => session,
-            none => none.insert(Session::start(self.access.command(self.scratch.path())?, tick)?),
+            none => {
+                self.access.begin(&self.scratch)?;
+                none.insert(Session::start(self.access.command(&self.scratch)?, tick)?)
+            }
         };
         self.timer_ns = session.timer_ns;
         let started = Instant::now();
@@ -209,7 +262,11 @@ impl Subject {
 
     /// Ends its worker.
     pub fn end(&mut self) -> Result<()> {
-        self.session.take().map_or(Ok(()), Session::end)
+        self.session.take().map_or(Ok(()), Session::end)?;
+        match &mut self.access {
+            AccessMethod::Mount { mounted, .. } => mounted.take().map_or(Ok(()), Mounted::end),
+            _ => Ok(()),
+        }
     }
 
     /// The cost of reading the clock in its worker.
@@ -220,6 +277,10 @@ impl Subject {
 
 impl Drop for Subject {
     fn drop(&mut self) {
+        if let AccessMethod::Mount { mounted, .. } = &mut self.access {
+            // The worker first: it uses the mount.
+            drop((self.session.take(), mounted.take()));
+        }
         if let (Some(session), AccessMethod::Run { image, .. }) = (self.session.take(), &self.access) {
             drop(session);
             // If the launcher was killed with its programs, their shared memory is still there. The
@@ -232,11 +293,23 @@ impl Drop for Subject {
 }
 
 impl AccessMethod {
+    /// Makes what a worker needs.
+    fn begin(&mut self, scratch: &Scratch) -> Result<()> {
+        if let AccessMethod::Mount { image, options, mounted } = self {
+            let options: Vec<String> = Some(options.clone()).filter(|list| !list.is_empty()).into_iter().collect();
+            *mounted = Some(Mounted::begin(image, &scratch.mount_point(), &options)?);
+        }
+        Ok(())
+    }
+
     /// The command that starts a worker.
-    fn command(&self, scratch: &Path) -> Result<Command> {
+    fn command(&self, scratch: &Scratch) -> Result<Command> {
         let own = std::env::current_exe().context("cannot find this program's file; is /proc mounted?")?;
         let mut command = Command::new(&own);
+        let mount_point = scratch.mount_point();
+        let scratch = scratch.path();
         let place = match self {
+            AccessMethod::Mount { .. } => &mount_point,
             AccessMethod::Run { image, always_flush } => {
                 command
                     .arg("run")
@@ -259,7 +332,8 @@ impl AccessMethod {
 /// An error unless there is room for all of them; checked before measuring.
 pub fn require_room(subjects: &[Subject], needs: &SpaceNeeds) -> Result<()> {
     let mut by_device: BTreeMap<u64, (PathBuf, SpaceNeeded)> = BTreeMap::new();
-    let mut memory = needs.memory(subjects.iter().any(Subject::is_directfs));
+    let has_image = subjects.iter().any(|subject| subject.is_directfs() || subject.is_mount());
+    let mut memory = needs.memory(has_image);
     for subject in subjects {
         let path = subject.scratch.path();
         let room = subject.room(needs);

@@ -45,6 +45,23 @@ pub enum Work {
     Sqlite { transactions: u64 },
     /// An archive of a tree that is unpacked and then made durable.
     Untar { source: PathBuf },
+    /// Scripts, builds and other work of people, with a tree and this amount of generated work.
+    Programs { source: PathBuf, rounds: u64 },
+    /// Programs on a real tree, on mounts.
+    Mounted { materials: Materials },
+}
+
+/// What programs on mounts use.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Materials {
+    /// The tree to copy; empty until one is generated.
+    pub source: PathBuf,
+    /// Its files and directories.
+    pub names: u64,
+    /// An archive of it.
+    pub archive: PathBuf,
+    /// A repository with it, if git is installed.
+    pub repository: Option<PathBuf>,
 }
 
 /// The members: threads or processes, in one directory or each in its own.
@@ -95,6 +112,10 @@ pub struct Outcome {
     pub batch: u64,
     /// For a program: its processor time outside the kernel.
     pub user_ns: Option<f64>,
+    /// For a program: its processor time in the kernel.
+    pub system_ns: Option<f64>,
+    /// Of a mount: requests to the server, for each file of the tree.
+    pub requests: Option<f64>,
     /// The reason why this file system does not have the call.
     pub refused: Option<String>,
 }

@@ -10,8 +10,8 @@ use super::measure::timer_ns;
 use super::task::{Outcome, Reply, Request, Task, Work};
 use super::workloads;
 use crate::arguments::BenchWorker;
-use crate::interrupt;
 use crate::worker::reply;
+use crate::{interrupt, mounted};
 use anyhow::{Context, Result, bail};
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub fn run(arguments: &BenchWorker) -> Result<()> {
     let ended = worker.serve();
     if !matches!(ended, Ok(Ended::Asked)) {
         let _ = std::env::set_current_dir("/");
-        let _ = std::fs::remove_dir_all(&arguments.owned);
+        mounted::remove_orphaned(&arguments.owned);
         bail!("the benchmark ended before its worker");
     }
     Ok(())

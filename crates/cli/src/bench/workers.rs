@@ -46,6 +46,8 @@ struct Phase {
     ended_ns: u64,
     latencies: Latencies,
     user_ns: Option<f64>,
+    system_ns: Option<f64>,
+    requests: Option<f64>,
     refused: Option<String>,
 }
 
@@ -58,6 +60,8 @@ pub struct PhaseResult {
     pub batch: u64,
     /// For programs: processor time outside the kernel.
     pub user_ns: Option<f64>,
+    /// For programs: processor time in the kernel.
+    pub system_ns: Option<f64>,
     /// The reason why the file system does not have this call.
     pub refused: Option<String>,
 }
@@ -84,10 +88,29 @@ impl Member<'_> {
             probe.end(&what, done.calls);
         }
         self.meet()?;
-        let PhaseResult { calls, batch, user_ns, refused } = done;
+        let PhaseResult { calls, batch, user_ns, system_ns, refused } = done;
         let latencies = watch.finish();
-        self.phases.push(Phase { what, calls, batch: batch.max(1), started_ns, ended_ns, latencies, user_ns, refused });
+        let (batch, requests) = (batch.max(1), None);
+        self.phases.push(Phase {
+            what,
+            calls,
+            batch,
+            started_ns,
+            ended_ns,
+            latencies,
+            user_ns,
+            system_ns,
+            requests,
+            refused,
+        });
         Ok(())
+    }
+
+    /// Adds the requests per file of the last phase.
+    pub fn add_requests(&mut self, requests: Option<f64>) {
+        if let Some(phase) = self.phases.last_mut() {
+            phase.requests = requests;
+        }
     }
 
     /// Waits for all other members.
@@ -303,6 +326,8 @@ fn merge(members: Vec<Vec<Phase>>) -> Result<Vec<Outcome>> {
             latencies,
             batch: first.batch,
             user_ns: first.user_ns,
+            system_ns: first.system_ns,
+            requests: first.requests,
             refused: parts.iter().find_map(|part| part.refused.clone()),
         });
     }

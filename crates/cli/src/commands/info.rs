@@ -366,6 +366,9 @@ impl Facts {
         for point in &self.mounted_on {
             print_fact("mounted on", point.display());
         }
+        for transport in self.used_by.iter().filter_map(|user| user.requests_through) {
+            print_fact("requests through", transport.description());
+        }
         let names: Vec<String> = self.used_by.iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
         match (self.in_use, names.is_empty()) {
             (true, true) => print_fact("used by", "processes of other users"),

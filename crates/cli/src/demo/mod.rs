@@ -29,6 +29,7 @@ pub use worker::work;
 use crate::arguments::Demo;
 use crate::commands::{fsck, mkfs};
 use crate::interrupt;
+use crate::mounted::Mounted;
 use crate::terminal::Progress;
 use anyhow::{Context, Result, ensure};
 use posix::image::{Made, MakeOptions};
@@ -36,7 +37,7 @@ use report::{Check, Report};
 use scratch::Scratch;
 use std::path::Path;
 use std::time::Instant;
-use subject::{Mounted, Subject};
+use subject::Subject;
 use tree::{Limit, Tree};
 
 /// The tree that is copied by default: the first that exists.
@@ -140,7 +141,7 @@ fn make(image: &Path, tree: &Tree) -> Result<Made> {
 /// not imply permission to mount.
 fn mount(scratch: &Scratch, tree: &Tree) -> Result<(Option<Mounted>, Option<String>)> {
     make(&scratch.mounted_image(), tree)?;
-    Ok(match Mounted::begin(&scratch.mounted_image(), &scratch.mount_point()) {
+    Ok(match Mounted::begin(&scratch.mounted_image(), &scratch.mount_point(), &[]) {
         Ok(mounted) => (Some(mounted), None),
         Err(error) => (None, Some(format!("{error:#}"))),
     })

@@ -5,13 +5,12 @@ use super::scratch::Scratch;
 use super::tree::Tree;
 use super::worker::{Done, Reply, Request};
 use crate::arguments::RUN_DIRECTORY;
-use crate::commands::mount::Start;
-use crate::commands::umount::unmount;
+use crate::mounted::Mounted;
 use crate::worker::Worker;
 use anyhow::{Context, Result, bail, ensure};
 use posix::image::{Image, OpenImage};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::path::PathBuf;
+use std::process::Command;
 
 /// What helps a worker that runs out of memory.
 const REMEDY: &str = "choose a smaller tree or stop other programs";
@@ -152,40 +151,4 @@ pub fn require_run(tree: &Tree, scratch: &Scratch) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// A mount and its server.
-pub struct Mounted {
-    server: Option<Child>,
-    point: PathBuf,
-}
-
-impl Mounted {
-    /// Mounts an image.
-    pub fn begin(image: &Path, point: &Path) -> Result<Mounted> {
-        let mut start = Start::new(image, point);
-        start.end_with_starter();
-        Ok(Mounted { server: Some(start.start()?), point: point.to_owned() })
-    }
-
-    fn end(mut self) -> Result<()> {
-        unmount(&self.point, false)?;
-        let Some(mut server) = self.server.take() else { return Ok(()) };
-        let status = server.wait().context("cannot wait for the server")?;
-        ensure!(status.success(), "the server exited with {status}: the image was not left cleanly");
-        Ok(())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Some(mut server) = self.server.take() {
-            let _ = server.kill();
-            let _ = server.wait();
-        }
-        if crate::mounts::at(&self.point).is_some() {
-            // If it fails, the scratch directory cannot be removed and reports it.
-            let _ = unmount(&self.point, true);
-        }
-    }
 }

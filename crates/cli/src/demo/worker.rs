@@ -7,16 +7,12 @@
 
 use super::tree::{self, Tree};
 use crate::arguments::DemoWorker;
-use crate::interrupt;
 use crate::worker::reply;
+use crate::{interrupt, mounted};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// Attempts of an orphan to remove the files, 100 ms apart: the mount's server must end first.
-const REMOVALS_MAX: u32 = 50;
+use std::time::Instant;
 
 /// A measured step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +94,7 @@ pub fn work(arguments: &DemoWorker) -> Result<()> {
     let ended = serve(arguments);
     if !matches!(ended, Ok(true)) {
         let _ = std::env::set_current_dir("/");
-        remove_owned(&arguments.owned);
+        mounted::remove_orphaned(&arguments.owned);
         bail!("the demonstration ended before its worker");
     }
     Ok(())
@@ -137,19 +133,5 @@ fn perform(request: &Request, tree: &Tree) -> Result<u64> {
         Request::CopyReporting => tree.copy(|done| reply(&Reply::Copied(done))).map(|()| entries),
         Request::CompareFirst(entries) => tree.compare(*entries),
         Request::End => Ok(0),
-    }
-}
-
-/// Removes the demonstration's files, together with its other orphans.
-fn remove_owned(owned: &Path) {
-    for _ in 0..REMOVALS_MAX {
-        let is_mounted = crate::mounts::all().iter().any(|mount| mount.point.starts_with(owned));
-        if !is_mounted {
-            let _ = std::fs::remove_dir_all(owned);
-        }
-        if !owned.exists() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -9,7 +9,7 @@ pub use html::page;
 pub use table::print;
 
 use super::engine::{self, Scale, Written};
-use super::plan::{Section, times_wanted};
+use super::plan::{Section, share_wanted, times_wanted};
 use super::statistics::{Figure, Repeats, Summary, TaskRepeats};
 use super::subject::Subject;
 use super::task::{PhaseName, WorkerKind, Workers};
@@ -155,6 +155,12 @@ pub struct Row {
     pub times_beyond_own: Option<f64>,
     /// The project's goal for the multiple.
     pub times_wanted: Option<f64>,
+    /// On mounts: the time of each subject in multiples of tmpfs's, in the order of the subjects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub shares_of_tmpfs: Vec<Option<f64>>,
+    /// The project's goal for the multiple of the mount that has its image alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_wanted: Option<f64>,
 }
 
 /// The unit of a figure.
@@ -239,6 +245,10 @@ impl SectionReport {
                 let cells = subjects.iter().zip(measured).map(|(subject, task)| Cell::new(subject, task, index));
                 let mut row = Row::new(&phase.what, task.crew, cells.collect());
                 row.times_wanted = times_wanted(section.group, &phase.what, task.crew);
+                if section.group == BenchGroup::Mount {
+                    row.share_wanted = share_wanted(section.group, &phase.what);
+                    row.shares_of_tmpfs = find(&peer).map_or_else(Vec::new, |peer| row.shares(peer));
+                }
                 match waits_for_disk {
                     true => row.times_disk = row.speedup(pair),
                     false => row.compare(pair),
@@ -292,6 +302,8 @@ impl Row {
             share_of_memcpy: None,
             times_beyond_own: None,
             times_wanted: None,
+            shares_of_tmpfs: Vec::new(),
+            share_wanted: None,
         }
     }
 
@@ -300,6 +312,13 @@ impl Row {
         let median = |at: usize| Some(self.cells.get(at)?.figure.as_ref()?.time.median_ns);
         let (directfs, peer) = pair?;
         Some(median(peer)? / median(directfs)?)
+    }
+
+    /// The time of each subject in multiples of one's.
+    fn shares(&self, peer: usize) -> Vec<Option<f64>> {
+        let median = |cell: &Cell| cell.figure.as_ref().map(|figure| figure.time.median_ns);
+        let of = self.cells.get(peer).and_then(median);
+        self.cells.iter().map(|cell| Some(median(cell)? / of?)).collect()
     }
 
     /// Compares DirectFS with tmpfs.
@@ -386,7 +405,14 @@ fn growth(rows: &[Row]) -> Option<Row> {
     let cells = first.cells.iter().zip(&last.cells).map(|(first, last)| {
         let added = median(last).zip(median(first)).map(|(last, first)| (last - first) / levels);
         let time = |ns| Summary { median_ns: ns, min_ns: ns, max_ns: ns };
-        let figure = added.map(|ns| Figure { time: time(ns), latency: None, per_second: 0.0, user_ns: None });
+        let figure = added.map(|ns| Figure {
+            time: time(ns),
+            latency: None,
+            per_second: 0.0,
+            user_ns: None,
+            system_ns: None,
+            requests_per_file: None,
+        });
         Cell { subject: first.subject.clone(), figure, scaling: None }
     });
     Some(Row::new(&PhaseName::Each("each further level".into()), Workers::ONE, cells.collect()))

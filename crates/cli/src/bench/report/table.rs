@@ -1,6 +1,6 @@
 //! The report as tables for a terminal.
 
-use super::{EngineDirectoryReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, Unit};
+use super::{Cell, EngineDirectoryReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, Unit};
 use crate::arguments::BenchGroup;
 use crate::bench::engine::Scale;
 use crate::bench::statistics::Figure;
@@ -104,15 +104,17 @@ fn times(section: &SectionReport) -> Table {
     if scales {
         headings.extend(section.subjects.iter().map(|subject| format!("{subject} scales")));
     }
+    let counted: Vec<usize> =
+        (0..section.subjects.len()).filter(|&at| requests(section, at).any(|found| found)).collect();
+    if section.group == BenchGroup::Mount {
+        headings.push("aim".into());
+        headings.extend(counted.iter().map(|&at| format!("requests per file, {}", section.subjects[at])));
+    }
     let headings: Vec<&str> = headings.iter().map(String::as_str).collect();
     let mut table = Table::new(&headings);
     for row in &section.rows {
         let mut cells = vec![row.label()];
-        cells.extend(
-            row.cells
-                .iter()
-                .map(|cell| cell.figure.as_ref().map_or("-".into(), |figure| format_figure(figure, row.unit))),
-        );
+        cells.extend(row.cells.iter().enumerate().map(|(at, cell)| format_cell(row, at, cell)));
         if is_compared {
             cells.push(optional(row.times_tmpfs));
         }
@@ -131,14 +133,40 @@ fn times(section: &SectionReport) -> Table {
         if scales {
             cells.extend(row.cells.iter().map(|cell| optional(cell.scaling)));
         }
+        if section.group == BenchGroup::Mount {
+            cells.push(row.share_wanted.map_or_else(|| "-".into(), |share| format!("≤ {share} x")));
+            let of = |&at: &usize| row.cells[at].figure.as_ref().and_then(|figure| figure.requests_per_file);
+            cells.extend(counted.iter().map(|at| optional(of(at))));
+        }
         table.row(cells);
     }
     table
 }
 
+/// Whether the requests of a subject were counted, for each row.
+fn requests(section: &SectionReport, at: usize) -> impl Iterator<Item = bool> {
+    let figure = move |row: &Row| row.cells.get(at).and_then(|cell| cell.figure.clone());
+    section.rows.iter().map(move |row| figure(row).is_some_and(|figure| figure.requests_per_file.is_some()))
+}
+
+/// The time; of work also the processor time, and on mounts multiples of tmpfs's.
+fn format_cell(row: &Row, at: usize, cell: &Cell) -> String {
+    let Some(figure) = &cell.figure else { return "-".into() };
+    let shown = format_figure(figure, row.unit);
+    if let Some((user_ns, system_ns)) = figure.user_ns.zip(figure.system_ns) {
+        return format!("{shown} ({:.2} + {:.2})", user_ns / 1e9, system_ns / 1e9);
+    }
+    match row.shares_of_tmpfs.get(at).copied().flatten() {
+        Some(share) => format!("{shown} ({share:.2} x)"),
+        None => shown,
+    }
+}
+
 fn heading(section: &SectionReport) -> String {
     match section.rows.first().map(|row| row.unit) {
         Some(Unit::Duration) if section.group == BenchGroup::Tree => "program".into(),
+        _ if section.group == BenchGroup::Programs => "work (user + system, s)".into(),
+        _ if section.group == BenchGroup::Mount => "program (x tmpfs's time)".into(),
         _ if section.group == BenchGroup::Durable => "work".into(),
         Some(Unit::Rate) => "operations per second".into(),
         Some(Unit::Bandwidth) => "GB per second".into(),

@@ -13,7 +13,9 @@ mod depth;
 pub mod durable;
 pub mod filebench;
 mod mdtest;
+pub mod mounted;
 pub mod postmark;
+mod programs;
 mod small_files;
 pub mod tree;
 
@@ -42,6 +44,8 @@ pub fn run(task: &Task, timer_ns: u64) -> Outcomes {
         Work::Syncs { files } => durable::run_syncs(*files, timer_ns),
         Work::Sqlite { transactions } => durable::run_sqlite(*transactions, timer_ns),
         Work::Untar { source } => durable::run_untar(source, timer_ns),
+        Work::Programs { source, rounds } => programs::run(source, *rounds, timer_ns),
+        Work::Mounted { materials } => mounted::run(materials, timer_ns),
     }
 }
 

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs::Metadata;
 use std::io::Read;
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// The programs in their order: the label and the command line. `SOURCE` stands for the original
@@ -89,8 +89,22 @@ pub fn has(program: &str) -> bool {
     std::env::split_paths(&places).any(|place| place.join(program).is_file())
 }
 
+/// The processor time of a program and of the programs that it waited for.
+#[derive(Debug, Clone, Copy)]
+pub struct Usage {
+    /// Outside the kernel.
+    pub user_ns: f64,
+    /// In the kernel.
+    pub system_ns: f64,
+}
+
 /// Runs a program to its exit; returns its processor time outside the kernel.
 pub fn start(words: &[&str], source: &Path) -> Result<f64> {
+    run_program(words, source, &[]).map(|usage| usage.user_ns)
+}
+
+/// Runs a program to its exit, with these variables in its environment.
+pub fn run_program(words: &[&str], source: &Path, environment: &[(String, PathBuf)]) -> Result<Usage> {
     let shown = words.join(" ");
     let mut command = Command::new(words[0]);
     for word in &words[1..] {
@@ -105,6 +119,7 @@ pub fn start(words: &[&str], source: &Path) -> Result<f64> {
         .envs([("GIT_CONFIG_COUNT", "1"), ("GIT_CONFIG_KEY_0", "gc.auto"), ("GIT_CONFIG_VALUE_0", "0")])
         .envs(["GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"].map(|name| (name, who)))
         .envs(["GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"].map(|name| (name, "bench@localhost")))
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(Stdio::null());
     let child = command.spawn().with_context(|| format!("cannot start {}; is it installed?", words[0]))?;
@@ -115,6 +130,7 @@ pub fn start(words: &[&str], source: &Path) -> Result<f64> {
     ensure!(waited > 0, "cannot wait for {shown}: {}", std::io::Error::last_os_error());
     ensure!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{shown} failed; see its message above");
     // SAFETY: filled by the call, and plain numbers in any case.
-    let user = unsafe { usage.assume_init() }.ru_utime;
-    Ok(user.tv_sec as f64 * 1e9 + user.tv_usec as f64 * 1e3)
+    let usage = unsafe { usage.assume_init() };
+    let ns = |time: libc::timeval| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3;
+    Ok(Usage { user_ns: ns(usage.ru_utime), system_ns: ns(usage.ru_stime) })
 }
