@@ -436,7 +436,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let key = dentry_offset >> 6 | hash.key_bits();
         self.each_of_chain(main, |entry| {
-            if entry.key.load(Relaxed) == key && entry.value.load(Relaxed) & HELD == 0 {
+            // In this order: under the lock the key of a name that is not held cannot change.
+            if entry.value.load(Acquire) & HELD == 0 && entry.key.load(Relaxed) == key {
                 entry.value.store(Target::Cachelet(cachelet).bits() | hash.value_bits(), Release);
             }
         })

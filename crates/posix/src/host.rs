@@ -437,15 +437,18 @@ fn is_neighbour(thread_id: u32) -> bool {
     let mut text = [0u8; 4096];
     while let Ok(length @ 1..) = rustix::io::read(&file, &mut text) {
         // The kernel returns whole lines.
-        if text[..length].windows(REGION_NAME.len()).any(|part| part == REGION_NAME) {
+        if names_region(&text[..length]) {
             return true;
         }
     }
     false
 }
 
-/// Part of the path of a region, as the kernel lists it among a process's mappings.
-const REGION_NAME: &[u8] = b"/directfs-";
+/// Whether lines of /proc/PID/maps name a region: a file in memory, or memory of a private image.
+fn names_region(lines: &[u8]) -> bool {
+    let has = |name: &[u8]| lines.windows(name.len()).any(|part| part == name);
+    has(b"/directfs-") || has(b"/memfd:directfs-")
+}
 
 /// Opens a file of /proc.
 fn open_proc(path: core::fmt::Arguments<'_>) -> Option<OwnedFd> {
@@ -485,6 +488,14 @@ mod tests {
     use super::*;
     use core::sync::atomic::Ordering::{Acquire, Release};
     use rustix::fd::AsFd;
+
+    #[test]
+    fn a_region_is_known_by_its_file_or_by_the_memory_of_a_private_image() {
+        let named =
+            ["7f0-7f1 rw-s 0 00:01 9 /dev/shm/directfs-0123/region", "7f0-7f1 rw-s 0 00:01 9 /memfd:directfs-dram"];
+        assert!(named.iter().all(|line| names_region(line.as_bytes())));
+        assert!(!names_region(b"7f0-7f1 r-xp 0 fe:00 9 /var/cache/directfs/preload-0123.so"));
+    }
 
     #[test]
     fn a_state_is_parsed_behind_an_odd_command() {

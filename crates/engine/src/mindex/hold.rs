@@ -114,6 +114,8 @@ enum Scan<'f> {
     Absent(Option<&'f BucketEntry>),
     /// Another thread holds it, with this value of its entry.
     Taken(&'f BucketEntry, u64),
+    /// A holder changed its entry between the reads of value and key.
+    Torn,
 }
 
 impl Scan<'_> {
@@ -125,7 +127,7 @@ impl Scan<'_> {
                 entry.key.load(Relaxed) == *key && entry.value.load(Relaxed) == *value
             }
             Scan::Absent(free) => free.is_none_or(|entry| entry.key.load(Relaxed) == 0),
-            Scan::Taken(..) => false,
+            Scan::Taken(..) | Scan::Torn => false,
         }
     }
 }
@@ -270,10 +272,26 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !self.fs.is_still_bucket(hash, header, index) {
             return Ok(Attempt::Moved);
         }
-        let is_valid = was_stable(main, version) && before.as_ref().is_ok_and(Scan::stands);
-        let found = if is_valid { before? } else { self.scan_again(main, hash, is_it)? };
+        match before {
+            Ok(found) if was_stable(main, version) && found.stands() => self.take(tag, hash, absent, main, found),
+            _ => self.take_anew(tag, hash, absent, main, is_it),
+        }
+    }
+
+    /// Takes what a look has found in a bucket that this thread has locked.
+    #[inline(always)]
+    fn take(
+        &self,
+        tag: u64,
+        hash: NameHash,
+        absent: bool,
+        main: &'f Bucket,
+        found: Scan<'f>,
+    ) -> Result<Attempt<'f, M>> {
         match found {
             Scan::Taken(entry, value) => Ok(Attempt::Taken(main, entry, value)),
+            // Not under the lock, except in a region that was overwritten.
+            Scan::Torn => Err(Error::Busy),
             Scan::Found { entry, hit, .. } => {
                 let held = self.record_held(tag, hash, main, entry, Some(hit))?;
                 entry.value.store(self.held_value(hash), Relaxed);
@@ -285,6 +303,21 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    /// As [`Thread::take`], after another look.
+    #[cold]
+    #[inline(never)]
+    fn take_anew(
+        &self,
+        tag: u64,
+        hash: NameHash,
+        absent: bool,
+        main: &'f Bucket,
+        is_it: &impl Fn(&Dentry, u64) -> bool,
+    ) -> Result<Attempt<'f, M>> {
+        let found = self.scan(main, hash, is_it)?;
+        self.take(tag, hash, absent, main, found)
+    }
+
     /// Looks for a name in a chain. Without the lock the result counts only if it still stands and
     /// the version has not changed.
     #[inline(always)]
@@ -292,7 +325,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let (mut bucket, mut free) = (main, None);
         for _ in 0..CHAIN_MAX {
             for entry in &bucket.entries {
-                let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
+                // In this order: under the lock the key of a name that is not held cannot change.
+                let value = entry.value.load(Acquire);
+                let key = entry.key.load(Acquire);
                 if key == 0 {
                     free = free.or(Some(entry));
                 }
@@ -305,6 +340,9 @@ impl<'f, M: Memory> Thread<'f, M> {
                         continue;
                     }
                     return Ok(Scan::Taken(entry, value));
+                }
+                if key & LOW_40 == ABSENT {
+                    return Ok(Scan::Torn);
                 }
                 let target = if self.fs.has_quick_path() { Target::from_value(value) } else { Target::UNKNOWN };
                 self.fs.prefetch_target(target);
@@ -321,13 +359,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             bucket = self.fs.dram.overflow(next)?;
         }
         Err(Error::Busy)
-    }
-
-    /// As [`Thread::scan`], under the lock.
-    #[cold]
-    #[inline(never)]
-    fn scan_again(&self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
-        self.scan(main, hash, is_it)
     }
 
     /// Holds a name that does not exist, in a bucket that this thread has locked.
