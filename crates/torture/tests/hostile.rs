@@ -40,3 +40,21 @@ fn hostile_images_end_in_errors_and_never_in_a_panic() {
     println!("{:?}", arena.counts);
     assert!(arena.counts.attached > CASES / 3 && arena.counts.mended > 0);
 }
+
+/// Seeds and cases of images that a check had called sound, and that were damaged after use.
+const DAMAGED_ONCE: &[(u64, u64)] = &[
+    (77, 19213),
+    (77, 21060),
+    (78, 59377),
+    (79, 10560),
+    (80, 41766),
+    (1000, 348_700),
+    (2000, 339_092),
+    (3000, 835_293),
+];
+
+#[test]
+fn images_that_use_damaged_before_stay_sound_or_are_found() {
+    let mut arena = Arena::default();
+    DAMAGED_ONCE.iter().for_each(|(seed, index)| arena.run(&case(*seed, *index)));
+}

@@ -430,6 +430,10 @@ impl<M: Memory> Fs<M> {
         if is_directory && (links == 1) != (number != ROOT_INODE) {
             self.count(DAMAGED, 1);
         }
+        if number == ROOT_INODE && inode.parent.load() != ROOT_INODE {
+            // No name vouches for it.
+            self.pm.flush(self.pm.retract(&inode.parent, ROOT_INODE)).unfenced();
+        }
         if !is_directory && (inode.parent.load() | inode.log.load()) != 0 {
             // Of an earlier life: a torn create may have left them, since the birth word does not
             // certify them.
