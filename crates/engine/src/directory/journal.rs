@@ -140,16 +140,25 @@ impl<'f, M: Memory> Thread<'f, M> {
         let pm = &self.fs.pm;
         let used = self.fs.header()?.slots_high.load(Acquire);
         let mut steps = Flushed::nothing();
+        // Of each pair, behind the last record whose steps are flushed here. A rename that ends
+        // during the fence must keep its record.
+        let mut flushed_ends = [0; (OWN_PAIRS as usize) + SHARED_JOURNAL_PAIRS];
         let mut any = false;
-        self.each_finished(used, |_, record| {
+        self.each_finished(used, |pair, _, record| {
             steps = core::mem::replace(&mut steps, Flushed::nothing()).and(self.fs.flush_steps(&record));
+            if let Some(end) = flushed_ends.get_mut(pair as usize) {
+                *end = record.sequence + 1;
+            }
             any = true;
         })?;
         let mut cleared = Flushed::nothing();
         if any {
             // Crash point: the steps are durable, and repeating them changes nothing.
             pm.fence(steps);
-            self.each_finished(used, |slot, record| {
+            self.each_finished(used, |pair, slot, record| {
+                if flushed_ends.get(pair as usize).is_none_or(|end| record.sequence >= *end) {
+                    return;
+                }
                 // Does nothing if its thread is writing the next record there.
                 if let Some(dirty) = pm.retract_if(&slot.seal, JournalRecord::seal(&record.words()), 0) {
                     cleared = core::mem::replace(&mut cleared, Flushed::nothing()).and(pm.flush(dirty));
@@ -159,7 +168,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(cleared)
     }
 
-    fn each_finished(&self, used: u64, mut visit: impl FnMut(&JournalSlot, JournalRecord)) -> Result<()> {
+    fn each_finished(&self, used: u64, mut visit: impl FnMut(u64, &JournalSlot, JournalRecord)) -> Result<()> {
         let shared = if used > OWN_PAIRS { &self.fs.header()?.journal_pairs[..] } else { &[] };
         let shared = (OWN_PAIRS..).zip(shared.iter().map(|pair| Ok(&pair.renames)));
         let own = (0..used.min(OWN_PAIRS)).map(|pair| (pair, self.fs.dram.slot(pair as u32).map(|slot| &slot.renames)));
@@ -168,7 +177,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             for sequence in renames.saturating_sub(2)..renames {
                 let slot = self.fs.journal_slot(pair, sequence)?;
                 if let Some(record) = slot.record().filter(|record| record.sequence < renames) {
-                    visit(slot, record);
+                    visit(pair, slot, record);
                 }
             }
         }
