@@ -174,6 +174,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.end_intent();
         self.end_moves_of_dead();
         self.slot.in_flight.lines[1].store(0, Relaxed);
+        self.slot.in_flight_page.link.store(0, Relaxed);
         self.slot.pins.store(0, Relaxed);
         step();
         self.slot.pinned.store(0, Release);
