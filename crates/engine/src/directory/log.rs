@@ -172,7 +172,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let linked = pm.commit_if(link, 0, offset, durable);
         step();
         if let Some(dirty) = linked {
-            pm.flush(dirty).unfenced();
+            // Flushed by the caller, like another thread's.
+            dirty.unflushed();
             self.own_linked_page()
         } else {
             in_flight.link.store(0, Release);
