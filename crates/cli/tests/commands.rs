@@ -43,6 +43,7 @@ fn a_copy_is_found_by_fsck_and_dump() {
     assert!(copy.status.success(), "{}", stderr(&copy));
     let check = json(&["fsck", "-n", "--json", image]);
     assert_eq!((&check["names"], &check["errors"], &check["clean"]), (&3.into(), &0.into(), &true.into()));
+    assert!(check["pending"].is_null());
     for what in ["/sub/hello", "1", "superblock", "journal", "@0"] {
         let dump = directfs(&["dump", image, what]);
         assert!(dump.status.success() && !dump.stdout.is_empty(), "{what}: {}", stderr(&dump));

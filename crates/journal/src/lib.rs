@@ -30,6 +30,8 @@ mod commit;
 mod disk;
 #[cfg(any(test, feature = "explorer"))]
 pub mod explorer;
+#[cfg(test)]
+mod golden_tests;
 mod header;
 mod log;
 #[cfg(test)]

@@ -40,7 +40,9 @@ pub fn run(arguments: &Fsck) -> Result<u8> {
         let (mapping, pending) = map_idle(&arguments.image)?;
         let report = check(&mapping);
         if arguments.json {
-            println!("{}", serde_json::to_string_pretty(&as_json(&arguments.image, &report))?);
+            let mut value = as_json(&arguments.image, &report);
+            value["pending"] = pending_as_json(pending);
+            println!("{}", serde_json::to_string_pretty(&value)?);
         } else {
             announce(pending);
             print!("{report}");
@@ -67,6 +69,14 @@ fn announce(pending: Pending) {
         Pending::WorkingCopy => println!(
             "checking the working copy in memory that the last processes left; the next use, or `directfs fsck -p`, commits it"
         ),
+    }
+}
+
+fn pending_as_json(pending: Pending) -> serde_json::Value {
+    match pending {
+        Pending::Nothing => serde_json::Value::Null,
+        Pending::Commits(count) => json!({ "commits": count }),
+        Pending::WorkingCopy => json!({ "working_copy": true }),
     }
 }
 

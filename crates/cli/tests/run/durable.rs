@@ -61,8 +61,10 @@ fn each_kind_of_sync_puts_a_file_on_the_disk() {
             assert_eq!(read(path, "never-synced-before-the-first"), None, "no call has asked for a commit");
             continue;
         }
-        let checked = directfs(&["fsck", "-n", path]);
+        let checked = directfs(&["fsck", "-n", "--json", path]);
         assert!(checked.status.success(), "{way}: {}", stdout(&checked));
+        let report: serde_json::Value = serde_json::from_str(&stdout(&checked)).unwrap();
+        assert!(report["pending"]["commits"].as_u64() > Some(0), "{report}");
         assert_eq!(read(path, &way), Some(way.clone()), "after {way}");
         ways += 1;
     }
