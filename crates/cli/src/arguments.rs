@@ -23,7 +23,8 @@ In /etc/fstab (with mount.directfs in /sbin, a link to this program):
 or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
   /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
 
-Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck has its own.")]
+Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck has its
+own.")]
 pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
@@ -102,8 +103,9 @@ Examples:
   directfs mkfs /dev/dax0.0 --force          a device needs no size
   directfs mkfs tools.img --size 2G --from /opt/tools
 
-With --from the image gets everything of the directory: owners, modes, times, extended attributes, access lists, hard and symbolic
-links, holes, devices. Its file appears when all of it is there; until then an existing file stays. Of a failure nothing is left.")]
+With --from the image gets everything of the directory: owners, modes, times, extended attributes,
+access lists, hard and symbolic links, holes, devices. Its file appears when all of it is there;
+until then an existing file stays. Of a failure nothing is left.")]
 pub struct Mkfs {
     /// The file to create, or a /dev/dax* device.
     pub image: PathBuf,
@@ -134,7 +136,8 @@ pub struct Mkfs {
 /// Arguments of `mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime, uid=N, gid=N, allow_other ...
+Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime,
+uid=N, gid=N, allow_other ...
 
 Examples:
   directfs mount /dev/shm/work.img /mnt/work
@@ -164,9 +167,10 @@ pub struct Mount {
 /// Arguments of `run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --image the files are in a new image in memory, which is removed when the last program of the run exits. Without a command it starts your \
-shell ($SHELL) in the mount directory. DIRECTFS_MOUNT contains the mount directory. Several runs, and mounts with -o cache=0, can use \
-an image at the same time.
+Without --image the files are in a new image in memory, which is removed when the last program of
+the run exits. Without a command it starts your shell ($SHELL) in the mount directory.
+DIRECTFS_MOUNT contains the mount directory. Several runs, and mounts with -o cache=0, can use an
+image at the same time.
 
 Examples:
   directfs run                                     a shell in a new file system in memory
@@ -176,7 +180,8 @@ Examples:
   directfs run --image work.img --discard -- make test          leaves no trace
   directfs run --image work.img --atomic -- ./upgrade.sh        all of it, or nothing
 
-Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be executed, 127 it was not found.")]
+Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be
+executed, 127 it was not found.")]
 pub struct Run {
     /// The image [default: a new one in memory].
     #[arg(long, short)]
@@ -328,8 +333,8 @@ pub struct Umount {
 /// Arguments of `snapshot`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The image can be in use: the copy is the state of one moment, and programs are not stopped. A mount that has the image alone (without cache=0) \
-must be unmounted first.
+The image can be in use: the copy is the state of one moment, and programs are not stopped. A mount
+that has the image alone (without cache=0) must be unmounted first.
 
 Examples:
   directfs snapshot work.img backup/work-monday.img")]
@@ -370,17 +375,19 @@ pub struct Info {
 /// Arguments of `ps`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Listed are programs under `directfs run` and with the library, the servers of mounts, and the programs that have something open on a
-mount. Nothing is stopped or changed. Only root sees what other users' processes have open on a mount, and on what their threads sleep.
+Listed are programs under `directfs run` and with the library, the servers of mounts, and the
+programs that have something open on a mount. Nothing is stopped or changed. Only root sees what
+other users' processes have open on a mount, and on what their threads sleep.
 
 Examples:
   directfs ps /dev/shm/work.img
   directfs ps /dev/shm/work.img --json | jq '.processes[] | [.pid, .command, .locks[].path]'
 
-Keys of --json: image, in_use, shares (false: only the kernel's view is known); processes (pid, uid, user, command, since_ns, role,
-directory, program), in each of them threads (tid, inside), files (fd, inode, path, flags, position), mappings (inode, path, bytes,
-shared, writable), locks (inode, path, kind: flock, posix or ofd; exclusive, start, last) and waits (tid, reason, held_by).
-Paths begin at the root of the image.")]
+Keys of --json: image, in_use, shares (false: only the kernel's view is known); processes (pid, uid,
+user, command, since_ns, role, directory, program), in each of them threads (tid, inside), files
+(fd, inode, path, flags, position), mappings (inode, path, bytes, shared, writable), locks (inode,
+path, kind: flock, posix or ofd; exclusive, start, last) and waits (tid, reason, held_by). Paths
+begin at the root of the image.")]
 pub struct Ps {
     /// The image.
     pub image: PathBuf,
@@ -392,12 +399,13 @@ pub struct Ps {
 /// Arguments of `trim`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Freed blocks become holes of the image's file. Images in memory can be in use meanwhile. Of an image on a disk that is in use, the
-working copy is trimmed; its file is trimmed when no process uses it.
+Freed blocks become holes of the image's file. Images in memory can be in use meanwhile. Of an image
+on a disk that is in use, the working copy is trimmed; its file is trimmed when no process uses it.
 
-Images in memory that were made with --sparse, copies of images on a disk, and runs without --image are trimmed by themselves, a second
-or two after much was removed (64 MiB or more). An image that mkfs reserved as a whole keeps its space until it is trimmed by this
-command; from then on it takes space as it fills, and if that runs out, every access returns EIO.
+Images in memory that were made with --sparse, copies of images on a disk, and runs without --image
+are trimmed by themselves, a second or two after much was removed (64 MiB or more). An image that
+mkfs reserved as a whole keeps its space until it is trimmed by this command; from then on it takes
+space as it fills, and if that runs out, every access returns EIO.
 
 Examples:
   directfs trim /dev/shm/work.img
@@ -415,9 +423,11 @@ pub struct Trim {
 /// Arguments of `resize`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The image must not be in use. Its files are not moved, so it can shrink as far as the space at its end is free; the error tells how far.
-The number of files that it can hold stays. If the command is killed, or the machine stops, the image has the old size or the new one.
-An image that was resized cannot be used by versions of this program that cannot resize. Interrupts are heeded before the change begins.
+The image must not be in use. Its files are not moved, so it can shrink as far as the space at its
+end is free; the error tells how far. The number of files that it can hold stays. If the command is
+killed, or the machine stops, the image has the old size or the new one. An image that was resized
+cannot be used by versions of this program that cannot resize. Interrupts are heeded before the
+change begins.
 
 Examples:
   directfs resize /dev/shm/work.img 8G
@@ -437,7 +447,8 @@ pub struct Resize {
 /// Arguments of `tune`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The image must not be in use. A copy made with cp has the UUID of its original; `directfs clone` makes a copy with its own.
+The image must not be in use. A copy made with cp has the UUID of its original; `directfs clone`
+makes a copy with its own.
 
 Examples:
   directfs tune /dev/shm/work.img --label build
@@ -484,10 +495,11 @@ fn parse_uuid(text: &str) -> Result<NewUuid, String> {
 /// Arguments of `export`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The archive is in the pax format, which GNU tar, bsdtar, cpio and Python read: long names, files of any size, times to 1 ns, extended
-attributes (tar --xattrs), access lists (tar --acls), hard links, holes, devices. Numbers stand for owners. Sockets are
-left out. Of an image in use, what changes meanwhile is in the archive before or after the change: for one moment of an image on a disk,
-export a `directfs snapshot`.
+The archive is in the pax format, which GNU tar, bsdtar, cpio and Python read: long names, files of
+any size, times to 1 ns, extended attributes (tar --xattrs), access lists (tar --acls), hard links,
+holes, devices. Numbers stand for owners. Sockets are left out. Of an image in use, what changes
+meanwhile is in the archive before or after the change: for one moment of an image on a disk, export
+a `directfs snapshot`.
 
 Examples:
   directfs export /dev/shm/work.img > work.tar
@@ -504,10 +516,11 @@ pub struct Export {
 /// Arguments of `import`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Read are archives of tar in the formats ustar, pax and GNU, with long names, holes and extended attributes. Owners are kept, by number.
-Existing files are replaced, directories merged. The tree is built beside its place and moved there when the archive is complete: an
-error or an interrupt leaves nothing. Paths with `..`, and paths that lead through a symbolic link, are refused; slashes at the start
-are dropped.
+Read are archives of tar in the formats ustar, pax and GNU, with long names, holes and extended
+attributes. Owners are kept, by number. Existing files are replaced, directories merged. The tree is
+built beside its place and moved there when the archive is complete: an error or an interrupt leaves
+nothing. Paths with `..`, and paths that lead through a symbolic link, are refused; slashes at the
+start are dropped.
 
 Examples:
   directfs import /dev/shm/work.img < work.tar
@@ -529,11 +542,12 @@ pub struct Import {
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without -n, -p or -y it asks before each repair if it runs on a terminal, else it only checks. Files without names get one in
-/lost+found. The next repair completes an interrupted one. Traces of a crash are not errors: the next use recovers them.
+Without -n, -p or -y it asks before each repair if it runs on a terminal, else it only checks. Files
+without names get one in /lost+found. The next repair completes an interrupted one. Traces of a
+crash are not errors: the next use recovers them.
 
-Exit codes, as for fsck(8), added up: 0 no errors, 1 errors were repaired, 4 errors remain, 8 the check failed, 16 usage
-error, 32 interrupted.
+Exit codes, as for fsck(8), added up: 0 no errors, 1 errors were repaired, 4 errors remain, 8 the
+check failed, 16 usage error, 32 interrupted.
 
 Examples:
   directfs fsck -n /dev/shm/work.img
@@ -581,10 +595,13 @@ pub struct Dump {
 /// Arguments of `bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same program is measured under `directfs run`, on tmpfs and on the disk, in turn. With DIR it runs in these (empty) directories instead of on the disk: \
-this compares any file system with the others. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk; --quick takes about two minutes on an idle machine.
+The same program is measured under `directfs run`, on tmpfs and on the disk, in turn. With DIR it
+runs in these (empty) directories instead of on the disk: this compares any file system with the
+others. A full run takes long (directories of a million files), 8 GB of memory and 5 GB of disk;
+--quick takes about two minutes on an idle machine.
 
-All created files are removed again, also after an interrupt. Other running programs make times worse; the report contains the load of the machine.
+All created files are removed again, also after an interrupt. Other running programs make times
+worse; the report contains the load of the machine.
 
 Examples:
   directfs bench --quick                         the first look
@@ -594,9 +611,9 @@ Examples:
   directfs bench --only tree --tree ~/linux      du, find, tar, git ... on your own tree
   directfs bench /mnt/nfs/empty                  a directory compared with DirectFS and tmpfs
   directfs bench /mnt/work/empty --beside none   a directory alone
-  directfs bench --only durable                  fsync and its kin, on an image on the disk and on the disk itself
-  directfs bench --only mount /mnt/other/empty   mounts, beside a directory of another FUSE file system
-  directfs bench --only engine                   the engine in this process: multiples of a flush, lines written, recovery
+  directfs bench --only durable                  fsync and its kin, on an image and on its disk
+  directfs bench --only mount /mnt/other/empty   mounts, beside another FUSE file system
+  directfs bench --only engine                   the engine in this process: flushes, recovery
   directfs bench --quick --json > bench.json
 
 Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted.")]
@@ -731,18 +748,20 @@ pub struct BenchWorker {
 /// Arguments of `demo`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-One program copies the tree in, reads it back and compares it, walks it as du and find do, and removes it: under `directfs run`,
-on tmpfs, and on a mount. Then a copy under `run` is killed in the middle, the image recovered, compared, used further and checked.
-All created files are removed again, also after an interrupt.
+One program copies the tree in, reads it back and compares it, walks it as du and find do, and
+removes it: under `directfs run`, on tmpfs, and on a mount. Then a copy under `run` is killed in the
+middle, the image recovered, compared, used further and checked. All created files are removed
+again, also after an interrupt.
 
 Examples:
   directfs demo
   directfs demo /usr/share/doc
   directfs demo --json | jq '.steps[] | [.name, .run_ns, .peer_ns]'
 
-Keys of --json: tree, entries, size_bytes, is_subset, left_out; image_bytes, backing, persistence; peer (the file system beside),
-rounds; mount_absent (why there is no mount, or null); steps (name, run_ns, peer_ns, mount_ns or null); crash (entries, completed,
-kill_ns, recovery_ns, compare_ns, reuse_ns); check (names, errors, warnings, duration_ns); duration_ns.")]
+Keys of --json: tree, entries, size_bytes, is_subset, left_out; image_bytes, backing, persistence;
+peer (the file system beside), rounds; mount_absent (why there is no mount, or null); steps (name,
+run_ns, peer_ns, mount_ns or null); crash (entries, completed, kill_ns, recovery_ns, compare_ns,
+reuse_ns); check (names, errors, warnings, duration_ns); duration_ns.")]
 pub struct Demo {
     /// The tree to copy [default: at most 20,000 entries and 192 MiB of /usr/include or, without
     /// it, /usr/share].
@@ -805,6 +824,26 @@ mod tests {
     fn the_declaration_is_consistent() {
         Cli::command().debug_assert();
         MountHelper::command().debug_assert();
+    }
+
+    /// The help pages of all commands, with their names.
+    fn help_pages() -> impl Iterator<Item = clap::Command> {
+        let mut program = Cli::command();
+        program.build();
+        let commands: Vec<_> = program.get_subcommands().cloned().collect();
+        commands.into_iter().chain([program, MountHelper::command()])
+    }
+
+    #[test]
+    fn no_line_of_help_has_more_than_100_columns() {
+        let too_long = |line: &str| line.chars().count() > 100;
+        for mut command in help_pages() {
+            // What is laid out by hand must not be wrapped, which would break its columns.
+            let by_hand = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let pages = [command.render_help().to_string(), command.render_long_help().to_string(), by_hand];
+            let found: Vec<_> = pages.iter().flat_map(|page| page.lines()).filter(|line| too_long(line)).collect();
+            assert!(found.is_empty(), "{}: {found:#?}", command.get_name());
+        }
     }
 
     #[test]
