@@ -173,9 +173,13 @@ impl<'f, M: Memory> Thread<'f, M> {
                     links: cachelet.links(is_directory),
                     uid: cachelet.uid.load(Relaxed),
                     gid: cachelet.gid.load(Relaxed),
-                    device: if is_directory { 0 } else { cachelet.device.load(Relaxed) },
-                    size_bytes: if is_directory { DIRECTORY_SIZE_BYTES } else { cachelet.size_bytes.load(Relaxed) },
-                    blocks: if is_directory { 1 } else { cachelet.entries.load(Relaxed) },
+                    device: if is_directory { 0 } else { cachelet.as_file().device().load(Relaxed) },
+                    size_bytes: if is_directory {
+                        DIRECTORY_SIZE_BYTES
+                    } else {
+                        cachelet.as_file().size_bytes().load(Relaxed)
+                    },
+                    blocks: if is_directory { 1 } else { cachelet.as_file().blocks().load(Relaxed) },
                     accessed_ns: cachelet.accessed_ns.load(Relaxed),
                     modified_ns: cachelet.modified_ns.load(Relaxed),
                     changed_ns: cachelet.changed_ns.load(Relaxed),

@@ -167,9 +167,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         property: &Property,
         sequence: u32,
     ) {
-        let is_directory = property.kind() == Some(FileKind::Directory);
         cachelet.mode.store(property.mode, Relaxed);
-        cachelet.size_bytes.store(if is_directory { 0 } else { property.size_bytes }, Relaxed);
+        if property.kind() == Some(FileKind::Directory) {
+            cachelet.as_directory().fill(property.links.saturating_sub(DIRECTORY_LINKS));
+        } else {
+            cachelet.as_file().fill(property.size_bytes, property.root, property.blocks, inode.device.load());
+        }
         cachelet.uid.store(property.uid, Relaxed);
         cachelet.gid.store(property.gid, Relaxed);
         cachelet.modified_ns.store(property.modified_ns, Relaxed);
@@ -177,16 +180,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.lock.store(0, Relaxed);
         cachelet.waiters.store(0, Relaxed);
         cachelet.inode.store(self.fs.pm.offset_of(inode), Relaxed);
-        cachelet.root.store(if is_directory { 0 } else { property.root }, Relaxed);
-        cachelet.entries.store(if is_directory { 0 } else { property.blocks }, Relaxed);
         cachelet.sequence.store(sequence, Relaxed);
         cachelet.generation.store(generation, Relaxed);
-        cachelet.directory.store(0, Relaxed);
         cachelet.dirty.store(0, Relaxed);
-        let subdirectories = || property.links.saturating_sub(DIRECTORY_LINKS);
-        cachelet.device.store(if is_directory { subdirectories() } else { inode.device.load() }, Relaxed);
         cachelet.next.store(0, Relaxed);
-        cachelet.mapped.store(0, Relaxed);
         cachelet.flags.store(property.flags, Relaxed);
         // Differs from every version of earlier lives of this cachelet: validation stamps outlive
         // them.
@@ -500,11 +497,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             // forward.
             cachelet.changed_ns.fetch_max(property.changed_ns, Relaxed);
         } else {
-            cachelet.size_bytes.store(property.size_bytes, Relaxed);
+            cachelet.as_file().size_bytes().store(property.size_bytes, Relaxed);
             cachelet.modified_ns.store(property.modified_ns, Relaxed);
             cachelet.changed_ns.store(property.changed_ns, Relaxed);
-            cachelet.entries.store(property.blocks, Relaxed);
-            cachelet.root.store(property.root, Relaxed);
+            cachelet.as_file().blocks().store(property.blocks, Relaxed);
+            cachelet.as_file().root().store(property.root, Relaxed);
         }
         cachelet.version.store(version.wrapping_add(2), Release);
     }

@@ -250,7 +250,7 @@ pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
     let mut batch = crate::free_list::FreeList(&header.cachelets_free).first();
     while batch != 0 {
         note_list(batch);
-        batch = fs.dram().cachelet(batch).expect("a cachelet").mapped.load(Relaxed);
+        batch = fs.dram().cachelet(batch).expect("a cachelet").as_free().next_batch().load(Relaxed);
     }
     for index in 0..header.slots_high.load(Relaxed) as u32 {
         let slot = fs.dram().slot(index).expect("a slot");

@@ -263,7 +263,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn weight(&self, kind: RetiredKind, b: u64) -> u32 {
         let blocks = match kind {
             RetiredKind::Inode => {
-                let size = self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.size_bytes.load(Relaxed));
+                let size =
+                    self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.as_file().size_bytes().load(Relaxed));
                 size / BLOCK_BYTES
             }
             RetiredKind::Blocks => b,
@@ -543,7 +544,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = self.fs.dram.cachelet(item.b as u32)?;
         let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
             && cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0;
-        item.root = if has_body { cachelet.root.load(Relaxed) } else { 0 };
+        item.root = if has_body { cachelet.as_file().root().load(Relaxed) } else { 0 };
         item.erased = 1;
         if cachelet.dirty.load(Relaxed) & PLAIN != 0 {
             return Ok((0, Flushed::nothing()));

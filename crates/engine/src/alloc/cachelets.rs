@@ -5,9 +5,9 @@
 //! opens them.
 //!
 //! Invariants
-//! - A free cachelet has the number zero, and is linked by `next`. The first one of a batch on the
-//!   shared list holds the first one of the next batch in `mapped` and the batch's length in
-//!   `device`. The shared list and the bump have no lock.
+//! - A free cachelet has the number zero, and is linked by `next`. The shared list is one of
+//!   batches: the first cachelet of each has the first of the next batch, and the batch's length
+//!   ([`crate::dram::FreeView`]). The shared list and the bump have no lock.
 //! - Index 0 is never handed out and ends every list.
 
 use crate::dram::Cachelet;
@@ -145,8 +145,8 @@ impl<M: Memory> Thread<'_, M> {
         self.slot.cachelet_list.store(rest, Release);
         self.slot.cachelets_count.store(left, Relaxed);
         last.next.store(0, Relaxed);
-        head.device.store(count, Relaxed);
-        shared.push(first, &head.mapped);
+        head.as_free().batch_length().store(count, Relaxed);
+        shared.push(first, head.as_free().next_batch());
         step();
         Ok(())
     }
@@ -155,8 +155,10 @@ impl<M: Memory> Thread<'_, M> {
     fn take_batch(&self) -> Result<bool> {
         let shared = FreeList(&self.fs.header()?.cachelets_free);
         // No step in between: see `FreeList`.
-        let Some(first) = shared.pop(|index| Ok(&self.fs.dram.cachelet(index)?.mapped))? else { return Ok(false) };
-        let count = self.fs.dram.cachelet(first)?.device.load(Relaxed);
+        let Some(first) = shared.pop(|index| Ok(self.fs.dram.cachelet(index)?.as_free().next_batch()))? else {
+            return Ok(false);
+        };
+        let count = self.fs.dram.cachelet(first)?.as_free().batch_length().load(Relaxed);
         self.slot.cachelets_count.store(count, Relaxed);
         self.slot.cachelet_list.store(first, Release);
         step();

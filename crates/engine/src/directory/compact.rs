@@ -63,7 +63,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// stopped thread) leaves the log as it is.
     pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
-        let worth_it = directory.is_holey() && !directory.is_maintained() && is_worth_it(directory.log_counts());
+        let worth_it = directory.as_directory().is_holey()
+            && !directory.as_directory().is_maintained()
+            && is_worth_it(directory.as_directory().log_counts());
         if worth_it { self.compact(node) } else { Ok(()) }
     }
 
@@ -77,11 +79,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.make_room()?;
         self.intend_maintenance(node.cachelet);
-        let result = match directory.maintain(self.ticket()) && is_indexed() {
+        let result = match directory.as_directory().maintain(self.ticket()) && is_indexed() {
             true => self.compact_maintained(directory),
             false => Ok(()),
         };
-        directory.end_maintaining(self.ticket());
+        directory.as_directory().end_maintaining(self.ticket());
         self.end_intent();
         // The log is one queue entry and frees much space, so it is recycled without waiting for
         // more entries.
@@ -101,7 +103,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let boundary = {
             let Some(_held) = self.lock_briefly(&directory.lock, &directory.waiters)? else { return Ok(()) };
-            let tail = Tail(directory.root.load(Acquire));
+            let tail = Tail(directory.as_directory().log_tail().load(Acquire));
             if tail.page() == 0 {
                 return Ok(());
             }
@@ -238,7 +240,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // one. The pages of the other chain are free in either case.
         pm.persist(pm.commit(&inode.log, head, durable));
         step();
-        directory.directory.fetch_add(1 << 8, AcqRel);
+        directory.as_directory().state().fetch_add(1 << 8, AcqRel);
         Ok(())
     }
 
@@ -260,7 +262,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !self.is_queued(RetiredKind::Log, old_head) {
             self.retire(RetiredKind::Log, old_head, boundary);
         }
-        directory.uncount_holes(holes);
+        directory.as_directory().uncount_holes(holes);
         Ok(())
     }
 

@@ -197,10 +197,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<PreparedName<'f>> {
         let lines = dentry_lines(length);
         let dentry_offset = self.allocate_lines(lines)?;
-        let is_alive = if moves { self.count_move(directory) } else { directory.add_name() };
+        let is_alive = if moves { self.count_move(directory) } else { directory.as_directory().add_name() };
         let claimed = match is_alive {
-            true if moves => slot().inspect_err(|_| directory.uncount_holes(1)),
-            true => slot().inspect_err(|_| directory.uncount_name()),
+            true if moves => slot().inspect_err(|_| directory.as_directory().uncount_holes(1)),
+            true => slot().inspect_err(|_| directory.as_directory().uncount_name()),
             false => Err(Error::NotFound),
         };
         match claimed {
@@ -216,9 +216,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn count_move(&self, directory: &Cachelet) -> bool {
-        let counts = directory.move_name();
+        let counts = directory.as_directory().move_name();
         if counts.is_some_and(is_worth_it) {
-            directory.mark_holey();
+            directory.as_directory().mark_holey();
         }
         counts.is_some()
     }
@@ -227,9 +227,9 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// the error that caused the rollback.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
         if prepared.slot.reused {
-            prepared.directory.uncount_name();
+            prepared.directory.as_directory().uncount_name();
         } else if !prepared.moves {
-            prepared.directory.turn_name_into_hole();
+            prepared.directory.as_directory().turn_name_into_hole();
         }
         match self.free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
@@ -465,7 +465,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if fresh.property.kind() == Some(FileKind::Directory) {
             // A new directory is empty: nothing to index.
-            cachelet.directory.store(crate::dram::DirectoryState::Indexed as u32, Relaxed);
+            cachelet.as_directory().state().store(crate::dram::DirectoryState::Indexed as u32, Relaxed);
         }
         let state = References { references: 1, links: fresh.property.links, flags: FLAG_READABLE };
         cachelet.references.store(state.word(), Relaxed);
@@ -482,7 +482,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.retry_when_full(|| {
             let (_pin, parent) = self.pin_indexed(directory)?;
-            if parent.is_removed() {
+            if parent.as_directory().is_removed() {
                 return Err(Error::NotFound);
             }
             self.intend(IntentKind::Create, [0; 2], [self.fs.hash_name(0, b""); 2]);

@@ -70,11 +70,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         let Some(node) = self.take_candidate(index)? else { return Ok(false) };
         let directory = self.cachelet(node)?;
         self.intend_maintenance(index);
-        let result = match directory.maintain(self.ticket()) {
+        let result = match directory.as_directory().maintain(self.ticket()) {
             true => self.evict_maintained(directory),
             false => Ok(false),
         };
-        directory.end_maintaining(self.ticket());
+        directory.as_directory().end_maintaining(self.ticket());
         self.end_intent();
         self.release_recorded(node);
         result
@@ -93,7 +93,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
             && DirectoryState::of(directory) == DirectoryState::Indexed
             && self.is_unused(directory);
-        if !candidate || directory.clear_used() || !self.reference(directory) {
+        if !candidate || directory.as_directory().clear_used() || !self.reference(directory) {
             return Ok(None);
         }
         let node = Node { cachelet: index, number };
@@ -123,8 +123,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 (word & 0xff == DirectoryState::Evicting as u32)
                     .then_some(word & !0xff | DirectoryState::Indexed as u32)
             };
-            let _ = directory.directory.fetch_update(AcqRel, Acquire, evicting);
-            self.fs.platform.wake(&directory.directory);
+            let _ = directory.as_directory().state().fetch_update(AcqRel, Acquire, evicting);
+            self.fs.platform.wake(directory.as_directory().state());
             return Ok(false);
         }
         self.evict_announced(directory)?;
@@ -136,15 +136,19 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn evict_for_recount(&self, directory: Node) -> Result<()> {
         let cachelet = self.cachelet(directory)?;
         self.intend_maintenance(directory.cachelet);
-        let result = match cachelet.maintain(self.ticket()) {
+        let result = match cachelet.as_directory().maintain(self.ticket()) {
             true => self.evict_for_recount_maintained(cachelet),
             false => {
-                self.fs.platform.wait(&cachelet.directory, cachelet.directory.load(Relaxed), EVICTION_WAIT_MS);
+                self.fs.platform.wait(
+                    cachelet.as_directory().state(),
+                    cachelet.as_directory().state().load(Relaxed),
+                    EVICTION_WAIT_MS,
+                );
                 // The thread that maintains it may have died.
                 self.fs.reap_dead_threads().map(drop)
             }
         };
-        cachelet.end_maintaining(self.ticket());
+        cachelet.as_directory().end_maintaining(self.ticket());
         self.end_intent();
         result
     }
@@ -180,7 +184,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         step();
         DirectoryState::set(directory, DirectoryState::Absent);
-        self.fs.platform.wake(&directory.directory);
+        self.fs.platform.wake(directory.as_directory().state());
         self.flush_name_count()?;
         result.map(drop)
     }
@@ -256,7 +260,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
         let changed = cachelet.dirty.load(Acquire) & DIRTY != 0;
-        let indexed = cachelet.directory.load(Acquire) & 0xff != DirectoryState::Absent as u32;
+        let indexed = cachelet.as_directory().state().load(Acquire) & 0xff != DirectoryState::Absent as u32;
         let leaving = state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0;
         if state.is_used() || leaving || changed || indexed {
             return Ok(());

@@ -66,7 +66,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn slots_claimed(&self, directory: &Cachelet, page: &LogPage) -> usize {
         // While a pinned thread sees a directory indexed, its tail is known.
         if DirectoryState::of(directory) == DirectoryState::Indexed {
-            let tail = Tail(directory.root.load(Acquire));
+            let tail = Tail(directory.as_directory().log_tail().load(Acquire));
             if tail.page() == self.fs.pm.offset_of(page) {
                 return page.slots.len().min(tail.slot() as usize);
             }
@@ -77,13 +77,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Claims the next slot of a directory's log. The directory is indexed, so its tail is known.
     pub(super) fn claim_slot(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
         loop {
-            let tail = Tail(directory.root.load(Acquire));
+            let tail = Tail(directory.as_directory().log_tail().load(Acquire));
             if tail.page() == 0 || tail.slot() >= LOG_SLOTS {
                 self.extend_log(directory, tail)?;
                 continue;
             }
             let next = Tail(tail.0 + 1);
-            if directory.root.compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
+            if directory.as_directory().log_tail().compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
                 continue;
             }
             step();
@@ -100,14 +100,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// copied slots must not change. Pinned, so a later compaction waits for this thread to leave.
     pub(super) fn reuse_slot(&self, directory: &'f Cachelet, replaced: (&Dentry, u64)) -> Result<ClaimedSlot<'f>> {
         let (dentry, offset) = replaced;
-        if directory.is_maintained() {
+        if directory.as_directory().is_maintained() {
             return Err(Error::Busy);
         }
         let cookie = dentry.cookie.load();
         let log_version = log_version(directory);
         // Most names in active use lie in the last page; starting there spares the walk along the
         // chain.
-        let tail = DirectoryHint { page: Tail(directory.root.load(Acquire)).page(), log_version };
+        let tail = DirectoryHint { page: Tail(directory.as_directory().log_tail().load(Acquire)).page(), log_version };
         let page = self.first_page(directory, cookie, &tail, log_version)?;
         if page != 0 {
             let (page, kind) = self.fs.log_page(page, directory.number.load(Relaxed))?;
@@ -126,7 +126,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Appends a page to a directory's log (paper, algorithm 1, lines 5 to 9).
     fn extend_log(&self, directory: &'f Cachelet, full: Tail) -> Result<()> {
         let _held = self.lock_file(directory)?;
-        if directory.root.load(Acquire) != full.0 {
+        if directory.as_directory().log_tail().load(Acquire) != full.0 {
             return Ok(());
         }
         let first_cookie = match full.page() {
@@ -155,14 +155,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         pm.persist(dirty);
         step();
-        directory.root.store(Tail::new(offset, 0).0, Release);
+        directory.as_directory().log_tail().store(Tail::new(offset, 0).0, Release);
         Ok(offset)
     }
 
     /// For a reaper that holds the directory's lock: moves the tail to a last page that was already
     /// linked.
     pub(crate) fn repair_tail(&self, directory: &Cachelet) -> Result<()> {
-        let tail = Tail(directory.root.load(Acquire));
+        let tail = Tail(directory.as_directory().log_tail().load(Acquire));
         let linked = match tail.page() {
             0 => &self.fs.inode_at(directory.inode.load(Relaxed))?.log,
             last => &self.fs.log_page(last, directory.number.load(Relaxed))?.0.next,
@@ -170,7 +170,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if linked.load_acquire() != 0 {
             let pm = &self.fs.pm;
             pm.fence(pm.flush_all(linked));
-            directory.root.store(Tail::new(linked.load(), 0).0, Release);
+            directory.as_directory().log_tail().store(Tail::new(linked.load(), 0).0, Release);
         }
         Ok(())
     }

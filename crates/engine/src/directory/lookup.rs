@@ -88,7 +88,11 @@ impl ValidationStamp {
             return None;
         }
         let version = directory.version.load(Acquire);
-        (version & 1 == 0).then(|| ValidationStamp { cachelet: index, version, rename_count: directory.rename_count() })
+        (version & 1 == 0).then(|| ValidationStamp {
+            cachelet: index,
+            version,
+            rename_count: directory.as_directory().rename_count(),
+        })
     }
 }
 
@@ -144,7 +148,7 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         if DirectoryState::of(cachelet) != DirectoryState::Indexed || name.len() > NAME_BYTES_MAX {
             return Ok(None);
         }
-        cachelet.mark_used();
+        cachelet.as_directory().mark_used();
         let hash = self.thread.fs.hash_name(node.number, name);
         match self.thread.find_cachelet(node.number, name, hash, prefetch) {
             Ok((index, cachelet, number)) => Ok(Some(VisitedFile { cachelet, node: Node { cachelet: index, number } })),

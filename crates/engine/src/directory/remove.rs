@@ -196,9 +196,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Counts a removed name, and a hole in the log unless another name has taken the slot.
     pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, timestamp_ns: i64) {
         match leaves_hole {
-            true if is_worth_it(directory.turn_name_into_hole()) => directory.mark_holey(),
+            true if is_worth_it(directory.as_directory().turn_name_into_hole()) => {
+                directory.as_directory().mark_holey()
+            }
             true => {}
-            false => directory.uncount_name(),
+            false => directory.as_directory().uncount_name(),
         }
         step();
         self.touch_directory(directory, timestamp_ns);
@@ -300,7 +302,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit(&self.attributes(victim)?)?;
         self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
         // From here on no name can be made in it.
-        if !victim.forbid_names() {
+        if !victim.as_directory().forbid_names() {
             self.end_intent();
             return Err(Error::NotEmpty);
         }

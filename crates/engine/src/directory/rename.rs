@@ -511,12 +511,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             if found.kind == FileKind::Directory {
                 // From here on no validation stamp of a path through the directory matches.
-                found.cachelet.count_rename();
+                found.cachelet.as_directory().count_rename();
             }
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory
-            && !replaced.cachelet.forbid_names()
+            && !replaced.cachelet.as_directory().forbid_names()
         {
             self.end_renaming(source, victim);
             return Err(Error::NotEmpty);

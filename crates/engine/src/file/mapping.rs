@@ -35,7 +35,7 @@ enum MappingNeed {
 
 /// Whether programs have the file mapped.
 pub(super) fn is_mapped(cachelet: &Cachelet) -> bool {
-    cachelet.mapped.load(Acquire) & MAPPED != 0
+    cachelet.as_file().mapped().load(Acquire) & MAPPED != 0
 }
 
 /// The word has another meaning for directories.
@@ -53,10 +53,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             // Under the lock: a change in flight could still move blocks.
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
             self.body_property(cachelet)?;
-            cachelet.mapped.fetch_or(MAPPED, AcqRel);
+            cachelet.as_file().mapped().fetch_or(MAPPED, AcqRel);
             return Ok(());
         }
-        if cachelet.mapped.load(Acquire) & (MAPPED | MAPPED_KEPT) == 0 {
+        if cachelet.as_file().mapped().load(Acquire) & (MAPPED | MAPPED_KEPT) == 0 {
             return Ok(());
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
@@ -64,13 +64,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.pm.tracking().is_some() && self.has_stores(cachelet) {
             let _ = self.flush_blocks(cachelet, 0, u64::MAX);
         }
-        let mark = cachelet.mapped.fetch_and(!(MAPPED | MAPPED_TIMES_SET | MAPPED_STORES), AcqRel);
+        let mark = cachelet.as_file().mapped().fetch_and(!(MAPPED | MAPPED_TIMES_SET | MAPPED_STORES), AcqRel);
         if mark & MAPPED_KEPT != 0 {
             let property = self.body_property(cachelet)?;
             let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
             self.as_owner(node.number, || self.clear_blocks(cachelet, &property, behind, ClearMode::All))?;
             // Last: a reaper that finishes for a thread that died here clears once more.
-            cachelet.mapped.fetch_and(!MAPPED_KEPT, AcqRel);
+            cachelet.as_file().mapped().fetch_and(!MAPPED_KEPT, AcqRel);
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let property = self.body_property(cachelet)?;
         if allocate {
             // Stores are to come.
-            cachelet.mapped.fetch_and(!MAPPED_TIMES_SET, Relaxed);
+            cachelet.as_file().mapped().fetch_and(!MAPPED_TIMES_SET, Relaxed);
         }
         if !self.fs.is_read_only() {
             self.clear_last_block(&property)?;
@@ -151,20 +151,20 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Notes, before a program may store into a mapping of a file, that it may.
     pub fn note_stores(&self, node: Node) -> Result<()> {
-        self.cachelet(node)?.mapped.fetch_or(MAPPED_STORES, AcqRel);
+        self.cachelet(node)?.as_file().mapped().fetch_or(MAPPED_STORES, AcqRel);
         Ok(())
     }
 
     /// Whether programs may have stored into a file through mappings, beside the region's view.
     pub(crate) fn has_stores(&self, cachelet: &Cachelet) -> bool {
-        is_regular(cachelet) && cachelet.mapped.load(Acquire) & MAPPED_STORES != 0
+        is_regular(cachelet) && cachelet.as_file().mapped().load(Acquire) & MAPPED_STORES != 0
     }
 
     /// Records that a program may have stored into a mapped file: sets its times to those of a
     /// content change now, unless its modification time was set explicitly since it was mapped.
     pub fn record_stores(&self, node: Node) -> Result<()> {
         self.change_file(node, |cachelet, property| {
-            if cachelet.mapped.load(Relaxed) & MAPPED_TIMES_SET != 0 {
+            if cachelet.as_file().mapped().load(Relaxed) & MAPPED_TIMES_SET != 0 {
                 return Ok(());
             }
             self.finish_change(cachelet, &self.changed_now(property), self.nothing_new())
@@ -175,7 +175,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// count as changes.
     pub(crate) fn mark_times_set(&self, cachelet: &Cachelet) {
         if is_regular(cachelet) && is_mapped(cachelet) {
-            cachelet.mapped.fetch_or(MAPPED_TIMES_SET, Relaxed);
+            cachelet.as_file().mapped().fetch_or(MAPPED_TIMES_SET, Relaxed);
         }
     }
 
@@ -231,7 +231,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Records that blocks stay behind the end for the sake of mappings.
     pub(super) fn mark_blocks_kept(&self, cachelet: &Cachelet) {
-        cachelet.mapped.fetch_or(MAPPED_KEPT, Relaxed);
+        cachelet.as_file().mapped().fetch_or(MAPPED_KEPT, Relaxed);
     }
 
     /// A program sees all of the last block, so the bytes behind the end must be zeros.

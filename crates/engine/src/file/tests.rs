@@ -194,7 +194,12 @@ fn tell_story(seed: u64, limit: u64, steps: usize, mapped: bool) {
     let node = file(&thread);
     let free_before = fs.blocks_free().expect("a count");
     if mapped {
-        fs.dram().cachelet(node.cachelet).expect("a cachelet").mapped.store(1, core::sync::atomic::Ordering::Release);
+        fs.dram()
+            .cachelet(node.cachelet)
+            .expect("a cachelet")
+            .as_file()
+            .mapped()
+            .store(1, core::sync::atomic::Ordering::Release);
     }
     let mut random = Random(seed);
     let mut model = Vec::new();
@@ -217,7 +222,12 @@ fn tell_story(seed: u64, limit: u64, steps: usize, mapped: bool) {
         check(&fs, &thread, node);
         check_seek(&thread, node, &model);
     }
-    fs.dram().cachelet(node.cachelet).expect("a cachelet").mapped.store(0, core::sync::atomic::Ordering::Release);
+    fs.dram()
+        .cachelet(node.cachelet)
+        .expect("a cachelet")
+        .as_file()
+        .mapped()
+        .store(0, core::sync::atomic::Ordering::Release);
     thread.truncate(node, 0).expect("truncates");
     assert_eq!(property(&fs, &thread, node).blocks, 0);
     assert_eq!(fs.blocks_free(), Ok(free_before), "seed {seed:#x}: every block came back");
@@ -479,7 +489,7 @@ fn the_death_of_a_writer_while_it_publishes_a_change_is_recovered() {
             });
         });
         cachelet.version.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
-        cachelet.size_bytes.store(5, core::sync::atomic::Ordering::Relaxed);
+        cachelet.as_file().size_bytes().store(5, core::sync::atomic::Ordering::Relaxed);
         cachelet.sequence.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
         match round {
             0 => assert_eq!(content(&thread, node, 100), b"all of it"),

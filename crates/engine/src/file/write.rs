@@ -57,7 +57,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             self.as_owner(node.number, || {
                 let result = change(cachelet, &property)?;
-                if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
+                if is_mapped(cachelet) && cachelet.as_file().size_bytes().load(Relaxed) > property.size_bytes {
                     self.complete_growth(cachelet, property.size_bytes)?;
                 }
                 Ok(result)

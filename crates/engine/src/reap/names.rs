@@ -158,7 +158,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !done {
             let Some(held) = self.held_name(0)? else { return Ok(()) };
             let victim = self.fs.dram.cachelet(index)?;
-            if !victim.is_removed() {
+            if !victim.as_directory().is_removed() {
                 return Ok(());
             }
             self.mark_removed(victim);
@@ -173,7 +173,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn recover_maintenance(&self) -> Result<()> {
         let intent = &self.slot.intent;
         let directory = self.fs.dram.cachelet(intent.directories[0].load(Relaxed))?;
-        if !directory.is_maintained_by(self.ticket()) {
+        if !directory.as_directory().is_maintained_by(self.ticket()) {
             return Ok(());
         }
         if DirectoryState::of(directory) == DirectoryState::Evicting {
@@ -183,8 +183,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.recover_compaction(directory)?;
         }
         step();
-        directory.end_maintaining(self.ticket());
-        self.fs.platform.wake(&directory.directory);
+        directory.as_directory().end_maintaining(self.ticket());
+        self.fs.platform.wake(directory.as_directory().state());
         Ok(())
     }
 
@@ -201,7 +201,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         pm.fence(pm.flush_all(head));
         // Positions in the log have changed.
-        directory.directory.fetch_add(1 << 8, AcqRel);
+        directory.as_directory().state().fetch_add(1 << 8, AcqRel);
         self.retire_log(directory, (old_head, boundary), head.load())
     }
 }

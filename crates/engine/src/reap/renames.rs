@@ -119,7 +119,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = self.fs.dram.cachelet(victim)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         if is_directory && self.held_name(SECOND)?.is_some() {
-            cachelet.allow_names();
+            cachelet.as_directory().allow_names();
         }
         Ok(())
     }
