@@ -1,7 +1,10 @@
 //! Ablations, for measurements in the lab (paper, V-C): no inode quick path ("nqp"), another
 //! structure than the hash table as the mindex ("_r", "_b"), a lock on directory logs ("nocon").
 //!
-//! Ablations act only on instrumented memory ([`Memory::WATCHED`]) and otherwise compile out.
+//! Ablations act only on instrumented memory ([`Memory::WATCHED`]) and otherwise compile out. They
+//! meet the rest of the engine in three places: here for targets of entries, in
+//! `mindex::placement` for buckets and their locks, and in `reap::intents`, which frames each
+//! operation, for locks of logs.
 //!
 //! Invariants
 //! - Another structure decides only which bucket holds the names of a hash; buckets, their chains
@@ -14,11 +17,13 @@
 //!   anything that a dead thread left in another structure, as for all damage.
 
 use crate::ablation_options::{Ablation, Tree};
+use crate::dram::IntentKind;
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
 use crate::lock::LockGuard;
-use crate::mindex::NameHash;
+use crate::mindex::{NameHash, Target, names_no_cachelet};
 use crate::sync::spin_loop;
+use core::sync::atomic::Ordering::Relaxed;
 use pmem::Memory;
 
 /// Attempts to take a guard before the thread sleeps: about ten microseconds. A guard protects many
@@ -26,21 +31,53 @@ use pmem::Memory;
 /// lock. The cost of a missed wake must not enter the measurement.
 const SPINS: u32 = 300;
 
-/// Locks on logs, released on drop at the latest.
-pub(crate) struct LogGuard<'f, M: Memory>(&'f Fs<M>);
-
-impl<M: Memory> Drop for LogGuard<'_, M> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.unlock_logs();
-    }
-}
-
 impl<M: Memory> Fs<M> {
-    /// Whether the targets of index entries are used.
+    /// Whether the targets of index entries are used: the inode quick path.
     #[inline(always)]
-    pub(crate) fn has_quick_path(&self) -> bool {
+    pub(crate) fn uses_targets(&self) -> bool {
         !M::WATCHED || !self.ablation.without_quick_path
+    }
+
+    /// The target in the value of an entry.
+    #[inline(always)]
+    pub(crate) fn target_of(&self, value: u64) -> Target {
+        if self.uses_targets() { Target::from_value(value) } else { Target::UNKNOWN }
+    }
+
+    /// The target of a name that is being indexed.
+    pub(crate) fn target_of_inode(&self, number: u64) -> Target {
+        match self.uses_targets().then(|| self.inode_offset(number)) {
+            Some(Ok(offset)) => Target::Inode(offset),
+            // The lookup will report what is wrong with the inode.
+            Some(Err(_)) | None => Target::UNKNOWN,
+        }
+    }
+
+    /// The cachelet that an entry probably names, before its name was compared.
+    #[inline(always)]
+    pub(crate) fn likely_cachelet(&self, value: u64) -> Option<u32> {
+        self.uses_targets().then_some(value as u32)
+    }
+
+    /// Whether the cachelet of an entry must be found through its inode.
+    #[inline(always)]
+    pub(crate) fn is_indirect(&self, value: u64) -> bool {
+        self.uses_targets() && names_no_cachelet(value)
+    }
+
+    /// The cachelet of an entry that is not indirect, for an inode.
+    #[inline(always)]
+    pub(crate) fn cachelet_of_entry(&self, value: u64, number: u64) -> Option<u32> {
+        if self.uses_targets() { Some(value as u32) } else { self.cachelet_by_number(number) }
+    }
+
+    /// The cachelet of an inode whose name was removed from the index, where it had this target.
+    pub(crate) fn cachelet_of_removed(&self, target: Option<Target>, number: u64) -> Option<u32> {
+        match target {
+            _ if !self.uses_targets() => self.cachelet_by_number(number),
+            Some(Target::Cachelet(index)) => Some(index),
+            Some(Target::Inode(_)) | None => None,
+        }
     }
 
     /// The structure in place of the hash table, if any.
@@ -68,28 +105,36 @@ impl<M: Memory> Fs<M> {
         self.enter_buckets(end);
         Ok(())
     }
-
-    #[inline(always)]
-    pub(crate) fn unlock_logs(&self) {
-        if M::WATCHED
-            && let Some(logs) = self.ablation.logs
-        {
-            logs.unlock();
-        }
-    }
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// If logs are locked, locks those of these directories until [`Fs::unlock_logs`], or until the
-    /// result is dropped. No other lock is held yet.
+    /// If logs are locked, locks those in which an operation makes names, until
+    /// [`Thread::unlock_logs`]: from before the slots are claimed until the last fence. No other
+    /// lock is held yet. (The name that a whiteout leaves behind is appended without a lock.)
     #[inline(always)]
-    pub(crate) fn lock_logs(&self, directories: [u64; 2]) -> LogGuard<'f, M> {
+    pub(crate) fn lock_logs(&self, kind: IntentKind, directories: [u32; 2]) {
         if M::WATCHED
             && let Some(logs) = self.fs.ablation.logs
         {
-            logs.lock(directories);
+            let [first, second] = directories
+                .map(|index| self.fs.dram.cachelet(index).map_or(0, |directory| directory.number.load(Relaxed)));
+            match kind {
+                IntentKind::Create | IntentKind::Link => logs.lock([first; 2]),
+                IntentKind::Rename => logs.lock([second; 2]),
+                IntentKind::Exchange => logs.lock([first, second]),
+                _ => {}
+            }
         }
-        LogGuard(self.fs)
+    }
+
+    /// Releases the locks of logs, if any.
+    #[inline(always)]
+    pub(crate) fn unlock_logs(&self) {
+        if M::WATCHED
+            && let Some(logs) = self.fs.ablation.logs
+        {
+            logs.unlock();
+        }
     }
 
     /// The guards of two names in a tree, locked; the second is none if it is the first. A guard
@@ -130,7 +175,6 @@ mod tests {
     use crate::format::ROOT_INODE;
     use crate::mindex::NameKey;
     use crate::testing::{Memory, Mortal, PLATFORM, TestPlatform, new_image};
-    use core::sync::atomic::Ordering::Relaxed;
 
     /// Eight buckets; the even ones have one guard, the others another one.
     struct Halves {

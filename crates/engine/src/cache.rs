@@ -59,7 +59,7 @@ impl<M: Memory> Fs<M> {
     /// are rare, and their lines are counted elsewhere.
     #[inline(always)]
     fn record_found_by_number(&self, inode: &Inode, number: u64) -> Result<()> {
-        if !self.has_quick_path() {
+        if !self.uses_targets() {
             self.pm.report_read(self.pm.offset_of(self.segment_entry(number / INODES_PER_SEGMENT)?), 8);
             self.pm.report_read(self.pm.offset_of(inode), LINE_BYTES);
         }
@@ -194,7 +194,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// mindex.
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
         let index = self.cachelet_of_target(hit)?;
-        if hit.target != Target::Cachelet(index) && self.fs.has_quick_path() {
+        if hit.target != Target::Cachelet(index) {
             self.refine_entry(hash, hit.dentry_offset, index)?;
         }
         Ok(index)

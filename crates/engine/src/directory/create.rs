@@ -119,7 +119,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         hash: NameHash,
         new: &NewNode<'_>,
     ) -> Result<Node> {
-        let _logging = self.lock_logs([parent_number; 2]);
         let prepared = self.prepare_name(parent, parent_number, name.len())?;
         let is_directory = new.kind == FileKind::Directory;
         if is_directory {
@@ -362,8 +361,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fill_new_cachelet(fresh);
         // Crash point: any subset of the four lines is durable. Recovery verifies all of them
         // before it follows the slot (attach::recovery).
-        self.fs.pm.fence(inode.and(dentry));
-        self.fs.unlock_logs();
+        self.fence_names(inode.and(dentry));
         self.insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
@@ -533,7 +531,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.slot.intent.file.store(0, Relaxed);
         self.intend(IntentKind::Link, [directory.cachelet, 0], [hash, hash]);
-        let _logging = self.lock_logs([directory.number; 2]);
         let result = self.prepare_name(parent, directory.number, name.len()).and_then(|prepared| {
             self.publish_link(&prepared, node, cachelet, kind, name, hash)
                 .map_err(|error| self.give_up_name(&prepared, error))
@@ -567,8 +564,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let attributes = self.commit_attributes(cachelet, &property)?;
         let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, timestamp_ns)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
-        self.fs.pm.fence(attributes.and(dentry));
-        self.fs.unlock_logs();
+        self.fence_names(attributes.and(dentry));
         self.publish_property(cachelet, &property);
         self.insert_entry(&held, prepared.dentry_offset, Target::Cachelet(node.cachelet));
         self.take_effect();

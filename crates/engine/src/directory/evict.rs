@@ -19,7 +19,6 @@ use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::{Node, Thread};
 use crate::lock::Patience;
-use crate::mindex::Target;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -234,11 +233,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                     }
                     target
                 };
-                let target = match self.fs.has_quick_path() {
-                    true => target,
-                    false => self.fs.cachelet_by_number(facts.inode).map(Target::Cachelet),
-                };
-                if let Some(Target::Cachelet(index)) = target {
+                if let Some(index) = self.fs.cachelet_of_removed(target, facts.inode) {
                     self.evict_cachelet(index, facts.inode)?;
                 }
             }

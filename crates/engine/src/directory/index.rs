@@ -17,7 +17,7 @@ use crate::format::{
     Valid, slot_address, slot_tag,
 };
 use crate::fs::{Fs, Node, Thread};
-use crate::mindex::{NameHash, Target};
+use crate::mindex::NameHash;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Memory, Pm};
@@ -243,12 +243,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 // Two slots of the log lead to one dentry.
                 return Err(Corruption::Dentry(pending.dentry).into());
             }
-            let target = match self.fs.has_quick_path().then(|| self.fs.inode_offset(pending.inode)) {
-                Some(Ok(offset)) => Target::Inode(offset),
-                // The lookup will report what is wrong with the inode.
-                Some(Err(_)) | None => Target::UNKNOWN,
-            };
-            self.insert_entry(&held, pending.dentry, target);
+            self.insert_entry(&held, pending.dentry, self.fs.target_of_inode(pending.inode));
         }
         self.flush_name_count()
     }

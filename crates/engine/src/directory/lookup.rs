@@ -234,10 +234,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[inline]
     pub fn seems_absent(&self, location: &NameLocation<'_>) -> bool {
         let Ok(directory) = self.cachelet(location.directory) else { return false };
-        DirectoryState::of(directory) == DirectoryState::Indexed
-            // A tree may be walked only while pinned.
-            && self.fs.tree().is_none()
-            && self.fs.is_absent(location.hash)
+        DirectoryState::of(directory) == DirectoryState::Indexed && self.fs.seems_absent(location.hash)
     }
 
     /// The file of a name, with a reference.

@@ -354,9 +354,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        // An exchange and a whiteout leave a name at the old place.
-        let also = if flags.exchange || flags.whiteout { old.number } else { new.number };
-        let _logging = self.lock_logs([new.number, also]);
         let vacates = !flags.exchange && !flags.whiteout;
         let arrival = match victim {
             None if vacates && old.number == new.number => {
@@ -461,7 +458,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         // From here to the second fence: plain stores and flushes only.
         let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, timestamp_ns };
         let persisted = self.rename_persist(old, new, &change);
-        self.fs.unlock_logs();
         let mut dead = false;
         if let Ok(record) = &persisted {
             step();
@@ -588,7 +584,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash point before this fence: either the record does not verify, or it and the dentries
         // do (recovery checks both). After the fence recovery repeats the steps, whichever of them
         // are durable.
-        let durable = pm.fence(flushed.and(recorded));
+        let durable = self.fence_names(flushed.and(recorded));
         self.rename_steps(change, &record, durable)?;
         Ok(record)
     }

@@ -21,7 +21,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let header = self.fs.header()?;
         let wanted =
             (names.saturating_mul(BUCKETS_PER_NAMES.0) / BUCKETS_PER_NAMES.1).min(self.fs.dram.layout.buckets_max);
-        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || self.fs.tree().is_some() {
+        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || !self.fs.has_growing_table() {
             return Ok(());
         }
         let Some(_growing) = self.try_lock(&header.grow_lock, &header.rare_waiters) else { return Ok(()) };

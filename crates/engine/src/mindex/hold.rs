@@ -9,12 +9,13 @@
 //! - The holder's slot records the entry from before it is held until after its release.
 //! - Readers take a held entry for what its key says, and find the file by the dentry.
 
+use super::placement::NameGuard;
 use super::{CHAIN_MAX, Hit, LOW_40, NameHash, Target, is_of, was_stable};
 use crate::dram::{Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::format::Dentry;
 use crate::fs::{Fs, Thread};
-use crate::lock::{LockGuard, NAME_WAITING, NameWait, Patience};
+use crate::lock::{NAME_WAITING, NameWait};
 use crate::step::{dead, step};
 use crate::sync::AtomicU64;
 use core::cell::Cell;
@@ -51,8 +52,7 @@ pub(crate) struct HeldName<'f, M: Memory> {
     target: Cell<Target>,
     /// The record of the slot that names the entry.
     record: &'f AtomicU64,
-    /// In a tree: the guard of the name.
-    guard: Option<LockGuard<'f>>,
+    guard: NameGuard<'f>,
 }
 
 impl<'f, M: Memory> HeldName<'f, M> {
@@ -148,15 +148,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// fence cannot fail.
     #[inline(always)]
     pub(crate) fn hold_name(&self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
-        let held =
-            self.hold(0, key.hash, true, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))?;
-        held.ok_or(Error::Busy)
+        self.hold_tagged(0, key, self.guard_name(key.hash)?)
     }
 
     /// Holds a name if it exists.
     #[inline(always)]
     pub(crate) fn hold_existing(&self, key: &NameKey<'_>) -> Result<Option<HeldName<'f, M>>> {
-        self.hold(0, key.hash, false, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))
+        let guard = self.guard_name(key.hash)?;
+        self.hold(0, key.hash, guard, false, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))
     }
 
     /// Holds the name of a dentry: one that is in the mindex, or (`absent`) that is not in it yet.
@@ -166,7 +165,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         dentry_offset: u64,
         absent: bool,
     ) -> Result<Option<HeldName<'f, M>>> {
-        self.hold(0, hash, absent, |_, offset| offset == dentry_offset)
+        let guard = self.guard_name(hash)?;
+        self.hold(0, hash, guard, absent, |_, offset| offset == dentry_offset)
     }
 
     /// Holds two names, in an order that all threads share.
@@ -175,22 +175,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         first: &NameKey<'_>,
         second: &NameKey<'_>,
     ) -> Result<(HeldName<'f, M>, HeldName<'f, M>)> {
-        let hold = |tag: u64, key: &NameKey<'_>| {
-            let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
-            self.hold_guarded(tag, key.hash, true, is_it)?.ok_or(Error::Busy)
-        };
-        if let Some(tree) = self.fs.tree() {
-            let (guard, other) = self.lock_guards(tree, [first.hash, second.hash])?;
-            let (mut first, mut second) = (hold(0, first)?, hold(SECOND, second)?);
-            (first.guard, second.guard) = (Some(guard), other);
-            return Ok((first, second));
-        }
+        let [guard_first, guard_second] = self.guard_names([first.hash, second.hash])?;
         if first.hash.word() <= second.hash.word() {
-            let held = hold(0, first)?;
-            return Ok((held, hold(SECOND, second)?));
+            let held = self.hold_tagged(0, first, guard_first)?;
+            return Ok((held, self.hold_tagged(SECOND, second, guard_second)?));
         }
-        let held = hold(SECOND, second)?;
-        Ok((hold(0, first)?, held))
+        let held = self.hold_tagged(SECOND, second, guard_second)?;
+        Ok((self.hold_tagged(0, first, guard_first)?, held))
+    }
+
+    #[inline(always)]
+    fn hold_tagged(&self, tag: u64, key: &NameKey<'_>, guard: NameGuard<'f>) -> Result<HeldName<'f, M>> {
+        let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
+        self.hold(tag, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
     #[inline(always)]
@@ -198,31 +195,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         &self,
         tag: u64,
         hash: NameHash,
-        absent: bool,
-        is_it: impl Fn(&Dentry, u64) -> bool,
-    ) -> Result<Option<HeldName<'f, M>>> {
-        let Some(tree) = self.fs.tree() else { return self.hold_guarded(tag, hash, absent, is_it) };
-        let (guard, _) = self.lock_guards(tree, [hash; 2])?;
-        let mut held = self.hold_guarded(tag, hash, absent, is_it)?;
-        if let Some(held) = &mut held {
-            held.guard = Some(guard);
-        }
-        Ok(held)
-    }
-
-    /// As [`Thread::hold`]. In a tree the name's guard is locked.
-    #[inline(always)]
-    fn hold_guarded(
-        &self,
-        tag: u64,
-        hash: NameHash,
+        guard: NameGuard<'f>,
         absent: bool,
         is_it: impl Fn(&Dentry, u64) -> bool,
     ) -> Result<Option<HeldName<'f, M>>> {
         let mut wait = NameWait::default();
         loop {
             match self.try_hold(tag, hash, absent, &is_it)? {
-                Attempt::Held(held) => return Ok(Some(held)),
+                Attempt::Held(mut held) => {
+                    held.guard = guard;
+                    return Ok(Some(held));
+                }
                 Attempt::Absent => return Ok(None),
                 Attempt::Moved => {}
                 Attempt::Taken(main, entry, value) => {
@@ -244,10 +227,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         is_it: &impl Fn(&Dentry, u64) -> bool,
     ) -> Result<Attempt<'f, M>> {
         let header = self.fs.header()?;
-        let index = match self.fs.tree() {
-            None => hash.bucket(header.buckets.load(Acquire)),
-            Some(tree) => tree.make(hash.word()),
-        };
+        let index = self.fs.bucket_to_change(hash, header);
         let main = self.fs.dram.bucket(index)?;
         let version = main.version.load(Acquire);
         let before = self.scan(main, hash, is_it);
@@ -261,14 +241,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         {
             return Ok(Attempt::Absent);
         }
-        // In a tree the guard is locked instead.
-        let locked = match self.fs.tree() {
-            None => self.lock_with(Patience::Interruptible, &main.lock, &main.waiters)?,
-            Some(_) => None,
-        };
-        if locked.is_none() && self.fs.tree().is_none() {
-            return Ok(Attempt::Moved);
-        }
+        let Some(_locked) = self.lock_bucket(main)? else { return Ok(Attempt::Moved) };
         if !self.fs.is_still_bucket(hash, header, index) {
             return Ok(Attempt::Moved);
         }
@@ -344,7 +317,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if key & LOW_40 == ABSENT {
                     return Ok(Scan::Torn);
                 }
-                let target = if self.fs.has_quick_path() { Target::from_value(value) } else { Target::UNKNOWN };
+                let target = self.fs.target_of(value);
                 self.fs.prefetch_target(target);
                 let dentry_offset = (key & LOW_40) << 6;
                 let Ok(dentry) = self.fs.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
@@ -403,7 +376,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         let target = Cell::new(found.map_or(Target::UNKNOWN, |found| found.target));
         let found = found.map(|found| (found.dentry, found.dentry_offset));
-        Ok(HeldName { fs: self.fs, main, entry, hash, found, target, record, guard: None })
+        Ok(HeldName { fs: self.fs, main, entry, hash, found, target, record, guard: NameGuard::NONE })
     }
 
     /// Makes a held name. Plain stores only.
@@ -429,10 +402,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[inline]
     pub(crate) fn release_removed(&self, held: HeldName<'f, M>) -> Result<()> {
         let (main, entry) = (held.main, held.entry);
-        let guarded = held.guard.is_some();
         drop(held);
-        // A tree keeps its chains.
-        if guarded || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
+        if !self.fs.has_growing_table() || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
             return Ok(());
         }
         // A thread that has the bucket now leaves the chain as it is; a later removal trims it.
