@@ -17,6 +17,7 @@
 //!   anything that a dead thread left in another structure, as for all damage.
 
 use crate::ablation_options::{Ablation, Tree};
+use crate::components::NameIndex;
 use crate::dram::IntentKind;
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
@@ -107,7 +108,7 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<M: Memory> Thread<'_, M> {
     /// If logs are locked, locks those in which an operation makes names, until
     /// [`Thread::unlock_logs`]: from before the slots are claimed until the last fence. No other
     /// lock is held yet. (The name that a whiteout leaves behind is appended without a lock.)
@@ -136,11 +137,14 @@ impl<'f, M: Memory> Thread<'f, M> {
             logs.unlock();
         }
     }
+}
 
+//NAMES
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// The guards of two names in a tree, locked; the second is none if it is the first. A guard
     /// stands for the locks of the buckets below it.
     pub(crate) fn lock_guards(
-        &self,
+        self,
         tree: &dyn Tree,
         [a, b]: [NameHash; 2],
     ) -> Result<(LockGuard<'f>, Option<LockGuard<'f>>)> {
@@ -151,12 +155,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The guard of a name in a tree, unless another thread has locked it.
-    pub(crate) fn try_lock_guard(&self, tree: &dyn Tree, hash: NameHash) -> Result<Option<LockGuard<'f>>> {
+    pub(crate) fn try_lock_guard(self, tree: &dyn Tree, hash: NameHash) -> Result<Option<LockGuard<'f>>> {
         let guard = self.fs.dram.bucket(tree.guard(hash.word()))?;
         Ok(self.try_lock(&guard.lock, &guard.waiters))
     }
 
-    fn lock_guard(&self, guard: u64) -> Result<LockGuard<'f>> {
+    fn lock_guard(self, guard: u64) -> Result<LockGuard<'f>> {
         let guard = self.fs.dram.bucket(guard)?;
         for _ in 0..SPINS {
             if let Some(held) = self.try_lock(&guard.lock, &guard.waiters) {
@@ -229,7 +233,7 @@ mod tests {
                     let name = names[index].as_bytes();
                     NameKey { parent: ROOT_INODE, name, hash: fs.hash_name(ROOT_INODE, name) }
                 });
-                let (first, second) = thread.hold_both(&keys[0], &keys[1]).expect("no other thread is here");
+                let (first, second) = thread.names().hold_both(&keys[0], &keys[1]).expect("no other thread is here");
                 assert!(core::ptr::eq(first.bucket(), bucket(8 + a)), "{a} {b}");
                 assert!(core::ptr::eq(second.bucket(), bucket(8 + b)), "{a} {b}");
                 assert!([a, b].iter().all(|hash| bucket(1 + hash % 2).lock.load(Relaxed) == thread.ticket()));
@@ -253,14 +257,14 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let thread = fs.enter().expect("enters");
-                    core::mem::forget(thread.hold_dentry(NameHash::from_intent(0), 64, true));
+                    core::mem::forget(thread.names().hold_dentry(NameHash::from_intent(0), 64, true));
                     core::mem::forget(thread);
                     MORTAL.kill();
                 });
             });
             let thread = fs.enter().expect("enters");
             assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
-            assert!(thread.hold_dentry(NameHash::from_intent(2), 64, true).is_ok());
+            assert!(thread.names().hold_dentry(NameHash::from_intent(2), 64, true).is_ok());
             assert_eq!(
                 fs.header().expect("a header").unclean_marks.load(Relaxed),
                 1,

@@ -118,7 +118,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let generation = inode.generation(number).ok_or(Corruption::Inode(number))?;
         let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
-        let index = self.allocate_cachelet()?;
+        let index = self.allocator().allocate_cachelet()?;
         let cachelet = self.fs.dram.cachelet(index)?;
         self.fill_cachelet(cachelet, inode, generation, &property, sequence);
         let accessed = inode.accessed_ns.load();
@@ -141,7 +141,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.slot.in_flight.cachelet.store(0, Release);
             return Ok(Some(index));
         }
-        self.free_cachelet(index)?;
+        self.allocator().free_cachelet(index)?;
         Ok(None)
     }
 
@@ -195,7 +195,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
         let index = self.cachelet_of_target(hit)?;
         if hit.target != Target::Cachelet(index) {
-            self.refine_entry(hash, hit.dentry_offset, index)?;
+            self.names().refine_entry(hash, hit.dentry_offset, index)?;
         }
         Ok(index)
     }
@@ -241,7 +241,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn retry_when_dram_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match operation() {
-                Err(Error::NoMemory) if self.evict_some()? => {}
+                Err(Error::NoMemory) if self.maintenance().evict_some()? => {}
                 result => return result,
             }
         }
@@ -318,7 +318,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn release_last(&self, node: Node, cachelet: &'f Cachelet, count: u32, unrecord: impl FnOnce()) {
         let deleted = cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0;
         if deleted {
-            let _ = self.make_room();
+            let _ = self.recycler().make_room();
         }
         // Tells a reaper to check whether this was the last one.
         let intended = self.slot.intent.victim.load(Relaxed);
@@ -337,7 +337,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(pin);
         self.slot.intent.victim.store(intended, Release);
         if last {
-            self.recycle_some();
+            self.recycler().recycle_some();
         }
     }
 
@@ -386,7 +386,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {
-            self.make_room()?;
+            self.recycler().make_room()?;
         }
         // As in `release_from`: tells a reaper to check whether this was the last use.
         let intended = self.slot.intent.victim.load(Relaxed);
@@ -402,7 +402,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(pin);
         self.slot.intent.victim.store(intended, Release);
         if last {
-            self.recycle_some();
+            self.recycler().recycle_some();
         }
         Ok(())
     }
@@ -441,7 +441,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let dead = References { references, flags: state.flags | FLAG_DEAD, ..state }.word();
         if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
             step();
-            self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
+            self.recycler().retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
         }
         self.slot.intent.victim.store(intended, Release);
     }
@@ -544,11 +544,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             if cachelet.number.load(Acquire) != 0 && !dead {
                 flushed = flushed.and(self.write_back(cachelet)?);
             }
-            if !dead && self.has_stores(cachelet) {
+            if !dead && self.files().has_stores(cachelet) {
                 let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
                 // The file may have been removed meanwhile.
-                if self.has_stores(cachelet) {
-                    self.flush_blocks(cachelet, 0, u64::MAX)?;
+                if self.files().has_stores(cachelet) {
+                    self.files().flush_blocks(cachelet, 0, u64::MAX)?;
                 }
             }
         }

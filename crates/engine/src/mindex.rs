@@ -23,12 +23,13 @@ pub(crate) use hold::{HeldName, NameKey, SECOND};
 pub(crate) use repair::NameToRepair;
 
 use crate::backoff::Backoff;
+use crate::components::NameIndex;
 use crate::dram::{BUCKETS_MIN, Bucket, BucketEntry, Cachelet, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References};
 use crate::error::{Corruption, Error, Result};
 #[cfg(test)]
 use crate::format::Valid;
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
@@ -379,9 +380,9 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// An empty entry of a bucket that this thread has locked.
-    fn reserve_in(&self, main: &'f Bucket) -> Result<&'f BucketEntry> {
+    fn reserve_in(self, main: &'f Bucket) -> Result<&'f BucketEntry> {
         let mut bucket = main;
         for _ in 0..CHAIN_MAX {
             if let Some(entry) = bucket.entries.iter().find(|entry| entry.key.load(Relaxed) == 0) {
@@ -398,7 +399,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes the entry of a dentry lead to a cachelet, unless another thread changes the bucket or
     /// holds the name; then a later lookup does so.
-    pub(crate) fn refine_entry(&self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
+    pub(crate) fn refine_entry(self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
         if !self.fs.uses_targets() {
             return Ok(());
         }
@@ -419,14 +420,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Counts names made (or removed) by this thread; `flush_name_count` reports them.
-    fn count_names(&self, change: i64) {
+    fn count_names(self, change: i64) {
         let delta = (self.slot.names_delta.load(Relaxed) as i64).wrapping_add(change);
         self.slot.names_delta.store(delta as u64, Relaxed);
     }
 
     /// Reports the names gathered by `count_names` and grows the table as needed. Holds no bucket,
     /// so that a split can.
-    pub(crate) fn flush_name_count(&self) -> Result<()> {
+    pub(crate) fn flush_name_count(self) -> Result<()> {
         let delta = self.slot.names_delta.load(Relaxed) as i64;
         if delta.abs() < REPORT_NAMES {
             return Ok(());

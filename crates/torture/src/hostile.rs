@@ -138,7 +138,7 @@ impl Arena {
                     }
                 }
             }
-            let _ = thread.thread.recycle(1000);
+            let _ = thread.thread.recycler().recycle(1000);
             let _ = dump::dump(&thread);
             let _ = thread.thread.sync_all();
         }

@@ -122,7 +122,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
                 return Ok(());
             }
-            DirectoryState::NeedsRecount => return self.evict_for_recount(node),
+            DirectoryState::NeedsRecount => return self.maintenance().evict_for_recount(node),
             _ => {}
         }
         let _held = self.lock_file(directory)?;
@@ -134,11 +134,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         match result {
             Ok(()) => DirectoryState::set(directory, DirectoryState::Indexed),
             Err(_) => {
-                let _ = self.remove_names(directory);
+                let _ = self.maintenance().remove_names(directory);
                 DirectoryState::set(directory, DirectoryState::Absent);
             }
         }
-        self.flush_name_count()?;
+        self.names().flush_name_count()?;
         result
     }
 
@@ -238,14 +238,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn index_pending(&self, pending: &mut Pending) -> Result<()> {
         let Some(hash) = pending.hash.take() else { return Ok(()) };
-        if let Some(held) = self.hold_dentry(hash, pending.dentry, true)? {
+        if let Some(held) = self.names().hold_dentry(hash, pending.dentry, true)? {
             if held.found().is_some() {
                 // Two slots of the log lead to one dentry.
                 return Err(Corruption::Dentry(pending.dentry).into());
             }
-            self.insert_entry(&held, pending.dentry, self.fs.target_of_inode(pending.inode));
+            self.names().insert_entry(&held, pending.dentry, self.fs.target_of_inode(pending.inode));
         }
-        self.flush_name_count()
+        self.names().flush_name_count()
     }
 
     /// Records that a directory's names changed at `timestamp_ns`. In DRAM only, since the dentry

@@ -179,7 +179,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// the page.
     fn new_page(&self, owner: u64, first_cookie: u64) -> Result<(u64, Flushed)> {
         let pm = &self.fs.pm;
-        let offset = self.allocate_blocks(1)?.first * BLOCK_BYTES;
+        let offset = self.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
         let zeros = pm.stream_zeros(offset, BLOCK_BYTES)?;
         let header = self.write_page_header(offset, owner, first_cookie, LogPageKind::Append)?;
         Ok((offset, zeros.and(pm.flush(header))))

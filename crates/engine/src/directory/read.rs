@@ -288,7 +288,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         if cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0 {
-            return self.read(node, 0, target);
+            return self.files().read(node, 0, target);
         }
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
         let length = (cachelet.as_file().size_bytes().load(Relaxed) as usize)

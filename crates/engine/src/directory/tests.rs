@@ -106,7 +106,7 @@ const EXPLICIT: [(&str, Explicit); 4] = [
         thread.change(directory, |_| Ok(changes)).expect("changes");
     }),
     ("setxattr", |thread, _, directory| {
-        thread.set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
+        thread.files().set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
     }),
     ("rename", |thread, root, _| {
         let flags = RenameFlags::default();
@@ -207,7 +207,7 @@ fn a_name_counts_whenever_while_it_comes_its_directory_is_changed_otherwise() {
             let other = world.fs().enter().expect("enters");
             let locked = other.cachelet(directory).expect("one").lock.load(Relaxed) != 0;
             if !locked {
-                other.set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
+                other.files().set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
                 CHANGES.fetch_add(1, SeqCst);
             }
         });

@@ -11,10 +11,11 @@
 
 use super::placement::NameGuard;
 use super::{CHAIN_MAX, Hit, LOW_40, NameHash, Target, is_of, was_stable};
+use crate::components::NameIndex;
 use crate::dram::{Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::format::Dentry;
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::lock::{NAME_WAITING, NameWait};
 use crate::step::{dead, step};
 use crate::sync::AtomicU64;
@@ -143,24 +144,24 @@ enum Attempt<'f, M: Memory> {
     Taken(&'f Bucket, &'f BucketEntry, u64),
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Holds a name, which need not exist. Has reserved room for it, so that making it after a
     /// fence cannot fail.
     #[inline(always)]
-    pub(crate) fn hold_name(&self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
+    pub(crate) fn hold_name(self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
         self.hold_tagged(0, key, self.guard_name(key.hash)?)
     }
 
     /// Holds a name if it exists.
     #[inline(always)]
-    pub(crate) fn hold_existing(&self, key: &NameKey<'_>) -> Result<Option<HeldName<'f, M>>> {
+    pub(crate) fn hold_existing(self, key: &NameKey<'_>) -> Result<Option<HeldName<'f, M>>> {
         let guard = self.guard_name(key.hash)?;
         self.hold(0, key.hash, guard, false, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))
     }
 
     /// Holds the name of a dentry: one that is in the mindex, or (`absent`) that is not in it yet.
     pub(crate) fn hold_dentry(
-        &self,
+        self,
         hash: NameHash,
         dentry_offset: u64,
         absent: bool,
@@ -171,7 +172,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Holds two names, in an order that all threads share.
     pub(crate) fn hold_both(
-        &self,
+        self,
         first: &NameKey<'_>,
         second: &NameKey<'_>,
     ) -> Result<(HeldName<'f, M>, HeldName<'f, M>)> {
@@ -185,14 +186,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     #[inline(always)]
-    fn hold_tagged(&self, tag: u64, key: &NameKey<'_>, guard: NameGuard<'f>) -> Result<HeldName<'f, M>> {
+    fn hold_tagged(self, tag: u64, key: &NameKey<'_>, guard: NameGuard<'f>) -> Result<HeldName<'f, M>> {
         let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
         self.hold(tag, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
     #[inline(always)]
     fn hold(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         guard: NameGuard<'f>,
@@ -220,7 +221,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// looks again under the lock.
     #[inline(always)]
     fn try_hold(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         absent: bool,
@@ -253,14 +254,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Takes what a look has found in a bucket that this thread has locked.
     #[inline(always)]
-    fn take(
-        &self,
-        tag: u64,
-        hash: NameHash,
-        absent: bool,
-        main: &'f Bucket,
-        found: Scan<'f>,
-    ) -> Result<Attempt<'f, M>> {
+    fn take(self, tag: u64, hash: NameHash, absent: bool, main: &'f Bucket, found: Scan<'f>) -> Result<Attempt<'f, M>> {
         match found {
             Scan::Taken(entry, value) => Ok(Attempt::Taken(main, entry, value)),
             // Not under the lock, except in a region that was overwritten.
@@ -276,11 +270,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As [`Thread::take`], after another look.
+    /// As [`NameIndex::take`], after another look.
     #[cold]
     #[inline(never)]
     fn take_anew(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         absent: bool,
@@ -294,7 +288,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Looks for a name in a chain. Without the lock the result counts only if it still stands and
     /// the version has not changed.
     #[inline(always)]
-    fn scan(&self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
+    fn scan(self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
         let (mut bucket, mut free) = (main, None);
         for _ in 0..CHAIN_MAX {
             for entry in &bucket.entries {
@@ -337,7 +331,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Holds a name that does not exist, in a bucket that this thread has locked.
     #[inline(always)]
     fn hold_absent(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         main: &'f Bucket,
@@ -357,13 +351,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(held)
     }
 
-    fn held_value(&self, hash: NameHash) -> u64 {
+    fn held_value(self, hash: NameHash) -> u64 {
         hash.value_bits() | HELD | self.ticket() as u64
     }
 
     #[inline(always)]
     fn record_held(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         main: &'f Bucket,
@@ -380,18 +374,18 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Makes a held name. Plain stores only.
-    pub(crate) fn insert_entry(&self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
+    pub(crate) fn insert_entry(self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
         held.set(dentry_offset, target);
         self.count_names(1);
     }
 
     /// Makes a held name lead to another dentry.
-    pub(crate) fn replace_entry(&self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
+    pub(crate) fn replace_entry(self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
         held.set(dentry_offset, target);
     }
 
     /// Removes a held name. It stays held. Plain stores only.
-    pub(crate) fn remove_entry(&self, held: &HeldName<'f, M>) {
+    pub(crate) fn remove_entry(self, held: &HeldName<'f, M>) {
         held.entry.key.store(ABSENT | held.hash.key_bits(), Release);
         step();
         self.count_names(-1);
@@ -400,7 +394,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Releases a name that was removed. Otherwise all lookups of absent names would read the
     /// continuation of its bucket that it may have left empty.
     #[inline]
-    pub(crate) fn release_removed(&self, held: HeldName<'f, M>) -> Result<()> {
+    pub(crate) fn release_removed(self, held: HeldName<'f, M>) -> Result<()> {
         let (main, entry) = (held.main, held.entry);
         drop(held);
         if !self.fs.has_growing_table() || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
@@ -437,8 +431,9 @@ mod tests {
         let new = new_node(FileKind::Regular);
         let file = thread.create(root, b"present", &new).expect("creates");
         thread.release(file, 1);
-        let absent = stopped.hold_name(&key(&fs, root.number, b"absent")).expect("holds");
-        let present = stopped.hold_existing(&key(&fs, root.number, b"present")).expect("holds").expect("exists");
+        let absent = stopped.names().hold_name(&key(&fs, root.number, b"absent")).expect("holds");
+        let present =
+            stopped.names().hold_existing(&key(&fs, root.number, b"present")).expect("holds").expect("exists");
         for round in 0..3 {
             for number in 0..40 {
                 let file = thread.create(root, format!("{round} {number}").as_bytes(), &new).expect("creates");
@@ -472,7 +467,7 @@ mod tests {
         let holder = fs.enter().expect("enters");
         let root = holder.root().expect("a root");
         let name = key(&fs, root.number, b"name");
-        let held = holder.hold_name(&name).expect("holds");
+        let held = holder.names().hold_name(&name).expect("holds");
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 let thread = fs.enter().expect("enters");
@@ -500,11 +495,11 @@ mod tests {
         let names = (0..).map(|number| format!("{number}"));
         let moving = names.into_iter().find(|name| fs.hash_name(root.number, name.as_bytes()).bucket(4) == 2);
         let moving = moving.expect("one of four");
-        let held = holder.hold_name(&key(&fs, root.number, moving.as_bytes())).expect("holds");
-        thread.grow(6).expect("grows");
+        let held = holder.names().hold_name(&key(&fs, root.number, moving.as_bytes())).expect("holds");
+        thread.names().grow(6).expect("grows");
         assert_eq!(header.buckets.load(Relaxed), 2, "the bucket to split has the held name");
         drop(held);
-        thread.grow(6).expect("grows");
+        thread.names().grow(6).expect("grows");
         assert_eq!(header.buckets.load(Relaxed), 4);
     }
 }

@@ -3,9 +3,10 @@
 //! ([`crate::ablation`]). The rest of the mindex is the same for both.
 
 use super::NameHash;
+use crate::components::NameIndex;
 use crate::dram::{Bucket, DramHeader};
 use crate::error::Result;
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::lock::{LockGuard, Patience};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
@@ -72,10 +73,10 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// What guards these names, before either is held.
     #[inline(always)]
-    pub(super) fn guard_names(&self, hashes: [NameHash; 2]) -> Result<[NameGuard<'f>; 2]> {
+    pub(super) fn guard_names(self, hashes: [NameHash; 2]) -> Result<[NameGuard<'f>; 2]> {
         let Some(tree) = self.fs.tree() else { return Ok([NameGuard::NONE, NameGuard::NONE]) };
         let (first, second) = self.lock_guards(tree, hashes)?;
         Ok([NameGuard(Some(first)), NameGuard(second)])
@@ -83,14 +84,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// What guards a name, before it is held.
     #[inline(always)]
-    pub(super) fn guard_name(&self, hash: NameHash) -> Result<NameGuard<'f>> {
+    pub(super) fn guard_name(self, hash: NameHash) -> Result<NameGuard<'f>> {
         let [guard, _] = self.guard_names([hash; 2])?;
         Ok(guard)
     }
 
     /// Locks the bucket of a guarded name. `None`: interrupted by a split.
     #[inline(always)]
-    pub(super) fn lock_bucket(&self, main: &'f Bucket) -> Result<Option<ChangeableBucket<'f>>> {
+    pub(super) fn lock_bucket(self, main: &'f Bucket) -> Result<Option<ChangeableBucket<'f>>> {
         if self.fs.tree().is_some() {
             return Ok(Some(ChangeableBucket(None)));
         }
@@ -100,7 +101,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Locks the bucket of a name that is not guarded, unless another thread has it.
     #[inline(always)]
-    pub(super) fn try_lock_bucket(&self, main: &'f Bucket, hash: NameHash) -> Result<Option<ChangeableBucket<'f>>> {
+    pub(super) fn try_lock_bucket(self, main: &'f Bucket, hash: NameHash) -> Result<Option<ChangeableBucket<'f>>> {
         let locked = match self.fs.tree() {
             None => self.try_lock(&main.lock, &main.waiters),
             Some(tree) => self.try_lock_guard(tree, hash)?,

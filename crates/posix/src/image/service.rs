@@ -60,7 +60,7 @@ impl Drop for CommitService {
 
 fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_ending: &AtomicBool) {
     block_signals();
-    let (Ok(thread), Ok(number)) = (fs.enter(), fs.process_number()) else { return };
+    let (Ok(thread), Ok(number)) = (fs.enter(), fs.processes().process_number()) else { return };
     let interval_ms = match policy {
         CommitPolicy::Every(interval) => Some(i64::try_from(interval.as_millis()).unwrap_or(i64::MAX).max(1)),
         CommitPolicy::WhenSynced | CommitPolicy::Never => None,

@@ -190,10 +190,10 @@ impl RaceThread<'_, '_> {
                 return Ok(Answer::File(node.number, kind?));
             }
             Action::Links => return Ok(Answer::Links(thread.stat(self.scene.file)?.links)),
-            Action::Write(byte) => drop(thread.write(self.scene.file, 0, &[byte; FILE_BYTES])?),
+            Action::Write(byte) => drop(thread.files().write(self.scene.file, 0, &[byte; FILE_BYTES])?),
             Action::Read => {
                 let mut bytes = [0; FILE_BYTES];
-                let length = thread.read(self.scene.file, 0, &mut bytes)?;
+                let length = thread.files().read(self.scene.file, 0, &mut bytes)?;
                 let whole = length == FILE_BYTES && bytes.iter().all(|byte| *byte == bytes[0]);
                 return Ok(Answer::Bytes(whole.then_some(bytes[0])));
             }
@@ -404,7 +404,7 @@ impl<'f> Stage<'f> {
     fn history(&self, thread: &Thread<'f>, first: Node, outcome: &mut Outcome) -> Result<()> {
         let file = thread.create(first, NAME[0], &new_node(FileKind::Regular))?;
         let second = thread.create(first, NAME[SECOND_AT], &new_node(FileKind::Directory))?;
-        thread.write(file, 0, &[0; FILE_BYTES])?;
+        thread.files().write(file, 0, &[0; FILE_BYTES])?;
         let seed = self.plan.seed + outcome.histories;
         let scene = Scene { directories: [first, second], file, seed };
         *locked(&self.scene) = Some(scene);

@@ -215,7 +215,7 @@ pub(in crate::hook) fn query_fast<A: FileQuery>(
     let Some((walk_start, offset)) = begin else { return Ok(None) };
     let caller = with_ids(&session.caller, real);
     let report = |node: Node, known: &A| report(&caller, node, known);
-    match caller.query_fast(&walk_start, &path[offset..length], last_link, report) {
+    match caller.paths().query_fast(&walk_start, &path[offset..length], last_link, report) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
         Some(Err(error)) => Err(error),
         _ => Ok(None),
@@ -628,9 +628,9 @@ pub fn chdir(call: &mut Call<'_>) -> Result<Verdict> {
     }
     let mut target = None;
     let verdict = by_path(call, path(0), &mut |caller, walk_start, path, walk| {
-        Ok(match caller.resolve(walk_start, path, LastLink::Follow, walk)? {
+        Ok(match caller.paths().resolve(walk_start, path, LastLink::Follow, walk)? {
             Outcome::Inside(found) => {
-                caller.check_enter(found.node())?;
+                caller.paths().check_enter(found.node())?;
                 target = Some(found.into_node()?);
                 Outcome::Inside(0)
             }

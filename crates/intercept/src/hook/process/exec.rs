@@ -340,7 +340,7 @@ impl<'c> Planner<'c> {
                 }
                 return Ok((File::Host, rewritten));
             };
-            let outcome = session.caller.resolve(&walk_start, &text[offset..end], last_link, self.walk);
+            let outcome = session.caller.paths().resolve(&walk_start, &text[offset..end], last_link, self.walk);
             if let Some(node) = retained {
                 session.caller.thread.release(node, 1);
             }
@@ -371,8 +371,9 @@ impl<'c> Planner<'c> {
             File::Directfs(held) => {
                 self.anchor = None;
                 let bytes = read_head(&session.caller, held.node(), head)?;
-                let mut read =
-                    |offset: u64, into: &mut [u8]| session.caller.thread.read(held.node(), offset, into).unwrap_or(0);
+                let mut read = |offset: u64, into: &mut [u8]| {
+                    session.caller.thread.files().read(held.node(), offset, into).unwrap_or(0)
+                };
                 by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
                 bytes
             }
@@ -581,7 +582,7 @@ fn library_paths(
     let directory = &name[..name.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
     let mut lists = [0u8; early::OWN_PATHS_BYTES_MAX];
     let mut length = 0;
-    let mut read = |offset: u64, into: &mut [u8]| caller.thread.read(node, offset, into).unwrap_or(0);
+    let mut read = |offset: u64, into: &mut [u8]| caller.thread.files().read(node, offset, into).unwrap_or(0);
     elf_dependencies::any_path(head, &mut read, &mut |list| {
         if let Some(bytes) = lists.get_mut(length + 1..).and_then(|room| early::expand_origin(list, directory, room)) {
             lists[length] = b':';
@@ -651,12 +652,12 @@ fn full_path(
     text[..path.len()].copy_from_slice(path);
     let owner = paths::locate(server, session, directory, &mut text, path.len(), host).ok()?;
     let PathOwner::Directfs { walk_start, offset, end: path_end, retained } = owner else { return None };
-    let opened = session.caller.open_path(&walk_start, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
+    let opened = session.caller.opens().open_path(&walk_start, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
     if let Some(node) = retained {
         session.caller.thread.release(node, 1);
     }
     let Ok(Outcome::Inside(opened)) = opened else { return None };
     let start = working_directory::path_of_file(server, &session.caller, &opened.file, into);
-    session.caller.close(&opened.file);
+    session.caller.opens().close(&opened.file);
     start.ok().map(|start| start..end)
 }

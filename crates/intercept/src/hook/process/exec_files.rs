@@ -23,7 +23,7 @@ pub fn read_head(caller: &Calling<'_>, node: Node, head: &mut [u8]) -> Result<us
     if Processes::new(caller.thread.fs())?.is_written(caller.thread, file.number)? {
         return Err(Errno::ETXTBSY);
     }
-    Ok(caller.thread.read(node, 0, head)?)
+    Ok(caller.thread.files().read(node, 0, head)?)
 }
 
 /// Directory, path and flags by which a call names its program.
@@ -135,7 +135,7 @@ pub fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut
 fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Result<()> {
     let mut offset = 0;
     loop {
-        let count = caller.thread.read(node, offset, buffer)?;
+        let count = caller.thread.files().read(node, offset, buffer)?;
         if count == 0 {
             return Ok(());
         }

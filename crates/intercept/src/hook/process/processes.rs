@@ -133,15 +133,15 @@ pub enum Origin {
 pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Result<()> {
     let processes = Processes::new(fs)?;
     let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
-        if !fs.renew_process_number()? {
-            fs.share_process_number();
+        if !fs.processes().renew_process_number()? {
+            fs.processes().share_process_number();
         }
         return Ok(());
     };
-    if shared && fs.renew_process_number()? {
+    if shared && fs.processes().renew_process_number()? {
         processes.change_number(index, number)?;
     } else {
-        fs.set_process_number(number, shared);
+        fs.processes().set_process_number(number, shared);
     }
     Ok(())
 }
@@ -228,10 +228,10 @@ fn take(
         let caller = inside.session.caller;
         let walk_start = WalkStart { root: server.root, start: server.root, can_leave: false };
         let buffer: &mut PathBuffer = inside.walk;
-        let Outcome::Inside(found) = caller.resolve(&walk_start, path, LastLink::Follow, buffer)? else {
+        let Outcome::Inside(found) = caller.paths().resolve(&walk_start, path, LastLink::Follow, buffer)? else {
             return Err(Errno::ENOENT);
         };
-        caller.check_enter(found.node())?;
+        caller.paths().check_enter(found.node())?;
         kernel_objects::leave_host_directory()?;
         process.set_directory(caller.thread, Some(found.node()))?;
     }
@@ -415,11 +415,11 @@ pub fn give_child_number(child: ChildNumber) {
 
 /// In a child with its own memory: its number, and its lock at the usual descriptor.
 fn take_up_child_number(server: &'static Server, child: ChildNumber) {
-    if let (Some(description), Some(usual)) = (child.description, server.fs.liveness_description()) {
+    if let (Some(description), Some(usual)) = (child.description, server.fs.processes().liveness_description()) {
         descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0);
         give_child_number(child);
     }
-    server.fs.set_process_number(child.number, child.description.is_none());
+    server.fs.processes().set_process_number(child.number, child.description.is_none());
 }
 
 /// Prepares all that a child needs to join the file system: whatever is missing fails the call in
@@ -537,7 +537,7 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
     unsafe { (*words).forked_by = 0 };
     fd_numbers::end_memory_sharing();
     let (prepared, adopted) = context.resume();
-    server.fs.remove_child_number(prepared.number.number);
+    server.fs.processes().remove_child_number(prepared.number.number);
     if !adopted {
         server.fs.release_reserved(prepared.thread_slot, prepared.number.number);
     }

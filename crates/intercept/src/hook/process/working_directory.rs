@@ -84,7 +84,7 @@ pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
     let session = call.begin()?.session;
     let target = match session.process.file(session.caller.thread, fd) {
         Some(file) => {
-            session.caller.check_enter(file.node())?;
+            session.caller.paths().check_enter(file.node())?;
             session.caller.thread.retain(file.node())?;
             Some(file.node())
         }
