@@ -45,7 +45,7 @@ pub(super) fn is_worth_it(log: LogCounts) -> bool {
 struct NewChain<'f> {
     /// First page, or zero: no name is valid.
     first: u64,
-    /// Last page. Nothing leads to it before the head of the log does.
+    /// The page that is being filled; nothing leads to it.
     last: Option<Unreachable<'f, LogPage>>,
     /// Names in the last page.
     used: u64,
@@ -205,12 +205,12 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Links the last new page to its successor and flushes the whole page: it is full, or the
     /// chain ends.
     fn link_new(self, chain: &mut NewChain<'f>, next: u64) {
-        if let Some(page) = &chain.last {
+        if let Some(page) = chain.last.take() {
             let pm = &self.fs.pm;
             page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
             page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
-            pm.commit_unreachable(page, |page| &page.next, next).unflushed();
-            let flushed = pm.flush_all(&**page);
+            pm.commit_unreachable(&page, |page| &page.next, next).unflushed();
+            let flushed = pm.flush_all(page.linked());
             chain.add_flushed(flushed);
         }
     }

@@ -490,27 +490,33 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
     }
 
     /// A node without links. Not durable before the next fence.
-    fn empty_node(&mut self, level: u32) -> Result<(Tree, Unreachable<'f, MapNode>)> {
+    fn empty_node(&mut self) -> Result<Unreachable<'f, MapNode>> {
         let node = self.thread.allocator().allocate_unreachable::<MapNode>()?;
         let word = self.map.pm.offset_of(&*node);
         self.added += 1;
         let flushed = self.map.pm.stream_zeros(word, BLOCK_BYTES)?;
         self.add_flushed(flushed);
-        Ok((Tree { word, level }, node))
+        Ok(node)
+    }
+
+    /// The tree below a node, to which something is about to lead.
+    fn tree_of(&self, node: Unreachable<'f, MapNode>, level: u32) -> Tree {
+        Tree { word: self.map.pm.offset_of(node.linked()), level }
     }
 
     /// Puts nodes above the root until the tree has this height. They are invisible until the
     /// property entry commits.
     fn grow(&mut self, height: u32) -> Result<()> {
         if self.root.is_empty() {
-            (self.root, _) = self.empty_node(height)?;
+            let node = self.empty_node()?;
+            self.root = self.tree_of(node, height);
         }
         while self.root.level < height {
-            let (grown, node) = self.empty_node(self.root.level + 1)?;
+            let node = self.empty_node()?;
             let dirty = self.map.pm.commit_unreachable(&node, |node| &node.words[0], self.root.word);
             let flushed = self.map.pm.flush(dirty);
             self.add_flushed(flushed);
-            self.root = grown;
+            self.root = self.tree_of(node, self.root.level + 1);
         }
         Ok(())
     }
@@ -524,7 +530,8 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
             tree = match child.is_empty() {
                 false => child,
                 true => {
-                    let (fresh, _) = self.empty_node(tree.level - 1)?;
+                    let node = self.empty_node()?;
+                    let fresh = self.tree_of(node, tree.level - 1);
                     // Recovery follows links behind the end too, to find reserved blocks: no link
                     // without a durable node.
                     let durable = self.map.pm.fence(Flushed::nothing());

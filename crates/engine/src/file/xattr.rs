@@ -140,8 +140,9 @@ impl<'s, M: Memory> XattrSet<'s, M> {
 /// Writes a fresh, invisible body from start to end. It has at most one lowest-level node.
 struct Writer<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
+    /// The root, if it is a block.
     root: Tree,
-    /// The root, if it is a node: nothing leads to it before the record that will name it.
+    /// The root, if it is a node; nothing leads to it.
     node: Option<Unreachable<'f, MapNode>>,
     length: u64,
     /// Offset of the block that is being filled.
@@ -158,11 +159,10 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
             Writer { thread, root: Tree::EMPTY, node: None, length, block: 0, supply: Supply::EMPTY, at: 0, blocks: 0 };
         if length > BLOCK_BYTES {
             let node = thread.allocator().allocate_unreachable::<MapNode>()?;
-            let word = thread.fs.pm.offset_of(&*node);
-            writer.root = Tree { word, level: 1 };
+            let offset = thread.fs.pm.offset_of(&*node);
             writer.node = Some(node);
             writer.blocks = 1;
-            thread.fs.pm.stream_zeros(word, BLOCK_BYTES)?.unfenced();
+            thread.fs.pm.stream_zeros(offset, BLOCK_BYTES)?.unfenced();
         }
         Ok(writer)
     }
@@ -200,14 +200,23 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
         Ok(())
     }
 
-    fn first_block(&self) -> Result<u64> {
-        Ok(self.thread.fs.map().leaf(self.root, 0)?.offset())
+    fn first_block(&self) -> u64 {
+        self.node.as_ref().map_or(self.root.word, |node| node.words[0].load())
+    }
+
+    /// Ends it. Something may lead to the root from now on.
+    fn finish(&mut self) -> Result<Tree> {
+        self.supply.give_back(self.thread)?;
+        if let Some(node) = self.node.take() {
+            self.root = Tree { word: self.thread.fs.pm.offset_of(node.linked()), level: 1 };
+        }
+        Ok(self.root)
     }
 
     /// Frees everything, after an error.
     fn discard(mut self) -> Result<()> {
-        self.supply.give_back(self.thread)?;
-        super::free_body(self.thread, self.root.to_root())
+        let root = self.finish()?;
+        super::free_body(self.thread, root.to_root())
     }
 }
 
@@ -220,8 +229,8 @@ pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) ->
     let mut writer = Writer::new(thread, bytes.len() as u64)?;
     match writer.push(bytes) {
         Ok(()) => {
-            writer.supply.give_back(thread)?;
-            Ok((writer.root.to_root(), writer.blocks, Flushed::nothing()))
+            let root = writer.finish()?;
+            Ok((root.to_root(), writer.blocks, Flushed::nothing()))
         }
         Err(error) => {
             writer.discard()?;
@@ -387,10 +396,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         }
         let mut writer = Writer::new(self.0, length)?;
         match write_set(&mut writer, old, entry, added, count) {
-            Ok(()) => {
-                writer.supply.give_back(self.0)?;
-                Ok(writer.root)
-            }
+            Ok(()) => writer.finish(),
             Err(error) => {
                 writer.discard()?;
                 Err(error)
@@ -430,6 +436,6 @@ fn write_set<M: Memory>(
     header[0..8].copy_from_slice(&(checksum as u64).to_le_bytes());
     header[8..16].copy_from_slice(&writer.at.to_le_bytes());
     header[16..24].copy_from_slice(&count.to_le_bytes());
-    writer.thread.fs.pm.stream_bytes(writer.first_block()?, &header)?.unfenced();
+    writer.thread.fs.pm.stream_bytes(writer.first_block(), &header)?.unfenced();
     Ok(())
 }
