@@ -2,6 +2,7 @@
 
 use super::check::{CALLS_MAX, Call, is_linearizable};
 use super::model::{Action, Answer, Model, NAMES, NameRef, RenameMode, SECOND_AT};
+use crate::random::Random;
 use engine::format::FileKind;
 use engine::{AttachOptions, DirectoryHint, Error, Fs, MkfsOptions, NewNode, Node, RenameFlags, Result, Thread, mkfs};
 use pmem::{Direct, Mapping, Region};
@@ -60,21 +61,7 @@ pub struct Outcome {
     pub violations: Vec<String>,
 }
 
-/// Pseudorandom numbers, the same for the same seed.
-struct Random(u64);
-
 impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-
     fn name_ref(&mut self) -> NameRef {
         (usize::from(self.below(3) == 0), self.below(NAMES as u64) as usize)
     }
