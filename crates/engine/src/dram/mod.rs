@@ -32,7 +32,7 @@ pub use slot_map::SlotMap;
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
-use crate::watch::WATCH_BYTES;
+use crate::watch::layout::WATCH_BYTES;
 use core::ptr::NonNull;
 use pmem::{BLOCK_BYTES, BadOffset, Direct, Layout, Pm, Region, Sleeping, Tracking};
 

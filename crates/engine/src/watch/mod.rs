@@ -14,7 +14,7 @@
 //! - A group is named by a random key. It is released with the descriptor's description, by
 //!   whichever process drops the last reference or reaps the dead one that did.
 
-mod layout;
+pub(crate) mod layout;
 mod names;
 mod queue;
 mod table;
@@ -22,7 +22,7 @@ mod table;
 mod tests;
 
 pub use layout::GROUPS_MAX;
-pub(crate) use layout::{WATCH_BYTES, WatchTables};
+pub(crate) use layout::WatchTables;
 pub use names::NameHint;
 pub use queue::{EVENT_BYTES, Taken, WatchEvent};
 pub use table::NewWatch;
