@@ -175,6 +175,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         self.end_intent();
         self.renames().end_moves_of_dead();
         self.slot.in_flight.lines[1].store(0, Relaxed);
+        self.slot.in_flight_page.link.store(0, Relaxed);
         self.slot.pins.store(0, Relaxed);
         step();
         self.slot.pinned.store(0, Release);

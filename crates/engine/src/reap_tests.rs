@@ -156,6 +156,10 @@ impl World {
         World { image, _dram: dram, fs: Some(fs), platform }
     }
 
+    pub(crate) fn image(&self) -> &Memory {
+        &self.image
+    }
+
     pub(crate) fn fs(&self) -> &Fs<Mortal> {
         self.fs.as_ref().expect("attached")
     }

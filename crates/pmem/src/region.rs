@@ -226,6 +226,12 @@ impl<M: Memory> Region<M> {
         self.store_commit(cell, value)
     }
 
+    /// As [`commit`](Self::commit), if the word still is `old`.
+    #[inline]
+    pub fn commit_if(&self, cell: &Commit64, old: u64, value: u64, _proof: impl Proof) -> Option<Dirty> {
+        self.exchange_commit(cell, old, value)
+    }
+
     /// Stores the word that makes a record count, which recovery heeds only if the record's
     /// checksum verifies. The caller flushes it with the record.
     #[inline(always)]
@@ -278,9 +284,14 @@ impl<M: Memory> Region<M> {
     /// `old`.
     #[inline]
     pub fn retract_if(&self, cell: &Commit64, old: u64, nothing: u64) -> Option<Dirty> {
+        self.exchange_commit(cell, old, nothing)
+    }
+
+    #[inline]
+    fn exchange_commit(&self, cell: &Commit64, old: u64, value: u64) -> Option<Dirty> {
         let offset = self.offset_of(cell);
-        cell.0.compare_exchange(old, nothing, Ordering::AcqRel, Ordering::Acquire).ok()?;
-        self.report_stored(offset, &nothing.to_le_bytes());
+        cell.0.compare_exchange(old, value, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        self.report_stored(offset, &value.to_le_bytes());
         Some(Dirty { start: offset, end: offset + 8 })
     }
 

@@ -264,6 +264,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
     /// For a reaper: frees the blocks of `owner` that were not marked as reached, and clears the
     /// marks of the others.
     pub(crate) fn sweep_blocks(self, owner: u64) -> Result<()> {
+        step();
         for index in 0..self.fs.dram.layout.groups_count * GROUP_WORDS as u64 {
             let mut used = self.fs.dram.block_word(index)?.load(Acquire);
             while used != 0 {

@@ -103,13 +103,11 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         let number = directory.number.load(Relaxed);
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let boundary = {
-            let Some(_held) = self.lock_briefly(&directory.lock, &directory.waiters)? else { return Ok(()) };
-            let tail = Tail(directory.as_directory().log_tail().load(Acquire));
-            if tail.page() == 0 {
-                return Ok(());
+            let _pin = self.pin();
+            match Tail(directory.as_directory().log_tail().load(Acquire)) {
+                tail if tail.page() == 0 => return Ok(()),
+                tail => self.extend_log(directory, tail)?,
             }
-            let first_cookie = self.fs.log_page(tail.page(), number)?.0.first_cookie.load() + LOG_SLOTS;
-            self.open_page(directory, tail, first_cookie)?
         };
         if !self.wait_briefly_for_grace_period()? {
             return Ok(());

@@ -22,6 +22,10 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Pm};
 /// Thread slots with a pair of journal slots of their own.
 const OWN_PAIRS: u64 = JOURNAL_SLOTS / 2 - SHARED_JOURNAL_PAIRS as u64;
 
+/// Pairs whose records are cleared together, under one fence: a bound for the stack.
+const CLEARED_PAIRS: usize = 64;
+const _: () = assert!(SHARED_JOURNAL_PAIRS <= CLEARED_PAIRS);
+
 impl<M: Memory> Fs<M> {
     fn journal_slot(&self, pair: u64, sequence: u64) -> Result<&JournalSlot> {
         let index = (pair * 2 + sequence % 2) % JOURNAL_SLOTS;
@@ -137,50 +141,49 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// anything that they name is recycled, and before the image is left clean. Returns what is
     /// flushed; the recycler fences before it releases anything.
     pub(crate) fn clear_journal(&self) -> Result<Flushed> {
-        let pm = &self.fs.pm;
         let used = self.fs.header()?.slots_high.load(Acquire);
-        let mut steps = Flushed::nothing();
-        // Of each pair, behind the last record whose steps are flushed here. A rename that ends
-        // during the fence must keep its record.
-        let mut flushed_ends = [0; (OWN_PAIRS as usize) + SHARED_JOURNAL_PAIRS];
-        let mut any = false;
-        self.each_finished(used, |pair, _, record| {
-            steps = core::mem::replace(&mut steps, Flushed::nothing()).and(self.fs.flush_steps(&record));
-            if let Some(end) = flushed_ends.get_mut(pair as usize) {
-                *end = record.sequence + 1;
-            }
-            any = true;
-        })?;
+        let shared = if used > OWN_PAIRS { &self.fs.header()?.journal_pairs[..] } else { &[] };
+        let own = |pair: u64| Ok(&self.fs.dram.slot(pair as u32)?.renames);
         let mut cleared = Flushed::nothing();
-        if any {
-            // Crash point: the steps are durable, and repeating them changes nothing.
-            pm.fence(steps);
-            self.each_finished(used, |pair, slot, record| {
-                if flushed_ends.get(pair as usize).is_none_or(|end| record.sequence >= *end) {
-                    return;
-                }
-                // Does nothing if its thread is writing the next record there.
-                if let Some(dirty) = pm.retract_if(&slot.seal, JournalRecord::seal(&record.words()), 0) {
-                    cleared = core::mem::replace(&mut cleared, Flushed::nothing()).and(pm.flush(dirty));
-                }
-            })?;
+        for first in (0..used.min(OWN_PAIRS)).step_by(CLEARED_PAIRS) {
+            let pairs = first..used.min(OWN_PAIRS).min(first + CLEARED_PAIRS as u64);
+            cleared = cleared.and(self.clear_pairs(pairs.map(|pair| (pair, own(pair))))?);
         }
-        Ok(cleared)
+        let shared = (OWN_PAIRS..).zip(shared.iter().map(|pair| Ok(&pair.renames)));
+        Ok(cleared.and(self.clear_pairs(shared)?))
     }
 
-    fn each_finished(&self, used: u64, mut visit: impl FnMut(u64, &JournalSlot, JournalRecord)) -> Result<()> {
-        let shared = if used > OWN_PAIRS { &self.fs.header()?.journal_pairs[..] } else { &[] };
-        let shared = (OWN_PAIRS..).zip(shared.iter().map(|pair| Ok(&pair.renames)));
-        let own = (0..used.min(OWN_PAIRS)).map(|pair| (pair, self.fs.dram.slot(pair as u32).map(|slot| &slot.renames)));
-        for (pair, renames) in own.chain(shared) {
+    /// The same for some pairs of journal slots, at most [`CLEARED_PAIRS`], each with its count of
+    /// renames.
+    fn clear_pairs<'a>(&self, pairs: impl Iterator<Item = (u64, Result<&'a AtomicU64>)>) -> Result<Flushed> {
+        let pm = &self.fs.pm;
+        let mut steps = Flushed::nothing();
+        // The records whose steps are flushed. A rename that ends during the fence keeps its own.
+        let mut finished: [Option<(&JournalSlot, u64)>; 2 * CLEARED_PAIRS] = [None; 2 * CLEARED_PAIRS];
+        let mut count = 0;
+        for (pair, renames) in pairs {
             let renames = renames?.load(Acquire);
             for sequence in renames.saturating_sub(2)..renames {
                 let slot = self.fs.journal_slot(pair, sequence)?;
-                if let Some(record) = slot.record().filter(|record| record.sequence < renames) {
-                    visit(pair, slot, record);
+                let record = slot.record().filter(|record| record.sequence < renames);
+                if let (Some(record), Some(entry)) = (record, finished.get_mut(count)) {
+                    steps = steps.and(self.fs.flush_steps(&record));
+                    *entry = Some((slot, JournalRecord::seal(&record.words())));
+                    count += 1;
                 }
             }
         }
-        Ok(())
+        let mut cleared = Flushed::nothing();
+        if count > 0 {
+            // Crash point: the steps are durable, and repeating them changes nothing.
+            pm.fence(steps);
+        }
+        for (slot, seal) in finished.into_iter().flatten() {
+            // Does nothing if its thread is writing another record there.
+            if let Some(dirty) = pm.retract_if(&slot.seal, seal, 0) {
+                cleared = cleared.and(pm.flush(dirty));
+            }
+        }
+        Ok(cleared)
     }
 }

@@ -9,10 +9,11 @@
 //!   name once. The store happens under the name's bucket, and never while the log is being
 //!   compacted.
 //! - The last page is an append page (or the log is empty). It is linked durably before any thread
-//!   claims a slot in it.
+//!   claims a slot in it. A linked page behind the tail's page waits for the tail to move there.
 
 use super::DirectoryHint;
 use super::read::log_version;
+use crate::alloc::BlockRun;
 use crate::dram::{Cachelet, DirectoryState, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Dentry, FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, slot_word};
@@ -123,66 +124,91 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.claim_slot(directory)
     }
 
-    /// Appends a page to a directory's log (paper, algorithm 1, lines 5 to 9).
-    fn extend_log(&self, directory: &'f Cachelet, full: Tail) -> Result<()> {
-        let _held = self.lock_file(directory)?;
-        if directory.as_directory().log_tail().load(Acquire) != full.0 {
-            return Ok(());
-        }
-        let first_cookie = match full.page() {
-            0 => FIRST_COOKIE,
-            page => self.fs.pm.get(Pm::<LogPage>::new(page))?.first_cookie.load() + LOG_SLOTS,
+    /// Appends a page behind a directory's last one and moves the tail to it (paper, algorithm 1,
+    /// lines 5 to 9). Returns the page, which may be another thread's. No lock: of several threads
+    /// one links its page, and each of them can do the rest. Pinned.
+    pub(super) fn extend_log(&self, directory: &'f Cachelet, tail: Tail) -> Result<u64> {
+        let number = directory.number.load(Relaxed);
+        let (link, first_cookie) = match tail.page() {
+            0 => (&self.fs.inode_at(directory.inode.load(Relaxed))?.log, FIRST_COOKIE),
+            last => {
+                let page = self.fs.log_page(last, number)?.0;
+                (&page.next, page.first_cookie.load() + LOG_SLOTS)
+            }
         };
-        self.open_page(directory, full, first_cookie)?;
-        Ok(())
+        if link.load_acquire() == 0 {
+            if tail.page() == 0 {
+                directory.dirty.fetch_and(!PLAIN, AcqRel);
+            }
+            match self.link_page(number, link, first_cookie) {
+                // Another thread had the space.
+                Err(_) if link.load_acquire() != 0 => {}
+                linked => linked?,
+            }
+        }
+        let pm = &self.fs.pm;
+        // The thread that linked the page may be stopped before its flush.
+        pm.fence(pm.flush_all(link));
+        step();
+        let page = link.load_acquire();
+        let behind = |now: u64| (Tail(now).page() == tail.page()).then_some(Tail::new(page, 0).0);
+        let _ = directory.as_directory().log_tail().fetch_update(AcqRel, Relaxed, behind);
+        Ok(page)
     }
 
-    /// Links a new append page behind the tail's page, durably, and opens it for claims. Under the
-    /// directory's lock.
-    pub(super) fn open_page(&self, directory: &'f Cachelet, tail: Tail, first_cookie: u64) -> Result<u64> {
-        let pm = &self.fs.pm;
-        let number = directory.number.load(Relaxed);
-        let (offset, flushed) = self.as_owner(number, || self.new_page(number, first_cookie))?;
+    /// Links a new append page by `link`, unless another thread does. The slot records the page, so
+    /// that a reaper knows its owner.
+    fn link_page(&self, number: u64, link: &Commit64, first_cookie: u64) -> Result<()> {
+        let (pm, in_flight) = (&self.fs.pm, &self.slot.in_flight_page);
+        let (run, flushed) = self.new_page(number, first_cookie)?;
+        let offset = run.first * BLOCK_BYTES;
         let durable = pm.fence(flushed);
+        in_flight.page.store(offset, Relaxed);
+        in_flight.owner.store(number, Relaxed);
+        in_flight.link.store(pm.offset_of(link), Release);
+        step();
         // Crash point: until the link is durable nothing names the page, so its block is free
         // again.
-        let dirty = match tail.page() {
-            0 => {
-                directory.dirty.fetch_and(!PLAIN, AcqRel);
-                pm.commit(&self.fs.inode_at(directory.inode.load(Relaxed))?.log, offset, durable)
-            }
-            last => pm.commit(&self.fs.log_page(last, number)?.0.next, offset, durable),
-        };
-        pm.persist(dirty);
+        let linked = pm.commit_if(link, 0, offset, durable);
         step();
-        directory.as_directory().log_tail().store(Tail::new(offset, 0).0, Release);
-        Ok(offset)
+        if let Some(dirty) = linked {
+            // Flushed by the caller, like another thread's.
+            dirty.unflushed();
+            self.own_linked_page()
+        } else {
+            in_flight.link.store(0, Release);
+            self.allocator().free_blocks(run)
+        }
     }
 
-    /// For a reaper that holds the directory's lock: moves the tail to a last page that was already
-    /// linked.
-    pub(crate) fn repair_tail(&self, directory: &Cachelet) -> Result<()> {
-        let tail = Tail(directory.as_directory().log_tail().load(Acquire));
-        let linked = match tail.page() {
-            0 => &self.fs.inode_at(directory.inode.load(Relaxed))?.log,
-            last => &self.fs.log_page(last, directory.number.load(Relaxed))?.0.next,
-        };
-        if linked.load_acquire() != 0 {
-            let pm = &self.fs.pm;
-            pm.fence(pm.flush_all(linked));
-            directory.as_directory().log_tail().store(Tail::new(linked.load(), 0).0, Release);
+    /// Gives the recorded page to its directory, if it was linked. Repeated by a reaper.
+    pub(crate) fn own_linked_page(&self) -> Result<()> {
+        let recorded = &self.slot.in_flight_page;
+        let (link, page) = (recorded.link.load(Acquire), recorded.page.load(Relaxed));
+        if link == 0 {
+            return Ok(());
         }
+        if self.fs.pm.get(Pm::<Commit64>::new(link))?.load_acquire() == page {
+            // As a page that was reached: a reaper may be freeing what it did not meet in the
+            // directory, and have passed the link before it was there.
+            self.fs
+                .block_map()
+                .mark_reached(BlockRun { first: page / BLOCK_BYTES, count: 1 }, recorded.owner.load(Relaxed))?;
+            step();
+        }
+        recorded.link.store(0, Release);
         Ok(())
     }
 
     /// A fresh append page: a header followed by zeros, flushed. The caller fences before it links
     /// the page.
-    fn new_page(&self, owner: u64, first_cookie: u64) -> Result<(u64, Flushed)> {
+    fn new_page(&self, owner: u64, first_cookie: u64) -> Result<(BlockRun, Flushed)> {
         let pm = &self.fs.pm;
-        let offset = self.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
+        let run = self.allocator().allocate_blocks(1)?;
+        let offset = run.first * BLOCK_BYTES;
         let zeros = pm.stream_zeros(offset, BLOCK_BYTES)?;
         let header = self.write_page_header(offset, owner, first_cookie, LogPageKind::Append)?;
-        Ok((offset, zeros.and(pm.flush(header))))
+        Ok((run, zeros.and(pm.flush(header))))
     }
 
     /// Writes the header of a fresh page, except for the header's zero words.

@@ -13,6 +13,8 @@ mod compact;
 mod create;
 mod evict;
 mod index;
+#[cfg(test)]
+mod interleaving_tests;
 mod journal;
 mod log;
 mod lookup;

@@ -117,6 +117,19 @@ pub struct InFlight {
 unsafe impl Layout for InFlight {}
 const _: () = assert!(size_of::<InFlight>() == 64);
 
+/// A log page that the owner is about to link: it then belongs to the directory.
+#[repr(C)]
+pub struct InFlightPage {
+    /// Offset of the word that will name it; zero: there is none.
+    pub link: AtomicU64,
+    /// Offset of the page.
+    pub page: AtomicU64,
+    /// Inode number of the directory.
+    pub owner: AtomicU64,
+}
+// SAFETY: repr(C), three atomics of 8 bytes.
+unsafe impl Layout for InFlightPage {}
+
 /// A word of the DRAM region that changes together with others.
 #[repr(C)]
 pub struct Redo {
@@ -267,10 +280,12 @@ pub struct ThreadSlot {
     /// Directories that the operation moves to other parents: their inode numbers and those of the
     /// new parents; zero: none.
     pub moves: [[AtomicU64; 2]; MOVES_MAX],
+    /// The log page that the operation adds.
+    pub in_flight_page: InFlightPage,
     /// Zero to the end of the page.
     pub reserved1: [AtomicU64; SLOT_REST],
 }
-const SLOT_REST: usize = 238;
+const SLOT_REST: usize = 235;
 const _: () = assert!(size_of::<ThreadSlot>() == 7 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.
 unsafe impl Layout for ThreadSlot {}

@@ -29,7 +29,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             self.allocator().list_cachelet(cachelet)?;
         }
         self.clear_in_flight();
-        Ok(())
+        self.own_linked_page()
     }
 
     /// Rolls back a dentry that is not published: recycles its lines, and turns the slot that names
@@ -173,15 +173,13 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         self.allocator().sweep_blocks(number)
     }
 
-    /// Recovers a directory's tail and pages.
+    /// Recovers a directory's state and pages.
     fn recover_directory(self, directory: &'f Cachelet, number: u64) -> Result<()> {
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         // Times and links that were about to be written.
         directory.dirty.fetch_or(DIRTY, AcqRel);
-        match DirectoryState::of(directory) {
-            DirectoryState::Indexing => DirectoryState::mark_needs_recount(directory),
-            DirectoryState::Indexed | DirectoryState::NeedsRecount => self.repair_tail(directory)?,
-            _ => {}
+        if DirectoryState::of(directory) == DirectoryState::Indexing {
+            DirectoryState::mark_needs_recount(directory);
         }
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.fs.geometry.blocks {

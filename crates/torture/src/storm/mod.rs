@@ -16,9 +16,11 @@
 //! are kept.
 
 mod files;
+mod waits;
 pub mod work;
 mod workers;
 
+pub use waits::WaitCounts;
 pub use workers::take_part;
 
 use crate::machine::Watch;
@@ -112,6 +114,8 @@ pub struct Counts {
     pub calls: u64,
     /// Rounds that failed.
     pub violations: u64,
+    /// Waits beside stopped workers.
+    pub waits: WaitCounts,
     /// Duration of the rounds.
     pub seconds: f64,
 }
@@ -124,6 +128,7 @@ impl std::ops::AddAssign for Counts {
         self.servers += other.servers;
         self.calls += other.calls;
         self.violations += other.violations;
+        self.waits += other.waits;
         self.seconds += other.seconds;
     }
 }
@@ -149,6 +154,7 @@ impl Outcome {
     pub fn table(&self) -> String {
         let mut text = String::new();
         let titles = ["rounds", "workers killed", "stopped", "servers killed", "calls", "violations", "time, s"];
+        let titles = titles.into_iter().chain(["beside stops", "wait > 10 ms", "longest, ms"]);
         let _ = write!(text, "{:<20}", "");
         for title in titles {
             let _ = write!(text, " {title:>14}");
@@ -156,11 +162,13 @@ impl Outcome {
         let total = self.total();
         let named = self.lines.iter().map(|(access, line)| (access.name(), line)).chain([("all", &total)]);
         for (name, line) in named {
-            let Counts { rounds, kills, stops, servers, calls, violations, seconds } = line;
+            let Counts { rounds, kills, stops, servers, calls, violations, waits, seconds } = line;
+            let longest_ms = waits.longest_us as f64 / 1000.0;
             let _ = write!(
                 text,
                 "\n{name:<20} {rounds:>14} {kills:>14} {stops:>14} {servers:>14} {calls:>14} {violations:>14} {seconds:>14.1}"
             );
+            let _ = write!(text, " {:>14} {:>14} {longest_ms:>14.1}", waits.calls, waits.long);
         }
         text + "\n"
     }
@@ -284,6 +292,7 @@ impl<'p> Storm<'p> {
             let ended: u64 = (before.chapter..now.chapter).map(all).sum();
             self.counts.calls += ended + now.returned as u64 - before.returned as u64;
         }
+        self.counts.waits = waits::take(&self.stage.ledger());
         self.counts.violations = u64::from(passed.is_err());
         self.counts.seconds = begun.elapsed().as_secs_f64();
         (self.counts, passed)

@@ -134,6 +134,17 @@ impl Model {
         }
     }
 
+    /// Whether an exchange of two names shows, or may be repeated: after the death of its worker
+    /// the names tell whether it has happened.
+    fn is_visible(&self, one: Option<&Option<usize>>, two: Option<&Option<usize>>) -> bool {
+        let (Some(Some(one)), Some(Some(two))) = (one, two) else { return true };
+        let content = |index: usize| {
+            let links = self.names.values().filter(|file| **file == Some(index)).count();
+            (self.files[index].mode, links, &self.files[index].bytes)
+        };
+        one == two || content(*one) != content(*two)
+    }
+
     /// A call that succeeds.
     fn draw(&self, random: &mut Random) -> Call {
         let any = |random: &mut Random| format!("n{}", random.below(OWN));
@@ -154,7 +165,7 @@ impl Model {
                 7 if is_file && two.is_none() => Call::Link(name, other),
                 // The replaced file is of the same kind.
                 8..=10 if one.is_some() && two.is_none_or(|two| two.is_some() == is_file) => Call::Rename(name, other),
-                11 if one.is_some() && two.is_some() => Call::Exchange(name, other),
+                11 if one.is_some() && two.is_some() && self.is_visible(one, two) => Call::Exchange(name, other),
                 12 if is_file => Call::Unlink(name),
                 12 if one.is_some() => Call::RemoveDirectory(name),
                 13 if one.is_none() => Call::MakeDirectory(name),
@@ -288,6 +299,28 @@ pub fn disturbance(random: &mut Random) -> Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_exchange_of_files_that_look_alike_is_not_drawn() {
+        let alike = (0..200u64).flat_map(|number| {
+            let chapter = Chapter::new(5, 4, number);
+            let exchanges = chapter.calls().iter().enumerate().filter_map(|(at, call)| match call {
+                Call::Exchange(one, two) if one != two => Some((at, one.clone(), two.clone())),
+                _ => None,
+            });
+            let found = exchanges.map(|(at, one, two)| {
+                let mut model = Model::default();
+                chapter.calls[..at].iter().for_each(|call| model.apply(call));
+                let seen = model.seen();
+                seen[&one].kind == FileKind::Regular
+                    && seen[&one] == seen[&two]
+                    && model.names[&one] != model.names[&two]
+            });
+            found.collect::<Vec<_>>()
+        });
+        let alike: Vec<bool> = alike.collect();
+        assert!(alike.len() > 100 && !alike.contains(&true));
+    }
 
     #[test]
     fn a_chapter_ends_with_nothing_and_every_call_of_it_changes_what_is_there_or_is_a_rename_to_itself() {

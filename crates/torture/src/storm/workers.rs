@@ -3,6 +3,7 @@
 //! one, too.
 
 use super::files::{ByLibrary, BySystem, Files};
+use super::waits::Waits;
 use super::work::{CALLS_MAX, Chapter, Random, describe, disturbance};
 use super::{AccessMethod, IMAGE_BYTES, library};
 use crate::machine::Watch;
@@ -95,6 +96,10 @@ pub(super) struct Orders {
 }
 
 impl Orders {
+    fn waits(&self) -> std::io::Result<Waits> {
+        Waits::open(&self.ledger, self.access == AccessMethod::Mount)
+    }
+
     pub(super) fn text(&self) -> String {
         let Orders { access, seed, workers, kills, directory: progress, ledger } = self;
         let (progress, ledger) = (progress.display(), ledger.display());
@@ -178,6 +183,7 @@ fn run_workers(orders: &Orders) -> i32 {
 struct Workers<'o> {
     orders: &'o Orders,
     ledger: Ledger,
+    waits: Waits,
     workers: Vec<Child>,
     moved: Vec<(WorkerProgress, Instant)>,
     kills: u64,
@@ -187,9 +193,11 @@ struct Workers<'o> {
 impl<'o> Workers<'o> {
     fn new(orders: &'o Orders) -> Workers<'o> {
         let ledger = Ledger::open(&orders.ledger).expect("a ledger");
+        let waits = orders.waits().expect("files");
+        waits.set_stopped(false).expect("the file can be written");
         let workers = (0..orders.workers).map(|worker| start(orders, worker)).collect();
         let moved = (0..orders.workers).map(|worker| (ledger.progress(worker), Instant::now())).collect();
-        Workers { orders, ledger, workers, moved, kills: 0, stops: 0 }
+        Workers { orders, ledger, waits, workers, moved, kills: 0, stops: 0 }
     }
 
     /// Waits until the workers have made this many calls, at most [`PAUSE_MAX`]: they may all be
@@ -211,7 +219,9 @@ impl<'o> Workers<'o> {
             return false;
         }
         self.stops += 1;
+        self.waits.set_stopped(true).expect("the file can be written");
         self.wait(random.below(CALLS_BETWEEN));
+        self.waits.set_stopped(false).expect("the file can be written");
         random.below(2) == 0 && kill_process(process, Signal::CONT).is_ok()
     }
 
@@ -296,6 +306,7 @@ fn resume(files: &dyn Files, orders: &Orders, worker: usize) -> Result<(), Worke
         _ => WorkerError::Wrong(format!("{what}: {}", std::io::Error::from_raw_os_error(error))),
     };
     let ledger = Ledger::open(&orders.ledger).map_err(|error| WorkerError::Wrong(format!("the ledger: {error}")))?;
+    let waits = orders.waits().map_err(|error| WorkerError::Wrong(format!("the file of waits: {error}")))?;
     let directory = own_directory(worker);
     for name in [&directory, SHARED] {
         files.prepare(name).map_err(|error| failed(format!("creating {name}"), error))?;
@@ -314,9 +325,11 @@ fn resume(files: &dyn Files, orders: &Orders, worker: usize) -> Result<(), Worke
             calls = Chapter::new(orders.seed, worker, chapter);
             continue;
         };
+        let observed = waits.begin();
         files
             .call(&directory, call)
             .map_err(|error| failed(format!("{}, {} fails", at(chapter, done), describe(call)), error))?;
+        waits.end(observed).map_err(|error| WorkerError::Wrong(format!("the file of waits: {error}")))?;
         done += 1;
         let other = disturbance(&mut random);
         match files.call(SHARED, &other) {
