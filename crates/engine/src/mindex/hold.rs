@@ -149,7 +149,9 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// fence cannot fail.
     #[inline(always)]
     pub(crate) fn hold_name(self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
-        self.hold_tagged(0, key, self.guard_name(key.hash)?)
+        let guard = self.guard_name(key.hash)?;
+        let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
+        self.hold(0, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
     /// Holds a name if it exists.
@@ -185,7 +187,9 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
         Ok((self.hold_tagged(0, first, guard_first)?, held))
     }
 
-    #[inline(always)]
+    /// One of two names. Not inlined: four copies in [`NameIndex::hold_both`] would not stay in the
+    /// instruction cache.
+    #[inline(never)]
     fn hold_tagged(self, tag: u64, key: &NameKey<'_>, guard: NameGuard<'f>) -> Result<HeldName<'f, M>> {
         let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
         self.hold(tag, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
