@@ -32,7 +32,7 @@ impl SetXattr {
 
 pub(crate) fn read_attribute(caller: &Caller<'_, '_>, node: Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut value = vec![0; VALUE_BYTES_MAX];
-    match caller.get_attribute(node, name, &mut value) {
+    match caller.xattrs().get_attribute(node, name, &mut value) {
         Err(Errno::ENODATA) => Ok(None),
         Err(errno) => Err(errno),
         Ok(length) => {
@@ -44,7 +44,7 @@ pub(crate) fn read_attribute(caller: &Caller<'_, '_>, node: Node, name: &[u8]) -
 
 pub(crate) fn list_attributes(caller: &Caller<'_, '_>, node: Node) -> Result<Vec<OsString>> {
     let mut names = vec![0; NAMES_BYTES_MAX];
-    let length = caller.list_attributes(node, &mut names)?;
+    let length = caller.xattrs().list_attributes(node, &mut names)?;
     let names = names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty());
     Ok(names.map(|name| OsStr::from_bytes(name).to_owned()).collect())
 }

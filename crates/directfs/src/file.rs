@@ -189,7 +189,7 @@ impl File {
     /// # Errors
     /// EBADF: not opened for reading; EISDIR; EINVAL: the offset is above 2^63 - 1.
     pub fn read_at(&self, bytes: &mut [u8], at: u64) -> Result<usize> {
-        self.call("read", |caller, file| caller.read_at(file, offset(at)?, bytes))
+        self.call("read", |caller, file| caller.data().read_at(file, offset(at)?, bytes))
     }
 
     /// Reads from an offset to the end, and appends it to `bytes`; returns the number of bytes.
@@ -224,7 +224,7 @@ impl File {
     /// # Errors
     /// EBADF: not opened for writing; ENOSPC; EFBIG: beyond 256 TiB.
     pub fn write_at(&self, bytes: &[u8], at: u64) -> Result<usize> {
-        self.call("write", |caller, file| caller.write_at(file, offset(at)?, bytes))
+        self.call("write", |caller, file| caller.data().write_at(file, offset(at)?, bytes))
     }
 
     /// Writes all bytes at an offset.
@@ -244,7 +244,7 @@ impl File {
     /// # Errors
     /// EINVAL: not opened for writing; EFBIG, ENOSPC.
     pub fn set_len(&self, bytes: u64) -> Result<()> {
-        self.call("set the length of", |caller, file| caller.truncate_open(file, offset(bytes)?))
+        self.call("set the length of", |caller, file| caller.data().truncate_open(file, offset(bytes)?))
     }
 
     /// Commits the image to its disk, if it lies on one, and persists what the file system keeps
@@ -305,7 +305,7 @@ impl File {
     /// # Errors
     /// EBADF: not opened for writing; EOPNOTSUPP: an unknown mode; EINVAL, EFBIG, ENOSPC.
     pub fn allocate(&self, mode: i32, at: u64, bytes: u64) -> Result<()> {
-        self.call("allocate space of", |caller, file| caller.allocate(file, mode, offset(at)?, offset(bytes)?))
+        self.call("allocate space of", |caller, file| caller.data().allocate(file, mode, offset(at)?, offset(bytes)?))
     }
 
     /// The first byte of data at or after an offset; `None` if a hole follows up to the end, or the
@@ -321,7 +321,7 @@ impl File {
     }
 
     fn extent(&self, at: u64, what: SeekWhat) -> Result<Option<u64>> {
-        self.call("seek in", |caller, file| match caller.seek_extent(file, offset(at)?, what) {
+        self.call("seek in", |caller, file| match caller.data().seek_extent(file, offset(at)?, what) {
             Err(Errno(libc::ENXIO)) => Ok(None),
             found => found.map(Some),
         })
@@ -336,13 +336,15 @@ impl File {
     /// As [`FileSystem::set_xattr_with`](crate::FileSystem::set_xattr_with).
     pub fn set_xattr(&self, name: impl AsRef<OsStr>, value: impl AsRef<[u8]>, which: SetXattr) -> Result<()> {
         let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
-        self.call("set an attribute of", |caller, file| caller.set_attribute(file.node(), name, value, which.flags()))
+        self.call("set an attribute of", |caller, file| {
+            caller.xattrs().set_attribute(file.node(), name, value, which.flags())
+        })
     }
 
     /// As [`FileSystem::remove_xattr`](crate::FileSystem::remove_xattr).
     pub fn remove_xattr(&self, name: impl AsRef<OsStr>) -> Result<()> {
         let name = name.as_ref().as_bytes();
-        self.call("remove an attribute of", |caller, file| caller.remove_attribute(file.node(), name))
+        self.call("remove an attribute of", |caller, file| caller.xattrs().remove_attribute(file.node(), name))
     }
 
     /// As [`FileSystem::xattrs`](crate::FileSystem::xattrs).
@@ -520,13 +522,13 @@ impl std::fmt::Debug for File {
 
 impl Read for &File {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        Ok(self.call("read", |caller, file| caller.read(file, bytes))?)
+        Ok(self.call("read", |caller, file| caller.data().read(file, bytes))?)
     }
 }
 
 impl Write for &File {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(self.call("write", |caller, file| caller.write(file, bytes))?)
+        Ok(self.call("write", |caller, file| caller.data().write(file, bytes))?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -537,9 +539,9 @@ impl Write for &File {
 impl Seek for &File {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         Ok(self.call("seek in", |caller, file| match to {
-            SeekFrom::Start(at) => caller.seek(file, offset(at)?, Whence::Set),
-            SeekFrom::Current(by) => caller.seek(file, by, Whence::Current),
-            SeekFrom::End(by) => caller.seek(file, by, Whence::End),
+            SeekFrom::Start(at) => caller.data().seek(file, offset(at)?, Whence::Set),
+            SeekFrom::Current(by) => caller.data().seek(file, by, Whence::Current),
+            SeekFrom::End(by) => caller.data().seek(file, by, Whence::End),
         })?)
     }
 }

@@ -144,7 +144,7 @@ impl FileSystem {
                 let start = WalkStart { root, start: root, can_leave: false };
                 let caller = inside.caller(self.credentials.as_posix());
                 let mode = (mode, self.credentials.mask());
-                let open = |path: &[u8], buffer: &mut _| caller.open_path(&start, path, flags, mode, buffer);
+                let open = |path: &[u8], buffer: &mut _| caller.opens().open_path(&start, path, flags, mode, buffer);
                 let opened = within(bytes, inside.buffer, open)?;
                 inside.process.install(inside.thread, number, &opened.file, true)
             })
@@ -250,7 +250,7 @@ impl FileSystem {
             let copied = self.shared.call(|inside| {
                 let (source, target) = (inside.file(source.number())?, inside.file(target.number())?);
                 let caller = inside.caller(self.credentials.as_posix());
-                caller.copy_range((&source, done), (&target, done), COPY_CALL_BYTES, &mut buffer)
+                caller.data().copy_range((&source, done), (&target, done), COPY_CALL_BYTES, &mut buffer)
             });
             match copied.map_err(|errno| Error::call_of_two("copy", from, to, errno))? {
                 0 => return Ok(done),
@@ -451,7 +451,7 @@ impl FileSystem {
                 if let Some(renamed) = caller.rename_fast((start, old), (start, new), flags) {
                     return renamed;
                 }
-                let resolve = |path: &[u8], buffer: &mut _| caller.resolve_parent(start, path, buffer);
+                let resolve = |path: &[u8], buffer: &mut _| caller.paths().resolve_parent(start, path, buffer);
                 let old: Parent<'_, '_> = within(old, buffer, resolve)?;
                 let new = within(new, buffer, resolve)?;
                 caller.rename_resolved(&old, &new, flags)
@@ -469,7 +469,7 @@ impl FileSystem {
         let (original, link) = (original.as_ref(), link.as_ref());
         let linked = path_bytes(original).and_then(|old| Ok((old, path_bytes(link)?))).and_then(|(old, new)| {
             self.call(|caller, start, buffer| {
-                let find = |path: &[u8], buffer: &mut _| caller.resolve(start, path, LastLink::Stay, buffer);
+                let find = |path: &[u8], buffer: &mut _| caller.paths().resolve(start, path, LastLink::Stay, buffer);
                 let file = within(old, buffer, find)?;
                 within(new, buffer, |path, buffer| caller.link_path(file.node(), false, start, path, buffer))
             })
@@ -507,7 +507,7 @@ impl FileSystem {
     /// ENOENT, EACCES, EISDIR, EROFS, ENOSPC, EFBIG; ETXTBSY: a program under `directfs run` runs
     /// it.
     pub fn set_len(&self, path: impl AsRef<Path>, bytes: u64) -> Result<()> {
-        let truncate = |caller: &Call<'_>, node| caller.truncate(node, offset(bytes)?);
+        let truncate = |caller: &Call<'_>, node| caller.data().truncate(node, offset(bytes)?);
         self.on_file("set the length of", path.as_ref(), truncate)
     }
 
@@ -625,14 +625,14 @@ impl FileSystem {
         which: SetXattr,
     ) -> Result<()> {
         let (name, value) = (name.as_ref().as_bytes(), value.as_ref());
-        let set = |caller: &Call<'_>, node| caller.set_attribute(node, name, value, which.flags());
+        let set = |caller: &Call<'_>, node| caller.xattrs().set_attribute(node, name, value, which.flags());
         self.on_file("set an attribute of", path.as_ref(), set)
     }
 
     /// Removes an extended attribute; ENODATA if the file does not have it.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: impl AsRef<OsStr>) -> Result<()> {
         let name = name.as_ref().as_bytes();
-        let remove = |caller: &Call<'_>, node| caller.remove_attribute(node, name);
+        let remove = |caller: &Call<'_>, node| caller.xattrs().remove_attribute(node, name);
         self.on_file("remove an attribute of", path.as_ref(), remove)
     }
 

@@ -1,7 +1,10 @@
 //! Ablations, for measurements in the lab (paper, V-C): no inode quick path ("nqp"), another
 //! structure than the hash table as the mindex ("_r", "_b"), a lock on directory logs ("nocon").
 //!
-//! Ablations act only on instrumented memory ([`Memory::WATCHED`]) and otherwise compile out.
+//! Ablations act only on instrumented memory ([`Memory::WATCHED`]) and otherwise compile out. They
+//! meet the rest of the engine in three places: here for targets of entries, in
+//! `mindex::placement` for buckets and their locks, and in `reap::intents`, which frames each
+//! operation, for locks of logs.
 //!
 //! Invariants
 //! - Another structure decides only which bucket holds the names of a hash; buckets, their chains
@@ -14,11 +17,14 @@
 //!   anything that a dead thread left in another structure, as for all damage.
 
 use crate::ablation_options::{Ablation, Tree};
+use crate::components::NameIndex;
+use crate::dram::IntentKind;
 use crate::error::{Error, Result};
 use crate::fs::{Fs, Thread};
 use crate::lock::LockGuard;
-use crate::mindex::NameHash;
+use crate::mindex::{NameHash, Target, names_no_cachelet};
 use crate::sync::spin_loop;
+use core::sync::atomic::Ordering::Relaxed;
 use pmem::Memory;
 
 /// Attempts to take a guard before the thread sleeps: about ten microseconds. A guard protects many
@@ -26,21 +32,53 @@ use pmem::Memory;
 /// lock. The cost of a missed wake must not enter the measurement.
 const SPINS: u32 = 300;
 
-/// Locks on logs, released on drop at the latest.
-pub(crate) struct LogGuard<'f, M: Memory>(&'f Fs<M>);
-
-impl<M: Memory> Drop for LogGuard<'_, M> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.unlock_logs();
-    }
-}
-
 impl<M: Memory> Fs<M> {
-    /// Whether the targets of index entries are used.
+    /// Whether the targets of index entries are used: the inode quick path.
     #[inline(always)]
-    pub(crate) fn has_quick_path(&self) -> bool {
+    pub(crate) fn uses_targets(&self) -> bool {
         !M::WATCHED || !self.ablation.without_quick_path
+    }
+
+    /// The target in the value of an entry.
+    #[inline(always)]
+    pub(crate) fn target_of(&self, value: u64) -> Target {
+        if self.uses_targets() { Target::from_value(value) } else { Target::UNKNOWN }
+    }
+
+    /// The target of a name that is being indexed.
+    pub(crate) fn target_of_inode(&self, number: u64) -> Target {
+        match self.uses_targets().then(|| self.inode_offset(number)) {
+            Some(Ok(offset)) => Target::Inode(offset),
+            // The lookup will report what is wrong with the inode.
+            Some(Err(_)) | None => Target::UNKNOWN,
+        }
+    }
+
+    /// The cachelet that an entry probably names, before its name was compared.
+    #[inline(always)]
+    pub(crate) fn likely_cachelet(&self, value: u64) -> Option<u32> {
+        self.uses_targets().then_some(value as u32)
+    }
+
+    /// Whether the cachelet of an entry must be found through its inode.
+    #[inline(always)]
+    pub(crate) fn is_indirect(&self, value: u64) -> bool {
+        self.uses_targets() && names_no_cachelet(value)
+    }
+
+    /// The cachelet of an entry that is not indirect, for an inode.
+    #[inline(always)]
+    pub(crate) fn cachelet_of_entry(&self, value: u64, number: u64) -> Option<u32> {
+        if self.uses_targets() { Some(value as u32) } else { self.cachelet_by_number(number) }
+    }
+
+    /// The cachelet of an inode whose name was removed from the index, where it had this target.
+    pub(crate) fn cachelet_of_removed(&self, target: Option<Target>, number: u64) -> Option<u32> {
+        match target {
+            _ if !self.uses_targets() => self.cachelet_by_number(number),
+            Some(Target::Cachelet(index)) => Some(index),
+            Some(Target::Inode(_)) | None => None,
+        }
     }
 
     /// The structure in place of the hash table, if any.
@@ -68,34 +106,45 @@ impl<M: Memory> Fs<M> {
         self.enter_buckets(end);
         Ok(())
     }
+}
 
+impl<M: Memory> Thread<'_, M> {
+    /// If logs are locked, locks those in which an operation makes names, until
+    /// [`Thread::unlock_logs`]: from before the slots are claimed until the last fence. No other
+    /// lock is held yet. (The name that a whiteout leaves behind is appended without a lock.)
+    #[inline(always)]
+    pub(crate) fn lock_logs(&self, kind: IntentKind, directories: [u32; 2]) {
+        if M::WATCHED
+            && let Some(logs) = self.fs.ablation.logs
+        {
+            let [first, second] = directories
+                .map(|index| self.fs.dram.cachelet(index).map_or(0, |directory| directory.number.load(Relaxed)));
+            match kind {
+                IntentKind::Create | IntentKind::Link => logs.lock([first; 2]),
+                IntentKind::Rename => logs.lock([second; 2]),
+                IntentKind::Exchange => logs.lock([first, second]),
+                _ => {}
+            }
+        }
+    }
+
+    /// Releases the locks of logs, if any.
     #[inline(always)]
     pub(crate) fn unlock_logs(&self) {
         if M::WATCHED
-            && let Some(logs) = self.ablation.logs
+            && let Some(logs) = self.fs.ablation.logs
         {
             logs.unlock();
         }
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
-    /// If logs are locked, locks those of these directories until [`Fs::unlock_logs`], or until the
-    /// result is dropped. No other lock is held yet.
-    #[inline(always)]
-    pub(crate) fn lock_logs(&self, directories: [u64; 2]) -> LogGuard<'f, M> {
-        if M::WATCHED
-            && let Some(logs) = self.fs.ablation.logs
-        {
-            logs.lock(directories);
-        }
-        LogGuard(self.fs)
-    }
-
+//NAMES
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// The guards of two names in a tree, locked; the second is none if it is the first. A guard
     /// stands for the locks of the buckets below it.
     pub(crate) fn lock_guards(
-        &self,
+        self,
         tree: &dyn Tree,
         [a, b]: [NameHash; 2],
     ) -> Result<(LockGuard<'f>, Option<LockGuard<'f>>)> {
@@ -106,12 +155,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The guard of a name in a tree, unless another thread has locked it.
-    pub(crate) fn try_lock_guard(&self, tree: &dyn Tree, hash: NameHash) -> Result<Option<LockGuard<'f>>> {
+    pub(crate) fn try_lock_guard(self, tree: &dyn Tree, hash: NameHash) -> Result<Option<LockGuard<'f>>> {
         let guard = self.fs.dram.bucket(tree.guard(hash.word()))?;
         Ok(self.try_lock(&guard.lock, &guard.waiters))
     }
 
-    fn lock_guard(&self, guard: u64) -> Result<LockGuard<'f>> {
+    fn lock_guard(self, guard: u64) -> Result<LockGuard<'f>> {
         let guard = self.fs.dram.bucket(guard)?;
         for _ in 0..SPINS {
             if let Some(held) = self.try_lock(&guard.lock, &guard.waiters) {
@@ -130,7 +179,6 @@ mod tests {
     use crate::format::ROOT_INODE;
     use crate::mindex::NameKey;
     use crate::testing::{Memory, Mortal, PLATFORM, TestPlatform, new_image};
-    use core::sync::atomic::Ordering::Relaxed;
 
     /// Eight buckets; the even ones have one guard, the others another one.
     struct Halves {
@@ -185,7 +233,7 @@ mod tests {
                     let name = names[index].as_bytes();
                     NameKey { parent: ROOT_INODE, name, hash: fs.hash_name(ROOT_INODE, name) }
                 });
-                let (first, second) = thread.hold_both(&keys[0], &keys[1]).expect("no other thread is here");
+                let (first, second) = thread.names().hold_both(&keys[0], &keys[1]).expect("no other thread is here");
                 assert!(core::ptr::eq(first.bucket(), bucket(8 + a)), "{a} {b}");
                 assert!(core::ptr::eq(second.bucket(), bucket(8 + b)), "{a} {b}");
                 assert!([a, b].iter().all(|hash| bucket(1 + hash % 2).lock.load(Relaxed) == thread.ticket()));
@@ -209,14 +257,14 @@ mod tests {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let thread = fs.enter().expect("enters");
-                    core::mem::forget(thread.hold_dentry(NameHash::from_intent(0), 64, true));
+                    core::mem::forget(thread.names().hold_dentry(NameHash::from_intent(0), 64, true));
                     core::mem::forget(thread);
                     MORTAL.kill();
                 });
             });
             let thread = fs.enter().expect("enters");
             assert_eq!(fs.check_reapable(), Err(Error::NotSupported));
-            assert!(thread.hold_dentry(NameHash::from_intent(2), 64, true).is_ok());
+            assert!(thread.names().hold_dentry(NameHash::from_intent(2), 64, true).is_ok());
             assert_eq!(
                 fs.header().expect("a header").unclean_marks.load(Relaxed),
                 1,

@@ -173,9 +173,13 @@ impl<'f, M: Memory> Thread<'f, M> {
                     links: cachelet.links(is_directory),
                     uid: cachelet.uid.load(Relaxed),
                     gid: cachelet.gid.load(Relaxed),
-                    device: if is_directory { 0 } else { cachelet.device.load(Relaxed) },
-                    size_bytes: if is_directory { DIRECTORY_SIZE_BYTES } else { cachelet.size_bytes.load(Relaxed) },
-                    blocks: if is_directory { 1 } else { cachelet.entries.load(Relaxed) },
+                    device: if is_directory { 0 } else { cachelet.as_file().device().load(Relaxed) },
+                    size_bytes: if is_directory {
+                        DIRECTORY_SIZE_BYTES
+                    } else {
+                        cachelet.as_file().size_bytes().load(Relaxed)
+                    },
+                    blocks: if is_directory { 1 } else { cachelet.as_file().blocks().load(Relaxed) },
                     accessed_ns: cachelet.accessed_ns.load(Relaxed),
                     modified_ns: cachelet.modified_ns.load(Relaxed),
                     changed_ns: cachelet.changed_ns.load(Relaxed),
@@ -253,7 +257,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.publish_property(cachelet, &property);
         if let Some(modified_ns) = changes.modified_ns {
             cachelet.modified_ns.store(modified_ns, Relaxed);
-            self.mark_times_set(cachelet);
+            self.files().mark_times_set(cachelet);
         }
         self.attributes(cachelet)
     }
@@ -296,8 +300,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = self.cachelet(node)?;
         let flushed = self.write_back(cachelet)?;
         self.fs.pm.fence(flushed);
-        if self.has_stores(cachelet) {
-            self.flush_mapped(node, 0, u64::MAX)?;
+        if self.files().has_stores(cachelet) {
+            self.files().flush_mapped(node, 0, u64::MAX)?;
         }
         Ok(())
     }
@@ -315,7 +319,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inodes = geometry.inodes_max() - 1;
         Ok(SpaceReport {
             blocks,
-            blocks_free: self.fs.blocks_free()?.min(blocks),
+            blocks_free: self.fs.block_map().blocks_free()?.min(blocks),
             inodes,
             inodes_free: inodes.saturating_sub(self.fs.inodes_used()?),
             names_cached: header.names.load(Relaxed),

@@ -59,7 +59,7 @@ impl<M: Memory> Fs<M> {
     /// are rare, and their lines are counted elsewhere.
     #[inline(always)]
     fn record_found_by_number(&self, inode: &Inode, number: u64) -> Result<()> {
-        if !self.has_quick_path() {
+        if !self.uses_targets() {
             self.pm.report_read(self.pm.offset_of(self.segment_entry(number / INODES_PER_SEGMENT)?), 8);
             self.pm.report_read(self.pm.offset_of(inode), LINE_BYTES);
         }
@@ -118,7 +118,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let generation = inode.generation(number).ok_or(Corruption::Inode(number))?;
         let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
-        let index = self.allocate_cachelet()?;
+        let index = self.allocator().allocate_cachelet()?;
         let cachelet = self.fs.dram.cachelet(index)?;
         self.fill_cachelet(cachelet, inode, generation, &property, sequence);
         let accessed = inode.accessed_ns.load();
@@ -141,7 +141,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.slot.in_flight.cachelet.store(0, Release);
             return Ok(Some(index));
         }
-        self.free_cachelet(index)?;
+        self.allocator().free_cachelet(index)?;
         Ok(None)
     }
 
@@ -167,9 +167,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         property: &Property,
         sequence: u32,
     ) {
-        let is_directory = property.kind() == Some(FileKind::Directory);
         cachelet.mode.store(property.mode, Relaxed);
-        cachelet.size_bytes.store(if is_directory { 0 } else { property.size_bytes }, Relaxed);
+        if property.kind() == Some(FileKind::Directory) {
+            cachelet.as_directory().fill(property.links.saturating_sub(DIRECTORY_LINKS));
+        } else {
+            cachelet.as_file().fill(property.size_bytes, property.root, property.blocks, inode.device.load());
+        }
         cachelet.uid.store(property.uid, Relaxed);
         cachelet.gid.store(property.gid, Relaxed);
         cachelet.modified_ns.store(property.modified_ns, Relaxed);
@@ -177,16 +180,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.lock.store(0, Relaxed);
         cachelet.waiters.store(0, Relaxed);
         cachelet.inode.store(self.fs.pm.offset_of(inode), Relaxed);
-        cachelet.root.store(if is_directory { 0 } else { property.root }, Relaxed);
-        cachelet.entries.store(if is_directory { 0 } else { property.blocks }, Relaxed);
         cachelet.sequence.store(sequence, Relaxed);
         cachelet.generation.store(generation, Relaxed);
-        cachelet.directory.store(0, Relaxed);
         cachelet.dirty.store(0, Relaxed);
-        let subdirectories = || property.links.saturating_sub(DIRECTORY_LINKS);
-        cachelet.device.store(if is_directory { subdirectories() } else { inode.device.load() }, Relaxed);
         cachelet.next.store(0, Relaxed);
-        cachelet.mapped.store(0, Relaxed);
         cachelet.flags.store(property.flags, Relaxed);
         // Differs from every version of earlier lives of this cachelet: validation stamps outlive
         // them.
@@ -197,8 +194,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// mindex.
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
         let index = self.cachelet_of_target(hit)?;
-        if hit.target != Target::Cachelet(index) && self.fs.has_quick_path() {
-            self.refine_entry(hash, hit.dentry_offset, index)?;
+        if hit.target != Target::Cachelet(index) {
+            self.names().refine_entry(hash, hit.dentry_offset, index)?;
         }
         Ok(index)
     }
@@ -244,7 +241,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn retry_when_dram_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         loop {
             match operation() {
-                Err(Error::NoMemory) if self.evict_some()? => {}
+                Err(Error::NoMemory) if self.maintenance().evict_some()? => {}
                 result => return result,
             }
         }
@@ -321,7 +318,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn release_last(&self, node: Node, cachelet: &'f Cachelet, count: u32, unrecord: impl FnOnce()) {
         let deleted = cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0;
         if deleted {
-            let _ = self.make_room();
+            let _ = self.recycler().make_room();
         }
         // Tells a reaper to check whether this was the last one.
         let intended = self.slot.intent.victim.load(Relaxed);
@@ -340,7 +337,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(pin);
         self.slot.intent.victim.store(intended, Release);
         if last {
-            self.recycle_some();
+            self.recycler().recycle_some();
         }
     }
 
@@ -389,7 +386,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(());
         }
         if cachelet.references.load(Relaxed) & References::flag(FLAG_DELETED) != 0 {
-            self.make_room()?;
+            self.recycler().make_room()?;
         }
         // As in `release_from`: tells a reaper to check whether this was the last use.
         let intended = self.slot.intent.victim.load(Relaxed);
@@ -405,7 +402,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(pin);
         self.slot.intent.victim.store(intended, Release);
         if last {
-            self.recycle_some();
+            self.recycler().recycle_some();
         }
         Ok(())
     }
@@ -444,7 +441,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let dead = References { references, flags: state.flags | FLAG_DEAD, ..state }.word();
         if cachelet.references.compare_exchange(word, dead, AcqRel, Acquire).is_ok() {
             step();
-            self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
+            self.recycler().retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
         }
         self.slot.intent.victim.store(intended, Release);
     }
@@ -500,11 +497,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             // forward.
             cachelet.changed_ns.fetch_max(property.changed_ns, Relaxed);
         } else {
-            cachelet.size_bytes.store(property.size_bytes, Relaxed);
+            cachelet.as_file().size_bytes().store(property.size_bytes, Relaxed);
             cachelet.modified_ns.store(property.modified_ns, Relaxed);
             cachelet.changed_ns.store(property.changed_ns, Relaxed);
-            cachelet.entries.store(property.blocks, Relaxed);
-            cachelet.root.store(property.root, Relaxed);
+            cachelet.as_file().blocks().store(property.blocks, Relaxed);
+            cachelet.as_file().root().store(property.root, Relaxed);
         }
         cachelet.version.store(version.wrapping_add(2), Release);
     }
@@ -547,11 +544,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             if cachelet.number.load(Acquire) != 0 && !dead {
                 flushed = flushed.and(self.write_back(cachelet)?);
             }
-            if !dead && self.has_stores(cachelet) {
+            if !dead && self.files().has_stores(cachelet) {
                 let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
                 // The file may have been removed meanwhile.
-                if self.has_stores(cachelet) {
-                    self.flush_blocks(cachelet, 0, u64::MAX)?;
+                if self.files().has_stores(cachelet) {
+                    self.files().flush_blocks(cachelet, 0, u64::MAX)?;
                 }
             }
         }

@@ -136,7 +136,7 @@ impl<M: Memory> Fs<M> {
 
     /// Claims a slot for the calling thread.
     pub fn enter(&self) -> Result<Thread<'_, M>> {
-        self.as_thread(self.claim_free_slot(self.identity()?)?)
+        self.as_thread(self.claim_free_slot(self.processes().identity()?)?)
     }
 
     /// Claims a slot for the first thread of a child that does not exist yet, and that has this
@@ -190,7 +190,7 @@ impl<M: Memory> Fs<M> {
                 }
             }
             let index = found.ok_or(Error::TooManyThreads)?;
-            self.provide_slot(index)?;
+            self.provider().provide_slot(index)?;
             let slot = self.dram.slot(index as u32)?;
             if slot.owner.load(Relaxed) == 0 && self.claim_slot_as(index as u32, 0, owner)? {
                 slot.pins.store(0, Relaxed);
@@ -223,7 +223,7 @@ impl<M: Memory> Fs<M> {
     /// Makes the calling thread the owner of a slot whose owner word is `before`; returns whether
     /// it succeeded.
     pub(crate) fn claim_slot(&self, index: u32, before: u64) -> Result<bool> {
-        self.claim_slot_as(index, before, self.identity()?)
+        self.claim_slot_as(index, before, self.processes().identity()?)
     }
 
     fn claim_slot_as(&self, index: u32, before: u64, owner: Owner) -> Result<bool> {
@@ -281,7 +281,8 @@ impl<M: Memory> Fs<M> {
     /// The inodes of a segment, if the entry of the table is plausible.
     pub(crate) fn segment(&self, segment: u64) -> Option<Segment> {
         let word = self.segment_entry(segment).ok()?.load_acquire();
-        Segment::read(&self.pm, segment, word, |block| self.is_data(BlockRun { first: block, count: 1 })).ok()
+        Segment::read(&self.pm, segment, word, |block| self.block_map().is_data(BlockRun { first: block, count: 1 }))
+            .ok()
     }
 
     /// The inode at an offset from `inode_offset` or a cachelet.

@@ -24,6 +24,7 @@ mod attach;
 mod attributes;
 mod backoff;
 mod cache;
+mod components;
 mod directory;
 pub mod dram;
 mod epoch;
@@ -62,6 +63,10 @@ pub use attach::{
     SNAPSHOT_FIGURES, changed_superblock, directory_secret, mkfs, set_identity,
 };
 pub use attributes::{Attributes, Changes, Protection, SpaceReport};
+pub use components::{
+    Allocator, BlockMap, Files, ImageRecovery, Maintenance, NameIndex, Processes, Provider, Reaper, Recycler, Renames,
+    Watches,
+};
 pub use directory::{
     DirectoryEntry, DirectoryHint, NameLocation, NewNode, RenameFlags, ValidationStamp, Visit, VisitedFile,
 };

@@ -304,7 +304,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// protect is consistent.
     pub(crate) fn release_all(&self) {
         for record in &self.slot.held {
-            if !self.release_name(record) {
+            if !self.reaper().release_name(record) {
                 self.release_one(record);
             }
         }
@@ -399,8 +399,8 @@ mod tests {
         });
         let thread = fs.enter().expect("enters");
         assert!(thread.lock(word, waiters).is_ok());
-        thread.retire(RetiredKind::Blocks, thread.allocate_blocks(1).expect("a block").first, 1);
-        assert_eq!(thread.drain(), Ok(1), "the dead one is not waited for");
+        thread.recycler().retire(RetiredKind::Blocks, thread.allocator().allocate_blocks(1).expect("a block").first, 1);
+        assert_eq!(thread.recycler().drain(), Ok(1), "the dead one is not waited for");
         drop(thread);
         fs.detach().expect("detaches");
         let fs = Attached::new(&image).expect("attaches");

@@ -16,20 +16,20 @@
 
 mod growth;
 mod hold;
+mod placement;
 mod repair;
 
 pub(crate) use hold::{HeldName, NameKey, SECOND};
 pub(crate) use repair::NameToRepair;
 
 use crate::backoff::Backoff;
-use crate::dram::{
-    BUCKETS_MIN, Bucket, BucketEntry, Cachelet, DramHeader, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References,
-};
+use crate::components::NameIndex;
+use crate::dram::{BUCKETS_MIN, Bucket, BucketEntry, Cachelet, FLAG_DEAD, FLAG_EVICTED, FLAG_RENAMING, References};
 use crate::error::{Corruption, Error, Result};
 #[cfg(test)]
 use crate::format::Valid;
 use crate::format::{DENTRY_HEADER_BYTES, Dentry};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
@@ -105,7 +105,7 @@ impl Target {
         }
     }
 
-    fn from_value(value: u64) -> Target {
+    pub(crate) fn from_value(value: u64) -> Target {
         if value & HELD != 0 {
             return Target::UNKNOWN;
         }
@@ -134,6 +134,12 @@ pub(crate) enum MainBucketLookup<'f> {
     Absent,
     /// Undecided: the chain continues, or an operation is changing the bucket or the file.
     Unclear,
+}
+
+/// Whether the value of an entry names no cachelet: it names the inode, or the name is held.
+#[inline(always)]
+pub(crate) fn names_no_cachelet(value: u64) -> bool {
+    value & (IS_INODE | HELD) != 0
 }
 
 /// Whether an entry belongs to a name with this hash (this one or another one of the same hash).
@@ -205,24 +211,7 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// The bucket of a hash, for reads.
-    #[inline(always)]
-    fn bucket_of(&self, hash: NameHash, header: &DramHeader) -> u64 {
-        match self.tree() {
-            None => hash.bucket(header.buckets.load(Acquire)),
-            Some(tree) => tree.bucket(hash.0),
-        }
-    }
-
-    /// Whether a name that was not found in a bucket would have been there. In a tree names do not
-    /// move, so a miss in its bucket is valid.
-    #[inline(always)]
-    fn is_still_bucket(&self, hash: NameHash, header: &DramHeader, index: u64) -> bool {
-        self.tree().is_some() || hash.bucket(header.buckets.load(Acquire)) == index
-    }
-
-    /// Prefetches the line that a lookup of this hash will touch first. Does nothing in a tree: its
-    /// walk is a chain of dependent reads, which should happen only once.
+    /// Prefetches the line that a lookup of this hash will touch first.
     #[inline]
     pub(crate) fn prefetch_bucket(&self, hash: NameHash) {
         if let Some(bucket) = self.bucket_offset(hash) {
@@ -236,16 +225,6 @@ impl<M: Memory> Fs<M> {
         if let Some(bucket) = self.bucket_offset(hash) {
             self.dram.region().prefetch_for_write(bucket);
         }
-    }
-
-    /// Offset of the bucket of a hash; none in a tree.
-    #[inline]
-    fn bucket_offset(&self, hash: NameHash) -> Option<u64> {
-        if self.tree().is_some() {
-            return None;
-        }
-        let index = hash.bucket(self.header().ok()?.buckets.load(Relaxed));
-        Some(self.dram.layout.buckets + index * size_of::<Bucket>() as u64)
     }
 
     /// Looks a name up. The caller is pinned.
@@ -301,24 +280,23 @@ impl<M: Memory> Fs<M> {
         let header = self.header().ok()?;
         let bucket = self.bucket_of(hash, header);
         let main = self.dram.bucket(bucket).ok()?;
-        let quick = self.has_quick_path();
         let version = main.version.load(Acquire);
         for entry in &main.entries {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
             if !is_of(hash, key, value) {
                 continue;
             }
-            let (index, dentry_offset) = (value as u32, (key & LOW_40) << 6);
-            if quick {
+            let dentry_offset = (key & LOW_40) << 6;
+            if let Some(index) = self.likely_cachelet(value) {
                 self.dram.prefetch_cachelet_front(index);
                 prefetch(index);
             }
             let dentry = self.pm.get(Pm::<Dentry>::new(dentry_offset)).ok()?;
-            if (quick && value & (IS_INODE | HELD) != 0) || !self.names(dentry, dentry_offset, parent, name) {
+            if self.is_indirect(value) || !self.names(dentry, dentry_offset, parent, name) {
                 return None;
             }
             let number = dentry.number();
-            let index = if quick { index } else { self.cachelet_by_number(number)? };
+            let index = self.cachelet_of_entry(value, number)?;
             let cachelet = self.dram.cachelet(index).ok()?;
             let gone = References::flag(FLAG_RENAMING | FLAG_DEAD | FLAG_EVICTED);
             let stands = cachelet.number.load(Acquire) == number && cachelet.references.load(Acquire) & gone == 0;
@@ -330,8 +308,7 @@ impl<M: Memory> Fs<M> {
             .then_some(MainBucketLookup::Absent)
     }
 
-    /// Whether the main bucket alone shows that a name is absent. The caller is pinned. For an
-    /// unpinned caller (never with a tree) the result is a hint.
+    /// Whether the main bucket alone shows that a name is absent. The caller is pinned.
     #[inline]
     pub(crate) fn is_absent(&self, hash: NameHash) -> bool {
         let Ok(header) = self.header() else { return false };
@@ -366,7 +343,7 @@ impl<M: Memory> Fs<M> {
                 if !is_of(hash, key, value) {
                     continue;
                 }
-                let target = if self.has_quick_path() { Target::from_value(value) } else { Target::UNKNOWN };
+                let target = self.target_of(value);
                 self.prefetch_target(target);
                 let dentry_offset = (key & LOW_40) << 6;
                 let Ok(dentry) = self.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
@@ -403,9 +380,9 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// An empty entry of a bucket that this thread has locked.
-    fn reserve_in(&self, main: &'f Bucket) -> Result<&'f BucketEntry> {
+    fn reserve_in(self, main: &'f Bucket) -> Result<&'f BucketEntry> {
         let mut bucket = main;
         for _ in 0..CHAIN_MAX {
             if let Some(entry) = bucket.entries.iter().find(|entry| entry.key.load(Relaxed) == 0) {
@@ -422,15 +399,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes the entry of a dentry lead to a cachelet, unless another thread changes the bucket or
     /// holds the name; then a later lookup does so.
-    pub(crate) fn refine_entry(&self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
+    pub(crate) fn refine_entry(self, hash: NameHash, dentry_offset: u64, cachelet: u32) -> Result<()> {
+        if !self.fs.uses_targets() {
+            return Ok(());
+        }
         let header = self.fs.header()?;
         let index = self.fs.bucket_of(hash, header);
         let main = self.fs.dram.bucket(index)?;
-        let locked = match self.fs.tree() {
-            None => self.try_lock(&main.lock, &main.waiters),
-            Some(tree) => self.try_lock_guard(tree, hash)?,
-        };
-        let Some(_locked) = locked else { return Ok(()) };
+        let Some(_locked) = self.try_lock_bucket(main, hash)? else { return Ok(()) };
         if !self.fs.is_still_bucket(hash, header, index) {
             return Ok(());
         }
@@ -444,14 +420,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Counts names made (or removed) by this thread; `flush_name_count` reports them.
-    fn count_names(&self, change: i64) {
+    fn count_names(self, change: i64) {
         let delta = (self.slot.names_delta.load(Relaxed) as i64).wrapping_add(change);
         self.slot.names_delta.store(delta as u64, Relaxed);
     }
 
     /// Reports the names gathered by `count_names` and grows the table as needed. Holds no bucket,
     /// so that a split can.
-    pub(crate) fn flush_name_count(&self) -> Result<()> {
+    pub(crate) fn flush_name_count(self) -> Result<()> {
         let delta = self.slot.names_delta.load(Relaxed) as i64;
         if delta.abs() < REPORT_NAMES {
             return Ok(());

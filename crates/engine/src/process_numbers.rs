@@ -1,16 +1,16 @@
 //! The process number of this process, and the judgement whether other processes and threads live:
 //! see [`crate::liveness`].
 
+use crate::components::Processes;
 use crate::dram::Owner;
 use crate::error::{Error, Result};
-use crate::fs::Fs;
 use crate::liveness::NO_FILE;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
-impl<M: Memory> Fs<M> {
+impl<'f, M: Memory> Processes<'f, M> {
     /// The process number of the calling process, which takes one if it has none.
-    pub fn process_number(&self) -> Result<u32> {
+    pub fn process_number(self) -> Result<u32> {
         let own = &self.liveness;
         let ((number, taker), process_id) = (own.identity(), self.platform.process_id());
         if number != 0 && taker == process_id {
@@ -29,13 +29,13 @@ impl<M: Memory> Fs<M> {
 
     /// For a child that runs in its parent's memory: sets the number that its parent took for it.
     /// `false`: there is no room, and the child uses its parent's number.
-    pub fn add_child_number(&self, number: u32) -> bool {
+    pub fn add_child_number(self, number: u32) -> bool {
         let word = number as u64 | (self.platform.process_id() as u64) << 32;
         self.liveness.children.iter().any(|child| child.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
     }
 
     /// In the parent, once that child has left its memory.
-    pub fn remove_child_number(&self, number: u32) {
+    pub fn remove_child_number(self, number: u32) {
         for child in &self.liveness.children {
             let word = child.load(Relaxed);
             if word as u32 == number && word != 0 {
@@ -45,12 +45,12 @@ impl<M: Memory> Fs<M> {
     }
 
     /// The calling thread, for owner words.
-    pub(crate) fn identity(&self) -> Result<Owner> {
+    pub(crate) fn identity(self) -> Result<Owner> {
         Ok(Owner { process: self.process_number()?, thread: self.platform.thread_id() })
     }
 
     /// A new number from the region, whose lock is not taken yet.
-    pub fn new_process_number(&self) -> Result<u32> {
+    pub fn new_process_number(self) -> Result<u32> {
         let next = &self.header()?.process_numbers;
         next.fetch_update(AcqRel, Acquire, |last| last.checked_add(1)).map(|last| last + 1).map_err(|_| Error::Liveness)
     }
@@ -58,7 +58,7 @@ impl<M: Memory> Fs<M> {
     /// In a new or forked process: takes a number in place of `before`. Other threads of the
     /// process may do so at the same time.
     #[cold]
-    fn take_number(&self, before: (u32, u32)) -> Result<u32> {
+    fn take_number(self, before: (u32, u32)) -> Result<u32> {
         let (own, process_id) = (&self.liveness, self.platform.process_id());
         let fresh = self.new_process_number()?;
         let Some(usual) = self.liveness_description() else {
@@ -87,7 +87,7 @@ impl<M: Memory> Fs<M> {
     /// Sets a number that the calling process has already: after an exec, or in a child for which
     /// its parent took the number. `shared`: other processes may have it, too. `false`: the number
     /// is not this process's, and nothing changes.
-    pub fn set_process_number(&self, number: u32, shared: bool) -> bool {
+    pub fn set_process_number(self, number: u32, shared: bool) -> bool {
         let own = &self.liveness;
         let description = own.description.load(Acquire);
         if number == 0 || description != NO_FILE && !self.platform.hold_liveness(description, number) {
@@ -101,17 +101,17 @@ impl<M: Memory> Fs<M> {
 
     /// Records that other processes have this process's number. Their threads cannot be told apart,
     /// so none of them counts as dead.
-    pub fn share_process_number(&self) {
+    pub fn share_process_number(self) {
         self.liveness.shared.store(1, Release);
     }
 
     /// Whether other processes may have this process's number.
-    pub fn shares_process_number(&self) -> bool {
+    pub fn shares_process_number(self) -> bool {
         self.liveness.shared.load(Acquire) != 0
     }
 
     /// Whether the process with that number lives; in a region without a lock file all do.
-    pub fn is_process_alive(&self, number: u32) -> bool {
+    pub fn is_process_alive(self, number: u32) -> bool {
         let own = &self.liveness;
         // The kernel does not report a description's own locks.
         number == own.number()
@@ -123,7 +123,7 @@ impl<M: Memory> Fs<M> {
 
     /// Whether the thread of an owner word lives. For other processes' threads only the process is
     /// checked: each process recovers its own threads.
-    pub(crate) fn is_alive(&self, owner: Owner) -> bool {
+    pub(crate) fn is_alive(self, owner: Owner) -> bool {
         let own = &self.liveness;
         let (number, process_id) = own.identity();
         if owner.process != number {
@@ -133,19 +133,19 @@ impl<M: Memory> Fs<M> {
     }
 
     /// The descriptor of the lock file's description, if the region is shared.
-    pub fn liveness_description(&self) -> Option<i32> {
+    pub fn liveness_description(self) -> Option<i32> {
         let description = self.liveness.description.load(Acquire);
         (description != NO_FILE).then_some(description)
     }
 
     /// Records another descriptor of the lock file's description.
-    pub fn move_liveness_description(&self, to: i32) {
+    pub fn move_liveness_description(self, to: i32) {
         self.liveness.description.store(to, Release);
     }
 
     /// Takes an own process number in place of a shared one; returns whether the process has one
     /// now.
-    pub fn renew_process_number(&self) -> Result<bool> {
+    pub fn renew_process_number(self) -> Result<bool> {
         let own = &self.liveness;
         let Some(usual) = self.liveness_description() else { return Ok(false) };
         let fresh = self.new_process_number()?;

@@ -66,11 +66,11 @@ pub(crate) fn load_property(cachelet: &Cachelet) -> Property {
         links: cachelet.links(is_directory),
         uid: cachelet.uid.load(Relaxed),
         gid: cachelet.gid.load(Relaxed),
-        size_bytes: if is_directory { 0 } else { cachelet.size_bytes.load(Relaxed) },
-        blocks: if is_directory { 0 } else { cachelet.entries.load(Relaxed) },
+        size_bytes: if is_directory { 0 } else { cachelet.as_file().size_bytes().load(Relaxed) },
+        blocks: if is_directory { 0 } else { cachelet.as_file().blocks().load(Relaxed) },
         modified_ns: cachelet.modified_ns.load(Relaxed),
         changed_ns: cachelet.changed_ns.load(Relaxed),
-        root: if is_directory { 0 } else { cachelet.root.load(Relaxed) },
+        root: if is_directory { 0 } else { cachelet.as_file().root().load(Relaxed) },
     }
 }
 

@@ -9,21 +9,21 @@
 //! - A bit says that a chunk was provided. It is set afterwards. If the thread dies in between, the
 //!   chunk is provided again, which changes nothing.
 
+use crate::components::Provider;
 use crate::dram::{
     BUCKETS_MIN, Bucket, CHUNK_BYTES, Cachelet, DramHeader, GROUP_BLOCKS, Group, SlabState, ThreadSlot,
     UPPER_FILE_BYTES, UPPER_START_BYTES,
 };
 use crate::error::{Error, Result};
 use crate::format::INODES_PER_SEGMENT;
-use crate::fs::Fs;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Memory, Region};
 
-impl<M: Memory> Fs<M> {
+impl<'f, M: Memory> Provider<'f, M> {
     /// Provides `bytes` bytes of the DRAM region from `at` on. `NoMemory` if there is no room.
     #[inline]
-    pub fn provide(&self, at: u64, bytes: u64) -> Result<()> {
+    pub fn provide(self, at: u64, bytes: u64) -> Result<()> {
         for chunk in at / CHUNK_BYTES..(at + bytes).div_ceil(CHUNK_BYTES) {
             let (word, bit) = self.dram.provided(chunk)?;
             if word.load(Acquire) & bit == 0 {
@@ -34,7 +34,7 @@ impl<M: Memory> Fs<M> {
     }
 
     #[cold]
-    fn provide_chunk(&self, chunk: u64) -> Result<()> {
+    fn provide_chunk(self, chunk: u64) -> Result<()> {
         let end = ((chunk + 1) * CHUNK_BYTES).min(self.dram.layout.tracking);
         self.request(self.dram.region(), chunk * CHUNK_BYTES..end).map_err(|_| Error::NoMemory)?;
         let (word, bit) = self.dram.provided(chunk)?;
@@ -44,7 +44,7 @@ impl<M: Memory> Fs<M> {
 
     /// Asks the platform for the memory of a range, and of its marks if it is tracked. `NoSpace` if
     /// there is no room.
-    fn request<R: Memory>(&self, region: &Region<R>, range: Range<u64>) -> Result<()> {
+    fn request<R: Memory>(self, region: &Region<R>, range: Range<u64>) -> Result<()> {
         let length = range.end - range.start;
         let has_room = |address: *mut u8, length: usize| {
             if self.platform.provide(address, length) { Ok(()) } else { Err(Error::NoSpace) }
@@ -61,25 +61,25 @@ impl<M: Memory> Fs<M> {
 
     /// Whether a byte of the DRAM region is provided. What is not was never written: it is zero.
     #[inline(always)]
-    pub(crate) fn is_provided(&self, at: u64) -> Result<bool> {
+    pub(crate) fn is_provided(self, at: u64) -> Result<bool> {
         let (word, bit) = self.dram.provided(at / CHUNK_BYTES)?;
         Ok(word.load(Acquire) & bit != 0)
     }
 
     /// Provides bytes of the area for the layers above, counted from its start.
     #[inline]
-    pub fn provide_upper(&self, (at, bytes): (u64, u64)) -> Result<()> {
+    pub fn provide_upper(self, (at, bytes): (u64, u64)) -> Result<()> {
         self.provide(self.dram.layout.upper + at, bytes)
     }
 
     /// Whether a byte of that area is provided.
     #[inline(always)]
-    pub fn is_upper_provided(&self, at: u64) -> bool {
+    pub fn is_upper_provided(self, at: u64) -> bool {
         self.is_provided(self.dram.layout.upper + at).unwrap_or(false)
     }
 
     /// In a fresh region: provides what has no allocator.
-    pub(crate) fn provide_fixed(&self) -> Result<()> {
+    pub(crate) fn provide_fixed(self) -> Result<()> {
         let layout = &self.dram.layout;
         // Its own bits are in none of the chunks that it describes.
         self.request(self.dram.region(), layout.provided..layout.tracking + BLOCK_BYTES)
@@ -97,12 +97,12 @@ impl<M: Memory> Fs<M> {
 
     /// Provides the state of a group's blocks.
     #[inline]
-    pub(crate) fn provide_group(&self, index: u64) -> Result<()> {
+    pub(crate) fn provide_group(self, index: u64) -> Result<()> {
         if self.is_group_provided(index)? { Ok(()) } else { self.provide_states(index) }
     }
 
     #[cold]
-    fn provide_states(&self, index: u64) -> Result<()> {
+    fn provide_states(self, index: u64) -> Result<()> {
         let (layout, first) = (&self.dram.layout, index * GROUP_BLOCKS);
         let slab = size_of::<SlabState>() as u64;
         for (area, bytes) in [(layout.slabs, slab), (layout.block_shares, 4), (layout.block_owners, 8)] {
@@ -114,14 +114,14 @@ impl<M: Memory> Fs<M> {
 
     /// Whether the state of a group's blocks is provided.
     #[inline]
-    pub(crate) fn is_group_provided(&self, index: u64) -> Result<bool> {
+    pub(crate) fn is_group_provided(self, index: u64) -> Result<bool> {
         Ok(self.dram.group(index)?.has_states.load(Acquire) != 0)
     }
 
     /// Provides the memory of blocks of a group, whose lock the caller holds. `NoSpace` if the
     /// storage is full.
     #[inline]
-    pub(crate) fn provide_blocks(&self, state: &Group, (first, count): (u64, u64)) -> Result<()> {
+    pub(crate) fn provide_blocks(self, state: &Group, (first, count): (u64, u64)) -> Result<()> {
         const CHUNK_BLOCKS: u64 = CHUNK_BYTES / BLOCK_BYTES;
         let group = first / GROUP_BLOCKS * GROUP_BLOCKS;
         let (start, end) = ((first - group) / CHUNK_BLOCKS, (first - group + count).div_ceil(CHUNK_BLOCKS));
@@ -134,7 +134,7 @@ impl<M: Memory> Fs<M> {
 
     /// Records that blocks of a group, whose lock the caller holds, may be holes from now on. The
     /// first one counts from the group's start.
-    pub(crate) fn forget_provided(&self, state: &Group, (first, count): (u64, u64)) {
+    pub(crate) fn forget_provided(self, state: &Group, (first, count): (u64, u64)) {
         const CHUNK_BLOCKS: u64 = CHUNK_BYTES / BLOCK_BYTES;
         let (start, end) = (first / CHUNK_BLOCKS, (first + count).div_ceil(CHUNK_BLOCKS));
         let holes = (u64::MAX >> (64 - (end - start))) << start;
@@ -143,7 +143,7 @@ impl<M: Memory> Fs<M> {
     }
 
     #[cold]
-    fn request_blocks(&self, state: &Group, group: u64, chunks: Range<u64>) -> Result<()> {
+    fn request_blocks(self, state: &Group, group: u64, chunks: Range<u64>) -> Result<()> {
         for chunk in chunks {
             let provided = state.provided.load(Relaxed);
             if provided >> chunk & 1 == 0 {
@@ -157,14 +157,14 @@ impl<M: Memory> Fs<M> {
 
     /// Provides bytes of the image that belong to no allocated block. `NoSpace` if the storage is
     /// full.
-    pub(crate) fn provide_image(&self, at: u64, bytes: u64) -> Result<()> {
+    pub(crate) fn provide_image(self, at: u64, bytes: u64) -> Result<()> {
         let (start, end) = (at / BLOCK_BYTES, (at + bytes).div_ceil(BLOCK_BYTES));
         self.request(&self.pm, start * BLOCK_BYTES..end * BLOCK_BYTES)
     }
 
     /// Provides the allocated blocks in a range of the image that may be holes: a copy leaves out
     /// what is zero. Before other threads enter. `NoSpace` if the storage is full.
-    pub fn provide_allocated(&self, range: Range<u64>) -> Result<()> {
+    pub fn provide_allocated(self, range: Range<u64>) -> Result<()> {
         let end = (range.end / BLOCK_BYTES).min(self.geometry.blocks);
         let mut at = (range.start / BLOCK_BYTES).max(self.geometry.data_block);
         while at < end {
@@ -173,7 +173,7 @@ impl<M: Memory> Fs<M> {
                 at = first + GROUP_BLOCKS;
                 continue;
             }
-            let map = self.free_map(group)?;
+            let map = self.block_map().free_map(group)?;
             let used = first + map.next(at - first, false);
             let free = first + map.next(used - first, true);
             let (used, free) = (used.min(end), free.min(end));
@@ -186,14 +186,14 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Provides the bits of a segment's inode numbers, and their links.
-    pub(crate) fn provide_segment(&self, segment: u64) -> Result<()> {
+    pub(crate) fn provide_segment(self, segment: u64) -> Result<()> {
         let (layout, first) = (&self.dram.layout, segment * INODES_PER_SEGMENT);
         self.provide(layout.inode_bits + first / 8, INODES_PER_SEGMENT / 8)?;
         self.provide(layout.inode_links + first * 4, INODES_PER_SEGMENT * 4)
     }
 
     /// Provides cachelets with what the layers above keep for each.
-    pub(crate) fn provide_cachelets(&self, indexes: Range<u64>) -> Result<()> {
+    pub(crate) fn provide_cachelets(self, indexes: Range<u64>) -> Result<()> {
         let count = indexes.end - indexes.start;
         for (area, bytes) in [
             (self.dram.layout.cachelets, size_of::<Cachelet>() as u64),
@@ -205,7 +205,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Provides a thread slot.
-    pub(crate) fn provide_slot(&self, index: u64) -> Result<()> {
+    pub(crate) fn provide_slot(self, index: u64) -> Result<()> {
         let bytes = size_of::<ThreadSlot>() as u64;
         self.provide(self.dram.layout.slots + index * bytes, bytes)
     }

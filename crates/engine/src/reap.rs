@@ -23,9 +23,10 @@ mod objects;
 mod renames;
 
 use crate::backoff::SPINS;
+use crate::components::Reaper;
 use crate::dram::{Cachelet, Group, IntentKind, SlabState};
 use crate::error::Result;
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::step::step;
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -107,7 +108,7 @@ impl<M: Memory> Fs<M> {
         let slot = self.dram.slot(index)?;
         let Some(owner) = self.slot_owner(index)? else { return Ok(true) };
         let word = owner.word();
-        if self.is_alive(owner) || slot.owner.load(Acquire) != word {
+        if self.processes().is_alive(owner) || slot.owner.load(Acquire) != word {
             return Ok(false);
         }
         // Set before the claim, so that no thread mistakes an unrecovered slot for that of a living
@@ -123,19 +124,19 @@ impl<M: Memory> Fs<M> {
     /// Recovers a slot that the calling thread has claimed, and frees it.
     fn reap(&self, index: u32) -> Result<()> {
         let thread = self.as_thread(index)?;
-        if thread.may_have_shared()? {
+        if thread.reaper().may_have_shared()? {
             // A pointer to a shared block may be added or removed without being counted: the next
             // attach recounts.
-            thread.mark_unclean();
+            thread.recycler().mark_unclean();
         }
         step();
         if self.untouched {
             thread.release_all();
-        } else if thread.recover_slot().is_err() {
+        } else if thread.reaper().recover_slot().is_err() {
             // The slot contradicts the image, which is left to fsck. No thread waits for it.
-            thread.mark_unclean();
+            thread.recycler().mark_unclean();
         }
-        thread.clear_slot();
+        thread.reaper().clear_slot();
         self.header()?.reaped.fetch_add(1, Relaxed);
         drop(thread);
         Ok(())
@@ -143,20 +144,20 @@ impl<M: Memory> Fs<M> {
 }
 
 // The rest of recovery. Each method runs as the owner of a dead thread's slot.
-impl<'f, M: Memory> Thread<'f, M> {
-    fn recover_slot(&self) -> Result<()> {
+impl<'f, M: Memory> Reaper<'_, 'f, M> {
+    fn recover_slot(self) -> Result<()> {
         self.redo()?;
         self.release_allocators()?;
-        self.recount_cachelets()?;
-        self.repair_segments()?;
+        self.allocator().recount_cachelets()?;
+        self.allocator().repair_segments()?;
         self.repair_buckets()?;
         // An error in one step must not prevent the others.
         let intent = self.recover_intent();
         let in_flight = self.recover_in_flight();
         let files = self.for_locked_cachelets(|cachelet| self.recover_cachelet(cachelet));
         self.release_all();
-        let lines = self.finish_lines();
-        let batch = self.finish_batch();
+        let lines = self.recycler().finish_lines();
+        let batch = self.recycler().finish_batch();
         let victim = self.recover_victim();
         let blocks = self.recover_blocks();
         // The steps from here on record victims of their own: another reaper must not take them for
@@ -169,10 +170,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Clears all of the slot that does not serve its next owner.
-    fn clear_slot(&self) {
+    fn clear_slot(self) {
         self.release_all();
         self.end_intent();
-        self.end_moves_of_dead();
+        self.renames().end_moves_of_dead();
         self.slot.in_flight.lines[1].store(0, Relaxed);
         self.slot.in_flight_page.link.store(0, Relaxed);
         self.slot.pins.store(0, Relaxed);
@@ -184,7 +185,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// For an array of elements with a lock: the index of the element whose lock a record of `held`
     /// names, if the slot holds it.
     fn locked_element(
-        &self,
+        self,
         record: &AtomicU64,
         (start, count, size, lock): (u64, u64, u64, u64),
     ) -> Result<Option<u64>> {
@@ -197,7 +198,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Releases the locks of allocators. `redo` has made consistent what they protect, except the
     /// counts of groups, which come first because later steps take the locks.
-    fn release_allocators(&self) -> Result<()> {
+    fn release_allocators(self) -> Result<()> {
         let (layout, header) = (&self.fs.dram.layout, self.fs.header()?);
         let groups = (layout.groups, layout.groups_count, size_of::<Group>() as u64, 0);
         let lock = core::mem::offset_of!(SlabState, lock) as u64;
@@ -205,7 +206,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         for record in &self.slot.held {
             let group = self.locked_element(record, groups)?;
             if let Some(index) = group {
-                self.fs.recount_group(index)?;
+                self.fs.block_map().recount_group(index)?;
             }
             let offset = record.load(Relaxed);
             let is_map = header.inode_map.iter().any(|part| self.fs.dram.region().offset_of(&part.lock) == offset);
@@ -216,7 +217,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn for_locked_cachelets(&self, mut each: impl FnMut(&'f Cachelet) -> Result<()>) -> Result<()> {
+    fn for_locked_cachelets(self, mut each: impl FnMut(&'f Cachelet) -> Result<()>) -> Result<()> {
         let layout = &self.fs.dram.layout;
         let lock = core::mem::offset_of!(Cachelet, lock) as u64;
         let place = (layout.cachelets, layout.cachelets_max, size_of::<Cachelet>() as u64, lock);

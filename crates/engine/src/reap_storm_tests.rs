@@ -83,7 +83,7 @@ fn one(thread: &MortalThread<'_>, root: Node, random: &mut Random) -> Result<()>
             within(thread, root, to_way.as_deref(), |other| thread.link(node, other, to))
         }),
         9 => on_file(thread, directory, from, |node| change(thread, node, random)),
-        16 => thread.evict_some().map(drop),
+        16 => thread.maintenance().evict_some().map(drop),
         _ => {
             let flags = match choice {
                 10 | 11 => RenameFlags { exchange: true, ..RenameFlags::default() },
@@ -114,9 +114,9 @@ fn on_file(
 
 fn change(thread: &MortalThread<'_>, node: Node, random: &mut Random) -> Result<()> {
     match random.below(4) {
-        0 => thread.write(node, random.below(9000), &[7; 5000]).map(drop),
-        1 => thread.truncate(node, random.below(12_000)),
-        2 => thread.set_xattr(node, b"user.a", &[8; 100], false, false),
+        0 => thread.files().write(node, random.below(9000), &[7; 5000]).map(drop),
+        1 => thread.files().truncate(node, random.below(12_000)),
+        2 => thread.files().set_xattr(node, b"user.a", &[8; 100], false, false),
         _ => thread.change(node, |_| Ok(Changes { permissions: Some(0o600), ..Changes::default() })).map(drop),
     }
 }
@@ -167,7 +167,7 @@ fn check(world: &World, root: Node) {
             thread.release(node, 1);
         }
     }
-    thread.recount_directories().expect("settles");
+    thread.maintenance().recount_directories().expect("settles");
     check_names(world.fs());
 }
 

@@ -53,20 +53,20 @@ fn make_tree(thread: &MortalThread<'_>) -> Tree {
     let full = make(thread, root, b"full", FileKind::Directory);
     for name in [&b"x"[..], b"y"] {
         let node = make(thread, full, name, FileKind::Regular);
-        thread.write(node, 0, &[3; 100]).expect("writes");
+        thread.files().write(node, 0, &[3; 100]).expect("writes");
         thread.release(node, 1);
     }
     let inner = make(thread, full, b"inner", FileKind::Directory);
     thread.release(inner, 1);
     let file = make(thread, root, b"file", FileKind::Regular);
-    thread.write(file, 0, &[1; 3 * 4096 + 50]).expect("writes");
-    thread.set_xattr(file, b"user.a", &[5; 5000], false, false).expect("sets");
+    thread.files().write(file, 0, &[1; 3 * 4096 + 50]).expect("writes");
+    thread.files().set_xattr(file, b"user.a", &[5; 5000], false, false).expect("sets");
     let small = make(thread, root, b"small", FileKind::Regular);
-    thread.write(small, 0, &[2; 10]).expect("writes");
+    thread.files().write(small, 0, &[2; 10]).expect("writes");
     let linked = make(thread, root, b"linked", FileKind::Regular);
     thread.link(linked, root, b"linked too").expect("links");
     let orphan = make(thread, root, b"orphan", FileKind::Regular);
-    thread.write(orphan, 0, &[4; 9000]).expect("writes");
+    thread.files().write(orphan, 0, &[4; 9000]).expect("writes");
     thread.unlink(root, b"orphan", |_| Ok(())).expect("unlinks");
     let empty = make(thread, root, b"empty", FileKind::Directory);
     let cold = make(thread, root, b"cold", FileKind::Directory);
@@ -74,7 +74,7 @@ fn make_tree(thread: &MortalThread<'_>) -> Tree {
         thread.release(make(thread, cold, name, FileKind::Regular), 1);
     }
     thread.release(cold, 1);
-    assert!(thread.evict_some().expect("evicts"));
+    assert!(thread.maintenance().evict_some().expect("evicts"));
     // So that operations must set their own dirty marks.
     thread.sync_all().expect("syncs");
     Tree { root, full, empty, file, small, linked, orphan }
@@ -94,11 +94,11 @@ fn scatter(thread: &MortalThread<'_>, root: Node) {
     }
     assert_eq!(number, INODES_PER_SEGMENT - 1);
     let mut blocks = 0;
-    while thread.append(whole, &[9; 4096]).is_ok() {
+    while thread.files().append(whole, &[9; 4096]).is_ok() {
         blocks += 1;
     }
     for block in (0..blocks).step_by(2) {
-        thread.allocate(whole, AllocateMode::PunchHole, block * 4096, 4096).expect("punches");
+        thread.files().allocate(whole, AllocateMode::PunchHole, block * 4096, 4096).expect("punches");
     }
     thread.release(whole, 1);
 }
@@ -198,8 +198,8 @@ fn use_everything(thread: &MortalThread<'_>, tree: &Tree) {
                 let attributes = thread.stat(node).expect("stats");
                 if attributes.kind == FileKind::Regular {
                     let mut byte = [0];
-                    thread.read(node, 0, &mut byte).expect("reads");
-                    thread.append(node, b"more").expect("writes");
+                    thread.files().read(node, 0, &mut byte).expect("reads");
+                    thread.files().append(node, b"more").expect("writes");
                 }
                 thread.release(node, 1);
             }
@@ -224,8 +224,8 @@ fn use_everything(thread: &MortalThread<'_>, tree: &Tree) {
         }
     }
     thread.release(cold, 1);
-    thread.set_xattr(tree.file, b"user.c", b"value", false, false).expect("sets");
-    thread.write(tree.file, 4000, &[9; 200]).expect("writes");
+    thread.files().set_xattr(tree.file, b"user.c", b"value", false, false).expect("sets");
+    thread.files().write(tree.file, 4000, &[9; 200]).expect("writes");
 }
 
 /// Free space in lines, and the number of inodes in use. No thread is inside.
@@ -233,7 +233,7 @@ pub(crate) fn room<M: pmem::Memory>(fs: &Fs<M>) -> (u64, u64) {
     let free_lines: u64 = (0..fs.geometry().blocks)
         .map(|block| fs.dram().slab(block).expect("a slab").free_lines.load(Relaxed).count_ones() as u64)
         .sum();
-    (fs.blocks_free().expect("a count") * 64 + free_lines, fs.inodes_used().expect("a count"))
+    (fs.block_map().blocks_free().expect("a count") * 64 + free_lines, fs.inodes_used().expect("a count"))
 }
 
 /// Checks that every cachelet is either in use or free in one place, and that none is referenced.
@@ -254,7 +254,7 @@ pub(crate) fn check_cachelets<M: pmem::Memory>(fs: &Fs<M>) {
     let mut batch = crate::free_list::FreeList(&header.cachelets_free).first();
     while batch != 0 {
         note_list(batch);
-        batch = fs.dram().cachelet(batch).expect("a cachelet").mapped.load(Relaxed);
+        batch = fs.dram().cachelet(batch).expect("a cachelet").as_free().next_batch().load(Relaxed);
     }
     for index in 0..header.slots_high.load(Relaxed) as u32 {
         let slot = fs.dram().slot(index).expect("a slot");
@@ -348,11 +348,11 @@ fn check(mut world: World, thread: MortalThread<'_>, tree: &Tree, name: &str) {
     // A scan drops the dentries of removed names at once; a live system only compacts.
     for directory in [tree.root, tree.full, tree.empty] {
         let _ = thread.lookup(directory, b"nothing");
-        thread.compact(directory).expect("compacts");
+        thread.maintenance().compact(directory).expect("compacts");
     }
     for found in [thread.lookup(tree.full, b"new"), thread.lookup(tree.root, b"cold")].into_iter().flatten() {
         let _ = thread.lookup(found, b"nothing");
-        thread.compact(found).expect("compacts");
+        thread.maintenance().compact(found).expect("compacts");
         thread.release(found, 1);
     }
     release_all(&thread, tree);
@@ -361,9 +361,9 @@ fn check(mut world: World, thread: MortalThread<'_>, tree: &Tree, name: &str) {
     assert_eq!(fs.header().expect("a header").unclean_marks.load(Relaxed), 0, "nothing is lost");
     for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
         let idle = fs.enter_slot(index).expect("a slot").expect("the slot is free");
-        idle.drain().expect("drains");
-        idle.give_back_lines().expect("gives back");
-        idle.give_back_inodes().expect("gives back");
+        idle.recycler().drain().expect("drains");
+        idle.allocator().give_back_lines().expect("gives back");
+        idle.allocator().give_back_inodes().expect("gives back");
     }
     check_cachelets(fs);
     let lived = room(fs);

@@ -4,7 +4,7 @@
 //! Invariants
 //! - While a stopped thread keeps grace periods from ending, the oldest records leave the queue for
 //!   spill pages ([`crate::spill`]), and no thread waits.
-//! - The queue never overflows: an operation that retires calls [`Thread::make_room`] before it
+//! - The queue never overflows: an operation that retires calls [`Recycler::make_room`] before it
 //!   pins. Inside it then has room for at least 64 records (in fact [`ROOM`]). An operation that
 //!   retires more (the truncation of a file in many pieces) unpins and makes room again between
 //!   portions.
@@ -19,13 +19,14 @@
 //!   are already free, and what the first phase is about to clear in an inode. What one record
 //!   frees is freed together with its mark there, or repeatably. The cachelet of an inode keeps its
 //!   last content until the batch is complete. So a reaper can complete a batch
-//!   ([`Thread::finish_batch`]).
+//!   ([`Recycler::finish_batch`]).
 //! - Records that do not parse are skipped: the objects stay allocated until the next scan, and
 //!   fsck reports them.
 
 mod logs;
 
 use crate::alloc::{BlockRun, line_mask};
+use crate::components::Recycler;
 use crate::dram::{PLAIN, RECYCLE_BATCH as BATCH, RETIRED_MAX, RetiredKind};
 use crate::epoch::GRACE_PERIOD_EPOCHS;
 use crate::error::{Error, Result};
@@ -112,10 +113,10 @@ fn kind_of(word: u64) -> RetiredKind {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Queues an object for recycling; never fails and recycles nothing (see `make_room` and
     /// `recycle_some`). The caller has been pinned since before it made the object unreachable.
-    pub(crate) fn retire(&self, kind: RetiredKind, a: u64, b: u64) {
+    pub(crate) fn retire(self, kind: RetiredKind, a: u64, b: u64) {
         let end = self.slot.retired_end.load(Relaxed);
         if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
             debug_assert!(false, "retired more than there is room for: make_room was not called");
@@ -131,15 +132,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         self.slot.retired_end.store(end + 1, Release);
         if kind == RetiredKind::Inode && self.fs.is_watched() {
-            self.end_watches(a);
+            self.watches().end_watches(a);
         }
     }
 
-    /// As [`Thread::retire`], for what a lock that a stopped thread holds keeps from being freed.
+    /// As [`Recycler::retire`], for what a lock that a stopped thread holds keeps from being freed.
     /// `with` records it together with the new record. If there is no room, it stays allocated
     /// until the next scan.
     #[cold]
-    pub(crate) fn retire_together(&self, kind: RetiredKind, (a, b): (u64, u64), with: WordChange<'_>) -> Result<()> {
+    pub(crate) fn retire_together(self, kind: RetiredKind, (a, b): (u64, u64), with: WordChange<'_>) -> Result<()> {
         let end = self.slot.retired_end.load(Relaxed);
         if end - self.slot.retired_first.load(Relaxed) >= RETIRED_MAX as u64 {
             self.change_together([with]);
@@ -157,14 +158,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Makes room for the records of an operation that retires. Called before it, not pinned.
     /// (Inside another operation it does nothing: that one has made room.)
     #[inline]
-    pub(crate) fn make_room(&self) -> Result<()> {
+    pub(crate) fn make_room(self) -> Result<()> {
         if self.queued() <= RETIRED_MAX as u64 - ROOM || self.pinned() { Ok(()) } else { self.make_room_slowly() }
     }
 
     /// Recycles a batch if one has gathered, or if much space waits. Called at the end of an
     /// operation that retires, not pinned. (Inside another operation it does nothing.)
     #[inline]
-    pub(crate) fn recycle_some(&self) {
+    pub(crate) fn recycle_some(self) {
         // An error means that the region does not fit its layout; the next operation reports that,
         // too.
         let worth_it = self.queued() >= BATCH as u64 || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
@@ -175,7 +176,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Recycles at most `limit` objects whose grace period is over; returns their number. Must not
     /// be called pinned.
-    pub fn recycle(&self, limit: usize) -> Result<usize> {
+    pub fn recycle(self, limit: usize) -> Result<usize> {
         debug_assert!(!self.pinned(), "a pinned thread would wait for itself");
         let mut done = 0;
         while done < limit {
@@ -191,23 +192,23 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// After `NoSpace` or `NoInodes`: recycles what waits here and in shards without a thread, as
     /// far as grace periods end, and takes back what those hold. Returns whether a retry is
     /// worthwhile. Must not be called pinned.
-    pub(crate) fn reclaim_space(&self) -> Result<bool> {
-        let before = (self.fs.blocks_free()?, self.fs.header()?.inodes_used());
+    pub(crate) fn reclaim_space(self) -> Result<bool> {
+        let before = (self.fs.block_map().blocks_free()?, self.fs.header()?.inodes_used());
         self.fs.reap_dead_threads()?;
         let mut recycled = self.drain_for_space()?;
-        self.give_back_lines()?;
+        self.allocator().give_back_lines()?;
         self.for_idle_shards(|idle| {
-            recycled += idle.drain_for_space()?;
-            idle.give_back_lines()?;
-            idle.give_back_inodes()
+            recycled += idle.recycler().drain_for_space()?;
+            idle.allocator().give_back_lines()?;
+            idle.allocator().give_back_inodes()
         })?;
-        let after = (self.fs.blocks_free()?, self.fs.header()?.inodes_used());
+        let after = (self.fs.block_map().blocks_free()?, self.fs.header()?.inodes_used());
         Ok(recycled > 0 || after.0 > before.0 || after.1 < before.1)
     }
 
     /// Recycles the whole queue, waiting for other threads to unpin; returns the number of objects.
     /// Must not be called pinned.
-    pub(crate) fn drain(&self) -> Result<usize> {
+    pub(crate) fn drain(self) -> Result<usize> {
         let mut done = 0;
         // Terminates: this thread adds only what a lock of another thread keeps from being freed,
         // and that until the lock is released.
@@ -217,8 +218,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(done)
     }
 
-    /// As [`Thread::drain`], but leaves what a pinned thread that makes no progress may still see.
-    fn drain_for_space(&self) -> Result<usize> {
+    /// As [`Recycler::drain`], but leaves what a pinned thread that makes no progress may still
+    /// see.
+    fn drain_for_space(self) -> Result<usize> {
         let mut done = 0;
         let mut end = self.slot.retired_end.load(Relaxed);
         // Records that a stopped thread keeps from being freed return to the end of the queue.
@@ -236,7 +238,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Calls `visit` as the owner of every slot that was used and has no thread now.
-    pub(crate) fn for_idle_shards(&self, mut visit: impl FnMut(&Thread<'f, M>) -> Result<()>) -> Result<()> {
+    pub(crate) fn for_idle_shards(self, mut visit: impl FnMut(&Thread<'f, M>) -> Result<()>) -> Result<()> {
         let high = self.fs.header()?.slots_high.load(core::sync::atomic::Ordering::Acquire);
         for index in 0..high as u32 {
             if let Some(idle) = self.fs.enter_slot(index)? {
@@ -248,22 +250,23 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Marks the image unclean: something stays allocated until the next scan, which this forces.
     #[cold]
-    pub(crate) fn mark_unclean(&self) {
+    pub(crate) fn mark_unclean(self) {
         if let Ok(header) = self.fs.header() {
             header.unclean_marks.fetch_add(1, AcqRel);
         }
     }
 
     /// As the reaper of this slot: queues the lines of an in-flight dentry that is not published.
-    pub(crate) fn retire_unpublished(&self, offset: u64, lines: u64) {
+    pub(crate) fn retire_unpublished(self, offset: u64, lines: u64) {
         self.retire(RetiredKind::Dentry, offset, lines | UNPUBLISHED);
     }
 
     /// Blocks that a record may free.
-    fn weight(&self, kind: RetiredKind, b: u64) -> u32 {
+    fn weight(self, kind: RetiredKind, b: u64) -> u32 {
         let blocks = match kind {
             RetiredKind::Inode => {
-                let size = self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.size_bytes.load(Relaxed));
+                let size =
+                    self.fs.dram.cachelet(b as u32).map_or(0, |cachelet| cachelet.as_file().size_bytes().load(Relaxed));
                 size / BLOCK_BYTES
             }
             RetiredKind::Blocks => b,
@@ -277,12 +280,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         blocks.min(HEAVY_BLOCKS as u64) as u32
     }
 
-    fn queued(&self) -> u64 {
+    fn queued(self) -> u64 {
         self.slot.retired_end.load(Relaxed) - self.slot.retired_first.load(Relaxed)
     }
 
     /// The epoch to wait from: that of the pin under which the object became unreachable.
-    fn retirement_epoch(&self) -> u64 {
+    fn retirement_epoch(self) -> u64 {
         match self.slot.pinned.load(Relaxed) {
             0 => {
                 fence(SeqCst);
@@ -293,7 +296,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     #[cold]
-    fn make_room_slowly(&self) -> Result<()> {
+    fn make_room_slowly(self) -> Result<()> {
         // Nothing is written to an image that is only read.
         let may_spill = !self.fs.untouched && !self.fs.read_only;
         // Records that a stopped thread keeps from being freed return to the end of the queue.
@@ -316,13 +319,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The global epoch from which on the oldest record may be recycled.
-    fn expiry_of_first(&self) -> u64 {
+    fn expiry_of_first(self) -> u64 {
         let first = self.slot.retired_first.load(Relaxed) as usize % RETIRED_MAX;
         (self.slot.retired[first].kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS
     }
 
     /// Recycles a batch; if no record is ripe, waits until the oldest one is.
-    fn recycle_or_wait(&self) -> Result<usize> {
+    fn recycle_or_wait(self) -> Result<usize> {
         let done = self.recycle_batch(BATCH)?;
         if done == 0 && self.queued() > 0 {
             self.wait_for_epoch(self.expiry_of_first())?;
@@ -332,7 +335,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Recycles up to `limit` ripe records from the head of the queue under one fence; returns
     /// their number.
-    fn recycle_batch(&self, limit: usize) -> Result<usize> {
+    fn recycle_batch(self, limit: usize) -> Result<usize> {
         if self.slot.spilled.load(Relaxed) != 0 {
             self.return_expired()?;
         }
@@ -350,12 +353,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         self.recycle_items(batch)?;
         self.end_batch(count as u64);
-        self.trim_cachelets()?;
+        self.allocator().trim_cachelets()?;
         Ok(count)
     }
 
     #[cold]
-    fn return_expired(&self) -> Result<()> {
+    fn return_expired(self) -> Result<()> {
         let mut now = 0;
         for _ in 0..GRACE_PERIOD_EPOCHS {
             now = self.fs.advance_epoch(false)?;
@@ -365,7 +368,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.return_spilled(|newest| wanted || now >= (newest >> 8) + GRACE_PERIOD_EPOCHS)
     }
 
-    fn recycle_items(&self, batch: &mut [RetiredItem]) -> Result<()> {
+    fn recycle_items(self, batch: &mut [RetiredItem]) -> Result<()> {
         let pm = &self.fs.pm;
         let named = |item: &RetiredItem| matches!(item.kind, RetiredKind::Dentry | RetiredKind::Log);
         let journal = batch.iter().any(named);
@@ -400,7 +403,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn end_batch(&self, count: u64) {
+    fn end_batch(self, count: u64) {
         let first = self.slot.retired_first.load(Relaxed) + count;
         self.change_together([
             WordChange::Wide(&self.slot.retired_first, first),
@@ -413,7 +416,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As the reaper of this slot: completes the batch of its owner. Blocks that the owner had not
     /// freed belong to the slot, or to erased inodes, and are found by their owner words.
-    pub(crate) fn finish_batch(&self) -> Result<()> {
+    pub(crate) fn finish_batch(self) -> Result<()> {
         let count = self.slot.recycling.load(Relaxed).min(BATCH as u64);
         if count == 0 {
             return Ok(());
@@ -435,7 +438,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Record `index` of the batch at the head of the queue.
-    fn item(&self, first: u64, index: u64) -> RetiredItem {
+    fn item(self, first: u64, index: u64) -> RetiredItem {
         let record = &self.slot.retired[(first + index) as usize % RETIRED_MAX];
         let kind = kind_of(record.kind.load(Relaxed));
         RetiredItem {
@@ -448,12 +451,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The change that marks records of the batch as freed.
-    fn done(&self, records: u64) -> WordChange<'f> {
+    fn done(self, records: u64) -> WordChange<'f> {
         WordChange::Wide(&self.slot.recycled, self.slot.recycled.load(Relaxed) | records)
     }
 
     /// As the reaper of this slot: whether an object waits in its queue or its spill pages.
-    pub(crate) fn is_queued(&self, kind: RetiredKind, a: u64) -> bool {
+    pub(crate) fn is_queued(self, kind: RetiredKind, a: u64) -> bool {
         let first = self.slot.retired_first.load(Relaxed);
         let mut found = (0..self.queued().min(RETIRED_MAX as u64))
             .map(|index| self.item(first, index))
@@ -468,26 +471,26 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As the reaper of this slot: marks the blocks that wait in its queue and its spill pages, and
     /// those of the pages, so that a sweep spares them.
-    pub(crate) fn mark_queued(&self, owner: u64) -> Result<()> {
+    pub(crate) fn mark_queued(self, owner: u64) -> Result<()> {
         let first = self.slot.retired_first.load(Relaxed);
         for item in (0..self.queued().min(RETIRED_MAX as u64)).map(|index| self.item(first, index)) {
             self.mark_retired(item.kind, (item.a, item.b), owner)?;
         }
         self.for_spilled(|page, records| {
-            self.fs.mark_reached(page, owner)?;
+            self.fs.block_map().mark_reached(page, owner)?;
             records
                 .iter()
                 .try_for_each(|[kind, a, b]| self.mark_retired(kind_of(kind.load()), (a.load(), b.load()), owner))
         })
     }
 
-    fn mark_retired(&self, kind: RetiredKind, (a, b): (u64, u64), owner: u64) -> Result<()> {
+    fn mark_retired(self, kind: RetiredKind, (a, b): (u64, u64), owner: u64) -> Result<()> {
         match kind {
-            RetiredKind::Blocks => self.fs.mark_reached(BlockRun { first: a, count: b }, owner),
+            RetiredKind::Blocks => self.fs.block_map().mark_reached(BlockRun { first: a, count: b }, owner),
             RetiredKind::Body => {
-                crate::file::mark_body(self.fs, a, &mut |blocks| self.fs.mark_body_reached(blocks, owner))
+                crate::file::mark_body(self.fs, a, &mut |blocks| self.fs.block_map().mark_body_reached(blocks, owner))
             }
-            RetiredKind::Log => self.for_old_pages(a, b, |_, run| self.fs.mark_reached(run, owner)),
+            RetiredKind::Log => self.for_old_pages(a, b, |_, run| self.fs.block_map().mark_reached(run, owner)),
             RetiredKind::Inode
             | RetiredKind::Cachelet
             | RetiredKind::Dentry
@@ -497,7 +500,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Collects the records at the head of the queue whose grace period is over.
-    fn collect_expired(&self, into: &mut [RetiredItem]) -> Result<usize> {
+    fn collect_expired(self, into: &mut [RetiredItem]) -> Result<usize> {
         let first = self.slot.retired_first.load(Relaxed);
         let queued = self.queued().min(into.len() as u64);
         if queued == 0 {
@@ -525,7 +528,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// First phase of a record. Returns the number of erased lines, and what was flushed.
-    fn erase(&self, item: &mut RetiredItem) -> (u64, Flushed) {
+    fn erase(self, item: &mut RetiredItem) -> (u64, Flushed) {
         match item.kind {
             RetiredKind::Inode => self.erase_retired_inode(item).unwrap_or((0, Flushed::nothing())),
             RetiredKind::Dentry => self.erase_dentry(item),
@@ -539,11 +542,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The cachelet of a dead inode keeps its last content, which has most of what is needed.
-    fn erase_retired_inode(&self, item: &mut RetiredItem) -> Result<(u64, Flushed)> {
+    fn erase_retired_inode(self, item: &mut RetiredItem) -> Result<(u64, Flushed)> {
         let cachelet = self.fs.dram.cachelet(item.b as u32)?;
         let has_body = matches!(self.fs.kind(cachelet)?, FileKind::Regular | FileKind::Symlink)
             && cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0;
-        item.root = if has_body { cachelet.root.load(Relaxed) } else { 0 };
+        item.root = if has_body { cachelet.as_file().root().load(Relaxed) } else { 0 };
         item.erased = 1;
         if cachelet.dirty.load(Relaxed) & PLAIN != 0 {
             return Ok((0, Flushed::nothing()));
@@ -567,7 +570,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    fn erase_dentry(&self, item: &mut RetiredItem) -> (u64, Flushed) {
+    fn erase_dentry(self, item: &mut RetiredItem) -> (u64, Flushed) {
         let pm = &self.fs.pm;
         let Ok(dentry) = pm.get(Pm::<Dentry>::new(item.a)) else { return (0, Flushed::nothing()) };
         let (known, unmade) = (item.b & (UNPUBLISHED - 1), item.b & UNPUBLISHED != 0);
@@ -590,13 +593,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Second phase of a record: frees its object.
-    fn free(&self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
+    fn free(self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
         match item.kind {
-            RetiredKind::Blocks => self.free_blocks(BlockRun { first: item.a, count: item.b }),
-            RetiredKind::Body => crate::file::free_body(self, item.a),
+            RetiredKind::Blocks => self.allocator().free_blocks(BlockRun { first: item.a, count: item.b }),
+            RetiredKind::Body => crate::file::free_body(self.0, item.a),
             RetiredKind::Log => self.free_old_log(item),
-            RetiredKind::Numbers => self.free_inodes(item.a, item.b, self.done(1 << item.index)),
-            RetiredKind::Lines => self.free_line_mask(item.a, item.b, self.done(1 << item.index)),
+            RetiredKind::Numbers => self.allocator().free_inodes(item.a, item.b, self.done(1 << item.index)),
+            RetiredKind::Lines => self.allocator().free_line_mask(item.a, item.b, self.done(1 << item.index)),
             RetiredKind::Cachelet if item.a != 0 => self.relist_cachelet(item, item.a as u32),
             RetiredKind::Dentry if item.erased != 0 => self.gather_lines(item, gathered),
             RetiredKind::Inode if item.is_inode() => self.free_all_but_number(item),
@@ -608,13 +611,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Lists a cachelet, unless that was done before the reaper came.
-    fn relist_cachelet(&self, item: &RetiredItem, index: u32) -> Result<()> {
-        if item.resumed && self.is_listed(index)? { Ok(()) } else { self.list_cachelet(index) }
+    fn relist_cachelet(self, item: &RetiredItem, index: u32) -> Result<()> {
+        if item.resumed && self.allocator().is_listed(index)? { Ok(()) } else { self.allocator().list_cachelet(index) }
     }
 
     /// Frees everything that an inode had. Its number is freed last, because it identifies its
     /// blocks.
-    fn free_all_but_number(&self, item: &RetiredItem) -> Result<()> {
+    fn free_all_but_number(self, item: &RetiredItem) -> Result<()> {
         let bodies = self.as_owner(item.a, || self.free_bodies(item));
         if item.b != 0 {
             self.relist_cachelet(item, item.b as u32)?;
@@ -622,7 +625,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         bodies
     }
 
-    fn gather_lines(&self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
+    fn gather_lines(self, item: &RetiredItem, gathered: &mut GatheredLines) -> Result<()> {
         if !self.fs.lines_fit(item.a, item.erased) {
             return Err(BadOffset { offset: item.a, length: item.erased * LINE_BYTES }.into());
         }
@@ -635,13 +638,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn free_gathered(&self, gathered: &mut GatheredLines) -> Result<()> {
+    fn free_gathered(self, gathered: &mut GatheredLines) -> Result<()> {
         let GatheredLines { slab, lines, line_records } = core::mem::take(gathered);
-        if lines == 0 { Ok(()) } else { self.free_line_mask(slab, lines, self.done(line_records)) }
+        if lines == 0 { Ok(()) } else { self.allocator().free_line_mask(slab, lines, self.done(line_records)) }
     }
 
     /// Frees the numbers of a batch's inodes, those of one word of the map together.
-    fn free_numbers(&self, batch: &[RetiredItem]) -> Result<()> {
+    fn free_numbers(self, batch: &[RetiredItem]) -> Result<()> {
         let mut inodes = batch.iter().filter(|item| item.is_inode()).peekable();
         let mut result = Ok(());
         while let Some(first) = inodes.next() {
@@ -651,27 +654,27 @@ impl<'f, M: Memory> Thread<'f, M> {
                 bits |= 1 << (item.a % 64);
                 records |= 1 << item.index;
             }
-            result = result.and(self.free_inodes(word, bits, self.done(records)));
+            result = result.and(self.allocator().free_inodes(word, bits, self.done(records)));
         }
         result
     }
 
     /// Frees the blocks of a dead inode. First all of them are marked as its own, which a reaper
     /// repeats; then they are freed, which a reaper completes by a sweep.
-    fn free_bodies(&self, item: &RetiredItem) -> Result<()> {
+    fn free_bodies(self, item: &RetiredItem) -> Result<()> {
         if item.resumed && self.slot.recycling_marked.load(Relaxed) & 1 << item.index != 0 {
-            return self.sweep_blocks(item.a);
+            return self.allocator().sweep_blocks(item.a);
         }
         if item.root == 0 && item.log == 0 && item.xattrs == 0 {
             return Ok(());
         }
         self.free_log_dentries(item.log, item.a)?;
-        crate::file::mark_body_of(self, item.root)?;
-        crate::file::mark_body_of(self, item.xattrs)?;
+        crate::file::mark_body_of(self.0, item.root)?;
+        crate::file::mark_body_of(self.0, item.xattrs)?;
         self.slot.recycling_marked.store(self.slot.recycling_marked.load(Relaxed) | 1 << item.index, Release);
         step();
         for root in [item.xattrs, item.root].into_iter().filter(|root| *root != 0) {
-            crate::file::free_body(self, root)?;
+            crate::file::free_body(self.0, root)?;
         }
         self.free_log(item.log, item.a)
     }

@@ -105,7 +105,7 @@ impl World {
         let nothing = BTreeMap::new();
         let thread = self.thread(&nothing);
         (contest.prepare)(&thread).expect("prepared");
-        thread.drain().expect("drains");
+        thread.recycler().drain().expect("drains");
         contest.held.iter().map(|path| (path.to_string(), directory(&thread, path).expect("a directory"))).collect()
     }
 
@@ -128,7 +128,7 @@ impl World {
         let tree = self.tree();
         for index in 0..fs.header().expect("a header").slots_high.load(Relaxed) as u32 {
             let idle = fs.enter_slot(index).expect("a slot").expect("the slot is free");
-            idle.drain().expect("drains");
+            idle.recycler().drain().expect("drains");
         }
         check_cachelets(fs);
         crate::mindex::check_names(fs);
@@ -149,7 +149,7 @@ fn dump(thread: &ScheduledThread<'_>, node: Node, path: String, tree: &mut BTree
     let content = match stat.kind {
         FileKind::Regular => {
             let mut bytes = std::vec![0; stat.size_bytes as usize];
-            let count = thread.read(node, 0, &mut bytes).expect("reads");
+            let count = thread.files().read(node, 0, &mut bytes).expect("reads");
             assert_eq!(count as u64, stat.size_bytes);
             summary(&bytes)
         }
@@ -306,7 +306,7 @@ fn cut_after_a_removal(bytes: &[u8], remove: fn(&ScheduledThread<'_>) -> Result<
     {
         let thread = world.thread(&nothing);
         a_log_with_a_hole(&thread).expect("prepared");
-        thread.drain().expect("drains");
+        thread.recycler().drain().expect("drains");
     }
     let cut = Mutex::new(None);
     {

@@ -13,9 +13,9 @@
 //! - The content of a page has no meaning after a crash: its block is free then.
 
 use crate::alloc::{BlockRun, owned_by_slot};
+use crate::components::Recycler;
 use crate::dram::RETIRED_MAX;
 use crate::error::Result;
-use crate::fs::Thread;
 use crate::redo::WordChange;
 use core::sync::atomic::Ordering::Relaxed;
 use pmem::{BLOCK_BYTES, Cell64, Layout, Memory, Pm};
@@ -37,12 +37,12 @@ const _: () = assert!(size_of::<SpillPage>() == BLOCK_BYTES as usize);
 // SAFETY: repr(C), cells of 8 bytes only, no padding by the assertion above.
 unsafe impl Layout for SpillPage {}
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Moves the oldest records of the queue, which has at least a page of them, to a page. No
     /// batch is being recycled.
     #[cold]
-    pub(crate) fn spill_records(&self) -> Result<()> {
-        let block = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_blocks(1))?.first;
+    pub(crate) fn spill_records(self) -> Result<()> {
+        let block = self.as_owner(owned_by_slot(self.ticket()), || self.allocator().allocate_blocks(1))?.first;
         let pm = &self.fs.pm;
         let page = pm.get(Pm::<SpillPage>::new(block * BLOCK_BYTES))?;
         let first = self.slot.retired_first.load(Relaxed);
@@ -63,7 +63,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Moves the records of the newest page back to the queue, if `is_expired` holds for the page's
     /// newest record and the queue has room. No batch is being recycled.
     #[cold]
-    pub(crate) fn return_spilled(&self, is_expired: impl Fn(u64) -> bool) -> Result<()> {
+    pub(crate) fn return_spilled(self, is_expired: impl Fn(u64) -> bool) -> Result<()> {
         let offset = self.slot.spilled.load(Relaxed);
         let page = self.fs.pm.get(Pm::<SpillPage>::new(offset))?;
         let (first, end) = (self.slot.retired_first.load(Relaxed), self.slot.retired_end.load(Relaxed));
@@ -80,11 +80,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             WordChange::Wide(&self.slot.spilled, page.next.load()),
             WordChange::Wide(&self.slot.retired_end, end + PAGE_RECORDS as u64),
         ]);
-        self.free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })
+        self.allocator().free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })
     }
 
     /// As the reaper of this slot: calls `visit` with the block and the records of each page.
-    pub(crate) fn for_spilled(&self, mut visit: impl FnMut(BlockRun, &[[Cell64; 3]]) -> Result<()>) -> Result<()> {
+    pub(crate) fn for_spilled(self, mut visit: impl FnMut(BlockRun, &[[Cell64; 3]]) -> Result<()>) -> Result<()> {
         let mut offset = self.slot.spilled.load(Relaxed);
         for _ in 0..self.fs.geometry.blocks {
             if offset == 0 {
@@ -109,7 +109,7 @@ mod tests {
     fn make_and_remove(thread: &Thread<'_>, root: Node, names: usize) {
         for _ in 0..names {
             let file = thread.create(root, b"name", &new_node(FileKind::Regular)).expect("makes");
-            thread.write(file, 0, &[7; 100]).expect("writes");
+            thread.files().write(file, 0, &[7; 100]).expect("writes");
             thread.release(file, 1);
             thread.unlink(root, b"name", |_| Ok(())).expect("removes");
         }
@@ -130,9 +130,9 @@ mod tests {
             drop(inside);
             make_and_remove(&thread, root, 4 * RETIRED_MAX);
             assert_eq!(thread.slot.spilled.load(Relaxed), 0, "the records are back in the queue without a wait");
-            thread.compact(root).expect("compacts");
-            thread.drain().expect("recycles");
-            *free = fs.blocks_free().expect("counts");
+            thread.maintenance().compact(root).expect("compacts");
+            thread.recycler().drain().expect("recycles");
+            *free = fs.block_map().blocks_free().expect("counts");
         }
         assert!(free[1] + 8 >= free[0], "{free:?} blocks were free");
         thread.release(root, 1);

@@ -27,7 +27,7 @@ fn bytes(length: u64, seed: u64) -> Vec<u8> {
 }
 
 fn write<M: Memory>(thread: &Thread<'_, M>, node: Node, offset: u64, length: u64, seed: u64) -> engine::Result<()> {
-    thread.write(node, offset, &bytes(length, seed)).map(drop)
+    thread.files().write(node, offset, &bytes(length, seed)).map(drop)
 }
 
 const RESERVE: AllocateMode = AllocateMode::Allocate { keep_size: true };
@@ -38,24 +38,24 @@ const STORIES: &[Story] = &[
     Story {
         name: "append into the last block",
         before: |t, n| write(t, n, 0, 5000, 1),
-        change: |t, n| t.append(n, &bytes(300, 2)).map(drop),
+        change: |t, n| t.files().append(n, &bytes(300, 2)).map(drop),
         atomic: true,
     },
     Story {
         name: "append over the last block",
         before: |t, n| write(t, n, 0, 5000, 1),
-        change: |t, n| t.append(n, &bytes(9000, 2)).map(drop),
+        change: |t, n| t.files().append(n, &bytes(9000, 2)).map(drop),
         atomic: true,
     },
     Story {
         name: "append that makes the tree higher",
         before: |t, n| write(t, n, 0, 100, 1),
-        change: |t, n| t.append(n, &bytes(9000, 2)).map(drop),
+        change: |t, n| t.files().append(n, &bytes(9000, 2)).map(drop),
         atomic: true,
     },
     Story {
         name: "write behind a gap",
-        before: |t, n| write(t, n, 0, 6000, 1).and_then(|()| t.truncate(n, 4500)),
+        before: |t, n| write(t, n, 0, 6000, 1).and_then(|()| t.files().truncate(n, 4500)),
         change: |t, n| write(t, n, 3 * BLOCK + 5, 100, 2),
         atomic: true,
     },
@@ -91,68 +91,68 @@ const STORIES: &[Story] = &[
     },
     Story {
         name: "write into what is reserved",
-        before: |t, n| write(t, n, 0, 100, 1).and_then(|()| t.allocate(n, RESERVE, 0, 5 * BLOCK)),
+        before: |t, n| write(t, n, 0, 100, 1).and_then(|()| t.files().allocate(n, RESERVE, 0, 5 * BLOCK)),
         change: |t, n| write(t, n, BLOCK + 1, 2 * BLOCK, 2),
         atomic: true,
     },
     Story {
         name: "write into a hole",
-        before: |t, n| t.truncate(n, 10 * BLOCK),
+        before: |t, n| t.files().truncate(n, 10 * BLOCK),
         change: |t, n| write(t, n, BLOCK + 1, 2 * BLOCK, 2),
         atomic: true,
     },
     Story {
         name: "truncate to nothing",
         before: |t, n| write(t, n, 0, 5 * BLOCK, 1),
-        change: |t, n| t.truncate(n, 0),
+        change: |t, n| t.files().truncate(n, 0),
         atomic: true,
     },
     Story {
         name: "truncate to less",
         before: |t, n| write(t, n, 0, 5 * BLOCK, 1),
-        change: |t, n| t.truncate(n, 2 * BLOCK + 77),
+        change: |t, n| t.files().truncate(n, 2 * BLOCK + 77),
         atomic: true,
     },
     Story {
         name: "truncate to more",
-        before: |t, n| write(t, n, 0, 6000, 1).and_then(|()| t.truncate(n, 4500)),
-        change: |t, n| t.truncate(n, 3 * BLOCK),
+        before: |t, n| write(t, n, 0, 6000, 1).and_then(|()| t.files().truncate(n, 4500)),
+        change: |t, n| t.files().truncate(n, 3 * BLOCK),
         atomic: true,
     },
     Story {
         name: "truncate and append at once again",
         before: |t, n| write(t, n, 0, 5 * BLOCK, 1),
-        change: |t, n| t.truncate(n, 0).and_then(|()| t.append(n, &bytes(2 * BLOCK, 2)).map(drop)),
+        change: |t, n| t.files().truncate(n, 0).and_then(|()| t.files().append(n, &bytes(2 * BLOCK, 2)).map(drop)),
         atomic: false,
     },
     Story {
         name: "reserve",
         before: |t, n| write(t, n, 0, 5000, 1),
-        change: |t, n| t.allocate(n, AllocateMode::Allocate { keep_size: false }, 4000, 5 * BLOCK),
+        change: |t, n| t.files().allocate(n, AllocateMode::Allocate { keep_size: false }, 4000, 5 * BLOCK),
         atomic: true,
     },
     Story {
         name: "zero a range",
         before: |t, n| write(t, n, 0, 5 * BLOCK, 1),
-        change: |t, n| t.allocate(n, AllocateMode::ZeroRange { keep_size: true }, 100, 3 * BLOCK),
+        change: |t, n| t.files().allocate(n, AllocateMode::ZeroRange { keep_size: true }, 100, 3 * BLOCK),
         atomic: true,
     },
     Story {
         name: "punch",
         before: |t, n| write(t, n, 0, 5 * BLOCK, 1),
-        change: |t, n| t.allocate(n, AllocateMode::PunchHole, 100, 3 * BLOCK),
+        change: |t, n| t.files().allocate(n, AllocateMode::PunchHole, 100, 3 * BLOCK),
         atomic: false,
     },
     Story {
         name: "collapse",
         before: |t, n| write(t, n, 0, 5 * BLOCK, 1),
-        change: |t, n| t.allocate(n, AllocateMode::CollapseRange, BLOCK, 2 * BLOCK),
+        change: |t, n| t.files().allocate(n, AllocateMode::CollapseRange, BLOCK, 2 * BLOCK),
         atomic: true,
     },
     Story {
         name: "insert",
         before: |t, n| write(t, n, 0, 5 * BLOCK, 1),
-        change: |t, n| t.allocate(n, AllocateMode::InsertRange, BLOCK, 2 * BLOCK),
+        change: |t, n| t.files().allocate(n, AllocateMode::InsertRange, BLOCK, 2 * BLOCK),
         atomic: true,
     },
 ];
@@ -174,10 +174,10 @@ impl std::fmt::Debug for VisitedFile {
 fn see<M: Memory>(thread: &Thread<'_, M>, node: Node) -> VisitedFile {
     let size = thread.stat(node).expect("stat").size_bytes;
     let mut content = vec![0; size as usize];
-    assert_eq!(thread.read(node, 0, &mut content), Ok(content.len()));
-    let attribute = thread.xattr(node, b"user.a", &mut []).ok().map(|length| {
+    assert_eq!(thread.files().read(node, 0, &mut content), Ok(content.len()));
+    let attribute = thread.files().xattr(node, b"user.a", &mut []).ok().map(|length| {
         let mut value = vec![0; length];
-        assert_eq!(thread.xattr(node, b"user.a", &mut value), Ok(length));
+        assert_eq!(thread.files().xattr(node, b"user.a", &mut value), Ok(length));
         value
     });
     VisitedFile { content, attribute }
@@ -219,13 +219,13 @@ fn recovered(bytes: &[u8]) -> VisitedFile {
     check_blocks(&attached.fs, &thread, node);
     // Growth shows zeros, whatever was left behind the end.
     let size = seen.content.len() as u64;
-    thread.truncate(node, size + 3 * BLOCK).expect("grows");
+    thread.files().truncate(node, size + 3 * BLOCK).expect("grows");
     let grown = see(&thread, node);
     assert!(grown.content[..size as usize] == seen.content, "growing changed what was there");
     assert!(grown.content[size as usize..].iter().all(|byte| *byte == 0), "growing exposed something");
     write(&thread, node, size / 2, 2 * BLOCK, 9).expect("writes");
     check_blocks(&attached.fs, &thread, node);
-    thread.truncate(node, 0).expect("truncates");
+    thread.files().truncate(node, 0).expect("truncates");
     thread.release(node, 1);
     drop(thread);
     attached.detach();
@@ -235,7 +235,7 @@ fn recovered(bytes: &[u8]) -> VisitedFile {
 /// Checks that the attributes count the actual blocks.
 fn check_blocks<M: Memory>(fs: &engine::Fs<M>, thread: &Thread<'_, M>, node: Node) {
     let stat = thread.stat(node).expect("stat");
-    let root = thread.body_root(node).expect("a body");
+    let root = thread.files().body_root(node).expect("a body");
     let mut blocks = 0;
     visit_body(fs.pm(), fs.geometry(), root, &mut |_| blocks += 1).expect("a map");
     assert_eq!(stat.blocks, blocks);
@@ -292,19 +292,19 @@ fn a_power_cut_leaves_attributes_as_before_or_as_after() {
     cut_everywhere(
         "first attribute",
         |t, n| write(t, n, 0, 100, 1),
-        |t, n| t.set_xattr(n, b"user.a", &bytes(70, 3), false, false),
+        |t, n| t.files().set_xattr(n, b"user.a", &bytes(70, 3), false, false),
         &either,
     );
     cut_everywhere(
         "larger attribute",
-        |t, n| t.set_xattr(n, b"user.a", &bytes(70, 3), false, false),
-        |t, n| t.set_xattr(n, b"user.a", &bytes(9000, 4), false, false),
+        |t, n| t.files().set_xattr(n, b"user.a", &bytes(70, 3), false, false),
+        |t, n| t.files().set_xattr(n, b"user.a", &bytes(9000, 4), false, false),
         &either,
     );
     cut_everywhere(
         "no attribute",
-        |t, n| t.set_xattr(n, b"user.a", &bytes(9000, 3), false, false),
-        |t, n| t.remove_xattr(n, b"user.a"),
+        |t, n| t.files().set_xattr(n, b"user.a", &bytes(9000, 3), false, false),
+        |t, n| t.files().remove_xattr(n, b"user.a"),
         &either,
     );
 }

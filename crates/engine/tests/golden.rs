@@ -54,15 +54,15 @@ fn describe_file(thread: &Thread<'_>, node: Node) -> String {
         }
         FileKind::Regular => {
             let mut content = vec![0; a.size_bytes as usize];
-            assert_eq!(thread.read(node, 0, &mut content).unwrap(), content.len());
+            assert_eq!(thread.files().read(node, 0, &mut content).unwrap(), content.len());
             write!(text, " crc {:08x}", pmem::crc32c(0, &content)).unwrap();
         }
         _ => {}
     }
     let mut names = Vec::new();
-    thread.xattr_names(node, &mut |name| names.push(name.to_vec())).unwrap();
+    thread.files().xattr_names(node, &mut |name| names.push(name.to_vec())).unwrap();
     for name in names {
-        let length = thread.xattr(node, &name, &mut buffer).unwrap();
+        let length = thread.files().xattr(node, &name, &mut buffer).unwrap();
         write!(text, " {}={}", String::from_utf8_lossy(&name), String::from_utf8_lossy(&buffer[..length])).unwrap();
     }
     text
@@ -80,14 +80,14 @@ fn populate(thread: &Thread<'_>) {
     for (index, length) in [0usize, 1, 4095, 4096, 4097, 20_000].into_iter().enumerate() {
         let node = make(directory, &format!("file of {length} bytes"), NewNode { uid: 1000, gid: 100, ..new_file() });
         let content: Vec<u8> = (0..length).map(|at| (at * 31 + index) as u8).collect();
-        thread.write(node, 0, &content).unwrap();
+        thread.files().write(node, 0, &content).unwrap();
         fixed(node, 1_000_000_000 + index as i64);
     }
     let sparse = make(directory, "sparse", new_file());
-    thread.write(sparse, 300_000, b"far away").unwrap();
+    thread.files().write(sparse, 300_000, b"far away").unwrap();
     fixed(sparse, 5);
     let long = make(directory, &"long name ".repeat(25), new_file());
-    thread.set_xattr(long, b"user.colour", b"blue", false, false).unwrap();
+    thread.files().set_xattr(long, b"user.colour", b"blue", false, false).unwrap();
     fixed(long, -5);
     thread.link(sparse, root, b"another name of sparse").unwrap();
     let link = |target: &'static str| NewNode {
@@ -167,7 +167,7 @@ fn is_as_it_was(name: &str, scanned: bool) {
         assert_eq!(description.join("\n") + "\n", expected);
         // It can be written, too.
         let node = thread.create(root, b"new", &new_file()).unwrap();
-        thread.write(node, 0, b"content").unwrap();
+        thread.files().write(node, 0, b"content").unwrap();
         thread.unlink(root, b"moved", permit).unwrap();
     }
     attached.detach();

@@ -74,7 +74,7 @@ fn a_removed_name_is_gone_and_its_file_lives_until_the_last_user_leaves() {
     assert_eq!(thread.stat(node).unwrap().links, 0);
     assert_eq!(thread.link(node, root, b"again").unwrap_err(), Error::NotFound);
     thread.release(node, 1);
-    while thread.recycle(64).unwrap() != 0 {}
+    while thread.recycler().recycle(64).unwrap() != 0 {}
     assert_eq!(thread.node(node.number, None).unwrap_err(), Error::NotFound);
 }
 
@@ -511,7 +511,7 @@ fn a_whiteout_that_fails_leaves_no_inode_behind() {
     touch(&thread, full, "inside");
     let whiteout = RenameFlags { whiteout: true, ..Default::default() };
     let free = |thread: &engine::Thread<'_>| {
-        while thread.recycle(64).unwrap() != 0 {}
+        while thread.recycler().recycle(64).unwrap() != 0 {}
         thread.space().unwrap().inodes_free
     };
     let before = free(&thread);

@@ -117,7 +117,7 @@ fn a_torn_create_does_not_move_the_times_of_its_directory() {
             (0..12).for_each(|index| thread.unlink(old, name(index).as_bytes(), permit).expect("unlinks"));
             thread.release(old, 1);
             thread.remove_directory(root, b"old", permit).expect("is empty");
-            while thread.recycle(usize::MAX).expect("recycles") > 0 {}
+            while thread.recycler().recycle(usize::MAX).expect("recycles") > 0 {}
         },
         |thread, root| {
             let still = thread.lookup(root, b"still").expect("a directory");
@@ -140,10 +140,10 @@ fn a_torn_create_in_the_place_of_a_removed_file_does_not_bring_it_back() {
     tear(
         |thread, root| {
             let node = thread.create(root, b"old", &new_file()).expect("a file");
-            thread.write(node, 0, b"content").expect("writes");
+            thread.files().write(node, 0, b"content").expect("writes");
             thread.release(node, 1);
             thread.unlink(root, b"old", permit).expect("unlinks");
-            while thread.recycle(usize::MAX).expect("recycles") > 0 {}
+            while thread.recycler().recycle(usize::MAX).expect("recycles") > 0 {}
         },
         |thread, root| {
             // This thread has no inode numbers in its magazine and takes the first free ones.
@@ -179,7 +179,7 @@ fn a_torn_creation_in_the_place_of_a_removed_directory_has_its_own_parent() {
             for name in ["old", "older"] {
                 thread.remove_directory(root, name.as_bytes(), permit).expect("is empty");
             }
-            while thread.recycle(usize::MAX).expect("recycles") > 0 {}
+            while thread.recycler().recycle(usize::MAX).expect("recycles") > 0 {}
         },
         |thread, root| {
             let thread = thread.fs().enter().expect("enters");

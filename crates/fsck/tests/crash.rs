@@ -32,14 +32,14 @@ fn prepare() -> Image {
             touch(&thread, one, name);
         }
         let body = get(&thread, one, "a");
-        thread.write(body, 0, &[1; 10_000]).unwrap();
-        thread.set_xattr(body, b"user.x", b"y", false, false).unwrap();
+        thread.files().write(body, 0, &[1; 10_000]).unwrap();
+        thread.files().set_xattr(body, b"user.x", b"y", false, false).unwrap();
         // Reused inode numbers, lines and blocks.
         for name in ["gone-1", "gone-2"] {
             touch(&thread, two, name);
             let gone = get(&thread, two, name);
-            thread.write(gone, 0, &[9; 5000]).unwrap();
-            thread.set_xattr(gone, b"user.gone", &[3; 100], false, false).unwrap();
+            thread.files().write(gone, 0, &[9; 5000]).unwrap();
+            thread.files().set_xattr(gone, b"user.gone", &[3; 100], false, false).unwrap();
             thread.release(gone, 1);
             thread.unlink(two, name.as_bytes(), permit).unwrap();
         }
@@ -89,7 +89,7 @@ fn names<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
                 touch(t, two, &format!("many-{index}"));
             });
             (0..12).for_each(|index| t.unlink(two, format!("many-{index}").as_bytes(), permit).unwrap());
-            t.recycle(1000).unwrap();
+            t.recycler().recycle(1000).unwrap();
             (0..4).for_each(|index| {
                 touch(t, two, &format!("few-{index}"));
             });
@@ -134,28 +134,28 @@ fn bodies<M: Memory>() -> Vec<(&'static str, Operation<M>)> {
     vec![
         ("write", |t, root| {
             let body = get(t, get(t, root, "one"), "a");
-            t.write(body, 100, &[2; 6000]).unwrap();
-            t.append(body, &[3; 9000]).unwrap();
-            t.write(body, 3 << 20, b"far").unwrap();
+            t.files().write(body, 100, &[2; 6000]).unwrap();
+            t.files().append(body, &[3; 9000]).unwrap();
+            t.files().write(body, 3 << 20, b"far").unwrap();
         }),
         ("truncate", |t, root| {
             let body = get(t, get(t, root, "one"), "a");
-            t.truncate(body, 5000).unwrap();
-            t.truncate(body, 50_000).unwrap();
-            t.truncate(body, 0).unwrap();
+            t.files().truncate(body, 5000).unwrap();
+            t.files().truncate(body, 50_000).unwrap();
+            t.files().truncate(body, 0).unwrap();
         }),
         ("fallocate", |t, root| {
             let body = get(t, get(t, root, "one"), "a");
-            t.allocate(body, AllocateMode::Allocate { keep_size: true }, 0, 40_000).unwrap();
-            t.append(body, &[3; 9000]).unwrap();
-            t.allocate(body, AllocateMode::PunchHole, 4096, 4096).unwrap();
-            t.allocate(body, AllocateMode::CollapseRange, 0, 4096).unwrap();
-            t.allocate(body, AllocateMode::InsertRange, 0, 4096).unwrap();
+            t.files().allocate(body, AllocateMode::Allocate { keep_size: true }, 0, 40_000).unwrap();
+            t.files().append(body, &[3; 9000]).unwrap();
+            t.files().allocate(body, AllocateMode::PunchHole, 4096, 4096).unwrap();
+            t.files().allocate(body, AllocateMode::CollapseRange, 0, 4096).unwrap();
+            t.files().allocate(body, AllocateMode::InsertRange, 0, 4096).unwrap();
         }),
         ("setxattr", |t, root| {
             let body = get(t, get(t, root, "one"), "a");
-            t.set_xattr(body, b"user.x", &[7; 6000], false, false).unwrap();
-            t.remove_xattr(body, b"user.x").unwrap();
+            t.files().set_xattr(body, b"user.x", &[7; 6000], false, false).unwrap();
+            t.files().remove_xattr(body, b"user.x").unwrap();
         }),
     ]
 }
@@ -186,7 +186,7 @@ fn check_state(image: &Image) -> Option<String> {
             touch(&thread, root, &format!("used-{index}"));
         }
         let file = get(&thread, root, "used-3");
-        thread.write(file, 0, &[5; 9000]).unwrap();
+        thread.files().write(file, 0, &[5; 9000]).unwrap();
         thread.release(file, 1);
         thread.release(root, 1);
     }

@@ -55,17 +55,17 @@ fn files(attached: &Attached) -> Files {
             FileKind::Regular => {
                 for start in [0, stat.size_bytes.saturating_sub(4096)] {
                     let mut part = vec![0; 40_000];
-                    let count = thread.read(node, start, &mut part).unwrap();
+                    let count = thread.files().read(node, start, &mut part).unwrap();
                     contents.extend_from_slice(&part[..count]);
                 }
             }
             _ => {}
         }
         let mut names = Vec::new();
-        thread.xattr_names(node, &mut |name| names.push(name.to_vec())).unwrap();
+        thread.files().xattr_names(node, &mut |name| names.push(name.to_vec())).unwrap();
         let values = names.into_iter().map(|name| {
             let mut value = vec![0; 1 << 16];
-            let length = thread.xattr(node, &name, &mut value).unwrap();
+            let length = thread.files().xattr(node, &name, &mut value).unwrap();
             value.truncate(length);
             (name, value)
         });
@@ -366,7 +366,7 @@ fn an_inline_extent_is_checked_and_repaired() {
             let thread = attached.enter();
             let root = thread.root().unwrap();
             let node = thread.create(root, b"row", &new_file()).unwrap();
-            thread.write(node, 0, &[7; 10_000]).unwrap();
+            thread.files().write(node, 0, &[7; 10_000]).unwrap();
             thread.release(root, 1);
             thread.release(node, 1);
         }
@@ -385,7 +385,7 @@ fn an_inline_extent_is_checked_and_repaired() {
             let root = thread.root().unwrap();
             let node = thread.lookup(root, b"row").unwrap();
             let mut bytes = [0; 10_000];
-            thread.read(node, 0, &mut bytes).unwrap();
+            thread.files().read(node, 0, &mut bytes).unwrap();
             assert_eq!(bytes.iter().take_while(|byte| **byte == 7).count(), bytes_left);
             thread.release(root, 1);
             thread.release(node, 1);
@@ -469,7 +469,7 @@ fn what_a_repair_has_not_come_to_survives_a_mount_between() {
             for index in 0..20 {
                 let name = format!("meanwhile-{index}");
                 if let Ok(node) = thread.create(root, name.as_bytes(), &support::engine_support::new_file()) {
-                    let _ = thread.write(node, 0, &[9; 20_000]);
+                    let _ = thread.files().write(node, 0, &[9; 20_000]);
                     thread.release(node, 1);
                 }
             }

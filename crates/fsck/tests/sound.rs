@@ -67,7 +67,7 @@ fn an_image_in_use_has_notes_at_most_and_is_sound_after_recovery() {
         let report = DamagedImage::new(&image).check();
         assert!(report.is_sound() && !report.clean, "{report}");
         assert!(!report.kinds().contains(&FindingKind::Orphan), "a file without a name is normal here: {report}");
-        thread.truncate(open, 10).unwrap();
+        thread.files().truncate(open, 10).unwrap();
     }
     // A crash: the DRAM region is lost.
     drop(attached);

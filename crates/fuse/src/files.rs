@@ -239,7 +239,7 @@ impl Files {
         descriptor: u32,
     ) -> Result<()> {
         let caller = Caller::new(thread, Credentials::kernel_checked(0, 0));
-        let file = caller.open_node(self.node(number)?, libc::O_RDONLY)?;
+        let file = caller.opens().open_node(self.node(number)?, libc::O_RDONLY)?;
         process.install(thread, descriptor, &file, false)
     }
 
@@ -328,7 +328,7 @@ impl Files {
         let node = self.node(number)?;
         self.call(requester, |caller| {
             if let Some(size_bytes) = setting.size_bytes {
-                caller.truncate(node, i64::try_from(size_bytes).map_err(|_| Errno::EFBIG)?)?;
+                caller.data().truncate(node, i64::try_from(size_bytes).map_err(|_| Errno::EFBIG)?)?;
             }
             if setting.uid.is_some() || setting.gid.is_some() {
                 caller.chown(node, setting.uid, setting.gid)?;
@@ -402,7 +402,7 @@ impl Files {
         let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_TRUNC | libc::O_TMPFILE)
             | flags & libc::O_DIRECTORY;
         self.call(requester, |caller| {
-            caller.close(&caller.open_node(node, flags)?);
+            caller.opens().close(&caller.opens().open_node(node, flags)?);
             Ok(())
         })?;
         let handle = self.new_handle();
@@ -427,7 +427,7 @@ impl Files {
     ) -> Result<(Attributes, u64)> {
         let directory = self.node(parent)?;
         self.call(requester, |caller| {
-            let opened = caller.open_name(directory, name, flags | libc::O_CREAT, mode, umask)?;
+            let opened = caller.opens().open_name(directory, name, flags | libc::O_CREAT, mode, umask)?;
             self.report_opened(caller, &opened.file)
         })
     }
@@ -442,7 +442,7 @@ impl Files {
     ) -> Result<(Attributes, u64)> {
         let directory = self.node(parent)?;
         self.call(requester, |caller| {
-            let file = caller.open_unnamed(directory, flags, mode, umask)?;
+            let file = caller.opens().open_unnamed(directory, flags, mode, umask)?;
             self.report_opened(caller, &file)
         })
     }
@@ -453,7 +453,7 @@ impl Files {
         let result = retained
             .and_then(|()| self.report_to_kernel(caller, NodeRef::owned(caller.thread, file.node())))
             .map(|attributes| (attributes, self.new_handle()));
-        caller.close(file);
+        caller.opens().close(file);
         result
     }
 
@@ -473,7 +473,7 @@ impl Files {
     ) -> Result<usize> {
         let file = self.file(self.node(number)?, flags);
         let start = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
-        let count = self.call(requester, |caller| caller.read_at(&file, start, into))?;
+        let count = self.call(requester, |caller| caller.data().read_at(&file, start, into))?;
         if let Some(inherited) = &self.inherited {
             inherited.position_changed(handle, offset + count as u64);
         }
@@ -492,11 +492,11 @@ impl Files {
         let node = self.node(number)?;
         let start = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         if mapped {
-            return self.call(requester, |caller| caller.write_back(node, offset, from));
+            return self.call(requester, |caller| caller.data().write_back(node, offset, from));
         }
         let file = self.file(node, flags);
         let count =
-            self.call_changing(requester, node, |caller| caller.write_at_as(&file, start, from, self.append))?;
+            self.call_changing(requester, node, |caller| caller.data().write_at_as(&file, start, from, self.append))?;
         if let Some(inherited) = &self.inherited {
             let end = match flags & libc::O_APPEND != 0 {
                 true => self.call(requester, |caller| caller.stat(node))?.size_bytes,
@@ -630,23 +630,23 @@ impl Files {
         flags: i32,
     ) -> Result<()> {
         let node = self.node(number)?;
-        self.call(requester, |caller| caller.set_attribute(node, name, value, flags))
+        self.call(requester, |caller| caller.xattrs().set_attribute(node, name, value, flags))
     }
 
     /// The value, or its length if there is no room.
     pub(crate) fn attribute(&self, requester: Requester, number: u64, name: &[u8], value: &mut [u8]) -> Result<usize> {
         let node = self.node(number)?;
-        self.call(requester, |caller| caller.get_attribute(node, name, value))
+        self.call(requester, |caller| caller.xattrs().get_attribute(node, name, value))
     }
 
     pub(crate) fn list_attributes(&self, requester: Requester, number: u64, names: &mut [u8]) -> Result<usize> {
         let node = self.node(number)?;
-        self.call(requester, |caller| caller.list_attributes(node, names))
+        self.call(requester, |caller| caller.xattrs().list_attributes(node, names))
     }
 
     pub(crate) fn remove_attribute(&self, requester: Requester, number: u64, name: &[u8]) -> Result<()> {
         let node = self.node(number)?;
-        self.call(requester, |caller| caller.remove_attribute(node, name))
+        self.call(requester, |caller| caller.xattrs().remove_attribute(node, name))
     }
 
     pub(crate) fn allocate(
@@ -661,7 +661,7 @@ impl Files {
         let file = self.file(node, 0);
         let offset = i64::try_from(offset).map_err(|_| Errno::EFBIG)?;
         let length = i64::try_from(length).map_err(|_| Errno::EFBIG)?;
-        self.call_changing(requester, node, |caller| caller.allocate(&file, mode, offset, length))
+        self.call_changing(requester, node, |caller| caller.data().allocate(&file, mode, offset, length))
     }
 
     pub(crate) fn seek(&self, requester: Requester, number: u64, offset: i64, whence: i32) -> Result<u64> {
@@ -672,7 +672,7 @@ impl Files {
             // The kernel handles the other values: it has the position.
             _ => return Err(Errno::EINVAL),
         };
-        self.call(requester, |caller| caller.seek_extent(&file, offset, what))
+        self.call(requester, |caller| caller.data().seek_extent(&file, offset, what))
     }
 
     /// Copies between two files, each given by its number, its handle and an offset.
@@ -687,7 +687,7 @@ impl Files {
         let (source, target) = (self.node(from.0)?, self.node(to.0)?);
         let files = (self.file(source, 0), self.file(target, 0));
         let ends = ((&files.0, from.2), (&files.1, to.2));
-        let copy = |caller: Calling<'_, '_>| caller.copy_range(ends.0, ends.1, length, buffer);
+        let copy = |caller: Calling<'_, '_>| caller.data().copy_range(ends.0, ends.1, length, buffer);
         let count = self.call_changing(requester, target, copy)?;
         if let Some(inherited) = &self.inherited {
             inherited.position_changed(from.1, from.2 + count);

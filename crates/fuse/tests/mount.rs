@@ -492,19 +492,19 @@ fn a_shared_image_is_coherent() {
         let name = format!("file-{round}");
         let path = mounted.path(&name);
         assert!(!path.exists());
-        let opened = caller.open_name(root, name.as_bytes(), libc::O_CREAT | libc::O_RDWR, 0o644, 0).unwrap();
-        assert_eq!(caller.write(&opened.file, &[round; 100]).unwrap(), 100);
+        let opened = caller.opens().open_name(root, name.as_bytes(), libc::O_CREAT | libc::O_RDWR, 0o644, 0).unwrap();
+        assert_eq!(caller.data().write(&opened.file, &[round; 100]).unwrap(), 100);
         let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         assert_eq!(pattern_of(&file, 0, 100), [round; 100]);
-        caller.write_at(&opened.file, 50, &[!round; 10]).unwrap();
+        caller.data().write_at(&opened.file, 50, &[!round; 10]).unwrap();
         assert_eq!(pattern_of(&file, 50, 10), [!round; 10], "same size, same tick of the clock");
         file.write_all_at(b"from the mount", 0).unwrap();
         let mut text = [0; 14];
-        caller.read_at(&opened.file, 0, &mut text).unwrap();
+        caller.data().read_at(&opened.file, 0, &mut text).unwrap();
         assert_eq!(&text, b"from the mount");
         caller.unlink(root, name.as_bytes()).unwrap();
         assert!(!path.exists());
-        caller.close(&opened.file);
+        caller.opens().close(&opened.file);
     }
     thread.release(root, 1);
 }

@@ -21,7 +21,7 @@ use crate::hook::calls::{
     attributes, copy_calls, files, handles, inotify, landlock, locks, mapping, names, open, renames, sockets,
 };
 use crate::hook::descriptors::fd_passing;
-use crate::hook::process::{environment, exec, processes};
+use crate::hook::process::{environment, exec, processes, working_directory};
 use crate::hook::{descriptors, signals};
 use crate::routes::{NUMBERS, Route};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
@@ -143,8 +143,8 @@ pub const ROWS: &[Row] = &[
         title: "chdir, fchdir, getcwd, umask",
         calls: &[
             call!(SYS_chdir, Always, names::chdir, By(Route::Path)),
-            call!(SYS_fchdir, Always, processes::fchdir, By(Route::Fd)),
-            call!(SYS_getcwd, AnyFd, processes::getcwd),
+            call!(SYS_fchdir, Always, working_directory::fchdir, By(Route::Fd)),
+            call!(SYS_getcwd, AnyFd, working_directory::getcwd),
             call!(SYS_umask, Always, processes::umask, HandleWithTables),
         ],
     },

@@ -53,7 +53,7 @@ impl<M: Memory> System for DirectFs<'_, M> {
 impl<M: Memory> Drop for Session<'_, M> {
     fn drop(&mut self) {
         for file in self.files.borrow_mut().open.drain(..).flatten() {
-            Caller::new(&self.thread, ROOT).close(&file);
+            Caller::new(&self.thread, ROOT).opens().close(&file);
         }
         self.parent.release(&self.thread);
         self.thread.release(self.root, 1);
@@ -105,7 +105,8 @@ impl<'f, M: Memory> Session<'f, M> {
 impl<M: Memory> Calls for Session<'_, M> {
     fn open(&self, path: &[u8], flags: i32, mode: u32) -> Result<Handle> {
         let buffer = &mut self.buffer.borrow_mut();
-        let opened = self.caller().open_path(&self.walk_start(), path, flags, (mode, 0), buffer).and_then(inside)?;
+        let opened =
+            self.caller().opens().open_path(&self.walk_start(), path, flags, (mode, 0), buffer).and_then(inside)?;
         let files = &mut *self.files.borrow_mut();
         let handle = files.free.pop().unwrap_or_else(|| {
             files.open.push(None);
@@ -119,27 +120,27 @@ impl<M: Memory> Calls for Session<'_, M> {
         let files = &mut *self.files.borrow_mut();
         let open = files.open.get_mut(file as usize).and_then(Option::take).ok_or(Errno::EBADF)?;
         files.free.push(file);
-        self.caller().close(&open);
+        self.caller().opens().close(&open);
         Ok(())
     }
 
     fn read(&self, file: Handle, offset: u64, into: &mut [u8]) -> Result<usize> {
-        self.with(file, |file| self.caller().read_at(file, offset as i64, into))
+        self.with(file, |file| self.caller().data().read_at(file, offset as i64, into))
     }
 
     fn write(&self, file: Handle, offset: u64, bytes: &[u8]) -> Result<usize> {
-        self.with(file, |file| self.caller().write_at(file, offset as i64, bytes))
+        self.with(file, |file| self.caller().data().write_at(file, offset as i64, bytes))
     }
 
     fn append(&self, file: Handle, bytes: &[u8]) -> Result<usize> {
         self.with(file, |file| {
             let end = self.caller().stat(file.node())?.size_bytes;
-            self.caller().write_at(file, end as i64, bytes)
+            self.caller().data().write_at(file, end as i64, bytes)
         })
     }
 
     fn truncate(&self, file: Handle, length: u64) -> Result<()> {
-        self.with(file, |file| self.caller().truncate_open(file, length as i64))
+        self.with(file, |file| self.caller().data().truncate_open(file, length as i64))
     }
 
     fn sync_file(&self, file: Handle) -> Result<()> {
@@ -187,7 +188,7 @@ impl<M: Memory> Calls for Session<'_, M> {
 
     fn link(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let buffer = &mut self.buffer.borrow_mut();
-        let file = self.caller().resolve(&self.walk_start(), from, LastLink::Stay, buffer).and_then(inside)?;
+        let file = self.caller().paths().resolve(&self.walk_start(), from, LastLink::Stay, buffer).and_then(inside)?;
         self.caller().link_path(file.node(), false, &self.walk_start(), to, buffer).and_then(inside)
     }
 

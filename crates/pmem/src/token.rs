@@ -180,8 +180,28 @@ pub trait Allocation {
 /// let _ = pm.commit_unreachable(node, |_| head, 1);
 /// # }
 /// ```
+/// The token ends with [`Unreachable::linked`], before something leads to the structure:
+///
+/// ```compile_fail,E0382
+/// # use pmem::*;
+/// # #[repr(C, align(64))] struct Node { words: [Commit64; 8] }
+/// # unsafe impl Layout for Node {}
+/// # fn example(pm: &Region, node: Unreachable<'_, Node>) {
+/// let offset = pm.offset_of(node.linked());
+/// let _ = pm.commit_unreachable(&node, |node| &node.words[0], 1);
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Unreachable<'r, T>(pub(crate) &'r T);
+
+impl<'r, T> Unreachable<'r, T> {
+    /// The structure, to which something is about to lead: from now on the order of stores to its
+    /// words counts.
+    #[inline(always)]
+    pub fn linked(self) -> &'r T {
+        self.0
+    }
+}
 
 impl<T> Deref for Unreachable<'_, T> {
     type Target = T;

@@ -9,7 +9,8 @@
 //! - A file whose attributes hold a list has [`Attributes::access_list`] set, durably before the
 //!   list exists. It may stay set without one.
 
-use crate::caller::{Caller, NodeRef};
+use crate::caller::NodeRef;
+use crate::components::AccessLists;
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
 use engine::format::FileKind;
@@ -227,10 +228,10 @@ impl AccessList {
     }
 }
 
-impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+impl<'t, 'f, M: Memory> AccessLists<'_, 't, 'f, M> {
     /// Checks permissions by mode and access list; EACCES if they are missing.
     #[inline]
-    pub(crate) fn permit(&self, file: &Protection, want: Want) -> Result<()> {
+    pub(crate) fn permit(self, file: &Protection, want: Want) -> Result<()> {
         // If the mode grants its group nothing, the list grants nothing.
         let by_mode = !file.access_list
             || self.credentials.checked
@@ -241,7 +242,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     #[cold]
     #[inline(never)]
-    fn permit_by_list(&self, file: &Protection, want: Want) -> Result<()> {
+    fn permit_by_list(self, file: &Protection, want: Want) -> Result<()> {
         // A separate reference; the file is in use, so its cachelet is present.
         let node = NodeRef::owned(self.thread, self.thread.node(file.number, Some(file.generation))?);
         let Some(list) = self.list(node.node(), ACCESS_LIST)? else { return self.credentials.check(file, want) };
@@ -250,9 +251,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// A list as stored.
-    fn list(&self, node: Node, name: &[u8]) -> Result<Option<AccessList>> {
+    fn list(self, node: Node, name: &[u8]) -> Result<Option<AccessList>> {
         let mut list = AccessList { bytes: [0; LIST_BYTES_MAX], length: 0 };
-        match self.thread.xattr(node, name, &mut list.bytes) {
+        match self.thread.files().xattr(node, name, &mut list.bytes) {
             Ok(length) => list.length = length,
             Err(Error::NoAttribute) => return Ok(None),
             Err(other) => return Err(other.into()),
@@ -263,7 +264,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// getxattr of a list.
-    pub(crate) fn get_list(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    pub(crate) fn get_list(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
         let file = self.thread.stat(node)?;
         if file.kind == FileKind::Symlink {
             return Err(Errno::EOPNOTSUPP);
@@ -289,7 +290,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// setxattr of a list; an empty one removes it. The flags of setxattr have no effect here.
-    pub(crate) fn set_list(&self, node: Node, name: &[u8], value: &[u8]) -> Result<()> {
+    pub(crate) fn set_list(self, node: Node, name: &[u8], value: &[u8]) -> Result<()> {
         let mut list = AccessList::from_value(value)?;
         if let Some(list) = &mut list {
             list.translate(|tag, number| match tag {
@@ -301,11 +302,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// removexattr of a list; a missing list is no error.
-    pub(crate) fn remove_list(&self, node: Node, name: &[u8]) -> Result<()> {
+    pub(crate) fn remove_list(self, node: Node, name: &[u8]) -> Result<()> {
         self.change_list(node, name, None)
     }
 
-    fn change_list(&self, node: Node, name: &[u8], list: Option<&AccessList>) -> Result<()> {
+    fn change_list(self, node: Node, name: &[u8], list: Option<&AccessList>) -> Result<()> {
         self.check_writable()?;
         let file = self.thread.stat(node)?;
         if file.kind == FileKind::Symlink {
@@ -324,9 +325,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             Some(list) if name == ACCESS_LIST => self.replace_access_list(node, list),
             Some(list) => {
                 self.set_permissions(node, |mode| mode)?;
-                Ok(self.thread.set_xattr(node, name, list.value(), false, false)?)
+                Ok(self.thread.files().set_xattr(node, name, list.value(), false, false)?)
             }
-            None => match self.thread.remove_xattr(node, name) {
+            None => match self.thread.files().remove_xattr(node, name) {
                 Ok(()) | Err(Error::NoAttribute) => Ok(()),
                 Err(other) => Err(other.into()),
             },
@@ -335,21 +336,21 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// List and mode are two commits. Meanwhile the mask is the intersection of both, so that a
     /// crash between them never grants more than the old and the new list.
-    fn replace_access_list(&self, node: Node, list: &AccessList) -> Result<()> {
+    fn replace_access_list(self, node: Node, list: &AccessList) -> Result<()> {
         let new = list.mode();
         self.set_permissions(node, |old| old & !0o070 | old & new & 0o070)?;
         match list.is_mode() {
-            true => match self.thread.remove_xattr(node, ACCESS_LIST) {
+            true => match self.thread.files().remove_xattr(node, ACCESS_LIST) {
                 Ok(()) | Err(Error::NoAttribute) => {}
                 Err(other) => return Err(other.into()),
             },
-            false => self.thread.set_xattr(node, ACCESS_LIST, list.value(), false, false)?,
+            false => self.thread.files().set_xattr(node, ACCESS_LIST, list.value(), false, false)?,
         }
         self.set_permissions(node, |_| new)
     }
 
     /// Changes the permission bits and records that there may be a list.
-    fn set_permissions(&self, node: Node, bits: impl Fn(u32) -> u32) -> Result<()> {
+    fn set_permissions(self, node: Node, bits: impl Fn(u32) -> u32) -> Result<()> {
         let credentials = self.credentials;
         self.thread.change(node, |file| {
             let mut permissions = file.mode & 0o7777 & !MODE_BITS | bits(file.mode & MODE_BITS);
@@ -366,7 +367,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     #[cold]
     #[inline(never)]
     pub(crate) fn make_inheriting<R>(
-        &self,
+        self,
         directory: Node,
         new: NewNode<'_>,
         umask: u32,

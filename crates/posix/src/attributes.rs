@@ -113,7 +113,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         buffer: &mut PathBuffer,
         mut report: impl FnMut(&Attributes) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        if let Some(result) = self.query_fast(walk_start, path, last_link, |_, attributes| report(attributes)) {
+        if let Some(result) = self.paths().query_fast(walk_start, path, last_link, |_, attributes| report(attributes)) {
             return result;
         }
         Ok(match self.stat_slow(walk_start, path, last_link, buffer)? {
@@ -143,7 +143,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         last_link: LastLink,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Attributes>> {
-        let found = inside!(self.at_last(walk_start, path, buffer, |directory, name, slash| {
+        let found = inside!(self.paths().at_last(walk_start, path, buffer, |directory, name, slash| {
             if slash || matches!(name, b"" | b"." | b"..") {
                 return Ok(None);
             }
@@ -200,7 +200,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         let by_mode = |_, file: &Protection| self.access_by_mode(file, want);
-        match self.query_fast(walk_start, path, last_link, by_mode) {
+        match self.paths().query_fast(walk_start, path, last_link, by_mode) {
             Some(Ok(Outcome::Inside(Some(())))) => Ok(Outcome::Inside(())),
             Some(Err(refused)) => Err(refused),
             _ => self.at_path(walk_start, path, last_link, buffer, |node| self.access(node, want)),
@@ -224,7 +224,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             }
             Ok(Changes { permissions: Some(permissions), ..Changes::default() })
         })?;
-        self.tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
+        self.reports().tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
         Ok(changed)
     }
 
@@ -247,7 +247,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             self.drop_file_capabilities(node, &changed)?;
         }
         if uid.is_some() || gid.is_some() {
-            self.tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
+            self.reports().tell_node(node, changed.kind == FileKind::Directory, event::ATTRIB);
         }
         Ok(changed)
     }
@@ -270,7 +270,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         let touch = (accessed, modified) == (TimeToSet::Now, TimeToSet::Now);
         let changed = self.thread.change(node, |file| {
             if !self.credentials.owns(file.uid) {
-                let refused = if touch { self.permit(&file.protection(), Want::WRITE) } else { Err(Errno::EPERM) };
+                let refused =
+                    if touch { self.access_lists().permit(&file.protection(), Want::WRITE) } else { Err(Errno::EPERM) };
                 refused.map_err(Errno::refusal)?;
             }
             Ok(Changes {
@@ -284,7 +285,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             (TimeToSet::Omit, _) => event::MODIFY,
             _ => event::ATTRIB,
         };
-        self.tell_node(node, changed.kind == FileKind::Directory, mask);
+        self.reports().tell_node(node, changed.kind == FileKind::Directory, mask);
         Ok(changed)
     }
 
@@ -315,7 +316,7 @@ impl<M: Memory> Caller<'_, '_, M> {
                 let kept = file.mode & PERMISSIONS & !dropped_set_id_bits(&credentials, file);
                 Ok(Changes { permissions: Some(kept), ..Changes::default() })
             })?;
-            self.tell_node(node, false, event::ATTRIB);
+            self.reports().tell_node(node, false, event::ATTRIB);
         }
         self.drop_file_capabilities(node, &file)
     }
@@ -326,8 +327,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         if file.mode & 0o111 == 0 {
             return Ok(());
         }
-        match self.thread.xattr(node, FILE_CAPABILITIES, &mut []) {
-            Ok(_) => Ok(self.thread.remove_xattr(node, FILE_CAPABILITIES)?),
+        match self.thread.files().xattr(node, FILE_CAPABILITIES, &mut []) {
+            Ok(_) => Ok(self.thread.files().remove_xattr(node, FILE_CAPABILITIES)?),
             Err(Error::NoAttribute | Error::NotSupported) => Ok(()),
             Err(other) => Err(other.into()),
         }

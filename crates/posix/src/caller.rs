@@ -127,7 +127,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if ours && want.0 & Want::WRITE.0 != 0 {
             self.check_writable()?;
         }
-        self.permit(file, want)
+        self.access_lists().permit(file, want)
     }
 
     /// Checks that `directory` is a directory and may be searched. For a checked caller the kernel
@@ -140,7 +140,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if !here.is_directory() {
             return Err(Errno::ENOTDIR);
         }
-        self.permit(&here, Want::EXECUTE)?;
+        self.access_lists().permit(&here, Want::EXECUTE)?;
         Ok(here)
     }
 
@@ -150,8 +150,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.check_search(directory)?;
         }
         let found = NodeRef::owned(self.thread, self.thread.lookup(directory, name)?);
-        if self.is_watched() {
-            self.record_name(found.node().number, directory.number, name);
+        if self.reports().is_watched() {
+            self.reports().record_name(found.node().number, directory.number, name);
         }
         Ok(found)
     }

@@ -392,7 +392,7 @@ impl Commits {
     /// Whether a snapshot that lives keeps checkpoints away.
     fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
         let number = self.words()[PINNED].load(Acquire) as u32;
-        number != 0 && thread.fs().is_process_alive(number)
+        number != 0 && thread.fs().processes().is_process_alive(number)
     }
 
     /// The same; the caller excludes all others.
@@ -421,7 +421,7 @@ impl Commits {
         let mut sleeps_left = SERVICE_SLEEPS;
         loop {
             let service = words[SERVICE].load(Acquire) as u32;
-            if NonZero::new(service).is_some_and(|number| thread.fs().is_process_alive(number.get())) {
+            if NonZero::new(service).is_some_and(|number| thread.fs().processes().is_process_alive(number.get())) {
                 sleeps_left = SERVICE_SLEEPS;
             } else if sleeps_left > 0 {
                 sleeps_left -= 1;
@@ -510,7 +510,7 @@ impl Commits {
     pub(crate) fn take_service<M: Memory>(&self, thread: &Thread<'_, M>, number: u32) {
         let service = &self.words()[SERVICE];
         let before = service.load(Acquire);
-        if before == 0 || !thread.fs().is_process_alive(before as u32) {
+        if before == 0 || !thread.fs().processes().is_process_alive(before as u32) {
             let _ = service.compare_exchange(before, number.into(), AcqRel, Relaxed);
         }
     }

@@ -152,7 +152,7 @@ impl<'a> Credentials<'a> {
     }
 
     /// Checks permissions by the mode alone; EACCES if they are missing.
-    /// [`Caller::permit`](crate::Caller) also applies access lists.
+    /// [`AccessLists::permit`](crate::Caller) also applies access lists.
     pub fn check(&self, file: &Protection, want: Want) -> Result<()> {
         if self.checked || want.0 & !self.granted_by_mode(file) == 0 || self.overrides(file, want) {
             Ok(())

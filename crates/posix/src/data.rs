@@ -1,6 +1,6 @@
 //! Content of files: read, write, seek, truncate, fallocate, copies.
 
-use crate::caller::Caller;
+use crate::components::Data;
 use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
@@ -77,9 +77,9 @@ fn offset_of(offset: i64) -> Result<u64> {
     u64::try_from(offset).map_err(|_| Errno::EINVAL)
 }
 
-impl<M: Memory> Caller<'_, '_, M> {
+impl<M: Memory> Data<'_, '_, '_, M> {
     /// Checks that bytes can be read from a description: EBADF, EISDIR, EINVAL.
-    fn check_reads(&self, file: &OpenFile) -> Result<()> {
+    fn check_reads(self, file: &OpenFile) -> Result<()> {
         match file.kind() {
             _ if !file.reads() => Err(Errno::EBADF),
             FileKind::Directory => Err(Errno::EISDIR),
@@ -88,7 +88,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
-    fn check_writes(&self, file: &OpenFile) -> Result<()> {
+    fn check_writes(self, file: &OpenFile) -> Result<()> {
         match file.kind() {
             _ if !file.writes() => Err(Errno::EBADF),
             FileKind::Regular => Ok(()),
@@ -97,23 +97,23 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// pread.
-    pub fn read_at(&self, file: &OpenFile, offset: i64, into: &mut [u8]) -> Result<usize> {
+    pub fn read_at(self, file: &OpenFile, offset: i64, into: &mut [u8]) -> Result<usize> {
         self.check_reads(file)?;
         let offset = offset_of(offset)?;
         if into.is_empty() {
             return Ok(0);
         }
-        let count = self.thread.read(file.node(), offset, into)?;
+        let count = self.thread.files().read(file.node(), offset, into)?;
         self.record_read(file)?;
         if count > 0 {
-            self.tell_open(file, event::ACCESS);
+            self.reports().tell_open(file, event::ACCESS);
         }
         Ok(count)
     }
 
     /// read: at the position, which advances. Two readers of one description never get the same
     /// bytes: the later one reads again.
-    pub fn read(&self, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
+    pub fn read(self, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
         loop {
             let position = file.position();
             let count = self.read_at(file, position as i64, into)?;
@@ -124,12 +124,12 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// pwrite. With O_APPEND it writes at the end regardless of the offset, as Linux does.
-    pub fn write_at(&self, file: &OpenFile, offset: i64, from: &[u8]) -> Result<usize> {
+    pub fn write_at(self, file: &OpenFile, offset: i64, from: &[u8]) -> Result<usize> {
         self.write_at_as(file, offset, from, Append::AsOpened)
     }
 
     /// pwritev2 with an offset.
-    pub fn write_at_as(&self, file: &OpenFile, offset: i64, from: &[u8], append: Append) -> Result<usize> {
+    pub fn write_at_as(self, file: &OpenFile, offset: i64, from: &[u8], append: Append) -> Result<usize> {
         self.check_writes(file)?;
         let offset = offset_of(offset)?;
         if from.is_empty() {
@@ -137,24 +137,24 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         self.strip_privileges(file.node())?;
         let written = if append.applies(file) {
-            self.thread.append(file.node(), from)?;
+            self.thread.files().append(file.node(), from)?;
             from.len()
         } else {
             Self::check_end(offset, from.len() as u64)?;
-            self.thread.write(file.node(), offset, from)?
+            self.thread.files().write(file.node(), offset, from)?
         };
-        self.tell_open(file, event::MODIFY);
+        self.reports().tell_open(file, event::MODIFY);
         Ok(written)
     }
 
     /// write: at the position, which advances before the bytes are written, so that two writers of
     /// one description do not overwrite each other; or at the end with O_APPEND.
-    pub fn write(&self, file: &OpenFile, from: &[u8]) -> Result<usize> {
+    pub fn write(self, file: &OpenFile, from: &[u8]) -> Result<usize> {
         self.write_as(file, from, Append::AsOpened)
     }
 
     /// pwritev2 at the position.
-    pub fn write_as(&self, file: &OpenFile, from: &[u8], append: Append) -> Result<usize> {
+    pub fn write_as(self, file: &OpenFile, from: &[u8], append: Append) -> Result<usize> {
         self.check_writes(file)?;
         if from.is_empty() {
             return Ok(0);
@@ -162,14 +162,14 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.strip_privileges(file.node())?;
         let length = from.len() as u64;
         if append.applies(file) {
-            let offset = self.thread.append(file.node(), from)?;
+            let offset = self.thread.files().append(file.node(), from)?;
             file.set_position(offset + length);
-            self.tell_open(file, event::MODIFY);
+            self.reports().tell_open(file, event::MODIFY);
             return Ok(from.len());
         }
         let offset = file.reserve(length);
         let written =
-            Self::check_end(offset, length).and_then(|()| Ok(self.thread.write(file.node(), offset, from)?));
+            Self::check_end(offset, length).and_then(|()| Ok(self.thread.files().write(file.node(), offset, from)?));
         let end = offset + *written.as_ref().unwrap_or(&0) as u64;
         if end != offset + length {
             // If another write advanced the position meanwhile, a gap remains: as with two
@@ -177,7 +177,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             file.advance(offset + length, end);
         }
         if written.is_ok() {
-            self.tell_open(file, event::MODIFY);
+            self.reports().tell_open(file, event::MODIFY);
         }
         written
     }
@@ -185,10 +185,10 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// Writes back the kernel's cached pages of a shared mapping. It writes at `offset` regardless
     /// of the open flags, and does not touch set-id bits, which were cleared when the page became
     /// writable.
-    pub fn write_back(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
+    pub fn write_back(self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
         self.check_writable()?;
         Self::check_end(offset, from.len() as u64)?;
-        Ok(self.thread.write(node, offset, from)?)
+        Ok(self.thread.files().write(node, offset, from)?)
     }
 
     fn check_end(offset: u64, length: u64) -> Result<()> {
@@ -199,7 +199,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// lseek; returns the new position. For a directory the position is a cookie.
-    pub fn seek(&self, file: &OpenFile, offset: i64, whence: Whence) -> Result<u64> {
+    pub fn seek(self, file: &OpenFile, offset: i64, whence: Whence) -> Result<u64> {
         if file.is_path() {
             return Err(Errno::EBADF);
         }
@@ -216,7 +216,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(position)
     }
 
-    fn seek_target(&self, file: &OpenFile, offset: i64, whence: Whence) -> Result<u64> {
+    fn seek_target(self, file: &OpenFile, offset: i64, whence: Whence) -> Result<u64> {
         match whence {
             Whence::Set => offset_of(offset),
             Whence::Current => offset_of(Self::add(file.position(), offset)?),
@@ -228,9 +228,9 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// SEEK_DATA and SEEK_HOLE without moving the position: ENXIO before the start and from the end
     /// on.
-    pub fn seek_extent(&self, file: &OpenFile, offset: i64, what: SeekWhat) -> Result<u64> {
+    pub fn seek_extent(self, file: &OpenFile, offset: i64, what: SeekWhat) -> Result<u64> {
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
-        Ok(self.thread.seek(file.node(), offset, what)?)
+        Ok(self.thread.files().seek(file.node(), offset, what)?)
     }
 
     fn add(base: u64, offset: i64) -> Result<i64> {
@@ -238,7 +238,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// truncate by node, with the permission check of the call by path.
-    pub fn truncate(&self, node: Node, length: i64) -> Result<()> {
+    pub fn truncate(self, node: Node, length: i64) -> Result<()> {
         let length = offset_of(length)?;
         let file = self.thread.stat(node)?;
         match file.kind {
@@ -247,15 +247,15 @@ impl<M: Memory> Caller<'_, '_, M> {
             _ => return Err(Errno::EINVAL),
         }
         self.check(node, Want::WRITE)?;
-        self.check_not_running(&file.protection())?;
+        self.opens().check_not_running(&file.protection())?;
         self.strip_privileges(node)?;
-        self.thread.truncate(node, length)?;
-        self.tell_node(node, false, event::MODIFY);
+        self.thread.files().truncate(node, length)?;
+        self.reports().tell_node(node, false, event::MODIFY);
         Ok(())
     }
 
     /// ftruncate.
-    pub fn truncate_open(&self, file: &OpenFile, length: i64) -> Result<()> {
+    pub fn truncate_open(self, file: &OpenFile, length: i64) -> Result<()> {
         let length = offset_of(length)?;
         if file.is_path() {
             return Err(Errno::EBADF);
@@ -264,13 +264,13 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::EINVAL);
         }
         self.strip_privileges(file.node())?;
-        self.thread.truncate(file.node(), length)?;
-        self.tell_open(file, event::MODIFY);
+        self.thread.files().truncate(file.node(), length)?;
+        self.reports().tell_open(file, event::MODIFY);
         Ok(())
     }
 
     /// fallocate(2).
-    pub fn allocate(&self, file: &OpenFile, mode: i32, offset: i64, length: i64) -> Result<()> {
+    pub fn allocate(self, file: &OpenFile, mode: i32, offset: i64, length: i64) -> Result<()> {
         if offset < 0 || length <= 0 {
             return Err(Errno::EINVAL);
         }
@@ -287,8 +287,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         let (offset, length) = (offset as u64, length as u64);
         Self::check_end(offset, length)?;
         self.strip_privileges(file.node())?;
-        self.thread.allocate(file.node(), mode, offset, length)?;
-        self.tell_open(file, event::MODIFY);
+        self.thread.files().allocate(file.node(), mode, offset, length)?;
+        self.reports().tell_open(file, event::MODIFY);
         Ok(())
     }
 
@@ -296,7 +296,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// is written; `length` bytes or all up to the end. Atomic and persistent, unless a program
     /// maps one of the files: then the bytes are copied through `buffer`.
     pub fn clone_range(
-        &self,
+        self,
         (from, from_offset): (&OpenFile, u64),
         (to, to_offset): (&OpenFile, u64),
         length: Option<u64>,
@@ -317,7 +317,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         self.strip_privileges(to.node())?;
         let (files, from, to) = ((from, to), (from.node(), from_offset), (to.node(), to_offset));
-        match self.thread.share_range(from, to, length) {
+        match self.thread.files().share_range(from, to, length) {
             Err(Error::Busy) => {
                 let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
                 self.copy_all(from, to, length.unwrap_or(left), buffer)?;
@@ -328,16 +328,16 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(())
     }
 
-    fn tell_copied(&self, (from, to): (&OpenFile, &OpenFile)) {
-        self.tell_open(from, event::ACCESS);
-        self.tell_open(to, event::MODIFY);
+    fn tell_copied(self, (from, to): (&OpenFile, &OpenFile)) {
+        self.reports().tell_open(from, event::ACCESS);
+        self.reports().tell_open(to, event::MODIFY);
     }
 
     /// copy_file_range between two files of this file system; returns the number of copied bytes.
-    /// Long ranges of whole blocks are shared ([`Caller::clone_range`]). Other bytes go through
+    /// Long ranges of whole blocks are shared ([`Data::clone_range`]). Other bytes go through
     /// `buffer`, holes as zeros.
     pub fn copy_range(
-        &self,
+        self,
         (from, from_offset): (&OpenFile, u64),
         (to, to_offset): (&OpenFile, u64),
         length: u64,
@@ -369,7 +369,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// Shares blocks for as much of the start of a copy as possible; returns the number of bytes.
-    fn share_start(&self, from: (Node, u64), to: (Node, u64), length: u64) -> Result<u64> {
+    fn share_start(self, from: (Node, u64), to: (Node, u64), length: u64) -> Result<u64> {
         let left = self.stat(from.0)?.size_bytes.saturating_sub(from.1);
         let wanted = length.min(left);
         if wanted < SHARED_BYTES_MIN || !(from.1 | to.1).is_multiple_of(BLOCK_BYTES) {
@@ -377,7 +377,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         // The last partial block only if both files end there.
         for bytes in [wanted, wanted / BLOCK_BYTES * BLOCK_BYTES] {
-            match self.thread.share_range(from, to, Some(bytes)) {
+            match self.thread.files().share_range(from, to, Some(bytes)) {
                 Err(Error::Invalid) => {}
                 Err(Error::Busy) => break,
                 shared => return Ok(shared?),
@@ -386,7 +386,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(0)
     }
 
-    fn copy_all(&self, from: (Node, u64), to: (Node, u64), length: u64, buffer: &mut [u8]) -> Result<u64> {
+    fn copy_all(self, from: (Node, u64), to: (Node, u64), length: u64, buffer: &mut [u8]) -> Result<u64> {
         let mut done = 0;
         while done < length && !buffer.is_empty() {
             let step = (length - done).min(buffer.len() as u64) as usize;
@@ -401,12 +401,12 @@ impl<M: Memory> Caller<'_, '_, M> {
         Ok(done)
     }
 
-    fn copy_step(&self, from: (Node, u64), to: (Node, u64), buffer: &mut [u8]) -> Result<usize> {
-        let count = self.thread.read(from.0, from.1, buffer)?;
+    fn copy_step(self, from: (Node, u64), to: (Node, u64), buffer: &mut [u8]) -> Result<usize> {
+        let count = self.thread.files().read(from.0, from.1, buffer)?;
         if count == 0 {
             return Ok(0);
         }
-        Ok(self.thread.write(to.0, to.1, &buffer[..count])?)
+        Ok(self.thread.files().write(to.0, to.1, &buffer[..count])?)
     }
 }
 

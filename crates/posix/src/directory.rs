@@ -50,7 +50,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::ENOENT);
         }
         if !self.give_dots(directory, cookie, entry)? {
-            self.tell_open(file, event::ACCESS);
+            self.reports().tell_open(file, event::ACCESS);
             return Ok(());
         }
         let mut hint = file.hint();
@@ -62,7 +62,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.thread.read_directory(directory, after, &mut hint, &mut each)?;
         file.set_hint(hint);
         self.record_read(file)?;
-        self.tell_open(file, event::ACCESS);
+        self.reports().tell_open(file, event::ACCESS);
         Ok(())
     }
 

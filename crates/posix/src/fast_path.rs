@@ -5,7 +5,8 @@
 //! refusals, or directories whose names must be read first. For these the functions return `None`,
 //! and the slow walk of [`crate::path`] starts over and decides the error.
 
-use crate::caller::{Caller, NodeRef};
+use crate::caller::NodeRef;
+use crate::components::Paths;
 use crate::errno::{Errno, Result};
 use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, WalkStart};
 use crate::path_cache::SearchRights;
@@ -100,11 +101,11 @@ impl<'p> Path<'p> {
     }
 }
 
-impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
     /// Whether this is a directory with search permission, by its mode and the caller's
     /// capabilities.
     #[inline]
-    fn may_search_by_mode(&self, directory: &Protection) -> bool {
+    fn may_search_by_mode(self, directory: &Protection) -> bool {
         let Protection { mode, uid, gid, access_list, .. } = *directory;
         if mode & libc::S_IFMT != libc::S_IFDIR {
             return false;
@@ -125,7 +126,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Walks a path; returns the directory of its last component.
     #[inline(always)]
     fn walk_fast(
-        &self,
+        self,
         visit: &Visit<'t, 'f, M>,
         &Path { start, directories, .. }: &Path<'_>,
     ) -> Option<VisitedFile<'f>> {
@@ -145,7 +146,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// directories, including the first and the last. Does not check whether the last one is a
     /// directory with search permission.
     fn descend(
-        &self,
+        self,
         visit: &Visit<'t, 'f, M>,
         start: Node,
         mut directories: &[u8],
@@ -175,7 +176,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// previous one need their own reference.
     #[inline]
     pub(crate) fn fast_parent<'p>(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &'p [u8],
     ) -> Option<(NodeRef<'t, 'f, M>, &'p [u8])> {
@@ -190,10 +191,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// As [`Caller::fast_parent`], for a call's second path: the cached reference does not change.
+    /// As [`Paths::fast_parent`], for a call's second path: the cached reference does not change.
     #[inline]
     pub(crate) fn fast_second_parent<'p>(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &'p [u8],
     ) -> Option<(NodeRef<'t, 'f, M>, &'p [u8])> {
@@ -218,7 +219,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// `prefetch` as for [`Visit::find_prefetching`].
     #[inline]
     fn at_fast<A: FileQuery, T>(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
@@ -250,7 +251,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// reference.
     #[inline]
     pub fn query_fast<A: FileQuery, T>(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
@@ -269,7 +270,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// holds its name. `prefetch` as for [`Visit::find_prefetching`].
     #[inline]
     pub(crate) fn take_fast(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,

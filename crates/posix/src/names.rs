@@ -66,7 +66,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     ) -> Result<R> {
         let mut new = self.new_node(here, arguments);
         if here.access_list && arguments.kind != FileKind::Symlink {
-            return self.make_inheriting(directory, new, arguments.umask, create);
+            return self.access_lists().make_inheriting(directory, new, arguments.umask, create);
         }
         new.permissions &= !arguments.umask;
         create(&new)
@@ -99,8 +99,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let create = |new: &NewNode<'_>| Ok(self.thread.create_at(walk_start, seems_absent, new)?);
         let node = self.make_by(directory, &here, arguments, create)?;
-        if self.is_watched() {
-            self.tell_created(directory, walk_start.name(), node, arguments.kind == FileKind::Directory);
+        if self.reports().is_watched() {
+            self.reports().tell_created(directory, walk_start.name(), node, arguments.kind == FileKind::Directory);
         }
         Ok(NodeRef::owned(self.thread, node))
     }
@@ -204,8 +204,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return Err(self.unless_exists(directory, name, refused));
         }
         self.thread.link(node, directory, name)?;
-        if self.is_watched() {
-            self.tell_linked(node, directory, name);
+        if self.reports().is_watched() {
+            self.reports().tell_linked(node, directory, name);
         }
         Ok(())
     }
@@ -221,11 +221,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     fn remove(&self, directory: Node, name: &[u8], is_directory: bool) -> Result<()> {
-        if !self.is_watched() {
+        if !self.reports().is_watched() {
             return self.remove_permitted(directory, name, is_directory, |_| {});
         }
         let removed = Cell::new(None);
-        self.remove_watched(directory, name, || {
+        self.reports().remove_watched(directory, name, || {
             self.remove_permitted(directory, name, is_directory, |file| removed.set(Some(*file)))?;
             Ok(removed.get())
         })
@@ -242,7 +242,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     ) -> Result<()> {
         let here = self.check_search(directory)?;
         self.check_writable()?;
-        if let Err(refused) = self.permit(&here, Want::CHANGE_NAMES) {
+        if let Err(refused) = self.access_lists().permit(&here, Want::CHANGE_NAMES) {
             // A missing name takes precedence over the refusal.
             self.thread.stat_name(directory, name)?;
             return Err(refused);
@@ -290,11 +290,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// renameat2. Unknown flags are EINVAL: ignoring one could destroy data.
     pub fn rename(&self, from: (Node, &[u8]), to: (Node, &[u8]), flags: u32) -> Result<()> {
         let flags = rename_flags(flags)?;
-        if !self.is_watched() {
+        if !self.reports().is_watched() {
             return self.rename_permitted(from, to, flags, |_, _| {});
         }
         let renamed = Cell::new(None);
-        self.rename_watched(from, to, flags, || {
+        self.reports().rename_watched(from, to, flags, || {
             self.rename_permitted(from, to, flags, |old, new| renamed.set(Some((*old, new.copied()))))?;
             Ok(renamed.get())
         })
@@ -312,7 +312,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         let here = self.check_search(from.0)?;
         let there = self.check_search(to.0)?;
         self.check_writable()?;
-        let allowed = self.permit(&here, Want::CHANGE_NAMES).and_then(|()| self.permit(&there, Want::CHANGE_NAMES));
+        let allowed = self
+            .access_lists()
+            .permit(&here, Want::CHANGE_NAMES)
+            .and_then(|()| self.access_lists().permit(&there, Want::CHANGE_NAMES));
         if let Err(refused) = allowed {
             return self.refuse_rename(from, to, flags, refused);
         }
@@ -353,11 +356,11 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if let Some(new) = new {
             self.credentials.check_sticky(there, (new.uid, new.gid))?;
             if moves && flags.exchange && new.kind == FileKind::Directory {
-                self.permit(&new.protection(), Want::WRITE)?;
+                self.access_lists().permit(&new.protection(), Want::WRITE)?;
             }
         }
         if moves && old.kind == FileKind::Directory {
-            self.permit(&old.protection(), Want::WRITE)?;
+            self.access_lists().permit(&old.protection(), Want::WRITE)?;
         }
         Ok(())
     }
@@ -397,7 +400,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         directory_wanted: bool,
         buffer: &'b mut PathBuffer,
     ) -> Result<Outcome<Parent<'t, 'f, M>>> {
-        let parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
+        let parent = inside!(self.paths().resolve_parent(walk_start, path, buffer)?);
         let Last::Name(name) = &parent.last else { return Err(Errno::EEXIST) };
         if parent.slash && !directory_wanted {
             return Err(self.unless_exists(parent.directory.node(), name.bytes(), Errno::ENOENT));
@@ -414,7 +417,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         umask: u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
+        if let Some((directory, name)) = self.paths().fast_parent(walk_start, path) {
             return self.mkdir(directory.node(), name, mode, umask).map(drop).map(Outcome::Inside);
         }
         let parent = inside!(self.resolve_new(walk_start, path, true, buffer)?);
@@ -432,7 +435,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
         self.node_kind(mode, device)?;
-        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
+        if let Some((directory, name)) = self.paths().fast_parent(walk_start, path) {
             return self.mknod(directory.node(), name, mode, umask, device).map(drop).map(Outcome::Inside);
         }
         let parent = inside!(self.resolve_new(walk_start, path, false, buffer)?);
@@ -451,7 +454,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if target.is_empty() {
             return Err(Errno::ENOENT);
         }
-        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
+        if let Some((directory, name)) = self.paths().fast_parent(walk_start, path) {
             return self.symlink(target, directory.node(), name).map(drop).map(Outcome::Inside);
         }
         let parent = inside!(self.resolve_new(walk_start, path, false, buffer)?);
@@ -468,7 +471,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         path: &[u8],
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
+        if let Some((directory, name)) = self.paths().fast_parent(walk_start, path) {
             return self.link(node, directory.node(), name, unnamed).map(Outcome::Inside);
         }
         let parent = inside!(self.resolve_new(walk_start, path, false, buffer)?);
@@ -484,10 +487,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (from_start, from): (&WalkStart, &[u8]),
         (to_start, to): (&WalkStart, &[u8]),
     ) -> Option<Result<()>> {
-        let (directory, name) = self.fast_parent(to_start, to)?;
+        let (directory, name) = self.paths().fast_parent(to_start, to)?;
         // The line for the new name is fetched while the old name is looked up.
         self.thread.prefetch_name(&self.thread.name_location(directory.node(), name));
-        match self.take_fast(from_start, from, LastLink::Stay, |file| self.thread.fs().prefetch_attributes(file))? {
+        match self
+            .paths()
+            .take_fast(from_start, from, LastLink::Stay, |file| self.thread.fs().prefetch_attributes(file))?
+        {
             Ok((file, ..)) => Some(self.link(file.node(), directory.node(), name, false)),
             Err(error) => Some(Err(error)),
         }
@@ -495,10 +501,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// unlink by path.
     pub fn unlink_path(&self, walk_start: &WalkStart, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
+        if let Some((directory, name)) = self.paths().fast_parent(walk_start, path) {
             return self.unlink(directory.node(), name).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
+        let parent = inside!(self.paths().resolve_parent(walk_start, path, buffer)?);
         let Last::Name(name) = &parent.last else { return Err(Errno::EISDIR) };
         let directory = parent.directory.node();
         if parent.slash {
@@ -511,10 +517,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// rmdir by path.
     pub fn rmdir_path(&self, walk_start: &WalkStart, path: &[u8], buffer: &mut PathBuffer) -> Result<Outcome<()>> {
-        if let Some((directory, name)) = self.fast_parent(walk_start, path) {
+        if let Some((directory, name)) = self.paths().fast_parent(walk_start, path) {
             return self.rmdir(directory.node(), name).map(Outcome::Inside);
         }
-        let parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
+        let parent = inside!(self.paths().resolve_parent(walk_start, path, buffer)?);
         match &parent.last {
             Last::Name(name) => self.rmdir(parent.directory.node(), name.bytes()).map(Outcome::Inside),
             Last::Dot => Err(Errno::EINVAL),
@@ -536,8 +542,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if let Some(renamed) = self.rename_fast((from_start, from), (to_start, to), flags) {
             return renamed.map(Outcome::Inside);
         }
-        let old = inside!(self.resolve_parent(from_start, from, buffer)?);
-        let new = inside!(self.resolve_parent(to_start, to, buffer)?);
+        let old = inside!(self.paths().resolve_parent(from_start, from, buffer)?);
+        let new = inside!(self.paths().resolve_parent(to_start, to, buffer)?);
         self.rename_resolved(&old, &new, flags).map(Outcome::Inside)
     }
 
@@ -549,8 +555,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         (to_start, to): (&WalkStart, &[u8]),
         flags: u32,
     ) -> Option<Result<()>> {
-        let (old, old_name) = self.fast_parent(from_start, from)?;
-        let (new, new_name) = self.fast_second_parent(to_start, to)?;
+        let (old, old_name) = self.paths().fast_parent(from_start, from)?;
+        let (new, new_name) = self.paths().fast_second_parent(to_start, to)?;
         Some(self.rename((old.node(), old_name), (new.node(), new_name), flags))
     }
 
@@ -603,7 +609,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         buffer: &mut PathBuffer,
         call: impl FnOnce(Node) -> Result<T>,
     ) -> Result<Outcome<T>> {
-        let found = inside!(self.resolve(walk_start, path, last_link, buffer)?);
+        let found = inside!(self.paths().resolve(walk_start, path, last_link, buffer)?);
         call(found.node()).map(Outcome::Inside)
     }
 }

@@ -1,6 +1,7 @@
 //! open with all its flags, and with errors in the order of Linux.
 
-use crate::caller::{Caller, NodeRef};
+use crate::caller::NodeRef;
+use crate::components::Opens;
 use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::names::CreateArguments;
@@ -54,11 +55,11 @@ fn wanted(flags: i32) -> Want {
     Want(if flags & O_TRUNC != 0 { access | Want::WRITE.0 } else { access })
 }
 
-impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
+impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     /// Opens an existing node. The description gets its own reference. As for all opens of this
-    /// module, recovery releases it if this thread dies before [`Caller::keep`] or the installation
+    /// module, recovery releases it if this thread dies before [`Opens::keep`] or the installation
     /// in a table.
-    pub fn open_node(&self, node: Node, flags: i32) -> Result<OpenFile> {
+    pub fn open_node(self, node: Node, flags: i32) -> Result<OpenFile> {
         let flags = open_flags_valid(flags)?;
         self.thread.retain(node)?;
         let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
@@ -68,20 +69,20 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Events of an open.
     #[inline(always)]
-    fn tell_new(&self, file: &OpenFile, created: bool) {
-        if self.is_watched() {
-            self.tell_opened(file, created);
+    fn tell_new(self, file: &OpenFile, created: bool) {
+        if self.reports().is_watched() {
+            self.reports().tell_opened(file, created);
         }
     }
 
-    fn open_held(&self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
+    fn open_held(self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenFile> {
         let protection = self.thread.protection(file.node())?;
         self.open_seen(file, &protection, flags)
     }
 
     /// As `open_held`, for known protection.
     #[inline(always)]
-    fn open_seen(&self, file: NodeRef<'t, 'f, M>, protection: &Protection, flags: i32) -> Result<OpenFile> {
+    fn open_seen(self, file: NodeRef<'t, 'f, M>, protection: &Protection, flags: i32) -> Result<OpenFile> {
         let kind = protection.require_kind()?;
         if flags & O_DIRECTORY != 0 && kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
@@ -96,13 +97,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         Ok(OpenFile::new(file.into_recorded()?, kind, flags))
     }
 
-    fn truncate_opened(&self, node: Node) -> Result<()> {
+    fn truncate_opened(self, node: Node) -> Result<()> {
         self.strip_privileges(node)?;
-        Ok(self.thread.truncate(node, 0)?)
+        Ok(self.thread.files().truncate(node, 0)?)
     }
 
     /// The checks of Linux's may_open, in the same order.
-    fn check_open(&self, file: &Protection, flags: i32) -> Result<()> {
+    fn check_open(self, file: &Protection, flags: i32) -> Result<()> {
         let want = wanted(flags);
         match file.kind() {
             Some(FileKind::Symlink) => return Err(Errno::ELOOP),
@@ -117,7 +118,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// ETXTBSY for the file of a running program.
-    pub(crate) fn check_not_running(&self, file: &Protection) -> Result<()> {
+    pub(crate) fn check_not_running(self, file: &Protection) -> Result<()> {
         if file.kind() != Some(FileKind::Regular) || file.mode & 0o111 == 0 {
             return Ok(());
         }
@@ -128,7 +129,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// Opens a name; creates the file with O_CREAT. A symbolic link is not followed: ELOOP.
-    pub fn open_name(&self, directory: Node, name: &[u8], flags: i32, mode: u32, umask: u32) -> Result<Opened> {
+    pub fn open_name(self, directory: Node, name: &[u8], flags: i32, mode: u32, umask: u32) -> Result<Opened> {
         let flags = open_flags_valid(flags)?;
         match self.open_or_make(&self.thread.name_location(directory, name), flags, mode, umask)? {
             OpenTarget::File(opened) => Ok(opened),
@@ -141,7 +142,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    fn open_or_make(&self, at: &NameLocation<'_>, flags: i32, mode: u32, umask: u32) -> Result<OpenTarget<'t, 'f, M>> {
+    fn open_or_make(self, at: &NameLocation<'_>, flags: i32, mode: u32, umask: u32) -> Result<OpenTarget<'t, 'f, M>> {
         let arguments = CreateArguments { kind: FileKind::Regular, mode, umask, device: 0, target: b"" };
         let exclusive = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
         // Most creates use a new name. The create checks search permission as well.
@@ -176,7 +177,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    fn open_existing(&self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenTarget<'t, 'f, M>> {
+    fn open_existing(self, file: NodeRef<'t, 'f, M>, flags: i32) -> Result<OpenTarget<'t, 'f, M>> {
         let protection = self.thread.protection(file.node())?;
         match protection.kind() {
             Some(FileKind::Symlink) => return Ok(OpenTarget::Link(file)),
@@ -187,7 +188,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// A file without a name in the file system of a directory (O_TMPFILE).
-    pub fn open_unnamed(&self, directory: Node, flags: i32, mode: u32, umask: u32) -> Result<OpenFile> {
+    pub fn open_unnamed(self, directory: Node, flags: i32, mode: u32, umask: u32) -> Result<OpenFile> {
         let here = self.thread.protection(directory)?;
         if !here.is_directory() {
             return Err(Errno::ENOTDIR);
@@ -202,7 +203,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// open by path.
     pub fn open_path(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         flags: i32,
@@ -215,8 +216,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let last_link = if flags & O_NOFOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
         if flags & O_TMPFILE != O_TMPFILE
-            && let Some(found) =
-                self.take_fast(walk_start, path, last_link, |cachelet| prefetch_record(self.thread.fs(), cachelet))
+            && let Some(found) = self
+                .paths()
+                .take_fast(walk_start, path, last_link, |cachelet| prefetch_record(self.thread.fs(), cachelet))
         {
             let (found, protection, directory) = found?;
             let file = self.open_seen(found, &protection, flags)?;
@@ -224,7 +226,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.tell_new(&file, false);
             return Ok(Outcome::Inside(Opened { file, created: false }));
         }
-        let (found, directory) = inside!(self.resolve_in(walk_start, path, last_link, buffer)?);
+        let (found, directory) = inside!(self.paths().resolve_in(walk_start, path, last_link, buffer)?);
         let file = if flags & O_TMPFILE == O_TMPFILE {
             self.open_unnamed(found.node(), flags, mode, umask)?
         } else {
@@ -239,26 +241,22 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// path applies. Prefetches what the create needs, so that memory latency overlaps with the
     /// caller's other work.
     #[inline]
-    pub fn prefetch_name_of<'p>(
-        &self,
-        walk_start: &WalkStart,
-        path: &'p [u8],
-    ) -> Option<PrefetchedName<'p, 't, 'f, M>> {
-        let (directory, name) = self.fast_parent(walk_start, path)?;
+    pub fn prefetch_name_of<'p>(self, walk_start: &WalkStart, path: &'p [u8]) -> Option<PrefetchedName<'p, 't, 'f, M>> {
+        let (directory, name) = self.paths().fast_parent(walk_start, path)?;
         let at = self.thread.name_location(directory.node(), name);
         self.thread.prefetch_name(&at);
-        if let Some(cachelet) = self.thread.next_cachelet() {
+        if let Some(cachelet) = self.thread.allocator().next_cachelet() {
             prefetch_record(self.thread.fs(), cachelet);
         }
         Some(PrefetchedName { location: at, _directory: directory })
     }
 
-    /// Opens a name prefetched by [`Caller::prefetch_name_of`], with O_CREAT. `None`: it is a
+    /// Opens a name prefetched by [`Opens::prefetch_name_of`], with O_CREAT. `None`: it is a
     /// symbolic link, or the effective flags do not create. Then nothing was done, and
-    /// [`Caller::open_path`] must be used.
+    /// [`Opens::open_path`] must be used.
     #[inline]
     pub fn open_prefetched(
-        &self,
+        self,
         prefetched: &PrefetchedName<'_, 't, 'f, M>,
         flags: i32,
         (mode, umask): (u32, u32),
@@ -275,7 +273,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// With O_CREAT a symbolic link at the end is followed, and the file is created at its target.
     fn create_path(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         flags: i32,
@@ -287,7 +285,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         {
             return Ok(Outcome::Inside(opened));
         }
-        let mut parent = inside!(self.resolve_parent(walk_start, path, buffer)?);
+        let mut parent = inside!(self.paths().resolve_parent(walk_start, path, buffer)?);
         let mut followed = 0;
         loop {
             let Last::Name(name) = &parent.last else { return self.open_dots(&parent, flags).map(Outcome::Inside) };
@@ -300,18 +298,18 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
                 OpenTarget::Link(_) if flags & O_NOFOLLOW != 0 => return Err(Errno::ELOOP),
                 OpenTarget::Link(link) => link,
             };
-            parent = inside!(self.resolve_link(walk_start, parent, &link, &mut followed, buffer)?);
+            parent = inside!(self.paths().resolve_link(walk_start, parent, &link, &mut followed, buffer)?);
         }
     }
 
     /// `.`, `..` and `/` exist and are directories.
-    fn open_dots(&self, _parent: &Parent<'t, 'f, M>, flags: i32) -> Result<Opened> {
+    fn open_dots(self, _parent: &Parent<'t, 'f, M>, flags: i32) -> Result<Opened> {
         Err(if flags & O_EXCL != 0 { Errno::EEXIST } else { Errno::EISDIR })
     }
 
     /// Releases the reference of a description, which must not be used afterwards.
-    pub fn close(&self, file: &OpenFile) {
-        if self.is_watched() {
+    pub fn close(self, file: &OpenFile) {
+        if self.reports().is_watched() {
             tell_close(self.thread, file);
         }
         self.thread.release_recorded(file.node());
@@ -319,7 +317,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// Keeps a description beyond the call that opened it: the death of this thread alone does not
     /// release it.
-    pub fn keep(&self, file: &OpenFile) {
+    pub fn keep(self, file: &OpenFile) {
         self.thread.unrecord_reference(file.node());
     }
 }

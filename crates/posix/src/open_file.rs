@@ -8,7 +8,7 @@ use engine::{DirectoryHint, Node};
 /// An open file description: the state that descriptors from one `open` share.
 ///
 /// Plain data with atomics, so that it can lie in memory that processes share. It owns one
-/// reference to its node, which [`Caller::close`](crate::Caller::close) releases. Dropping it does
+/// reference to its node, which [`Opens::close`](crate::Caller::close) releases. Dropping it does
 /// not, because the sharers decide when the last one ends.
 ///
 /// Calls on a file lock no field: a process that dies within a call leaves nothing locked. Reads

@@ -6,6 +6,7 @@
 //! root. Then the result is [`Outcome::Left`], and the [`PathBuffer`] holds the remaining path.
 
 use crate::caller::{Caller, NodeRef};
+use crate::components::Paths;
 use crate::errno::{Errno, Result};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::{Node, Protection};
@@ -336,8 +337,8 @@ impl<'t, 'f, M: Memory> WalkStep<'t, 'f, M> {
     }
 }
 
-impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
-    fn walk(&self, walk_start: &WalkStart, path: &[u8]) -> Result<Walk<'t, 'f, M>> {
+impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
+    fn walk(self, walk_start: &WalkStart, path: &[u8]) -> Result<Walk<'t, 'f, M>> {
         if path.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -345,12 +346,17 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             return Err(Errno::ENAMETOOLONG);
         }
         let start = if path[0] == b'/' { walk_start.root } else { walk_start.start };
-        Ok(Walk { caller: *self, walk_start: *walk_start, current: NodeRef::borrowed(self.thread, start), followed: 0 })
+        Ok(Walk {
+            caller: *self.0,
+            walk_start: *walk_start,
+            current: NodeRef::borrowed(self.thread, start),
+            followed: 0,
+        })
     }
 
     /// The directory and last component of a path: for calls that create, remove or rename a name.
     pub fn resolve_parent(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         buffer: &mut PathBuffer,
@@ -364,9 +370,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// Calls `call` with the directory, the last component (empty: the path is the root) and
-    /// whether a slash follows it. As [`Caller::resolve_parent`], but without a lasting reference.
+    /// whether a slash follows it. As [`Paths::resolve_parent`], but without a lasting reference.
     pub(crate) fn at_last<T>(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         buffer: &mut PathBuffer,
@@ -386,7 +392,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
 
     /// The file of a path.
     pub fn resolve(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
@@ -396,21 +402,21 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             self.take_fast(walk_start, path, last_link, |file| self.thread.fs().prefetch_attributes(file))
         {
             let (file, _, directory) = found?;
-            if self.is_watched() {
-                self.record_found(file.node(), directory);
+            if self.reports().is_watched() {
+                self.reports().record_found(file.node(), directory);
             }
             return Ok(Outcome::Inside(file));
         }
         let (found, directory) = inside!(self.resolve_in(walk_start, path, last_link, buffer)?);
-        if self.is_watched() {
-            self.record_found(found.node(), directory);
+        if self.reports().is_watched() {
+            self.reports().record_found(found.node(), directory);
         }
         Ok(Outcome::Inside(found))
     }
 
     /// The file of a path, and the number of the directory that holds its name.
     pub(crate) fn resolve_in(
-        &self,
+        self,
         walk_start: &WalkStart,
         path: &[u8],
         last_link: LastLink,
@@ -452,7 +458,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    fn check_directory(&self, node: Node) -> Result<()> {
+    fn check_directory(self, node: Node) -> Result<()> {
         match self.thread.stat(node)?.kind {
             FileKind::Directory => Ok(()),
             _ => Err(Errno::ENOTDIR),
@@ -462,14 +468,15 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Continues from a last component that is a symbolic link to the directory and last component
     /// of its target (open with O_CREAT).
     pub(crate) fn resolve_link(
-        &self,
+        self,
         walk_start: &WalkStart,
         parent: Parent<'t, 'f, M>,
         link: &NodeRef<'t, 'f, M>,
         followed: &mut u32,
         buffer: &mut PathBuffer,
     ) -> Result<Outcome<Parent<'t, 'f, M>>> {
-        let mut walk = Walk { caller: *self, walk_start: *walk_start, current: parent.directory, followed: *followed };
+        let mut walk =
+            Walk { caller: *self.0, walk_start: *walk_start, current: parent.directory, followed: *followed };
         buffer.set(b"")?;
         if let Some(exit) = walk.expand(link, buffer)? {
             return Ok(Outcome::Left(exit));
@@ -480,7 +487,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     /// Checks that a directory may be searched, for VFS layers that use it as a working directory.
-    pub fn check_enter(&self, directory: Node) -> Result<()> {
+    pub fn check_enter(self, directory: Node) -> Result<()> {
         self.check_search(directory).map(drop)
     }
 }

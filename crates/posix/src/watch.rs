@@ -5,7 +5,8 @@
 //! directory in which it was found; a watch on the directory is told the name, which is looked for
 //! there only if such a watch exists.
 
-use crate::caller::{Caller, NodeRef};
+use crate::caller::NodeRef;
+use crate::components::Reports;
 use crate::open_file::OpenFile;
 use engine::format::FileKind;
 use engine::watch::{Change, event};
@@ -40,12 +41,12 @@ fn kind_bit(is_directory: bool) -> u32 {
 fn tell<M: Memory>(thread: &Thread<'_, M>, number: u64, mask: u32) {
     // Events about the watched file itself do not say that it is a directory.
     let shown = if mask & (event::DELETE_SELF | event::MOVE_SELF) != 0 { mask & !event::IS_DIRECTORY } else { mask };
-    thread.tell_watches(&Change { number, mask: shown, cookie: 0, name: b"", unlinked: false });
+    thread.watches().tell_watches(&Change { number, mask: shown, cookie: 0, name: b"", unlinked: false });
 }
 
 /// Tells the watches on a directory.
 fn tell_name<M: Memory>(thread: &Thread<'_, M>, directory: u64, name: &[u8], mask: u32, cookie: u32) {
-    thread.tell_watches(&Change { number: directory, mask, cookie, name, unlinked: false });
+    thread.watches().tell_watches(&Change { number: directory, mask, cookie, name, unlinked: false });
 }
 
 /// The inode number behind a name, if the directory can be reached.
@@ -63,7 +64,7 @@ fn search<M: Memory>(thread: &Thread<'_, M>, number: u64, directory: u64) -> Opt
     let found = thread.name_of(node, number, &mut name);
     thread.release(node, 1);
     let length = found.unwrap_or(0);
-    thread.record_name(number, directory, &name[..length]);
+    thread.watches().record_name(number, directory, &name[..length]);
     (length != 0).then(|| Place::new(directory, &name[..length]))
 }
 
@@ -72,10 +73,10 @@ fn search<M: Memory>(thread: &Thread<'_, M>, number: u64, directory: u64) -> Opt
 fn place_of<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, mask: u32) -> Option<(Place, bool)> {
     let number = file.number;
     let links = thread.stat(file).map_or(0, |file| file.links);
-    if let Some(hint) = thread.name_hint(number) {
+    if let Some(hint) = thread.watches().name_hint(number) {
         let name = &hint.name[..hint.length];
         let fits = found_in == 0 || hint.directory == found_in || links <= 1;
-        if fits && !thread.is_wanted(hint.directory, mask) {
+        if fits && !thread.watches().is_wanted(hint.directory, mask) {
             return None;
         }
         if fits && hint.length == 0 && !hint.is_unknown {
@@ -91,7 +92,7 @@ fn place_of<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, mask: 
             return Some((Place::new(hint.directory, name), false));
         }
     }
-    if found_in == 0 || links == 0 || !thread.is_wanted(found_in, mask) {
+    if found_in == 0 || links == 0 || !thread.watches().is_wanted(found_in, mask) {
         return None;
     }
     search(thread, number, found_in).map(|place| (place, false))
@@ -100,10 +101,14 @@ fn place_of<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, mask: 
 /// As [`place_of`], for a directory: its parent is known.
 fn place_of_directory<M: Memory>(thread: &Thread<'_, M>, directory: Node, mask: u32) -> Option<Place> {
     let parent = thread.parent(directory).ok()?;
-    if parent == directory.number || parent == 0 || !thread.is_wanted(parent, mask) || thread.is_removed(directory) {
+    if parent == directory.number
+        || parent == 0
+        || !thread.watches().is_wanted(parent, mask)
+        || thread.is_removed(directory)
+    {
         return None;
     }
-    let hint = thread.name_hint(directory.number).filter(|hint| hint.directory == parent && hint.length != 0);
+    let hint = thread.watches().name_hint(directory.number).filter(|hint| hint.directory == parent && hint.length != 0);
     match hint {
         Some(hint) if number_at(thread, parent, &hint.name[..hint.length]) == Some(directory.number) => {
             Some(Place::new(parent, &hint.name[..hint.length]))
@@ -125,12 +130,12 @@ fn tell_file<M: Memory>(thread: &Thread<'_, M>, file: Node, is_directory: bool, 
     };
     if let Some((place, unlinked)) = &place {
         let name = place.name();
-        thread.tell_watches(&Change { number: place.directory, mask, cookie: 0, name, unlinked: *unlinked });
+        thread.watches().tell_watches(&Change { number: place.directory, mask, cookie: 0, name, unlinked: *unlinked });
     }
     let unlinked = mask & (event::OPEN | event::ACCESS | event::MODIFY | event::CLOSE_WRITE | event::CLOSE_NOWRITE)
         != 0
         && thread.is_removed(file);
-    thread.tell_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
+    thread.watches().tell_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
 }
 
 /// The end of an open file description.
@@ -143,16 +148,16 @@ pub(crate) fn tell_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
     tell_file(thread, file.node(), file.kind() == FileKind::Directory, file.found_in(), mask);
 }
 
-impl<M: Memory> Caller<'_, '_, M> {
+impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     /// Whether any watch exists.
     #[inline(always)]
-    pub(crate) fn is_watched(&self) -> bool {
+    pub(crate) fn is_watched(self) -> bool {
         self.thread.fs().is_watched()
     }
 
     /// A change through an open file.
     #[inline(always)]
-    pub(crate) fn tell_open(&self, file: &OpenFile, mask: u32) {
+    pub(crate) fn tell_open(self, file: &OpenFile, mask: u32) {
         if self.is_watched() {
             tell_file(self.thread, file.node(), file.kind() == FileKind::Directory, file.found_in(), mask);
         }
@@ -160,7 +165,7 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// A change of a file.
     #[inline(always)]
-    pub(crate) fn tell_node(&self, file: Node, is_directory: bool, mask: u32) {
+    pub(crate) fn tell_node(self, file: Node, is_directory: bool, mask: u32) {
         if self.is_watched() {
             tell_file(self.thread, file, is_directory, 0, mask);
         }
@@ -168,7 +173,7 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// A successful change of a file of any kind.
     #[cold]
-    pub(crate) fn tell_any(&self, file: Node, mask: u32) {
+    pub(crate) fn tell_any(self, file: Node, mask: u32) {
         if let Ok(attributes) = self.thread.stat(file) {
             tell_file(self.thread, file, attributes.kind == FileKind::Directory, 0, mask);
         }
@@ -176,7 +181,7 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// A file was opened, and cut if it had O_TRUNC.
     #[cold]
-    pub(crate) fn tell_opened(&self, file: &OpenFile, created: bool) {
+    pub(crate) fn tell_opened(self, file: &OpenFile, created: bool) {
         if file.is_path() {
             return;
         }
@@ -188,33 +193,33 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// A path led to a file in a directory.
     #[cold]
-    pub(crate) fn record_found(&self, file: Node, directory: u64) {
+    pub(crate) fn record_found(self, file: Node, directory: u64) {
         let is_known = |hint: &engine::watch::NameHint| hint.directory == directory && !hint.is_unknown;
-        if self.thread.is_wanted(directory, event::ALL)
-            && !self.thread.name_hint(file.number).as_ref().is_some_and(is_known)
+        if self.thread.watches().is_wanted(directory, event::ALL)
+            && !self.thread.watches().name_hint(file.number).as_ref().is_some_and(is_known)
         {
-            self.thread.record_directory(file.number, directory);
+            self.thread.watches().record_directory(file.number, directory);
         }
     }
 
     /// A path led to a name.
     #[cold]
-    pub(crate) fn record_name(&self, file: u64, directory: u64, name: &[u8]) {
-        if self.thread.is_wanted(directory, event::ALL) {
-            self.thread.record_name(file, directory, name);
+    pub(crate) fn record_name(self, file: u64, directory: u64, name: &[u8]) {
+        if self.thread.watches().is_wanted(directory, event::ALL) {
+            self.thread.watches().record_name(file, directory, name);
         }
     }
 
     /// A new name of a new file.
     #[cold]
-    pub(crate) fn tell_created(&self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
-        self.thread.record_name(file.number, directory.number, name);
+    pub(crate) fn tell_created(self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
+        self.thread.watches().record_name(file.number, directory.number, name);
         tell_name(self.thread, directory.number, name, event::CREATE | kind_bit(is_directory), 0);
     }
 
     /// A new name of a file that exists.
     #[cold]
-    pub(crate) fn tell_linked(&self, file: Node, directory: Node, name: &[u8]) {
+    pub(crate) fn tell_linked(self, file: Node, directory: Node, name: &[u8]) {
         tell(self.thread, file.number, event::ATTRIB);
         self.tell_created(directory, name, file, false);
     }
@@ -222,7 +227,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// Removes a name by `remove`, which returns the attributes of the removed file.
     #[cold]
     pub(crate) fn remove_watched(
-        &self,
+        self,
         directory: Node,
         name: &[u8],
         remove: impl FnOnce() -> crate::Result<Option<Attributes>>,
@@ -234,11 +239,11 @@ impl<M: Memory> Caller<'_, '_, M> {
             let is_directory = file.kind == FileKind::Directory;
             match is_directory {
                 // At once, even if a process is in it.
-                true => thread.end_watches(file.number),
+                true => thread.watches().end_watches(file.number),
                 false => tell(thread, file.number, event::ATTRIB),
             }
             // An open file keeps its last name.
-            thread.record_name(file.number, directory.number, name);
+            thread.watches().record_name(file.number, directory.number, name);
         }
         drop(held);
         if let Ok(Some(file)) = &removed {
@@ -252,7 +257,7 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// new name.
     #[cold]
     pub(crate) fn rename_watched(
-        &self,
+        self,
         from: (Node, &[u8]),
         to: (Node, &[u8]),
         flags: RenameFlags,
@@ -271,8 +276,10 @@ impl<M: Memory> Caller<'_, '_, M> {
             }
             tell(self.thread, file.number, event::MOVE_SELF);
             match replaced {
-                Some(replaced) if replaced.kind == FileKind::Directory => self.thread.end_watches(replaced.number),
-                Some(replaced) => self.thread.record_name(replaced.number, to.0.number, to.1),
+                Some(replaced) if replaced.kind == FileKind::Directory => {
+                    self.thread.watches().end_watches(replaced.number)
+                }
+                Some(replaced) => self.thread.watches().record_name(replaced.number, to.0.number, to.1),
                 None => {}
             }
             if let Some(other) = other.filter(|_| flags.exchange) {
@@ -286,13 +293,13 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// A reference to the file of a name, if there is one. With it the file ends only after the
     /// events that precede its end.
-    fn hold(&self, directory: Node, name: &[u8]) -> Option<NodeRef<'_, '_, M>> {
+    fn hold(self, directory: Node, name: &[u8]) -> Option<NodeRef<'t, 'f, M>> {
         Some(NodeRef::owned(self.thread, self.thread.lookup(directory, name).ok()?))
     }
 
-    fn tell_moved(&self, from: (Node, &[u8]), to: (Node, &[u8]), file: &Attributes) {
-        let (cookie, bit) = (self.thread.next_move_cookie(), kind_bit(file.kind == FileKind::Directory));
-        self.thread.record_name(file.number, to.0.number, to.1);
+    fn tell_moved(self, from: (Node, &[u8]), to: (Node, &[u8]), file: &Attributes) {
+        let (cookie, bit) = (self.thread.watches().next_move_cookie(), kind_bit(file.kind == FileKind::Directory));
+        self.thread.watches().record_name(file.number, to.0.number, to.1);
         tell_name(self.thread, from.0.number, from.1, event::MOVED_FROM | bit, cookie);
         tell_name(self.thread, to.0.number, to.1, event::MOVED_TO | bit, cookie);
     }

@@ -1,7 +1,7 @@
 //! Extended attributes: the rules of their namespaces.
 
 use crate::access_list::{ACCESS_LIST, DEFAULT_LIST};
-use crate::caller::Caller;
+use crate::components::Xattrs;
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
 use engine::Node;
@@ -48,10 +48,10 @@ fn namespace(name: &[u8]) -> Result<Namespace> {
     Err(Errno::EOPNOTSUPP)
 }
 
-impl<M: Memory> Caller<'_, '_, M> {
+impl<M: Memory> Xattrs<'_, '_, '_, M> {
     /// Checks whether an attribute may be read or written. A namespace hidden from the caller
     /// yields EPERM for writes, ENODATA for reads.
-    fn check_attribute(&self, node: Node, name: &[u8], want: Want) -> Result<()> {
+    fn check_attribute(self, node: Node, name: &[u8], want: Want) -> Result<()> {
         let namespace = namespace(name)?;
         let writes = want.0 & Want::WRITE.0 != 0;
         if writes {
@@ -85,16 +85,16 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// getxattr: copies the value, or with an empty buffer returns its length; ERANGE if it does
     /// not fit.
-    pub fn get_attribute(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    pub fn get_attribute(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
         if is_access_list(name) {
-            return self.get_list(node, name, value);
+            return self.access_lists().get_list(node, name, value);
         }
         self.check_attribute(node, name, Want::READ)?;
-        Ok(self.thread.xattr(node, name, value)?)
+        Ok(self.thread.files().xattr(node, name, value)?)
     }
 
     /// setxattr with XATTR_CREATE and XATTR_REPLACE.
-    pub fn set_attribute(&self, node: Node, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+    pub fn set_attribute(self, node: Node, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
         if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
             return Err(Errno::EINVAL);
         }
@@ -105,43 +105,43 @@ impl<M: Memory> Caller<'_, '_, M> {
             return Err(Errno::E2BIG);
         }
         if is_access_list(name) {
-            self.set_list(node, name, value)?;
+            self.access_lists().set_list(node, name, value)?;
         } else {
             self.check_attribute(node, name, Want::WRITE)?;
             let create = flags & libc::XATTR_CREATE != 0;
             let replace = flags & libc::XATTR_REPLACE != 0;
-            self.thread.set_xattr(node, name, value, create, replace)?;
+            self.thread.files().set_xattr(node, name, value, create, replace)?;
         }
         self.tell_attributes(node);
         Ok(())
     }
 
     /// removexattr.
-    pub fn remove_attribute(&self, node: Node, name: &[u8]) -> Result<()> {
+    pub fn remove_attribute(self, node: Node, name: &[u8]) -> Result<()> {
         if is_access_list(name) {
-            self.remove_list(node, name)?;
+            self.access_lists().remove_list(node, name)?;
         } else {
             self.check_attribute(node, name, Want::WRITE)?;
-            self.thread.remove_xattr(node, name)?;
+            self.thread.files().remove_xattr(node, name)?;
         }
         self.tell_attributes(node);
         Ok(())
     }
 
-    fn tell_attributes(&self, node: Node) {
-        if self.is_watched() {
-            self.tell_any(node, event::ATTRIB);
+    fn tell_attributes(self, node: Node) {
+        if self.reports().is_watched() {
+            self.reports().tell_any(node, event::ATTRIB);
         }
     }
 
     /// listxattr: names, each followed by a zero byte; with an empty buffer only their total
     /// length; ERANGE if they do not fit. Attributes hidden from the caller are omitted.
-    pub fn list_attributes(&self, node: Node, names: &mut [u8]) -> Result<usize> {
+    pub fn list_attributes(self, node: Node, names: &mut [u8]) -> Result<usize> {
         let trusted = self.credentials.has(Capabilities::SYS_ADMIN);
         let only_length = names.is_empty();
         let mut length = 0;
         let mut fits = true;
-        self.thread.xattr_names(node, &mut |name| {
+        self.thread.files().xattr_names(node, &mut |name| {
             if !trusted && name.starts_with(b"trusted.") {
                 return;
             }

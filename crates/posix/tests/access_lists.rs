@@ -175,8 +175,10 @@ fn sorted(names: &[u8]) -> Vec<u8> {
 fn we_do(session: &Session<'_, '_>, path: &str, step: &Step) -> Result<()> {
     let caller = &session.caller;
     match step {
-        Step::Set(name, value) => session.at(path, |node| caller.set_attribute(node, name.as_bytes(), value, 0)),
-        Step::Remove(name) => session.at(path, |node| caller.remove_attribute(node, name.as_bytes())),
+        Step::Set(name, value) => {
+            session.at(path, |node| caller.xattrs().set_attribute(node, name.as_bytes(), value, 0))
+        }
+        Step::Remove(name) => session.at(path, |node| caller.xattrs().remove_attribute(node, name.as_bytes())),
         Step::Chmod(mode) => session.chmod(path, *mode),
         Step::Make(FileKind::Symlink, ..) => session.symlink("x", path),
         Step::Make(FileKind::Directory, mode, umask) => session.mkdir_masked(path, *mode, *umask),
@@ -187,11 +189,12 @@ fn we_do(session: &Session<'_, '_>, path: &str, step: &Step) -> Result<()> {
 fn we_see(session: &Session<'_, '_>, path: &str) -> Result<Seen> {
     let mut buffer = [0u8; 1000];
     let mut list = |name: &str| {
-        let length = session.at(path, |node| session.caller.get_attribute(node, name.as_bytes(), &mut buffer))?;
+        let length =
+            session.at(path, |node| session.caller.xattrs().get_attribute(node, name.as_bytes(), &mut buffer))?;
         Ok(buffer[..length].to_vec())
     };
     let lists = [list(ACCESS), list(DEFAULT)];
-    let length = session.at(path, |node| session.caller.list_attributes(node, &mut buffer))?;
+    let length = session.at(path, |node| session.caller.xattrs().list_attributes(node, &mut buffer))?;
     let names = sorted(&buffer[..length]);
     let granted = USERS.map(|credentials| {
         let session = Session::new(session.caller.thread, session.walk_start.root, credentials);

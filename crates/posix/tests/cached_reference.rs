@@ -97,7 +97,7 @@ fn a_directory_that_was_used_last_goes_when_it_is_removed() {
         let start = thread.root().unwrap();
         let alice = somebody(thread, (root, start), Some(&cached));
         let used = || {
-            while thread.recycle(usize::MAX).unwrap() > 0 {}
+            while thread.recycler().recycle(usize::MAX).unwrap() > 0 {}
             let report = thread.space().unwrap();
             report.inodes - report.inodes_free
         };

@@ -347,16 +347,16 @@ const NUMBERS: [&str; 2] = ["low", "high"];
 
 fn write_number(session: &Session<'_, '_>, name: &str, number: u64) {
     let file = session.open(name, libc::O_WRONLY).unwrap();
-    assert_eq!(session.caller.write_at(&file, 0, &number.to_le_bytes()).unwrap(), 8);
-    session.caller.close(&file);
+    assert_eq!(session.caller.data().write_at(&file, 0, &number.to_le_bytes()).unwrap(), 8);
+    session.caller.opens().close(&file);
 }
 
 fn numbers(image: &Image) -> [u64; 2] {
     with_root(image, |session| {
         NUMBERS.map(|name| {
             let (file, mut bytes) = (session.open(name, libc::O_RDONLY).unwrap(), [0; 8]);
-            session.caller.read_at(&file, 0, &mut bytes).unwrap();
-            session.caller.close(&file);
+            session.caller.data().read_at(&file, 0, &mut bytes).unwrap();
+            session.caller.opens().close(&file);
             u64::from_le_bytes(bytes)
         })
     })
@@ -366,8 +366,8 @@ fn make_numbers(image: &Image) {
     with_root(image, |session| {
         for (name, length) in [(NUMBERS[0], 4096), ("between", 8 << 20), (NUMBERS[1], 4096)] {
             let file = session.open(name, libc::O_CREAT | libc::O_WRONLY).unwrap();
-            assert_eq!(session.caller.write(&file, &vec![0; length]).unwrap(), length);
-            session.caller.close(&file);
+            assert_eq!(session.caller.data().write(&file, &vec![0; length]).unwrap(), length);
+            session.caller.opens().close(&file);
         }
     });
 }

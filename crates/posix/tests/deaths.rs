@@ -73,8 +73,11 @@ fn install_watcher(process: &Process<'_>, thread: &Thread<'_>, fd: u32) {
 }
 
 fn add_watch(thread: &Thread<'_>, node: Node) -> i32 {
-    let group = thread.make_watch_group(KEY, 0).unwrap();
-    thread.add_watch(&NewWatch { group: (group, KEY), number: node.number, mask: event::ALL, limit: 9 }).unwrap()
+    let group = thread.watches().make_watch_group(KEY, 0).unwrap();
+    thread
+        .watches()
+        .add_watch(&NewWatch { group: (group, KEY), number: node.number, mask: event::ALL, limit: 9 })
+        .unwrap()
 }
 
 const NO_PREPARATION: Prepare = |_, _, _| ();
@@ -286,8 +289,8 @@ const OPERATIONS: &[Operation] = &[
             add_watch(thread, scene.files[1]);
         },
         operate: |_, thread, scene| {
-            let group = thread.watch_group(KEY).unwrap();
-            thread.remove_watch((group, KEY), add_watch(thread, scene.files[0])).unwrap();
+            let group = thread.watches().watch_group(KEY).unwrap();
+            thread.watches().remove_watch((group, KEY), add_watch(thread, scene.files[0])).unwrap();
         },
         own_references: 0,
     },
@@ -308,7 +311,7 @@ const OPERATIONS: &[Operation] = &[
             process.add_mapping(thread, &mapping(scene.files[1], 0x10000, 1)).unwrap();
             process.lock_range(thread, 10, range(1, 5), Some(LockKind::Shared), true, false).unwrap();
             // A child that died before adoption: no process holds its number's lock.
-            let number = thread.fs().new_process_number().unwrap();
+            let number = thread.fs().processes().new_process_number().unwrap();
             process.prepare_fork(thread, Fork { number, ..Fork::default() }).unwrap();
         },
         operate: |process, thread, _| assert_eq!(process.processes().reap(thread).unwrap(), 1),
@@ -572,7 +575,7 @@ fn make_files(session: &Session<'_, '_>) -> Scene {
     session.mkdir("directory", 0o755).unwrap();
     let file = |name: &str| {
         let file = session.open(name, libc::O_RDWR | libc::O_CREAT).unwrap();
-        session.caller.write(&file, &[1; 9000]).unwrap();
+        session.caller.data().write(&file, &[1; 9000]).unwrap();
         file.node()
     };
     let directory = session.at("directory", |node| Ok(session.caller.thread.retain(node).map(|()| node)?)).unwrap();
@@ -646,7 +649,7 @@ impl Stage<'_, '_> {
         self.parent.reap_fd_tokens(thread, &mut |_| false).unwrap();
         assert_eq!(self.all.usage().unwrap(), self.usage, "{name} killed {died}");
         assert!(!thread.fs().is_watched(), "{name} killed {died}: a watch remains");
-        assert_eq!(thread.watch_group(KEY), None, "{name} killed {died}: a group of watches remains");
+        assert_eq!(thread.watches().watch_group(KEY), None, "{name} killed {died}: a group of watches remains");
         if name.contains("no name") {
             // The name is removed, and only the scene's reference keeps the file.
             thread.release(self.scene.files[3], 1);

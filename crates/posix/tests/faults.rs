@@ -82,8 +82,8 @@ fn content(number: u64, bytes: usize) -> Vec<u8> {
 fn write(image: &Image, number: u64, bytes: usize) {
     in_root(image, |session| {
         let file = session.open(&format!("f{number}"), libc::O_CREAT | libc::O_TRUNC | libc::O_WRONLY).unwrap();
-        assert_eq!(session.caller.write_at(&file, 0, &content(number, bytes)), Ok(bytes));
-        session.caller.close(&file);
+        assert_eq!(session.caller.data().write_at(&file, 0, &content(number, bytes)), Ok(bytes));
+        session.caller.opens().close(&file);
     });
 }
 
@@ -93,9 +93,9 @@ fn assert_holds(image: &Image, numbers: std::ops::RangeInclusive<u64>, bytes: us
         for number in numbers {
             let file = session.open(&format!("f{number}"), libc::O_RDONLY).unwrap();
             let mut found = vec![0; bytes + 8];
-            assert_eq!(session.caller.read(&file, &mut found), Ok(bytes), "f{number}");
+            assert_eq!(session.caller.data().read(&file, &mut found), Ok(bytes), "f{number}");
             assert!(found.starts_with(&content(number, bytes)), "f{number} has other content");
-            session.caller.close(&file);
+            session.caller.opens().close(&file);
         }
     });
 }

@@ -42,7 +42,7 @@ fn together<T: Send>(run: impl Fn() -> T + Sync) -> Vec<T> {
 fn numbers_of_threads(image: &Image) -> Vec<u32> {
     together(|| {
         let _inside = image.fs().enter().unwrap();
-        image.fs().process_number().unwrap()
+        image.fs().processes().process_number().unwrap()
     })
 }
 
@@ -72,15 +72,15 @@ fn a_process_whose_first_threads_enter_at_the_same_time_lives() {
     let _alone = alone();
     let scratch = Scratch::new();
     let judge = scratch.image.fs();
-    judge.process_number().unwrap();
+    judge.processes().process_number().unwrap();
     for round in 0..ROUNDS {
         // As another process would: with its own number and description.
         let image = Image::open(&scratch.path, &scratch.options).unwrap();
         let numbers = numbers_of_threads(&image);
         assert!(numbers.iter().all(|number| *number == numbers[0]), "round {round}: {numbers:?}");
-        assert!(judge.is_process_alive(numbers[0]), "round {round}");
+        assert!(judge.processes().is_process_alive(numbers[0]), "round {round}");
         image.close().unwrap();
-        assert!(!judge.is_process_alive(numbers[0]), "round {round}: a description is left open");
+        assert!(!judge.processes().is_process_alive(numbers[0]), "round {round}: a description is left open");
     }
 }
 
@@ -98,7 +98,7 @@ fn a_child_whose_first_threads_enter_at_the_same_time_lives_with_a_number_of_its
     let scratch = Scratch::new();
     let judge = scratch.image.fs();
     let image = Image::open(&scratch.path, &scratch.options).unwrap();
-    let own = image.fs().process_number().unwrap();
+    let own = image.fs().processes().process_number().unwrap();
     for round in 0..ROUNDS {
         let ((mut reports, report), (end, mut ending)) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let child = fork(|| report_and_wait(&image, report.try_clone().unwrap(), end.try_clone().unwrap()));
@@ -107,10 +107,10 @@ fn a_child_whose_first_threads_enter_at_the_same_time_lives_with_a_number_of_its
         reports.read_exact(&mut bytes).unwrap();
         let numbers = bytes.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes)).collect::<Vec<_>>();
         assert!(numbers.iter().all(|number| *number == numbers[0] && *number != own), "round {round}: {numbers:?}");
-        assert!(judge.is_process_alive(numbers[0]), "round {round}");
+        assert!(judge.processes().is_process_alive(numbers[0]), "round {round}");
         ending.write_all(&[1]).unwrap();
         assert_eq!(wait(child), 0);
-        assert!(!judge.is_process_alive(numbers[0]), "round {round}: the parent holds the child's lock");
+        assert!(!judge.processes().is_process_alive(numbers[0]), "round {round}: the parent holds the child's lock");
     }
 }
 

@@ -123,7 +123,7 @@ fn a_removed_directory_takes_nothing_more() {
         assert_errno(s.caller.lookup(gone, b"x").map(drop), Errno::ENOENT);
         assert_errno(s.caller.read_directory(&open, &mut |_| true), Errno::ENOENT);
         assert_eq!(s.caller.stat(gone).unwrap().links, 0);
-        s.caller.close(&open);
+        s.caller.opens().close(&open);
     });
 }
 
@@ -141,8 +141,8 @@ fn a_file_has_so_many_names() {
         let more = s.caller.link(file.node(), directory.node(), b"more", false);
         assert_errno(more, Errno::EMLINK);
         assert_eq!(s.stat("f").unwrap().links, LINKS_MAX);
-        s.caller.close(&file);
-        s.caller.close(&directory);
+        s.caller.opens().close(&file);
+        s.caller.opens().close(&directory);
     });
 }
 
@@ -183,7 +183,7 @@ fn directories_list_each_name_once_and_dots_first() {
             seen.extend(portion);
         }
         assert_eq!(seen.len(), 502);
-        s.caller.close(&directory);
+        s.caller.opens().close(&directory);
         s.rmdir("d").unwrap();
     });
 }

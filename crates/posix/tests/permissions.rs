@@ -208,19 +208,19 @@ fn set_id_bits_fall_when_content_changes() {
         let mode = || s.stat("f").unwrap().mode & 0o7777;
         reset("f", 0o6777);
         let file = bob.open("f", libc::O_WRONLY).unwrap();
-        bob.caller.write(&file, b"x").unwrap();
+        bob.caller.data().write(&file, b"x").unwrap();
         assert_eq!(mode(), 0o777);
         reset("f", 0o6777);
-        bob.caller.truncate_open(&file, 0).unwrap();
+        bob.caller.data().truncate_open(&file, 0).unwrap();
         assert_eq!(mode(), 0o777);
-        bob.caller.close(&file);
+        bob.caller.opens().close(&file);
         reset("f", 0o6777);
         bob.try_open("f", libc::O_WRONLY | libc::O_TRUNC).unwrap();
         assert_eq!(mode(), 0o777);
         reset("f", 0o6777);
         let file = s.open("f", libc::O_WRONLY).unwrap();
-        s.caller.write(&file, b"x").unwrap();
-        s.caller.close(&file);
+        s.caller.data().write(&file, b"x").unwrap();
+        s.caller.opens().close(&file);
         assert_eq!(mode(), 0o6777, "root keeps them");
     });
 }
@@ -260,11 +260,11 @@ fn attributes_follow_the_rules_of_their_namespaces() {
         let bob = Session::new(thread, root, BOB);
         alice.touch("f", 0o644).unwrap();
         let set = |session: &Session<'_, '_>, name: &str, flags| {
-            session.at("f", |node| session.caller.set_attribute(node, name.as_bytes(), b"value", flags))
+            session.at("f", |node| session.caller.xattrs().set_attribute(node, name.as_bytes(), b"value", flags))
         };
         let get = |session: &Session<'_, '_>, name: &str| {
             let mut value = [0; 16];
-            let get = |node| session.caller.get_attribute(node, name.as_bytes(), &mut value);
+            let get = |node| session.caller.xattrs().get_attribute(node, name.as_bytes(), &mut value);
             let length = session.at("f", get)?;
             Ok::<_, Errno>(value[..length].to_vec())
         };
@@ -286,7 +286,7 @@ fn attributes_follow_the_rules_of_their_namespaces() {
         assert_eq!(get(&alice, "security.s").unwrap(), b"value");
         let names = |session: &Session<'_, '_>| {
             let mut names = [0; 128];
-            let length = session.at("f", |node| session.caller.list_attributes(node, &mut names)).unwrap();
+            let length = session.at("f", |node| session.caller.xattrs().list_attributes(node, &mut names)).unwrap();
             let mut names: Vec<_> = names[..length].split(|&byte| byte == 0).map(<[u8]>::to_vec).collect();
             names.retain(|name| !name.is_empty());
             names.sort();
@@ -294,13 +294,13 @@ fn attributes_follow_the_rules_of_their_namespaces() {
         };
         assert_eq!(names(&alice), [b"security.s".to_vec(), b"user.a".to_vec()]);
         assert_eq!(names(&s).len(), 3);
-        let length = alice.at("f", |node| alice.caller.list_attributes(node, &mut [])).unwrap();
+        let length = alice.at("f", |node| alice.caller.xattrs().list_attributes(node, &mut [])).unwrap();
         let mut short = vec![0; length - 1];
-        assert_errno(alice.at("f", |node| alice.caller.list_attributes(node, &mut short)), Errno::ERANGE);
+        assert_errno(alice.at("f", |node| alice.caller.xattrs().list_attributes(node, &mut short)), Errno::ERANGE);
         s.mknod("pipe", libc::S_IFIFO | 0o666).unwrap();
         assert_eq!(s.kind("pipe").unwrap(), FileKind::Fifo);
-        assert_errno(s.at("pipe", |node| s.caller.set_attribute(node, b"user.a", b"", 0)), Errno::EPERM);
-        alice.at("f", |node| alice.caller.remove_attribute(node, b"user.a")).unwrap();
+        assert_errno(s.at("pipe", |node| s.caller.xattrs().set_attribute(node, b"user.a", b"", 0)), Errno::EPERM);
+        alice.at("f", |node| alice.caller.xattrs().remove_attribute(node, b"user.a")).unwrap();
         assert_errno(get(&alice, "user.a"), Errno::ENODATA);
     });
 }

@@ -449,16 +449,16 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
     in_fresh_process(|thread, process, session| {
         let caller = &session.caller;
         let file = open(session, "a");
-        caller.write(&file, &[7; 40960]).unwrap();
+        caller.data().write(&file, &[7; 40960]).unwrap();
         let node = file.node();
         process.add_mapping(thread, &mapping(node, 0x10000, 0xa000)).unwrap();
         let mut blocks = Vec::new();
-        thread.map_extents(node, 0, 0xa000, true, &mut |extent| blocks.push(extent)).unwrap();
-        caller.write_at(&file, 5000, &[8; 9000]).unwrap();
-        caller.truncate_open(&file, 4096).unwrap();
-        caller.truncate_open(&file, 40960).unwrap();
+        thread.files().map_extents(node, 0, 0xa000, true, &mut |extent| blocks.push(extent)).unwrap();
+        caller.data().write_at(&file, 5000, &[8; 9000]).unwrap();
+        caller.data().truncate_open(&file, 4096).unwrap();
+        caller.data().truncate_open(&file, 40960).unwrap();
         let mut after = Vec::new();
-        thread.map_extents(node, 0, 0xa000, false, &mut |extent| after.push(extent)).unwrap();
+        thread.files().map_extents(node, 0, 0xa000, false, &mut |extent| after.push(extent)).unwrap();
         assert_eq!(after, blocks, "in place, and written, so that stores reach them");
         // Removing the middle leaves two mappings.
         process.remove_mappings(thread, 0x12000, 0x1000).unwrap();
@@ -466,11 +466,11 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
         assert!(process.mapping_at(thread, 0x12000).unwrap().is_none());
         let rest = process.mapping_at(thread, 0x14321).unwrap().unwrap();
         assert_eq!((rest.address, rest.length, rest.offset), (0x13000, 0x7000, 0x3000));
-        caller.truncate_open(&file, 0).unwrap();
+        caller.data().truncate_open(&file, 0).unwrap();
         assert_ne!(caller.stat(node).unwrap().blocks, 0);
         process.remove_mappings(thread, 0, u64::MAX).unwrap();
         assert_eq!(caller.stat(node).unwrap().blocks, 0, "freed with the last mapping");
-        caller.close(&file);
+        caller.opens().close(&file);
     });
 }
 
@@ -478,21 +478,24 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
 fn a_hole_that_is_mapped_for_writing_gets_blocks() {
     in_fresh_process(|thread, process, session| {
         let file = open(session, "a");
-        session.caller.truncate_open(&file, 3 * 4096 + 100).unwrap();
+        session.caller.data().truncate_open(&file, 3 * 4096 + 100).unwrap();
         let node = file.node();
-        assert!(thread.map_extents(node, 0, 4096, false, &mut |_| ()).is_err(), "it is not mapped");
+        assert!(thread.files().map_extents(node, 0, 4096, false, &mut |_| ()).is_err(), "it is not mapped");
         process.add_mapping(thread, &mapping(node, 0x10000, 0x4000)).unwrap();
         let mut holes = 0;
-        thread.map_extents(node, 0, 0x4000, false, &mut |extent| holes += extent.address.is_none() as u64).unwrap();
+        thread
+            .files()
+            .map_extents(node, 0, 0x4000, false, &mut |extent| holes += extent.address.is_none() as u64)
+            .unwrap();
         assert_ne!(holes, 0);
         let mut bytes = 0;
         let each = &mut |extent: engine::Extent| {
             assert!(extent.address.is_some() && !extent.unwritten);
             bytes += extent.length;
         };
-        thread.map_extents(node, 0, u64::MAX, true, each).unwrap();
+        thread.files().map_extents(node, 0, u64::MAX, true, each).unwrap();
         assert_eq!(bytes, 0x4000);
-        session.caller.close(&file);
+        session.caller.opens().close(&file);
         process.remove_mappings(thread, 0x10000, 0x4000).unwrap();
     });
 }
@@ -502,7 +505,7 @@ fn a_child_has_the_mappings_unless_it_shares_the_memory() {
     in_fresh_process(|thread, process, session| {
         let file = open(session, "a");
         process.add_mapping(thread, &mapping(file.node(), 0x10000, 0x1000)).unwrap();
-        session.caller.close(&file);
+        session.caller.opens().close(&file);
         let child = process.prepare_fork(thread, Fork { shares_memory: true, ..Fork::default() }).unwrap();
         assert_eq!(process.processes().usage().unwrap().mappings, 1);
         process.cancel_fork(thread, child);

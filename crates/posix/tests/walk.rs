@@ -130,7 +130,7 @@ fn a_path_that_leaves_the_mount_reports_its_exit() {
     let mut buffer = PathBuffer::new();
     let mut leaves = |path: &str, can_leave| {
         let place = WalkStart { root, start: root, can_leave };
-        match s.caller.resolve(&place, path.as_bytes(), LastLink::Follow, &mut buffer).unwrap() {
+        match s.caller.paths().resolve(&place, path.as_bytes(), LastLink::Follow, &mut buffer).unwrap() {
             Outcome::Inside(_) => panic!("{path} stays inside"),
             Outcome::Left(exit) => (exit, String::from_utf8_lossy(buffer.rest()).into_owned()),
         }

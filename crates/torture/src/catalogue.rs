@@ -109,7 +109,7 @@ fn reused(thread: &TestThread<'_>) -> Result<()> {
         thread.unlink("/a/old/1")?;
         thread.unlink("/a/old/2")?;
         thread.rmdir("/a/old")?;
-        thread.thread.recycle(usize::MAX)?;
+        thread.thread.recycler().recycle(usize::MAX)?;
     }
     Ok(())
 }
@@ -121,7 +121,7 @@ fn lines(thread: &TestThread<'_>) -> Result<()> {
     (0..12).try_for_each(|index| thread.create(&name(index)))?;
     (0..12).try_for_each(|index| thread.unlink(&name(index)))?;
     thread.rmdir("/a/old")?;
-    while thread.thread.recycle(usize::MAX)? > 0 {}
+    while thread.thread.recycler().recycle(usize::MAX)? > 0 {}
     Ok(())
 }
 
@@ -168,7 +168,9 @@ fn rubbish(thread: &TestThread<'_>) -> Result<()> {
 fn high(thread: &TestThread<'_>) -> Result<()> {
     thread.write("/f", 3 << 20, 10, 1)?;
     thread.write("/g", 7 * BLOCK, 2 * BLOCK, 1)?;
-    thread.with("/g", |node| thread.thread.allocate(node, AllocateMode::Allocate { keep_size: true }, 0, 14 * BLOCK))
+    thread.with("/g", |node| {
+        thread.thread.files().allocate(node, AllocateMode::Allocate { keep_size: true }, 0, 14 * BLOCK)
+    })
 }
 
 const fn setup(name: &'static str, act: Act, cold: bool) -> Setup {
@@ -291,7 +293,7 @@ pub const OPERATIONS: &[Operation] = &[
     op("replace-xattr", CHANGED, |h| h.set_xattr("/a/v", "user.a", 700)),
     alone("second-xattr", CHANGED, |h| h.set_xattr("/a/v", "user.b", 9000)),
     op("xattr-dir", CHANGED, |h| h.set_xattr("/a", "user.a", 10)),
-    op("remove-xattr", CHANGED, |h| h.with("/a/v", |node| h.thread.remove_xattr(node, b"user.a"))),
+    op("remove-xattr", CHANGED, |h| h.with("/a/v", |node| h.thread.files().remove_xattr(node, b"user.a"))),
     op("chmod", NONE, |h| change(h, "/f", Changes { permissions: Some(0o4711), ..Changes::default() })),
     op("chmod-dir", NONE, |h| change(h, "/a", Changes { permissions: Some(0o1700), ..Changes::default() })),
     op("chown", NONE, |h| change(h, "/hl", Changes { uid: Some(77), gid: Some(78), ..Changes::default() })),
@@ -302,7 +304,7 @@ pub const OPERATIONS: &[Operation] = &[
         change(h, "/a", Changes { accessed_ns: Some(5), modified_ns: Some(6), ..Changes::default() })
     }),
     // Operations that programs rarely call or never.
-    op("recycle", NONE, |h| h.thread.recycle(usize::MAX).map(drop)),
+    op("recycle", NONE, |h| h.thread.recycler().recycle(usize::MAX).map(drop)),
     alone("sync", NONE, |h| h.thread.sync_all()),
     Operation { name: "detach", act: None, slack: NONE, leaves: NONE, paired: false },
     // Operations in directories that are about to get another page or to be compacted.
@@ -317,12 +319,13 @@ pub const OPERATIONS: &[Operation] = &[
 ];
 
 fn allocate(thread: &TestThread<'_>, path: &str, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
-    thread.with(path, |node| thread.thread.allocate(node, mode, offset, length))
+    thread.with(path, |node| thread.thread.files().allocate(node, mode, offset, length))
 }
 
 fn share(thread: &TestThread<'_>, from: (&str, u64), to: (&str, u64), length: Option<u64>) -> Result<()> {
     thread.with(from.0, |source| {
-        thread.with(to.0, |target| thread.thread.share_range((source, from.1), (target, to.1), length).map(drop))
+        thread
+            .with(to.0, |target| thread.thread.files().share_range((source, from.1), (target, to.1), length).map(drop))
     })
 }
 

@@ -125,7 +125,7 @@ fn content(thread: &TestThread<'_>, node: Node, size: u64) -> Result<BTreeMap<u6
             },
         };
         buffer.resize((end - start) as usize, 0);
-        let count = thread.thread.read(node, start, &mut buffer).map_err(|error| ("read", error))?;
+        let count = thread.thread.files().read(node, start, &mut buffer).map_err(|error| ("read", error))?;
         if count != buffer.len() {
             return Err(("read to the end", Error::Invalid));
         }
@@ -141,10 +141,10 @@ fn content(thread: &TestThread<'_>, node: Node, size: u64) -> Result<BTreeMap<u6
 
 /// The next data range at or after a block's start.
 fn next_data(thread: &TestThread<'_>, node: Node, from: u64) -> Result<Option<(u64, u64)>, Failed> {
-    match thread.thread.seek(node, from, SeekWhat::Data) {
+    match thread.thread.files().seek(node, from, SeekWhat::Data) {
         Err(Error::NoSuchExtent) => Ok(None),
         Err(error) => Err(("seek for data", error)),
-        Ok(start) => match thread.thread.seek(node, start, SeekWhat::Hole) {
+        Ok(start) => match thread.thread.files().seek(node, start, SeekWhat::Hole) {
             Ok(end) => Ok(Some((start, end))),
             Err(error) => Err(("seek for a hole", error)),
         },
@@ -155,13 +155,15 @@ fn xattrs(thread: &TestThread<'_>, node: Node) -> Result<BTreeMap<Vec<u8>, Vec<u
     let mut names = Vec::new();
     thread
         .thread
+        .files()
         .xattr_names(node, &mut |name| names.push(name.to_vec()))
         .map_err(|error| ("listing extended attributes", error))?;
     let mut all = BTreeMap::new();
     for name in names {
-        let length = thread.thread.xattr(node, &name, &mut []).map_err(|error| ("extended attribute", error))?;
+        let length =
+            thread.thread.files().xattr(node, &name, &mut []).map_err(|error| ("extended attribute", error))?;
         let mut value = vec![0; length];
-        thread.thread.xattr(node, &name, &mut value).map_err(|error| ("extended attribute", error))?;
+        thread.thread.files().xattr(node, &name, &mut value).map_err(|error| ("extended attribute", error))?;
         all.insert(name, value);
     }
     Ok(all)

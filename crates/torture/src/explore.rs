@@ -526,7 +526,8 @@ fn exercise(thread: &TestThread<'_>, tree: &Tree) -> Result<(), String> {
     for (seed, path) in directories().enumerate() {
         let used = format!("{path}/~used");
         let mut content = vec![0; USE_BYTES as usize + 1];
-        let count = thread.with(&used, |node| thread.thread.read(node, 0, &mut content)).map_err(failed("reading"))?;
+        let count =
+            thread.with(&used, |node| thread.thread.files().read(node, 0, &mut content)).map_err(failed("reading"))?;
         if content[..count] != bytes(USE_BYTES, seed as u64) {
             return Err(format!("{used}: content written after recovery is read differently"));
         }
@@ -539,6 +540,6 @@ fn exercise(thread: &TestThread<'_>, tree: &Tree) -> Result<(), String> {
         thread.mkdir(&format!("{path}/~new")).map_err(failed("creating a directory"))?;
         thread.rmdir(&format!("{path}/~new")).map_err(failed("removing a directory"))?;
     }
-    thread.thread.recycle(usize::MAX).map_err(failed("recycling"))?;
+    thread.thread.recycler().recycle(usize::MAX).map_err(failed("recycling"))?;
     Ok(())
 }

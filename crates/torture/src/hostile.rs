@@ -10,6 +10,7 @@
 use crate::catalogue::{OPERATIONS, SETUPS, set_up};
 use crate::dump;
 use crate::machine::{Clock, Machine, Watched};
+use crate::random::Random;
 use crate::test_thread::TestThread;
 use engine::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES,
@@ -138,7 +139,7 @@ impl Arena {
                     }
                 }
             }
-            let _ = thread.thread.recycle(1000);
+            let _ = thread.thread.recycler().recycle(1000);
             let _ = dump::dump(&thread);
             let _ = thread.thread.sync_all();
         }
@@ -418,14 +419,9 @@ fn read(region: &Region<Watched>, offset: u64) -> u64 {
 
 /// The bytes of case `index` of a seed.
 pub fn case(seed: u64, index: u64) -> Vec<u8> {
-    let mut state = (seed << 32 ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut random = Random::new(seed << 32 ^ index);
     let mut bytes = Vec::new();
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state >> 16
-    };
+    let mut next = || random.word() >> 16;
     let length = 8 + next() % 90;
     bytes.resize_with(length as usize, || next() as u8);
     bytes

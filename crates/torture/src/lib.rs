@@ -25,6 +25,7 @@ pub mod machine;
 pub mod model;
 pub mod oracle;
 pub mod races;
+mod random;
 pub mod storm;
 pub mod test_thread;
 pub mod workload;

@@ -2,15 +2,14 @@
 //! with holes, and permissions. Clean detaches and crashes of all processes come between the calls.
 //!
 //! The model follows the Linux documentation, not the code. Calls refer to directories by their
-//! rank among the existing ones, so that any subsequence is a valid sequence: a failing sequence is
-//! shrunk to few calls.
+//! rank among the existing ones. So any subsequence is valid, and a failing one is shrunk.
 
 mod world;
 
-pub use world::World;
-
+use crate::random::Random;
 use libc::{EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENODATA, ENOENT, ENOTDIR, ENOTEMPTY, EOPNOTSUPP, EPERM};
 use std::collections::BTreeMap;
+pub use world::World;
 
 const BLOCK_BYTES: u64 = 4096;
 /// Maximum number of files; beyond it names are removed instead of created.
@@ -72,21 +71,9 @@ pub enum ModelCall {
 /// Users: root, and two with a common group.
 pub(crate) const USERS: [(u32, u32, &[u32]); 3] = [(0, 0, &[]), (1000, 1000, &[50]), (1001, 1001, &[50, 60])];
 
-/// A small deterministic generator (xorshift): a seed reproduces a sequence.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
-    }
-}
-
 /// A sequence of `count` calls.
 pub fn sequence(seed: u64, count: usize) -> Vec<ModelCall> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut random = Random::new(seed);
     for _ in 0..8 {
         random.below(2);
     }
@@ -98,7 +85,8 @@ pub fn sequence(seed: u64, count: usize) -> Vec<ModelCall> {
 pub fn decode(data: &[u8]) -> Vec<ModelCall> {
     let calls = data.as_chunks::<2>().0.iter().take(2000);
     let draw_from = |bytes: &[u8; 2]| {
-        let mut random = Random((u16::from_le_bytes(*bytes) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let state = (u16::from_le_bytes(*bytes) as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random::from_state(state);
         random.below(2);
         draw(&mut random)
     };

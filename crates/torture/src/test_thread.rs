@@ -98,7 +98,7 @@ impl<'f> TestThread<'f> {
     pub fn tmpfile(&self, path: &str, length: u64) -> Result<()> {
         self.at(path, |directory, name| {
             let node = self.thread.create_unnamed(directory, &new_node(FileKind::Regular))?;
-            let written = self.thread.write(node, 0, &bytes(length, 5));
+            let written = self.thread.files().write(node, 0, &bytes(length, 5));
             let linked = written.and_then(|_| self.thread.link(node, directory, name));
             self.thread.release(node, 1);
             linked
@@ -107,22 +107,22 @@ impl<'f> TestThread<'f> {
 
     /// Writes to a file.
     pub fn write(&self, path: &str, offset: u64, length: u64, seed: u64) -> Result<()> {
-        self.with(path, |node| self.thread.write(node, offset, &bytes(length, seed)).map(drop))
+        self.with(path, |node| self.thread.files().write(node, offset, &bytes(length, seed)).map(drop))
     }
 
     /// Appends to a file.
     pub fn append(&self, path: &str, length: u64, seed: u64) -> Result<()> {
-        self.with(path, |node| self.thread.append(node, &bytes(length, seed)).map(drop))
+        self.with(path, |node| self.thread.files().append(node, &bytes(length, seed)).map(drop))
     }
 
     /// Sets a file's length.
     pub fn truncate(&self, path: &str, length: u64) -> Result<()> {
-        self.with(path, |node| self.thread.truncate(node, length))
+        self.with(path, |node| self.thread.files().truncate(node, length))
     }
 
     /// Sets an extended attribute.
     pub fn set_xattr(&self, path: &str, name: &str, length: u64) -> Result<()> {
-        self.with(path, |node| self.thread.set_xattr(node, name.as_bytes(), &bytes(length, 4), false, false))
+        self.with(path, |node| self.thread.files().set_xattr(node, name.as_bytes(), &bytes(length, 4), false, false))
     }
 
     /// Adds a name to a file.

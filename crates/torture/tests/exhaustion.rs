@@ -43,7 +43,7 @@ const BLOCK: u64 = 4096;
 const NAMES_AT_ONCE: usize = 100;
 
 fn drain(thread: &TestThread<'_>) {
-    while thread.thread.recycle(usize::MAX).expect("recycles") > 0 {}
+    while thread.thread.recycler().recycle(usize::MAX).expect("recycles") > 0 {}
 }
 
 /// Uses up blocks, and the free lines of existing dentry blocks.

@@ -143,10 +143,10 @@ impl Exporter<'_, '_, '_> {
         let failed = |errno| TransferError::image("read the extended attributes of", path, errno);
         let caller = self.tree.caller();
         let mut names = vec![0; NAMES_BYTES_MAX];
-        let length = caller.list_attributes(node, &mut names).map_err(failed)?;
+        let length = caller.xattrs().list_attributes(node, &mut names).map_err(failed)?;
         for name in names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
             let mut value = vec![0; posix::VALUE_BYTES_MAX];
-            match caller.get_attribute(node, name, &mut value) {
+            match caller.xattrs().get_attribute(node, name, &mut value) {
                 Ok(length) => entry.add_xattr(name, &value[..length]),
                 // Removed meanwhile.
                 Err(posix::Errno::ENODATA) => {}
@@ -183,7 +183,7 @@ impl Exporter<'_, '_, '_> {
         let mut buffer = std::mem::take(&mut self.buffer);
         while at < end {
             let room = ((end - at) as usize).min(PIECE_BYTES);
-            let read = self.tree.thread.read(node, at, &mut buffer[..room]);
+            let read = self.tree.thread.files().read(node, at, &mut buffer[..room]);
             let count = read.map_err(|error| TransferError::image("read", path, error))?;
             // It became shorter: zeros stand for what is missing.
             buffer[count..room].fill(0);
@@ -202,7 +202,7 @@ impl Exporter<'_, '_, '_> {
     fn pieces(&self, node: Node, length: u64, path: &[u8]) -> Result<Vec<(u64, u64)>> {
         let mut pieces = Vec::new();
         let mut at = 0;
-        let seek = |at, what| match self.tree.thread.seek(node, at, what) {
+        let seek = |at, what| match self.tree.thread.files().seek(node, at, what) {
             Ok(found) => Ok(Some(found.min(length))),
             Err(engine::Error::NoSuchExtent) => Ok(None),
             Err(error) => Err(TransferError::image("read", path, error)),

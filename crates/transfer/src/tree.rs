@@ -87,7 +87,7 @@ impl<'t, 'f> Tree<'t, 'f> {
     /// Sets what changes of the content or of the names in it would change again.
     pub fn describe(&self, node: Node, facts: &Facts, path: &[u8]) -> Result<()> {
         for (name, value) in &facts.xattrs {
-            let set = self.caller().set_attribute(node, name, value, 0);
+            let set = self.caller().xattrs().set_attribute(node, name, value, 0);
             set.map_err(|errno| TransferError::image("set an extended attribute of", path, errno))?;
         }
         let changes = Changes {
@@ -108,13 +108,16 @@ impl<'t, 'f> Tree<'t, 'f> {
     }
 
     pub fn write(&self, node: Node, offset: u64, bytes: &[u8], path: &[u8]) -> Result<()> {
-        let written = self.thread.write(node, offset, bytes);
+        let written = self.thread.files().write(node, offset, bytes);
         written.map(drop).map_err(|error| TransferError::image("write to", path, error))
     }
 
     /// Sets the length of a file that ends with a hole.
     pub fn set_length(&self, node: Node, bytes: u64, path: &[u8]) -> Result<()> {
-        self.thread.truncate(node, bytes).map_err(|error| TransferError::image("set the length of", path, error))
+        self.thread
+            .files()
+            .truncate(node, bytes)
+            .map_err(|error| TransferError::image("set the length of", path, error))
     }
 
     pub fn link(&self, node: Node, directory: Node, name: &[u8], path: &[u8]) -> Result<()> {

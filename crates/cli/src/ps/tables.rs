@@ -61,7 +61,7 @@ struct Known {
 
 impl<'f> Observer<'f> {
     fn add(&mut self, processes: &mut Vec<Process>) -> posix::Result<()> {
-        let own = self.image.fs().process_number().map_err(posix::Errno::from)?;
+        let own = self.image.fs().processes().process_number().map_err(posix::Errno::from)?;
         let mut observed = Vec::new();
         self.tables.each_process(&mut |process| observed.push(process))?;
         let mut known = Vec::new();
@@ -142,7 +142,7 @@ impl<'f> Observer<'f> {
         let slots = fs.dram().header().map_err(posix::Errno::from)?.slots_high.load(Acquire);
         for index in fs.dram().slot_map().taken(slots) {
             let Ok(Some(owner)) = fs.slot_owner(index) else { continue };
-            if owner.process == own || !fs.is_process_alive(owner.process) {
+            if owner.process == own || !fs.processes().is_process_alive(owner.process) {
                 continue;
             }
             let inside = fs.dram().slot(index).is_ok_and(|slot| slot.pinned.load(Relaxed) != 0);

@@ -208,7 +208,7 @@ fn enter() -> Result<()> {
         && let Some((number, shared)) = Processes::new(image.fs())?.number_of(slot)
     {
         // Continues as the process that executed this program.
-        image.fs().set_process_number(number, shared);
+        image.fs().processes().set_process_number(number, shared);
     }
     let thread = image.fs().enter().context("cannot enter the file system")?;
     let processes = Processes::new(image.fs())?;
@@ -337,7 +337,7 @@ fn path_of(thread: &Thread<'static, Direct>, directory: Node) -> Result<PathBuf>
             break;
         }
         let above = thread.node(parent, None)?;
-        let file = caller.open_node(above, libc::O_RDONLY | libc::O_DIRECTORY);
+        let file = caller.opens().open_node(above, libc::O_RDONLY | libc::O_DIRECTORY);
         thread.release(above, 1);
         let file = file?;
         let mut name = None;
@@ -348,7 +348,7 @@ fn path_of(thread: &Thread<'static, Direct>, directory: Node) -> Result<PathBuf>
             }
             !is_it
         });
-        caller.close(&file);
+        caller.opens().close(&file);
         listed?;
         names.push(name.context("a directory that the program uses was removed")?);
         number = parent;

@@ -75,9 +75,10 @@ pub fn check_directory(image: &Image, path: &Path, mount: &MountDirectory) -> Re
     let caller = Caller::new(&thread, credentials);
     let root = thread.root().with_context(refused)?;
     let walk_start = WalkStart { root, start: root, can_leave: false };
-    let found = caller.resolve(&walk_start, path.as_os_str().as_bytes(), LastLink::Follow, &mut PathBuffer::default());
+    let found =
+        caller.paths().resolve(&walk_start, path.as_os_str().as_bytes(), LastLink::Follow, &mut PathBuffer::default());
     let result = match found {
-        Ok(Outcome::Inside(found)) => caller.check_enter(found.node()).with_context(refused),
+        Ok(Outcome::Inside(found)) => caller.paths().check_enter(found.node()).with_context(refused),
         Ok(Outcome::Left(_)) => Err(anyhow::anyhow!("{}: a symbolic link leads out of the mount", refused())),
         Err(error) => Err(error).with_context(refused),
     };

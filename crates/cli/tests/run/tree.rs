@@ -88,7 +88,7 @@ pub fn of_image(image: &Path, now_ns: i64) -> Tree {
 }
 
 fn add_node(tree: &mut Tree, caller: &Caller<'_, '_>, directory: Node, path: &str, now_ns: i64) {
-    let file = caller.open_node(directory, libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
+    let file = caller.opens().open_node(directory, libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
     let mut names = Vec::new();
     let mut each = |entry: posix::ListedName<'_>| {
         names.push(entry.name.to_vec());
@@ -118,20 +118,20 @@ fn add_node(tree: &mut Tree, caller: &Caller<'_, '_>, directory: Node, path: &st
         }
         tree.insert(path, entry);
     }
-    caller.close(&file);
+    caller.opens().close(&file);
 }
 
 fn content(caller: &Caller<'_, '_>, node: Node, size_bytes: u64) -> Vec<u8> {
-    let file = caller.open_node(node, libc::O_RDONLY).unwrap();
+    let file = caller.opens().open_node(node, libc::O_RDONLY).unwrap();
     let mut content = vec![0; size_bytes as usize];
     let mut done = 0;
     while done < content.len() {
-        match caller.read_at(&file, done as i64, &mut content[done..]).unwrap() {
+        match caller.data().read_at(&file, done as i64, &mut content[done..]).unwrap() {
             0 => break,
             count => done += count,
         }
     }
-    caller.close(&file);
+    caller.opens().close(&file);
     content
 }
 

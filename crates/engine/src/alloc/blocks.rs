@@ -6,8 +6,8 @@
 //! Each block in use has an owner word, for reapers of dead threads. It names the inode whose body,
 //! log or attributes contain the block, or the thread slot that holds it in transit. Blocks in use
 //! since before the region was built have none (zero); they get one before their last pointer is
-//! removed ([`Fs::mark_owner`]). Blocks with several pointers have no owner: those that a death
-//! leaves behind are found by the next scan only.
+//! removed ([`BlockMap::mark_owner`]). Blocks with several pointers have no owner: those that a
+//! death leaves behind are found by the next scan only.
 //!
 //! Invariants
 //! - Bits and count of a group change under its lock; the owner word of a block is set before its
@@ -16,12 +16,12 @@
 //! - Consider a block whose owner word names an inode, while nothing of that inode leads to the
 //!   block. It is about to get its first pointer or has lost its last, by a thread that holds the
 //!   inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue.
-//!   So if that thread is dead, the block is free ([`Thread::sweep_blocks`]).
+//!   So if that thread is dead, the block is free ([`Allocator::sweep_blocks`]).
 
+use crate::components::{Allocator, BlockMap};
 use crate::dram::{GROUP_BLOCKS, Group, RetiredKind};
 use crate::error::{Error, Result};
 use crate::file::Blocks;
-use crate::fs::{Fs, Thread};
 use crate::lock::Patience;
 use crate::redo::WordChange;
 use crate::step::step;
@@ -131,9 +131,9 @@ fn pieces(run: BlockRun) -> impl Iterator<Item = (u64, u64)> {
     })
 }
 
-impl<M: Memory> Fs<M> {
+impl<'f, M: Memory> BlockMap<'f, M> {
     /// Number of blocks not in use; exact while no thread is inside.
-    pub(crate) fn blocks_free(&self) -> Result<u64> {
+    pub(crate) fn blocks_free(self) -> Result<u64> {
         let mut free = 0;
         for group in 0..self.dram.layout.groups_count {
             free += self.dram.group(group)?.free.load(Relaxed) as u64;
@@ -142,19 +142,19 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Whether all blocks of a run lie in the data area.
-    pub(crate) fn is_data(&self, run: BlockRun) -> bool {
+    pub(crate) fn is_data(self, run: BlockRun) -> bool {
         let Some(end) = run.first.checked_add(run.count) else { return false };
         run.first >= self.geometry.data_block && end <= self.geometry.data_end()
     }
 
-    fn provide_groups_of(&self, run: BlockRun) -> Result<()> {
+    fn provide_groups_of(self, run: BlockRun) -> Result<()> {
         let end = (run.first + run.count).div_ceil(GROUP_BLOCKS).min(self.dram.layout.groups_count);
-        (run.first / GROUP_BLOCKS..end).try_for_each(|group| self.provide_group(group))
+        (run.first / GROUP_BLOCKS..end).try_for_each(|group| self.provider().provide_group(group))
     }
 
     /// While the region is being built: marks blocks as in use. Returns how many were marked
     /// already.
-    pub(crate) fn mark_blocks(&self, run: BlockRun) -> Result<u64> {
+    pub(crate) fn mark_blocks(self, run: BlockRun) -> Result<u64> {
         let mut already = 0;
         self.provide_groups_of(run)?;
         for (word, mask) in pieces(run) {
@@ -165,7 +165,7 @@ impl<M: Memory> Fs<M> {
 
     /// While the region is being built: marks blocks of a file's body; those already marked are
     /// shared.
-    pub(crate) fn mark_body(&self, run: BlockRun) -> Result<()> {
+    pub(crate) fn mark_body(self, run: BlockRun) -> Result<()> {
         self.provide_groups_of(run)?;
         for (word, mask) in pieces(run) {
             let mut shared = self.dram.block_word(word)?.fetch_or(mask, AcqRel) & mask;
@@ -178,7 +178,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// While the region is being built: clears marks.
-    pub(crate) fn unmark_blocks(&self, run: BlockRun) -> Result<()> {
+    pub(crate) fn unmark_blocks(self, run: BlockRun) -> Result<()> {
         for (word, mask) in pieces(run) {
             self.dram.block_word(word)?.fetch_and(!mask, AcqRel);
         }
@@ -187,7 +187,7 @@ impl<M: Memory> Fs<M> {
 
     /// While the region is being built: marks what is never handed out: the fixed areas, at the
     /// end the superblock's copy, and the part of the last group beyond the image.
-    pub(crate) fn mark_fixed_blocks(&self) -> Result<()> {
+    pub(crate) fn mark_fixed_blocks(self) -> Result<()> {
         let end = self.geometry.data_end();
         self.mark_blocks(BlockRun { first: 0, count: self.geometry.data_block })?;
         self.mark_blocks(BlockRun { first: end, count: self.dram.layout.groups_count * GROUP_BLOCKS - end })?;
@@ -195,7 +195,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Ends building the region: counts the free blocks of every group and returns their total.
-    pub(crate) fn count_groups(&self) -> Result<u64> {
+    pub(crate) fn count_groups(self) -> Result<u64> {
         let mut total = 0;
         for group in 0..self.dram.layout.groups_count {
             let mut free = 0;
@@ -208,7 +208,7 @@ impl<M: Memory> Fs<M> {
         Ok(total)
     }
 
-    pub(crate) fn free_map(&self, group: u64) -> Result<FreeMap> {
+    pub(crate) fn free_map(self, group: u64) -> Result<FreeMap> {
         let mut map = FreeMap([0; GROUP_WORDS]);
         for (index, word) in map.0.iter_mut().enumerate() {
             *word = !self.dram.block_word(group * GROUP_WORDS as u64 + index as u64)?.load(Relaxed);
@@ -219,7 +219,7 @@ impl<M: Memory> Fs<M> {
     /// Counts one more pointer to a block that another pointer names already and marks as shared.
     /// From the first call in a region's life on, a death with a file locked makes the counts
     /// unreliable, which reapers must take into account.
-    pub(crate) fn share_block(&self, block: u64) -> Result<()> {
+    pub(crate) fn share_block(self, block: u64) -> Result<()> {
         self.header()?.blocks_shared.store(1, Relaxed);
         self.dram.block_owner(block)?.store(OWNED_BY_MANY, Relaxed);
         self.dram.block_shares(block)?.fetch_add(1, AcqRel);
@@ -227,13 +227,13 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Drops one pointer to a shared block. Returns whether it was the last one.
-    pub(crate) fn unshare_block(&self, block: u64) -> Result<bool> {
+    pub(crate) fn unshare_block(self, block: u64) -> Result<bool> {
         let shares = self.dram.block_shares(block)?;
         Ok(shares.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)).is_err())
     }
 
     /// Records the owner of blocks.
-    pub(crate) fn mark_owner(&self, run: BlockRun, owner: u64) -> Result<()> {
+    pub(crate) fn mark_owner(self, run: BlockRun, owner: u64) -> Result<()> {
         for block in run.first..run.first + run.count {
             self.dram.block_owner(block)?.store(owner, Relaxed);
         }
@@ -241,18 +241,18 @@ impl<M: Memory> Fs<M> {
     }
 
     /// For a reaper: marks blocks that something of `owner` leads to.
-    pub(crate) fn mark_reached(&self, run: BlockRun, owner: u64) -> Result<()> {
+    pub(crate) fn mark_reached(self, run: BlockRun, owner: u64) -> Result<()> {
         self.mark_owner(run, owner | REACHED)
     }
 
     /// For a reaper: the same for blocks of a body. Blocks with several pointers have no owner.
-    pub(crate) fn mark_body_reached(&self, blocks: Blocks, owner: u64) -> Result<()> {
+    pub(crate) fn mark_body_reached(self, blocks: Blocks, owner: u64) -> Result<()> {
         if blocks.shared { Ok(()) } else { self.mark_reached(blocks.run, owner) }
     }
 
     /// Recounts a group after a thread died while it held the group's lock, which the caller holds
     /// now.
-    pub(crate) fn recount_group(&self, index: u64) -> Result<()> {
+    pub(crate) fn recount_group(self, index: u64) -> Result<()> {
         let map = self.free_map(index)?;
         let free: u32 = map.0.iter().map(|word| word.count_ones()).sum();
         self.dram.group(index)?.free.store(free, Release);
@@ -260,10 +260,10 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Allocator<'_, '_, M> {
     /// For a reaper: frees the blocks of `owner` that were not marked as reached, and clears the
     /// marks of the others.
-    pub(crate) fn sweep_blocks(&self, owner: u64) -> Result<()> {
+    pub(crate) fn sweep_blocks(self, owner: u64) -> Result<()> {
         step();
         for index in 0..self.fs.dram.layout.groups_count * GROUP_WORDS as u64 {
             let mut used = self.fs.dram.block_word(index)?.load(Acquire);
@@ -282,10 +282,10 @@ impl<M: Memory> Thread<'_, M> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// Between one and `wanted` contiguous blocks, as long a run as can be found nearby. Their
     /// content is undefined.
-    pub(crate) fn allocate_blocks(&self, wanted: u64) -> Result<BlockRun> {
+    pub(crate) fn allocate_blocks(self, wanted: u64) -> Result<BlockRun> {
         let wanted = wanted.clamp(1, GROUP_BLOCKS);
         let groups = self.fs.dram.layout.groups_count;
         // Groups with room for a run of useful length first, each tried at most once.
@@ -305,7 +305,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             for step in 0..groups {
                 let group = (own + step) % groups;
                 if self.fs.dram.group(group)?.free.load(Acquire) != 0
-                    && self.fs.is_group_provided(group)?
+                    && self.fs.provider().is_group_provided(group)?
                     && let Some(run) = self.allocate_in(group, 0, (wanted, 1), patience)?
                 {
                     return Ok(run);
@@ -317,12 +317,12 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// A block of its own for a structure that no crash state reaches yet. Its content is
     /// undefined.
-    pub(crate) fn allocate_unreachable<T: Layout>(&self) -> Result<Unreachable<'f, T>> {
+    pub(crate) fn allocate_unreachable<T: Layout>(self) -> Result<Unreachable<'f, T>> {
         Ok(self.fs.pm.unreachable(FreshBlock(self.allocate_blocks(1)?))?)
     }
 
     /// Exactly `count` contiguous blocks, at most a group's worth; otherwise `NoSpace`.
-    pub(crate) fn allocate_contiguous(&self, count: u64) -> Result<BlockRun> {
+    pub(crate) fn allocate_contiguous(self, count: u64) -> Result<BlockRun> {
         if count == 0 || count > GROUP_BLOCKS {
             return Err(Error::NoSpace);
         }
@@ -336,7 +336,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         for group in 0..self.fs.dram.layout.groups_count {
             if self.fs.dram.group(group)?.free.load(Acquire) as u64 >= count
-                && self.fs.is_group_provided(group)?
+                && self.fs.provider().is_group_provided(group)?
                 && let Some(run) = self.allocate_in(group, 0, (count, count), Patience::Brief)?
             {
                 return Ok(run);
@@ -346,8 +346,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees blocks that no reader can reach, at once. (`retire` is for all others.)
-    pub(crate) fn free_blocks(&self, run: BlockRun) -> Result<()> {
-        if !self.fs.is_data(run) {
+    pub(crate) fn free_blocks(self, run: BlockRun) -> Result<()> {
+        if !self.fs.block_map().is_data(run) {
             return Err(BadOffset { offset: run.first, length: run.count }.into());
         }
         let mut at = run.first;
@@ -363,20 +363,20 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn allocate_in_own(&self, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
+    fn allocate_in_own(self, wanted: u64, least: u64) -> Result<Option<BlockRun>> {
         let Some(group) = self.slot.group.load(Relaxed).checked_sub(1) else { return Ok(None) };
         let hint = self.slot.block_hint.load(Relaxed);
         let hint = if hint / GROUP_BLOCKS == group { hint % GROUP_BLOCKS } else { 0 };
         self.allocate_in(group, hint, (wanted, least), Patience::Brief)
     }
 
-    fn free_in_group(&self, run: BlockRun) -> Result<()> {
+    fn free_in_group(self, run: BlockRun) -> Result<()> {
         let group = self.fs.dram.group(run.first / GROUP_BLOCKS)?;
         let Some(_held) = self.lock_briefly(&group.lock, &group.waiters)? else {
             // A stopped thread holds the group: the blocks wait in the queue.
-            self.fs.mark_owner(run, owned_by_slot(self.ticket()))?;
+            self.fs.block_map().mark_owner(run, owned_by_slot(self.ticket()))?;
             step();
-            return self.retire_together(RetiredKind::Blocks, (run.first, run.count), WordChange::Nothing);
+            return self.recycler().retire_together(RetiredKind::Blocks, (run.first, run.count), WordChange::Nothing);
         };
         let (mut freed, mut twice) = (0, false);
         for (index, mask) in pieces(run) {
@@ -406,7 +406,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Between `least` and `wanted` blocks of one group, or none. `NoMemory` if there is no room
     /// for the group's state.
     fn allocate_in(
-        &self,
+        self,
         index: u64,
         hint: u64,
         (wanted, least): (u64, u64),
@@ -415,14 +415,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         let group: &Group = self.fs.dram.group(index)?;
         // While a stopped thread holds the group, others have blocks.
         let Some(_held) = self.lock_with(patience, &group.lock, &group.waiters)? else { return Ok(None) };
-        let Some((at, count)) = self.fs.free_map(index)?.run(hint, wanted) else { return Ok(None) };
+        let Some((at, count)) = self.fs.block_map().free_map(index)?.run(hint, wanted) else { return Ok(None) };
         if count < least {
             return Ok(None);
         }
         let run = BlockRun { first: index * GROUP_BLOCKS + at, count };
-        self.fs.provide_group(index)?;
-        self.fs.provide_blocks(group, (run.first, count))?;
-        self.fs.mark_owner(run, self.block_owner())?;
+        self.fs.provider().provide_group(index)?;
+        self.fs.provider().provide_blocks(group, (run.first, count))?;
+        self.fs.block_map().mark_owner(run, self.block_owner())?;
         for (index, mask) in pieces(run) {
             let word = self.fs.dram.block_word(index)?;
             step();
@@ -437,7 +437,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// A shard that has filled a group will fill the next one, too, if that is wholly free. So the
     /// next group is provided as a huge page, which costs less than the single pages. So is the
     /// shard's first group, which it had filled in single pages.
-    fn provide_pages(&self, old: Option<u64>, fresh: u64, free: u64) {
+    fn provide_pages(self, old: Option<u64>, fresh: u64, free: u64) {
         let Some(old) = old else { return };
         if free == GROUP_BLOCKS {
             let groups_filled = self.slot.groups_filled.load(Relaxed);
@@ -451,7 +451,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Releases the shard's group and claims the next unowned one with at least `least` free
     /// blocks. Returns whether there was one.
-    fn claim_group(&self, least: u64) -> Result<bool> {
+    fn claim_group(self, least: u64) -> Result<bool> {
         let header = self.fs.header()?;
         let groups = self.fs.dram.layout.groups_count;
         let old = self.slot.group.load(Relaxed).checked_sub(1);

@@ -5,15 +5,15 @@
 //! opens them.
 //!
 //! Invariants
-//! - A free cachelet has the number zero, and is linked by `next`. The first one of a batch on the
-//!   shared list holds the first one of the next batch in `mapped` and the batch's length in
-//!   `device`. The shared list and the bump have no lock.
+//! - A free cachelet has the number zero, and is linked by `next`. The shared list is one of
+//!   batches: the first cachelet of each has the first of the next batch, and the batch's length
+//!   ([`crate::dram::FreeView`]). The shared list and the bump have no lock.
 //! - Index 0 is never handed out and ends every list.
 
+use crate::components::Allocator;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::free_list::FreeList;
-use crate::fs::Thread;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -25,11 +25,11 @@ const LIST_MAX: u32 = 512;
 /// Cachelets that move to the shared list at a time.
 const BATCH: u32 = 256;
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Allocator<'_, '_, M> {
     /// The index of a free cachelet, recorded as an in-flight allocation. Its fields are undefined
     /// except `number`, which is zero. `NoMemory` if there is none: the caller is pinned, so
     /// eviction is left to the operation around it.
-    pub(crate) fn allocate_cachelet(&self) -> Result<u32> {
+    pub(crate) fn allocate_cachelet(self) -> Result<u32> {
         if let Some(index) = self.cachelet_of_shard()? {
             return Ok(index);
         }
@@ -42,7 +42,7 @@ impl<M: Memory> Thread<'_, M> {
     /// The cachelet that the next file made by this thread gets, if nothing intervenes; lets
     /// callers prefetch what belongs to it. `None`: not known yet.
     #[inline]
-    pub fn next_cachelet(&self) -> Option<u32> {
+    pub fn next_cachelet(self) -> Option<u32> {
         match self.slot.cachelet_list.load(Relaxed) {
             0 => {
                 let next = self.slot.cachelet_next.load(Relaxed);
@@ -53,7 +53,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Frees a cachelet at once.
-    pub(crate) fn free_cachelet(&self, index: u32) -> Result<()> {
+    pub(crate) fn free_cachelet(self, index: u32) -> Result<()> {
         self.list_cachelet(index)?;
         if self.slot.in_flight.cachelet.load(Relaxed) == index {
             self.slot.in_flight.cachelet.store(0, Release);
@@ -62,7 +62,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Puts a cachelet on the shard's list.
-    pub(crate) fn list_cachelet(&self, index: u32) -> Result<()> {
+    pub(crate) fn list_cachelet(self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         cachelet.number.store(0, Release);
         cachelet.next.store(self.slot.cachelet_list.load(Relaxed), Relaxed);
@@ -74,11 +74,11 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Moves a part of the list to the shared one if it is long.
-    pub(crate) fn trim_cachelets(&self) -> Result<()> {
+    pub(crate) fn trim_cachelets(self) -> Result<()> {
         if self.slot.cachelets_count.load(Relaxed) > LIST_MAX { self.give_batch(BATCH) } else { Ok(()) }
     }
 
-    fn cachelet_of_shard(&self) -> Result<Option<u32>> {
+    fn cachelet_of_shard(self) -> Result<Option<u32>> {
         let first = self.slot.cachelet_list.load(Relaxed);
         if first != 0 {
             let rest = self.fs.dram.cachelet(first)?.next.load(Relaxed);
@@ -103,7 +103,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// As the reaper of this slot: whether a cachelet is on its list or in its range.
-    pub(crate) fn is_listed(&self, index: u32) -> Result<bool> {
+    pub(crate) fn is_listed(self, index: u32) -> Result<bool> {
         if (self.slot.cachelet_next.load(Relaxed)..self.slot.cachelet_end.load(Relaxed)).contains(&index) {
             return Ok(true);
         }
@@ -118,7 +118,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// As the reaper of this slot: counts its list.
-    pub(crate) fn recount_cachelets(&self) -> Result<()> {
+    pub(crate) fn recount_cachelets(self) -> Result<()> {
         let mut at = self.slot.cachelet_list.load(Relaxed);
         let mut count = 0;
         while at != 0 && count < 2 * LIST_MAX {
@@ -130,7 +130,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Moves the first `count` cachelets of the shard's list to the shared one.
-    fn give_batch(&self, count: u32) -> Result<()> {
+    fn give_batch(self, count: u32) -> Result<()> {
         let first = self.slot.cachelet_list.load(Relaxed);
         let mut last = self.fs.dram.cachelet(first)?;
         for _ in 1..count {
@@ -145,18 +145,20 @@ impl<M: Memory> Thread<'_, M> {
         self.slot.cachelet_list.store(rest, Release);
         self.slot.cachelets_count.store(left, Relaxed);
         last.next.store(0, Relaxed);
-        head.device.store(count, Relaxed);
-        shared.push(first, &head.mapped);
+        head.as_free().batch_length().store(count, Relaxed);
+        shared.push(first, head.as_free().next_batch());
         step();
         Ok(())
     }
 
     /// Takes a batch of the shared list. Returns whether there was one. The shard's list is empty.
-    fn take_batch(&self) -> Result<bool> {
+    fn take_batch(self) -> Result<bool> {
         let shared = FreeList(&self.fs.header()?.cachelets_free);
         // No step in between: see `FreeList`.
-        let Some(first) = shared.pop(|index| Ok(&self.fs.dram.cachelet(index)?.mapped))? else { return Ok(false) };
-        let count = self.fs.dram.cachelet(first)?.device.load(Relaxed);
+        let Some(first) = shared.pop(|index| Ok(self.fs.dram.cachelet(index)?.as_free().next_batch()))? else {
+            return Ok(false);
+        };
+        let count = self.fs.dram.cachelet(first)?.as_free().batch_length().load(Relaxed);
         self.slot.cachelets_count.store(count, Relaxed);
         self.slot.cachelet_list.store(first, Release);
         step();
@@ -164,7 +166,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Takes a range of unused cachelets. Returns whether there was one, and memory for it.
-    fn take_range(&self) -> Result<bool> {
+    fn take_range(self) -> Result<bool> {
         let header = self.fs.header()?;
         let layout = &self.fs.dram.layout;
         let max = layout.cachelets_max.min(u32::MAX as u64);
@@ -179,7 +181,7 @@ impl<M: Memory> Thread<'_, M> {
             let share = (max - first) / (2 * header.slots_high.load(Relaxed).max(1));
             let end = (first + share.clamp(1, RANGE)).min(max);
             // Before other threads count the range as in use.
-            if self.fs.provide_cachelets(first..end).is_err() {
+            if self.fs.provider().provide_cachelets(first..end).is_err() {
                 return Ok(false);
             }
             if header.cachelets_next.compare_exchange(first, end, AcqRel, Acquire).is_ok() {
@@ -198,15 +200,15 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Moves the cachelets of shards without a thread to the shared list and takes a batch of it.
     /// Returns whether there was one.
-    fn adopt_cachelets(&self) -> Result<bool> {
+    fn adopt_cachelets(self) -> Result<bool> {
         let mut found = false;
-        self.for_idle_shards(|idle| {
-            while let Some(index) = idle.unused_of_range()? {
-                idle.free_cachelet(index)?;
+        self.recycler().for_idle_shards(|idle| {
+            while let Some(index) = idle.allocator().unused_of_range()? {
+                idle.allocator().free_cachelet(index)?;
             }
             let count = idle.slot.cachelets_count.load(Relaxed);
             if count > 0 {
-                idle.give_batch(count)?;
+                idle.allocator().give_batch(count)?;
                 found = true;
             }
             Ok(())
@@ -214,7 +216,7 @@ impl<M: Memory> Thread<'_, M> {
         if found { self.take_batch() } else { Ok(false) }
     }
 
-    fn unused_of_range(&self) -> Result<Option<u32>> {
+    fn unused_of_range(self) -> Result<Option<u32>> {
         let next = self.slot.cachelet_next.load(Relaxed);
         if next >= self.slot.cachelet_end.load(Relaxed) {
             return Ok(None);

@@ -16,6 +16,7 @@
 //! - Number 0 is never used: its bit is set from the beginning, and it is not counted.
 
 use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
+use crate::components::Allocator;
 use crate::dram::{INODE_MAP_PARTS, InodeMapPart, MAGAZINE_INODES, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{INODES_PER_SEGMENT, Inode, SEGMENT_BLOCKS, Segment, SegmentEntry};
@@ -81,10 +82,10 @@ fn lowest_bits(word: u64, count: usize) -> u64 {
     word & !rest
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<'t, 'f, M: Memory> Allocator<'t, 'f, M> {
     /// A free inode number, recorded as an in-flight allocation. Log, extended attributes, inline
     /// area and access time of its inode are durably zero.
-    pub(crate) fn allocate_inode(&self) -> Result<u64> {
+    pub(crate) fn allocate_inode(self) -> Result<u64> {
         if self.slot.inodes_next.load(Relaxed) >= self.slot.inodes_count.load(Relaxed) {
             self.refill_inodes()?;
         }
@@ -107,7 +108,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Puts back the number that was taken last. The caller has made durably zero what
     /// `allocate_inode` promises to be zero.
-    pub(crate) fn put_back_inode(&self, number: u64) -> Result<()> {
+    pub(crate) fn put_back_inode(self, number: u64) -> Result<()> {
         let next = self.slot.inodes_next.load(Relaxed);
         let last = next.checked_sub(1).filter(|last| self.slot.inodes[*last as usize].load(Relaxed) == number);
         match last {
@@ -121,7 +122,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// As the reaper of this slot: whether the number that its owner wanted was not taken, or was
     /// put back.
-    pub(crate) fn is_in_magazine(&self, number: u64) -> bool {
+    pub(crate) fn is_in_magazine(self, number: u64) -> bool {
         let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
         self.slot.inodes[..(end as usize).min(MAGAZINE_INODES)]
             .iter()
@@ -130,7 +131,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// How many numbers the magazine may hold: many threads must not keep all of them ready.
-    fn magazine_share(&self) -> Result<usize> {
+    fn magazine_share(self) -> Result<usize> {
         let header = self.fs.header()?;
         let free = self.fs.geometry.inodes_max().saturating_sub(header.inodes_used());
         let share = free / (2 * header.slots_high.load(Relaxed).max(1));
@@ -139,7 +140,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Takes free numbers of a segment into the magazine, unless a stopped thread holds its part of
     /// the map.
-    fn take_from_segment(&self, segment: u64, patience: Patience) -> Result<()> {
+    fn take_from_segment(self, segment: u64, patience: Patience) -> Result<()> {
         let words = segment * SEGMENT_WORDS..(segment + 1) * SEGMENT_WORDS;
         let is_full = |index| -> Result<bool> { Ok(self.fs.dram.inode_word(index)?.load(Relaxed) == u64::MAX) };
         if words.clone().try_fold(true, |all, index| is_full(index).map(|full| all && full))? {
@@ -176,29 +177,29 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Gives one number back, together with another change that records it.
-    fn free_inode(&self, number: u64, with: WordChange<'_>) -> Result<()> {
+    fn free_inode(self, number: u64, with: WordChange<'_>) -> Result<()> {
         self.free_inodes(number / 64, 1 << (number % 64), with)
     }
 
     /// Gives back the numbers of the bits in word `index`, together with another change that
     /// records it. While a stopped thread holds their part of the map, they wait in the queue.
-    pub(crate) fn free_inodes(&self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
+    pub(crate) fn free_inodes(self, index: u64, bits: u64, with: WordChange<'_>) -> Result<()> {
         match self.hold_inode_map(index / SEGMENT_WORDS, Patience::Brief)? {
             Some(map) => map.free(index, bits, with),
-            None => self.retire_together(RetiredKind::Numbers, (index, bits), with),
+            None => self.recycler().retire_together(RetiredKind::Numbers, (index, bits), with),
         }
     }
 
     /// Locks the part of the map that a segment belongs to: no other thread takes or gives back
     /// numbers meanwhile. `None`: a stopped thread holds it.
-    fn hold_inode_map(&self, segment: u64, patience: Patience) -> Result<Option<InodeMap<'_, '_, M>>> {
+    fn hold_inode_map(self, segment: u64, patience: Patience) -> Result<Option<InodeMap<'t, 'f, M>>> {
         let part = &self.fs.header()?.inode_map[(segment % INODE_MAP_PARTS as u64) as usize];
         let held = self.lock_with(patience, &part.lock, &part.waiters)?;
-        Ok(held.map(|held| InodeMap { thread: self, part, _held: held }))
+        Ok(held.map(|held| InodeMap { thread: self.0, part, _held: held }))
     }
 
     /// Empties the magazine. For shards without a thread.
-    pub(crate) fn give_back_inodes(&self) -> Result<()> {
+    pub(crate) fn give_back_inodes(self) -> Result<()> {
         let (next, end) = (self.slot.inodes_next.load(Relaxed), self.slot.inodes_count.load(Relaxed));
         for index in next..end.min(MAGAZINE_INODES as u32) {
             let number = self.slot.inodes[index as usize].load(Relaxed);
@@ -208,7 +209,7 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    fn refill_inodes(&self) -> Result<()> {
+    fn refill_inodes(self) -> Result<()> {
         let (next, count) = (&self.slot.inodes_next, &self.slot.inodes_count);
         // The magazine is empty after either store, in this order.
         count.store(0, Release);
@@ -234,7 +235,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Erases the birth of a number's last life when it is about to get another one, so that no
     /// lookup by number finds it meanwhile. Not flushed, because nothing depends on it after a
     /// crash; and the next owner finds the line in its cache.
-    fn clear_birth(&self, inode: &Inode) {
+    fn clear_birth(self, inode: &Inode) {
         let free = inode.free_word();
         if inode.birth.load() != free {
             self.fs.pm.retract(&inode.birth, free).unflushed();
@@ -242,7 +243,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Takes numbers of the newest segment, or of up to `limit` others from the cursor on.
-    fn search_inodes(&self, segments: u64, limit: u64, patience: Patience) -> Result<()> {
+    fn search_inodes(self, segments: u64, limit: u64, patience: Patience) -> Result<()> {
         let header = self.fs.header()?;
         if segments == 0 || header.inodes_used() + 1 >= segments * INODES_PER_SEGMENT {
             return Ok(());
@@ -261,13 +262,13 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Adds a segment to a table of `segments`, unless another thread does.
-    fn add_segment(&self, segments: u64) -> Result<()> {
+    fn add_segment(self, segments: u64) -> Result<()> {
         let header = self.fs.header()?;
         if segments >= self.fs.geometry.segments_max {
             return Err(Error::NoInodes);
         }
-        self.fs.provide_segment(segments)?;
-        self.fs.provide_image(self.fs.geometry.segment_table_block * BLOCK_BYTES + segments * 8, 8)?;
+        self.fs.provider().provide_segment(segments)?;
+        self.fs.provider().provide_image(self.fs.geometry.segment_table_block * BLOCK_BYTES + segments * 8, 8)?;
         let pm = &self.fs.pm;
         let entry = self.fs.segment_entry(segments)?;
         let fresh = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_segment())?;
@@ -293,7 +294,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Blocks for a segment: contiguous if possible, else scattered, plus one for their list.
-    fn allocate_segment(&self) -> Result<Segment> {
+    fn allocate_segment(self) -> Result<Segment> {
         match self.allocate_contiguous(SEGMENT_BLOCKS) {
             Ok(run) => return Ok(Segment::contiguous(run.first * BLOCK_BYTES)),
             Err(Error::NoSpace) => {}
@@ -317,10 +318,10 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Completes the addition of a segment that the table names: numbers are taken from it from now
     /// on. A reaper may repeat it.
-    fn finish_segment(&self, segment: u64) -> Result<()> {
+    fn finish_segment(self, segment: u64) -> Result<()> {
         let added = self.fs.segment(segment).ok_or(Corruption::Inode(segment * INODES_PER_SEGMENT))?;
         for block in added.blocks() {
-            self.fs.mark_owner(BlockRun { first: block, count: 1 }, OWNED_PERMANENTLY)?;
+            self.fs.block_map().mark_owner(BlockRun { first: block, count: 1 }, OWNED_PERMANENTLY)?;
         }
         step();
         self.fs.header()?.segments.store(segment + 1, Release);
@@ -329,7 +330,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// As the reaper of this slot: completes the addition of a segment, if the table already names
     /// it.
-    pub(crate) fn repair_segments(&self) -> Result<()> {
+    pub(crate) fn repair_segments(self) -> Result<()> {
         let header = self.fs.header()?;
         let segments = header.segments.load(Acquire);
         if !self.holds(&header.segment_lock) || segments >= self.fs.geometry.segments_max {

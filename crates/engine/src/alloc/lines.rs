@@ -14,9 +14,10 @@
 //!   freed in it.
 
 use super::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
+use crate::components::Allocator;
 use crate::dram::{RetiredKind, SlabState};
 use crate::error::{Error, Result};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use crate::lock::Patience;
 use crate::redo::WordChange;
 use crate::step::step;
@@ -70,14 +71,14 @@ impl<M: Memory> Fs<M> {
         offset.is_multiple_of(LINE_BYTES)
             && (1..=LINES_MAX).contains(&lines)
             && offset % BLOCK_BYTES + lines * LINE_BYTES <= BLOCK_BYTES
-            && self.is_data(BlockRun { first: block, count: 1 })
+            && self.block_map().is_data(BlockRun { first: block, count: 1 })
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// The offset of `lines` (1 to 5) contiguous free cache lines within one block. Their `seal`
     /// words never verify.
-    pub(crate) fn allocate_lines(&self, lines: u64) -> Result<u64> {
+    pub(crate) fn allocate_lines(self, lines: u64) -> Result<u64> {
         if !(1..=LINES_MAX).contains(&lines) {
             return Err(Error::Invalid);
         }
@@ -94,7 +95,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// When no block is left for another slab: free lines in a slab of any shard. Only those in the
     /// masks of other shards stay reserved.
     #[cold]
-    fn lines_of_any_shard(&self, lines: u64) -> Result<u64> {
+    fn lines_of_any_shard(self, lines: u64) -> Result<u64> {
         for index in 0..self.fs.header()?.slots_high.load(Acquire) as u32 {
             let slot = self.fs.dram.slot(index)?;
             let mut block = slot.slab.load(Relaxed);
@@ -114,7 +115,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Takes lines that were freed in a slab of any shard.
-    fn lines_of_slab(&self, block: u64, lines: u64) -> Result<Option<u64>> {
+    fn lines_of_slab(self, block: u64, lines: u64) -> Result<Option<u64>> {
         let slab = self.fs.dram.slab(block)?;
         let Some(_held) = self.lock_with(Patience::Long, &slab.lock, &slab.waiters)? else { return Ok(None) };
         let free = slab.free_lines.load(Relaxed);
@@ -129,7 +130,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Gives back lines of a dentry at once. The caller has made the dentry's seal durably zero.
-    pub(crate) fn free_lines(&self, offset: u64, lines: u64) -> Result<()> {
+    pub(crate) fn free_lines(self, offset: u64, lines: u64) -> Result<()> {
         if !self.fs.lines_fit(offset, lines) {
             return Err(BadOffset { offset, length: lines * LINE_BYTES }.into());
         }
@@ -140,7 +141,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Gives back the lines of a mask in one block, which were checked to be lines of dentries,
     /// together with another change that records it.
-    pub(crate) fn free_line_mask(&self, block: u64, mask: u64, with: WordChange<'_>) -> Result<()> {
+    pub(crate) fn free_line_mask(self, block: u64, mask: u64, with: WordChange<'_>) -> Result<()> {
         if self.slot.slab.load(Relaxed) == block {
             let own = self.slot.slab_lines.load(Relaxed);
             self.change_together([WordChange::Wide(&self.slot.slab_lines, own | mask), with]);
@@ -148,7 +149,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let slab = self.fs.dram.slab(block)?;
         let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else {
-            return self.retire_together(RetiredKind::Lines, (block, mask), with);
+            return self.recycler().retire_together(RetiredKind::Lines, (block, mask), with);
         };
         let others = slab.free_lines.load(Relaxed);
         let free = WordChange::Wide(&slab.free_lines, others | mask);
@@ -164,7 +165,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Returns the shard's slabs to where all threads find them, and wholly free slabs to the
     /// blocks. For shards without a thread.
-    pub(crate) fn give_back_lines(&self) -> Result<()> {
+    pub(crate) fn give_back_lines(self) -> Result<()> {
         self.put_back_slab()?;
         for _ in 0..self.slot.slab_count.load(Relaxed) {
             if !self.pop_slab()? {
@@ -175,7 +176,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn lines_of_mask(&self, lines: u64) -> Option<u64> {
+    fn lines_of_mask(self, lines: u64) -> Option<u64> {
         let free = self.slot.slab_lines.load(Relaxed);
         let line = find_run(free, lines)?;
         let rest = free & !line_mask(line, lines);
@@ -194,14 +195,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As the reaper of this slot: whether lines that its owner wanted were not taken, or were put
     /// back.
-    pub(crate) fn are_in_mask(&self, offset: u64, lines: u64) -> bool {
+    pub(crate) fn are_in_mask(self, offset: u64, lines: u64) -> bool {
         let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, lines);
         self.slot.slab.load(Relaxed) == offset / BLOCK_BYTES && self.slot.slab_lines.load(Relaxed) & mask != 0
     }
 
     /// Gives the shard a slab with room for `lines`: lines freed in the present one, one of the
     /// list, or a new block.
-    fn find_slab(&self, lines: u64) -> Result<()> {
+    fn find_slab(self, lines: u64) -> Result<()> {
         if self.slot.slab.load(Relaxed) != 0 {
             self.take_freed()?;
             if find_run(self.slot.slab_lines.load(Relaxed), lines).is_some() {
@@ -227,7 +228,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Takes over the lines that other threads freed in the shard's slab.
-    fn take_freed(&self) -> Result<()> {
+    fn take_freed(self) -> Result<()> {
         let slab = self.fs.dram.slab(self.slot.slab.load(Relaxed))?;
         let Some(_held) = self.lock_briefly(&slab.lock, &slab.waiters)? else { return Ok(()) };
         let free = self.slot.slab_lines.load(Relaxed) | slab.free_lines.load(Relaxed);
@@ -237,7 +238,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Takes a block for a slab and zeroes it first: a crash may leave the slot that names a dentry
     /// without the dentry, and then no previous content may pass for one.
-    fn new_slab(&self) -> Result<()> {
+    fn new_slab(self) -> Result<()> {
         let block = self.as_owner(owned_by_slot(self.ticket()), || self.allocate_blocks(1))?.first;
         let pm = &self.fs.pm;
         pm.fence(pm.stream_zeros(block * BLOCK_BYTES, BLOCK_BYTES)?);
@@ -253,7 +254,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Releases the shard's slab: to the end of its list if it has lines worth another try.
-    fn put_back_slab(&self) -> Result<()> {
+    fn put_back_slab(self) -> Result<()> {
         let block = self.slot.slab.load(Relaxed);
         if block == 0 {
             return Ok(());
@@ -281,7 +282,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Releases the shard's slab, whose lock a stopped thread holds: its lines wait in the queue. A
     /// thread with the lock that frees lines leaves the state of an owned slab alone.
     #[cold]
-    fn abandon_slab(&self, block: u64, slab: &SlabState) -> Result<()> {
+    fn abandon_slab(self, block: u64, slab: &SlabState) -> Result<()> {
         let lines = self.slot.slab_lines.load(Relaxed);
         self.change_together([
             WordChange::Narrow(&slab.state, SLAB_FULL),
@@ -291,11 +292,11 @@ impl<'f, M: Memory> Thread<'f, M> {
             WordChange::Wide(&self.slot.in_flight.lines[1], lines),
         ]);
         let in_flight = &self.slot.in_flight.lines[1];
-        self.retire_together(RetiredKind::Lines, (block, lines), WordChange::Wide(in_flight, 0))
+        self.recycler().retire_together(RetiredKind::Lines, (block, lines), WordChange::Wide(in_flight, 0))
     }
 
     /// Turns the shard's slab, which has no line in use, back into a free block.
-    fn free_slab(&self) -> Result<()> {
+    fn free_slab(self) -> Result<()> {
         let block = self.slot.slab.load(Relaxed);
         let slab = self.fs.dram.slab(block)?;
         self.change_together([
@@ -324,14 +325,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Appends a slab in state `SLAB_LISTED` to the shard's list, while the region is being built.
-    pub(crate) fn push_slab(&self, block: u64, slab: &SlabState) -> Result<()> {
+    pub(crate) fn push_slab(self, block: u64, slab: &SlabState) -> Result<()> {
         let changes = self.list_changes(block, slab)?;
         self.change_together(changes);
         Ok(())
     }
 
     /// Makes the first slab of the shard's list its current one. Returns whether there was one.
-    fn pop_slab(&self) -> Result<bool> {
+    fn pop_slab(self) -> Result<bool> {
         let count = self.slot.slab_count.load(Relaxed);
         if count == 0 {
             return Ok(false);

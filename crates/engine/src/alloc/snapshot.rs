@@ -157,7 +157,8 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
         (geometry.block_map_block, block_map_blocks),
         (geometry.inode_map_block, geometry.data_block - geometry.inode_map_block),
     ];
-    if maps.iter().any(|(block, count)| fs.provide_image(block * BLOCK_BYTES, count * BLOCK_BYTES).is_err()) {
+    if maps.iter().any(|(block, count)| fs.provider().provide_image(block * BLOCK_BYTES, count * BLOCK_BYTES).is_err())
+    {
         // Without room for the maps the next attach scans.
         return Ok(set_figures(pm, fs.superblock()?, &Snapshot::default()));
     }
@@ -166,7 +167,7 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     let wanted = entries.div_ceil(LIST_PAGE_ENTRIES as u64);
     let listed = FreeBlocks { fs, next: geometry.data_block }
         .take(wanted as usize)
-        .take_while(|block| fs.provide_image(block * BLOCK_BYTES, BLOCK_BYTES).is_ok())
+        .take_while(|block| fs.provider().provide_image(block * BLOCK_BYTES, BLOCK_BYTES).is_ok())
         .count() as u64
         == wanted;
     let mut crc = 0;
@@ -175,13 +176,13 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
     })?;
     flushed = flushed.and(write_words(pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |index| {
         let at = fs.dram.layout.inode_bits + index * 8;
-        if fs.is_provided(at)? { Ok(fs.dram.inode_word(index)?.load(Acquire)) } else { Ok(0) }
+        if fs.provider().is_provided(at)? { Ok(fs.dram.inode_word(index)?.load(Acquire)) } else { Ok(0) }
     })?);
     if any_shared && !listed {
         return Ok(flushed.and(set_figures(pm, fs.superblock()?, &Snapshot::default())));
     }
     let mut figures = Snapshot {
-        blocks_free: fs.blocks_free()?,
+        blocks_free: fs.block_map().blocks_free()?,
         inodes_used: fs.inodes_used()?,
         segments: header.segments.load(Acquire),
         ..Snapshot::default()
@@ -331,12 +332,12 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
         let used = (gather(word) | gather(word >> 1)) as u64;
         if used != 0 {
             let first = index * BLOCKS_PER_WORD;
-            fs.provide_group(first / GROUP_BLOCKS)?;
+            fs.provider().provide_group(first / GROUP_BLOCKS)?;
             fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
         }
         Ok(())
     })?;
-    (0..figures.segments).try_for_each(|segment| fs.provide_segment(segment))?;
+    (0..figures.segments).try_for_each(|segment| fs.provider().provide_segment(segment))?;
     read_words(&fs.pm, fs.geometry.inode_map_block, inode_map_words(&fs.geometry), &mut unused, |index, word| {
         if word != 0 {
             fs.dram.inode_word(index)?.store(word, Relaxed);
@@ -357,7 +358,7 @@ pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
     let geometry = &fs.geometry;
     read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
         let first = index * BLOCKS_PER_WORD;
-        fs.provide_group(first / GROUP_BLOCKS)?;
+        fs.provider().provide_group(first / GROUP_BLOCKS)?;
         let behind = geometry.blocks.saturating_sub(first).min(BLOCKS_PER_WORD);
         let used = (gather(word) | gather(word >> 1)) as u64 & (u64::MAX >> (64 - behind));
         fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
@@ -395,14 +396,15 @@ fn verify_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> bool
     let mut bytes = [0u8; BLOCK_BYTES as usize];
     for _ in 0..figures.list_pages.min(fs.geometry.blocks) {
         let run = BlockRun { first: at / BLOCK_BYTES, count: 1 };
-        if !at.is_multiple_of(BLOCK_BYTES) || !fs.is_data(run) || fs.pm.read_bytes(at, &mut bytes).is_err() {
+        if !at.is_multiple_of(BLOCK_BYTES) || !fs.block_map().is_data(run) || fs.pm.read_bytes(at, &mut bytes).is_err()
+        {
             return false;
         }
         *crc = crc32c(*crc, &bytes);
         let Ok(page) = fs.pm.get(Pm::<ListPage>::new(at)) else { return false };
         let count = page.count.load() as usize;
         let entries = &page.entries[..count.min(LIST_PAGE_ENTRIES)];
-        let fits = |block: u64| fs.is_data(BlockRun { first: block, count: 1 });
+        let fits = |block: u64| fs.block_map().is_data(BlockRun { first: block, count: 1 });
         if count > LIST_PAGE_ENTRIES || !entries.iter().all(|entry| fits(entry.block.load())) {
             return false;
         }

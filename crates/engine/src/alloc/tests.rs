@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 fn take_all(thread: &Thread<'_>, wanted: u64) -> Vec<BlockRun> {
     let mut runs = Vec::new();
     loop {
-        match thread.allocate_blocks(wanted) {
+        match thread.allocator().allocate_blocks(wanted) {
             Ok(run) => runs.push(run),
             Err(Error::NoSpace) => return runs,
             Err(error) => panic!("{error}"),
@@ -33,16 +33,16 @@ fn every_block_is_handed_out_once_until_there_are_none_and_again_after_they_were
     let image = new_image(16 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
-    let free = fs.blocks_free().expect("a count");
+    let free = fs.block_map().blocks_free().expect("a count");
     for wanted in [1, 7, 512] {
         let runs = take_all(&thread, wanted);
         let blocks = blocks_of(&runs);
         assert_eq!(blocks.len() as u64, free, "all of them");
         assert_eq!(blocks.iter().collect::<HashSet<_>>().len(), blocks.len(), "each once");
-        assert!(runs.iter().all(|run| fs.is_data(*run) && run.count <= wanted));
-        assert_eq!(fs.blocks_free(), Ok(0));
-        runs.iter().for_each(|run| thread.free_blocks(*run).expect("frees"));
-        assert_eq!(fs.blocks_free(), Ok(free));
+        assert!(runs.iter().all(|run| fs.block_map().is_data(*run) && run.count <= wanted));
+        assert_eq!(fs.block_map().blocks_free(), Ok(0));
+        runs.iter().for_each(|run| thread.allocator().free_blocks(*run).expect("frees"));
+        assert_eq!(fs.block_map().blocks_free(), Ok(free));
     }
 }
 
@@ -51,9 +51,9 @@ fn a_file_that_grows_alone_stays_in_one_piece() {
     let image = new_image(16 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
-    let first = thread.allocate_blocks(1).expect("a block");
+    let first = thread.allocator().allocate_blocks(1).expect("a block");
     for step in 1..100 {
-        assert_eq!(thread.allocate_blocks(1), Ok(BlockRun { first: first.first + step, count: 1 }));
+        assert_eq!(thread.allocator().allocate_blocks(1), Ok(BlockRun { first: first.first + step, count: 1 }));
     }
 }
 
@@ -63,14 +63,14 @@ fn what_comes_and_goes_keeps_to_the_part_of_the_image_that_it_has() {
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
     // A fifth of the image; then as many small pieces come and go.
-    let mut pieces: Vec<BlockRun> = (0..800).map(|_| thread.allocate_blocks(4).expect("blocks")).collect();
+    let mut pieces: Vec<BlockRun> = (0..800).map(|_| thread.allocator().allocate_blocks(4).expect("blocks")).collect();
     let first = pieces[0].first;
     let mut random = 1u64;
     for _ in 0..40_000 {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (random >> 33) as usize % pieces.len();
-        thread.free_blocks(pieces[at]).expect("frees");
-        pieces[at] = thread.allocate_blocks(4).expect("blocks");
+        thread.allocator().free_blocks(pieces[at]).expect("frees");
+        pieces[at] = thread.allocator().allocate_blocks(4).expect("blocks");
         let reach = pieces[at].first + pieces[at].count - first;
         assert!(reach <= 5600, "of 3200 blocks in use one is {reach} behind the first");
     }
@@ -81,8 +81,8 @@ fn blocks_of_an_idle_shard_s_group_are_found_when_there_are_no_others() {
     let image = new_image(4 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let (first, second) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
-    let mut blocks = Vec::from([first.allocate_blocks(1).expect("a block")]);
-    let free = fs.blocks_free().expect("a count");
+    let mut blocks = Vec::from([first.allocator().allocate_blocks(1).expect("a block")]);
+    let free = fs.block_map().blocks_free().expect("a count");
     blocks.extend(take_all(&second, 16));
     assert_eq!(blocks_of(&blocks).len() as u64, free + 1);
 }
@@ -95,12 +95,12 @@ fn a_run_of_exact_length_is_whole_or_refused() {
     let all = take_all(&thread, 1);
     let middle = all[all.len() / 2].first;
     for block in [middle, middle + 1, middle + 3, middle + 4, middle + 5] {
-        thread.free_blocks(BlockRun { first: block, count: 1 }).expect("frees");
+        thread.allocator().free_blocks(BlockRun { first: block, count: 1 }).expect("frees");
     }
-    assert_eq!(thread.allocate_contiguous(4), Err(Error::NoSpace));
-    assert_eq!(thread.allocate_contiguous(3), Ok(BlockRun { first: middle + 3, count: 3 }));
-    assert_eq!(thread.allocate_contiguous(513), Err(Error::NoSpace));
-    assert!(thread.free_blocks(BlockRun { first: 0, count: 1 }).is_err(), "the superblock cannot be freed");
+    assert_eq!(thread.allocator().allocate_contiguous(4), Err(Error::NoSpace));
+    assert_eq!(thread.allocator().allocate_contiguous(3), Ok(BlockRun { first: middle + 3, count: 3 }));
+    assert_eq!(thread.allocator().allocate_contiguous(513), Err(Error::NoSpace));
+    assert!(thread.allocator().free_blocks(BlockRun { first: 0, count: 1 }).is_err(), "the superblock cannot be freed");
 }
 
 #[test]
@@ -110,16 +110,16 @@ fn inodes_are_to_be_had_where_no_two_free_blocks_lie_side_by_side() {
     let thread = fs.enter().expect("enters");
     let blocks = blocks_of(&take_all(&thread, 512));
     let room: HashSet<u64> = blocks.iter().copied().filter(|block| block % 2 == 0).take(3 * 17 + 16).collect();
-    room.iter().for_each(|block| thread.free_blocks(BlockRun { first: *block, count: 1 }).expect("frees"));
+    room.iter().for_each(|block| thread.allocator().free_blocks(BlockRun { first: *block, count: 1 }).expect("frees"));
     let mut numbers = Vec::new();
     loop {
-        match thread.allocate_inode() {
+        match thread.allocator().allocate_inode() {
             Ok(number) => numbers.push(number),
             Err(Error::NoSpace) => break,
             Err(error) => panic!("{error}"),
         }
     }
-    assert_eq!(fs.blocks_free(), Ok(16), "a fourth segment finds no space and takes none");
+    assert_eq!(fs.block_map().blocks_free(), Ok(16), "a fourth segment finds no space and takes none");
     assert_eq!(numbers.len() as u64, 4 * INODES_PER_SEGMENT - 2, "all but number 0 and the root");
     let offsets: HashSet<u64> = numbers.iter().map(|number| fs.inode_offset(*number).expect("a place")).collect();
     assert_eq!(offsets.len(), numbers.len());
@@ -136,30 +136,30 @@ fn inodes_are_to_be_had_where_no_two_free_blocks_lie_side_by_side() {
 fn two_threads_never_get_the_same_block_lines_or_inode() {
     let image = new_image(64 * MIB, 16384);
     let fs = Attached::new(&image).expect("attaches");
-    let free = fs.blocks_free().expect("a count");
+    let free = fs.block_map().blocks_free().expect("a count");
     let both = std::sync::Barrier::new(2);
     let work = || {
         let thread = fs.enter().expect("enters");
         both.wait();
         let (mut blocks, mut lines, mut inodes) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..6000u64 {
-            let run = thread.allocate_blocks(1 + round % 5).expect("blocks");
+            let run = thread.allocator().allocate_blocks(1 + round % 5).expect("blocks");
             if round % 3 == 0 {
-                thread.free_blocks(run).expect("frees")
+                thread.allocator().free_blocks(run).expect("frees")
             } else if round % 8 == 1 {
                 blocks.push(run)
             } else {
-                thread.free_blocks(run).expect("frees")
+                thread.allocator().free_blocks(run).expect("frees")
             }
             let count = 1 + round % 5;
-            let offset = thread.allocate_lines(count).expect("lines");
+            let offset = thread.allocator().allocate_lines(count).expect("lines");
             if round % 2 == 0 {
                 lines.push((offset, count))
             } else {
-                thread.free_lines(offset, count).expect("frees")
+                thread.allocator().free_lines(offset, count).expect("frees")
             }
-            let number = thread.allocate_inode().expect("an inode");
-            if round % 4 != 0 { inodes.push(number) } else { thread.put_back_inode(number).expect("frees") }
+            let number = thread.allocator().allocate_inode().expect("an inode");
+            if round % 4 != 0 { inodes.push(number) } else { thread.allocator().put_back_inode(number).expect("frees") }
         }
         (blocks, lines, inodes)
     };
@@ -182,11 +182,11 @@ fn two_threads_never_get_the_same_block_lines_or_inode() {
     }
     assert!(lines.iter().all(|line| !blocks.contains(&(line / 4096))), "blocks of dentries are not given to files");
     assert!(!inodes.contains(&0) && !inodes.contains(&1));
-    fs.enter().expect("enters").reclaim_space().expect("reclaims");
+    fs.enter().expect("enters").recycler().reclaim_space().expect("reclaims");
     let segments = fs.header().expect("a header").segments.load(core::sync::atomic::Ordering::Relaxed);
     let listed: HashSet<u64> = lines.iter().map(|line| line / 4096).collect();
     let used = blocks.len() as u64 + listed.len() as u64 + (segments - 1) * 16;
-    let lost = free - used - fs.blocks_free().expect("a count");
+    let lost = free - used - fs.block_map().blocks_free().expect("a count");
     assert!(lost <= 4, "only empty slabs on a shard's list are neither used nor free: {lost}");
     let slabs: HashSet<u64> = lines.iter().map(|line| line / 4096).collect();
     assert!(slabs.len() < lines.len() / 64 * 2 + 8, "freed lines are used again");
@@ -197,14 +197,17 @@ fn inode_numbers_ascend_come_back_after_they_are_freed_and_end_at_the_limit() {
     let image = new_image(8 * MIB, 512);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
-    let numbers: Vec<u64> = (0..510).map(|_| thread.allocate_inode().expect("an inode")).collect();
+    let numbers: Vec<u64> = (0..510).map(|_| thread.allocator().allocate_inode().expect("an inode")).collect();
     assert_eq!(numbers, (2..512).collect::<Vec<u64>>(), "neighbours in time are neighbours in memory");
-    assert_eq!(thread.allocate_inode(), Err(Error::NoInodes));
+    assert_eq!(thread.allocator().allocate_inode(), Err(Error::NoInodes));
     assert_eq!(fs.inodes_used(), Ok(511));
-    [70, 300].iter().for_each(|number| thread.put_back_inode(*number).expect("frees"));
+    [70, 300].iter().for_each(|number| thread.allocator().put_back_inode(*number).expect("frees"));
     assert_eq!(fs.inodes_used(), Ok(509));
     assert_eq!(
-        HashSet::from([thread.allocate_inode().expect("one"), thread.allocate_inode().expect("two")]),
+        HashSet::from([
+            thread.allocator().allocate_inode().expect("one"),
+            thread.allocator().allocate_inode().expect("two")
+        ]),
         HashSet::from([70, 300])
     );
 }
@@ -215,14 +218,14 @@ fn cachelets_move_from_the_shard_that_closes_to_the_one_that_opens_and_end_at_th
     let fs = Attached::new(&image).expect("attaches");
     let (opens, closes) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
     let mut seen = HashSet::new();
-    while let Ok(index) = opens.allocate_cachelet() {
+    while let Ok(index) = opens.allocator().allocate_cachelet() {
         assert!(index != 0 && seen.insert(index), "each once");
     }
-    assert_eq!(opens.allocate_cachelet(), Err(Error::NoMemory));
+    assert_eq!(opens.allocator().allocate_cachelet(), Err(Error::NoMemory));
     assert_eq!(seen.len() as u64, fs.dram().layout.cachelets_max - 1);
-    seen.iter().for_each(|index| closes.free_cachelet(*index).expect("frees"));
+    seen.iter().for_each(|index| closes.allocator().free_cachelet(*index).expect("frees"));
     drop(closes);
-    let again: HashSet<u32> = std::iter::from_fn(|| opens.allocate_cachelet().ok()).collect();
+    let again: HashSet<u32> = std::iter::from_fn(|| opens.allocator().allocate_cachelet().ok()).collect();
     assert_eq!(again, seen, "all are free again, also those of the idle shard");
 }
 
@@ -235,14 +238,14 @@ fn retired_objects_wait_for_pinned_threads_and_return_when_space_is_short() {
     let pin = reader.pin();
     {
         let _inside = writer.pin();
-        all.iter().take(100).for_each(|run| writer.retire(RetiredKind::Blocks, run.first, run.count));
+        all.iter().take(100).for_each(|run| writer.recycler().retire(RetiredKind::Blocks, run.first, run.count));
     }
-    assert_eq!(writer.recycle(100), Ok(0), "the reader may be looking at them");
-    assert_eq!(writer.allocate_blocks(1), Err(Error::NoSpace));
+    assert_eq!(writer.recycler().recycle(100), Ok(0), "the reader may be looking at them");
+    assert_eq!(writer.allocator().allocate_blocks(1), Err(Error::NoSpace));
     drop(pin);
-    assert_eq!(writer.reclaim_space(), Ok(true));
-    assert_eq!(fs.blocks_free(), Ok(100));
-    assert_eq!(writer.reclaim_space(), Ok(false), "nothing left to recycle");
+    assert_eq!(writer.recycler().reclaim_space(), Ok(true));
+    assert_eq!(fs.block_map().blocks_free(), Ok(100));
+    assert_eq!(writer.recycler().reclaim_space(), Ok(false), "nothing left to recycle");
 }
 
 #[test]
@@ -254,17 +257,17 @@ fn lines_that_lie_free_in_slabs_of_others_are_found_when_there_are_no_blocks() {
     let lines: Vec<u64> = (0..640).map(|_| take_line(&first)).collect();
     take_all(&first, 1);
     for line in lines.iter().filter(|line| **line % 4096 != 0) {
-        first.free_lines(*line, 1).expect("frees");
+        first.allocator().free_lines(*line, 1).expect("frees");
     }
     let mut again: Vec<u64> =
-        std::iter::from_fn(|| second.allocate_lines(5).ok().inspect(|_| let_go(&second))).collect();
+        std::iter::from_fn(|| second.allocator().allocate_lines(5).ok().inspect(|_| let_go(&second))).collect();
     assert!(again.len() >= 9 * 12, "all but what the first one hands out itself: {}", again.len());
-    assert_eq!(second.allocate_lines(5), Err(Error::NoSpace));
-    again.drain(..).for_each(|line| second.free_lines(line, 5).expect("frees"));
+    assert_eq!(second.allocator().allocate_lines(5), Err(Error::NoSpace));
+    again.drain(..).for_each(|line| second.allocator().free_lines(line, 5).expect("frees"));
 }
 
 fn take_line(thread: &crate::fs::Thread<'_>) -> u64 {
-    let line = thread.allocate_lines(1).expect("a line");
+    let line = thread.allocator().allocate_lines(1).expect("a line");
     let_go(thread);
     line
 }
@@ -283,16 +286,16 @@ fn the_room_of_a_large_file_is_there_when_its_removal_returns() {
     let new = new_node(crate::format::FileKind::Regular);
     let large = removes.create(root, b"large", &new).expect("creates");
     let mut written = 0;
-    while removes.append(large, &[1; 64 << 10]).is_ok() {
+    while removes.files().append(large, &[1; 64 << 10]).is_ok() {
         written += 16;
     }
     removes.release(large, 1);
     removes.unlink(root, b"large", |_| Ok(())).expect("unlinks");
     // The remover is alive, and does nothing more.
-    assert!(fs.blocks_free().expect("a count") >= written, "{written} blocks");
+    assert!(fs.block_map().blocks_free().expect("a count") >= written, "{written} blocks");
     let other = writes.create(root, b"other", &new).expect("creates");
     for _ in 0..written / 16 {
-        writes.append(other, &[2; 64 << 10]).expect("there is room");
+        writes.files().append(other, &[2; 64 << 10]).expect("there is room");
     }
     writes.release(other, 1);
     writes.release(root, 1);
@@ -303,13 +306,13 @@ fn what_an_idle_shard_has_not_recycled_is_found_by_another() {
     let image = new_image(4 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let (stays, leaves) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
-    let free = fs.blocks_free().expect("a count");
-    let run = leaves.allocate_blocks(9).expect("blocks");
-    leaves.allocate_inode().expect("fills a magazine");
-    leaves.retire(RetiredKind::Blocks, run.first, run.count);
+    let free = fs.block_map().blocks_free().expect("a count");
+    let run = leaves.allocator().allocate_blocks(9).expect("blocks");
+    leaves.allocator().allocate_inode().expect("fills a magazine");
+    leaves.recycler().retire(RetiredKind::Blocks, run.first, run.count);
     drop(leaves);
-    assert_eq!(stays.reclaim_space(), Ok(true));
-    assert_eq!(fs.blocks_free(), Ok(free));
+    assert_eq!(stays.recycler().reclaim_space(), Ok(true));
+    assert_eq!(fs.block_map().blocks_free(), Ok(free));
     assert_eq!(fs.header().expect("a header").inodes_used(), 2);
 }
 
@@ -318,15 +321,15 @@ fn the_queue_makes_room_before_it_is_full() {
     let image = new_image(32 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
-    let free = fs.blocks_free().expect("a count");
+    let free = fs.block_map().blocks_free().expect("a count");
     for _ in 0..5000 {
-        thread.make_room().expect("room");
+        thread.recycler().make_room().expect("room");
         let _inside = thread.pin();
-        let run = thread.allocate_blocks(1).expect("a block");
-        thread.retire(RetiredKind::Blocks, run.first, run.count);
+        let run = thread.allocator().allocate_blocks(1).expect("a block");
+        thread.recycler().retire(RetiredKind::Blocks, run.first, run.count);
     }
-    thread.drain().expect("drains");
-    assert_eq!(fs.blocks_free(), Ok(free));
+    thread.recycler().drain().expect("drains");
+    assert_eq!(fs.block_map().blocks_free(), Ok(free));
 }
 
 #[test]
@@ -334,25 +337,25 @@ fn a_clean_detach_brings_back_exactly_the_free_lines_blocks_and_inodes() {
     let image = new_image(8 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
-    let lines: Vec<u64> = (0..1000).map(|_| thread.allocate_lines(1).expect("a line")).collect();
-    lines.iter().step_by(2).for_each(|line| thread.free_lines(*line, 1).expect("frees"));
-    let inode = thread.allocate_inode().expect("an inode");
+    let lines: Vec<u64> = (0..1000).map(|_| thread.allocator().allocate_lines(1).expect("a line")).collect();
+    lines.iter().step_by(2).for_each(|line| thread.allocator().free_lines(*line, 1).expect("frees"));
+    let inode = thread.allocator().allocate_inode().expect("an inode");
     drop(thread);
-    let blocks_free = fs.blocks_free().expect("a count");
+    let blocks_free = fs.block_map().blocks_free().expect("a count");
     fs.detach().expect("detaches");
 
     let fs = Attached::new(&image).expect("attaches");
     assert!(!fs.report.scanned);
-    assert_eq!(fs.blocks_free(), Ok(blocks_free));
+    assert_eq!(fs.block_map().blocks_free(), Ok(blocks_free));
     assert_eq!(fs.inodes_used(), Ok(2));
     let thread = fs.enter().expect("enters");
-    assert_ne!(thread.allocate_inode(), Ok(inode), "it is taken");
+    assert_ne!(thread.allocator().allocate_inode(), Ok(inode), "it is taken");
     let kept: HashSet<u64> = lines.iter().skip(1).step_by(2).copied().collect();
-    let again: HashSet<u64> = (0..500).map(|_| thread.allocate_lines(1).expect("a line")).collect();
+    let again: HashSet<u64> = (0..500).map(|_| thread.allocator().allocate_lines(1).expect("a line")).collect();
     assert!(again.is_disjoint(&kept));
-    assert_eq!(fs.blocks_free(), Ok(blocks_free), "no new block was needed");
+    assert_eq!(fs.block_map().blocks_free(), Ok(blocks_free), "no new block was needed");
     // A line of a block that was full comes back, too.
-    kept.iter().for_each(|line| thread.free_lines(*line, 1).expect("frees"));
+    kept.iter().for_each(|line| thread.allocator().free_lines(*line, 1).expect("frees"));
 }
 
 #[test]
@@ -378,7 +381,7 @@ fn locks_of_the_allocators_that_a_stopped_thread_holds_keep_no_other_thread_wait
     let make = |number: usize| {
         let name = std::format!("name {number}");
         let file = thread.create(root, name.as_bytes(), &new_node(FileKind::Regular)).expect("makes");
-        thread.write(file, 0, &[7; 9000]).expect("writes");
+        thread.files().write(file, 0, &[7; 9000]).expect("writes");
         thread.release(file, 1);
     };
     let remove = |number: usize| {
@@ -404,11 +407,11 @@ fn locks_of_the_allocators_that_a_stopped_thread_holds_keep_no_other_thread_wait
         (0..200).for_each(make);
         (0..200).for_each(remove);
     }
-    thread.recycle(10_000).expect("recycles");
+    thread.recycler().recycle(10_000).expect("recycles");
     assert!(thread.slot.retired_end.load(Relaxed) > thread.slot.retired_first.load(Relaxed), "some things wait");
     drop(held);
-    thread.compact(root).expect("compacts");
-    thread.drain().expect("recycles");
+    thread.maintenance().compact(root).expect("compacts");
+    thread.recycler().drain().expect("recycles");
     assert_eq!(fs.inodes_used(), Ok(1), "every number is free again");
     thread.release(root, 1);
     drop((stopped, thread));

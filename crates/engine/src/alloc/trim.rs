@@ -21,7 +21,7 @@ impl<M: Memory> Fs<M> {
 
     /// Bytes that are free.
     pub fn free_bytes(&self) -> Result<u64> {
-        Ok(self.blocks_free()? * BLOCK_BYTES)
+        Ok(self.block_map().blocks_free()? * BLOCK_BYTES)
     }
 
     /// Passes the blocks of a clean image that its block map calls free, although the snapshot uses
@@ -45,8 +45,8 @@ impl<M: Memory> Thread<'_, M> {
     /// Recycles what waits in this shard and in shards without a thread, as far as grace periods
     /// are over. Not pinned.
     pub fn recycle_idle_shards(&self) -> Result<()> {
-        self.recycle(usize::MAX)?;
-        self.for_idle_shards(|idle| idle.recycle(usize::MAX).map(drop))
+        self.recycler().recycle(usize::MAX)?;
+        self.recycler().for_idle_shards(|idle| idle.recycler().recycle(usize::MAX).map(drop))
     }
 
     /// Passes the runs of at least `least` free blocks of a group: offset and length in bytes.
@@ -57,13 +57,13 @@ impl<M: Memory> Thread<'_, M> {
             return Ok(true);
         }
         let Some(_held) = self.lock_briefly(&state.lock, &state.waiters)? else { return Ok(false) };
-        let map: FreeMap = self.fs.free_map(group)?;
+        let map: FreeMap = self.fs.block_map().free_map(group)?;
         let mut at = map.next(0, true);
         while at < GROUP_BLOCKS {
             let end = map.next(at, false);
             if end - at >= least {
                 // Before the blocks may become holes: a death leaves them to be provided again.
-                self.fs.forget_provided(state, (at, end - at));
+                self.fs.provider().forget_provided(state, (at, end - at));
                 each((group * GROUP_BLOCKS + at) * BLOCK_BYTES, (end - at) * BLOCK_BYTES);
             }
             at = map.next(end, true);

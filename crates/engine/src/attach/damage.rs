@@ -15,13 +15,13 @@
 
 use super::recovery::{DAMAGED, FLIPPED, LEFT_CLEANLY};
 use crate::alloc::{BlockRun, line_mask};
+use crate::components::ImageRecovery;
 use crate::dram::GROUP_BLOCKS;
 use crate::error::Result;
 use crate::format::{
     Dentry, DentryFacts, FileKind, Flip, INODES_PER_SEGMENT, Inode, LogPage, LogPageKind, Property, dentry_lines,
     short_generation, slot_address, slot_tag,
 };
-use crate::fs::Fs;
 use crate::property::DurableProperty;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, Memory, Pm};
@@ -42,20 +42,20 @@ pub(super) enum LogEntry {
     Damaged { number: u64 },
 }
 
-impl<M: Memory> Fs<M> {
-    pub(super) fn was_left_cleanly(&self) -> bool {
+impl<'f, M: Memory> ImageRecovery<'f, M> {
+    pub(super) fn was_left_cleanly(self) -> bool {
         self.header().is_ok_and(|header| header.recovery_counts[LEFT_CLEANLY].load(Relaxed) != 0)
     }
 
     /// Whether damage was found so far on an image that was left clean, where damage is the only
     /// possible defect.
-    pub(super) fn has_damage(&self) -> bool {
+    pub(super) fn has_damage(self) -> bool {
         let damaged = self.header().is_ok_and(|header| header.recovery_counts[DAMAGED].load(Acquire) > 0);
         damaged && self.was_left_cleanly()
     }
 
     /// Repairs a flipped bit in the structure at `start`, durably before the phase ends.
-    pub(super) fn repair_flip(&self, start: u64, flip: Flip) -> Result<()> {
+    pub(super) fn repair_flip(self, start: u64, flip: Flip) -> Result<()> {
         let offset = start + flip.offset;
         let word = self.pm.get(Pm::<Cell64>::new(offset))?.load() ^ flip.mask;
         self.pm.flush(self.pm.write_bytes(offset, &word.to_le_bytes())?).unfenced();
@@ -65,7 +65,7 @@ impl<M: Memory> Fs<M> {
 
     /// The generation of an inode and its valid attributes, if both are whole, or are so except for
     /// one flipped bit.
-    pub(super) fn whole_inode(&self, inode: &Inode, number: u64) -> Option<(u32, DurableProperty, u32)> {
+    pub(super) fn whole_inode(self, inode: &Inode, number: u64) -> Option<(u32, DurableProperty, u32)> {
         let offset = self.pm.offset_of(inode);
         let generation = match inode.generation(number) {
             Some(generation) => generation,
@@ -88,7 +88,7 @@ impl<M: Memory> Fs<M> {
 
     /// Whether the inode that a name leads to does not verify but once did: see the rules at the
     /// top.
-    pub(super) fn is_damaged(&self, facts: &DentryFacts) -> bool {
+    pub(super) fn is_damaged(self, facts: &DentryFacts) -> bool {
         let number = facts.inode;
         let Ok(inode) = self.inode(number) else { return false };
         let generation = inode.birth.load() as u32;
@@ -98,23 +98,23 @@ impl<M: Memory> Fs<M> {
 
     /// Whether an inode that is not whole is damaged, whatever leads to it. A create writes no
     /// number but the inode's own.
-    pub(super) fn was_whole(&self, inode: &Inode, number: u64) -> bool {
+    pub(super) fn was_whole(self, inode: &Inode, number: u64) -> bool {
         let said = inode.number.load();
         inode.birth.load() >> 32 != 0 && (self.was_left_cleanly() || (said != number && said != 0))
     }
 
     /// Whether the last clean detach recorded an inode number as in use, with no attach since.
-    pub(super) fn was_left_in_use(&self, number: u64) -> bool {
+    pub(super) fn was_left_in_use(self, number: u64) -> bool {
         let offset = self.geometry.inode_map_block * BLOCK_BYTES + number / 64 * 8;
         let word = self.pm.get(Pm::<Cell64>::new(offset)).map_or(0, Cell64::load);
         self.was_left_cleanly() && word >> (number % 64) & 1 == 1
     }
 
     /// A page of directory `owner`, if there is one at this offset.
-    pub(super) fn log_page_of(&self, offset: u64, owner: u64) -> Option<&LogPage> {
-        let is_data =
-            offset.is_multiple_of(BLOCK_BYTES) && self.is_data(BlockRun { first: offset / BLOCK_BYTES, count: 1 });
-        let page = if is_data { self.pm.get(Pm::<LogPage>::new(offset)).ok()? } else { return None };
+    pub(super) fn log_page_of(self, offset: u64, owner: u64) -> Option<&'f LogPage> {
+        let is_data = offset.is_multiple_of(BLOCK_BYTES)
+            && self.block_map().is_data(BlockRun { first: offset / BLOCK_BYTES, count: 1 });
+        let page = if is_data { self.0.pm.get(Pm::<LogPage>::new(offset)).ok()? } else { return None };
         if !page.belongs_to(owner) {
             let flip = page.flip_in_header(owner)?;
             self.repair_flip(offset, flip).ok()?;
@@ -123,7 +123,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// The target of a slot of directory `owner`.
-    pub(super) fn log_entry(&self, word: u64, owner: u64, page: &LogPage) -> LogEntry {
+    pub(super) fn log_entry(self, word: u64, owner: u64, page: &LogPage) -> LogEntry {
         if word == 0 {
             return LogEntry::Hole;
         }
@@ -155,7 +155,7 @@ impl<M: Memory> Fs<M> {
 
     /// The kind of the inode that a dentry names, if identity and attributes verify and belong to
     /// the life that the dentry names. (A removed inode is not erased before its number is reused.)
-    pub(super) fn verified_kind(&self, facts: &DentryFacts) -> Option<FileKind> {
+    pub(super) fn verified_kind(self, facts: &DentryFacts) -> Option<FileKind> {
         let number = facts.inode;
         self.segment(number / INODES_PER_SEGMENT)?;
         let inode = self.inode(number).ok()?;
@@ -164,7 +164,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Keeps a file whose name was lost to damage; fsck gives it another one.
-    pub(super) fn keep_orphan(&self, inode: &Inode, number: u64, property: &Property) -> Result<()> {
+    pub(super) fn keep_orphan(self, inode: &Inode, number: u64, property: &Property) -> Result<()> {
         self.keep_inode(number)?;
         self.count(DAMAGED, 1);
         self.recover_file(inode, property)?;
@@ -173,7 +173,7 @@ impl<M: Memory> Fs<M> {
 
     /// Keeps lines that may hold damaged names from being erased. All whole names have marked their
     /// lines by now.
-    pub(super) fn keep_damaged_lines(&self, inode: &Inode, number: u64) -> Result<()> {
+    pub(super) fn keep_damaged_lines(self, inode: &Inode, number: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {
             let Some(page) = self.log_page_of(offset, number) else { break };
@@ -186,9 +186,9 @@ impl<M: Memory> Fs<M> {
                     let lines = lines.min((BLOCK_BYTES - at % BLOCK_BYTES) / LINE_BYTES);
                     let block = BlockRun { first: at / BLOCK_BYTES, count: 1 };
                     let mask = line_mask(at % BLOCK_BYTES / LINE_BYTES, lines);
-                    self.provide_group(block.first / GROUP_BLOCKS)?;
+                    self.provider().provide_group(block.first / GROUP_BLOCKS)?;
                     if self.dram.slab(block.first)?.free_lines.fetch_or(mask, AcqRel) == 0 {
-                        self.mark_blocks(block)?;
+                        self.block_map().mark_blocks(block)?;
                     }
                 }
             }

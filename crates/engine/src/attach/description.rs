@@ -78,7 +78,7 @@ impl<M: Memory> Fs<M> {
     /// the fixed areas there.
     pub fn is_used_with(&self, geometry: &Geometry, block: u64) -> bool {
         let is_fixed = !(geometry.data_block..geometry.data_end()).contains(&block);
-        let is_here = self.is_data(BlockRun { first: block, count: 1 });
+        let is_here = self.block_map().is_data(BlockRun { first: block, count: 1 });
         let word = || self.dram.block_word(block / 64).map_or(u64::MAX, |word| word.load(Relaxed));
         is_fixed || is_here && word() >> (block % 64) & 1 == 1
     }

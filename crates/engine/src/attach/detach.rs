@@ -24,7 +24,7 @@ impl<M: Memory> Fs<M> {
         {
             let thread = self.enter()?;
             if self.header()?.reaped.load(Acquire) != 0 {
-                thread.recount_directories()?;
+                thread.maintenance().recount_directories()?;
             }
             thread.write_back_all()?;
             thread.reclaim_orphans()?;
@@ -33,9 +33,9 @@ impl<M: Memory> Fs<M> {
         }
         for index in 0..self.header()?.slots_high.load(Acquire) as u32 {
             if let Some(shard) = self.enter_slot(index)? {
-                shard.drain()?;
-                shard.give_back_lines()?;
-                shard.give_back_inodes()?;
+                shard.recycler().drain()?;
+                shard.allocator().give_back_lines()?;
+                shard.allocator().give_back_inodes()?;
             }
         }
         if self.header()?.unclean_marks.load(Acquire) != 0 {
@@ -60,7 +60,7 @@ impl<M: Memory> Thread<'_, M> {
             if cachelet.number.load(Acquire) == 0 || !orphan {
                 continue;
             }
-            self.make_room()?;
+            self.recycler().make_room()?;
             let _pin = self.pin();
             cachelet
                 .references

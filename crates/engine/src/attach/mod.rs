@@ -145,21 +145,21 @@ impl<M: Memory> Fs<M> {
         fs.epoch = state.epoch.wrapping_add(1).max(1);
         // Zero stands for a region whose seed was not set.
         fs.hash_seed = platform.random() | 1;
-        fs.provide_fixed()?;
+        fs.provider().provide_fixed()?;
         fs.fill_header(options)?;
-        fs.mark_fixed_blocks()?;
+        fs.block_map().mark_fixed_blocks()?;
         let loaded = state.clean && snapshot::load(&fs, state)?;
         if options.read_only && !loaded {
             return Err(Error::NeedsRecovery);
         }
         if !options.read_only {
             let (journal, end) = (fs.geometry.journal_block, fs.geometry.segment_table_block);
-            fs.provide_image(journal * BLOCK_BYTES, (end - journal) * BLOCK_BYTES)?;
+            fs.provider().provide_image(journal * BLOCK_BYTES, (end - journal) * BLOCK_BYTES)?;
             // From here on the snapshot is void: it lacks what is allocated from now on.
             let word = State { epoch: fs.epoch, clean: false }.word();
             fs.pm.persist(fs.pm.retract(&fs.superblock()?.state, word));
         }
-        let renames = if loaded { 0 } else { fs.prepare_scan(state.clean)? };
+        let renames = if loaded { 0 } else { fs.recovery().prepare_scan(state.clean)? };
         Ok(Recovery { fs, scan: !loaded, renames, began_ns })
     }
 
@@ -291,7 +291,7 @@ impl<M: Memory> Recovery<M> {
     /// Takes part in the scan until it is done. Call it from as many threads as there are
     /// processors.
     pub fn work(&self) -> Result<()> {
-        if self.scan { self.fs.scan() } else { Ok(()) }
+        if self.scan { self.fs.recovery().scan() } else { Ok(()) }
     }
 
     /// Ends recovery once all workers have returned: the file system is ready.
@@ -300,11 +300,11 @@ impl<M: Memory> Recovery<M> {
         self.work()?;
         let fs = self.fs;
         let header = fs.header()?;
-        let mut report = if self.scan { fs.end_scan()? } else { RecoveryReport::default() };
+        let mut report = if self.scan { fs.recovery().end_scan()? } else { RecoveryReport::default() };
         report.renames = self.renames;
         report.names = header.recovery[1].load(Relaxed);
         report.inodes = header.recovery[2].load(Relaxed);
-        header.blocks_free.store(fs.count_groups()?, Relaxed);
+        header.blocks_free.store(fs.block_map().count_groups()?, Relaxed);
         fs.list_slabs()?;
         report.duration_ns = (fs.now_ns() - self.began_ns).max(0) as u64;
         header.recovery[0].store(report.duration_ns, Relaxed);
@@ -318,6 +318,6 @@ impl<M: Memory> Fs<M> {
     /// Gives all slabs with free lines to the first shard, which is the first to be entered.
     fn list_slabs(&self) -> Result<()> {
         let first = self.enter()?;
-        snapshot::for_slabs(self, |block| first.push_slab(block, self.dram.slab(block)?))
+        snapshot::for_slabs(self, |block| first.allocator().push_slab(block, self.dram.slab(block)?))
     }
 }

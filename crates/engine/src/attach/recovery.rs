@@ -25,6 +25,7 @@
 use super::RecoveryReport;
 use super::damage::LogEntry;
 use crate::alloc::{BlockRun, SLAB_FULL, SLAB_LISTED, line_mask};
+use crate::components::ImageRecovery;
 use crate::dram::GROUP_BLOCKS;
 use crate::error::{Corruption, Error, Result};
 use crate::file::Blocks;
@@ -32,7 +33,6 @@ use crate::format::{
     Dentry, DentryFacts, FileKind, INODES_PER_SEGMENT, Inode, LogPage, ParentWord, Property, ROOT_INODE, Valid,
     dentry_lines, slot_address,
 };
-use crate::fs::Fs;
 use crate::property::{DurableProperty, write_attributes};
 use crate::sync::{AtomicU32, AtomicU64, spin_loop};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -65,10 +65,10 @@ struct Walk {
     garbage: bool,
 }
 
-impl<M: Memory> Fs<M> {
+impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// Before the scan, by one thread: replays the journals and marks the segments. Returns the
     /// number of completed renames. `clean`: the image was left clean.
-    pub(super) fn prepare_scan(&self, clean: bool) -> Result<u64> {
+    pub(super) fn prepare_scan(self, clean: bool) -> Result<u64> {
         let header = self.header()?;
         header.recovery_counts[LEFT_CLEANLY].store(clean as u64, Relaxed);
         let used = (0..self.geometry.segments_max)
@@ -76,11 +76,11 @@ impl<M: Memory> Fs<M> {
             .find(|segment| self.segment_entry(*segment).is_ok_and(|entry| entry.load() != 0));
         let segments = used.map_or(0, |last| last + 1);
         for segment in 0..segments {
-            self.provide_segment(segment)?;
+            self.provider().provide_segment(segment)?;
             let mut damaged = false;
             if let Some(found) = self.segment(segment) {
                 for block in found.blocks() {
-                    damaged |= self.mark_blocks(BlockRun { first: block, count: 1 })? != 0;
+                    damaged |= self.block_map().mark_blocks(BlockRun { first: block, count: 1 })? != 0;
                 }
             } else {
                 // Its numbers are never handed out.
@@ -100,7 +100,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// The scan, shared by all threads that call it.
-    pub(super) fn scan(&self) -> Result<()> {
+    pub(super) fn scan(self) -> Result<()> {
         let segments = self.header()?.segments.load(Acquire);
         self.phase(0, segments, |segment| self.recover_directories(segment))?;
         self.phase(1, segments, |segment| self.recover_inodes(segment))?;
@@ -110,17 +110,17 @@ impl<M: Memory> Fs<M> {
 
     /// Records why a part of the scan failed. Without memory the scan fails as a whole: names that
     /// it did not see must not count as missing.
-    fn count_failure(&self, error: Error) {
+    fn count_failure(self, error: Error) {
         self.count(if error == Error::NoMemory { NO_MEMORY } else { DAMAGED }, 1);
     }
 
     /// After the scan, by one thread.
-    pub(super) fn end_scan(&self) -> Result<RecoveryReport> {
+    pub(super) fn end_scan(self) -> Result<RecoveryReport> {
         let header = self.header()?;
         let counts = &header.recovery_counts;
         if self.has_damage() {
             // Data hidden by damage must not be overwritten before fsck has examined it.
-            crate::alloc::snapshot::mark_as_left(self)?;
+            crate::alloc::snapshot::mark_as_left(self.0)?;
         }
         header.inode_map[0].used.store(counts[INODES].load(Acquire), Relaxed);
         header.recovery[1].store(counts[NAMES].load(Acquire), Relaxed);
@@ -134,14 +134,14 @@ impl<M: Memory> Fs<M> {
         })
     }
 
-    pub(super) fn count(&self, what: usize, by: u64) {
+    pub(super) fn count(self, what: usize, by: u64) {
         if let Ok(header) = self.header() {
             header.recovery_counts[what].fetch_add(by, Relaxed);
         }
     }
 
     /// Takes part in a phase until all of its units are done, by any thread.
-    fn phase(&self, index: usize, units: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
+    fn phase(self, index: usize, units: u64, work: impl Fn(u64) -> Result<()>) -> Result<()> {
         let header = self.header()?;
         let (claimed, done): (&AtomicU64, &AtomicU64) = (&header.recovery_claimed[index], &header.recovery_done[index]);
         loop {
@@ -171,7 +171,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Calls `each` for the inodes of a segment.
-    fn for_inodes(&self, segment: u64, mut each: impl FnMut(u64, &Inode) -> Result<()>) -> Result<()> {
+    fn for_inodes(self, segment: u64, mut each: impl FnMut(u64, &Inode) -> Result<()>) -> Result<()> {
         let Some(located) = self.segment(segment) else { return Ok(()) };
         for index in 0..INODES_PER_SEGMENT {
             let ahead = located.inode_offset((index + 8).min(INODES_PER_SEGMENT - 1));
@@ -189,8 +189,8 @@ impl<M: Memory> Fs<M> {
 }
 
 // Directories.
-impl<M: Memory> Fs<M> {
-    fn recover_directories(&self, segment: u64) -> Result<()> {
+impl<'f, M: Memory> ImageRecovery<'f, M> {
+    fn recover_directories(self, segment: u64) -> Result<()> {
         self.for_inodes(segment, |number, inode| {
             if inode.kind.load() != FileKind::Directory as u32 {
                 return Ok(());
@@ -205,7 +205,7 @@ impl<M: Memory> Fs<M> {
     }
 
     fn recover_directory(
-        &self,
+        self,
         inode: &Inode,
         number: u64,
         generation: u32,
@@ -225,7 +225,7 @@ impl<M: Memory> Fs<M> {
             let next = sequence.wrapping_add(1);
             // Crash point: the earlier entry counts, or this one; the dentries give the same result
             // again.
-            self.pm.fence(write_attributes(self, inode, &property, next, number, generation));
+            self.pm.fence(write_attributes(self.0, inode, &property, next, number, generation));
         }
         if walk.garbage {
             self.drop_garbage(inode, number, walk.pages)?;
@@ -234,7 +234,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// First pass over a directory's log: marks pages and lines, and counts names for their inodes.
-    fn walk_log(&self, inode: &Inode, number: u64) -> Result<Walk> {
+    fn walk_log(self, inode: &Inode, number: u64) -> Result<Walk> {
         let mut walk = Walk::default();
         let mut offset = inode.log.load_acquire();
         // Every round marks a new block, so a chain that loops ends there.
@@ -243,7 +243,7 @@ impl<M: Memory> Fs<M> {
                 self.count(DAMAGED, 1);
                 break;
             };
-            if self.mark_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })? != 0 {
+            if self.block_map().mark_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })? != 0 {
                 self.count(DAMAGED, 1);
                 break;
             }
@@ -254,7 +254,7 @@ impl<M: Memory> Fs<M> {
         Ok(walk)
     }
 
-    fn walk_page(&self, page: &LogPage, number: u64, walk: &mut Walk) -> Result<()> {
+    fn walk_page(self, page: &LogPage, number: u64, walk: &mut Walk) -> Result<()> {
         self.pm.report_read(self.pm.offset_of(page), BLOCK_BYTES);
         for (index, slot) in page.slots.iter().enumerate() {
             self.prefetch_ahead(page, index);
@@ -282,7 +282,7 @@ impl<M: Memory> Fs<M> {
 
     /// Prefetches the dentries and inodes that the walk reaches soon.
     #[inline]
-    fn prefetch_ahead(&self, page: &LogPage, index: usize) {
+    fn prefetch_ahead(self, page: &LogPage, index: usize) {
         if let Some(slot) = page.slots.get(index + AHEAD_DENTRIES) {
             self.pm.prefetch(slot_address(slot.load()));
         }
@@ -295,10 +295,10 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Marks the lines of a name's dentry and counts the name for its inode.
-    fn count_name(&self, slot: &Commit64, facts: &DentryFacts, offset: u64, walk: &mut Walk) -> Result<()> {
+    fn count_name(self, slot: &Commit64, facts: &DentryFacts, offset: u64, walk: &mut Walk) -> Result<()> {
         let block = offset / BLOCK_BYTES;
         let mask = line_mask(offset % BLOCK_BYTES / LINE_BYTES, dentry_lines(facts.name_length as usize));
-        self.provide_group(block / GROUP_BLOCKS)?;
+        self.provider().provide_group(block / GROUP_BLOCKS)?;
         let slab = self.dram.slab(block)?;
         let before = slab.free_lines.fetch_or(mask, AcqRel);
         if before & mask != 0 {
@@ -309,7 +309,7 @@ impl<M: Memory> Fs<M> {
             }
             return Ok(());
         }
-        if before == 0 && self.mark_blocks(BlockRun { first: block, count: 1 })? != 0 {
+        if before == 0 && self.block_map().mark_blocks(BlockRun { first: block, count: 1 })? != 0 {
             // The block is also a log page or part of the inode table. Whichever is wrong, the name
             // stays as it is.
             self.count(DAMAGED, 1);
@@ -325,7 +325,7 @@ impl<M: Memory> Fs<M> {
 
     /// Sets a directory's `..` to the directory of its name, whose dentry at `offset` has verified.
     /// A torn mkdir may have left it out, since the birth word does not certify it.
-    fn recover_parent(&self, facts: &DentryFacts, offset: u64) -> Result<()> {
+    fn recover_parent(self, facts: &DentryFacts, offset: u64) -> Result<()> {
         let inode = self.inode(facts.inode)?;
         if inode.parent.load() != facts.parent {
             let parent = ParentWord::of_name(inode, self.pm.get(Pm::<Dentry>::new(offset))?);
@@ -337,7 +337,7 @@ impl<M: Memory> Fs<M> {
 
     /// Second pass: drops the slots that name nothing valid. No name uses their lines, so the last
     /// phase frees them.
-    fn drop_garbage(&self, inode: &Inode, number: u64, pages: u64) -> Result<()> {
+    fn drop_garbage(self, inode: &Inode, number: u64, pages: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..pages {
             let Some(page) = self.log_page_of(offset, number) else { break };
@@ -353,8 +353,8 @@ impl<M: Memory> Fs<M> {
 }
 
 // Inodes.
-impl<M: Memory> Fs<M> {
-    fn recover_inodes(&self, segment: u64) -> Result<()> {
+impl<'f, M: Memory> ImageRecovery<'f, M> {
+    fn recover_inodes(self, segment: u64) -> Result<()> {
         self.for_inodes(segment, |number, inode| {
             match self.whole_inode(inode, number) {
                 Some((generation, property, sequence)) => {
@@ -380,7 +380,7 @@ impl<M: Memory> Fs<M> {
     /// Clears an inode that is free or that a create had begun. The fields that the next life
     /// expects to be zero must be zero, and a property entry left by the create must not have the
     /// next life's generation.
-    fn clear_unborn(&self, inode: &Inode, number: u64) {
+    fn clear_unborn(self, inode: &Inode, number: u64) {
         let half_made = inode.property(number, inode.next_generation()).is_some();
         let begun = half_made || inode.birth.load() >> 32 != 0;
         if begun || inode.parent.load() != 0 || !inode.is_plain() {
@@ -390,18 +390,18 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Erases an inode and skips the next generation, which a create may already have used.
-    fn end_life(&self, inode: &Inode) {
+    fn end_life(self, inode: &Inode) {
         self.erase_inode(inode, inode.next_generation() as u64).unfenced();
     }
 
-    pub(super) fn keep_inode(&self, number: u64) -> Result<()> {
+    pub(super) fn keep_inode(self, number: u64) -> Result<()> {
         self.dram.inode_word(number / 64)?.fetch_or(1 << (number % 64), AcqRel);
         self.count(INODES, 1);
         Ok(())
     }
 
     fn recover_inode(
-        &self,
+        self,
         inode: &Inode,
         number: u64,
         generation: u32,
@@ -447,37 +447,41 @@ impl<M: Memory> Fs<M> {
         }
         if settled != property {
             let next = sequence.wrapping_add(1);
-            write_attributes(self, inode, &settled, next, number, generation).unfenced();
+            write_attributes(self.0, inode, &settled, next, number, generation).unfenced();
         }
         self.recover_attributes(inode)
     }
 
     /// Marks the blocks of a file's body and returns their number.
-    pub(super) fn recover_file(&self, inode: &Inode, property: &Property) -> Result<u64> {
+    pub(super) fn recover_file(self, inode: &Inode, property: &Property) -> Result<u64> {
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) => {
-                crate::file::recover_body(self, inode, property, &mut |blocks| self.mark_body_part(blocks))
+                crate::file::recover_body(self.0, inode, property, &mut |blocks| self.mark_body_part(blocks))
             }
             _ => Ok(property.blocks),
         }
     }
 
-    pub(super) fn recover_attributes(&self, inode: &Inode) -> Result<()> {
+    pub(super) fn recover_attributes(self, inode: &Inode) -> Result<()> {
         if inode.xattrs.load_acquire() == 0 {
             return Ok(());
         }
-        crate::file::recover_xattrs(self, inode, &mut |blocks| self.mark_body_part(blocks))
+        crate::file::recover_xattrs(self.0, inode, &mut |blocks| self.mark_body_part(blocks))
     }
 
     /// Marks blocks of a body.
-    fn mark_body_part(&self, blocks: Blocks) -> Result<()> {
+    fn mark_body_part(self, blocks: Blocks) -> Result<()> {
         let run = blocks.run;
-        if self.is_data(run) { self.mark_body(run) } else { Err(Corruption::BlockMap(run.first).into()) }
+        if self.block_map().is_data(run) {
+            self.block_map().mark_body(run)
+        } else {
+            Err(Corruption::BlockMap(run.first).into())
+        }
     }
 
     /// Whether an unnamed directory has names itself: not an orphan, but a directory whose own name
     /// was lost to damage.
-    fn has_names(&self, inode: &Inode, number: u64) -> bool {
+    fn has_names(self, inode: &Inode, number: u64) -> bool {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {
             let Some(page) = self.log_page_of(offset, number) else { break };
@@ -491,13 +495,13 @@ impl<M: Memory> Fs<M> {
     }
 
     /// Clears the marks of an orphan's log pages.
-    fn unmark_log(&self, inode: &Inode, number: u64) -> Result<()> {
+    fn unmark_log(self, inode: &Inode, number: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
         for _ in 0..self.geometry.blocks {
             if self.log_page_of(offset, number).is_none() {
                 break;
             }
-            self.unmark_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
+            self.block_map().unmark_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
             offset = self.pm.get(Pm::<LogPage>::new(offset))?.next.load_acquire();
         }
         Ok(())
@@ -505,9 +509,9 @@ impl<M: Memory> Fs<M> {
 }
 
 // Slabs.
-impl<M: Memory> Fs<M> {
+impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// Turns the lines in use of a range of blocks into free lines of slabs.
-    fn sweep_slabs(&self, unit: u64) -> Result<()> {
+    fn sweep_slabs(self, unit: u64) -> Result<()> {
         let words = GROUPS_PER_UNIT * GROUP_BLOCKS / 64;
         let end = ((unit + 1) * words).min(self.geometry.blocks.div_ceil(64));
         for index in unit * words..end {
@@ -523,7 +527,7 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    fn sweep_block(&self, block: u64) -> Result<()> {
+    fn sweep_block(self, block: u64) -> Result<()> {
         let slab = self.dram.slab(block)?;
         let used = slab.free_lines.load(Acquire);
         if used == 0 {

@@ -79,7 +79,7 @@ fn a_scan_finds_exactly_what_a_clean_detach_records() {
         assert_eq!((scanned.report.orphans, scanned.report.damaged, scanned.report.renames), (0, 0, 0));
         assert_eq!(scanned.report.names, 1200 + 5);
         assert_eq!(maps(&scanned), maps(&clean));
-        assert_eq!(scanned.blocks_free(), clean.blocks_free());
+        assert_eq!(scanned.block_map().blocks_free(), clean.block_map().blocks_free());
         assert_eq!(scanned.inodes_used(), clean.inodes_used());
     }
 }

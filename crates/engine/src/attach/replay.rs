@@ -5,17 +5,17 @@
 //! - If several renames gave one name to files, the last one's dentry is in the log at the end, in
 //!   whatever order their records lie.
 
+use crate::components::ImageRecovery;
 use crate::error::{Corruption, Result};
 use crate::format::{
     Dentry, DentryFacts, FileKind, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, LOG_SLOTS, Move,
     SlotTag, Valid, short_generation, slot_address, slot_tag, slot_word,
 };
-use crate::fs::Fs;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm};
 
-impl<M: Memory> Fs<M> {
+impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// Repeats every rename that has a whole record. Returns how many of them had been incomplete.
-    pub(super) fn replay_journals(&self) -> Result<u64> {
+    pub(super) fn replay_journals(self) -> Result<u64> {
         let start = self.geometry.journal_block * BLOCK_BYTES;
         let slots = self.pm.slice(Pm::<JournalSlot>::new(start), JOURNAL_SLOTS)?;
         let mut completed = [0u64; JOURNAL_SLOTS as usize / 64];
@@ -49,7 +49,7 @@ impl<M: Memory> Fs<M> {
 
     /// Repeats the steps of a record; returns whether any of them was still to do. All or nothing:
     /// if a dentry of a record does not verify, a crash stopped its rename before the first step.
-    pub(crate) fn replay(&self, record: &JournalRecord) -> Result<bool> {
+    pub(crate) fn replay(self, record: &JournalRecord) -> Result<bool> {
         for step in record.moves.iter().filter(|step| step.dentry != 0) {
             self.check_move(step)?;
             if !self.arrived(step)? {
@@ -94,12 +94,12 @@ impl<M: Memory> Fs<M> {
     /// content has another reuse generation. If it was not, the rename was stopped before its first
     /// step, and the old name counts. A later operation may have written it since; the steps are
     /// due all the same.
-    fn arrived(&self, step: &Move) -> Result<bool> {
+    fn arrived(self, step: &Move) -> Result<bool> {
         let facts = self.verified_dentry(step.dentry)?;
         Ok(self.pm.get(Pm::<Dentry>::new(step.dentry))?.valid_word(&facts).is_some())
     }
 
-    fn verified_dentry(&self, offset: u64) -> Result<DentryFacts> {
+    fn verified_dentry(self, offset: u64) -> Result<DentryFacts> {
         let bad = Corruption::Dentry(offset);
         if !self.lines_fit(offset, 1) {
             return Err(bad.into());
@@ -110,7 +110,7 @@ impl<M: Memory> Fs<M> {
 
     /// Whether a log slot is empty, or names this dentry, or names another one with the same
     /// cookie, which this one replaces or which has replaced it.
-    fn is_place_of(&self, word: u64, facts: &DentryFacts, dentry: u64) -> bool {
+    fn is_place_of(self, word: u64, facts: &DentryFacts, dentry: u64) -> bool {
         let same_place = |other: DentryFacts| other.parent == facts.parent && other.cookie == facts.cookie;
         word == 0
             || word == slot_word(dentry, SlotTag::Dentry)
@@ -118,7 +118,7 @@ impl<M: Memory> Fs<M> {
     }
 
     /// The log slot of a move and the facts of its dentry, if all of it is consistent.
-    fn check_move(&self, step: &Move) -> Result<(&Commit64, DentryFacts)> {
+    fn check_move(self, step: &Move) -> Result<(&'f Commit64, DentryFacts)> {
         let facts = self.verified_dentry(step.dentry)?;
         let bad = Corruption::LogPage(step.slot);
         let page_offset = step.slot / BLOCK_BYTES * BLOCK_BYTES;

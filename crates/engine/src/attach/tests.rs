@@ -18,7 +18,7 @@ fn a_new_image_has_a_root_and_needs_no_scan() {
     assert_eq!((property.links, property.uid, property.gid, property.mode & 0o7777), (2, 1000, 100, 0o755));
     assert_eq!(root.parent.load(), ROOT_INODE);
     assert_eq!(fs.inodes_used(), Ok(1));
-    assert_eq!(fs.blocks_free(), Ok(fs.geometry().copy_block() - fs.geometry().data_block - 16));
+    assert_eq!(fs.block_map().blocks_free(), Ok(fs.geometry().copy_block() - fs.geometry().data_block - 16));
     assert_eq!(fs.epoch(), 1);
     assert!(!fs.superblock().expect("a superblock").state().clean, "attached images are not clean");
 }
@@ -61,8 +61,8 @@ fn mkfs_over_an_old_image_leaves_nothing_of_it() {
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
     for _ in 0..100 {
-        thread.allocate_lines(2).expect("lines");
-        thread.allocate_inode().expect("an inode");
+        thread.allocator().allocate_lines(2).expect("lines");
+        thread.allocator().allocate_inode().expect("an inode");
     }
     drop(thread);
     fs.detach().expect("detaches");

@@ -18,10 +18,11 @@
 
 use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};
+use crate::components::Maintenance;
 use crate::dram::{Cachelet, DirectoryState, LogCounts, RETIRED_MAX, RetiredKind, STEP_RETIRING};
 use crate::error::{Error, Result};
 use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, gone_word, slot_address};
-use crate::fs::{Node, Thread};
+use crate::fs::Node;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Unreachable};
@@ -44,7 +45,7 @@ pub(super) fn is_worth_it(log: LogCounts) -> bool {
 struct NewChain<'f> {
     /// First page, or zero: no name is valid.
     first: u64,
-    /// Last page. Nothing leads to it before the head of the log does.
+    /// The page that is being filled; nothing leads to it.
     last: Option<Unreachable<'f, LogPage>>,
     /// Names in the last page.
     used: u64,
@@ -58,41 +59,43 @@ impl NewChain<'_> {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Compacts a directory's log if it has enough holes. Not pinned. A failure (no space, a
     /// stopped thread) leaves the log as it is.
-    pub(super) fn compact_if_worth_it(&self, node: Node) -> Result<()> {
+    pub(super) fn compact_if_worth_it(self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
-        let worth_it = directory.is_holey() && !directory.is_maintained() && is_worth_it(directory.log_counts());
+        let worth_it = directory.as_directory().is_holey()
+            && !directory.as_directory().is_maintained()
+            && is_worth_it(directory.as_directory().log_counts());
         if worth_it { self.compact(node) } else { Ok(()) }
     }
 
     /// Compacts now, unless another thread maintains the directory. Not pinned; the caller has a
     /// reference to the directory.
-    pub(crate) fn compact(&self, node: Node) -> Result<()> {
+    pub(crate) fn compact(self, node: Node) -> Result<()> {
         let directory = self.cachelet(node)?;
         let is_indexed = || DirectoryState::of(directory) == DirectoryState::Indexed;
         if !is_indexed() {
             return Ok(());
         }
-        self.make_room()?;
+        self.recycler().make_room()?;
         self.intend_maintenance(node.cachelet);
-        let result = match directory.maintain(self.ticket()) && is_indexed() {
+        let result = match directory.as_directory().maintain(self.ticket()) && is_indexed() {
             true => self.compact_maintained(directory),
             false => Ok(()),
         };
-        directory.end_maintaining(self.ticket());
+        directory.as_directory().end_maintaining(self.ticket());
         self.end_intent();
         // The log is one queue entry and frees much space, so it is recycled without waiting for
         // more entries.
-        self.recycle(RETIRED_MAX)?;
+        self.recycler().recycle(RETIRED_MAX)?;
         match result {
             Err(Error::NoSpace | Error::Busy) => Ok(()),
             result => result,
         }
     }
 
-    fn compact_maintained(&self, directory: &'f Cachelet) -> Result<()> {
+    fn compact_maintained(self, directory: &'f Cachelet) -> Result<()> {
         // While a stopped thread keeps grace periods from ending, the log stays as it is.
         if self.is_epoch_stalled()? {
             return Ok(());
@@ -101,7 +104,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let boundary = {
             let _pin = self.pin();
-            match Tail(directory.root.load(Acquire)) {
+            match Tail(directory.as_directory().log_tail().load(Acquire)) {
                 tail if tail.page() == 0 => return Ok(()),
                 tail => self.extend_log(directory, tail)?,
             }
@@ -131,7 +134,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Copies the valid slots, from `old_head` up to `boundary`, into new pages, flushed.
     fn copy_names(
-        &self,
+        self,
         owner: u64,
         old_head: u64,
         boundary: u64,
@@ -149,7 +152,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(chain)
     }
 
-    fn copy_page(&self, owner: u64, offset: u64, chain: &mut NewChain<'f>) -> Result<u64> {
+    fn copy_page(self, owner: u64, offset: u64, chain: &mut NewChain<'f>) -> Result<u64> {
         let (page, _) = self.fs.log_page(offset, owner)?;
         for (index, slot) in page.slots.iter().enumerate() {
             self.prefetch_ahead(page, index);
@@ -170,16 +173,16 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Prefetches a dentry that a walk over the slots reaches soon.
     #[inline]
-    fn prefetch_ahead(&self, page: &LogPage, index: usize) {
+    fn prefetch_ahead(self, page: &LogPage, index: usize) {
         if let Some(slot) = page.slots.get(index + AHEAD) {
             self.fs.pm.prefetch(slot_address(slot.load()));
         }
     }
 
-    fn append_copied(&self, owner: u64, chain: &mut NewChain<'f>, word: u64, cookie: u64) -> Result<()> {
+    fn append_copied(self, owner: u64, chain: &mut NewChain<'f>, word: u64, cookie: u64) -> Result<()> {
         let pm = &self.fs.pm;
         if chain.last.is_none() || chain.used == LOG_SLOTS {
-            let fresh = self.allocate_unreachable::<LogPage>()?;
+            let fresh = self.allocator().allocate_unreachable::<LogPage>()?;
             let offset = pm.offset_of(&*fresh);
             // Flushed as a whole once it is filled.
             self.write_page_header(offset, owner, cookie, LogPageKind::Compacted)?.unflushed();
@@ -199,19 +202,19 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Links the last new page to its successor and flushes the whole page: it is full, or the
     /// chain ends.
-    fn link_new(&self, chain: &mut NewChain<'f>, next: u64) {
-        if let Some(page) = &chain.last {
+    fn link_new(self, chain: &mut NewChain<'f>, next: u64) {
+        if let Some(page) = chain.last.take() {
             let pm = &self.fs.pm;
             page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
             page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
-            pm.commit_unreachable(page, |page| &page.next, next).unflushed();
-            let flushed = pm.flush_all(&**page);
+            pm.commit_unreachable(&page, |page| &page.next, next).unflushed();
+            let flushed = pm.flush_all(page.linked());
             chain.add_flushed(flushed);
         }
     }
 
     /// Makes the new chain the log.
-    fn swap_log(&self, directory: &'f Cachelet, old_head: u64, chain: &mut NewChain<'_>, boundary: u64) -> Result<()> {
+    fn swap_log(self, directory: &'f Cachelet, old_head: u64, chain: &mut NewChain<'_>, boundary: u64) -> Result<()> {
         let pm = &self.fs.pm;
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         let _held = self.lock(&directory.lock, &directory.waiters)?;
@@ -236,15 +239,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         // one. The pages of the other chain are free in either case.
         pm.persist(pm.commit(&inode.log, head, durable));
         step();
-        directory.directory.fetch_add(1 << 8, AcqRel);
+        directory.as_directory().state().fetch_add(1 << 8, AcqRel);
         Ok(())
     }
 
     /// Records the owner of the pages of a chain from `first` up to `boundary`.
-    fn own_pages(&self, number: u64, first: u64, boundary: u64, owner: u64) -> Result<()> {
+    fn own_pages(self, number: u64, first: u64, boundary: u64, owner: u64) -> Result<()> {
         let mut offset = first;
         while offset != 0 && offset != boundary {
-            self.fs.mark_owner(BlockRun { first: offset / BLOCK_BYTES, count: 1 }, owner)?;
+            self.fs.block_map().mark_owner(BlockRun { first: offset / BLOCK_BYTES, count: 1 }, owner)?;
             offset = self.fs.log_page(offset, number)?.0.next.load_acquire();
         }
         Ok(())
@@ -252,20 +255,20 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Retires the part of the log from `old_head` up to `boundary`, with the dentries that were
     /// not copied. The new chain begins at `copied`. Called by the compacting thread or its reaper.
-    pub(crate) fn retire_log(&self, directory: &Cachelet, (old_head, boundary): (u64, u64), copied: u64) -> Result<()> {
+    pub(crate) fn retire_log(self, directory: &Cachelet, (old_head, boundary): (u64, u64), copied: u64) -> Result<()> {
         let holes = self.mark_gone(directory.number.load(Relaxed), old_head, boundary, copied)?;
         step();
-        if !self.is_queued(RetiredKind::Log, old_head) {
-            self.retire(RetiredKind::Log, old_head, boundary);
+        if !self.recycler().is_queued(RetiredKind::Log, old_head) {
+            self.recycler().retire(RetiredKind::Log, old_head, boundary);
         }
-        directory.uncount_holes(holes);
+        directory.as_directory().uncount_holes(holes);
         Ok(())
     }
 
     /// Marks the slots of the old pages that were not copied and returns their number. Both chains
     /// are walked in step: what the new one lacks was invalid when it was written, so no reader
     /// misses it.
-    fn mark_gone(&self, owner: u64, old_head: u64, boundary: u64, copied: u64) -> Result<u64> {
+    fn mark_gone(self, owner: u64, old_head: u64, boundary: u64, copied: u64) -> Result<u64> {
         let mut holes = 0;
         let mut copied = (copied, 0u64);
         let mut offset = old_head;
@@ -290,7 +293,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The next word of the new chain at a position, or zero behind its end.
-    fn copied_word(&self, owner: u64, position: &mut (u64, u64), boundary: u64) -> Result<u64> {
+    fn copied_word(self, owner: u64, position: &mut (u64, u64), boundary: u64) -> Result<u64> {
         if position.1 == LOG_SLOTS && position.0 != 0 {
             *position = (self.fs.log_page(position.0, owner)?.0.next.load_acquire(), 0);
         }
@@ -301,12 +304,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees a chain that nothing leads to.
-    fn free_chain(&self, owner: u64, chain: &NewChain<'f>) -> Result<()> {
+    fn free_chain(self, owner: u64, chain: &NewChain<'f>) -> Result<()> {
         let last = chain.last.as_ref().map_or(0, |page| self.fs.pm.offset_of(&**page));
         let mut offset = chain.first;
         while offset != 0 {
             let next = if offset == last { 0 } else { self.fs.log_page(offset, owner)?.0.next.load_acquire() };
-            self.free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
+            self.allocator().free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
             offset = next;
         }
         Ok(())

@@ -79,8 +79,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fs.writable()?;
         check_name(location.name)?;
         let result = self.retry_when_full(|| self.create_once(location, seems_absent, new));
-        self.flush_name_count()?;
-        self.recycle_some();
+        self.names().flush_name_count()?;
+        self.recycler().recycle_some();
         if let Ok(node) = result {
             self.unrecord_reference(node);
         }
@@ -89,9 +89,11 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Runs an operation, and once more if it found no space but recycling freed some. Not pinned.
     pub(crate) fn retry_when_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
-        self.make_room()?;
+        self.recycler().make_room()?;
         match self.retry_when_dram_full(&operation) {
-            Err(Error::NoSpace | Error::NoInodes) if self.reclaim_space()? => self.retry_when_dram_full(&operation),
+            Err(Error::NoSpace | Error::NoInodes) if self.recycler().reclaim_space()? => {
+                self.retry_when_dram_full(&operation)
+            }
             result => result,
         }
     }
@@ -119,7 +121,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         hash: NameHash,
         new: &NewNode<'_>,
     ) -> Result<Node> {
-        let _logging = self.lock_logs([parent_number; 2]);
         let prepared = self.prepare_name(parent, parent_number, name.len())?;
         let is_directory = new.kind == FileKind::Directory;
         if is_directory {
@@ -196,11 +197,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         slot: impl FnOnce() -> Result<ClaimedSlot<'f>>,
     ) -> Result<PreparedName<'f>> {
         let lines = dentry_lines(length);
-        let dentry_offset = self.allocate_lines(lines)?;
-        let is_alive = if moves { self.count_move(directory) } else { directory.add_name() };
+        let dentry_offset = self.allocator().allocate_lines(lines)?;
+        let is_alive = if moves { self.count_move(directory) } else { directory.as_directory().add_name() };
         let claimed = match is_alive {
-            true if moves => slot().inspect_err(|_| directory.uncount_holes(1)),
-            true => slot().inspect_err(|_| directory.uncount_name()),
+            true if moves => slot().inspect_err(|_| directory.as_directory().uncount_holes(1)),
+            true => slot().inspect_err(|_| directory.as_directory().uncount_name()),
             false => Err(Error::NotFound),
         };
         match claimed {
@@ -209,16 +210,16 @@ impl<'f, M: Memory> Thread<'f, M> {
                 Ok(PreparedName { directory, parent, dentry_offset, slot, moves, lines })
             }
             Err(error) => {
-                self.free_lines(dentry_offset, lines)?;
+                self.allocator().free_lines(dentry_offset, lines)?;
                 Err(error)
             }
         }
     }
 
     fn count_move(&self, directory: &Cachelet) -> bool {
-        let counts = directory.move_name();
+        let counts = directory.as_directory().move_name();
         if counts.is_some_and(is_worth_it) {
-            directory.mark_holey();
+            directory.as_directory().mark_holey();
         }
         counts.is_some()
     }
@@ -227,11 +228,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// the error that caused the rollback.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
         if prepared.slot.reused {
-            prepared.directory.uncount_name();
+            prepared.directory.as_directory().uncount_name();
         } else if !prepared.moves {
-            prepared.directory.turn_name_into_hole();
+            prepared.directory.as_directory().turn_name_into_hole();
         }
-        match self.free_lines(prepared.dentry_offset, prepared.lines) {
+        match self.allocator().free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,
             Err(worse) => worse,
         }
@@ -239,16 +240,16 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     #[inline(always)]
     fn prepare_inode(&self, new: &NewNode<'_>, parent: &Cachelet) -> Result<PreparedInode<'f>> {
-        let number = self.allocate_inode()?;
-        let prepared = self.allocate_cachelet().and_then(|cachelet_index| {
+        let number = self.allocator().allocate_inode()?;
+        let prepared = self.allocator().allocate_cachelet().and_then(|cachelet_index| {
             let prepared = self.prepare_attributes(new, parent, number, cachelet_index);
             if prepared.is_err() {
-                self.free_cachelet(cachelet_index)?;
+                self.allocator().free_cachelet(cachelet_index)?;
             }
             prepared
         });
         if prepared.is_err() {
-            self.put_back_inode(number)?;
+            self.allocator().put_back_inode(number)?;
         }
         prepared
     }
@@ -276,7 +277,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let written = match new.kind {
             // A symbolic link may already have a body, which this error path would have to free.
             FileKind::Symlink => Err(Error::NotSupported),
-            _ => self.as_owner(number, || self.write_new_xattrs(new.extended)),
+            _ => self.as_owner(number, || self.files().write_new_xattrs(new.extended)),
         };
         let root = match written {
             Ok(root) => root,
@@ -337,8 +338,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             let pm = &self.fs.pm;
             pm.persist(pm.write_bytes(pm.offset_of(&fresh.inode.inline), &[0; INLINE_BYTES_MAX])?);
         }
-        self.free_cachelet(fresh.cachelet_index)?;
-        self.put_back_inode(fresh.number)
+        self.allocator().free_cachelet(fresh.cachelet_index)?;
+        self.allocator().put_back_inode(fresh.number)
     }
 
     fn publish_created(
@@ -349,7 +350,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         hash: NameHash,
         new: &NewNode<'_>,
     ) -> Result<Node> {
-        let held = self.hold_name(&NameKey { parent: prepared.parent, name, hash })?;
+        let held = self.names().hold_name(&NameKey { parent: prepared.parent, name, hash })?;
         if held.found().is_some() {
             return Err(Error::Exists);
         }
@@ -362,9 +363,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.fill_new_cachelet(fresh);
         // Crash point: any subset of the four lines is durable. Recovery verifies all of them
         // before it follows the slot (attach::recovery).
-        self.fs.pm.fence(inode.and(dentry));
-        self.fs.unlock_logs();
-        self.insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
+        self.fence_names(inode.and(dentry));
+        self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
         self.touch_directory(prepared.directory, fresh.timestamp_ns);
@@ -465,7 +465,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if fresh.property.kind() == Some(FileKind::Directory) {
             // A new directory is empty: nothing to index.
-            cachelet.directory.store(crate::dram::DirectoryState::Indexed as u32, Relaxed);
+            cachelet.as_directory().state().store(crate::dram::DirectoryState::Indexed as u32, Relaxed);
         }
         let state = References { references: 1, links: fresh.property.links, flags: FLAG_READABLE };
         cachelet.references.store(state.word(), Relaxed);
@@ -482,7 +482,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.retry_when_full(|| {
             let (_pin, parent) = self.pin_indexed(directory)?;
-            if parent.is_removed() {
+            if parent.as_directory().is_removed() {
                 return Err(Error::NotFound);
             }
             self.intend(IntentKind::Create, [0; 2], [self.fs.hash_name(0, b""); 2]);
@@ -515,8 +515,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket_for_write(hash);
         let result = self.retry_when_full(|| self.link_once(node, directory, name, hash));
-        self.flush_name_count()?;
-        self.recycle_some();
+        self.names().flush_name_count()?;
+        self.recycler().recycle_some();
         result
     }
 
@@ -533,7 +533,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.slot.intent.file.store(0, Relaxed);
         self.intend(IntentKind::Link, [directory.cachelet, 0], [hash, hash]);
-        let _logging = self.lock_logs([directory.number; 2]);
         let result = self.prepare_name(parent, directory.number, name.len()).and_then(|prepared| {
             self.publish_link(&prepared, node, cachelet, kind, name, hash)
                 .map_err(|error| self.give_up_name(&prepared, error))
@@ -551,7 +550,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         name: &[u8],
         hash: NameHash,
     ) -> Result<()> {
-        let held = self.hold_name(&NameKey { parent: prepared.parent, name, hash })?;
+        let held = self.names().hold_name(&NameKey { parent: prepared.parent, name, hash })?;
         if held.found().is_some() {
             return Err(Error::Exists);
         }
@@ -567,10 +566,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         let attributes = self.commit_attributes(cachelet, &property)?;
         let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, timestamp_ns)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
-        self.fs.pm.fence(attributes.and(dentry));
-        self.fs.unlock_logs();
+        self.fence_names(attributes.and(dentry));
         self.publish_property(cachelet, &property);
-        self.insert_entry(&held, prepared.dentry_offset, Target::Cachelet(node.cachelet));
+        self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(node.cachelet));
         self.take_effect();
         // Not earlier: the remover of another name of this file waits for this lock, and must find
         // this name in the mindex when it gets the lock.

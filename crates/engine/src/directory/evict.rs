@@ -11,15 +11,15 @@
 //!   meets it or gets its lock starts again from the inode. (A thread that removes one of several
 //!   names, or indexes a directory, has the lock but may have no reference.)
 
+use crate::components::Maintenance;
 use crate::dram::{
     Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, RETIRED_MAX, References,
     RetiredKind,
 };
 use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
-use crate::fs::{Node, Thread};
+use crate::fs::Node;
 use crate::lock::Patience;
-use crate::mindex::Target;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -38,9 +38,9 @@ pub(super) struct Logged {
     changed_ns: i64,
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Evicts some directories. Returns whether any was evicted. Not pinned.
-    pub(crate) fn evict_some(&self) -> Result<bool> {
+    pub(crate) fn evict_some(self) -> Result<bool> {
         // No directory can leave while a stopped thread may rely on its names.
         if self.is_epoch_stalled()? {
             return Ok(false);
@@ -61,20 +61,20 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
         }
         header.evict_head.store(cursor, Relaxed);
-        self.recycle(2 * RETIRED_MAX)?;
+        self.recycler().recycle(2 * RETIRED_MAX)?;
         Ok(evicted != 0)
     }
 
     /// Evicts one directory if it is eligible. Returns whether it was evicted.
-    fn evict_directory(&self, index: u32) -> Result<bool> {
+    fn evict_directory(self, index: u32) -> Result<bool> {
         let Some(node) = self.take_candidate(index)? else { return Ok(false) };
         let directory = self.cachelet(node)?;
         self.intend_maintenance(index);
-        let result = match directory.maintain(self.ticket()) {
+        let result = match directory.as_directory().maintain(self.ticket()) {
             true => self.evict_maintained(directory),
             false => Ok(false),
         };
-        directory.end_maintaining(self.ticket());
+        directory.as_directory().end_maintaining(self.ticket());
         self.end_intent();
         self.release_recorded(node);
         result
@@ -82,7 +82,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// An unreferenced directory that has had its second chance, with a recorded reference: until
     /// it is evicted the cachelet must not be reused for another file.
-    fn take_candidate(&self, index: u32) -> Result<Option<Node>> {
+    fn take_candidate(self, index: u32) -> Result<Option<Node>> {
         let directory = self.fs.dram.cachelet(index)?;
         if DirectoryState::of(directory) != DirectoryState::Indexed {
             return Ok(None);
@@ -93,7 +93,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             && FileKind::from_mode(directory.mode.load(Relaxed)) == Some(FileKind::Directory)
             && DirectoryState::of(directory) == DirectoryState::Indexed
             && self.is_unused(directory);
-        if !candidate || directory.clear_used() || !self.reference(directory) {
+        if !candidate || directory.as_directory().clear_used() || !self.reference(directory) {
             return Ok(None);
         }
         let node = Node { cachelet: index, number };
@@ -101,12 +101,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(Some(node))
     }
 
-    fn is_unused(&self, directory: &Cachelet) -> bool {
+    fn is_unused(self, directory: &Cachelet) -> bool {
         let state = References::from_word(directory.references.load(Acquire));
         !state.is_used() && state.flags & FLAG_DEAD == 0
     }
 
-    fn evict_maintained(&self, directory: &'f Cachelet) -> Result<bool> {
+    fn evict_maintained(self, directory: &'f Cachelet) -> Result<bool> {
         {
             let _held = self.lock(&directory.lock, &directory.waiters)?;
             let state = References::from_word(directory.references.load(Acquire));
@@ -123,8 +123,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 (word & 0xff == DirectoryState::Evicting as u32)
                     .then_some(word & !0xff | DirectoryState::Indexed as u32)
             };
-            let _ = directory.directory.fetch_update(AcqRel, Acquire, evicting);
-            self.fs.platform.wake(&directory.directory);
+            let _ = directory.as_directory().state().fetch_update(AcqRel, Acquire, evicting);
+            self.fs.platform.wake(directory.as_directory().state());
             return Ok(false);
         }
         self.evict_announced(directory)?;
@@ -133,23 +133,27 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Takes the names of a directory that a dead thread left in need of a recount out of the
     /// mindex, so that they are indexed and counted anew. Not pinned.
-    pub(super) fn evict_for_recount(&self, directory: Node) -> Result<()> {
+    pub(super) fn evict_for_recount(self, directory: Node) -> Result<()> {
         let cachelet = self.cachelet(directory)?;
         self.intend_maintenance(directory.cachelet);
-        let result = match cachelet.maintain(self.ticket()) {
+        let result = match cachelet.as_directory().maintain(self.ticket()) {
             true => self.evict_for_recount_maintained(cachelet),
             false => {
-                self.fs.platform.wait(&cachelet.directory, cachelet.directory.load(Relaxed), EVICTION_WAIT_MS);
+                self.fs.platform.wait(
+                    cachelet.as_directory().state(),
+                    cachelet.as_directory().state().load(Relaxed),
+                    EVICTION_WAIT_MS,
+                );
                 // The thread that maintains it may have died.
                 self.fs.reap_dead_threads().map(drop)
             }
         };
-        cachelet.end_maintaining(self.ticket());
+        cachelet.as_directory().end_maintaining(self.ticket());
         self.end_intent();
         result
     }
 
-    fn evict_for_recount_maintained(&self, directory: &'f Cachelet) -> Result<()> {
+    fn evict_for_recount_maintained(self, directory: &'f Cachelet) -> Result<()> {
         {
             let _held = self.lock(&directory.lock, &directory.waiters)?;
             if DirectoryState::of(directory) != DirectoryState::NeedsRecount {
@@ -168,7 +172,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// it indexed have left; later ones wait for the state to change and index again. The lock is
     /// not held meanwhile: others may wait for it while pinned, and the grace period waits for
     /// them.
-    fn evict_announced(&self, directory: &'f Cachelet) -> Result<()> {
+    fn evict_announced(self, directory: &'f Cachelet) -> Result<()> {
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written
         // back.
@@ -180,14 +184,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         step();
         DirectoryState::set(directory, DirectoryState::Absent);
-        self.fs.platform.wake(&directory.directory);
-        self.flush_name_count()?;
+        self.fs.platform.wake(directory.as_directory().state());
+        self.names().flush_name_count()?;
         result.map(drop)
     }
 
     /// Recounts directories that dead threads left in need of a recount and that have not been used
     /// since. Called by the last process to leave, before links are written back.
-    pub(crate) fn recount_directories(&self) -> Result<()> {
+    pub(crate) fn recount_directories(self) -> Result<()> {
         let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
         for index in 1..end as u32 {
             let directory = self.fs.dram.cachelet(index)?;
@@ -201,7 +205,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Removes all names of a directory from the mindex, and frees the cachelets of unused files
     /// with them, once no thread relies on the names. Returns the totals of the log.
-    pub(super) fn remove_names(&self, directory: &'f Cachelet) -> Result<Logged> {
+    pub(super) fn remove_names(self, directory: &'f Cachelet) -> Result<Logged> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
         let (mut pages, mut found) = (0, Logged::default());
@@ -211,7 +215,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let (page, _) = self.fs.log_page(offset, number)?;
             for (index, slot) in page.slots.iter().enumerate() {
                 if index % 32 == 0 {
-                    self.make_room()?;
+                    self.recycler().make_room()?;
                 }
                 let Ok(Some((dentry, offset, facts))) = self.fs.dentry_of_slot(slot.load_acquire(), number) else {
                     continue;
@@ -222,19 +226,15 @@ impl<'f, M: Memory> Thread<'f, M> {
                 let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
                 let hash = self.fs.hash_name(number, name);
                 let target = {
-                    let held = self.hold_dentry(hash, offset, false)?;
+                    let held = self.names().hold_dentry(hash, offset, false)?;
                     let target = held.as_ref().and_then(|held| held.found()).map(|found| found.target);
                     if let Some(held) = held {
-                        self.remove_entry(&held);
-                        self.release_removed(held)?;
+                        self.names().remove_entry(&held);
+                        self.names().release_removed(held)?;
                     }
                     target
                 };
-                let target = match self.fs.has_quick_path() {
-                    true => target,
-                    false => self.fs.cachelet_by_number(facts.inode).map(Target::Cachelet),
-                };
-                if let Some(Target::Cachelet(index)) = target {
+                if let Some(index) = self.fs.cachelet_of_removed(target, facts.inode) {
                     self.evict_cachelet(index, facts.inode)?;
                 }
             }
@@ -244,7 +244,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees a file's cachelet if it is unused.
-    fn evict_cachelet(&self, index: u32, number: u64) -> Result<()> {
+    fn evict_cachelet(self, index: u32, number: u64) -> Result<()> {
         let _pin = self.pin();
         let cachelet = self.fs.dram.cachelet(index)?;
         if cachelet.number.load(Acquire) != number || !self.is_unused(cachelet) {
@@ -256,7 +256,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let word = cachelet.references.load(Acquire);
         let state = References::from_word(word);
         let changed = cachelet.dirty.load(Acquire) & DIRTY != 0;
-        let indexed = cachelet.directory.load(Acquire) & 0xff != DirectoryState::Absent as u32;
+        let indexed = cachelet.as_directory().state().load(Acquire) & 0xff != DirectoryState::Absent as u32;
         let leaving = state.flags & (FLAG_DEAD | FLAG_RENAMING) != 0 || state.links == 0;
         if state.is_used() || leaving || changed || indexed {
             return Ok(());
@@ -269,7 +269,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             step();
             self.clear_pointer(cachelet, index)?;
             step();
-            self.retire(RetiredKind::Cachelet, index as u64, 0);
+            self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
         }
         self.slot.intent.victim.store(0, Release);
         Ok(())

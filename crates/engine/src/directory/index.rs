@@ -17,7 +17,7 @@ use crate::format::{
     Valid, slot_address, slot_tag,
 };
 use crate::fs::{Fs, Node, Thread};
-use crate::mindex::{NameHash, Target};
+use crate::mindex::NameHash;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Memory, Pm};
@@ -46,7 +46,7 @@ struct LogTotals {
 
 impl DirectoryState {
     pub(crate) fn of(directory: &Cachelet) -> DirectoryState {
-        match directory.directory.load(Acquire) & 0xff {
+        match directory.as_directory().state().load(Acquire) & 0xff {
             0 => DirectoryState::Absent,
             1 => DirectoryState::Indexing,
             2 => DirectoryState::Indexed,
@@ -59,7 +59,7 @@ impl DirectoryState {
     /// positions may have changed.
     pub(super) fn set(directory: &Cachelet, state: DirectoryState) {
         let changed = |word: u32| Some(word & !0xff | state as u32);
-        let _ = directory.directory.fetch_update(AcqRel, Relaxed, changed);
+        let _ = directory.as_directory().state().fetch_update(AcqRel, Relaxed, changed);
     }
 
     /// For a reaper: marks names and counts as unreliable for later operations. The directory then
@@ -69,7 +69,7 @@ impl DirectoryState {
             0 => None,
             _ => Some(word & !0xff | DirectoryState::NeedsRecount as u32),
         };
-        let _ = directory.directory.fetch_update(AcqRel, Relaxed, changed);
+        let _ = directory.as_directory().state().fetch_update(AcqRel, Relaxed, changed);
     }
 }
 
@@ -102,7 +102,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         loop {
             let pin = self.pin();
             if DirectoryState::of(directory) == DirectoryState::Indexed {
-                directory.mark_used();
+                directory.as_directory().mark_used();
                 return Ok((pin, directory));
             }
             drop(pin);
@@ -113,16 +113,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Brings all names of a directory into the mindex, or waits for the thread that does. Not
     /// pinned.
     fn index_directory(&self, node: Node, directory: &'f Cachelet) -> Result<()> {
-        let word = directory.directory.load(Acquire);
+        let word = directory.as_directory().state().load(Acquire);
         match DirectoryState::of(directory) {
             DirectoryState::Evicting => {
-                self.fs.platform.wait(&directory.directory, word, EVICTION_WAIT_MS);
-                if directory.directory.load(Acquire) == word {
+                self.fs.platform.wait(directory.as_directory().state(), word, EVICTION_WAIT_MS);
+                if directory.as_directory().state().load(Acquire) == word {
                     self.fs.reap_dead_threads()?;
                 }
                 return Ok(());
             }
-            DirectoryState::NeedsRecount => return self.evict_for_recount(node),
+            DirectoryState::NeedsRecount => return self.maintenance().evict_for_recount(node),
             _ => {}
         }
         let _held = self.lock_file(directory)?;
@@ -134,11 +134,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         match result {
             Ok(()) => DirectoryState::set(directory, DirectoryState::Indexed),
             Err(_) => {
-                let _ = self.remove_names(directory);
+                let _ = self.maintenance().remove_names(directory);
                 DirectoryState::set(directory, DirectoryState::Absent);
             }
         }
-        self.flush_name_count()?;
+        self.names().flush_name_count()?;
         result
     }
 
@@ -166,8 +166,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         for waiting in &mut pending {
             self.index_pending(waiting)?;
         }
-        directory.root.store(tail.0, Relaxed);
-        directory.set_names(found.names, found.holes);
+        directory.as_directory().log_tail().store(tail.0, Relaxed);
+        directory.as_directory().set_names(found.names, found.holes);
         self.set_subdirectories(directory, found.subdirectories);
         Ok(())
     }
@@ -207,7 +207,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Corrects the number of subdirectories of a directory that no other thread changes.
     pub(super) fn set_subdirectories(&self, directory: &Cachelet, subdirectories: u32) {
-        if directory.device.swap(subdirectories, AcqRel) != subdirectories {
+        if directory.as_directory().subdirectories().swap(subdirectories, AcqRel) != subdirectories {
             self.mark_dirty(directory);
         }
     }
@@ -238,19 +238,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     fn index_pending(&self, pending: &mut Pending) -> Result<()> {
         let Some(hash) = pending.hash.take() else { return Ok(()) };
-        if let Some(held) = self.hold_dentry(hash, pending.dentry, true)? {
+        if let Some(held) = self.names().hold_dentry(hash, pending.dentry, true)? {
             if held.found().is_some() {
                 // Two slots of the log lead to one dentry.
                 return Err(Corruption::Dentry(pending.dentry).into());
             }
-            let target = match self.fs.has_quick_path().then(|| self.fs.inode_offset(pending.inode)) {
-                Some(Ok(offset)) => Target::Inode(offset),
-                // The lookup will report what is wrong with the inode.
-                Some(Err(_)) | None => Target::UNKNOWN,
-            };
-            self.insert_entry(&held, pending.dentry, target);
+            self.names().insert_entry(&held, pending.dentry, self.fs.target_of_inode(pending.inode));
         }
-        self.flush_name_count()
+        self.names().flush_name_count()
     }
 
     /// Records that a directory's names changed at `timestamp_ns`. In DRAM only, since the dentry
@@ -275,14 +270,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Counts a subdirectory that was made in this directory or moved into it.
     pub(super) fn count_subdirectory(&self, directory: &Cachelet) {
-        directory.device.fetch_add(1, AcqRel);
+        directory.as_directory().subdirectories().fetch_add(1, AcqRel);
         step();
         self.mark_dirty(directory);
     }
 
     /// Counts a subdirectory that was removed from this directory or moved out of it.
     pub(super) fn uncount_subdirectory(&self, directory: &Cachelet) {
-        directory.device.fetch_sub(1, AcqRel);
+        directory.as_directory().subdirectories().fetch_sub(1, AcqRel);
         step();
         self.mark_dirty(directory);
     }

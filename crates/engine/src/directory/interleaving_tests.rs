@@ -38,7 +38,7 @@ fn names<M: pmem::Memory>(thread: &crate::fs::Thread<'_, M>, directory: Node) ->
 /// same free space as the one that lived on.
 fn check_after_power_cut(world: &World, expected: &[String]) {
     let lived = world.fs().enter().expect("enters");
-    lived.drain().expect("drains");
+    lived.recycler().drain().expect("drains");
     check_cachelets(world.fs());
     crate::mindex::check_names(world.fs());
     let image = world.image().copy();
@@ -194,7 +194,7 @@ fn a_rename_that_ends_while_the_journal_is_cleared_survives_a_power_cut() {
     for name in [&b"a"[..], b"c"] {
         thread.release(thread.create(root, name, &file()).expect("creates"), 1);
     }
-    thread.drain().expect("drains");
+    thread.recycler().drain().expect("drains");
     let before = image.bytes();
     memory.recorder.start();
     rename(&thread, "a", "b");

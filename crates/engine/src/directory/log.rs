@@ -67,7 +67,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(super) fn slots_claimed(&self, directory: &Cachelet, page: &LogPage) -> usize {
         // While a pinned thread sees a directory indexed, its tail is known.
         if DirectoryState::of(directory) == DirectoryState::Indexed {
-            let tail = Tail(directory.root.load(Acquire));
+            let tail = Tail(directory.as_directory().log_tail().load(Acquire));
             if tail.page() == self.fs.pm.offset_of(page) {
                 return page.slots.len().min(tail.slot() as usize);
             }
@@ -78,13 +78,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Claims the next slot of a directory's log. The directory is indexed, so its tail is known.
     pub(super) fn claim_slot(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
         loop {
-            let tail = Tail(directory.root.load(Acquire));
+            let tail = Tail(directory.as_directory().log_tail().load(Acquire));
             if tail.page() == 0 || tail.slot() >= LOG_SLOTS {
                 self.extend_log(directory, tail)?;
                 continue;
             }
             let next = Tail(tail.0 + 1);
-            if directory.root.compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
+            if directory.as_directory().log_tail().compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
                 continue;
             }
             step();
@@ -101,14 +101,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// copied slots must not change. Pinned, so a later compaction waits for this thread to leave.
     pub(super) fn reuse_slot(&self, directory: &'f Cachelet, replaced: (&Dentry, u64)) -> Result<ClaimedSlot<'f>> {
         let (dentry, offset) = replaced;
-        if directory.is_maintained() {
+        if directory.as_directory().is_maintained() {
             return Err(Error::Busy);
         }
         let cookie = dentry.cookie.load();
         let log_version = log_version(directory);
         // Most names in active use lie in the last page; starting there spares the walk along the
         // chain.
-        let tail = DirectoryHint { page: Tail(directory.root.load(Acquire)).page(), log_version };
+        let tail = DirectoryHint { page: Tail(directory.as_directory().log_tail().load(Acquire)).page(), log_version };
         let page = self.first_page(directory, cookie, &tail, log_version)?;
         if page != 0 {
             let (page, kind) = self.fs.log_page(page, directory.number.load(Relaxed))?;
@@ -152,7 +152,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         let page = link.load_acquire();
         let behind = |now: u64| (Tail(now).page() == tail.page()).then_some(Tail::new(page, 0).0);
-        let _ = directory.root.fetch_update(AcqRel, Relaxed, behind);
+        let _ = directory.as_directory().log_tail().fetch_update(AcqRel, Relaxed, behind);
         Ok(page)
     }
 
@@ -177,7 +177,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.own_linked_page()
         } else {
             in_flight.link.store(0, Release);
-            self.free_blocks(run)
+            self.allocator().free_blocks(run)
         }
     }
 
@@ -191,7 +191,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.pm.get(Pm::<Commit64>::new(link))?.load_acquire() == page {
             // As a page that was reached: a reaper may be freeing what it did not meet in the
             // directory, and have passed the link before it was there.
-            self.fs.mark_reached(BlockRun { first: page / BLOCK_BYTES, count: 1 }, recorded.owner.load(Relaxed))?;
+            self.fs
+                .block_map()
+                .mark_reached(BlockRun { first: page / BLOCK_BYTES, count: 1 }, recorded.owner.load(Relaxed))?;
             step();
         }
         recorded.link.store(0, Release);
@@ -202,7 +204,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// the page.
     fn new_page(&self, owner: u64, first_cookie: u64) -> Result<(BlockRun, Flushed)> {
         let pm = &self.fs.pm;
-        let run = self.allocate_blocks(1)?;
+        let run = self.allocator().allocate_blocks(1)?;
         let offset = run.first * BLOCK_BYTES;
         let zeros = pm.stream_zeros(offset, BLOCK_BYTES)?;
         let header = self.write_page_header(offset, owner, first_cookie, LogPageKind::Append)?;

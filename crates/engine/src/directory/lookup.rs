@@ -88,7 +88,11 @@ impl ValidationStamp {
             return None;
         }
         let version = directory.version.load(Acquire);
-        (version & 1 == 0).then(|| ValidationStamp { cachelet: index, version, rename_count: directory.rename_count() })
+        (version & 1 == 0).then(|| ValidationStamp {
+            cachelet: index,
+            version,
+            rename_count: directory.as_directory().rename_count(),
+        })
     }
 }
 
@@ -144,7 +148,7 @@ impl<'t, 'f, M: Memory> Visit<'t, 'f, M> {
         if DirectoryState::of(cachelet) != DirectoryState::Indexed || name.len() > NAME_BYTES_MAX {
             return Ok(None);
         }
-        cachelet.mark_used();
+        cachelet.as_directory().mark_used();
         let hash = self.thread.fs.hash_name(node.number, name);
         match self.thread.find_cachelet(node.number, name, hash, prefetch) {
             Ok((index, cachelet, number)) => Ok(Some(VisitedFile { cachelet, node: Node { cachelet: index, number } })),
@@ -230,10 +234,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[inline]
     pub fn seems_absent(&self, location: &NameLocation<'_>) -> bool {
         let Ok(directory) = self.cachelet(location.directory) else { return false };
-        DirectoryState::of(directory) == DirectoryState::Indexed
-            // A tree may be walked only while pinned.
-            && self.fs.tree().is_none()
-            && self.fs.is_absent(location.hash)
+        DirectoryState::of(directory) == DirectoryState::Indexed && self.fs.seems_absent(location.hash)
     }
 
     /// The file of a name, with a reference.

@@ -8,10 +8,10 @@
 //! - The lock is held while paths are walked, not while a rename is made durable. So a thread that
 //!   is stopped inside a rename keeps others only from moves that depend on its outcome.
 
+use crate::components::Renames;
 use crate::dram::MOVES_MAX;
 use crate::error::{Corruption, Error, Result};
 use crate::format::ROOT_INODE;
-use crate::fs::Thread;
 use crate::step::{dead, step};
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -54,10 +54,10 @@ struct Others {
     count: usize,
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Checks and publishes the moves of one rename. `Loop`: one would make a directory its own
     /// ancestor. `Busy`: that depends on a rename under way.
-    pub(super) fn begin_moves(&self, moves: &[DirectoryMove]) -> Result<MoveGuard<'f>> {
+    pub(super) fn begin_moves(self, moves: &[DirectoryMove]) -> Result<MoveGuard<'f>> {
         let header = self.fs.header()?;
         let _locked = self.lock(&header.directory_move_lock, &header.rare_waiters)?;
         // First: a move that ends later is seen here, one that ended earlier in the parents.
@@ -82,7 +82,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The moves that other threads have published; the lock is held.
-    fn other_moves(&self) -> Result<Others> {
+    fn other_moves(self) -> Result<Others> {
         let mut others = Others { moves: [DirectoryMove::default(); OTHERS_MAX], count: 0 };
         for index in self.fs.taken_slots()?.filter(|index| *index != self.index()) {
             for [directory, parent] in &self.fs.dram.slot(index)?.moves {
@@ -103,7 +103,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Whether the directory of a move could become an ancestor of its new parent by any of the
     /// other moves.
-    fn may_become_ancestor(&self, one: &DirectoryMove, others: &Others) -> Result<bool> {
+    fn may_become_ancestor(self, one: &DirectoryMove, others: &Others) -> Result<bool> {
         let mut followed = [false; OTHERS_MAX];
         let (mut starts, mut count) = ([one.parent; OTHERS_MAX + 1], 1);
         while count > 0 {
@@ -130,7 +130,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Whether directory `ancestor` is `number` or above it.
-    pub(super) fn is_ancestor(&self, ancestor: u64, number: u64) -> Result<bool> {
+    pub(super) fn is_ancestor(self, ancestor: u64, number: u64) -> Result<bool> {
         let mut at = number;
         for _ in 0..self.fs.geometry.inodes_max() {
             if at == ancestor {
@@ -146,7 +146,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As the reaper of this slot: ends the moves of its owner. The rename has been completed or
     /// rolled back.
-    pub(crate) fn end_moves_of_dead(&self) {
+    pub(crate) fn end_moves_of_dead(self) {
         end_moves(&self.slot.moves);
     }
 }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::directory::RenameFlags;
     use crate::format::FileKind;
-    use crate::fs::Node;
+    use crate::fs::{Node, Thread};
     use crate::testing::{Attached, Memory, new_image, new_node};
 
     /// `/a/x`, `/b/y` and `/c`, as nodes.
@@ -183,12 +183,12 @@ mod tests {
         let (stopped, thread) = (fs.enter().expect("enters"), fs.enter().expect("enters"));
         // `/a` is on its way to `/b/y`.
         let under_way = DirectoryMove { directory: a.number, parent: y.number };
-        let guard = stopped.begin_moves(&[under_way]).expect("no cycle");
+        let guard = stopped.renames().begin_moves(&[under_way]).expect("no cycle");
         assert_eq!(move_to(&thread, (a, "x"), (c, "x")), Ok(()), "whatever becomes of `/a`");
         assert_eq!(move_to(&thread, (c, "x"), (a, "x")), Ok(()));
         let check = |directory: Node, parent: Node| {
             let one = DirectoryMove { directory: directory.number, parent: parent.number };
-            thread.begin_moves(&[one]).map(drop)
+            thread.renames().begin_moves(&[one]).map(drop)
         };
         assert_eq!(check(b, x), Err(Error::Busy), "`/b` would be below itself if `/a` moves");
         assert_eq!(check(y, a), Err(Error::Busy));

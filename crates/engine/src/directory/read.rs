@@ -42,7 +42,7 @@ enum Stop {
 
 /// The version of a directory's log; each compaction changes it.
 pub(super) fn log_version(directory: &Cachelet) -> u32 {
-    directory.directory.load(Acquire) >> 8
+    directory.as_directory().state().load(Acquire) >> 8
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -288,11 +288,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::Invalid);
         }
         if cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0 {
-            return self.read(node, 0, target);
+            return self.files().read(node, 0, target);
         }
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        let length =
-            (cachelet.size_bytes.load(Relaxed) as usize).min(target.len()).min(crate::format::INLINE_BYTES_MAX);
+        let length = (cachelet.as_file().size_bytes().load(Relaxed) as usize)
+            .min(target.len())
+            .min(crate::format::INLINE_BYTES_MAX);
         self.fs.pm.read_bytes(self.fs.pm.offset_of(&inode.inline), &mut target[..length])?;
         Ok(length)
     }

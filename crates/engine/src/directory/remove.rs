@@ -45,7 +45,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket_for_write(hash);
-        self.make_room()?;
+        self.recycler().make_room()?;
         let mut backoff = Backoff::new();
         loop {
             let result = self.retry_when_dram_full(|| {
@@ -73,7 +73,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit: &impl Fn(&Attributes) -> Result<()>,
     ) -> Result<()> {
         let key = NameKey { parent: directory.number, name, hash };
-        let held = self.hold_existing(&key)?.ok_or(Error::NotFound)?;
+        let held = self.names().hold_existing(&key)?.ok_or(Error::NotFound)?;
         let hit = held.found().ok_or(Error::NotFound)?;
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
@@ -103,14 +103,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash point before this fence: the word in the dentry's line decides whether the name
         // exists.
         self.fs.pm.fence(flushed.and(attributes));
-        self.remove_entry(&held);
+        self.names().remove_entry(&held);
         if others {
             step();
             self.drop_counted_link(cachelet);
         }
         self.take_effect();
         drop(file);
-        self.release_removed(held)?;
+        self.names().release_removed(held)?;
         if dead {
             self.reclaim_file(cachelet, index);
         }
@@ -185,7 +185,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Retires a file that lost its last link while it was unused. Otherwise the release of the
     /// last reference does.
     pub(super) fn reclaim_file(&self, cachelet: &Cachelet, index: u32) {
-        self.retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
+        self.recycler().retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
     }
 
     /// Makes a dentry invalid from `timestamp_ns` on: one store, one line.
@@ -196,9 +196,11 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Counts a removed name, and a hole in the log unless another name has taken the slot.
     pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, timestamp_ns: i64) {
         match leaves_hole {
-            true if is_worth_it(directory.turn_name_into_hole()) => directory.mark_holey(),
+            true if is_worth_it(directory.as_directory().turn_name_into_hole()) => {
+                directory.as_directory().mark_holey()
+            }
             true => {}
-            false => directory.uncount_name(),
+            false => directory.as_directory().uncount_name(),
         }
         step();
         self.touch_directory(directory, timestamp_ns);
@@ -206,9 +208,9 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Work after a removal, not pinned: compaction and recycling.
     pub(super) fn after_removal(&self, directory: Node) -> Result<()> {
-        self.flush_name_count()?;
-        self.compact_if_worth_it(directory)?;
-        self.recycle_some();
+        self.names().flush_name_count()?;
+        self.maintenance().compact_if_worth_it(directory)?;
+        self.recycler().recycle_some();
         Ok(())
     }
 
@@ -223,7 +225,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket_for_write(hash);
-        self.make_room()?;
+        self.recycler().make_room()?;
         let mut waits = CountWaits::default();
         let mut backoff = Backoff::after_spinning();
         loop {
@@ -291,7 +293,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit: &impl Fn(&Attributes) -> Result<()>,
     ) -> Result<()> {
         let key = NameKey { parent: directory.number, name, hash };
-        let held = self.hold_existing(&key)?.ok_or(Error::NotFound)?;
+        let held = self.names().hold_existing(&key)?.ok_or(Error::NotFound)?;
         let hit = held.found().ok_or(Error::NotFound)?;
         if self.cachelet_of_target(&hit)? != index {
             return Err(Error::Busy);
@@ -300,7 +302,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit(&self.attributes(victim)?)?;
         self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
         // From here on no name can be made in it.
-        if !victim.forbid_names() {
+        if !victim.as_directory().forbid_names() {
             self.end_intent();
             return Err(Error::NotEmpty);
         }
@@ -310,9 +312,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash point before this fence: the name exists or does not.
         self.fs.pm.fence(flushed);
         self.mark_removed(victim);
-        self.remove_entry(&held);
+        self.names().remove_entry(&held);
         self.take_effect();
-        self.release_removed(held)?;
+        self.names().release_removed(held)?;
         self.reclaim_directory(victim, index);
         self.uncount_subdirectory(parent);
         self.count_removal(parent, true, timestamp_ns);
@@ -343,7 +345,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if victim.references.compare_exchange(word, state.word(), AcqRel, Acquire).is_ok() {
                 step();
                 if state.flags & FLAG_DEAD != 0 {
-                    self.retire(RetiredKind::Inode, victim.number.load(Relaxed), index as u64);
+                    self.recycler().retire(RetiredKind::Inode, victim.number.load(Relaxed), index as u64);
                 }
                 return;
             }

@@ -18,6 +18,7 @@ use super::remove::{CountWaits, check_directory_links, link_count};
 use super::{NewNode, RenameFlags, check_name};
 use crate::attributes::Attributes;
 use crate::backoff::Backoff;
+use crate::components::Renames;
 use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_RENAMING, IntentKind, References, RetiredKind};
 use crate::epoch::Pin;
 use crate::error::{Error, Result};
@@ -113,10 +114,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             let mut backoff = Backoff::new();
             let mut waits = CountWaits::default();
             loop {
-                match self.rename_once(from, to, hashes, flags, &permit) {
+                match self.renames().rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were read without their buckets.
                     Err(Error::Busy) => backoff.pause(self.fs)?,
-                    Err(Error::NotEmpty) if !self.is_full(to)? => self.wait_for_counts(&mut waits)?,
+                    Err(Error::NotEmpty) if !self.renames().is_full(to)? => self.wait_for_counts(&mut waits)?,
                     result => return result,
                 }
             }
@@ -124,9 +125,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.after_removal(from.0)?;
         if to.0 != from.0 { self.after_removal(to.0) } else { Ok(()) }
     }
+}
 
+impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// Whether a name is that of a directory in which names can be found.
-    fn is_full(&self, (directory, name): (Node, &[u8])) -> Result<bool> {
+    fn is_full(self, (directory, name): (Node, &[u8])) -> Result<bool> {
         let (_pin, cachelet) = self.pin_indexed(directory)?;
         let hash = self.fs.hash_name(directory.number, name);
         match self.find_side(&RenameSide {
@@ -142,7 +145,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn rename_once(
-        &self,
+        self,
         from: (Node, &[u8]),
         to: (Node, &[u8]),
         hashes: [NameHash; 2],
@@ -180,7 +183,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     #[allow(clippy::too_many_arguments)]
     fn rename_found(
-        &self,
+        self,
         pin: Pin<'_, 'f, M>,
         old: &RenameSide<'f, '_>,
         new: &RenameSide<'f, '_>,
@@ -231,7 +234,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// rename has added one of the names and still has to remove the other. If the new name was
     /// missing, the time is when it was missing: the old name existed before and still exists.
     fn check_at_once(
-        &self,
+        self,
         (old, source): (&RenameSide<'f, '_>, &SideTarget<'f>),
         (new, victim): (&RenameSide<'f, '_>, Option<&SideTarget<'f>>),
     ) -> Result<()> {
@@ -247,19 +250,19 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    fn is_unchanged(&self, side: &RenameSide<'f, '_>, found: &SideTarget<'f>) -> Result<bool> {
+    fn is_unchanged(self, side: &RenameSide<'f, '_>, found: &SideTarget<'f>) -> Result<bool> {
         let again = self.fs.find(side.number, side.name, side.hash)?;
         Ok(again.is_some_and(|hit| hit.dentry_offset == found.dentry_offset))
     }
 
-    fn find_side(&self, side: &RenameSide<'f, '_>) -> Result<Option<SideTarget<'f>>> {
+    fn find_side(self, side: &RenameSide<'f, '_>) -> Result<Option<SideTarget<'f>>> {
         match self.fs.find(side.number, side.name, side.hash)? {
             None => Ok(None),
             Some(hit) => self.resolve(hit).map(Some),
         }
     }
 
-    fn resolve(&self, hit: Hit<'f>) -> Result<SideTarget<'f>> {
+    fn resolve(self, hit: Hit<'f>) -> Result<SideTarget<'f>> {
         let inode = hit.dentry.number();
         let index = self.cachelet_of_target(&hit)?;
         let cachelet = self.fs.dram.cachelet(index)?;
@@ -269,7 +272,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The order of errors is Linux's: ancestry is checked before kinds.
     fn check_kinds(
-        &self,
+        self,
         source: &SideTarget<'f>,
         victim: Option<&SideTarget<'f>>,
         flags: RenameFlags,
@@ -293,7 +296,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Indexes a directory that is about to be replaced, which shows whether it is empty. Then the
     /// rename starts again.
-    fn index_victim(&self, pin: Pin<'_, 'f, M>, victim: SideTarget<'f>) -> Result<()> {
+    fn index_victim(self, pin: Pin<'_, 'f, M>, victim: SideTarget<'f>) -> Result<()> {
         if self.reference(victim.cachelet) {
             let node = Node { cachelet: victim.index, number: victim.inode };
             self.record_reference(node);
@@ -307,7 +310,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Ensures that a directory that moves to another parent does not become its own ancestor.
     fn guard_tree(
-        &self,
+        self,
         old: &RenameSide<'f, '_>,
         new: &RenameSide<'f, '_>,
         source: &SideTarget<'f>,
@@ -346,7 +349,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Claims what the new names need, then renames.
     fn rename_prepared(
-        &self,
+        self,
         old: &RenameSide<'f, '_>,
         new: &RenameSide<'f, '_>,
         source: SideTarget<'f>,
@@ -354,9 +357,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         flags: RenameFlags,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        // An exchange and a whiteout leave a name at the old place.
-        let also = if flags.exchange || flags.whiteout { old.number } else { new.number };
-        let _logging = self.lock_logs([new.number, also]);
         let vacates = !flags.exchange && !flags.whiteout;
         let arrival = match victim {
             None if vacates && old.number == new.number => {
@@ -386,7 +386,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Claims what a side's name needs, in the place of its present holder.
-    fn prepare_new_name(&self, side: &RenameSide<'f, '_>, now: Option<&SideTarget<'f>>) -> Result<PreparedName<'f>> {
+    fn prepare_new_name(self, side: &RenameSide<'f, '_>, now: Option<&SideTarget<'f>>) -> Result<PreparedName<'f>> {
         match now {
             None => self.prepare_name(side.directory, side.number, side.name.len()),
             Some(now) => {
@@ -397,7 +397,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     fn prepare_old_name(
-        &self,
+        self,
         old: &RenameSide<'f, '_>,
         source: &SideTarget<'f>,
         flags: RenameFlags,
@@ -428,7 +428,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     #[allow(clippy::too_many_arguments)]
     fn rename_held(
-        &self,
+        self,
         old: &RenameSide<'f, '_>,
         new: &RenameSide<'f, '_>,
         source: SideTarget<'f>,
@@ -437,7 +437,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         old_name: &OldName<'f>,
         permit: &impl Fn(&Attributes, Option<&Attributes>) -> Result<()>,
     ) -> Result<()> {
-        let (held_old, held_new) = self.hold_both(&old.key(), &new.key())?;
+        let (held_old, held_new) = self.names().hold_both(&old.key(), &new.key())?;
         check_unchanged(&held_old, Some(&source))?;
         check_unchanged(&held_new, victim.as_ref())?;
         // In this order: names, journal, files. So no two renames wait for each other.
@@ -461,7 +461,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         // From here to the second fence: plain stores and flushes only.
         let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, timestamp_ns };
         let persisted = self.rename_persist(old, new, &change);
-        self.fs.unlock_logs();
         let mut dead = false;
         if let Ok(record) = &persisted {
             step();
@@ -470,13 +469,13 @@ impl<'f, M: Memory> Thread<'f, M> {
             step();
             let target = Target::Cachelet(source.index);
             match victim {
-                None => self.insert_entry(&held_new, arrival.dentry_offset, target),
-                Some(_) => self.replace_entry(&held_new, arrival.dentry_offset, target),
+                None => self.names().insert_entry(&held_new, arrival.dentry_offset, target),
+                Some(_) => self.names().replace_entry(&held_new, arrival.dentry_offset, target),
             }
             self.complete_old_name(&held_old, victim.as_ref(), old_name);
             self.take_effect();
             for (offset, lines) in self.reused_slots(record)?.into_iter().flatten() {
-                self.retire(RetiredKind::Dentry, offset, lines);
+                self.recycler().retire(RetiredKind::Dentry, offset, lines);
             }
             // Not earlier: other threads remove the records of finished renames, and a reaper
             // recognises an unfinished one by its record.
@@ -486,7 +485,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         drop(files);
         persisted?;
         drop(held_new);
-        self.release_removed(held_old)?;
+        self.names().release_removed(held_old)?;
         self.count_rename(old, new, &change, dead);
         Ok(())
     }
@@ -494,7 +493,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Flags the moved files as being renamed; ensures that a replaced directory is empty and stays
     /// so. These are the last steps that can fail.
     fn begin_renaming(
-        &self,
+        self,
         source: &SideTarget<'f>,
         victim: Option<&SideTarget<'f>>,
         replaced: Option<&SideTarget<'f>>,
@@ -511,12 +510,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             if found.kind == FileKind::Directory {
                 // From here on no validation stamp of a path through the directory matches.
-                found.cachelet.count_rename();
+                found.cachelet.as_directory().count_rename();
             }
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory
-            && !replaced.cachelet.forbid_names()
+            && !replaced.cachelet.as_directory().forbid_names()
         {
             self.end_renaming(source, victim);
             return Err(Error::NotEmpty);
@@ -524,7 +523,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn end_renaming(&self, source: &SideTarget<'f>, victim: Option<&SideTarget<'f>>) {
+    fn end_renaming(self, source: &SideTarget<'f>, victim: Option<&SideTarget<'f>>) {
         for found in [Some(source), victim].into_iter().flatten() {
             found.cachelet.references.fetch_and(!References::flag(FLAG_RENAMING), AcqRel);
         }
@@ -535,7 +534,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// of this thread. (Directories are protected by their names: a directory's lock precedes
     /// names, which are held.)
     fn lock_files(
-        &self,
+        self,
         source: &SideTarget<'f>,
         victim: Option<&SideTarget<'f>>,
     ) -> Result<[Option<LockGuard<'f>>; 2]> {
@@ -552,7 +551,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The persistent part. Only errors of corrupt offsets can occur, before anything is durable.
     fn rename_persist(
-        &self,
+        self,
         old: &RenameSide<'f, '_>,
         new: &RenameSide<'f, '_>,
         change: &RenameChange<'_, 'f>,
@@ -588,14 +587,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         // Crash point before this fence: either the record does not verify, or it and the dentries
         // do (recovery checks both). After the fence recovery repeats the steps, whichever of them
         // are durable.
-        let durable = pm.fence(flushed.and(recorded));
+        let durable = self.fence_names(flushed.and(recorded));
         self.rename_steps(change, &record, durable)?;
         Ok(record)
     }
 
     /// The dentries (offset and lines) whose log slots the new dentries of a record have inherited,
     /// as their equal cookies show.
-    pub(crate) fn reused_slots(&self, record: &JournalRecord) -> Result<[Option<(u64, u64)>; 2]> {
+    pub(crate) fn reused_slots(self, record: &JournalRecord) -> Result<[Option<(u64, u64)>; 2]> {
         let mut all = [None; 2];
         let [arrival, old_place] = record.moves.map(|step| step.dentry);
         let [source, victim] = record.invalidated;
@@ -616,7 +615,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The journal's words for a name that appears.
     fn step(
-        &self,
+        self,
         name: &PreparedName<'f>,
         what: &SideTarget<'f>,
         to: &RenameSide<'f, '_>,
@@ -633,7 +632,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Stores the steps that the journal names. `durable` proves that the record and the dentries
     /// are. The steps need not be flushed: see the journal module.
-    fn rename_steps(&self, change: &RenameChange<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
+    fn rename_steps(self, change: &RenameChange<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
         let pm = &self.fs.pm;
         let &RenameChange { source, victim, arrival, old_name, timestamp_ns, .. } = change;
         let gone_ns = timestamp_ns.max(0) as u64;
@@ -654,7 +653,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Sets a renamed file's change time; its lock is held. A directory's change time is kept
     /// lazily, and odd, since its own names did not change.
-    fn stamp_renamed(&self, source: &SideTarget<'f>, timestamp_ns: i64) -> Result<Flushed> {
+    fn stamp_renamed(self, source: &SideTarget<'f>, timestamp_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
             cachelet.changed_ns.fetch_max(timestamp_ns | 1, Release);
@@ -670,22 +669,22 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Updates the mindex at the old name.
-    fn complete_old_name(&self, held: &HeldName<'f, M>, victim: Option<&SideTarget<'f>>, old_name: &OldName<'f>) {
+    fn complete_old_name(self, held: &HeldName<'f, M>, victim: Option<&SideTarget<'f>>, old_name: &OldName<'f>) {
         match (old_name, victim) {
             (OldName::Exchanged(name), Some(victim)) => {
-                self.replace_entry(held, name.dentry_offset, Target::Cachelet(victim.index));
+                self.names().replace_entry(held, name.dentry_offset, Target::Cachelet(victim.index));
             }
             (OldName::Whiteout(name, node), _) => {
-                self.replace_entry(held, name.dentry_offset, Target::Cachelet(node.cachelet));
+                self.names().replace_entry(held, name.dentry_offset, Target::Cachelet(node.cachelet));
             }
-            _ => self.remove_entry(held),
+            _ => self.names().remove_entry(held),
         }
     }
 
     /// Updates the directories' counts and retires what was replaced. `dead`: this thread reclaims
     /// the replaced file. (New names are counted when they are prepared.)
     fn count_rename(
-        &self,
+        self,
         old: &RenameSide<'f, '_>,
         new: &RenameSide<'f, '_>,
         change: &RenameChange<'_, 'f>,

@@ -27,7 +27,7 @@ fn a_directory_with_as_many_directories_as_it_can_count_takes_files_only() {
     let full = thread.create(root, b"full", &directory).expect("makes");
     thread.release(thread.create(root, b"other", &directory).expect("makes"), 1);
     thread.release(thread.create(full, b"inner", &directory).expect("makes"), 1);
-    let subdirectories = &thread.cachelet(full).expect("a cachelet").device;
+    let subdirectories = thread.cachelet(full).expect("a cachelet").as_directory().subdirectories();
     let more = DIRECTORY_LINKS_MAX - 3;
     subdirectories.fetch_add(more, Relaxed);
 
@@ -60,7 +60,7 @@ fn a_log_gets_three_holes_for_each_name_before_it_is_compacted_and_no_more() {
     // 1999 and 4000 have no common divisor: each name once, and no two neighbours in succession.
     for step in 0..names.len() {
         thread.unlink(root, names[step * 1999 % names.len()].as_bytes(), |_| Ok(())).expect("removes");
-        let log = directory.log_counts();
+        let log = directory.as_directory().log_counts();
         assert!(log.holes < 500.max(3 * log.names), "{log:?}");
         if log.holes < holes_before {
             compacted.push(log.names);
@@ -68,7 +68,7 @@ fn a_log_gets_three_holes_for_each_name_before_it_is_compacted_and_no_more() {
         holes_before = log.holes;
     }
     assert_eq!(compacted, [1000, 250], "names that were left when the log was compacted");
-    assert_eq!(directory.log_counts().names, 0);
+    assert_eq!(directory.as_directory().log_counts().names, 0);
 }
 
 #[test]
@@ -106,7 +106,7 @@ const EXPLICIT: [(&str, Explicit); 4] = [
         thread.change(directory, |_| Ok(changes)).expect("changes");
     }),
     ("setxattr", |thread, _, directory| {
-        thread.set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
+        thread.files().set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
     }),
     ("rename", |thread, root, _| {
         let flags = RenameFlags::default();
@@ -207,7 +207,7 @@ fn a_name_counts_whenever_while_it_comes_its_directory_is_changed_otherwise() {
             let other = world.fs().enter().expect("enters");
             let locked = other.cachelet(directory).expect("one").lock.load(Relaxed) != 0;
             if !locked {
-                other.set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
+                other.files().set_xattr(directory, b"user.a", b"b", false, false).expect("sets");
                 CHANGES.fetch_add(1, SeqCst);
             }
         });

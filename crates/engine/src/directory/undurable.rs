@@ -136,6 +136,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Ok(true);
         }
         // Its creator, or a rename, may be between fence and insertion: it holds the name.
-        Ok(self.hold_existing(&NameKey { parent: number, name, hash })?.is_some())
+        Ok(self.names().hold_existing(&NameKey { parent: number, name, hash })?.is_some())
     }
 }

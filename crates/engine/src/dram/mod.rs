@@ -16,8 +16,9 @@ mod slot_map;
 
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
-    Cachelet, DIRECTORY_LINKS, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE,
-    FLAG_RENAMING, FLAG_UNNAMED, LogCounts, MAPPED, MAPPED_KEPT, MAPPED_STORES, MAPPED_TIMES_SET, PLAIN, References,
+    Cachelet, DIRECTORY_LINKS, DIRTY, DirectoryState, DirectoryView, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD,
+    FLAG_READABLE, FLAG_RENAMING, FLAG_UNNAMED, FileView, FreeView, LogCounts, MAPPED, MAPPED_KEPT, MAPPED_STORES,
+    MAPPED_TIMES_SET, PLAIN, References,
 };
 pub use header::{
     DRAM_MAGIC, DRAM_VERSION, DramHeader, INODE_MAP_PARTS, InodeMapPart, JournalPair, Phase, SHARED_JOURNAL_PAIRS,
@@ -31,7 +32,7 @@ pub use slot_map::SlotMap;
 use crate::error::Result;
 use crate::format::{Geometry, INODES_PER_SEGMENT};
 use crate::sync::{AtomicU32, AtomicU64};
-use crate::watch::WATCH_BYTES;
+use crate::watch::layout::WATCH_BYTES;
 use core::ptr::NonNull;
 use pmem::{BLOCK_BYTES, BadOffset, Direct, Layout, Pm, Region, Sleeping, Tracking};
 

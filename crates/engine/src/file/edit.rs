@@ -11,6 +11,7 @@
 use super::map::{BLOCK_UNWRITTEN, Map, NODE_WORDS, Tree, height_for, slot_of, slots_of, span};
 use super::release::{BlockFreer, Supply};
 use crate::alloc::BlockRun;
+use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Result};
 use crate::format::Property;
@@ -128,7 +129,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
     }
 
     fn node(&mut self, level: u32, base: u64, old: Tree) -> Result<Tree> {
-        let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+        let word = self.thread.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
         let new = Tree { word, level };
         self.added += 1;
         let map = self.map;
@@ -218,7 +219,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             return Err(Corruption::BlockMap(leaf.word).into());
         }
         if leaf.offset() != old.offset() {
-            self.thread.fs.share_block(leaf.block())?;
+            self.thread.fs.block_map().share_block(leaf.block())?;
             self.added += 1;
         }
         Ok(leaf)
@@ -326,10 +327,10 @@ impl<'m, M: Memory> Map<'m, M> {
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Files<'_, '_, M> {
     /// Under the cachelet's lock: makes `property` durable and visible. `proof` covers everything
     /// that its root and length show.
-    pub(super) fn finish_change(&self, cachelet: &Cachelet, property: &Property, proof: Durable) -> Result<()> {
+    pub(super) fn finish_change(self, cachelet: &Cachelet, property: &Property, proof: Durable) -> Result<()> {
         let flushed = self.commit_property(cachelet, property, proof)?;
         self.fs.pm.fence(flushed);
         self.publish_property(cachelet, property);
@@ -337,7 +338,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// `property` with the present time as the times of a content change.
-    pub(super) fn changed_now(&self, property: &Property) -> Property {
+    pub(super) fn changed_now(self, property: &Property) -> Property {
         let now = self.fs.now_ns();
         Property { modified_ns: now, changed_ns: now, ..*property }
     }
@@ -349,7 +350,7 @@ impl<M: Memory> Thread<'_, M> {
     /// after it, the new one. A crash may tear the two stores before the second fence. Then the
     /// body is new or old, and the times are new or old, each as a whole.
     pub(super) fn replace(
-        &self,
+        self,
         cachelet: &Cachelet,
         property: &Property,
         edit: Edit<'_>,
@@ -360,13 +361,13 @@ impl<M: Memory> Thread<'_, M> {
         let target = map.target(map.root(property.root)?, &blocks, size_after != property.size_bytes)?;
         let (supply, flushed) = (Supply::EMPTY, Flushed::nothing());
         let placed = PlacedRun::NONE;
-        let mut builder = Builder { thread: self, map, edit, supply, added: 0, removed: 0, flushed, placed };
+        let mut builder = Builder { thread: self.0, map, edit, supply, added: 0, removed: 0, flushed, placed };
         let built = builder.build_all(&target);
         let Builder { mut supply, added, removed, flushed, edit, .. } = builder;
         let new = match built {
             Ok(new) => new,
             Err(error) => {
-                supply.give_back(self)?;
+                supply.give_back(self.0)?;
                 return Err(error);
             }
         };
@@ -386,14 +387,14 @@ impl<M: Memory> Thread<'_, M> {
             }
             Some(slot) => self.swap(cachelet, slot, new, &after, durable, blocks.end - blocks.start > 1)?,
         }
-        supply.give_back(self)?;
+        supply.give_back(self.0)?;
         self.free_difference((target.level, target.base), &blocks, target.tree, new)?;
         Ok(after)
     }
 
     /// Commits `new` in a word of the map, and the property with it.
     fn swap(
-        &self,
+        self,
         cachelet: &Cachelet,
         slot: &Commit64,
         new: Tree,

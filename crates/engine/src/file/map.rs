@@ -589,7 +589,7 @@ pub fn visit_body<M: Memory>(
 /// Records the owner of all blocks of a body that are about to lose their last pointer.
 pub(crate) fn mark_body_of<M: Memory>(thread: &Thread<'_, M>, root: u64) -> Result<()> {
     let map = thread.fs.map();
-    map.walk(map.root(root)?, &mut |part| thread.mark_tree(part.tree))
+    map.walk(map.root(root)?, &mut |part| thread.files().mark_tree(part.tree))
 }
 
 /// Passes the blocks of a body to `mark`.

@@ -14,17 +14,18 @@ use super::Extent;
 use super::edit::{Edit, EditKind};
 use super::map::Run;
 use super::release::{ClearMode, from_block};
+use crate::components::Files;
 use crate::dram::{Cachelet, MAPPED, MAPPED_KEPT, MAPPED_STORES, MAPPED_TIMES_SET};
 use crate::error::{Error, Result};
 use crate::format::{FileKind, Property};
-use crate::fs::{Node, Thread};
+use crate::fs::Node;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{BLOCK_BYTES, Flushed, Memory};
 
 /// Blocks that are materialised in one step.
 const PIECE_BLOCKS: u64 = 512;
 
-/// Which blocks [`Thread::make_fit`] materialises.
+/// Which blocks [`Files::make_fit`] materialises.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MappingNeed {
     /// All blocks that programs could not store into.
@@ -35,7 +36,7 @@ enum MappingNeed {
 
 /// Whether programs have the file mapped.
 pub(super) fn is_mapped(cachelet: &Cachelet) -> bool {
-    cachelet.mapped.load(Acquire) & MAPPED != 0
+    cachelet.as_file().mapped().load(Acquire) & MAPPED != 0
 }
 
 /// The word has another meaning for directories.
@@ -43,20 +44,20 @@ fn is_regular(cachelet: &Cachelet) -> bool {
     FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Regular)
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Marks a file as mapped by programs, or removes the mark; idempotent. The caller counts the
     /// mappings. It sets the mark before the first mapping is made and removes it after the last
     /// one is gone.
-    pub fn set_mapped(&self, node: Node, mapped: bool) -> Result<()> {
+    pub fn set_mapped(self, node: Node, mapped: bool) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         if mapped {
             // Under the lock: a change in flight could still move blocks.
             let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
             self.body_property(cachelet)?;
-            cachelet.mapped.fetch_or(MAPPED, AcqRel);
+            cachelet.as_file().mapped().fetch_or(MAPPED, AcqRel);
             return Ok(());
         }
-        if cachelet.mapped.load(Acquire) & (MAPPED | MAPPED_KEPT) == 0 {
+        if cachelet.as_file().mapped().load(Acquire) & (MAPPED | MAPPED_KEPT) == 0 {
             return Ok(());
         }
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
@@ -64,13 +65,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.pm.tracking().is_some() && self.has_stores(cachelet) {
             let _ = self.flush_blocks(cachelet, 0, u64::MAX);
         }
-        let mark = cachelet.mapped.fetch_and(!(MAPPED | MAPPED_TIMES_SET | MAPPED_STORES), AcqRel);
+        let mark = cachelet.as_file().mapped().fetch_and(!(MAPPED | MAPPED_TIMES_SET | MAPPED_STORES), AcqRel);
         if mark & MAPPED_KEPT != 0 {
             let property = self.body_property(cachelet)?;
             let behind = from_block(property.size_bytes.div_ceil(BLOCK_BYTES));
             self.as_owner(node.number, || self.clear_blocks(cachelet, &property, behind, ClearMode::All))?;
             // Last: a reaper that finishes for a thread that died here clears once more.
-            cachelet.mapped.fetch_and(!MAPPED_KEPT, AcqRel);
+            cachelet.as_file().mapped().fetch_and(!MAPPED_KEPT, AcqRel);
         }
         Ok(())
     }
@@ -83,7 +84,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// block. `allocate`: holes get blocks, so that stores into the whole range reach the file;
     /// otherwise holes and unwritten pieces are passed as such. `visit` must not call the engine.
     pub fn map_extents(
-        &self,
+        self,
         node: Node,
         offset: u64,
         length: u64,
@@ -104,7 +105,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let property = self.body_property(cachelet)?;
         if allocate {
             // Stores are to come.
-            cachelet.mapped.fetch_and(!MAPPED_TIMES_SET, Relaxed);
+            cachelet.as_file().mapped().fetch_and(!MAPPED_TIMES_SET, Relaxed);
         }
         if !self.fs.is_read_only() {
             self.clear_last_block(&property)?;
@@ -125,14 +126,14 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Makes the stores of programs into a range of a mapped file durable (msync), as far as the
     /// memory behind the image allows.
-    pub fn flush_mapped(&self, node: Node, offset: u64, length: u64) -> Result<()> {
+    pub fn flush_mapped(self, node: Node, offset: u64, length: u64) -> Result<()> {
         let cachelet = self.cachelet(node)?;
         let _held = self.lock(&cachelet.lock, &cachelet.waiters)?;
         self.flush_blocks(cachelet, offset, length)
     }
 
-    /// Under the lock: the work of [`Thread::flush_mapped`].
-    pub(crate) fn flush_blocks(&self, cachelet: &Cachelet, offset: u64, length: u64) -> Result<()> {
+    /// Under the lock: the work of [`Files::flush_mapped`].
+    pub(crate) fn flush_blocks(self, cachelet: &Cachelet, offset: u64, length: u64) -> Result<()> {
         let property = self.body_property(cachelet)?;
         let map = self.fs.map();
         let root = map.root(property.root)?;
@@ -150,21 +151,21 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Notes, before a program may store into a mapping of a file, that it may.
-    pub fn note_stores(&self, node: Node) -> Result<()> {
-        self.cachelet(node)?.mapped.fetch_or(MAPPED_STORES, AcqRel);
+    pub fn note_stores(self, node: Node) -> Result<()> {
+        self.cachelet(node)?.as_file().mapped().fetch_or(MAPPED_STORES, AcqRel);
         Ok(())
     }
 
     /// Whether programs may have stored into a file through mappings, beside the region's view.
-    pub(crate) fn has_stores(&self, cachelet: &Cachelet) -> bool {
-        is_regular(cachelet) && cachelet.mapped.load(Acquire) & MAPPED_STORES != 0
+    pub(crate) fn has_stores(self, cachelet: &Cachelet) -> bool {
+        is_regular(cachelet) && cachelet.as_file().mapped().load(Acquire) & MAPPED_STORES != 0
     }
 
     /// Records that a program may have stored into a mapped file: sets its times to those of a
     /// content change now, unless its modification time was set explicitly since it was mapped.
-    pub fn record_stores(&self, node: Node) -> Result<()> {
+    pub fn record_stores(self, node: Node) -> Result<()> {
         self.change_file(node, |cachelet, property| {
-            if cachelet.mapped.load(Relaxed) & MAPPED_TIMES_SET != 0 {
+            if cachelet.as_file().mapped().load(Relaxed) & MAPPED_TIMES_SET != 0 {
                 return Ok(());
             }
             self.finish_change(cachelet, &self.changed_now(property), self.nothing_new())
@@ -173,16 +174,16 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Under the lock, after the modification time was set explicitly: earlier stores no longer
     /// count as changes.
-    pub(crate) fn mark_times_set(&self, cachelet: &Cachelet) {
+    pub(crate) fn mark_times_set(self, cachelet: &Cachelet) {
         if is_regular(cachelet) && is_mapped(cachelet) {
-            cachelet.mapped.fetch_or(MAPPED_TIMES_SET, Relaxed);
+            cachelet.as_file().mapped().fetch_or(MAPPED_TIMES_SET, Relaxed);
         }
     }
 
     /// Under the lock: replaces blocks within the length by written blocks of the file's own, as
     /// `needs` requires.
     fn make_fit(
-        &self,
+        self,
         cachelet: &Cachelet,
         property: &Property,
         range: core::ops::Range<u64>,
@@ -206,7 +207,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Makes a range of blocks written and the file's own; they read as before.
-    fn materialise(&self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<Property> {
+    fn materialise(self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<Property> {
         let (from, to) = (range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
         let size_bytes = property.size_bytes;
         self.replace(cachelet, property, Edit { change: EditKind::Materialise, from, to, size_bytes }, size_bytes)
@@ -214,7 +215,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Under the lock, after a mapped file grew from `size_before`: newly visible unwritten blocks
     /// become written zeros.
-    pub(super) fn complete_growth(&self, cachelet: &Cachelet, size_before: u64) -> Result<()> {
+    pub(super) fn complete_growth(self, cachelet: &Cachelet, size_before: u64) -> Result<()> {
         let mut property = self.body_property(cachelet)?;
         let map = self.fs.map();
         let end = property.size_bytes.div_ceil(BLOCK_BYTES);
@@ -230,12 +231,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Records that blocks stay behind the end for the sake of mappings.
-    pub(super) fn mark_blocks_kept(&self, cachelet: &Cachelet) {
-        cachelet.mapped.fetch_or(MAPPED_KEPT, Relaxed);
+    pub(super) fn mark_blocks_kept(self, cachelet: &Cachelet) {
+        cachelet.as_file().mapped().fetch_or(MAPPED_KEPT, Relaxed);
     }
 
     /// A program sees all of the last block, so the bytes behind the end must be zeros.
-    pub(super) fn clear_last_block(&self, property: &Property) -> Result<()> {
+    pub(super) fn clear_last_block(self, property: &Property) -> Result<()> {
         let used = property.size_bytes % BLOCK_BYTES;
         let map = self.fs.map();
         if used == 0 {

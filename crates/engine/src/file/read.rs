@@ -8,10 +8,11 @@
 
 use super::map::{Run, Tree};
 use super::{Extent, SeekWhat};
+use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::{FileKind, PROPERTY_INLINE, Property};
-use crate::fs::{Fs, Node, Thread};
+use crate::fs::{Fs, Node};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Memory};
@@ -25,10 +26,10 @@ const LONG_BYTES: usize = 1 << 20;
 /// Loads of a version that is changing, before an attempt is given up.
 const SPINS: usize = 200;
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Files<'_, '_, M> {
     /// Reads into `into` and returns the number of bytes read. A read sees each write wholly or not
     /// at all.
-    pub fn read(&self, node: Node, offset: u64, into: &mut [u8]) -> Result<usize> {
+    pub fn read(self, node: Node, offset: u64, into: &mut [u8]) -> Result<usize> {
         let tries = if into.len() < LONG_BYTES { TRIES } else { TRIES_LONG };
         self.consistently(node, tries, |property| {
             let left = property.size_bytes.saturating_sub(offset);
@@ -40,7 +41,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// The piece of the file at `offset`. It begins with the block of `offset` and ends at the end
     /// of the file at the latest. `NoSuchExtent` at or beyond the end.
-    pub fn extent(&self, node: Node, offset: u64) -> Result<Extent> {
+    pub fn extent(self, node: Node, offset: u64) -> Result<Extent> {
         self.consistently(node, TRIES, |property| {
             if offset >= property.size_bytes {
                 return Err(Error::NoSuchExtent);
@@ -56,7 +57,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The next data or hole at or after `offset`; `NoSuchExtent` at or beyond the end.
-    pub fn seek(&self, node: Node, offset: u64, what: SeekWhat) -> Result<u64> {
+    pub fn seek(self, node: Node, offset: u64, what: SeekWhat) -> Result<u64> {
         self.consistently(node, TRIES, |property| {
             if offset >= property.size_bytes {
                 return Err(Error::NoSuchExtent);
@@ -79,12 +80,12 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The present root word of a file's block map, for [`visit_body`](crate::visit_body).
-    pub fn body_root(&self, node: Node) -> Result<u64> {
+    pub fn body_root(self, node: Node) -> Result<u64> {
         self.consistently(node, TRIES, |property| Ok(property.root))
     }
 
     /// The result of `look` on one consistent state of a file.
-    fn consistently<T>(&self, node: Node, tries: usize, mut look: impl FnMut(&Property) -> Result<T>) -> Result<T> {
+    fn consistently<T>(self, node: Node, tries: usize, mut look: impl FnMut(&Property) -> Result<T>) -> Result<T> {
         let cachelet = self.cachelet(node)?;
         for _ in 0..tries {
             let Some(version) = stable_version(cachelet) else { continue };
@@ -100,7 +101,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The attributes of a file that has a body; an error for others.
-    pub(super) fn body_property(&self, cachelet: &Cachelet) -> Result<Property> {
+    pub(super) fn body_property(self, cachelet: &Cachelet) -> Result<Property> {
         let property = self.property(cachelet)?;
         match property.kind() {
             Some(FileKind::Regular | FileKind::Symlink) if property.flags & PROPERTY_INLINE == 0 => Ok(property),

@@ -18,6 +18,7 @@
 
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, Map, Tree, slots_of, span};
 use crate::alloc::BlockRun;
+use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::Result;
 use crate::fs::Thread;
@@ -33,7 +34,7 @@ fn drop_reference<M: Memory>(thread: &Thread<'_, M>, tree: Tree) -> Result<bool>
     if tree.level > 0 || !tree.is_shared() {
         return Ok(true);
     }
-    thread.fs.unshare_block(tree.block())
+    thread.fs.block_map().unshare_block(tree.block())
 }
 
 /// Frees blocks at once, contiguous ones together.
@@ -57,35 +58,35 @@ impl<'t, 'f, M: Memory> BlockFreer<'t, 'f, M> {
             return Ok(());
         }
         let run = core::mem::replace(&mut self.run, BlockRun { first: tree.block(), count: 1 });
-        if run.count > 0 { self.thread.free_blocks(run) } else { Ok(()) }
+        if run.count > 0 { self.thread.allocator().free_blocks(run) } else { Ok(()) }
     }
 
     /// Frees the pending run.
     pub fn finish(self) -> Result<()> {
-        if self.run.count > 0 { self.thread.free_blocks(self.run) } else { Ok(()) }
+        if self.run.count > 0 { self.thread.allocator().free_blocks(self.run) } else { Ok(()) }
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Files<'_, '_, M> {
     /// Before a change: records the owner of what the tree `old` has and `new` has not.
-    pub(super) fn mark_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
+    pub(super) fn mark_difference(self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
         self.fs.map().difference(at, range, (old, new), &mut |tree| self.mark_tree(tree))
     }
 
     /// Before its pointer is removed: records the owner of a block or node. A shared block has
     /// none.
-    pub(super) fn mark_tree(&self, tree: Tree) -> Result<()> {
+    pub(super) fn mark_tree(self, tree: Tree) -> Result<()> {
         if tree.level == 0 && tree.is_shared() {
             return Ok(());
         }
-        self.fs.mark_owner(BlockRun { first: tree.block(), count: 1 }, self.block_owner())
+        self.fs.block_map().mark_owner(BlockRun { first: tree.block(), count: 1 }, self.block_owner())
     }
 
     /// Frees what the tree `old` has and `new` has not. The change is durable and published. An
     /// error here means a damaged image; the blocks are then lost until the next scan, but the
     /// change stands.
-    pub(super) fn free_difference(&self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
-        let mut freed = BlockFreer::new(self);
+    pub(super) fn free_difference(self, at: (u32, u64), range: &Range<u64>, old: Tree, new: Tree) -> Result<()> {
+        let mut freed = BlockFreer::new(self.0);
         self.fs.map().difference(at, range, (old, new), &mut |tree| freed.tree(tree))?;
         freed.finish()
     }
@@ -103,7 +104,7 @@ impl Supply {
     /// need.
     pub fn take<M: Memory>(&mut self, thread: &Thread<'_, M>, count: u64, wanted: u64) -> Result<BlockRun> {
         if self.run.count == 0 {
-            self.run = thread.allocate_blocks(wanted.max(count))?;
+            self.run = thread.allocator().allocate_blocks(wanted.max(count))?;
         }
         let count = count.min(self.run.count);
         let run = BlockRun { first: self.run.first, count };
@@ -114,7 +115,7 @@ impl Supply {
     /// The block that is taken next, of the `wanted` that the operation may still need.
     pub fn next<M: Memory>(&mut self, thread: &Thread<'_, M>, wanted: u64) -> Result<u64> {
         if self.run.count == 0 {
-            self.run = thread.allocate_blocks(wanted)?;
+            self.run = thread.allocator().allocate_blocks(wanted)?;
         }
         Ok(self.run.first)
     }
@@ -122,7 +123,7 @@ impl Supply {
     /// Gives back unused blocks.
     pub fn give_back<M: Memory>(&mut self, thread: &Thread<'_, M>) -> Result<()> {
         let run = core::mem::replace(&mut self.run, BlockRun { first: 0, count: 0 });
-        if run.count > 0 { thread.free_blocks(run) } else { Ok(()) }
+        if run.count > 0 { thread.allocator().free_blocks(run) } else { Ok(()) }
     }
 }
 
@@ -224,7 +225,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
                 Ok(())
             }
             _ => {
-                self.thread.mark_tree(leaf)?;
+                self.thread.files().mark_tree(leaf)?;
                 let dirty = pm.retract(cell, 0);
                 self.add_dirty(dirty);
                 self.removed += 1;
@@ -239,7 +240,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             let mut removed = 0;
             self.map.walk(child, &mut |part| {
                 removed += 1;
-                self.thread.mark_tree(part.tree)
+                self.thread.files().mark_tree(part.tree)
             })?;
             self.removed += removed;
             let dirty = self.map.pm.retract(cell, 0);
@@ -249,7 +250,7 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
         // The words cleared so far are in another node: not neighbours.
         self.flush();
         if self.node(child, base)? && child != self.kept_node {
-            self.thread.mark_tree(child)?;
+            self.thread.files().mark_tree(child)?;
             let dirty = self.map.pm.retract(cell, 0);
             self.add_dirty(dirty);
             self.removed += 1;

@@ -8,16 +8,17 @@ use super::edit::{Edit, EditKind};
 use super::map::{BLOCK_UNWRITTEN, BLOCKS_MAX, SIZE_BYTES_MAX, Tree, free_body, mark_body_of};
 use super::mapping::is_mapped;
 use super::release::{BlockFreer, ClearMode, Clearing, from_block};
+use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
-use crate::fs::{Node, Thread};
+use crate::fs::Node;
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Files<'_, '_, M> {
     /// Sets the length, durably. Bytes that are cut off are lost; added bytes read as zeros.
-    pub fn truncate(&self, node: Node, size_bytes: u64) -> Result<()> {
+    pub fn truncate(self, node: Node, size_bytes: u64) -> Result<()> {
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
@@ -36,24 +37,24 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The proof for a change that shows nothing that is not durable already.
-    pub(super) fn nothing_new(&self) -> Durable {
+    pub(super) fn nothing_new(self) -> Durable {
         self.fs.pm.fence(Flushed::nothing())
     }
 
     /// Cuts everything off: one property entry, and the old body is freed as a whole.
-    fn empty(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
+    fn empty(self, cachelet: &Cachelet, property: &Property) -> Result<()> {
         self.drop_body(cachelet, &Property { size_bytes: 0, ..self.changed_now(property) })
     }
 
     /// Makes a property entry durable and visible without the body that it names, which is freed as
     /// a whole.
-    fn drop_body(&self, cachelet: &Cachelet, property: &Property) -> Result<()> {
-        mark_body_of(self, property.root)?;
+    fn drop_body(self, cachelet: &Cachelet, property: &Property) -> Result<()> {
+        mark_body_of(self.0, property.root)?;
         self.finish_change(cachelet, &Property { root: 0, blocks: 0, ..*property }, self.nothing_new())?;
-        free_body(self, property.root)
+        free_body(self.0, property.root)
     }
 
-    fn shorten(&self, cachelet: &Cachelet, property: &Property, size_bytes: u64, mapped: bool) -> Result<()> {
+    fn shorten(self, cachelet: &Cachelet, property: &Property, size_bytes: u64, mapped: bool) -> Result<()> {
         let map = self.fs.map();
         let root = map.root(property.root)?;
         if root.is_inline_extent() && !mapped {
@@ -83,21 +84,21 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Makes a property entry durable and visible that names fewer blocks of its inline extent, all
     /// at once; at least one is kept.
-    fn shorten_extent(&self, cachelet: &Cachelet, property: &Property, extent: Tree, kept: u64) -> Result<()> {
+    fn shorten_extent(self, cachelet: &Cachelet, property: &Property, extent: Tree, kept: u64) -> Result<()> {
         let kept = kept.clamp(1, extent.extent_blocks());
         let gone = || (kept..extent.extent_blocks()).map(|index| extent.extent_block(index));
         let root = Tree::inline_extent(extent.extent_block(0).word, kept).to_root();
         let blocks = property.blocks.saturating_sub(extent.extent_blocks() - kept);
         gone().try_for_each(|block| self.mark_tree(block))?;
         self.finish_change(cachelet, &Property { root, blocks, ..*property }, self.nothing_new())?;
-        let mut freed = BlockFreer::new(self);
+        let mut freed = BlockFreer::new(self.0);
         gone().try_for_each(|block| freed.tree(block))?;
         freed.finish()
     }
 
     /// Clears the pointers to a range of blocks and updates the body's count of blocks.
     pub(super) fn clear_blocks(
-        &self,
+        self,
         cachelet: &Cachelet,
         property: &Property,
         range: Range<u64>,
@@ -123,7 +124,7 @@ impl<M: Memory> Thread<'_, M> {
             }
             return self.drop_body(cachelet, property);
         }
-        let (removed, empty) = Clearing::new(self, cachelet, range, mode).run(root)?;
+        let (removed, empty) = Clearing::new(self.0, cachelet, range, mode).run(root)?;
         if removed == 0 && !empty {
             return Ok(());
         }
@@ -134,7 +135,7 @@ impl<M: Memory> Thread<'_, M> {
         }
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if empty {
-            let mut freed = BlockFreer::new(self);
+            let mut freed = BlockFreer::new(self.0);
             freed.tree(root)?;
             freed.finish()?;
         }
@@ -142,7 +143,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// fallocate(2), durable.
-    pub fn allocate(&self, node: Node, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+    pub fn allocate(self, node: Node, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
         if length == 0 {
             return Err(Error::Invalid);
         }
@@ -166,7 +167,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     fn give_blocks(
-        &self,
+        self,
         cachelet: &Cachelet,
         property: &Property,
         change: EditKind<'_>,
@@ -187,7 +188,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Fills the written blocks of a range with zeros, in place; all others already read as zeros.
-    fn zero_in_place(&self, property: &Property, range: Range<u64>) -> Result<()> {
+    fn zero_in_place(self, property: &Property, range: Range<u64>) -> Result<()> {
         let map = self.fs.map();
         let root = map.root(property.root)?;
         let mut at = range.start;
@@ -208,7 +209,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Edges first, each atomic by itself; then the whole blocks.
-    fn punch(&self, cachelet: &Cachelet, property: &Property, range: Range<u64>) -> Result<()> {
+    fn punch(self, cachelet: &Cachelet, property: &Property, range: Range<u64>) -> Result<()> {
         let mut property = *property;
         let mapped = is_mapped(cachelet);
         let size_bytes = property.size_bytes;
@@ -243,7 +244,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Zeroes a part of one block, if it holds anything but zeros.
-    fn zero_edge(&self, cachelet: &Cachelet, property: &Property, edge: Range<u64>, mapped: bool) -> Result<Property> {
+    fn zero_edge(self, cachelet: &Cachelet, property: &Property, edge: Range<u64>, mapped: bool) -> Result<Property> {
         let map = self.fs.map();
         let leaf = map.leaf(map.root(property.root)?, edge.start / BLOCK_BYTES)?;
         if !leaf.is_written() {

@@ -11,10 +11,11 @@
 use super::edit::{Edit, EditKind, Shared};
 use super::map::{BLOCK_SHARED, Map, SIZE_BYTES_MAX, Tree, slots_of, span};
 use super::mapping::is_mapped;
+use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::{FileKind, Property};
-use crate::fs::{Node, Thread};
+use crate::fs::Node;
 use core::ops::Range;
 use pmem::{BLOCK_BYTES, Durable, Flushed, Memory};
 
@@ -59,7 +60,7 @@ impl SharedRange {
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Gives the range of `to.0` at offset `to.1` the blocks of `from.0` at offset `from.1`:
     /// `length` bytes, or all up to the end of the source. Returns the number of bytes. Atomic, and
     /// persistent when the call returns.
@@ -67,7 +68,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Offsets and length are multiples of the block size, except that a length may end with the
     /// source if nothing follows in the target; otherwise `Invalid`. `Busy` if one of the files is
     /// mapped: its blocks cannot be shared. A hole in the source becomes a hole in the target.
-    pub fn share_range(&self, from: (Node, u64), to: (Node, u64), length: Option<u64>) -> Result<u64> {
+    pub fn share_range(self, from: (Node, u64), to: (Node, u64), length: Option<u64>) -> Result<u64> {
         self.fs.writable()?;
         let ((source, from), (target, to)) = (from, to);
         let pair = (self.cachelet(source)?, self.cachelet(target)?);
@@ -91,14 +92,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         })
     }
 
-    fn regular(&self, cachelet: &Cachelet) -> Result<Property> {
+    fn regular(self, cachelet: &Cachelet) -> Result<Property> {
         let property = self.body_property(cachelet)?;
         if property.kind() == Some(FileKind::Regular) { Ok(property) } else { Err(Error::Invalid) }
     }
 
     /// Marks the written blocks of a range as shared, in each pointer. A crash in between leaves
     /// superfluous marks, whose only cost is that a later write allocates a new block.
-    fn mark_shared(&self, source: &Cachelet, blocks: &Range<u64>) -> Result<()> {
+    fn mark_shared(self, source: &Cachelet, blocks: &Range<u64>) -> Result<()> {
         let property = self.body_property(source)?;
         let root = self.fs.map().root(property.root)?;
         // The marked pointers lead to the same blocks as before.
@@ -120,7 +121,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Marks below the node `tree`, which begins with block `base`; flushed, for the caller's
     /// fence.
-    fn mark_below(&self, map: Map<'_, M>, tree: Tree, base: u64, blocks: &Range<u64>, proof: Durable) -> Result<()> {
+    fn mark_below(self, map: Map<'_, M>, tree: Tree, base: u64, blocks: &Range<u64>, proof: Durable) -> Result<()> {
         let node = map.node(tree)?;
         for slot in slots_of(blocks, tree.level, base) {
             let cell = &node.words[slot];
@@ -136,7 +137,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// With both files locked: the range of the target becomes the source's blocks.
-    fn take_shared(&self, (source, target): (&Cachelet, &Cachelet), copied: &SharedRange) -> Result<()> {
+    fn take_shared(self, (source, target): (&Cachelet, &Cachelet), copied: &SharedRange) -> Result<()> {
         let map = self.fs.map();
         let property = self.body_property(target)?;
         let body = map.root(self.body_property(source)?.root)?;

@@ -9,6 +9,7 @@
 use super::map::{BLOCKS_MAX, Map, NODE_WORDS, SIZE_BYTES_MAX, Tree, height_for, span};
 use super::mapping::is_mapped;
 use super::release::BlockFreer;
+use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::Property;
@@ -92,7 +93,7 @@ impl<M: Memory> Builder<'_, '_, M> {
     }
 
     fn node(&mut self, level: u32, base: u64, same: Tree) -> Result<Tree> {
-        let word = self.thread.allocate_blocks(1)?.first * BLOCK_BYTES;
+        let word = self.thread.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
         self.added += 1;
         let map = self.map;
         let (flushed, failure) = map.write_node(word, NODE_WORDS as usize, &mut |slot| {
@@ -128,9 +129,9 @@ impl<M: Memory> Builder<'_, '_, M> {
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Files<'_, '_, M> {
     /// Takes `length` bytes at `offset` out of a file.
-    pub(super) fn collapse(&self, cachelet: &Cachelet, property: &Property, offset: u64, length: u64) -> Result<()> {
+    pub(super) fn collapse(self, cachelet: &Cachelet, property: &Property, offset: u64, length: u64) -> Result<()> {
         if !(offset | length).is_multiple_of(BLOCK_BYTES) || offset + length >= property.size_bytes {
             return Err(Error::Invalid);
         }
@@ -140,7 +141,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Inserts a hole of `length` bytes into a file at `offset`.
-    pub(super) fn insert(&self, cachelet: &Cachelet, property: &Property, offset: u64, length: u64) -> Result<()> {
+    pub(super) fn insert(self, cachelet: &Cachelet, property: &Property, offset: u64, length: u64) -> Result<()> {
         if !(offset | length).is_multiple_of(BLOCK_BYTES) || offset >= property.size_bytes {
             return Err(Error::Invalid);
         }
@@ -155,7 +156,7 @@ impl<M: Memory> Thread<'_, M> {
     /// Recovery sees the old tree until the property entry is durable, and the new one from then
     /// on.
     fn shift(
-        &self,
+        self,
         cachelet: &Cachelet,
         property: &Property,
         moves: BlockShift,
@@ -176,7 +177,7 @@ impl<M: Memory> Thread<'_, M> {
         if last >= BLOCKS_MAX {
             return Err(Error::TooLarge);
         }
-        let mut builder = Builder { thread: self, map, old, moves, added: 0 };
+        let mut builder = Builder { thread: self.0, map, old, moves, added: 0 };
         let level = height_for(last).max(if old.is_empty() { 0 } else { old.level });
         let new = builder.build(level, 0, old)?;
         let added = builder.added;
@@ -196,7 +197,7 @@ impl<M: Memory> Thread<'_, M> {
         after.root = new.to_root();
         after.blocks = (property.blocks + added).saturating_sub(removed);
         self.finish_change(cachelet, &after, durable)?;
-        let mut freed = BlockFreer::new(self);
+        let mut freed = BlockFreer::new(self.0);
         map.walk(old, &mut |part| if gone(part.index, part.tree.level) { freed.tree(part.tree) } else { Ok(()) })?;
         freed.finish()
     }

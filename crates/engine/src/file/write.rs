@@ -13,6 +13,7 @@ use super::map::{
 };
 use super::mapping::is_mapped;
 use super::release::{BlockFreer, ClearMode, Clearing, Supply, from_block};
+use crate::components::Files;
 use crate::dram::Cachelet;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{FileKind, Property};
@@ -21,19 +22,19 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::Ordering::Relaxed;
 use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Recomputed, Unreachable};
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Writes all of `from` at `offset`: atomic, and persistent when the call returns. Returns the
     /// number of bytes, which is all; on an error nothing has changed.
     ///
     /// A file that is mapped shared is written in place instead, piece by piece.
-    pub fn write(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
+    pub fn write(self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
         self.change_file(node, |cachelet, property| self.write_locked(cachelet, property, offset, from))?;
         Ok(from.len())
     }
 
     /// Writes at the end, atomically with finding it, and persistently. Returns the offset of the
     /// bytes.
-    pub fn append(&self, node: Node, from: &[u8]) -> Result<u64> {
+    pub fn append(self, node: Node, from: &[u8]) -> Result<u64> {
         self.change_file(node, |cachelet, property| {
             self.write_locked(cachelet, property, property.size_bytes, from)?;
             Ok(property.size_bytes)
@@ -42,11 +43,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Runs a change of a regular file under its lock, and once more if it found no space but
     /// recycling freed some.
-    pub(super) fn change_file<T>(
-        &self,
-        node: Node,
-        change: impl Fn(&'f Cachelet, &Property) -> Result<T>,
-    ) -> Result<T> {
+    pub(super) fn change_file<T>(self, node: Node, change: impl Fn(&'f Cachelet, &Property) -> Result<T>) -> Result<T> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
         let result = self.retry_when_full(|| {
@@ -57,17 +54,17 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             self.as_owner(node.number, || {
                 let result = change(cachelet, &property)?;
-                if is_mapped(cachelet) && cachelet.size_bytes.load(Relaxed) > property.size_bytes {
+                if is_mapped(cachelet) && cachelet.as_file().size_bytes().load(Relaxed) > property.size_bytes {
                     self.complete_growth(cachelet, property.size_bytes)?;
                 }
                 Ok(result)
             })
         });
-        self.recycle_some();
+        self.recycler().recycle_some();
         result
     }
 
-    fn write_locked(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+    fn write_locked(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
         if from.is_empty() {
             return Ok(());
         }
@@ -82,7 +79,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// One atomic write.
-    fn write_whole(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+    fn write_whole(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
         let size_bytes = property.size_bytes;
         let end = offset + from.len() as u64;
         let edit = Edit { change: EditKind::Write(from), from: offset, to: end, size_bytes };
@@ -109,7 +106,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Writes in place where there are blocks, and by replacement elsewhere.
-    fn write_mapped(&self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+    fn write_mapped(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
         let map = self.fs.map();
         let size_bytes = property.size_bytes;
         let end = offset + from.len() as u64;
@@ -140,7 +137,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Before a file grows over a gap: durably zeroes the part of the last block behind its end,
     /// and clears what an interrupted operation may have left behind the end. Returns the new
     /// property.
-    pub(super) fn clear_behind_end(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
+    pub(super) fn clear_behind_end(self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
         let size_bytes = property.size_bytes;
         let mut property = *property;
@@ -156,7 +153,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         };
         if root.level > 0 && !root.is_inline_extent() {
             let behind = from_block(size_bytes.div_ceil(BLOCK_BYTES));
-            let (removed, _) = Clearing::new(self, cachelet, behind, ClearMode::Written).run(root)?;
+            let (removed, _) = Clearing::new(self.0, cachelet, behind, ClearMode::Written).run(root)?;
             if removed > 0 {
                 property = self.recount_blocks(cachelet, &property)?;
             }
@@ -178,7 +175,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Replaces an inline extent by a node; only the count of blocks shows it. Returns the
     /// resulting property, published.
-    pub(super) fn with_nodes(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
+    pub(super) fn with_nodes(self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
         let extent = map.root(property.root)?;
         if !extent.is_inline_extent() {
@@ -192,8 +189,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The node that an inline extent stands for. Not durable before the next fence.
-    fn node_of_extent(&self, extent: Tree) -> Result<(Tree, Flushed)> {
-        let word = self.allocate_blocks(1)?.first * BLOCK_BYTES;
+    fn node_of_extent(self, extent: Tree) -> Result<(Tree, Flushed)> {
+        let word = self.allocator().allocate_blocks(1)?.first * BLOCK_BYTES;
         let blocks = extent.extent_blocks() as usize;
         let (flushed, _) =
             self.fs.map().write_node(word, blocks, &mut |slot| Ok(extent.extent_block(slot as u64).word))?;
@@ -203,7 +200,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Recounts the body's blocks after pointers behind the end were cleared. Data blocks that an
     /// interrupted operation left there were never counted, but an empty node may have been:
     /// sharing makes one where a range without blocks is shared.
-    fn recount_blocks(&self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
+    fn recount_blocks(self, cachelet: &Cachelet, property: &Property) -> Result<Property> {
         let map = self.fs.map();
         let mut blocks = 0;
         map.walk(map.root(property.root)?, &mut |_| {
@@ -223,7 +220,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// written pointers behind it are cleared. The first fence makes everything durable that the
     /// new length shows; the second commits the new length.
     fn extend(
-        &self,
+        self,
         cachelet: &Cachelet,
         property: &Property,
         root: Tree,
@@ -233,7 +230,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<()> {
         let map = self.fs.map();
         let mut extension = Extension {
-            thread: self,
+            thread: self.0,
             map,
             offset,
             from,
@@ -264,7 +261,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         after.root = root.to_root();
         after.blocks += added;
         self.finish_change(cachelet, &after, durable)?;
-        supply.give_back(self)
+        supply.give_back(self.0)
     }
 }
 
@@ -347,7 +344,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
             return Ok(());
         }
         if self.root.is_inline_extent() {
-            let (node, flushed) = self.thread.node_of_extent(self.root)?;
+            let (node, flushed) = self.thread.files().node_of_extent(self.root)?;
             self.added += 1;
             self.add_flushed(flushed);
             self.root = node;
@@ -493,27 +490,33 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
     }
 
     /// A node without links. Not durable before the next fence.
-    fn empty_node(&mut self, level: u32) -> Result<(Tree, Unreachable<'f, MapNode>)> {
-        let node = self.thread.allocate_unreachable::<MapNode>()?;
+    fn empty_node(&mut self) -> Result<Unreachable<'f, MapNode>> {
+        let node = self.thread.allocator().allocate_unreachable::<MapNode>()?;
         let word = self.map.pm.offset_of(&*node);
         self.added += 1;
         let flushed = self.map.pm.stream_zeros(word, BLOCK_BYTES)?;
         self.add_flushed(flushed);
-        Ok((Tree { word, level }, node))
+        Ok(node)
+    }
+
+    /// The tree below a node, to which something is about to lead.
+    fn tree_of(&self, node: Unreachable<'f, MapNode>, level: u32) -> Tree {
+        Tree { word: self.map.pm.offset_of(node.linked()), level }
     }
 
     /// Puts nodes above the root until the tree has this height. They are invisible until the
     /// property entry commits.
     fn grow(&mut self, height: u32) -> Result<()> {
         if self.root.is_empty() {
-            (self.root, _) = self.empty_node(height)?;
+            let node = self.empty_node()?;
+            self.root = self.tree_of(node, height);
         }
         while self.root.level < height {
-            let (grown, node) = self.empty_node(self.root.level + 1)?;
+            let node = self.empty_node()?;
             let dirty = self.map.pm.commit_unreachable(&node, |node| &node.words[0], self.root.word);
             let flushed = self.map.pm.flush(dirty);
             self.add_flushed(flushed);
-            self.root = grown;
+            self.root = self.tree_of(node, self.root.level + 1);
         }
         Ok(())
     }
@@ -527,7 +530,8 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
             tree = match child.is_empty() {
                 false => child,
                 true => {
-                    let (fresh, _) = self.empty_node(tree.level - 1)?;
+                    let node = self.empty_node()?;
+                    let fresh = self.tree_of(node, tree.level - 1);
                     // Recovery follows links behind the end too, to find reserved blocks: no link
                     // without a durable node.
                     let durable = self.map.pm.fence(Flushed::nothing());

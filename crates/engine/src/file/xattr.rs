@@ -11,6 +11,7 @@
 
 use super::map::{Blocks, MapNode, NODE_WORDS, Tree, mark_body};
 use super::release::Supply;
+use crate::components::Files;
 use crate::dram::{Cachelet, PLAIN, RetiredKind};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{Inode, NAME_BYTES_MAX};
@@ -139,8 +140,9 @@ impl<'s, M: Memory> XattrSet<'s, M> {
 /// Writes a fresh, invisible body from start to end. It has at most one lowest-level node.
 struct Writer<'t, 'f, M: Memory> {
     thread: &'t Thread<'f, M>,
+    /// The root, if it is a block.
     root: Tree,
-    /// The root, if it is a node: nothing leads to it before the record that will name it.
+    /// The root, if it is a node; nothing leads to it.
     node: Option<Unreachable<'f, MapNode>>,
     length: u64,
     /// Offset of the block that is being filled.
@@ -156,12 +158,11 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
         let mut writer =
             Writer { thread, root: Tree::EMPTY, node: None, length, block: 0, supply: Supply::EMPTY, at: 0, blocks: 0 };
         if length > BLOCK_BYTES {
-            let node = thread.allocate_unreachable::<MapNode>()?;
-            let word = thread.fs.pm.offset_of(&*node);
-            writer.root = Tree { word, level: 1 };
+            let node = thread.allocator().allocate_unreachable::<MapNode>()?;
+            let offset = thread.fs.pm.offset_of(&*node);
             writer.node = Some(node);
             writer.blocks = 1;
-            thread.fs.pm.stream_zeros(word, BLOCK_BYTES)?.unfenced();
+            thread.fs.pm.stream_zeros(offset, BLOCK_BYTES)?.unfenced();
         }
         Ok(writer)
     }
@@ -199,14 +200,23 @@ impl<'t, 'f, M: Memory> Writer<'t, 'f, M> {
         Ok(())
     }
 
-    fn first_block(&self) -> Result<u64> {
-        Ok(self.thread.fs.map().leaf(self.root, 0)?.offset())
+    fn first_block(&self) -> u64 {
+        self.node.as_ref().map_or(self.root.word, |node| node.words[0].load())
+    }
+
+    /// Ends it. Something may lead to the root from now on.
+    fn finish(&mut self) -> Result<Tree> {
+        self.supply.give_back(self.thread)?;
+        if let Some(node) = self.node.take() {
+            self.root = Tree { word: self.thread.fs.pm.offset_of(node.linked()), level: 1 };
+        }
+        Ok(self.root)
     }
 
     /// Frees everything, after an error.
     fn discard(mut self) -> Result<()> {
-        self.supply.give_back(self.thread)?;
-        super::free_body(self.thread, self.root.to_root())
+        let root = self.finish()?;
+        super::free_body(self.thread, root.to_root())
     }
 }
 
@@ -219,8 +229,8 @@ pub(crate) fn write_new_body<M: Memory>(thread: &Thread<'_, M>, bytes: &[u8]) ->
     let mut writer = Writer::new(thread, bytes.len() as u64)?;
     match writer.push(bytes) {
         Ok(()) => {
-            writer.supply.give_back(thread)?;
-            Ok((writer.root.to_root(), writer.blocks, Flushed::nothing()))
+            let root = writer.finish()?;
+            Ok((root.to_root(), writer.blocks, Flushed::nothing()))
         }
         Err(error) => {
             writer.discard()?;
@@ -249,11 +259,11 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX { Err(Error::TooSmall(NAME_BYTES_MAX)) } else { Ok(()) }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Copies the value of attribute `name` into `value` and returns its length. If `value` is
     /// empty, returns only the length; if it is too short, fails with `TooSmall` and the length.
     /// `NoAttribute` if there is no such attribute.
-    pub fn xattr(&self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
+    pub fn xattr(self, node: Node, name: &[u8], value: &mut [u8]) -> Result<usize> {
         check_name(name)?;
         let _pin = self.pin();
         let set = self.xattrs(node)?;
@@ -270,7 +280,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Sets an attribute, durably. `create` fails with `Exists` if it exists, `replace` with
     /// `NoAttribute` if it does not.
-    pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+    pub fn set_xattr(self, node: Node, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::TooBig);
         }
@@ -278,12 +288,12 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Removes an attribute, durably; `NoAttribute` if there is none.
-    pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
+    pub fn remove_xattr(self, node: Node, name: &[u8]) -> Result<()> {
         self.change_xattr(node, name, None, false, true)
     }
 
     /// Passes the names of all attributes to `each`.
-    pub fn xattr_names(&self, node: Node, each: &mut dyn FnMut(&[u8])) -> Result<()> {
+    pub fn xattr_names(self, node: Node, each: &mut dyn FnMut(&[u8])) -> Result<()> {
         let _pin = self.pin();
         let set = self.xattrs(node)?;
         let mut at = HEADER_BYTES;
@@ -297,21 +307,21 @@ impl<M: Memory> Thread<'_, M> {
         Ok(())
     }
 
-    fn xattrs(&self, node: Node) -> Result<XattrSet<'_, M>> {
+    fn xattrs(self, node: Node) -> Result<XattrSet<'f, M>> {
         let inode = self.fs.inode_at(self.cachelet(node)?.inode.load(Relaxed))?;
         XattrSet::open(self.fs, inode.xattrs.load_acquire())
     }
 
-    fn change_xattr(&self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
+    fn change_xattr(self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
         self.fs.writable()?;
         check_name(name)?;
         let result = self.retry_when_full(|| self.change_xattr_once(node, name, value, create, replace));
-        self.recycle_some();
+        self.recycler().recycle_some();
         result
     }
 
     fn change_xattr_once(
-        &self,
+        self,
         node: Node,
         name: &[u8],
         value: Option<&[u8]>,
@@ -334,20 +344,20 @@ impl<M: Memory> Thread<'_, M> {
         // Before the next fence recovery sees the old set, after it the new one. The two stores
         // before that fence are independent.
         let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        super::mark_body_of(self, old.root)?;
+        super::mark_body_of(self.0, old.root)?;
         step();
         self.commit_xattrs(cachelet, inode, new.to_root(), durable)?;
         if old.root != 0 {
             // Readers of attributes have no version to check. From here on the retire queue owns
             // the blocks; if this thread dies, they are free.
-            super::mark_body_of(self, old.root)?;
+            super::mark_body_of(self.0, old.root)?;
             step();
-            self.retire(RetiredKind::Body, old.root, 0);
+            self.recycler().retire(RetiredKind::Body, old.root, 0);
         }
         Ok(())
     }
 
-    fn commit_xattrs(&self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
+    fn commit_xattrs(self, cachelet: &Cachelet, inode: &Inode, root: u64, durable: Durable) -> Result<()> {
         let mut property = self.property(cachelet)?;
         property.changed_ns = self.stamp(cachelet);
         cachelet.dirty.fetch_and(!PLAIN, AcqRel);
@@ -361,7 +371,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Builds a body with `attributes` for a new inode and returns the root word for
     /// [`Inode::xattrs`]. Durable at the next fence.
-    pub(crate) fn write_new_xattrs(&self, attributes: &[(&[u8], &[u8])]) -> Result<u64> {
+    pub(crate) fn write_new_xattrs(self, attributes: &[(&[u8], &[u8])]) -> Result<u64> {
         for (name, value) in attributes {
             check_name(name)?;
             if value.len() > VALUE_BYTES_MAX {
@@ -373,7 +383,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// A body with the attributes of `old` except `entry`, plus those of `added`. Empty if there
     /// are none.
-    fn build_xattrs(&self, old: &XattrSet<'_, M>, entry: Option<XattrEntry>, added: &[(&[u8], &[u8])]) -> Result<Tree> {
+    fn build_xattrs(self, old: &XattrSet<'_, M>, entry: Option<XattrEntry>, added: &[(&[u8], &[u8])]) -> Result<Tree> {
         let dropped = entry.map_or(0, |entry| entry.length());
         let added_bytes = |(name, value): &(&[u8], &[u8])| ENTRY_BYTES + (name.len() + value.len()) as u64;
         let length = old.header.length - dropped + added.iter().map(added_bytes).sum::<u64>();
@@ -384,12 +394,9 @@ impl<M: Memory> Thread<'_, M> {
         if length > BODY_BYTES_MAX {
             return Err(Error::NoSpace);
         }
-        let mut writer = Writer::new(self, length)?;
+        let mut writer = Writer::new(self.0, length)?;
         match write_set(&mut writer, old, entry, added, count) {
-            Ok(()) => {
-                writer.supply.give_back(self)?;
-                Ok(writer.root)
-            }
+            Ok(()) => writer.finish(),
             Err(error) => {
                 writer.discard()?;
                 Err(error)
@@ -429,6 +436,6 @@ fn write_set<M: Memory>(
     header[0..8].copy_from_slice(&(checksum as u64).to_le_bytes());
     header[8..16].copy_from_slice(&writer.at.to_le_bytes());
     header[16..24].copy_from_slice(&count.to_le_bytes());
-    writer.thread.fs.pm.stream_bytes(writer.first_block()?, &header)?.unfenced();
+    writer.thread.fs.pm.stream_bytes(writer.first_block(), &header)?.unfenced();
     Ok(())
 }

@@ -3,10 +3,10 @@
 
 use super::hold::HELD;
 use super::{BUCKETS_PER_NAMES, CHAIN_MAX, NameHash};
+use crate::components::NameIndex;
 use crate::dram::{BUCKET_ENTRIES, Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::free_list::FreeList;
-use crate::fs::Thread;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -15,13 +15,13 @@ use pmem::Memory;
 /// the density at which the table grows.
 const BUCKETS_PER_OVERFLOW: u64 = 8;
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Grows the table for a total of `names`, as far as the layout allows.
-    pub(crate) fn grow(&self, names: u64) -> Result<()> {
+    pub(crate) fn grow(self, names: u64) -> Result<()> {
         let header = self.fs.header()?;
         let wanted =
             (names.saturating_mul(BUCKETS_PER_NAMES.0) / BUCKETS_PER_NAMES.1).min(self.fs.dram.layout.buckets_max);
-        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || self.fs.tree().is_some() {
+        if names >= 1 << 62 || header.buckets.load(Relaxed) >= wanted || !self.fs.has_growing_table() {
             return Ok(());
         }
         let Some(_growing) = self.try_lock(&header.grow_lock, &header.rare_waiters) else { return Ok(()) };
@@ -31,8 +31,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             // first: they are needed when nothing else can be evicted.
             let buckets = header.buckets.load(Relaxed);
             let overflow = (buckets / BUCKETS_PER_OVERFLOW).min(layout.overflow_max - 1);
-            let provided = self.fs.provide(layout.overflow + overflow * bytes, bytes);
-            if provided.and_then(|()| self.fs.provide(layout.buckets + buckets * bytes, bytes)).is_err() {
+            let provided = self.fs.provider().provide(layout.overflow + overflow * bytes, bytes);
+            if provided.and_then(|()| self.fs.provider().provide(layout.buckets + buckets * bytes, bytes)).is_err() {
                 break;
             }
             if !self.split_next()? {
@@ -44,7 +44,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Brings one more bucket into use, unless a stopped thread has locked the one to split, or a
     /// name that is to move is held. Under the grow lock.
-    fn split_next(&self) -> Result<bool> {
+    fn split_next(self) -> Result<bool> {
         let header = self.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
         let (layout, bytes) = (&self.fs.dram.layout, size_of::<Bucket>() as u64);
@@ -67,7 +67,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The number of entries that belong to the fresh bucket. `None`: one is held, so it stays.
-    fn count_moving(&self, source: &'f Bucket, fresh_index: u64) -> Result<Option<usize>> {
+    fn count_moving(self, source: &'f Bucket, fresh_index: u64) -> Result<Option<usize>> {
         let (mut count, mut held) = (0, false);
         self.each_of_chain(source, |entry| {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
@@ -79,7 +79,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Gives a bucket that is not in use yet a chain with room for `count` names.
-    fn provide_chain(&self, fresh: &'f Bucket, count: usize) -> Result<()> {
+    fn provide_chain(self, fresh: &'f Bucket, count: usize) -> Result<()> {
         let mut bucket = fresh;
         let mut room = BUCKET_ENTRIES;
         while room < count {
@@ -94,7 +94,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Moves the entries that belong to the fresh bucket. Each is copied before it is removed, so a
     /// reaper can repeat all of it.
-    pub(super) fn move_entries(&self, source: &'f Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
+    pub(super) fn move_entries(self, source: &'f Bucket, fresh: &'f Bucket, fresh_index: u64) -> Result<()> {
         let mut failed = None;
         self.each_of_chain(source, |entry| {
             let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
@@ -117,7 +117,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Puts an entry into a chain that has room for it, unless it is there already.
-    pub(super) fn place_entry(&self, main: &'f Bucket, key: u64, value: u64) -> Result<()> {
+    pub(super) fn place_entry(self, main: &'f Bucket, key: u64, value: u64) -> Result<()> {
         let (mut same, mut free) = (None, None);
         self.each_of_chain(main, |entry| match entry.key.load(Relaxed) {
             found if found == key => same = Some(entry),
@@ -134,7 +134,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    pub(super) fn each_of_chain(&self, main: &'f Bucket, mut visit: impl FnMut(&'f BucketEntry)) -> Result<()> {
+    pub(super) fn each_of_chain(self, main: &'f Bucket, mut visit: impl FnMut(&'f BucketEntry)) -> Result<()> {
         let mut bucket = main;
         for _ in 0..CHAIN_MAX {
             bucket.entries.iter().for_each(&mut visit);
@@ -148,7 +148,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees overflow buckets that became empty. Only inside a change: readers on them read again.
-    pub(super) fn trim_chain(&self, main: &Bucket) -> Result<()> {
+    pub(super) fn trim_chain(self, main: &Bucket) -> Result<()> {
         let mut bucket = main;
         for _ in 0..CHAIN_MAX {
             let next = bucket.overflow.load(Relaxed);
@@ -167,7 +167,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Links an empty overflow bucket to the end of a chain. One word: a reader sees the chain with
     /// or without it.
-    pub(super) fn extend_chain(&self, last: &'f Bucket) -> Result<&'f Bucket> {
+    pub(super) fn extend_chain(self, last: &'f Bucket) -> Result<&'f Bucket> {
         let header = self.fs.header()?;
         let link = |index: u32| Ok(&self.fs.dram.overflow(index)?.overflow);
         step();
@@ -185,7 +185,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if index >= layout.overflow_max {
                 return Err(Error::NoMemory);
             }
-            self.fs.provide(layout.overflow + index * bytes, bytes)?;
+            self.fs.provider().provide(layout.overflow + index * bytes, bytes)?;
             if header.overflow_next.compare_exchange(index, index + 1, AcqRel, Acquire).is_ok() {
                 break index;
             }
@@ -197,7 +197,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees the empty bucket `index` that follows `bucket` in a chain.
-    fn free_overflow(&self, bucket: &Bucket, index: u32) -> Result<()> {
+    fn free_overflow(self, bucket: &Bucket, index: u32) -> Result<()> {
         let header = self.fs.header()?;
         let freed = self.fs.dram.overflow(index)?;
         step();

@@ -9,12 +9,14 @@
 //! - The holder's slot records the entry from before it is held until after its release.
 //! - Readers take a held entry for what its key says, and find the file by the dentry.
 
+use super::placement::NameGuard;
 use super::{CHAIN_MAX, Hit, LOW_40, NameHash, Target, is_of, was_stable};
+use crate::components::NameIndex;
 use crate::dram::{Bucket, BucketEntry};
 use crate::error::{Error, Result};
 use crate::format::Dentry;
-use crate::fs::{Fs, Thread};
-use crate::lock::{LockGuard, NAME_WAITING, NameWait, Patience};
+use crate::fs::Fs;
+use crate::lock::{NAME_WAITING, NameWait};
 use crate::step::{dead, step};
 use crate::sync::AtomicU64;
 use core::cell::Cell;
@@ -51,8 +53,7 @@ pub(crate) struct HeldName<'f, M: Memory> {
     target: Cell<Target>,
     /// The record of the slot that names the entry.
     record: &'f AtomicU64,
-    /// In a tree: the guard of the name.
-    guard: Option<LockGuard<'f>>,
+    guard: NameGuard<'f>,
 }
 
 impl<'f, M: Memory> HeldName<'f, M> {
@@ -143,86 +144,73 @@ enum Attempt<'f, M: Memory> {
     Taken(&'f Bucket, &'f BucketEntry, u64),
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     /// Holds a name, which need not exist. Has reserved room for it, so that making it after a
     /// fence cannot fail.
     #[inline(always)]
-    pub(crate) fn hold_name(&self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
-        let held =
-            self.hold(0, key.hash, true, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))?;
-        held.ok_or(Error::Busy)
+    pub(crate) fn hold_name(self, key: &NameKey<'_>) -> Result<HeldName<'f, M>> {
+        let guard = self.guard_name(key.hash)?;
+        let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
+        self.hold(0, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
     /// Holds a name if it exists.
     #[inline(always)]
-    pub(crate) fn hold_existing(&self, key: &NameKey<'_>) -> Result<Option<HeldName<'f, M>>> {
-        self.hold(0, key.hash, false, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))
+    pub(crate) fn hold_existing(self, key: &NameKey<'_>) -> Result<Option<HeldName<'f, M>>> {
+        let guard = self.guard_name(key.hash)?;
+        self.hold(0, key.hash, guard, false, |dentry, offset| self.fs.names(dentry, offset, key.parent, key.name))
     }
 
     /// Holds the name of a dentry: one that is in the mindex, or (`absent`) that is not in it yet.
     pub(crate) fn hold_dentry(
-        &self,
+        self,
         hash: NameHash,
         dentry_offset: u64,
         absent: bool,
     ) -> Result<Option<HeldName<'f, M>>> {
-        self.hold(0, hash, absent, |_, offset| offset == dentry_offset)
+        let guard = self.guard_name(hash)?;
+        self.hold(0, hash, guard, absent, |_, offset| offset == dentry_offset)
     }
 
     /// Holds two names, in an order that all threads share.
     pub(crate) fn hold_both(
-        &self,
+        self,
         first: &NameKey<'_>,
         second: &NameKey<'_>,
     ) -> Result<(HeldName<'f, M>, HeldName<'f, M>)> {
-        let hold = |tag: u64, key: &NameKey<'_>| {
-            let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
-            self.hold_guarded(tag, key.hash, true, is_it)?.ok_or(Error::Busy)
-        };
-        if let Some(tree) = self.fs.tree() {
-            let (guard, other) = self.lock_guards(tree, [first.hash, second.hash])?;
-            let (mut first, mut second) = (hold(0, first)?, hold(SECOND, second)?);
-            (first.guard, second.guard) = (Some(guard), other);
-            return Ok((first, second));
-        }
+        let [guard_first, guard_second] = self.guard_names([first.hash, second.hash])?;
         if first.hash.word() <= second.hash.word() {
-            let held = hold(0, first)?;
-            return Ok((held, hold(SECOND, second)?));
+            let held = self.hold_tagged(0, first, guard_first)?;
+            return Ok((held, self.hold_tagged(SECOND, second, guard_second)?));
         }
-        let held = hold(SECOND, second)?;
-        Ok((hold(0, first)?, held))
+        let held = self.hold_tagged(SECOND, second, guard_second)?;
+        Ok((self.hold_tagged(0, first, guard_first)?, held))
+    }
+
+    /// One of two names. Not inlined: four copies in [`NameIndex::hold_both`] would not stay in the
+    /// instruction cache.
+    #[inline(never)]
+    fn hold_tagged(self, tag: u64, key: &NameKey<'_>, guard: NameGuard<'f>) -> Result<HeldName<'f, M>> {
+        let is_it = |dentry: &Dentry, offset| self.fs.names(dentry, offset, key.parent, key.name);
+        self.hold(tag, key.hash, guard, true, is_it)?.ok_or(Error::Busy)
     }
 
     #[inline(always)]
     fn hold(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
-        absent: bool,
-        is_it: impl Fn(&Dentry, u64) -> bool,
-    ) -> Result<Option<HeldName<'f, M>>> {
-        let Some(tree) = self.fs.tree() else { return self.hold_guarded(tag, hash, absent, is_it) };
-        let (guard, _) = self.lock_guards(tree, [hash; 2])?;
-        let mut held = self.hold_guarded(tag, hash, absent, is_it)?;
-        if let Some(held) = &mut held {
-            held.guard = Some(guard);
-        }
-        Ok(held)
-    }
-
-    /// As [`Thread::hold`]. In a tree the name's guard is locked.
-    #[inline(always)]
-    fn hold_guarded(
-        &self,
-        tag: u64,
-        hash: NameHash,
+        guard: NameGuard<'f>,
         absent: bool,
         is_it: impl Fn(&Dentry, u64) -> bool,
     ) -> Result<Option<HeldName<'f, M>>> {
         let mut wait = NameWait::default();
         loop {
             match self.try_hold(tag, hash, absent, &is_it)? {
-                Attempt::Held(held) => return Ok(Some(held)),
+                Attempt::Held(mut held) => {
+                    held.guard = guard;
+                    return Ok(Some(held));
+                }
                 Attempt::Absent => return Ok(None),
                 Attempt::Moved => {}
                 Attempt::Taken(main, entry, value) => {
@@ -237,17 +225,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// looks again under the lock.
     #[inline(always)]
     fn try_hold(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         absent: bool,
         is_it: &impl Fn(&Dentry, u64) -> bool,
     ) -> Result<Attempt<'f, M>> {
         let header = self.fs.header()?;
-        let index = match self.fs.tree() {
-            None => hash.bucket(header.buckets.load(Acquire)),
-            Some(tree) => tree.make(hash.word()),
-        };
+        let index = self.fs.bucket_to_change(hash, header);
         let main = self.fs.dram.bucket(index)?;
         let version = main.version.load(Acquire);
         let before = self.scan(main, hash, is_it);
@@ -261,14 +246,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         {
             return Ok(Attempt::Absent);
         }
-        // In a tree the guard is locked instead.
-        let locked = match self.fs.tree() {
-            None => self.lock_with(Patience::Interruptible, &main.lock, &main.waiters)?,
-            Some(_) => None,
-        };
-        if locked.is_none() && self.fs.tree().is_none() {
-            return Ok(Attempt::Moved);
-        }
+        let Some(_locked) = self.lock_bucket(main)? else { return Ok(Attempt::Moved) };
         if !self.fs.is_still_bucket(hash, header, index) {
             return Ok(Attempt::Moved);
         }
@@ -280,14 +258,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Takes what a look has found in a bucket that this thread has locked.
     #[inline(always)]
-    fn take(
-        &self,
-        tag: u64,
-        hash: NameHash,
-        absent: bool,
-        main: &'f Bucket,
-        found: Scan<'f>,
-    ) -> Result<Attempt<'f, M>> {
+    fn take(self, tag: u64, hash: NameHash, absent: bool, main: &'f Bucket, found: Scan<'f>) -> Result<Attempt<'f, M>> {
         match found {
             Scan::Taken(entry, value) => Ok(Attempt::Taken(main, entry, value)),
             // Not under the lock, except in a region that was overwritten.
@@ -303,11 +274,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    /// As [`Thread::take`], after another look.
+    /// As [`NameIndex::take`], after another look.
     #[cold]
     #[inline(never)]
     fn take_anew(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         absent: bool,
@@ -321,7 +292,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Looks for a name in a chain. Without the lock the result counts only if it still stands and
     /// the version has not changed.
     #[inline(always)]
-    fn scan(&self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
+    fn scan(self, main: &'f Bucket, hash: NameHash, is_it: &impl Fn(&Dentry, u64) -> bool) -> Result<Scan<'f>> {
         let (mut bucket, mut free) = (main, None);
         for _ in 0..CHAIN_MAX {
             for entry in &bucket.entries {
@@ -344,7 +315,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 if key & LOW_40 == ABSENT {
                     return Ok(Scan::Torn);
                 }
-                let target = if self.fs.has_quick_path() { Target::from_value(value) } else { Target::UNKNOWN };
+                let target = self.fs.target_of(value);
                 self.fs.prefetch_target(target);
                 let dentry_offset = (key & LOW_40) << 6;
                 let Ok(dentry) = self.fs.pm.get(Pm::<Dentry>::new(dentry_offset)) else { continue };
@@ -364,7 +335,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Holds a name that does not exist, in a bucket that this thread has locked.
     #[inline(always)]
     fn hold_absent(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         main: &'f Bucket,
@@ -384,13 +355,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(held)
     }
 
-    fn held_value(&self, hash: NameHash) -> u64 {
+    fn held_value(self, hash: NameHash) -> u64 {
         hash.value_bits() | HELD | self.ticket() as u64
     }
 
     #[inline(always)]
     fn record_held(
-        &self,
+        self,
         tag: u64,
         hash: NameHash,
         main: &'f Bucket,
@@ -403,22 +374,22 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         let target = Cell::new(found.map_or(Target::UNKNOWN, |found| found.target));
         let found = found.map(|found| (found.dentry, found.dentry_offset));
-        Ok(HeldName { fs: self.fs, main, entry, hash, found, target, record, guard: None })
+        Ok(HeldName { fs: self.fs, main, entry, hash, found, target, record, guard: NameGuard::NONE })
     }
 
     /// Makes a held name. Plain stores only.
-    pub(crate) fn insert_entry(&self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
+    pub(crate) fn insert_entry(self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
         held.set(dentry_offset, target);
         self.count_names(1);
     }
 
     /// Makes a held name lead to another dentry.
-    pub(crate) fn replace_entry(&self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
+    pub(crate) fn replace_entry(self, held: &HeldName<'f, M>, dentry_offset: u64, target: Target) {
         held.set(dentry_offset, target);
     }
 
     /// Removes a held name. It stays held. Plain stores only.
-    pub(crate) fn remove_entry(&self, held: &HeldName<'f, M>) {
+    pub(crate) fn remove_entry(self, held: &HeldName<'f, M>) {
         held.entry.key.store(ABSENT | held.hash.key_bits(), Release);
         step();
         self.count_names(-1);
@@ -427,12 +398,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Releases a name that was removed. Otherwise all lookups of absent names would read the
     /// continuation of its bucket that it may have left empty.
     #[inline]
-    pub(crate) fn release_removed(&self, held: HeldName<'f, M>) -> Result<()> {
+    pub(crate) fn release_removed(self, held: HeldName<'f, M>) -> Result<()> {
         let (main, entry) = (held.main, held.entry);
-        let guarded = held.guard.is_some();
         drop(held);
-        // A tree keeps its chains.
-        if guarded || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
+        if !self.fs.has_growing_table() || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
             return Ok(());
         }
         // A thread that has the bucket now leaves the chain as it is; a later removal trims it.
@@ -466,8 +435,9 @@ mod tests {
         let new = new_node(FileKind::Regular);
         let file = thread.create(root, b"present", &new).expect("creates");
         thread.release(file, 1);
-        let absent = stopped.hold_name(&key(&fs, root.number, b"absent")).expect("holds");
-        let present = stopped.hold_existing(&key(&fs, root.number, b"present")).expect("holds").expect("exists");
+        let absent = stopped.names().hold_name(&key(&fs, root.number, b"absent")).expect("holds");
+        let present =
+            stopped.names().hold_existing(&key(&fs, root.number, b"present")).expect("holds").expect("exists");
         for round in 0..3 {
             for number in 0..40 {
                 let file = thread.create(root, format!("{round} {number}").as_bytes(), &new).expect("creates");
@@ -501,7 +471,7 @@ mod tests {
         let holder = fs.enter().expect("enters");
         let root = holder.root().expect("a root");
         let name = key(&fs, root.number, b"name");
-        let held = holder.hold_name(&name).expect("holds");
+        let held = holder.names().hold_name(&name).expect("holds");
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 let thread = fs.enter().expect("enters");
@@ -529,11 +499,11 @@ mod tests {
         let names = (0..).map(|number| format!("{number}"));
         let moving = names.into_iter().find(|name| fs.hash_name(root.number, name.as_bytes()).bucket(4) == 2);
         let moving = moving.expect("one of four");
-        let held = holder.hold_name(&key(&fs, root.number, moving.as_bytes())).expect("holds");
-        thread.grow(6).expect("grows");
+        let held = holder.names().hold_name(&key(&fs, root.number, moving.as_bytes())).expect("holds");
+        thread.names().grow(6).expect("grows");
         assert_eq!(header.buckets.load(Relaxed), 2, "the bucket to split has the held name");
         drop(held);
-        thread.grow(6).expect("grows");
+        thread.names().grow(6).expect("grows");
         assert_eq!(header.buckets.load(Relaxed), 4);
     }
 }

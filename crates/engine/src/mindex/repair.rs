@@ -3,17 +3,17 @@
 
 use super::hold::{ABSENT, HELD};
 use super::{LOW_40, NameHash, SECOND, Target};
+use crate::components::Reaper;
 use crate::dram::{Bucket, BucketEntry};
 use crate::error::Result;
-use crate::fs::Thread;
 use crate::step::step;
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// As the reaper of this slot: completes the change of every bucket that its owner held.
-    pub(crate) fn repair_buckets(&self) -> Result<()> {
+    pub(crate) fn repair_buckets(self) -> Result<()> {
         self.fs.check_reapable()?;
         let header = self.fs.header()?;
         let fresh_index = header.buckets.load(Acquire);
@@ -26,7 +26,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             let source = fresh_index - (1 << fresh_index.ilog2());
             if splitting && core::ptr::eq(bucket, self.fs.dram.bucket(source)?) {
-                self.move_entries(bucket, self.fs.dram.bucket(fresh_index)?, fresh_index)?;
+                self.names().move_entries(bucket, self.fs.dram.bucket(fresh_index)?, fresh_index)?;
                 header.buckets.store(fresh_index + 1, Release);
                 step();
             }
@@ -36,7 +36,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The main bucket whose lock is the word at an offset of the region, if this slot holds it.
-    fn held_bucket_at(&self, offset: u64) -> Result<Option<&'f Bucket>> {
+    fn held_bucket_at(self, offset: u64) -> Result<Option<&'f Bucket>> {
         let layout = &self.fs.dram.layout;
         if offset < layout.buckets || offset >= layout.buckets + layout.buckets_max * size_of::<Bucket>() as u64 {
             return Ok(None);
@@ -47,7 +47,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// As the reaper of this slot: the entry of the name of its operation that its owner held, the
     /// first or the second (`tag`).
-    pub(crate) fn held_name(&self, tag: u64) -> Result<Option<NameToRepair<'f>>> {
+    pub(crate) fn held_name(self, tag: u64) -> Result<Option<NameToRepair<'f>>> {
         self.fs.check_reapable()?;
         let records = self.slot.held.iter().map(|record| record.load(Relaxed));
         let mut entries = records.filter(|record| record & SECOND == tag).filter_map(|record| self.entry_at(record));
@@ -55,7 +55,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The entry that a record names; none if it names a lock.
-    fn entry_at(&self, record: u64) -> Option<&'f BucketEntry> {
+    fn entry_at(self, record: u64) -> Option<&'f BucketEntry> {
         let (layout, offset) = (&self.fs.dram.layout, record & !SECOND);
         let (bytes, entries) = (size_of::<Bucket>() as u64, core::mem::offset_of!(Bucket, entries) as u64);
         let areas = [(layout.buckets, layout.buckets_max), (layout.overflow, layout.overflow_max)];
@@ -66,14 +66,14 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Whether this slot holds the name of an entry.
-    fn is_holder(&self, entry: &BucketEntry) -> bool {
+    fn is_holder(self, entry: &BucketEntry) -> bool {
         let (key, value) = (entry.key.load(Relaxed), entry.value.load(Relaxed));
         key != 0 && value & HELD != 0 && value as u32 == self.ticket()
     }
 
     /// As the reaper of this slot: releases the name of a record, if its owner held it. `false`: it
     /// is the record of a lock.
-    pub(crate) fn release_name(&self, record: &AtomicU64) -> bool {
+    pub(crate) fn release_name(self, record: &AtomicU64) -> bool {
         let Some(entry) = self.entry_at(record.load(Relaxed)) else { return false };
         if self.is_holder(entry) {
             if entry.key.load(Relaxed) & LOW_40 == ABSENT {

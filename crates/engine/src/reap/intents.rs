@@ -6,11 +6,12 @@ use crate::fs::Thread;
 use crate::mindex::NameHash;
 use crate::step::step;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use pmem::Memory;
+use pmem::{Durable, Flushed, Memory};
 
 impl<'f, M: Memory> Thread<'f, M> {
     /// Announces an operation. The other fields that its kind needs were recorded before.
     pub(crate) fn intend(&self, kind: IntentKind, directories: [u32; 2], hashes: [NameHash; 2]) {
+        self.lock_logs(kind, directories);
         let intent = &self.slot.intent;
         for index in 0..2 {
             intent.directories[index].store(directories[index], Relaxed);
@@ -40,6 +41,14 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
     }
 
+    /// The last fence of an operation that makes names.
+    #[inline(always)]
+    pub(crate) fn fence_names(&self, flushed: Flushed) -> Durable {
+        let durable = self.fs.pm.fence(flushed);
+        self.unlock_logs();
+        durable
+    }
+
     /// Marks the operation as having taken effect: later operations see it.
     #[inline]
     pub(crate) fn take_effect(&self) {
@@ -52,6 +61,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[inline]
     pub(crate) fn end_intent(&self) {
         self.clear_in_flight_except_cachelet();
+        self.unlock_logs();
         // No step from here on: the result of a call belongs to its caller as soon as the intent is
         // gone.
         self.slot.intent.kind.store(IntentKind::None as u32, Release);

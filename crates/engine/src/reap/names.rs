@@ -1,19 +1,19 @@
 //! Reaping names that were being made or removed, and directories that were being evicted or
 //! compacted.
 
+use crate::components::Reaper;
 use crate::dram::{
     Cachelet, DirectoryState, FLAG_DELETED, FLAG_UNNAMED, IntentKind, References, STEP_DONE, STEP_RETIRING,
 };
 use crate::error::Result;
 use crate::format::{Dentry, Valid};
-use crate::fs::Thread;
 use crate::mindex::NameToRepair;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Memory, Pm};
 
-impl<'f, M: Memory> Thread<'f, M> {
-    pub(super) fn recover_intent(&self) -> Result<()> {
+impl<'f, M: Memory> Reaper<'_, 'f, M> {
+    pub(super) fn recover_intent(self) -> Result<()> {
         let kind = self.slot.intent.kind.load(Acquire);
         let done = self.slot.intent.step.load(Acquire) == STEP_DONE;
         match kind {
@@ -35,13 +35,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Offset of an in-flight dentry; zero: none.
-    pub(super) fn in_flight_dentry(&self, index: usize) -> u64 {
+    pub(super) fn in_flight_dentry(self, index: usize) -> u64 {
         self.slot.in_flight.dentries[index].load(Relaxed) & !63
     }
 
     /// Whether the in-flight dentry entered the mindex before its creator died. Until its intent
     /// records that, the creator holds the name.
-    fn is_named(&self, done: bool) -> Result<bool> {
+    fn is_named(self, done: bool) -> Result<bool> {
         let dentry = self.in_flight_dentry(0);
         if done || dentry == 0 {
             return Ok(done);
@@ -49,12 +49,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(self.held_name(0)?.is_some_and(|name| name.is(dentry)))
     }
 
-    fn recover_create(&self, done: bool) -> Result<()> {
+    fn recover_create(self, done: bool) -> Result<()> {
         if self.is_named(done)? { self.drop_created() } else { Ok(()) }
     }
 
     /// The created file exists; its reference was meant for a caller that is dead.
-    fn drop_created(&self) -> Result<()> {
+    fn drop_created(self) -> Result<()> {
         let index = self.slot.in_flight.cachelet.load(Relaxed);
         self.slot.intent.step.store(STEP_DONE, Release);
         if index == 0 {
@@ -68,7 +68,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn recover_link(&self, done: bool) -> Result<()> {
+    fn recover_link(self, done: bool) -> Result<()> {
         if self.is_named(done)? {
             // Another reaper finds no in-flight allocations.
             self.slot.intent.step.store(STEP_DONE, Release);
@@ -85,7 +85,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// file's lock is held. The lock ensures that no other thread has changed the links since:
     /// every change except the removal of an only link needs it. The file's property entry follows
     /// in `recover_cachelet`.
-    fn roll_back_link(&self, index: u32, before: u32) -> Result<()> {
+    fn roll_back_link(self, index: u32, before: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let before = References::from_word((before as u64) << 32);
         let uncounted = |word: u64| {
@@ -100,7 +100,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Drops the link of a name that is gone, unless that was done, if the file's lock is held.
-    pub(super) fn drop_link_once(&self, index: u32) -> Result<()> {
+    pub(super) fn drop_link_once(self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let before = References::from_word((self.slot.intent.victim_before.load(Relaxed) as u64) << 32);
         let state = References::from_word(cachelet.references.load(Acquire));
@@ -112,7 +112,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn recover_unlink(&self, done: bool) -> Result<()> {
+    fn recover_unlink(self, done: bool) -> Result<()> {
         let intent = &self.slot.intent;
         let Some(held) = self.held_name(0)?.filter(|_| !done) else { return Ok(()) };
         let index = intent.victim.load(Relaxed);
@@ -132,13 +132,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Whether a dentry is valid.
-    fn counts(&self, offset: u64) -> Result<bool> {
+    fn counts(self, offset: u64) -> Result<bool> {
         let dentry = self.fs.pm.get(Pm::<Dentry>::new(offset))?;
         Ok(Valid::from_word(dentry.valid.load_acquire()).valid)
     }
 
     /// Completes the removal of a held name.
-    fn remove_name(&self, held: &NameToRepair<'f>, offset: u64) -> Result<()> {
+    fn remove_name(self, held: &NameToRepair<'f>, offset: u64) -> Result<()> {
         let pm = &self.fs.pm;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         if Valid::from_word(dentry.valid.load()).valid {
@@ -152,13 +152,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn recover_remove_directory(&self, done: bool) -> Result<()> {
+    fn recover_remove_directory(self, done: bool) -> Result<()> {
         let intent = &self.slot.intent;
         let index = intent.victim.load(Relaxed);
         if !done {
             let Some(held) = self.held_name(0)? else { return Ok(()) };
             let victim = self.fs.dram.cachelet(index)?;
-            if !victim.is_removed() {
+            if !victim.as_directory().is_removed() {
                 return Ok(());
             }
             self.mark_removed(victim);
@@ -170,10 +170,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(())
     }
 
-    fn recover_maintenance(&self) -> Result<()> {
+    fn recover_maintenance(self) -> Result<()> {
         let intent = &self.slot.intent;
         let directory = self.fs.dram.cachelet(intent.directories[0].load(Relaxed))?;
-        if !directory.is_maintained_by(self.ticket()) {
+        if !directory.as_directory().is_maintained_by(self.ticket()) {
             return Ok(());
         }
         if DirectoryState::of(directory) == DirectoryState::Evicting {
@@ -183,15 +183,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.recover_compaction(directory)?;
         }
         step();
-        directory.end_maintaining(self.ticket());
-        self.fs.platform.wake(&directory.directory);
+        directory.as_directory().end_maintaining(self.ticket());
+        self.fs.platform.wake(directory.as_directory().state());
         Ok(())
     }
 
     /// Completes or rolls back the replacement of a log: if the head has changed, the old log is
     /// retired. Otherwise `recover_directory`, under the directory's lock, finds that the old pages
     /// belong to the directory and the new ones are free.
-    fn recover_compaction(&self, directory: &'f Cachelet) -> Result<()> {
+    fn recover_compaction(self, directory: &'f Cachelet) -> Result<()> {
         let pm = &self.fs.pm;
         let head = &self.fs.inode_at(directory.inode.load(Relaxed))?.log;
         let [old_head, boundary] = &self.slot.intent.old;
@@ -201,7 +201,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         pm.fence(pm.flush_all(head));
         // Positions in the log have changed.
-        directory.directory.fetch_add(1 << 8, AcqRel);
-        self.retire_log(directory, (old_head, boundary), head.load())
+        directory.as_directory().state().fetch_add(1 << 8, AcqRel);
+        self.maintenance().retire_log(directory, (old_head, boundary), head.load())
     }
 }

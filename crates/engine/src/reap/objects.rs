@@ -2,22 +2,22 @@
 //! were held, blocks, references.
 
 use crate::alloc::{BlockRun, owned_by_slot};
+use crate::components::Reaper;
 use crate::dram::{
     Cachelet, DIRTY, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_UNNAMED,
     References, RetiredKind,
 };
 use crate::error::{Corruption, Result};
 use crate::format::{FileKind, LogPage, PROPERTY_INLINE, SlotTag, slot_word};
-use crate::fs::Thread;
 use crate::property::DurableProperty;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, Commit64, Memory, Pm};
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// Rolls back the in-flight allocations of an operation that did not take effect, or of none.
-    pub(super) fn recover_in_flight(&self) -> Result<()> {
+    pub(super) fn recover_in_flight(self) -> Result<()> {
         let hand = &self.slot.in_flight;
         for index in 0..2 {
             self.roll_back_name(index)?;
@@ -25,8 +25,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let (number, cachelet) = (hand.number.load(Relaxed), hand.cachelet.load(Relaxed));
         if number != 0 {
             self.roll_back_inode(number, cachelet)?;
-        } else if cachelet != 0 && !self.is_listed(cachelet)? && !self.is_cachelet_of_inode(cachelet)? {
-            self.list_cachelet(cachelet)?;
+        } else if cachelet != 0 && !self.allocator().is_listed(cachelet)? && !self.is_cachelet_of_inode(cachelet)? {
+            self.allocator().list_cachelet(cachelet)?;
         }
         self.clear_in_flight();
         self.own_linked_page()
@@ -34,10 +34,10 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Rolls back a dentry that is not published: recycles its lines, and turns the slot that names
     /// it into a hole.
-    fn roll_back_name(&self, index: usize) -> Result<()> {
+    fn roll_back_name(self, index: usize) -> Result<()> {
         let hand = &self.slot.in_flight;
         let (offset, lines) = (self.in_flight_dentry(index), hand.dentries[index].load(Relaxed) & 63);
-        if offset == 0 || self.are_in_mask(offset, lines) {
+        if offset == 0 || self.allocator().are_in_mask(offset, lines) {
             return Ok(());
         }
         let pm = &self.fs.pm;
@@ -47,8 +47,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 pm.persist(pm.retract(slot, 0));
             }
         }
-        if !self.is_queued(RetiredKind::Dentry, offset) {
-            self.retire_unpublished(offset, lines);
+        if !self.recycler().is_queued(RetiredKind::Dentry, offset) {
+            self.recycler().retire_unpublished(offset, lines);
         }
         step();
         hand.dentries[index].store(0, Release);
@@ -58,26 +58,26 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Rolls back an inode without a name. If lookups by number can have found it, the release of
     /// the last reference frees it; otherwise it is free at once.
-    fn roll_back_inode(&self, number: u64, index: u32) -> Result<()> {
-        if self.is_in_magazine(number) {
+    fn roll_back_inode(self, number: u64, index: u32) -> Result<()> {
+        if self.allocator().is_in_magazine(number) {
             return Ok(());
         }
         let inode = self.fs.inode(number)?;
-        if index != 0 && !self.is_listed(index)? {
+        if index != 0 && !self.allocator().is_listed(index)? {
             let cachelet = self.fs.dram.cachelet(index)?;
             if cachelet.number.load(Acquire) == number {
                 return self.roll_back_cachelet(index, cachelet);
             }
             self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
-            self.list_cachelet(index)?;
+            self.allocator().list_cachelet(index)?;
         } else {
             self.fs.pm.fence(self.fs.erase_inode(inode, inode.free_word()));
         }
-        self.sweep_blocks(number)?;
-        self.put_back_inode(number)
+        self.allocator().sweep_blocks(number)?;
+        self.allocator().put_back_inode(number)
     }
 
-    fn roll_back_cachelet(&self, index: u32, cachelet: &'f Cachelet) -> Result<()> {
+    fn roll_back_cachelet(self, index: u32, cachelet: &'f Cachelet) -> Result<()> {
         let unnamed = |word: u64| {
             let state = References::from_word(word);
             let nameless = state.links == 0 && state.flags & (FLAG_DELETED | FLAG_UNNAMED) == FLAG_DELETED;
@@ -94,7 +94,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Whether a cachelet stands for an inode.
-    fn is_cachelet_of_inode(&self, index: u32) -> Result<bool> {
+    fn is_cachelet_of_inode(self, index: u32) -> Result<bool> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let number = cachelet.number.load(Acquire);
         if number == 0 {
@@ -105,7 +105,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Reclaims the object that was being removed, evicted, or released, if that is due and no
     /// other slot does it.
-    pub(super) fn recover_victim(&self) -> Result<()> {
+    pub(super) fn recover_victim(self) -> Result<()> {
         let index = self.slot.intent.victim.load(Relaxed);
         let cachelet = self.fs.dram.cachelet(index)?;
         let number = cachelet.number.load(Acquire);
@@ -119,18 +119,18 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         if state.flags & FLAG_EVICTED != 0 {
             self.clear_pointer(cachelet, index)?;
-            if !self.is_queued(RetiredKind::Cachelet, index as u64) {
-                self.retire(RetiredKind::Cachelet, index as u64, 0);
+            if !self.recycler().is_queued(RetiredKind::Cachelet, index as u64) {
+                self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
             }
-        } else if !self.is_queued(RetiredKind::Inode, number) {
-            self.retire(RetiredKind::Inode, number, index as u64);
+        } else if !self.recycler().is_queued(RetiredKind::Inode, number) {
+            self.recycler().retire(RetiredKind::Inode, number, index as u64);
         }
         Ok(())
     }
 
     /// Makes a cachelet whose lock is held and its inode consistent with each other and with the
     /// image.
-    pub(super) fn recover_cachelet(&self, cachelet: &'f Cachelet) -> Result<()> {
+    pub(super) fn recover_cachelet(self, cachelet: &'f Cachelet) -> Result<()> {
         if cachelet.references.load(Acquire) & References::flag(FLAG_EVICTED) != 0 {
             // It was consistent before it was evicted, and by now another cachelet may stand for
             // the inode.
@@ -157,7 +157,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 let links = References::from_word(cachelet.references.load(Acquire)).links;
                 after.change(|after| after.links = links);
                 if has_body && property.flags & PROPERTY_INLINE == 0 {
-                    let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
+                    let mut mark = |blocks| self.fs.block_map().mark_body_reached(blocks, number);
                     let blocks = crate::file::recover_body(self.fs, inode, &property, &mut mark)?;
                     after.change(|after| after.blocks = blocks);
                 }
@@ -168,13 +168,13 @@ impl<'f, M: Memory> Thread<'f, M> {
                 }
             }
         }
-        let mut mark = |blocks| self.fs.mark_body_reached(blocks, number);
+        let mut mark = |blocks| self.fs.block_map().mark_body_reached(blocks, number);
         crate::file::mark_body(self.fs, inode.xattrs.load_acquire(), &mut mark)?;
-        self.sweep_blocks(number)
+        self.allocator().sweep_blocks(number)
     }
 
     /// Recovers a directory's state and pages.
-    fn recover_directory(&self, directory: &'f Cachelet, number: u64) -> Result<()> {
+    fn recover_directory(self, directory: &'f Cachelet, number: u64) -> Result<()> {
         let inode = self.fs.inode_at(directory.inode.load(Relaxed))?;
         // Times and links that were about to be written.
         directory.dirty.fetch_or(DIRTY, AcqRel);
@@ -187,29 +187,29 @@ impl<'f, M: Memory> Thread<'f, M> {
                 break;
             }
             let run = BlockRun { first: offset / BLOCK_BYTES, count: 1 };
-            self.fs.mark_reached(run, number)?;
+            self.fs.block_map().mark_reached(run, number)?;
             offset = self.fs.pm.get(Pm::<LogPage>::new(offset))?.next.load_acquire();
         }
         Ok(())
     }
 
     /// Frees the blocks that the slot held in transit.
-    pub(super) fn recover_blocks(&self) -> Result<()> {
+    pub(super) fn recover_blocks(self) -> Result<()> {
         let owner = owned_by_slot(self.ticket());
-        self.mark_queued(owner)?;
-        self.sweep_blocks(owner)
+        self.recycler().mark_queued(owner)?;
+        self.allocator().sweep_blocks(owner)
     }
 
     /// Whether the dead thread may have been adding or removing a pointer to a shared block: with a
     /// file locked, or while recycling a removed file's body.
-    pub(super) fn may_have_shared(&self) -> Result<bool> {
+    pub(super) fn may_have_shared(self) -> Result<bool> {
         let recycles = self.slot.recycling.load(Acquire) != 0 && self.slot.recycling_marked.load(Acquire) != 0;
         let holds = self.slot.held.iter().any(|record| record.load(Acquire) != 0);
         Ok((recycles || holds) && self.fs.header()?.blocks_shared.load(Acquire) != 0)
     }
 
     /// Releases the references that the dead thread had recorded.
-    pub(super) fn recover_references(&self) -> Result<()> {
+    pub(super) fn recover_references(self) -> Result<()> {
         for word in &self.slot.references {
             let index = word.load(Relaxed);
             if index == 0 {

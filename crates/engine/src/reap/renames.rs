@@ -1,16 +1,16 @@
 //! Reaping renames: a rename has happened if its journal record is whole.
 
+use crate::components::Reaper;
 use crate::dram::{FLAG_RENAMING, References, RetiredKind, STEP_DONE};
 use crate::error::Result;
 use crate::format::{FileKind, JournalRecord};
-use crate::fs::Thread;
 use crate::mindex::SECOND;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory};
 
-impl<'f, M: Memory> Thread<'f, M> {
-    pub(super) fn recover_rename(&self, done: bool, exchanged: bool) -> Result<()> {
+impl<'f, M: Memory> Reaper<'_, 'f, M> {
+    pub(super) fn recover_rename(self, done: bool, exchanged: bool) -> Result<()> {
         let intent = &self.slot.intent;
         let record = match self.in_flight_dentry(0) {
             0 => None,
@@ -36,7 +36,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Clears the rename flag of a file whose lock is held, or of a directory whose names are. A
     /// directory's change time may have been set without its dirty mark, so the mark is set here.
-    fn end_marking(&self, index: u32) -> Result<()> {
+    fn end_marking(self, index: u32) -> Result<()> {
         let cachelet = self.fs.dram.cachelet(index)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         let names = self.held_name(0)?.is_some() && self.held_name(SECOND)?.is_some();
@@ -50,13 +50,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Completes a rename whose journal record is whole.
-    fn finish_rename(&self, record: &JournalRecord, done: bool, exchanged: bool) -> Result<()> {
+    fn finish_rename(self, record: &JournalRecord, done: bool, exchanged: bool) -> Result<()> {
         let pm = &self.fs.pm;
         for offset in record.moves.iter().map(|step| step.dentry).filter(|offset| *offset != 0) {
             pm.flush_range(offset, (5 * LINE_BYTES).min(BLOCK_BYTES - offset % BLOCK_BYTES)).unfenced();
         }
         pm.fence(Flushed::nothing());
-        self.fs.replay(record)?;
+        self.fs.recovery().replay(record)?;
         pm.fence(Flushed::nothing());
         if !exchanged {
             self.drop_replaced(self.slot.intent.victim.load(Relaxed))?;
@@ -65,9 +65,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         if !done {
             self.rename_names(record)?;
         }
-        for (offset, lines) in self.reused_slots(record)?.into_iter().flatten() {
-            if !self.is_queued(RetiredKind::Dentry, offset) {
-                self.retire(RetiredKind::Dentry, offset, lines);
+        for (offset, lines) in self.renames().reused_slots(record)?.into_iter().flatten() {
+            if !self.recycler().is_queued(RetiredKind::Dentry, offset) {
+                self.recycler().retire(RetiredKind::Dentry, offset, lines);
             }
         }
         step();
@@ -75,13 +75,13 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Drops one link of a replaced file. (A replaced directory is reclaimed at the end.)
-    fn drop_replaced(&self, victim: u32) -> Result<()> {
+    fn drop_replaced(self, victim: u32) -> Result<()> {
         let mode = self.fs.dram.cachelet(victim)?.mode.load(Relaxed);
         if FileKind::from_mode(mode) != Some(FileKind::Directory) { self.drop_link_once(victim) } else { Ok(()) }
     }
 
     /// Reclaims a replaced directory, and drops the reference to the whiteout in the old place.
-    fn finish_replaced(&self, exchanged: bool) -> Result<()> {
+    fn finish_replaced(self, exchanged: bool) -> Result<()> {
         let victim = self.slot.intent.victim.load(Relaxed);
         if victim != 0 && !exchanged {
             let replaced = self.fs.dram.cachelet(victim)?;
@@ -98,7 +98,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Repairs the mindex after a rename, where the names are still held.
-    fn rename_names(&self, record: &JournalRecord) -> Result<()> {
+    fn rename_names(self, record: &JournalRecord) -> Result<()> {
         let [arrival, old_place] = record.moves.map(|step| Some(step.dentry).filter(|dentry| *dentry != 0));
         for (tag, dentry) in [(0, old_place), (SECOND, arrival)] {
             if let Some(held) = self.held_name(tag)? {
@@ -110,7 +110,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Rolls back a rename that did not happen.
-    fn roll_back_rename(&self) -> Result<()> {
+    fn roll_back_rename(self) -> Result<()> {
         let intent = &self.slot.intent;
         let victim = intent.victim.load(Relaxed);
         if victim == 0 {
@@ -119,7 +119,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let cachelet = self.fs.dram.cachelet(victim)?;
         let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
         if is_directory && self.held_name(SECOND)?.is_some() {
-            cachelet.allow_names();
+            cachelet.as_directory().allow_names();
         }
         Ok(())
     }

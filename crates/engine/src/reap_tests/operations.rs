@@ -32,7 +32,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         for _ in 0..2 {
             made(thread, thread.create(tree.full, b"new", &new(FileKind::Symlink)))?;
             thread.unlink(tree.full, b"new", |_| Ok(()))?;
-            thread.drain()?;
+            thread.recycler().drain()?;
         }
         Ok(())
     }),
@@ -56,7 +56,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
     ("unlink-and-recycle", |thread, tree| {
         thread.unlink(tree.full, b"x", |_| Ok(()))?;
         thread.unlink(tree.full, b"y", |_| Ok(()))?;
-        thread.drain().map(drop)
+        thread.recycler().drain().map(drop)
     }),
     ("rmdir", |thread, tree| thread.remove_directory(tree.full, b"inner", |_| Ok(()))),
     ("rmdir-open", |thread, tree| thread.remove_directory(tree.root, b"empty", |_| Ok(()))),
@@ -66,7 +66,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         thread.unlink(tree.empty, LONG, |_| Ok(()))?;
         thread.unlink(tree.empty, b"one", |_| Ok(()))?;
         thread.remove_directory(tree.full, b"inner", |_| Ok(()))?;
-        thread.drain().map(drop)
+        thread.recycler().drain().map(drop)
     }),
     ("recycle-with-log-and-attributes", |thread, tree| {
         // Both name bodies that the first phase of recycling clears.
@@ -79,7 +79,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         thread.unlink(node, LONG, |_| Ok(()))?;
         thread.release_recorded(node);
         thread.remove_directory(tree.full, b"new", |_| Ok(()))?;
-        thread.drain().map(drop)
+        thread.recycler().drain().map(drop)
     }),
     ("rename", |thread, tree| rename(thread, (tree.root, b"small"), (tree.root, b"new"))),
     ("rename-across", |thread, tree| rename(thread, (tree.root, b"small"), (tree.full, b"new"))),
@@ -103,28 +103,30 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         let flags = RenameFlags { whiteout: true, ..RenameFlags::default() };
         thread.rename((tree.root, b"small"), (tree.full, b"x"), flags, |_, _| Ok(()))
     }),
-    ("append", |thread, tree| thread.append(tree.file, &[6; 100]).map(drop)),
-    ("append-blocks", |thread, tree| thread.append(tree.file, &[6; 20_000]).map(drop)),
-    ("append-first", |thread, tree| thread.append(tree.linked, &[6; 100]).map(drop)),
-    ("write-far", |thread, tree| thread.write(tree.file, 600 * 4096, &[6; 100]).map(drop)),
-    ("overwrite", |thread, tree| thread.write(tree.file, 100, &[7; 50]).map(drop)),
-    ("overwrite-blocks", |thread, tree| thread.write(tree.file, 100, &[7; 9000]).map(drop)),
-    ("overwrite-only-block", |thread, tree| thread.write(tree.small, 2, &[7; 3]).map(drop)),
-    ("truncate", |thread, tree| thread.truncate(tree.file, 0)),
-    ("shorten", |thread, tree| thread.truncate(tree.file, 5000)),
-    ("lengthen", |thread, tree| thread.truncate(tree.file, 50_000)),
-    ("punch", |thread, tree| thread.allocate(tree.file, AllocateMode::PunchHole, 4096, 4096)),
-    ("punch-all", |thread, tree| thread.allocate(tree.file, AllocateMode::PunchHole, 0, 1 << 20)),
-    ("zero", |thread, tree| thread.allocate(tree.file, AllocateMode::ZeroRange { keep_size: true }, 100, 8000)),
-    ("allocate", |thread, tree| thread.allocate(tree.file, AllocateMode::Allocate { keep_size: false }, 0, 40_000)),
-    ("collapse", |thread, tree| thread.allocate(tree.file, AllocateMode::CollapseRange, 4096, 4096)),
-    ("insert", |thread, tree| thread.allocate(tree.file, AllocateMode::InsertRange, 4096, 4096)),
-    ("xattr-first", |thread, tree| thread.set_xattr(tree.small, b"user.b", &[8; 100], false, false)),
-    ("xattr-replace", |thread, tree| {
-        thread.set_xattr(tree.file, b"user.a", &[8; 6000], false, false)?;
-        thread.drain().map(drop)
+    ("append", |thread, tree| thread.files().append(tree.file, &[6; 100]).map(drop)),
+    ("append-blocks", |thread, tree| thread.files().append(tree.file, &[6; 20_000]).map(drop)),
+    ("append-first", |thread, tree| thread.files().append(tree.linked, &[6; 100]).map(drop)),
+    ("write-far", |thread, tree| thread.files().write(tree.file, 600 * 4096, &[6; 100]).map(drop)),
+    ("overwrite", |thread, tree| thread.files().write(tree.file, 100, &[7; 50]).map(drop)),
+    ("overwrite-blocks", |thread, tree| thread.files().write(tree.file, 100, &[7; 9000]).map(drop)),
+    ("overwrite-only-block", |thread, tree| thread.files().write(tree.small, 2, &[7; 3]).map(drop)),
+    ("truncate", |thread, tree| thread.files().truncate(tree.file, 0)),
+    ("shorten", |thread, tree| thread.files().truncate(tree.file, 5000)),
+    ("lengthen", |thread, tree| thread.files().truncate(tree.file, 50_000)),
+    ("punch", |thread, tree| thread.files().allocate(tree.file, AllocateMode::PunchHole, 4096, 4096)),
+    ("punch-all", |thread, tree| thread.files().allocate(tree.file, AllocateMode::PunchHole, 0, 1 << 20)),
+    ("zero", |thread, tree| thread.files().allocate(tree.file, AllocateMode::ZeroRange { keep_size: true }, 100, 8000)),
+    ("allocate", |thread, tree| {
+        thread.files().allocate(tree.file, AllocateMode::Allocate { keep_size: false }, 0, 40_000)
     }),
-    ("xattr-remove", |thread, tree| thread.remove_xattr(tree.file, b"user.a")),
+    ("collapse", |thread, tree| thread.files().allocate(tree.file, AllocateMode::CollapseRange, 4096, 4096)),
+    ("insert", |thread, tree| thread.files().allocate(tree.file, AllocateMode::InsertRange, 4096, 4096)),
+    ("xattr-first", |thread, tree| thread.files().set_xattr(tree.small, b"user.b", &[8; 100], false, false)),
+    ("xattr-replace", |thread, tree| {
+        thread.files().set_xattr(tree.file, b"user.a", &[8; 6000], false, false)?;
+        thread.recycler().drain().map(drop)
+    }),
+    ("xattr-remove", |thread, tree| thread.files().remove_xattr(tree.file, b"user.a")),
     ("chmod", |thread, tree| {
         thread.change(tree.file, |_| Ok(Changes { permissions: Some(0o600), ..Changes::default() })).map(drop)
     }),
@@ -132,18 +134,18 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         thread.change(tree.full, |_| Ok(Changes { permissions: Some(0o700), ..Changes::default() })).map(drop)
     }),
     ("sync", |thread, _| thread.sync_all()),
-    ("give-back", |thread, _| thread.give_back_lines().and(thread.give_back_inodes())),
+    ("give-back", |thread, _| thread.allocator().give_back_lines().and(thread.allocator().give_back_inodes())),
     ("last-release", |thread, tree| {
         thread.record_reference(tree.orphan);
         thread.release_recorded(tree.orphan);
-        thread.drain().map(drop)
+        thread.recycler().drain().map(drop)
     }),
     ("last-hold", |thread, tree| {
         thread.record_reference(tree.orphan);
         thread.set_held(tree.orphan, true)?;
         thread.release_recorded(tree.orphan);
         thread.set_held(tree.orphan, false)?;
-        thread.drain().map(drop)
+        thread.recycler().drain().map(drop)
     }),
     ("unlink-held", |thread, tree| {
         thread.set_held(tree.small, true)?;
@@ -151,15 +153,15 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         thread.set_held(tree.small, false)
     }),
     ("map-and-shorten", |thread, tree| {
-        thread.set_mapped(tree.file, true)?;
-        thread.truncate(tree.file, 5000)?;
-        thread.truncate(tree.file, 9000)?;
-        thread.truncate(tree.file, 100)?;
-        thread.set_mapped(tree.file, false)
+        thread.files().set_mapped(tree.file, true)?;
+        thread.files().truncate(tree.file, 5000)?;
+        thread.files().truncate(tree.file, 9000)?;
+        thread.files().truncate(tree.file, 100)?;
+        thread.files().set_mapped(tree.file, false)
     }),
     ("compact", |thread, tree| {
         thread.unlink(tree.full, b"x", |_| Ok(()))?;
-        thread.compact(tree.full)
+        thread.maintenance().compact(tree.full)
     }),
     ("compact-twice", |thread, tree| {
         // Names whose lines begin and end slabs, with others between them that stay.
@@ -168,11 +170,11 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         }
         thread.unlink(tree.empty, b"a", |_| Ok(()))?;
         thread.unlink(tree.empty, LONG, |_| Ok(()))?;
-        thread.compact(tree.empty)?;
+        thread.maintenance().compact(tree.empty)?;
         thread.unlink(tree.empty, b"b", |_| Ok(()))?;
         thread.unlink(tree.empty, b"c", |_| Ok(()))?;
-        thread.compact(tree.empty)?;
-        thread.drain().map(drop)
+        thread.maintenance().compact(tree.empty)?;
+        thread.recycler().drain().map(drop)
     }),
     ("index", |thread, tree| {
         let cold = thread.lookup(tree.root, b"cold")?;
@@ -183,23 +185,23 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("evict", |thread, tree| {
         thread.stat_name(tree.root, b"cold")?;
-        thread.evict_some().map(drop)
+        thread.maintenance().evict_some().map(drop)
     }),
     ("index-and-evict", |thread, tree| {
         let cold = thread.lookup(tree.root, b"cold")?;
         thread.record_reference(cold);
         thread.stat_name(cold, b"x")?;
         thread.release_recorded(cold);
-        thread.evict_some().map(drop)
+        thread.maintenance().evict_some().map(drop)
     }),
     ("grow", |thread, _| {
         let buckets = thread.fs.header()?.buckets.load(Relaxed);
-        thread.grow(2 * (buckets + 6))
+        thread.names().grow(2 * (buckets + 6))
     }),
     ("look", |thread, tree| {
         let node = thread.lookup(tree.full, b"x")?;
         thread.record_reference(node);
-        thread.read(node, 0, &mut [0; 100])?;
+        thread.files().read(node, 0, &mut [0; 100])?;
         thread.release_recorded(node);
         Ok(())
     }),

@@ -9,9 +9,9 @@
 
 use super::RetiredItem;
 use crate::alloc::{BlockRun, line_mask};
+use crate::components::Recycler;
 use crate::error::Result;
 use crate::format::{Dentry, LogPage, dentry_lines, is_gone, slot_address, slot_tag};
-use crate::fs::Thread;
 use crate::redo::WordChange;
 use crate::step::step;
 use crate::sync::AtomicU64;
@@ -19,10 +19,10 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, LINE_BYTES, Memory, Pm};
 
-impl<'f, M: Memory> Thread<'f, M> {
+impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// Frees the dentries that the slots of a removed directory's log still name, and marks its
     /// pages as its own.
-    pub(super) fn free_log_dentries(&self, first: u64, owner: u64) -> Result<()> {
+    pub(super) fn free_log_dentries(self, first: u64, owner: u64) -> Result<()> {
         if first == 0 {
             return Ok(());
         }
@@ -30,23 +30,23 @@ impl<'f, M: Memory> Thread<'f, M> {
         // impossible before the dentries are reused.
         self.fs.pm.fence(self.clear_journal()?);
         self.for_log_pages(first, owner, |page, run| {
-            self.fs.mark_owner(run, owner)?;
+            self.fs.block_map().mark_owner(run, owner)?;
             self.free_dentries(page, owner)
         })
     }
 
     /// Frees the pages of the log of a removed directory.
-    pub(super) fn free_log(&self, first: u64, owner: u64) -> Result<()> {
+    pub(super) fn free_log(self, first: u64, owner: u64) -> Result<()> {
         self.for_log_pages(first, owner, |page, run| {
             // If the chain leads here again, the page no longer belongs to this directory.
             let pm = &self.fs.pm;
             pm.flush(pm.set64(&page.seal, 0)).unfenced();
-            self.free_blocks(run)
+            self.allocator().free_blocks(run)
         })
     }
 
     fn for_log_pages(
-        &self,
+        self,
         first: u64,
         owner: u64,
         mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
@@ -59,7 +59,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             }
             let run = BlockRun { first: offset / BLOCK_BYTES, count: 1 };
             let page = self.fs.pm.get(Pm::<LogPage>::new(offset))?;
-            if !self.fs.is_data(run) || !page.belongs_to(owner) {
+            if !self.fs.block_map().is_data(run) || !page.belongs_to(owner) {
                 return Err(crate::error::Corruption::LogPage(offset).into());
             }
             offset = page.next.load_acquire();
@@ -69,7 +69,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Frees an old log: first the dentries that are recycled with it, then its pages.
-    pub(super) fn free_old_log(&self, item: &RetiredItem) -> Result<()> {
+    pub(super) fn free_old_log(self, item: &RetiredItem) -> Result<()> {
         let [position, all_gone] = &self.slot.recycling_bodies[item.index];
         let noted = &self.slot.recycling_recorded;
         if noted.load(Relaxed) & 1 << item.index == 0 {
@@ -88,13 +88,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.for_old_pages(position.load(Relaxed), item.b, |page, run| {
             position.store(page.next.load_acquire(), Release);
             step();
-            self.free_blocks(run)
+            self.allocator().free_blocks(run)
         })
     }
 
     /// Frees the dentries that are recycled with a page of an old log, those of one slab at a time.
     /// `position` holds the first slot.
-    fn free_gone(&self, page: &LogPage, position: &AtomicU64) -> Result<()> {
+    fn free_gone(self, page: &LogPage, position: &AtomicU64) -> Result<()> {
         let offset = self.fs.pm.offset_of(page);
         let first = match position.load(Relaxed) {
             before if before & !(BLOCK_BYTES - 1) == offset => before % BLOCK_BYTES,
@@ -119,7 +119,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Frees lines of one slab that slots of a page name. The lines are recorded as in flight, and
     /// the position is advanced, before anything happens to them.
     fn free_gone_lines(
-        &self,
+        self,
         page: &LogPage,
         slots: Range<usize>,
         (slab, lines): (u64, u64),
@@ -140,11 +140,11 @@ impl<'f, M: Memory> Thread<'f, M> {
                 self.fs.pm.fence(flushed);
             }
         }
-        self.free_line_mask(slab, lines, WordChange::Wide(mask, 0))
+        self.allocator().free_line_mask(slab, lines, WordChange::Wide(mask, 0))
     }
 
     /// Dentry, offset and lines that a slot of an old log names, if they are recycled with it.
-    fn gone_dentry(&self, word: u64, owner: u64) -> Option<(&'f Dentry, u64, u64)> {
+    fn gone_dentry(self, word: u64, owner: u64) -> Option<(&'f Dentry, u64, u64)> {
         if !is_gone(word) {
             return None;
         }
@@ -157,7 +157,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Calls `each` for the pages from `first` up to `end`. A page's link is read before the call.
     pub(super) fn for_old_pages(
-        &self,
+        self,
         first: u64,
         end: u64,
         mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
@@ -176,7 +176,7 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Erases and frees the dead dentries of a page: those of one slab under each fence. They are
     /// recorded as in flight meanwhile.
-    fn free_dentries(&self, page: &LogPage, owner: u64) -> Result<()> {
+    fn free_dentries(self, page: &LogPage, owner: u64) -> Result<()> {
         let mut slab = 0;
         let mut lines = 0u64;
         for slot in page.slots.iter() {
@@ -191,7 +191,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Erases lines of a slab that hold nothing valid, and frees them.
-    fn erase_and_free(&self, slab: u64, lines: u64) -> Result<()> {
+    fn erase_and_free(self, slab: u64, lines: u64) -> Result<()> {
         let [block, mask] = &self.slot.in_flight.lines;
         block.store(slab, Relaxed);
         step();
@@ -201,7 +201,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Erases the in-flight lines and frees them; also for a reaper.
-    pub(crate) fn finish_lines(&self) -> Result<()> {
+    pub(crate) fn finish_lines(self) -> Result<()> {
         let [block, mask] = &self.slot.in_flight.lines;
         let (block, lines) = (block.load(Relaxed), mask.load(Relaxed));
         if lines == 0 {
@@ -217,12 +217,12 @@ impl<'f, M: Memory> Thread<'f, M> {
             flushed = flushed.and(pm.flush(pm.set64(&line.seal, 0).and(pm.retract(&line.valid, 0))));
         }
         pm.fence(flushed);
-        self.free_line_mask(block, lines, WordChange::Wide(mask, 0))
+        self.allocator().free_line_mask(block, lines, WordChange::Wide(mask, 0))
     }
 
     /// Offset and lines of the dentry that a slot of a removed directory names, if there is one and
     /// it is invalid.
-    fn dead_dentry(&self, word: u64, owner: u64) -> Option<(u64, u64)> {
+    fn dead_dentry(self, word: u64, owner: u64) -> Option<(u64, u64)> {
         slot_tag(word)?;
         let pm = &self.fs.pm;
         let offset = slot_address(word);

@@ -245,7 +245,7 @@ pub(super) const CONTESTS: &[Contest] = &[
             EVICT_TWICE,
             &[
                 |h| describe(rmdir(h, "/d")),
-                |h| describe(h.recycle(usize::MAX).map(drop)),
+                |h| describe(h.recycler().recycle(usize::MAX).map(drop)),
                 |h| describe(mkdir(h, "/e")),
                 |h| describe(create(h, "/e/x")),
             ],
@@ -377,7 +377,7 @@ pub(super) const CONTESTS: &[Contest] = &[
         threads: &[
             &[
                 |h| describe(unlink(h, "/x")),
-                |h| describe(h.drain().map(drop)),
+                |h| describe(h.recycler().drain().map(drop)),
                 |h| describe(make(h, "/d/new", FileKind::Symlink, b"")),
             ],
             &[|h| describe(look(h, "/x")), |h| describe(look(h, "/d/new"))],
@@ -391,8 +391,16 @@ pub(super) const CONTESTS: &[Contest] = &[
         },
         held: &[""],
         threads: &[
-            &[|h| describe(unlink(h, "/x")), |h| describe(h.drain().map(drop)), |h| describe(create(h, "/z"))],
-            &[|h| describe(unlink(h, "/y")), |h| describe(h.drain().map(drop)), |h| describe(create(h, "/z"))],
+            &[
+                |h| describe(unlink(h, "/x")),
+                |h| describe(h.recycler().drain().map(drop)),
+                |h| describe(create(h, "/z")),
+            ],
+            &[
+                |h| describe(unlink(h, "/y")),
+                |h| describe(h.recycler().drain().map(drop)),
+                |h| describe(create(h, "/z")),
+            ],
         ],
     },
     Contest {

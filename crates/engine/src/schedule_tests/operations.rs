@@ -40,7 +40,7 @@ pub(super) fn make(thread: &ScheduledThread<'_>, path: &str, kind: FileKind, con
     let new = new_node(kind);
     within(thread, path, |parent, name| {
         let node = thread.create(parent, name, &new)?;
-        let written = if content.is_empty() { Ok(()) } else { thread.append(node, content).map(drop) };
+        let written = if content.is_empty() { Ok(()) } else { thread.files().append(node, content).map(drop) };
         thread.release(node, 1);
         written
     })
@@ -79,7 +79,7 @@ pub(super) fn rename(thread: &ScheduledThread<'_>, old: &str, new: &str, flags: 
 pub(super) fn read(thread: &ScheduledThread<'_>, path: &str) -> Result<String> {
     let node = within(thread, path, |parent, name| thread.lookup(parent, name))?;
     let mut bytes = std::vec![0; 16 << 10];
-    let count = thread.read(node, 0, &mut bytes);
+    let count = thread.files().read(node, 0, &mut bytes);
     thread.release(node, 1);
     Ok(summary(&bytes[..count?]))
 }
@@ -156,25 +156,25 @@ pub(super) fn on_file<R>(thread: &ScheduledThread<'_>, path: &str, work: impl Fn
 }
 
 pub(super) fn write(thread: &ScheduledThread<'_>, path: &str, offset: u64, bytes: &[u8]) -> Result<()> {
-    on_file(thread, path, |node| thread.write(node, offset, bytes).map(drop))
+    on_file(thread, path, |node| thread.files().write(node, offset, bytes).map(drop))
 }
 
 pub(super) fn append(thread: &ScheduledThread<'_>, path: &str, bytes: &[u8]) -> Result<u64> {
-    on_file(thread, path, |node| thread.append(node, bytes))
+    on_file(thread, path, |node| thread.files().append(node, bytes))
 }
 
 pub(super) fn truncate(thread: &ScheduledThread<'_>, path: &str, length: u64) -> Result<()> {
-    on_file(thread, path, |node| thread.truncate(node, length))
+    on_file(thread, path, |node| thread.files().truncate(node, length))
 }
 
 pub(super) fn compact(thread: &ScheduledThread<'_>, path: &str) -> Result<()> {
     let node = directory(thread, path)?;
-    let done = thread.compact(node);
+    let done = thread.maintenance().compact(node);
     thread.release(node, 1);
     done
 }
 
 /// Evicts an unused directory, if there is one.
 pub(super) fn evict(thread: &ScheduledThread<'_>) -> Result<()> {
-    thread.evict_some().map(drop)
+    thread.maintenance().evict_some().map(drop)
 }

@@ -14,7 +14,7 @@
 //! - A group is named by a random key. It is released with the descriptor's description, by
 //!   whichever process drops the last reference or reaps the dead one that did.
 
-mod layout;
+pub(crate) mod layout;
 mod names;
 mod queue;
 mod table;
@@ -22,13 +22,14 @@ mod table;
 mod tests;
 
 pub use layout::GROUPS_MAX;
-pub(crate) use layout::{WATCH_BYTES, WatchTables};
+pub(crate) use layout::WatchTables;
 pub use names::NameHint;
 pub use queue::{EVENT_BYTES, Taken, WatchEvent};
 pub use table::NewWatch;
 
+use crate::components::Watches;
 use crate::error::{Error, Result};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 use layout::Queue;
 use pmem::{Memory, Pm};
@@ -108,26 +109,26 @@ impl<M: Memory> Fs<M> {
 
     /// `NotFound`: there never was a group, and the area has no memory.
     fn watch_tables(&self) -> Result<&WatchTables> {
-        if !self.is_provided(self.dram().layout.watches)? {
+        if !self.provider().is_provided(self.dram().layout.watches)? {
             return Err(Error::NotFound);
         }
         Ok(self.dram().region().get(Pm::new(self.dram().layout.watches))?)
     }
 }
 
-impl<'f, M: Memory> Thread<'f, M> {
-    fn watch_tables(&self) -> Result<&'f WatchTables> {
+impl<'f, M: Memory> Watches<'_, 'f, M> {
+    fn watch_tables(self) -> Result<&'f WatchTables> {
         self.fs.watch_tables()
     }
 
     /// A number for the two events of a move.
-    pub fn next_move_cookie(&self) -> u32 {
+    pub fn next_move_cookie(self) -> u32 {
         // Zero means "none".
         self.watch_tables().map_or(1, |tables| tables.cookie.fetch_add(1, AcqRel).wrapping_add(1).max(1))
     }
 
     /// Makes the kernel's descriptor of a group readable, unless it is.
-    fn wake_group(&self, group: u32, queue: &Queue) {
+    fn wake_group(self, group: u32, queue: &Queue) {
         let armed = queue.armed.load(SeqCst);
         // In this order: a death in between leaves one wake-up too many.
         if armed & 1 == 0 && self.fs.signal_watchers(group) {

@@ -5,7 +5,7 @@
 //! checksum certifies each.
 
 use super::layout::{NAMES, NameEntry};
-use crate::fs::Thread;
+use crate::components::Watches;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::Memory;
 
@@ -31,8 +31,8 @@ fn checksum(number: u64, directory: u64, length: u64, name: &[u64; 32]) -> u64 {
     [number, directory, length].into_iter().chain(*name).fold(1, mix) | 1
 }
 
-impl<M: Memory> Thread<'_, M> {
-    fn name_entry(&self, number: u64) -> Option<(&NameEntry, u64)> {
+impl<'f, M: Memory> Watches<'_, 'f, M> {
+    fn name_entry(self, number: u64) -> Option<(&'f NameEntry, u64)> {
         let tables = self.watch_tables().ok()?;
         let version = u64::from(tables.names_version.load(Acquire)) << 32;
         let index = (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 48) as usize % NAMES;
@@ -40,16 +40,16 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Records where a file was found; without a name that it is not in the directory.
-    pub fn record_name(&self, number: u64, directory: u64, name: &[u8]) {
+    pub fn record_name(self, number: u64, directory: u64, name: &[u8]) {
         self.store_name(number, directory, name, name.len() as u64);
     }
 
     /// Records only the directory.
-    pub fn record_directory(&self, number: u64, directory: u64) {
+    pub fn record_directory(self, number: u64, directory: u64) {
         self.store_name(number, directory, b"", UNKNOWN);
     }
 
-    fn store_name(&self, number: u64, directory: u64, name: &[u8], length: u64) {
+    fn store_name(self, number: u64, directory: u64, name: &[u8], length: u64) {
         let Some((entry, version)) = self.name_entry(number) else { return };
         let mut words = [0; 32];
         for (word, bytes) in words.iter_mut().zip(name.chunks(8)) {
@@ -67,7 +67,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Where a file was found. That it was not in a directory counts only until the next watch.
-    pub fn name_hint(&self, number: u64) -> Option<NameHint> {
+    pub fn name_hint(self, number: u64) -> Option<NameHint> {
         let (entry, version) = self.name_entry(number)?;
         let check = entry.check.load(Acquire);
         let directory = entry.directory.load(Relaxed);

@@ -16,6 +16,7 @@
 
 use super::layout::{CELLS, Cell, Queue};
 use super::{WatchTables, event};
+use crate::components::Watches;
 use crate::error::Result;
 use crate::fs::Thread;
 use crate::sync::{AtomicU64, spin_loop};
@@ -248,9 +249,9 @@ pub enum Taken {
     Event,
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Watches<'_, '_, M> {
     /// Adds events, and makes the kernel's descriptor of the group readable.
-    pub(super) fn add_events(&self, group: u32, ring: &Ring<'_>, events: [Option<WatchEvent>; 2]) {
+    pub(super) fn add_events(self, group: u32, ring: &Ring<'_>, events: [Option<WatchEvent>; 2]) {
         let writers = &ring.queue.writers;
         writers.fetch_add(1, SeqCst);
         for event in events.iter().flatten() {
@@ -263,7 +264,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Whether all events of a group were taken, after a wait for threads that may be about to make
     /// the kernel's descriptor readable for them.
-    pub fn is_drained(&self, group: u32, key: u64) -> Result<bool> {
+    pub fn is_drained(self, group: u32, key: u64) -> Result<bool> {
         let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(false) };
         let writers = &ring.queue.writers;
         for round in 0..SPINS + WRITER_SLEEPS {
@@ -281,7 +282,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Takes the first event of a group, if it has at most `room` bytes.
-    pub fn take_watch_event(&self, group: u32, key: u64, room: usize, into: &mut WatchEvent) -> Result<Taken> {
+    pub fn take_watch_event(self, group: u32, key: u64, room: usize, into: &mut WatchEvent) -> Result<Taken> {
         let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(Taken::Empty) };
         loop {
             let queue = ring.queue;
@@ -299,7 +300,7 @@ impl<M: Memory> Thread<'_, M> {
             if head >= queue.tail.load(SeqCst) >> SHIFT {
                 return Ok(Taken::Empty);
             }
-            let Some(event) = ring.wait_for(self, head) else {
+            let Some(event) = ring.wait_for(self.0, head) else {
                 if queue.head.load(SeqCst) == head {
                     ring.skip(head);
                 }
@@ -317,7 +318,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Bytes of the events of a group as a program reads them (FIONREAD), and whether the kernel's
     /// descriptor has one event more than the program gets.
-    pub fn watch_events_bytes(&self, group: u32, key: u64) -> Result<(usize, bool)> {
+    pub fn watch_events_bytes(self, group: u32, key: u64) -> Result<(usize, bool)> {
         let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok((0, false)) };
         let mut bytes = if ring.queue.overflow.load(SeqCst) == 0 { 0 } else { EVENT_BYTES };
         let (mut position, tail) = (ring.queue.head.load(SeqCst), ring.queue.tail.load(SeqCst) >> SHIFT);
@@ -330,7 +331,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// A reader is about to empty the kernel's descriptor of a group.
-    pub fn disarm_group(&self, group: u32, key: u64) -> Result<()> {
+    pub fn disarm_group(self, group: u32, key: u64) -> Result<()> {
         if let Some(ring) = Ring::new(self.watch_tables()?, group, key) {
             let next = |armed: u64| Some((armed | 1) + 1);
             let _ = ring.queue.armed.fetch_update(SeqCst, SeqCst, next);
@@ -340,7 +341,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// A reader is done: makes the kernel's descriptor of a group readable again if events are
     /// left. Returns whether there are none.
-    pub fn rearm_group(&self, group: u32, key: u64) -> Result<bool> {
+    pub fn rearm_group(self, group: u32, key: u64) -> Result<bool> {
         let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(true) };
         let is_empty = ring.is_empty();
         if !is_empty {

@@ -3,8 +3,9 @@
 use super::layout::{BUCKETS, ENDED, FREE, GROUPS_MAX, LIVE, NAMES, NameEntry, WATCHES_MAX, Watch};
 use super::queue::{Ring, WatchEvent};
 use super::{Change, WatchTables, event};
+use crate::components::Watches;
 use crate::error::{Error, Result};
-use crate::fs::{Fs, Thread};
+use crate::fs::Fs;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use pmem::Memory;
@@ -19,7 +20,7 @@ const WATCH_BASE: u32 = 1 << 30;
 const INDEX_BITS: u32 = WATCHES_MAX.trailing_zeros();
 const GENERATIONS: u32 = 1 << (30 - INDEX_BITS);
 
-/// Arguments of [`Thread::add_watch`].
+/// Arguments of [`Watches::add_watch`].
 #[derive(Debug, Clone, Copy)]
 pub struct NewWatch {
     /// The group, by index and key.
@@ -172,10 +173,10 @@ impl<M: Memory> Fs<M> {
     }
 }
 
-impl<M: Memory> Thread<'_, M> {
+impl<M: Memory> Watches<'_, '_, M> {
     /// Tells all watches on an inode of a change.
     #[cold]
-    pub fn tell_watches(&self, change: &Change<'_>) {
+    pub fn tell_watches(self, change: &Change<'_>) {
         let Ok(tables) = self.watch_tables() else { return };
         let (mut found, mut skipped) = ([0; AT_ONCE], 0);
         loop {
@@ -190,7 +191,7 @@ impl<M: Memory> Thread<'_, M> {
         }
     }
 
-    fn tell_watch(&self, tables: &WatchTables, index: u32, change: &Change<'_>) {
+    fn tell_watch(self, tables: &WatchTables, index: u32, change: &Change<'_>) {
         let watch = &tables.watches[index as usize];
         let (group, key, mask) = (watch.group.load(Relaxed), watch.key.load(Relaxed), watch.mask.load(Relaxed));
         let number = watch_number(index, watch);
@@ -208,7 +209,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Ends a watch without the lock; false if it had ended.
-    fn end_watch(&self, tables: &WatchTables, watch: &Watch) -> bool {
+    fn end_watch(self, tables: &WatchTables, watch: &Watch) -> bool {
         let ended = watch.state.compare_exchange(LIVE, ENDED, AcqRel, Relaxed).is_ok();
         if ended {
             tables.has_ended.store(1, SeqCst);
@@ -217,13 +218,13 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Whether any watch on an inode wants any event of `mask`.
-    pub fn is_wanted(&self, number: u64, mask: u32) -> bool {
+    pub fn is_wanted(self, number: u64, mask: u32) -> bool {
         self.watch_tables().is_ok_and(|tables| tables.collect(number, mask & event::ALL, 0, &mut [0; AT_ONCE]) != 0)
     }
 
     /// A file has ended: ends its watches.
     #[cold]
-    pub fn end_watches(&self, number: u64) {
+    pub fn end_watches(self, number: u64) {
         let Ok(tables) = self.watch_tables() else { return };
         let mut found = [0; AT_ONCE];
         loop {
@@ -248,28 +249,28 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The group with a key.
-    pub fn watch_group(&self, key: u64) -> Option<u32> {
+    pub fn watch_group(self, key: u64) -> Option<u32> {
         self.watch_tables().ok()?.group_of(key)
     }
 
     /// Provides the memory of all but the entries and queues.
-    fn provide_watches(&self) -> Result<()> {
+    fn provide_watches(self) -> Result<()> {
         let at = self.fs.dram().layout.watches;
         let (watches, names) = (offset_of!(WatchTables, watches), offset_of!(WatchTables, names));
-        self.fs.provide(at + names as u64, size_of::<[NameEntry; NAMES]>() as u64)?;
+        self.fs.provider().provide(at + names as u64, size_of::<[NameEntry; NAMES]>() as u64)?;
         // The start last: with it the tables are in use.
-        self.fs.provide(at + 4096, watches as u64 - 4096)?;
-        self.fs.provide(at, 4096)
+        self.fs.provider().provide(at + 4096, watches as u64 - 4096)?;
+        self.fs.provider().provide(at, 4096)
     }
 
     /// Provides the memory of a part of the tables.
-    fn provide_in_watches<T>(&self, tables: &WatchTables, part: &T) -> Result<()> {
+    fn provide_in_watches<T>(self, tables: &WatchTables, part: &T) -> Result<()> {
         let offset = (&raw const *part).addr() - (&raw const *tables).addr();
-        self.fs.provide(self.fs.dram().layout.watches + offset as u64, size_of::<T>() as u64)
+        self.fs.provider().provide(self.fs.dram().layout.watches + offset as u64, size_of::<T>() as u64)
     }
 
     /// Makes the group with a key, unless it exists. `NoSpace`: there are too many.
-    pub fn make_watch_group(&self, key: u64, uid: u32) -> Result<u32> {
+    pub fn make_watch_group(self, key: u64, uid: u32) -> Result<u32> {
         self.provide_watches()?;
         let tables = self.watch_tables()?;
         let _held = self.lock(&tables.lock, &tables.waiters)?;
@@ -292,13 +293,13 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The kernel's number of the watch that wakes a group; zero: none yet.
-    pub fn wake_watch(&self, group: u32) -> i32 {
+    pub fn wake_watch(self, group: u32) -> i32 {
         self.watch_tables().map_or(0, |tables| tables.queues[group as usize].token.load(SeqCst) as i32)
     }
 
     /// Sets the kernel's number of the watch that wakes a group, and the inode number of the file
     /// that it is on.
-    pub fn set_wake_watch(&self, group: u32, watch: i32, wake_file: u64) {
+    pub fn set_wake_watch(self, group: u32, watch: i32, wake_file: u64) {
         if let Ok(tables) = self.watch_tables() {
             tables.queues[group as usize].wake_file.store(wake_file, SeqCst);
             tables.queues[group as usize].token.store(watch as u32, SeqCst);
@@ -306,7 +307,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// The key of the group that a file wakes.
-    pub fn watch_key_of_wake_file(&self, wake_file: u64) -> Option<u64> {
+    pub fn watch_key_of_wake_file(self, wake_file: u64) -> Option<u64> {
         let tables = self.watch_tables().ok()?;
         let group = tables.queues.iter().position(|queue| queue.wake_file.load(SeqCst) == wake_file)?;
         Some(tables.keys[group].load(SeqCst)).filter(|&key| key != 0 && wake_file != 0)
@@ -314,7 +315,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Removes a group with its watches and events. Its descriptor has ended.
     #[cold]
-    pub fn remove_watch_group(&self, key: u64) -> Result<()> {
+    pub fn remove_watch_group(self, key: u64) -> Result<()> {
         let tables = self.watch_tables()?;
         let Some(group) = tables.group_of(key) else { return Ok(()) };
         let _held = self.lock(&tables.lock, &tables.waiters)?;
@@ -327,7 +328,7 @@ impl<M: Memory> Thread<'_, M> {
 
     /// Adds a watch, or changes that of the same inode; returns its number. `Exists`: with
     /// MASK_CREATE it must be new. `NoSpace`: the limit is reached.
-    pub fn add_watch(&self, new: &NewWatch) -> Result<i32> {
+    pub fn add_watch(self, new: &NewWatch) -> Result<i32> {
         let NewWatch { group: (group, key), number, mask, limit } = *new;
         let tables = self.watch_tables()?;
         let _held = self.lock(&tables.lock, &tables.waiters)?;
@@ -367,7 +368,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Removes a watch by its number; `NotFound`: the group has none with that number.
-    pub fn remove_watch(&self, (group, key): (u32, u64), number: i32) -> Result<()> {
+    pub fn remove_watch(self, (group, key): (u32, u64), number: i32) -> Result<()> {
         let tables = self.watch_tables()?;
         let index = number as u32 & (WATCHES_MAX - 1);
         let watch = &tables.watches[index as usize];
@@ -386,7 +387,7 @@ impl<M: Memory> Thread<'_, M> {
     }
 
     /// Removes watches that have ended, after a reader was told of one.
-    pub fn sweep_watches(&self) -> Result<()> {
+    pub fn sweep_watches(self) -> Result<()> {
         let tables = self.watch_tables()?;
         if tables.has_ended.load(SeqCst) == 0 {
             return Ok(());

@@ -32,9 +32,9 @@ fn events_of_many_writers_arrive_complete_and_in_order() {
     let image = new_image(4 << 20, 0);
     let fs = Attached::new(&image).expect("attaches");
     let reader = fs.enter().expect("enters");
-    let group = reader.make_watch_group(KEY, 0).expect("a group");
+    let group = reader.watches().make_watch_group(KEY, 0).expect("a group");
     let new = NewWatch { group: (group, KEY), number: 1, mask: event::CREATE, limit: 10 };
-    let watch = reader.add_watch(&new).expect("a watch");
+    let watch = reader.watches().add_watch(&new).expect("a watch");
     let (failed, written, read) = (AtomicBool::new(false), AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for writer in 0..WRITERS {
@@ -49,13 +49,13 @@ fn events_of_many_writers_arrive_complete_and_in_order() {
                     }
                     written.fetch_add(1, Relaxed);
                     let name = std::format!("{writer}-{round}-{}", "x".repeat(round * 7 % 200));
-                    thread.tell_watches(&change(1, event::CREATE, name.as_bytes()));
+                    thread.watches().tell_watches(&change(1, event::CREATE, name.as_bytes()));
                 }
             });
         }
         let (mut next, mut event, mut count) = ([0; WRITERS], WatchEvent::none(), 0);
         while count < WRITERS * EACH {
-            if reader.take_watch_event(group, KEY, 4096, &mut event) != Ok(Taken::Event) {
+            if reader.watches().take_watch_event(group, KEY, 4096, &mut event) != Ok(Taken::Event) {
                 assert!(!failed.load(Relaxed), "a writer failed");
                 std::thread::yield_now();
                 continue;
@@ -74,14 +74,14 @@ fn events_of_many_writers_arrive_complete_and_in_order() {
 
 /// A group with one watch on inode 1; returns them.
 fn watched(thread: &crate::Thread<'_>, key: u64, mask: u32) -> (u32, i32) {
-    let group = thread.make_watch_group(key, 0).expect("a group");
+    let group = thread.watches().make_watch_group(key, 0).expect("a group");
     let new = NewWatch { group: (group, key), number: 1, mask, limit: 1000 };
-    (group, thread.add_watch(&new).expect("a watch"))
+    (group, thread.watches().add_watch(&new).expect("a watch"))
 }
 
 fn take_all(thread: &crate::Thread<'_>, group: u32, key: u64) -> Vec<(i32, u32, Vec<u8>)> {
     let (mut all, mut event) = (Vec::new(), WatchEvent::none());
-    while thread.take_watch_event(group, key, 4096, &mut event) == Ok(Taken::Event) {
+    while thread.watches().take_watch_event(group, key, 4096, &mut event) == Ok(Taken::Event) {
         all.push((event.watch, event.mask, name_of(&event)));
     }
     all
@@ -94,12 +94,12 @@ fn a_full_queue_loses_events_and_says_so_once() {
     let thread = fs.enter().expect("enters");
     let (group, watch) = watched(&thread, KEY, event::ALL);
     for round in 0..20_000u32 {
-        thread.tell_watches(&change(1, event::CREATE, std::format!("{round}").as_bytes()));
+        thread.watches().tell_watches(&change(1, event::CREATE, std::format!("{round}").as_bytes()));
     }
     let events = take_all(&thread, group, KEY);
     assert_eq!(events.len(), super::layout::CELLS + 1);
     assert_eq!(events[super::layout::CELLS], (-1, event::Q_OVERFLOW, b"".to_vec()));
-    thread.tell_watches(&change(1, event::DELETE, b"later"));
+    thread.watches().tell_watches(&change(1, event::DELETE, b"later"));
     assert_eq!(take_all(&thread, group, KEY), [(watch, event::DELETE, b"later".to_vec())]);
 }
 
@@ -110,10 +110,10 @@ fn an_event_that_repeats_the_last_unread_one_is_not_added() {
     let thread = fs.enter().expect("enters");
     let (group, _) = watched(&thread, KEY, event::ALL);
     for name in [b"a", b"a", b"b", b"a"] {
-        thread.tell_watches(&change(1, event::MODIFY, name));
+        thread.watches().tell_watches(&change(1, event::MODIFY, name));
     }
     assert_eq!(take_all(&thread, group, KEY).len(), 3);
-    thread.tell_watches(&change(1, event::MODIFY, b"a"));
+    thread.watches().tell_watches(&change(1, event::MODIFY, b"a"));
     assert_eq!(take_all(&thread, group, KEY).len(), 1, "the last one was read");
 }
 
@@ -126,30 +126,30 @@ fn watches_that_end_leave_no_mark_behind() {
     let (group, watch) = watched(&thread, KEY, event::OPEN | event::ONESHOT);
     assert!(fs.is_watched());
     let again = NewWatch { group: (group, KEY), number: 1, mask: event::OPEN | event::MASK_CREATE, limit: 1000 };
-    assert_eq!(thread.add_watch(&again), Err(Error::Exists));
+    assert_eq!(thread.watches().add_watch(&again), Err(Error::Exists));
     for _ in 0..2 {
-        thread.tell_watches(&change(1, event::OPEN, b""));
+        thread.watches().tell_watches(&change(1, event::OPEN, b""));
     }
     assert_eq!(take_all(&thread, group, KEY), [(watch, event::OPEN, Vec::new()), (watch, event::IGNORED, Vec::new())]);
-    assert_eq!(thread.remove_watch((group, KEY), watch), Err(Error::NotFound));
-    thread.sweep_watches().expect("sweeps");
+    assert_eq!(thread.watches().remove_watch((group, KEY), watch), Err(Error::NotFound));
+    thread.watches().sweep_watches().expect("sweeps");
     assert!(!fs.is_watched());
     // An ended file, a removed watch, and a removed group.
     watched(&thread, KEY, event::DELETE_SELF);
-    thread.end_watches(1);
+    thread.watches().end_watches(1);
     let events = take_all(&thread, group, KEY);
     assert_eq!(events.iter().map(|event| event.1).collect::<Vec<_>>(), [event::DELETE_SELF, event::IGNORED]);
     let (_, watch) = watched(&thread, KEY, event::ALL);
-    thread.remove_watch((group, KEY), watch).expect("it exists");
+    thread.watches().remove_watch((group, KEY), watch).expect("it exists");
     assert!(!fs.is_watched());
     watched(&thread, KEY, event::ALL);
     let (other, _) = watched(&thread, KEY + 1, event::ALL);
-    thread.remove_watch_group(KEY).expect("it exists");
-    assert_eq!(thread.watch_group(KEY), None);
+    thread.watches().remove_watch_group(KEY).expect("it exists");
+    assert_eq!(thread.watches().watch_group(KEY), None);
     assert!(fs.is_watched(), "the other group's watch is left");
-    thread.remove_watch_group(KEY + 1).expect("it exists");
+    thread.watches().remove_watch_group(KEY + 1).expect("it exists");
     assert!(!fs.is_watched());
-    thread.tell_watches(&change(1, event::OPEN, b""));
+    thread.watches().tell_watches(&change(1, event::OPEN, b""));
     assert_eq!(take_all(&thread, other, KEY + 1), []);
 }
 
@@ -158,17 +158,18 @@ fn limits_of_watches_and_groups_are_errors() {
     let image = new_image(4 << 20, 0);
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
-    let group = thread.make_watch_group(KEY, 5).expect("a group");
-    let add = |number| thread.add_watch(&NewWatch { group: (group, KEY), number, mask: event::ALL, limit: 3 });
+    let group = thread.watches().make_watch_group(KEY, 5).expect("a group");
+    let add =
+        |number| thread.watches().add_watch(&NewWatch { group: (group, KEY), number, mask: event::ALL, limit: 3 });
     let numbers: Vec<_> = (1..=3).map(|number| add(number).expect("below the limit")).collect();
     assert_eq!(add(4), Err(Error::NoSpace));
     assert_eq!(add(2), Ok(numbers[1]), "a change of a watch");
-    thread.remove_watch((group, KEY), numbers[0]).expect("it exists");
+    thread.watches().remove_watch((group, KEY), numbers[0]).expect("it exists");
     assert!(!numbers.contains(&add(4).expect("room again")), "numbers are not reused at once");
     for key in KEY + 1..KEY + u64::from(super::GROUPS_MAX) {
-        thread.make_watch_group(key, 5).expect("a group");
+        thread.watches().make_watch_group(key, 5).expect("a group");
     }
-    assert_eq!(thread.make_watch_group(1000, 5), Err(Error::NoSpace));
+    assert_eq!(thread.watches().make_watch_group(1000, 5), Err(Error::NoSpace));
 }
 
 #[test]
@@ -177,9 +178,9 @@ fn an_event_that_its_writer_left_incomplete_is_given_up() {
     let fs = Attached::new(&image).expect("attaches");
     let thread = fs.enter().expect("enters");
     let (group, watch) = watched(&thread, KEY, event::ALL);
-    let queue = &thread.watch_tables().expect("tables").queues[group as usize];
+    let queue = &thread.watches().watch_tables().expect("tables").queues[group as usize];
     // A writer that died after it claimed two cells.
     queue.tail.store(2 << 3 | 2, core::sync::atomic::Ordering::SeqCst);
-    thread.tell_watches(&change(1, event::OPEN, b""));
+    thread.watches().tell_watches(&change(1, event::OPEN, b""));
     assert_eq!(take_all(&thread, group, KEY), [(-1, event::Q_OVERFLOW, Vec::new()), (watch, event::OPEN, Vec::new())]);
 }

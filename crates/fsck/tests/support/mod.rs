@@ -43,16 +43,16 @@ pub fn sample() -> Image {
             thread.release(node, 1);
         }
         let body = thread.create(root, b"body", &new_file()).unwrap();
-        thread.write(body, 0, &[7; 20_000]).unwrap();
-        thread.write(body, 40 << 20, b"far away").unwrap();
-        thread.set_xattr(body, b"user.color", b"blue", false, false).unwrap();
-        thread.set_xattr(body, b"user.big", &[1; 9000], false, false).unwrap();
+        thread.files().write(body, 0, &[7; 20_000]).unwrap();
+        thread.files().write(body, 40 << 20, b"far away").unwrap();
+        thread.files().set_xattr(body, b"user.color", b"blue", false, false).unwrap();
+        thread.files().set_xattr(body, b"user.big", &[1; 9000], false, false).unwrap();
         let copy = thread.create(root, b"copy", &new_file()).unwrap();
-        thread.share_range((body, 0), (copy, 0), Some(8192)).unwrap();
+        thread.files().share_range((body, 0), (copy, 0), Some(8192)).unwrap();
         thread.release(copy, 1);
         thread.release(body, 1);
         let small = thread.create(root, b"small", &new_file()).unwrap();
-        thread.write(small, 0, b"one block").unwrap();
+        thread.files().write(small, 0, b"one block").unwrap();
         thread.release(small, 1);
         thread.unlink(docs, b"file-19", permit).unwrap();
         thread.rename((docs, b"file-18"), (empty, b"moved"), RenameFlags::default(), permit_rename).unwrap();
@@ -75,11 +75,11 @@ pub fn scattered() -> Image {
         let root = thread.root().unwrap();
         let whole = thread.create(root, b"whole", &new_file()).unwrap();
         let mut blocks = 0;
-        while thread.append(whole, &[9; BLOCK_BYTES as usize]).is_ok() {
+        while thread.files().append(whole, &[9; BLOCK_BYTES as usize]).is_ok() {
             blocks += 1;
         }
         for block in (0..blocks).step_by(2) {
-            thread.allocate(whole, AllocateMode::PunchHole, block * BLOCK_BYTES, BLOCK_BYTES).unwrap();
+            thread.files().allocate(whole, AllocateMode::PunchHole, block * BLOCK_BYTES, BLOCK_BYTES).unwrap();
         }
         let many = make_directory(&thread, root, "many");
         for index in 0..300 {

@@ -266,10 +266,10 @@ impl Context {
         }
         let prepared = self.prepared;
         let child = prepared.number;
-        if child.description.is_some() && !server.fs.add_child_number(child.number) {
+        if child.description.is_some() && !server.fs.processes().add_child_number(child.number) {
             // There are too many such children: threads of the process are no longer recovered as
             // dead.
-            server.fs.share_process_number();
+            server.fs.processes().share_process_number();
         }
         self.enter_prepared(server, prepared)?;
         let process = processes::all(server)?.adopt(self.thread(server)?, prepared.slot)?;

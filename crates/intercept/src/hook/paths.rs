@@ -14,6 +14,7 @@ use crate::hook::abi::{sys, user_memory};
 use crate::hook::context::PATH_ROOM_BYTES;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::process::processes::{self, Session};
+use crate::hook::process::working_directory;
 use crate::hook::server::Server;
 use crate::hook::{descriptors, proc_links};
 use engine::Node;
@@ -163,7 +164,7 @@ pub fn may_be_above(server: &Server, directory: Directory, path: &[u8]) -> bool 
         return odd || server.mount().strip_prefix(&path[..end]).is_some_and(|rest| rest.starts_with(b"/"));
     }
     match directory {
-        Directory::Working => processes::is_above() || path.starts_with(b".."),
+        Directory::Working => working_directory::is_above() || path.starts_with(b".."),
         Directory::Descriptor(fd) => descriptors::is_above(fd),
     }
 }
@@ -206,7 +207,7 @@ fn enter_mount(
     }
     let last = &server.mount()[server.mount().iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)..];
     let from_above = match from {
-        Some(Directory::Working) => processes::is_above(),
+        Some(Directory::Working) => working_directory::is_above(),
         Some(Directory::Descriptor(fd)) => descriptors::is_above(fd),
         None => false,
     };

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 #[command(
     arg_required_else_help = true,
     after_help = "\
-All systems run in this process, on images in memory that end with it. The numbers are meaningful only on an idle machine.
+All systems run in this process, on images in memory that end with it. The numbers are meaningful
+only on an idle machine.
 
 Examples:
   lab list
@@ -98,10 +99,10 @@ pub struct Mkfs {
 /// Arguments of `mount`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Options (-o) are those of mount(8), separated by commas: nosuid, nodev, noexec, noatime, allow_other ...
-vfs=conventional, vfs=byvfs or vfs=cachelet selects the VFS layer, which decides how names are looked up.
-fsync=names lets syncing a file on SoupFS make its names durable, too; fsync=own, the default, is the SoupFS
-paper's.
+Options (-o) are those of mount(8), separated by commas: nosuid, nodev, noexec, noatime, allow_other
+... vfs=conventional, vfs=byvfs or vfs=cachelet selects the VFS layer, which decides how names are
+looked up. fsync=names lets syncing a file on SoupFS make its names durable, too; fsync=own, the
+default, is the SoupFS paper's.
 
 Examples:
   lab mount /dev/shm/nova.img /mnt/nova
@@ -154,6 +155,21 @@ mod tests {
     #[test]
     fn the_declaration_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn no_line_of_help_has_more_than_100_columns() {
+        let mut program = Arguments::command();
+        program.build();
+        let commands: Vec<_> = program.get_subcommands().cloned().collect();
+        for mut command in commands.into_iter().chain([program]) {
+            // What is laid out by hand must not be wrapped, which would break its columns.
+            let by_hand = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let pages = [command.render_help().to_string(), command.render_long_help().to_string(), by_hand];
+            let found: Vec<_> =
+                pages.iter().flat_map(|page| page.lines()).filter(|line| line.chars().count() > 100).collect();
+            assert!(found.is_empty(), "{}: {found:#?}", command.get_name());
+        }
     }
 
     #[test]

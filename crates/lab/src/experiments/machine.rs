@@ -15,7 +15,7 @@ use crate::pmfs::Pmfs;
 use crate::soupfs::SoupFs;
 use crate::vfs::{ByVfsNames, DentryCache, Mindex, Names, Vfs, VfsOptions};
 use crate::virtual_time::held;
-use engine::dram::{Bucket, Cachelet, DramHeader, DramLayout, Group, SlabState, ThreadSlot};
+use engine::dram::{Bucket, Cachelet, DirectoryView, DramHeader, DramLayout, Group, SlabState, ThreadSlot};
 use engine::{Ablation, AttachOptions, Fs};
 use pmem::{BLOCK_BYTES, Delays, Direct, MapError, Mapping, Region};
 use posix::Errno;
@@ -441,8 +441,8 @@ fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
         (offset_of!(Cachelet, changed_ns), "change time"),
         (offset_of!(Cachelet, generation), "state"),
         (offset_of!(Cachelet, lock), "lock"),
-        (offset_of!(Cachelet, root), "tail of the log"),
-        (offset_of!(Cachelet, entries), "count of entries"),
+        (DirectoryView::LOG_TAIL_OFFSET, "tail of the log"),
+        (DirectoryView::LOG_COUNTS_OFFSET, "count of entries"),
         (offset_of!(Cachelet, modified_ns), "time of change of content"),
         (offset_of!(Cachelet, inode), "offset of the inode"),
         (offset_of!(Cachelet, accessed_ns), "access time"),

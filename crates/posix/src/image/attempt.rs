@@ -237,7 +237,9 @@ impl<M: Memory> Attempt<'_, M> {
     fn provide_allocated(&self, fs: &Fs<M>, memory: &ImageMemory) -> engine::Result<()> {
         let backing = memory.mapping.backing();
         match memory.mapping.file().filter(|_| !self.options.read_only && backing != Backing::DaxDevice) {
-            Some(file) => working::for_each_hole(file, memory.image_bytes, &mut |hole| fs.provide_allocated(hole)),
+            Some(file) => {
+                working::for_each_hole(file, memory.image_bytes, &mut |hole| fs.provider().provide_allocated(hole))
+            }
             None => Ok(()),
         }
     }

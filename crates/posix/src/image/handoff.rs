@@ -102,7 +102,7 @@ impl<M: Memory> Image<M> {
         // renamed.
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
         let image = File::options().read(true).write(true).open(again).map_err(error)?;
-        let owner = self.fs().process_number().map_err(|source| self.engine_error(source))?;
+        let owner = self.fs().processes().process_number().map_err(|source| self.engine_error(source))?;
         for byte in [Byte::Attached, Byte::Writing, Byte::HandedOff(owner)] {
             if !try_set(&image, byte, Lock::Shared).map_err(error)? {
                 return Err(ImageError::InUse { path: self.path.clone() });

@@ -53,14 +53,13 @@ use locks::{Byte, Lock, LockGuard, retry_until, try_set};
 use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Persistence, Region};
 use runtime::RuntimeDirectory;
 use rustix::fd::OwnedFd;
-use service::CommitService;
+use service::{CommitService, Service};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use trim::TrimService;
 
 /// When the changes of an image on a disk are committed to it. The first process that opens it
 /// decides whether they are; images in memory and on DAX need no commits.
@@ -164,7 +163,7 @@ pub struct Image<M: Memory = Direct> {
     /// Commits at intervals; ends before the rest.
     service: Option<CommitService>,
     /// Gives back the memory of freed blocks; ends before the rest.
-    trims: Option<TrimService>,
+    trims: Option<Service>,
     /// Present until detach.
     fs: Option<Arc<Fs<M>>>,
     /// Mappings of the two regions. `fs` works on them, so they outlive it.
@@ -283,7 +282,7 @@ impl<M: Memory + 'static> Image<M> {
         if let Some(fs) = &self.fs
             && !fs.is_read_only()
         {
-            self.trims = TrimService::start(Arc::clone(fs), &self.memory.mapping, self.memory.image_bytes);
+            self.trims = trim::start(Arc::clone(fs), &self.memory.mapping, self.memory.image_bytes);
         }
     }
 

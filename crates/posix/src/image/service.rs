@@ -1,4 +1,5 @@
-//! The service of an image on a disk: a thread that commits at intervals, and does the checkpoints.
+//! Threads that work for an image, and that of an image on a disk, which commits at intervals and
+//! does the checkpoints.
 //!
 //! Each process that opens such an image by its path has one. They share the work by the age of the
 //! last commit.
@@ -17,23 +18,57 @@ use std::time::Duration;
 /// The longest sleep: a service that is to end, or a commit that failed, waits no longer.
 const SLEEP_MS: u32 = 1000;
 
-/// The running service of this process.
-pub(super) struct CommitService {
+/// A thread that works for an image of this process, until this is dropped.
+pub(super) struct Service {
     is_ending: Arc<AtomicBool>,
-    commits: Commits,
-    policy: CommitPolicy,
     process_id: u32,
     thread: Option<JoinHandle<()>>,
+}
+
+impl Service {
+    /// Starts a thread with this name, which works until the flag is set. `None`: there is no
+    /// thread.
+    pub fn start(name: &str, work: impl FnOnce(&AtomicBool) + Send + 'static) -> Option<Service> {
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let ending = Arc::clone(&is_ending);
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || work(&ending)).ok()?;
+        Some(Service { is_ending, process_id: PLATFORM.process_id(), thread: Some(thread) })
+    }
+
+    /// Ends it; `wake` ends what else than a parked thread it waits for.
+    fn end(&mut self, wake: impl FnOnce()) {
+        let Some(thread) = self.thread.take() else { return };
+        // A child of a fork has no such thread.
+        if self.process_id != PLATFORM.process_id() {
+            std::mem::forget(thread);
+            return;
+        }
+        self.is_ending.store(true, Release);
+        thread.thread().unpark();
+        wake();
+        // A panic of it is reported by the runtime already.
+        let _ = thread.join();
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.end(|| ());
+    }
+}
+
+/// The service that commits, of this process.
+pub(super) struct CommitService {
+    service: Service,
+    commits: Commits,
+    policy: CommitPolicy,
 }
 
 impl CommitService {
     /// Starts it. Without a thread, calls do the work themselves.
     pub fn start<M: Memory + 'static>(fs: Arc<Fs<M>>, commits: Commits, policy: CommitPolicy) -> Option<CommitService> {
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let ending = Arc::clone(&is_ending);
-        let run = move || serve(&fs, &commits, policy, &ending);
-        let thread = std::thread::Builder::new().name("directfs-commit".to_owned()).spawn(run).ok()?;
-        Some(CommitService { is_ending, commits, policy, process_id: PLATFORM.process_id(), thread: Some(thread) })
+        let service = Service::start("directfs-commit", move |is_ending| serve(&fs, &commits, policy, is_ending))?;
+        Some(CommitService { service, commits, policy })
     }
 
     /// Ends it, and returns its policy.
@@ -44,23 +79,13 @@ impl CommitService {
 
 impl Drop for CommitService {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        // A child of a fork has no such thread.
-        if self.process_id != PLATFORM.process_id() {
-            std::mem::forget(thread);
-            return;
-        }
-        self.is_ending.store(true, Release);
-        thread.thread().unpark();
-        self.commits.wake_service();
-        // A panic of it is reported by the runtime already.
-        let _ = thread.join();
+        self.service.end(|| self.commits.wake_service());
     }
 }
 
 fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_ending: &AtomicBool) {
     block_signals();
-    let (Ok(thread), Ok(number)) = (fs.enter(), fs.process_number()) else { return };
+    let (Ok(thread), Ok(number)) = (fs.enter(), fs.processes().process_number()) else { return };
     let interval_ms = match policy {
         CommitPolicy::Every(interval) => Some(i64::try_from(interval.as_millis()).unwrap_or(i64::MAX).max(1)),
         CommitPolicy::WhenSynced | CommitPolicy::Never => None,

@@ -67,7 +67,7 @@ fn copy_in_use(base: &Base<'_>, new: &NewFile, options: &OpenImage, watch: make:
         source: io::Error::from_raw_os_error(errno.0),
     };
     let thread = image.fs().enter().map_err(|error| failed(error.into()))?;
-    let number = image.fs().process_number().map_err(|error| failed(error.into()))?;
+    let number = image.fs().processes().process_number().map_err(|error| failed(error.into()))?;
     let pinned = commits.keep_checkpoints_away(&thread, number).map_err(failed)?;
     commits.commit(&thread).map_err(failed)?;
     let copied = copy_file(base, &new.file, watch);

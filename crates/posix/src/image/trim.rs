@@ -13,10 +13,10 @@
 
 use super::locks::{Byte, is_held_by_others};
 use super::make::Watch;
+use super::service::Service;
 use super::working::map_base;
 use super::{CommitPolicy, Image, ImageError, OpenImage, lock_error, open_file};
-use crate::host::PLATFORM;
-use engine::{Fs, Platform, Thread};
+use engine::{Fs, Thread};
 use pmem::{Backing, Mapping, Memory};
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -26,8 +26,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering::Acquire;
 use std::time::Duration;
 
 /// How often the service looks.
@@ -178,41 +177,13 @@ impl Holes<'_> {
     }
 }
 
-/// The running service of this process.
-pub(super) struct TrimService {
-    is_ending: Arc<AtomicBool>,
-    process_id: u32,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl TrimService {
-    /// Starts it, if the memory is a file in memory that is not reserved as a whole. Without a
-    /// thread the memory is given back at the end only.
-    pub fn start<M: Memory + 'static>(fs: Arc<Fs<M>>, mapping: &Arc<Mapping>, image_bytes: u64) -> Option<TrimService> {
-        let is_reserved = |file: &File| taken_bytes(file) >= image_bytes;
-        let file = mapping.file().filter(|file| mapping.backing() == Backing::Tmpfs && !is_reserved(file))?;
-        let file = file.try_clone().ok()?;
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let ending = Arc::clone(&is_ending);
-        let run = move || serve(&fs, &file, image_bytes, &ending);
-        let thread = std::thread::Builder::new().name("directfs-trim".to_owned()).spawn(run).ok()?;
-        Some(TrimService { is_ending, process_id: PLATFORM.process_id(), thread: Some(thread) })
-    }
-}
-
-impl Drop for TrimService {
-    fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
-        // A child of a fork has no such thread.
-        if self.process_id != PLATFORM.process_id() {
-            std::mem::forget(thread);
-            return;
-        }
-        self.is_ending.store(true, Release);
-        thread.thread().unpark();
-        // A panic of it is reported by the runtime already.
-        let _ = thread.join();
-    }
+/// Starts the service of this process, if the memory is a file in memory that is not reserved as a
+/// whole. Without a thread the memory is given back at the end only.
+pub(super) fn start<M: Memory + 'static>(fs: Arc<Fs<M>>, mapping: &Arc<Mapping>, image_bytes: u64) -> Option<Service> {
+    let is_reserved = |file: &File| taken_bytes(file) >= image_bytes;
+    let file = mapping.file().filter(|file| mapping.backing() == Backing::Tmpfs && !is_reserved(file))?;
+    let file = file.try_clone().ok()?;
+    Service::start("directfs-trim", move |is_ending| serve(&fs, &file, image_bytes, is_ending))
 }
 
 /// What the service remembers between two looks.

@@ -55,7 +55,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Registers the calling process: an empty table, no working directory in the mount, umask as
     /// given. Also checks a few slots for dead processes. ENFILE: too many processes.
     pub fn register(&self, thread: &Thread<'f, M>, umask: u32) -> Result<Process<'f, M>> {
-        let index = self.claim_slot(thread, self.fs.process_number()?)?;
+        let index = self.claim_slot(thread, self.fs.processes().process_number()?)?;
         let slot = self.tables.slot(index)?;
         self.introduce(slot);
         slot.table.store(index + 1, Relaxed);
@@ -71,7 +71,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// Records in the calling process's slot its id, and whether other processes share its number.
     fn introduce(&self, slot: &Slot) {
         slot.process_id.store(self.platform().process_id(), Relaxed);
-        slot.shares_number.store(self.fs.shares_process_number() as u32, Relaxed);
+        slot.shares_number.store(self.fs.processes().shares_process_number() as u32, Relaxed);
     }
 
     /// Claims a slot for the process with this number.
@@ -88,7 +88,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         let mut from = range.start;
         while let Some(index) = map.first_free(from.into()).map(|index| index as u32).filter(|index| *index < range.end)
         {
-            self.fs.provide_upper(SharedTables::slot_part(index))?;
+            self.fs.provider().provide_upper(SharedTables::slot_part(index))?;
             if index != RESERVED_SLOT {
                 self.tables.header().slots_high.fetch_max(index + 1, AcqRel);
             }
@@ -113,7 +113,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// number instead of a shared one. Returns whether the slot still belonged to the process.
     pub fn change_number(&self, index: u32, from: u32) -> Result<bool> {
         let slot = self.tables.slot(index)?;
-        let changed = slot.change_number(from, self.fs.process_number()?);
+        let changed = slot.change_number(from, self.fs.processes().process_number()?);
         if changed {
             self.introduce(slot);
         }
@@ -124,7 +124,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// environment) is checked first. Closes what exec closes, removes the mappings of the previous
     /// program, and recovers operations of other threads that exec interrupted.
     pub fn resume(&self, thread: &Thread<'f, M>, index: Option<u32>) -> Result<Option<Process<'f, M>>> {
-        let number = self.fs.process_number()?;
+        let number = self.fs.processes().process_number()?;
         let used = |index: &u32| *index < self.tables.header().slots_high.load(Acquire);
         for index in index.into_iter().filter(used).chain(self.tables.taken_slots()) {
             let slot = self.tables.slot(index)?;
@@ -140,7 +140,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// part of the same program takes over. ESRCH if the slot belongs to another process.
     pub fn rejoin(&self, index: u32) -> Result<Process<'f, M>> {
         let slot = self.tables.slot(index)?;
-        let mine = slot.number() == self.fs.process_number()?;
+        let mine = slot.number() == self.fs.processes().process_number()?;
         if mine && state_of(slot) == SlotState::Live { self.process(index) } else { Err(Errno::ESRCH) }
     }
 
@@ -148,7 +148,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// ESRCH if it was reaped, because the parent died before the child was known.
     pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
         let slot = self.tables.slot(child)?;
-        let (number, own) = (slot.number(), self.fs.process_number()?);
+        let (number, own) = (slot.number(), self.fs.processes().process_number()?);
         if state_of(slot) != SlotState::Prepared || number != own && !slot.change_number(number, own) {
             return Err(Errno::ESRCH);
         }
@@ -171,7 +171,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         }
         // Any slot serves. If none but the reserved one is free, and that is taken, its owner does
         // the same work.
-        let number = self.fs.process_number()?;
+        let number = self.fs.processes().process_number()?;
         let index = match self.try_claim_slot(0..RESERVED_SLOT, number)? {
             None => self.try_claim_slot(RESERVED_SLOT..SLOTS, number)?,
             found => found,
@@ -184,7 +184,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     pub(super) fn reap_all(&self, thread: &Thread<'f, M>) -> Result<u32> {
         let mut reaped = 0;
-        let reserved = self.fs.is_upper_provided(SharedTables::slot_part(RESERVED_SLOT).0);
+        let reserved = self.fs.provider().is_upper_provided(SharedTables::slot_part(RESERVED_SLOT).0);
         let reserved = reserved.then_some(RESERVED_SLOT);
         for index in (0..self.tables.header().slots_high.load(Acquire).min(RESERVED_SLOT)).chain(reserved) {
             reaped += self.reap_if_dead(thread, index)? as u32;
@@ -206,7 +206,7 @@ impl<'f, M: Memory> Processes<'f, M> {
     fn is_slot_alive(&self, slot: &Slot) -> bool {
         match slot.number() {
             0 => false,
-            number => self.fs.is_process_alive(number),
+            number => self.fs.processes().is_process_alive(number),
         }
     }
 
@@ -511,14 +511,14 @@ impl<'f, M: Memory> Process<'f, M> {
     /// while either lives.
     pub fn take_child_number(&self, lowest: i32) -> Result<ChildNumber> {
         let fs = self.processes.fs;
-        let Some(own) = fs.liveness_description() else {
-            return Ok(ChildNumber { number: fs.new_process_number()?, description: None });
+        let Some(own) = fs.processes().liveness_description() else {
+            return Ok(ChildNumber { number: fs.processes().new_process_number()?, description: None });
         };
         // Where the limit on descriptors is low, all that the program does not know of is below.
         let lowest = lowest.min(own);
         // SAFETY: the file system's own descriptor, open for as long as it is in use.
         let own = unsafe { BorrowedFd::borrow_raw(own) };
-        let number = fs.new_process_number()?;
+        let number = fs.processes().new_process_number()?;
         let description = open_description_for(own, number);
         let description = description.and_then(|fresh| rustix::io::fcntl_dupfd_cloexec(fresh, lowest));
         if let Ok(description) = description
@@ -531,7 +531,7 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// A child's process number that is shared with the parent.
     pub fn share_number(&self) -> ChildNumber {
-        self.processes.fs.share_process_number();
+        self.processes.fs.processes().share_process_number();
         self.slot.shares_number.store(1, Release);
         ChildNumber { number: self.number, description: None }
     }
@@ -648,7 +648,7 @@ impl<'f, M: Memory> Process<'f, M> {
             let slot = self.processes.tables.slot(index)?;
             // A child that was started has inherited the lock of its number.
             let number = slot.number();
-            let unborn = number == self.number || !self.processes.fs.is_process_alive(number);
+            let unborn = number == self.number || !self.processes.fs.processes().is_process_alive(number);
             let unborn = unborn && state_of(slot) == SlotState::Prepared;
             if unborn && slot.parent.load(Acquire) == self.index + 1 {
                 self.cancel_fork(thread, index);

@@ -71,7 +71,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
         intent.record.store(mapping.node.cachelet, Release);
         self.take_record(ONE_MAPPING, TransactionStep::LinkMapping)?;
         if mapping.stores {
-            self.thread.note_stores(mapping.node)?;
+            self.thread.files().note_stores(mapping.node)?;
         }
         self.resume()
     }
@@ -109,7 +109,7 @@ impl<M: Memory> TableTransaction<'_, '_, M> {
     fn end_mapping(&self, slot: u32, index: u32, mapping: &FileMapping) -> Result<()> {
         if mapping.stores && !mapping.inherited {
             // If the image has no space for that, the times stay: ending a mapping cannot fail.
-            let _ = self.thread.record_stores(mapping.node);
+            let _ = self.thread.files().record_stores(mapping.node);
         }
         self.drop_mapping(slot, index)
     }
@@ -161,7 +161,7 @@ impl<'f, M: Memory> Process<'f, M> {
         while let Some((index, mapping)) =
             transaction.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.stores)?
         {
-            thread.note_stores(mapping.node)?;
+            thread.files().note_stores(mapping.node)?;
             tables.mapping(index)?.flags.fetch_or(STORES, Relaxed);
         }
         Ok(())
@@ -177,10 +177,10 @@ impl<'f, M: Memory> Process<'f, M> {
             let Some(mapping) = self.mapping_at(thread, at)? else { break };
             let part = mapping.part(at, end).ok_or(Errno::EIO)?;
             if part.writable && !thread.fs().is_read_only() {
-                thread.record_stores(part.node)?;
+                thread.files().record_stores(part.node)?;
             }
             if durable {
-                thread.flush_mapped(part.node, part.offset, part.length)?;
+                thread.files().flush_mapped(part.node, part.offset, part.length)?;
             }
             at = part.end();
         }

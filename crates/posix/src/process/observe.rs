@@ -87,7 +87,7 @@ impl<'f, M: Memory> Processes<'f, M> {
             let number = slot.number();
             let is_live = slot.state.load(Acquire) == SlotState::Live as u32;
             let Some(table) = slot.table.load(Relaxed).checked_sub(1) else { continue };
-            if !is_live || number == 0 || table >= SLOTS || !self.fs.is_process_alive(number) {
+            if !is_live || number == 0 || table >= SLOTS || !self.fs.processes().is_process_alive(number) {
                 continue;
             }
             let directory = slot.directory.load(Acquire);

@@ -534,7 +534,7 @@ impl<'f> SharedTables<'f> {
         each: &mut dyn FnMut(u32) -> Result<()>,
     ) -> Result<()> {
         for index in 0..self.header().ends[kind as usize].load(Acquire).min(kind.count()) {
-            if !fs.is_upper_provided(Self::entry_part(kind, index).0) {
+            if !fs.provider().is_upper_provided(Self::entry_part(kind, index).0) {
                 continue;
             }
             if self.claim_word(kind, index)?.load(Acquire) != 0 {

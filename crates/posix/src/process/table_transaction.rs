@@ -373,7 +373,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         for step in 0..count {
             let index = ((first as u64 + step as u64) % count as u64) as u32;
             // Without memory for more, entries that have some are as good.
-            let is_provided = self.processes.fs.is_upper_provided(SharedTables::entry_part(kind, index).0);
+            let is_provided = self.processes.fs.provider().is_upper_provided(SharedTables::entry_part(kind, index).0);
             if !is_provided && !self.provide_entry(kind, index, &mut has_room) {
                 continue;
             }
@@ -399,10 +399,10 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         let fs = self.processes.fs;
         if *has_room {
             let first = match kind {
-                TableKind::Page => fs.provide_upper(SharedTables::page_claim_part(index)),
+                TableKind::Page => fs.provider().provide_upper(SharedTables::page_claim_part(index)),
                 _ => Ok(()),
             };
-            *has_room = first.and_then(|()| fs.provide_upper(SharedTables::entry_part(kind, index))).is_ok();
+            *has_room = first.and_then(|()| fs.provider().provide_upper(SharedTables::entry_part(kind, index))).is_ok();
         }
         *has_room
     }
@@ -499,7 +499,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
             self.thread.set_held(node, true)?;
         }
         if mapped != was_mapped {
-            self.thread.set_mapped(node, mapped)?;
+            self.thread.files().set_mapped(node, mapped)?;
         }
         if !held && was_held {
             self.thread.set_held(node, false)?;
@@ -855,14 +855,14 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
     fn tell_watches(&self, file: &crate::OpenFile) {
         match file.watch_key() {
             // An error means that the region is damaged.
-            Some(key) => drop(self.thread.remove_watch_group(key)),
+            Some(key) => drop(self.thread.watches().remove_watch_group(key)),
             None => crate::watch::tell_close(self.thread, file),
         }
     }
 
     /// Ensures that the page of a descriptor exists.
     pub fn make_page(&self, slot: u32, fd: u32) -> Result<()> {
-        self.processes.fs.provide_upper(SharedTables::directory_part(slot))?;
+        self.processes.fs.provider().provide_upper(SharedTables::directory_part(slot))?;
         let link = self.tables().page_link(slot, fd)?;
         if link.load(Acquire) != 0 {
             return Ok(());

@@ -106,18 +106,18 @@ impl<'t, 'f> Session<'t, 'f> {
 
     pub fn open_mode(&self, path: &str, flags: i32, mode: u32) -> Result<OpenFile> {
         let mut buffer = PathBuffer::new();
-        let opened = self.caller.open_path(&self.walk_start, path.as_bytes(), flags, (mode, 0), &mut buffer)?;
+        let opened = self.caller.opens().open_path(&self.walk_start, path.as_bytes(), flags, (mode, 0), &mut buffer)?;
         Ok(unwrap(opened).file)
     }
 
     pub fn try_open(&self, path: &str, flags: i32) -> Result<()> {
-        self.open(path, flags).map(|file| self.caller.close(&file))
+        self.open(path, flags).map(|file| self.caller.opens().close(&file))
     }
 
     /// Creates an empty file.
     pub fn touch(&self, path: &str, mode: u32) -> Result<()> {
         let file = self.open_mode(path, libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY, mode)?;
-        self.caller.close(&file);
+        self.caller.opens().close(&file);
         Ok(())
     }
 
@@ -139,7 +139,8 @@ impl<'t, 'f> Session<'t, 'f> {
 
     pub fn link(&self, from: &str, to: &str) -> Result<()> {
         let mut buffer = PathBuffer::new();
-        let found = unwrap(self.caller.resolve(&self.walk_start, from.as_bytes(), LastLink::Stay, &mut buffer)?);
+        let found =
+            unwrap(self.caller.paths().resolve(&self.walk_start, from.as_bytes(), LastLink::Stay, &mut buffer)?);
         let linked = self.caller.link_path(found.node(), false, &self.walk_start, to.as_bytes(), &mut buffer);
         linked.map(unwrap)
     }
@@ -181,7 +182,7 @@ impl<'t, 'f> Session<'t, 'f> {
             names.push(String::from_utf8_lossy(entry.name).into_owned());
             true
         });
-        self.caller.close(&file);
+        self.caller.opens().close(&file);
         read.map(|()| names)
     }
 }

@@ -122,7 +122,7 @@ impl<'t, 'f> Session<'t, 'f> {
     fn close_all(&mut self) {
         for slot in &mut self.slots {
             if let Some(file) = slot.take() {
-                caller(self.thread, 0).close(&file);
+                caller(self.thread, 0).opens().close(&file);
             }
         }
     }
@@ -163,8 +163,8 @@ impl<'t, 'f> Session<'t, 'f> {
         match *op {
             ModelCall::Create { user, at, mode } => self.in_directory(one, |directory| {
                 let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
-                let opened = caller(thread, user).open_name(directory, at.name().as_bytes(), flags, mode, 0);
-                errno(opened).map(|opened| caller(thread, user).close(&opened.file))
+                let opened = caller(thread, user).opens().open_name(directory, at.name().as_bytes(), flags, mode, 0);
+                errno(opened).map(|opened| caller(thread, user).opens().close(&opened.file))
             }),
             ModelCall::Mkdir { user, at, mode } => self.in_directory(one, |directory| {
                 errno(caller(thread, user).mkdir(directory, at.name().as_bytes(), mode, 0)).map(drop)
@@ -209,11 +209,11 @@ impl<'t, 'f> Session<'t, 'f> {
             ModelCall::Open { user, at, slot } => self.open(one, user, at, slot),
             ModelCall::SetAttribute { user, at, key, length, flags } => self.on_file(one, at, |node| {
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
-                errno(caller(thread, user).set_attribute(node, name, &vec![key; length as usize], flags))
+                errno(caller(thread, user).xattrs().set_attribute(node, name, &vec![key; length as usize], flags))
             }),
             ModelCall::RemoveAttribute { user, at, key } => self.on_file(one, at, |node| {
                 let name = ATTRIBUTES[key as usize % ATTRIBUTES.len()].as_bytes();
-                errno(caller(thread, user).remove_attribute(node, name))
+                errno(caller(thread, user).xattrs().remove_attribute(node, name))
             }),
             ModelCall::Stat { at } => self.stat(one, at, model),
             ModelCall::List { directory } => {
@@ -226,7 +226,7 @@ impl<'t, 'f> Session<'t, 'f> {
 
     fn open(&mut self, path: &[&str], user: u8, at: At, slot: u8) -> Checked<Result<(), i32>> {
         let opened = self.in_directory(path, |directory| {
-            errno(caller(self.thread, user).open_name(directory, at.name().as_bytes(), libc::O_RDWR, 0, 0))
+            errno(caller(self.thread, user).opens().open_name(directory, at.name().as_bytes(), libc::O_RDWR, 0, 0))
         })?;
         Ok(opened.map(|opened| self.keep(slot, opened.file)))
     }
@@ -241,9 +241,9 @@ impl<'t, 'f> Session<'t, 'f> {
 
     fn keep(&mut self, slot: u8, file: OpenFile) {
         if file.kind() != FileKind::Regular {
-            caller(self.thread, 0).close(&file);
+            caller(self.thread, 0).opens().close(&file);
         } else if let Some(before) = self.slots[slot as usize].replace(file) {
-            caller(self.thread, 0).close(&before);
+            caller(self.thread, 0).opens().close(&before);
         }
     }
 
@@ -263,20 +263,20 @@ impl<'t, 'f> Session<'t, 'f> {
         Ok(match *op {
             ModelCall::Write { offset, length, byte, .. } => {
                 let bytes = vec![byte; length as usize];
-                whole(root.write_at(file, offset as i64, &bytes), bytes.len())
+                whole(root.data().write_at(file, offset as i64, &bytes), bytes.len())
             }
             ModelCall::Append { length, byte, .. } => {
                 let size = errno(root.stat(file.node())).map_or(0, |stat| stat.size_bytes);
                 let bytes = vec![byte; length as usize];
-                whole(root.write_at(file, size as i64, &bytes), bytes.len())
+                whole(root.data().write_at(file, size as i64, &bytes), bytes.len())
             }
-            ModelCall::Truncate { length, .. } => errno(root.truncate_open(file, length as i64)),
+            ModelCall::Truncate { length, .. } => errno(root.data().truncate_open(file, length as i64)),
             ModelCall::Allocate { mode, offset, length, .. } => {
-                errno(root.allocate(file, mode, offset as i64, length as i64))
+                errno(root.data().allocate(file, mode, offset as i64, length as i64))
             }
             ModelCall::Read { offset, length, .. } => {
                 let mut bytes = vec![0xee; length as usize];
-                let count = errno(root.read_at(file, offset as i64, &mut bytes));
+                let count = errno(root.data().read_at(file, offset as i64, &mut bytes));
                 let number = model.slots[slot as usize].unwrap_or_default();
                 let expected = model.files[&number].content.read(offset as u64, length as u64);
                 match count {
@@ -287,7 +287,7 @@ impl<'t, 'f> Session<'t, 'f> {
                 }
             }
             _ => {
-                root.close(file);
+                root.opens().close(file);
                 self.slots[slot as usize] = None;
                 Ok(())
             }
@@ -371,7 +371,7 @@ impl<'t, 'f> Session<'t, 'f> {
         }
         for name in ATTRIBUTES {
             let mut value = vec![0; 4096];
-            let found = self.thread.xattr(node, name.as_bytes(), &mut value);
+            let found = self.thread.files().xattr(node, name.as_bytes(), &mut value);
             let found = found.ok().map(|length| &value[..length]);
             if found != file.attributes.get(name).map(|value| &value[..]) {
                 return Err(format!("its attribute {name} differs"));
@@ -385,7 +385,8 @@ impl<'t, 'f> Session<'t, 'f> {
         let mut at = 0;
         let mut bytes = vec![0; 64 << 10];
         while at < content.size {
-            let count = self.thread.read(node, at, &mut bytes).map_err(|error| format!("read at {at}: {error}"))?;
+            let count =
+                self.thread.files().read(node, at, &mut bytes).map_err(|error| format!("read at {at}: {error}"))?;
             if bytes[..count] != content.read(at, bytes.len() as u64)[..] {
                 return Err(format!("its bytes from {at} on differ"));
             }

@@ -2,6 +2,7 @@
 
 use super::check::{CALLS_MAX, Call, is_linearizable};
 use super::model::{Action, Answer, Model, NAMES, NameRef, RenameMode, SECOND_AT};
+use crate::random::Random;
 use engine::format::FileKind;
 use engine::{AttachOptions, DirectoryHint, Error, Fs, MkfsOptions, NewNode, Node, RenameFlags, Result, Thread, mkfs};
 use pmem::{Direct, Mapping, Region};
@@ -60,21 +61,7 @@ pub struct Outcome {
     pub violations: Vec<String>,
 }
 
-/// Pseudorandom numbers, the same for the same seed.
-struct Random(u64);
-
 impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end
-    }
-
     fn name_ref(&mut self) -> NameRef {
         (usize::from(self.below(3) == 0), self.below(NAMES as u64) as usize)
     }
@@ -190,10 +177,10 @@ impl RaceThread<'_, '_> {
                 return Ok(Answer::File(node.number, kind?));
             }
             Action::Links => return Ok(Answer::Links(thread.stat(self.scene.file)?.links)),
-            Action::Write(byte) => drop(thread.write(self.scene.file, 0, &[byte; FILE_BYTES])?),
+            Action::Write(byte) => drop(thread.files().write(self.scene.file, 0, &[byte; FILE_BYTES])?),
             Action::Read => {
                 let mut bytes = [0; FILE_BYTES];
-                let length = thread.read(self.scene.file, 0, &mut bytes)?;
+                let length = thread.files().read(self.scene.file, 0, &mut bytes)?;
                 let whole = length == FILE_BYTES && bytes.iter().all(|byte| *byte == bytes[0]);
                 return Ok(Answer::Bytes(whole.then_some(bytes[0])));
             }
@@ -404,7 +391,7 @@ impl<'f> Stage<'f> {
     fn history(&self, thread: &Thread<'f>, first: Node, outcome: &mut Outcome) -> Result<()> {
         let file = thread.create(first, NAME[0], &new_node(FileKind::Regular))?;
         let second = thread.create(first, NAME[SECOND_AT], &new_node(FileKind::Directory))?;
-        thread.write(file, 0, &[0; FILE_BYTES])?;
+        thread.files().write(file, 0, &[0; FILE_BYTES])?;
         let seed = self.plan.seed + outcome.histories;
         let scene = Scene { directories: [first, second], file, seed };
         *locked(&self.scene) = Some(scene);

@@ -32,7 +32,7 @@ impl Files for ByLibrary<'_, '_> {
         let done = match call {
             Call::Create(name) => thread.create(&at(name)),
             Call::Write(name, offset, bytes) => {
-                thread.with(&at(name), |node| thread.thread.write(node, *offset, bytes)).and_then(|count| {
+                thread.with(&at(name), |node| thread.thread.files().write(node, *offset, bytes)).and_then(|count| {
                     // There is room, and the write is one call.
                     if count == bytes.len() { Ok(()) } else { Err(Error::NoSpace) }
                 })
@@ -82,7 +82,7 @@ impl ByLibrary<'_, '_> {
                 return Ok(Seen { kind: stat.kind, mode: 0, links: 0, bytes: Vec::new() });
             }
             let mut bytes = vec![0; stat.size_bytes as usize];
-            let count = thread.read(node, 0, &mut bytes)?;
+            let count = thread.files().read(node, 0, &mut bytes)?;
             bytes.truncate(count);
             Ok(Seen { kind: stat.kind, mode: stat.mode & 0o7777, links: stat.links, bytes })
         });

@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Evicts a directory, whether or not it has a second chance.
 fn evict(thread: &MortalThread<'_>, directory: Node) {
-    let evicted = || thread.evict_directory(directory.cachelet).expect("no damage");
+    let evicted = || thread.maintenance().evict_directory(directory.cachelet).expect("no damage");
     assert!(evicted() || evicted());
 }
 
@@ -76,7 +76,7 @@ fn a_file_keeps_count_of_its_names_if_it_goes_with_one_while_another_is_removed(
             // Acts as the eviction of a directory with the other name, which began before this name
             // existed.
             let other = world.fs().enter().expect("enters");
-            other.evict_cachelet(file.cachelet, file.number).expect("no damage");
+            other.maintenance().evict_cachelet(file.cachelet, file.number).expect("no damage");
             let state = other.cachelet(file).expect("one").references.load(SeqCst);
             if state & References::flag(FLAG_EVICTED) == 0 {
                 return;

@@ -154,7 +154,7 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
 /// truncate(path, length).
 pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
     let length = call.frame.rsi as i64;
-    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| caller.truncate(node, length).map(|()| 0))
+    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| caller.data().truncate(node, length).map(|()| 0))
 }
 
 // Extended attributes.
@@ -193,13 +193,13 @@ pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, fla
     }
     // SAFETY: used for this call only.
     let value = unsafe { user_memory::bytes(value, length)? };
-    caller.set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
+    caller.xattrs().set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
 }
 
 /// getxattr for a file.
 pub fn get_attribute(caller: &Calling<'_>, node: Node, [name, value, room]: [u64; 3]) -> Result<i64> {
     let name = AttributeName::copy(name)?;
-    into_part(value, room, |value| caller.get_attribute(node, name.bytes(), value))
+    into_part(value, room, |value| caller.xattrs().get_attribute(node, name.bytes(), value))
 }
 
 /// Fills a buffer. Only the part that is filled must be accessible.
@@ -215,13 +215,13 @@ fn into_part(address: u64, room: u64, mut fill: impl FnMut(&mut [u8]) -> Result<
 
 /// listxattr for a file.
 pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]) -> Result<i64> {
-    into_part(names, room, |names| caller.list_attributes(node, names))
+    into_part(names, room, |names| caller.xattrs().list_attributes(node, names))
 }
 
 /// removexattr for a file.
 pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i64> {
     let name = AttributeName::copy(name)?;
-    caller.remove_attribute(node, name.bytes()).map(|()| 0)
+    caller.xattrs().remove_attribute(node, name.bytes()).map(|()| 0)
 }
 
 /// An operation on a file's extended attributes, by the call's arguments.

@@ -28,8 +28,8 @@ fn offset_at(address: u64) -> Result<Option<i64>> {
 
 fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut [u8]) -> Result<usize> {
     match (end, offset) {
-        (End::Directfs(file), Some(offset)) => caller.read_at(file, offset, into),
-        (End::Directfs(file), None) => caller.read(file, into),
+        (End::Directfs(file), Some(offset)) => caller.data().read_at(file, offset, into),
+        (End::Directfs(file), None) => caller.data().read(file, into),
         (End::Host(fd), offset) => {
             match kernel_copy(libc::SYS_read, libc::SYS_pread64, *fd, offset, into.as_ptr(), into.len())? {
                 0 => mount_table::continue_read(*fd, offset, into),
@@ -41,8 +41,8 @@ fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut
 
 fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u8]) -> Result<usize> {
     let (file, count) = match (end, offset) {
-        (End::Directfs(file), Some(offset)) => (file, caller.write_at(file, offset, from)?),
-        (End::Directfs(file), None) => (file, caller.write(file, from)?),
+        (End::Directfs(file), Some(offset)) => (file, caller.data().write_at(file, offset, from)?),
+        (End::Directfs(file), None) => (file, caller.data().write(file, from)?),
         (End::Host(fd), offset) => {
             return kernel_copy(libc::SYS_write, libc::SYS_pwrite64, *fd, offset, from.as_ptr(), from.len());
         }
@@ -161,7 +161,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     };
     let (source_start, target_start) = (at(places.0, from)?, at(places.1, to)?);
     let length = length.min(LENGTH_MAX);
-    let copied = session.caller.copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
+    let copied = session.caller.data().copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
     move_on(source_offset, from, source_start + copied)?;
     move_on(target_offset, to, target_start + copied)?;
     Ok(done(copied as i64))
@@ -537,6 +537,6 @@ pub fn clone_range(call: &mut Call<'_>, target: u32, request: u32, argument: u64
     }
     let length = (range.length != 0).then_some(range.length);
     let (from, to) = ((&*from, range.source_offset), (&*to, range.target_offset));
-    session.caller.clone_range(from, to, length, &mut copy[..])?;
+    session.caller.data().clone_range(from, to, length, &mut copy[..])?;
     Ok(done(0))
 }

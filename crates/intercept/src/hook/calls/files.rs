@@ -61,13 +61,15 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
     let before = file.position();
     let length = length.min(LENGTH_MAX);
     let read = |into: &mut [u8]| match offset {
-        Some(offset) => caller.read_at(file, offset, into),
-        None => caller.read(file, into),
+        Some(offset) => caller.data().read_at(file, offset, into),
+        None => caller.data().read(file, into),
     };
     // SAFETY: used for this call only, and filled from the image.
     let count = match unsafe { user_memory::bytes_to_fill(buffer, length) } {
         Ok(into) => read(into)?,
-        Err(refused) => return caller.read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused)),
+        Err(refused) => {
+            return caller.data().read_at(file, offset.unwrap_or(before as i64), &mut [0]).and(Err(refused));
+        }
     };
     if !faults::take() {
         return Ok(count);
@@ -92,9 +94,9 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
 fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
     // SAFETY: used for this call only.
     let count = match (unsafe { user_memory::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
-        (Ok(from), Some(offset)) => caller.write_at(file, offset, from)?,
-        (Ok(from), None) => caller.write(file, from)?,
-        (Err(refused), _) => return caller.write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
+        (Ok(from), Some(offset)) => caller.data().write_at(file, offset, from)?,
+        (Ok(from), None) => caller.data().write(file, from)?,
+        (Err(refused), _) => return caller.data().write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
     };
     if file.is_synchronous() && count > 0 {
         environment::sync_image(caller.thread)?;
@@ -225,8 +227,8 @@ fn write_pieces(
 ) -> Result<i64> {
     let write = |from: &[u8], done: u64| -> Result<u64> {
         let count = match offset {
-            Some(offset) => caller.write_at_as(file, offset.saturating_add(done as i64), from, append)?,
-            None => caller.write_as(file, from, append)?,
+            Some(offset) => caller.data().write_at_as(file, offset.saturating_add(done as i64), from, append)?,
+            None => caller.data().write_as(file, from, append)?,
         };
         Ok(count as u64)
     };
@@ -348,19 +350,21 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Verdict> {
 /// lseek(fd, offset, whence).
 pub fn lseek(call: &mut Call<'_>) -> Result<Verdict> {
     let (offset, whence) = (call.frame.rsi as i64, call.frame.rdx as i32);
-    with_file(call, |caller, file| caller.seek(file, offset, Whence::from_raw(whence)?).map(|position| position as i64))
+    with_file(call, |caller, file| {
+        caller.data().seek(file, offset, Whence::from_raw(whence)?).map(|position| position as i64)
+    })
 }
 
 /// ftruncate(fd, length).
 pub fn ftruncate(call: &mut Call<'_>) -> Result<Verdict> {
     let length = call.frame.rsi as i64;
-    with_file(call, |caller, file| caller.truncate_open(file, length).map(|()| 0))
+    with_file(call, |caller, file| caller.data().truncate_open(file, length).map(|()| 0))
 }
 
 /// fallocate(fd, mode, offset, length).
 pub fn fallocate(call: &mut Call<'_>) -> Result<Verdict> {
     let (mode, offset, length) = (call.frame.rsi as i32, call.frame.rdx as i64, call.frame.r10 as i64);
-    with_file(call, |caller, file| caller.allocate(file, mode, offset, length).map(|()| 0))
+    with_file(call, |caller, file| caller.data().allocate(file, mode, offset, length).map(|()| 0))
 }
 
 /// fsync(fd), fdatasync(fd): writes lazy updates; and if the image is a file on a disk, that file.

@@ -27,7 +27,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::format::FileKind;
 use engine::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, event};
-use engine::{Node, Thread};
+use engine::{Node, Thread, Watches};
 use posix::path::LastLink;
 use posix::{Errno, OpenFile, Result, Want};
 
@@ -104,12 +104,12 @@ fn watch(caller: &Calling<'_>, node: Node, (fd, key): (u32, Option<u64>), mask: 
     }
     caller.access(node, Want::READ)?;
     let thread = caller.thread;
-    let group = match thread.watch_group(key) {
-        Some(group) if thread.wake_watch(group) != 0 => group,
+    let group = match thread.watches().watch_group(key) {
+        Some(group) if thread.watches().wake_watch(group) != 0 => group,
         _ => make_group(thread, fd, key)?,
     };
     let new = NewWatch { group: (group, key), number: node.number, mask, limit: limit() };
-    Ok(i64::from(thread.add_watch(&new)?))
+    Ok(i64::from(thread.watches().add_watch(&new)?))
 }
 
 /// The error of a descriptor without a description: the kernel knows whether it is open, and
@@ -127,7 +127,7 @@ fn refusal(fd: u32, mask: u32) -> Errno {
 /// Makes the group of a descriptor, and has the kernel's descriptor watch its wake file. Threads
 /// that do so at a time do the same.
 fn make_group(thread: &Thread<'static>, fd: u32, key: u64) -> Result<u32> {
-    let group = thread.make_watch_group(key, sys::effective_user())?;
+    let group = thread.watches().make_watch_group(key, sys::effective_user())?;
     let meeting = meeting()?;
     let mut text = [0u8; PATH_BYTES];
     let mut number = [0u8; 20];
@@ -161,7 +161,7 @@ fn make_group(thread: &Thread<'static>, fd: u32, key: u64) -> Result<u32> {
         sys::call(libc::SYS_newfstatat, [meeting, name, status.as_mut_ptr() as u64, flags, 0, 0]);
         status.assume_init().st_ino
     };
-    thread.set_wake_watch(group, watch as i32, wake_file);
+    thread.watches().set_wake_watch(group, watch as i32, wake_file);
     Ok(group)
 }
 
@@ -179,7 +179,7 @@ pub fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Optio
         length += count;
     }
     let mut inodes = room[..length].split(|&byte| byte == b' ').filter_map(|word| word.strip_prefix(b"ino:"));
-    inodes.find_map(|digits| thread.watch_key_of_wake_file(hexadecimal(digits)))
+    inodes.find_map(|digits| thread.watches().watch_key_of_wake_file(hexadecimal(digits)))
 }
 
 /// The terminated path of a descriptor in a directory of /proc.
@@ -219,14 +219,14 @@ pub fn rm_watch(call: &mut Call<'_>) -> Result<Verdict> {
     let session = call.begin()?.session;
     let thread = session.caller.thread;
     let Some(key) = session.process.watch_key(fd) else { return host_verdict(fd) };
-    let Some(group) = thread.watch_group(key) else { return Ok(NATIVE) };
-    if number == thread.wake_watch(group) {
+    let Some(group) = thread.watches().watch_group(key) else { return Ok(NATIVE) };
+    if number == thread.watches().wake_watch(group) {
         return Err(Errno::EINVAL);
     }
-    if !Thread::<pmem::Direct>::is_own_watch(number) {
+    if !Watches::<pmem::Direct>::is_own_watch(number) {
         return Ok(NATIVE);
     }
-    thread.remove_watch((group, key), number).map_err(|_| Errno::EINVAL)?;
+    thread.watches().remove_watch((group, key), number).map_err(|_| Errno::EINVAL)?;
     Ok(done(0))
 }
 
@@ -238,7 +238,7 @@ pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
     loop {
         let has_events = {
             let thread = call.begin()?.session.caller.thread;
-            thread.watch_group(key).is_some_and(|group| thread.rearm_group(group, key) == Ok(false))
+            thread.watches().watch_group(key).is_some_and(|group| thread.watches().rearm_group(group, key) == Ok(false))
         };
         // With events of the region there is nothing to wait for.
         let result = match has_events && !is_readable(fd) {
@@ -250,9 +250,9 @@ pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
             return Ok(done(result));
         }
         let thread = call.begin()?.session.caller.thread;
-        let Some(group) = thread.watch_group(key) else { return Ok(done(result)) };
-        let from_kernel = without_wake_events(buffer, result.max(0) as usize, thread.wake_watch(group))?;
-        thread.disarm_group(group, key)?;
+        let Some(group) = thread.watches().watch_group(key) else { return Ok(done(result)) };
+        let from_kernel = without_wake_events(buffer, result.max(0) as usize, thread.watches().wake_watch(group))?;
+        thread.watches().disarm_group(group, key)?;
         let total = add_events(thread, (group, key), (buffer, length), from_kernel)?;
         if total != 0 {
             let total = consume_wake_events(call, (group, key), (buffer, length), total)?;
@@ -271,15 +271,15 @@ fn consume_wake_events(
 ) -> Result<usize> {
     let fd = call.frame.rdi as u32;
     let thread = call.begin()?.session.caller.thread;
-    while length as usize - total >= EVENT_BYTES && thread.is_drained(group, key)? && is_readable(fd) {
+    while length as usize - total >= EVENT_BYTES && thread.watches().is_drained(group, key)? && is_readable(fd) {
         let (at, room) = (buffer + total as u64, length - total as u64);
         // SAFETY: the kernel checks the program's buffer.
         let result = unsafe { sys::call(libc::SYS_read, [fd.into(), at, room, 0, 0, 0]) };
         if result <= 0 {
             break;
         }
-        total += without_wake_events(at, result as usize, thread.wake_watch(group))?;
-        thread.disarm_group(group, key)?;
+        total += without_wake_events(at, result as usize, thread.watches().wake_watch(group))?;
+        thread.watches().disarm_group(group, key)?;
         total = add_events(thread, (group, key), (buffer, length), total)?;
     }
     Ok(total)
@@ -324,7 +324,8 @@ fn add_events(
     let mut event = WatchEvent::none();
     let mut has_ended = false;
     let taken = loop {
-        let taken = thread.take_watch_event(group, key, (length as usize).saturating_sub(total), &mut event)?;
+        let taken =
+            thread.watches().take_watch_event(group, key, (length as usize).saturating_sub(total), &mut event)?;
         if taken != Taken::Event {
             break taken;
         }
@@ -335,9 +336,9 @@ fn add_events(
         user_memory::fill(address + EVENT_BYTES as u64, &event.name()[..event.name_field_bytes()])?;
         total += event.bytes();
     };
-    thread.rearm_group(group, key)?;
+    thread.watches().rearm_group(group, key)?;
     if has_ended {
-        thread.sweep_watches()?;
+        thread.watches().sweep_watches()?;
     }
     if taken == Taken::TooLong && total == 0 { Err(Errno::EINVAL) } else { Ok(total) }
 }
@@ -349,7 +350,7 @@ pub fn bytes_to_read(call: &mut Call<'_>, address: u64) -> Result<Verdict> {
     let session = call.begin()?.session;
     let thread = session.caller.thread;
     let Some(key) = session.process.watch_key(fd) else { return Ok(NATIVE) };
-    let Some(group) = thread.watch_group(key) else { return Ok(NATIVE) };
+    let Some(group) = thread.watches().watch_group(key) else { return Ok(NATIVE) };
     let mut kernels = 0i32;
     // SAFETY: the kernel fills a number.
     let result = unsafe {
@@ -358,7 +359,7 @@ pub fn bytes_to_read(call: &mut Call<'_>, address: u64) -> Result<Verdict> {
     if result < 0 {
         return Ok(done(result));
     }
-    let (bytes, has_wake_event) = thread.watch_events_bytes(group, key)?;
+    let (bytes, has_wake_event) = thread.watches().watch_events_bytes(group, key)?;
     let extra = if has_wake_event { EVENT_BYTES as i32 } else { 0 };
     let sum = (kernels - extra).max(0).saturating_add(i32::try_from(bytes).unwrap_or(i32::MAX));
     user_memory::write(address, &sum)?;

@@ -69,7 +69,7 @@ pub fn meeting() -> Result<u64> {
 /// The process number, for names of this thread's own: process ids of several namespaces can be
 /// equal.
 fn own_number() -> Result<u64> {
-    Ok(server::get().ok_or(Errno::EIO)?.fs.process_number()?.into())
+    Ok(server::get().ok_or(Errno::EIO)?.fs.processes().process_number()?.into())
 }
 
 /// Performs a call on an object by its name.

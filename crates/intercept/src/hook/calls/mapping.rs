@@ -85,7 +85,7 @@ fn map_code(call: &mut Call<'_>, verdict: Verdict) -> Result<Verdict> {
         let thread = session.caller.thread;
         if let Some(file) = session.process.file(thread, fd as u32) {
             let bytes = session.caller.stat(file.node())?.size_bytes;
-            let read = &mut |offset, into: &mut [u8]| thread.read(file.node(), offset, into).unwrap_or(0);
+            let read = &mut |offset, into: &mut [u8]| thread.files().read(file.node(), offset, into).unwrap_or(0);
             library_syscalls::patch_mapped(&mapping, bytes, read);
             return Ok(verdict);
         }
@@ -190,7 +190,7 @@ fn copy(session: &Session<'_>, node: Node, request: &Request) -> Result<u64> {
     while filled < request.length {
         // SAFETY: mapped above, readable and writable, without other users yet.
         let into = unsafe { user_memory::bytes_to_fill(start + filled, request.length - filled)? };
-        match session.caller.thread.read(node, request.offset + filled, into) {
+        match session.caller.thread.files().read(node, request.offset + filled, into) {
             Ok(0) => break,
             Ok(count) => filled += count as u64,
             Err(error) => {
@@ -259,7 +259,7 @@ fn fill(
     let allocate = is_shared && !server.fs.is_read_only();
     let mut failed = None;
     let mut mapped = 0;
-    session.caller.thread.map_extents(node, request.offset, request.length, allocate, &mut |extent| {
+    session.caller.thread.files().map_extents(node, request.offset, request.length, allocate, &mut |extent| {
         let from = extent.offset.max(request.offset) - request.offset;
         let skipped = request.offset.saturating_sub(extent.offset);
         let length = (extent.length - skipped).min(request.length - from);

@@ -215,7 +215,7 @@ pub(in crate::hook) fn query_fast<A: FileQuery>(
     let Some((walk_start, offset)) = begin else { return Ok(None) };
     let caller = with_ids(&session.caller, real);
     let report = |node: Node, known: &A| report(&caller, node, known);
-    match caller.query_fast(&walk_start, &path[offset..length], last_link, report) {
+    match caller.paths().query_fast(&walk_start, &path[offset..length], last_link, report) {
         Some(Ok(Outcome::Inside(value))) => Ok(Some(done(value))),
         Some(Err(error)) => Err(error),
         _ => Ok(None),
@@ -413,12 +413,14 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
             None => return Ok(None),
         },
         b"/proc/self/cwd" => match session.process.directory() {
-            Some(node) => crate::hook::process::processes::path_of(server, caller, node, &mut path[..])?,
+            Some(node) => crate::hook::process::working_directory::path_of(server, caller, node, &mut path[..])?,
             None => return Ok(None),
         },
         _ => {
             match crate::hook::proc_links::descriptor_of(text).and_then(|fd| session.process.file(caller.thread, fd)) {
-                Some(file) => crate::hook::process::processes::path_of_file(server, caller, &file, &mut path[..])?,
+                Some(file) => {
+                    crate::hook::process::working_directory::path_of_file(server, caller, &file, &mut path[..])?
+                }
                 None => return Ok(None),
             }
         }
@@ -622,18 +624,18 @@ pub fn unsupported_at_at(call: &mut Call<'_>) -> Result<Verdict> {
 /// chdir(path).
 pub fn chdir(call: &mut Call<'_>) -> Result<Verdict> {
     if let Some(Directory::Descriptor(fd)) = descriptor_behind(call, path(0), LastLink::Follow)? {
-        return crate::hook::process::processes::change_to(call, fd);
+        return crate::hook::process::working_directory::change_to(call, fd);
     }
     let mut target = None;
     let verdict = by_path(call, path(0), &mut |caller, walk_start, path, walk| {
-        Ok(match caller.resolve(walk_start, path, LastLink::Follow, walk)? {
+        Ok(match caller.paths().resolve(walk_start, path, LastLink::Follow, walk)? {
             Outcome::Inside(found) => {
-                caller.check_enter(found.node())?;
+                caller.paths().check_enter(found.node())?;
                 target = Some(found.into_node()?);
                 Outcome::Inside(0)
             }
             Outcome::Left(exit) => Outcome::Left(exit),
         })
     })?;
-    crate::hook::process::processes::change_directory(call, verdict, target)
+    crate::hook::process::working_directory::change_directory(call, verdict, target)
 }

@@ -64,7 +64,7 @@ pub fn open_by_handle_at(call: &mut Call<'_>) -> Result<Verdict> {
         return Err(Errno::EPERM);
     }
     let file = handles::file_of(caller, handle)?;
-    let opened = caller.open_node(file.node(), flags)?;
+    let opened = caller.opens().open_node(file.node(), flags)?;
     match special(caller, &opened, flags)? {
         None => install(&session, &opened, None, flags & O_CLOEXEC != 0),
         Some(file) => kernel_objects::open(&caller.credentials, &file, flags),
@@ -230,18 +230,18 @@ fn open_at(
     }
     let makes = flags & O_CREAT != 0 || flags & O_TMPFILE == O_TMPFILE;
     let cloexec = flags & O_CLOEXEC != 0;
-    let ahead = if flags & O_CREAT != 0 { caller.prefetch_name_of(&walk_start, path) } else { None };
+    let ahead = if flags & O_CREAT != 0 { caller.opens().prefetch_name_of(&walk_start, path) } else { None };
     // A number must be available before a file is created: creation cannot be rolled back
     // afterwards.
     let early = if makes { Some(Placeholder::new(session, cloexec)?) } else { None };
     let umask = if makes { session.process.umask() } else { 0 };
     let opened = match ahead {
-        Some(ahead) => caller.open_prefetched(&ahead, flags, (mode, umask))?,
+        Some(ahead) => caller.opens().open_prefetched(&ahead, flags, (mode, umask))?,
         None => None,
     };
     let opened = match opened {
         Some(opened) => opened,
-        None => match caller.open_path(&walk_start, path, flags, (mode, umask), walk)? {
+        None => match caller.opens().open_path(&walk_start, path, flags, (mode, umask), walk)? {
             Outcome::Inside(opened) => opened,
             Outcome::Left(exit) => return Ok(Outcome::Left(exit)),
         },
@@ -264,7 +264,7 @@ fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<P
         return Ok(None);
     }
     let attributes = caller.stat(file.node());
-    caller.close(file);
+    caller.opens().close(file);
     Ok(Some(attributes?.protection()))
 }
 
@@ -298,7 +298,7 @@ fn install<'w>(
 ) -> Result<Verdict> {
     let placeholder = match early {
         Some(early) => early,
-        None => Placeholder::new(session, cloexec).inspect_err(|_| session.caller.close(file))?,
+        None => Placeholder::new(session, cloexec).inspect_err(|_| session.caller.opens().close(file))?,
     };
     let fd = placeholder.fd;
     session.process.install(session.caller.thread, fd, file, cloexec)?;
@@ -323,7 +323,7 @@ fn reopen(session: &Session<'_>, path: &[u8], request: Request) -> Result<Option
         return Err(Errno::EEXIST);
     }
     let flags = flags & KNOWN;
-    let opened = session.caller.open_node(file.node(), flags & !O_CREAT)?;
+    let opened = session.caller.opens().open_node(file.node(), flags & !O_CREAT)?;
     match special(&session.caller, &opened, flags)? {
         None => install(session, &opened, None, flags & O_CLOEXEC != 0).map(Some),
         Some(file) => kernel_objects::open(&session.caller.credentials, &file, flags).map(Some),

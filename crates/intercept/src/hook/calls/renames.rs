@@ -169,7 +169,7 @@ fn rename_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags:
         path,
         host,
         walk,
-        |walk_start, path, walk| caller.resolve_parent(walk_start, path, walk),
+        |walk_start, path, walk| caller.paths().resolve_parent(walk_start, path, walk),
     )?;
     let new = side(
         server,
@@ -179,7 +179,7 @@ fn rename_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags:
         second,
         host,
         walk,
-        |walk_start, path, walk| caller.resolve_parent(walk_start, path, walk),
+        |walk_start, path, walk| caller.paths().resolve_parent(walk_start, path, walk),
     )?;
     match (old, new) {
         (Side::Directfs(old), Side::Directfs(new)) => caller.rename_resolved(&old, &new, flags).map(|()| done(0)),
@@ -266,7 +266,7 @@ fn link_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags: i
         None => {
             let directory = from.directory(&arguments);
             side(server, &session, directory, arguments[from.path], path, host, walk, |walk_start, path, walk| {
-                Ok(match caller.resolve(walk_start, path, last_link, walk)? {
+                Ok(match caller.paths().resolve(walk_start, path, last_link, walk)? {
                     Outcome::Inside(found) => Outcome::Inside((found, false)),
                     Outcome::Left(exit) => Outcome::Left(exit),
                 })

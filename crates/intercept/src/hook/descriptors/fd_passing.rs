@@ -188,7 +188,7 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
 fn travels(session: &Session<'_>, fd: u32) -> Option<bool> {
     session.process.descriptor(fd)?;
     match session.process.watch_key(fd) {
-        Some(key) => session.caller.thread.watch_group(key).map(|_| false),
+        Some(key) => session.caller.thread.watches().watch_group(key).map(|_| false),
         None => Some(true),
     }
 }

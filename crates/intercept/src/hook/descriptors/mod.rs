@@ -24,7 +24,8 @@ use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::mount_table;
 use crate::hook::paths;
 use crate::hook::process::environment;
-use crate::hook::process::processes::{self, Session};
+use crate::hook::process::processes::Session;
+use crate::hook::process::working_directory;
 use crate::hook::server::Server;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -61,8 +62,9 @@ pub fn is_above(fd: u32) -> bool {
 /// Records whether a descriptor that the kernel has just created is a directory above the mount.
 pub fn record_above(server: &Server, fd: i64) {
     let Ok(fd) = u32::try_from(fd) else { return };
-    if processes::is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Descriptor(fd), into))
-        && let Some(byte) = DIRECTFS_FDS.byte(fd)
+    if working_directory::is_above_mount(server, |into| {
+        paths::host_directory_path(paths::Directory::Descriptor(fd), into)
+    }) && let Some(byte) = DIRECTFS_FDS.byte(fd)
     {
         byte.store(ABOVE, Release);
     }

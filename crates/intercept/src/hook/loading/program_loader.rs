@@ -81,7 +81,7 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
     };
     // SAFETY: a descriptor that was opened for this program.
     let file = unsafe { Fd::from_raw(fd) };
-    name_program(&file, fd, path);
+    name_program(fd, path);
     let program = load_all(&file).unwrap_or_else(|reason| sys::refuse(&[path, b": ", reason]));
     drop(file);
     let mut kernel_code = 0;
@@ -129,14 +129,13 @@ fn parse(value: &'static [u8]) -> Option<(i32, &'static [u8])> {
 }
 
 /// Gives the process the program's names: the short one, and that of /proc/self/exe.
-fn name_program(file: &Fd, fd: i32, path: &[u8]) {
+fn name_program(fd: i32, path: &[u8]) {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     // SAFETY: a terminated name.
     unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name.as_ptr() as u64, 0, 0, 0, 0]) };
     if environment::program().is_some() {
         return;
     }
-    let _ = file;
     const LINK: &[u8] = b"/proc/self/fd/";
     let mut link = [0u8; LINK.len() + 21];
     link[..LINK.len()].copy_from_slice(LINK);

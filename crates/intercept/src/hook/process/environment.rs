@@ -286,7 +286,7 @@ fn move_it(fd: i32) -> Result<()> {
         }
     }
     if let Some(server) = crate::hook::server::attached() {
-        server.fs.move_liveness_description(handoff.meeting);
+        server.fs.processes().move_liveness_description(handoff.meeting);
     }
     descriptors::protect(new);
     // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either

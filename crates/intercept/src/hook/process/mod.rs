@@ -2,6 +2,7 @@
 
 pub mod environment;
 pub mod exec;
+mod exec_files;
 mod exec_start;
 pub mod identity;
 #[cfg(feature = "loader")]
@@ -11,3 +12,4 @@ pub mod programs;
 #[cfg(feature = "loader")]
 pub mod thread_places;
 pub mod user_namespace;
+pub mod working_directory;

@@ -1,5 +1,4 @@
-//! Processes: their slots across fork, exec and exit; the working directory, the umask and the
-//! credentials.
+//! Processes: their slots across fork, exec and exit; the umask and the credentials.
 //!
 //! A child is recorded before it runs: the parent prepares its slot with copies of everything that
 //! it inherits.
@@ -16,7 +15,7 @@
 //! anything else; otherwise it is only read.
 
 use crate::handoff;
-use crate::hook::abi::entry::{DIRECTFS_CWD, Next, Verdict, thread_words};
+use crate::hook::abi::entry::{Next, Verdict, thread_words};
 use crate::hook::abi::{stack, sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::Calling;
@@ -29,19 +28,19 @@ use crate::hook::process::identity::Identity;
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
 use crate::hook::process::user_namespace::{self, Entered};
+use crate::hook::process::working_directory::record_directory;
 use crate::hook::process::{environment, identity};
 use crate::hook::server::{self, Server};
-use crate::hook::{context, descriptors, paths};
+use crate::hook::{context, descriptors};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use engine::Node;
-use engine::format::FileKind;
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::process::{ChildNumber, Fork, Process, Processes};
-use posix::{CachedReference, Errno, OpenFile, Result};
+use posix::{CachedReference, Errno, Result};
 
 /// The calling thread with its credentials, in a process.
 #[derive(Clone, Copy)]
@@ -134,15 +133,15 @@ pub enum Origin {
 pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Result<()> {
     let processes = Processes::new(fs)?;
     let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
-        if !fs.renew_process_number()? {
-            fs.share_process_number();
+        if !fs.processes().renew_process_number()? {
+            fs.processes().share_process_number();
         }
         return Ok(());
     };
-    if shared && fs.renew_process_number()? {
+    if shared && fs.processes().renew_process_number()? {
         processes.change_number(index, number)?;
     } else {
-        fs.set_process_number(number, shared);
+        fs.processes().set_process_number(number, shared);
     }
     Ok(())
 }
@@ -229,10 +228,10 @@ fn take(
         let caller = inside.session.caller;
         let walk_start = WalkStart { root: server.root, start: server.root, can_leave: false };
         let buffer: &mut PathBuffer = inside.walk;
-        let Outcome::Inside(found) = caller.resolve(&walk_start, path, LastLink::Follow, buffer)? else {
+        let Outcome::Inside(found) = caller.paths().resolve(&walk_start, path, LastLink::Follow, buffer)? else {
             return Err(Errno::ENOENT);
         };
-        caller.check_enter(found.node())?;
+        caller.paths().check_enter(found.node())?;
         kernel_objects::leave_host_directory()?;
         process.set_directory(caller.thread, Some(found.node()))?;
     }
@@ -247,32 +246,6 @@ fn take(
         true
     });
     Ok(())
-}
-
-/// Whether the kernel's working directory is above the mount, so that relative paths may lead into
-/// it.
-#[unsafe(link_section = ".bss.directfs_start")]
-static ABOVE: AtomicBool = AtomicBool::new(false);
-
-/// Whether relative paths of the host may lead into the mount.
-pub fn is_above() -> bool {
-    ABOVE.load(Relaxed)
-}
-
-/// Whether a directory of the host is above the mount; `ask` returns its path (empty for the root).
-pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
-    let mut path = [0u8; user_memory::PATH_BYTES_MAX];
-    let Some(length) = ask(&mut path) else { return false };
-    server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
-}
-
-/// Tells the filter which relative paths to forward.
-#[unsafe(link_section = ".text.startup")]
-fn record_directory(server: &Server, is_inside: bool) {
-    let above =
-        !is_inside && is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Working, into));
-    ABOVE.store(above, Relaxed);
-    DIRECTFS_CWD.store(u8::from(is_inside || above), Relaxed);
 }
 
 // Children.
@@ -442,11 +415,11 @@ pub fn give_child_number(child: ChildNumber) {
 
 /// In a child with its own memory: its number, and its lock at the usual descriptor.
 fn take_up_child_number(server: &'static Server, child: ChildNumber) {
-    if let (Some(description), Some(usual)) = (child.description, server.fs.liveness_description()) {
+    if let (Some(description), Some(usual)) = (child.description, server.fs.processes().liveness_description()) {
         descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0);
         give_child_number(child);
     }
-    server.fs.set_process_number(child.number, child.description.is_none());
+    server.fs.processes().set_process_number(child.number, child.description.is_none());
 }
 
 /// Prepares all that a child needs to join the file system: whatever is missing fails the call in
@@ -564,7 +537,7 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
     unsafe { (*words).forked_by = 0 };
     fd_numbers::end_memory_sharing();
     let (prepared, adopted) = context.resume();
-    server.fs.remove_child_number(prepared.number.number);
+    server.fs.processes().remove_child_number(prepared.number.number);
     if !adopted {
         server.fs.release_reserved(prepared.thread_slot, prepared.number.number);
     }
@@ -601,142 +574,6 @@ pub fn exit(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 // Attributes of a process.
-
-/// After a chdir: `target` is a directory of the image with a reference that this function takes.
-/// Without a target the kernel's directory counts, if the call succeeded.
-pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<Node>) -> Result<Verdict> {
-    let (frame, server) = (call.frame, call.server);
-    let verdict = match (target, verdict.next) {
-        (None, Next::Native) => native_with(frame, frame.arguments()),
-        _ => verdict,
-    };
-    let is_child = call.context.is_child();
-    let session = call.begin()?.session;
-    if target.is_none() && verdict.result < 0 {
-        return Ok(verdict);
-    }
-    let left = match session.process.directory() {
-        // The host's directory has been left before.
-        Some(_) => Ok(()),
-        None => target.map_or(Ok(()), |_| kernel_objects::leave_host_directory()),
-    };
-    let set = left.and_then(|()| session.process.set_directory(session.caller.thread, target));
-    if let Some(node) = target {
-        session.caller.thread.release(node, 1);
-    }
-    set?;
-    if is_child {
-        // The parent's paths reach the dispatcher, too.
-        DIRECTFS_CWD.store(1, Relaxed);
-        ABOVE.store(true, Relaxed);
-    } else {
-        record_directory(server, target.is_some());
-    }
-    Ok(verdict)
-}
-
-/// fchdir(fd).
-pub fn fchdir(call: &mut Call<'_>) -> Result<Verdict> {
-    let fd = call.frame.rdi as u32;
-    change_to(call, fd)
-}
-
-/// Changes the working directory to that of a descriptor.
-pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
-    let session = call.begin()?.session;
-    let target = match session.process.file(session.caller.thread, fd) {
-        Some(file) => {
-            session.caller.check_enter(file.node())?;
-            session.caller.thread.retain(file.node())?;
-            Some(file.node())
-        }
-        None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
-        None => None,
-    };
-    let verdict = if target.is_some() { done(0) } else { NATIVE };
-    change_directory(call, verdict, target)
-}
-
-/// getcwd(buffer, room).
-pub fn getcwd(call: &mut Call<'_>) -> Result<Verdict> {
-    let (into, room) = (call.frame.rdi, call.frame.rsi);
-    let server = call.server;
-    let inside = call.begin()?;
-    let Some(directory) = inside.session.process.directory() else { return Ok(NATIVE) };
-    let start = path_of(server, &inside.session.caller, directory, inside.path)?;
-    let length = inside.path.len() - start;
-    if length as u64 > room {
-        return Err(Errno::ERANGE);
-    }
-    // SAFETY: used for this call only.
-    unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&inside.path[start..]);
-    Ok(done(length as i64))
-}
-
-/// Writes the path of a directory with a zero byte to the end of `into`; returns where it begins.
-/// ENOENT if the directory was removed.
-pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mut [u8]) -> Result<usize> {
-    let mut start = into.len() - 1;
-    into[start] = 0;
-    let mut current = directory;
-    let mut held = None;
-    let mut name = [0u8; 255];
-    while current.number != server.root.number {
-        if caller.stat(current)?.links == 0 {
-            return Err(Errno::ENOENT);
-        }
-        let number = caller.thread.parent(current)?;
-        let parent = caller.thread.node(number, None)?;
-        let parent = posix::NodeRef::owned(caller.thread, parent);
-        // A rename happened between the two: the next round finds the new place.
-        let Ok(length) = caller.thread.name_of(parent.node(), current.number, &mut name) else {
-            if caller.thread.parent(current)? == number {
-                return Err(Errno::ENOENT);
-            }
-            continue;
-        };
-        start = start.checked_sub(length + 1).ok_or(Errno::ENAMETOOLONG)?;
-        into[start] = b'/';
-        into[start + 1..start + 1 + length].copy_from_slice(&name[..length]);
-        current = parent.node();
-        held = Some(parent);
-    }
-    drop(held);
-    let mount = server.mount();
-    start = start.checked_sub(mount.len()).ok_or(Errno::ENAMETOOLONG)?;
-    into[start..start + mount.len()].copy_from_slice(mount);
-    Ok(start)
-}
-
-/// The name of an open file: its path, as far as known; otherwise the mount and the inode number,
-/// as for a removed file.
-pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
-    if file.kind() == FileKind::Directory {
-        return path_of(server, caller, file.node(), into);
-    }
-    let mut name = [0u8; 255];
-    if let Ok(directory) = caller.thread.node(file.found_in(), None) {
-        let directory = posix::NodeRef::owned(caller.thread, directory);
-        if let Ok(length) = caller.thread.name_of(directory.node(), file.node().number, &mut name) {
-            let room = into.len() - 1 - length;
-            let start = path_of(server, caller, directory.node(), &mut into[..room])?;
-            into[room - 1] = b'/';
-            into[room..room + length].copy_from_slice(&name[..length]);
-            into[room + length] = 0;
-            return Ok(start);
-        }
-    }
-    const DELETED: &[u8] = b" (deleted)";
-    let mut digits = [0u8; 20];
-    let count = crate::handoff::write_number(file.node().number, &mut digits);
-    let mut start = into.len() - 1;
-    into[start] = 0;
-    for part in [DELETED, &digits[..count], b"/#", server.mount()] {
-        start -= part.len();
-        into[start..start + part.len()].copy_from_slice(part);
-    }
-    Ok(start)
-}
 
 /// umask(mask).
 pub fn umask(call: &mut Call<'_>) -> Result<Verdict> {

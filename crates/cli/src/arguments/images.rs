@@ -1,0 +1,307 @@
+//! Arguments of the commands that make, change, copy and check images.
+
+use super::CommitOptions;
+use crate::units::parse_size;
+use clap::Args;
+use std::path::PathBuf;
+
+/// Arguments of `mkfs`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs mkfs /dev/shm/work.img --size 4G
+  directfs mkfs /var/lib/mail.img --size 1.5T --label mail --inodes 100000000
+  directfs mkfs /dev/dax0.0 --force          a device needs no size
+  directfs mkfs tools.img --size 2G --from /opt/tools
+
+With --from the image gets everything of the directory: owners, modes, times, extended attributes,
+access lists, hard and symbolic links, holes, devices. Its file appears when all of it is there;
+until then an existing file stays. Of a failure nothing is left.")]
+pub struct Mkfs {
+    /// The file to create, or a /dev/dax* device.
+    pub image: PathBuf,
+    /// Size of the image: 512M, 4G, 1.5T. Required for a new file.
+    #[arg(long, short, value_parser = parse_size, value_name = "SIZE")]
+    pub size: Option<u64>,
+    /// A label, at most 64 bytes.
+    #[arg(long, short = 'L')]
+    pub label: Option<String>,
+    /// Maximum number of files [default: one per 2 KiB].
+    #[arg(long, short = 'N', value_name = "N")]
+    pub inodes: Option<u64>,
+    /// Overwrite existing content.
+    #[arg(long, short)]
+    pub force: bool,
+    /// Do not reserve the space: the image grows as it fills, and writes fail when the file system
+    /// is full.
+    #[arg(long)]
+    pub sparse: bool,
+    /// Fill the image with the content of this directory.
+    #[arg(long, value_name = "DIR")]
+    pub from: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `snapshot`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The image can be in use: the copy is the state of one moment, and programs are not stopped. A mount
+that has the image alone (without cache=0) must be unmounted first.
+
+Examples:
+  directfs snapshot work.img backup/work-monday.img")]
+pub struct Snapshot {
+    /// The image.
+    pub image: PathBuf,
+    /// The new file.
+    pub file: PathBuf,
+}
+
+/// Arguments of `clone`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs clone template.img work.img --label work")]
+pub struct CloneImage {
+    #[command(flatten)]
+    pub copy: Snapshot,
+    /// Label of the copy: at most 64 bytes [default: as the image has it].
+    #[arg(long)]
+    pub label: Option<String>,
+}
+
+/// Arguments of `info`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs info /dev/shm/work.img
+  directfs info /dev/shm/work.img --json | jq .blocks_free")]
+pub struct Info {
+    /// The image.
+    pub image: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `ps`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Listed are programs under `directfs run` and with the library, the servers of mounts, and the
+programs that have something open on a mount. Nothing is stopped or changed. Only root sees what
+other users' processes have open on a mount, and on what their threads sleep.
+
+Examples:
+  directfs ps /dev/shm/work.img
+  directfs ps /dev/shm/work.img --json | jq '.processes[] | [.pid, .command, .locks[].path]'
+
+Keys of --json: image, in_use, shares (false: only the kernel's view is known); processes (pid, uid,
+user, command, since_ns, role, directory, program), in each of them threads (tid, inside), files
+(fd, inode, path, flags, position), mappings (inode, path, bytes, shared, writable), locks (inode,
+path, kind: flock, posix or ofd; exclusive, start, last) and waits (tid, reason, held_by). Paths
+begin at the root of the image.")]
+pub struct Ps {
+    /// The image.
+    pub image: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `trim`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Freed blocks become holes of the image's file. Images in memory can be in use meanwhile. Of an image
+on a disk that is in use, the working copy is trimmed; its file is trimmed when no process uses it.
+
+Images in memory that were made with --sparse, copies of images on a disk, and runs without --image
+are trimmed by themselves, a second or two after much was removed (64 MiB or more). An image that
+mkfs reserved as a whole keeps its space until it is trimmed by this command; from then on it takes
+space as it fills, and if that runs out, every access returns EIO.
+
+Examples:
+  directfs trim /dev/shm/work.img
+  directfs trim /var/lib/mail.img --json | jq .freed_bytes
+
+Keys of --json: image, before_bytes, after_bytes, freed_bytes, working_copy.")]
+pub struct Trim {
+    /// The image.
+    pub image: PathBuf,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `resize`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The image must not be in use. Its files are not moved, so it can shrink as far as the space at its
+end is free; the error tells how far. The number of files that it can hold stays. If the command is
+killed, or the machine stops, the image has the old size or the new one. An image that was resized
+cannot be used by versions of this program that cannot resize. Interrupts are heeded before the
+change begins.
+
+Examples:
+  directfs resize /dev/shm/work.img 8G
+  directfs resize /var/lib/mail.img +500G         500 GiB more
+  directfs resize /dev/shm/work.img 1.5G --json")]
+pub struct Resize {
+    /// The image.
+    pub image: PathBuf,
+    /// The new size: 512M, 4G, 1.5T; with + or - in front, the difference.
+    #[arg(value_name = "SIZE", allow_hyphen_values = true)]
+    pub size: String,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `tune`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The image must not be in use. A copy made with cp has the UUID of its original; `directfs clone`
+makes a copy with its own.
+
+Examples:
+  directfs tune /dev/shm/work.img --label build
+  directfs tune copy.img --uuid random
+  directfs tune copy.img --uuid 123e4567-e89b-42d3-a456-426614174000 --label copy")]
+pub struct Tune {
+    /// The image.
+    pub image: PathBuf,
+    /// The new label, at most 64 bytes; empty: none.
+    #[arg(long, short = 'L', required_unless_present = "uuid")]
+    pub label: Option<String>,
+    /// The new UUID: `random`, or 32 hexadecimal digits with or without hyphens.
+    #[arg(long, short = 'U', value_parser = parse_uuid)]
+    pub uuid: Option<NewUuid>,
+}
+
+/// A UUID on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NewUuid {
+    /// One that is drawn.
+    Random,
+    /// This one.
+    Given([u8; 16]),
+}
+
+fn parse_uuid(text: &str) -> Result<NewUuid, String> {
+    if text == "random" {
+        return Ok(NewUuid::Random);
+    }
+    let digits: Vec<u8> = text.bytes().filter(|&byte| byte != b'-').collect();
+    let mut uuid = [0; 16];
+    let parsed = digits.len() == 32
+        && uuid.iter_mut().zip(digits.chunks(2)).all(|(byte, pair)| {
+            let pair =
+                std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).map(|value| *byte = value).is_some()
+        });
+    match parsed && uuid != [0; 16] {
+        true => Ok(NewUuid::Given(uuid)),
+        false => Err(format!("{text:?} is not a UUID; write `random`, or 32 hexadecimal digits, not all zero")),
+    }
+}
+
+/// Arguments of `export`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The archive is in the pax format, which GNU tar, bsdtar, cpio and Python read: long names, files of
+any size, times to 1 ns, extended attributes (tar --xattrs), access lists (tar --acls), hard links,
+holes, devices. Numbers stand for owners. Sockets are left out. Of an image in use, what changes
+meanwhile is in the archive before or after the change: for one moment of an image on a disk, export
+a `directfs snapshot`.
+
+Examples:
+  directfs export /dev/shm/work.img > work.tar
+  directfs export work.img /project | zstd > project.tar.zst
+  directfs export old.img | directfs import new.img")]
+pub struct Export {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory or file to export, from the root of the image.
+    #[arg(default_value = "/")]
+    pub path: PathBuf,
+}
+
+/// Arguments of `import`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Read are archives of tar in the formats ustar, pax and GNU, with long names, holes and extended
+attributes. Owners are kept, by number. Existing files are replaced, directories merged. The tree is
+built beside its place and moved there when the archive is complete: an error or an interrupt leaves
+nothing. Paths with `..`, and paths that lead through a symbolic link, are refused; slashes at the
+start are dropped.
+
+Examples:
+  directfs import /dev/shm/work.img < work.tar
+  zstd -dc project.tar.zst | directfs import work.img --to /project
+  curl -L https://example.org/src.tar.gz | gzip -dc | directfs import work.img")]
+pub struct Import {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory to import into, from the root of the image; it must exist.
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub to: PathBuf,
+    #[command(flatten)]
+    pub commits: CommitOptions,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `fsck`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without -n, -p or -y it asks before each repair if it runs on a terminal, else it only checks. Files
+without names get one in /lost+found. The next repair completes an interrupted one. Traces of a
+crash are not errors: the next use recovers them.
+
+Exit codes, as for fsck(8), added up: 0 no errors, 1 errors were repaired, 4 errors remain, 8 the
+check failed, 16 usage error, 32 interrupted.
+
+Examples:
+  directfs fsck -n /dev/shm/work.img
+  directfs fsck -p /dev/shm/work.img     make safe repairs, report the rest
+  directfs fsck -y /dev/shm/work.img     make all repairs (copy the image first)
+  directfs fsck -n /dev/shm/work.img --json")]
+pub struct Fsck {
+    /// The image, which must not be in use.
+    pub image: PathBuf,
+    /// Only check, change nothing.
+    #[arg(short = 'n', conflicts_with_all = ["yes", "preen"])]
+    pub check_only: bool,
+    /// Repair everything that is repairable.
+    #[arg(short = 'y')]
+    pub yes: bool,
+    /// Make only repairs that are certain and remove nothing.
+    #[arg(short = 'p', short_alias = 'a')]
+    pub preen: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `dump`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs dump /dev/shm/work.img /usr/include/stdio.h
+  directfs dump /dev/shm/work.img 1             the inode with this number
+  directfs dump /dev/shm/work.img ./1           the file with this name in the root directory
+  directfs dump /dev/shm/work.img superblock    or journal
+  directfs dump /dev/shm/work.img @0x8000       the structure at this offset")]
+pub struct Dump {
+    /// The image.
+    pub image: PathBuf,
+    /// A path from the image's root, an inode number, `superblock`, `journal`, or `@` and an
+    /// offset.
+    #[arg(value_name = "PATH|INODE")]
+    pub what: String,
+    /// Also print the raw words.
+    #[arg(long)]
+    pub raw: bool,
+}

@@ -1,0 +1,161 @@
+//! The command line: commands, options, help and examples.
+
+mod images;
+mod measuring;
+mod running;
+
+pub use images::{CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Trim, Tune};
+pub use measuring::{Bench, BenchGroup, BenchSubject, BenchWorker, Demo, DemoWorker};
+pub use running::{CommitOptions, Mount, MountHelper, Profile, Run, RunInside, Umount};
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A persistent-memory file system in user space.
+#[derive(Debug, Parser)]
+#[command(name = "directfs", version, about, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  directfs run                             a shell in a new file system in memory
+  directfs demo                            a tour on a real tree, compared with tmpfs
+  directfs mkfs /dev/shm/work.img --size 4G
+  directfs mount /dev/shm/work.img /mnt/work
+  directfs umount /mnt/work
+
+In /etc/fstab (with mount.directfs in /sbin, a link to this program):
+  /dev/shm/work.img  /mnt/work  directfs  defaults,noauto  0  0
+or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
+  /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
+
+Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck has its
+own.")]
+pub struct Cli {
+    /// The command to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Where programs under `run` see the image by default.
+pub const RUN_DIRECTORY: &str = "/mnt/directfs";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Create an image.
+    Mkfs(Mkfs),
+    /// Mount an image.
+    Mount(Mount),
+    /// Run a program and its children with an image served inside them: no mount, no privileges.
+    Run(Run),
+    /// Run a program as `run` does, and report the calls that it made on the image, their duration,
+    /// and their paths.
+    Profile(Profile),
+    /// Unmount, and wait until the image is closed cleanly.
+    Umount(Umount),
+    /// Show an image's properties, usage and persistence guarantee. Changes nothing.
+    Info(Info),
+    /// List the processes attached to an image: what each has open and locked, and waits for.
+    Ps(Ps),
+    /// Give the memory or disk space of freed blocks back to the system.
+    Trim(Trim),
+    /// Change the size of an image that is not in use. Nothing is lost, whatever happens.
+    Resize(Resize),
+    /// Change the label or the UUID of an image that is not in use.
+    Tune(Tune),
+    /// Copy an image to a new file, also while programs use it. The copy is whole or absent.
+    Snapshot(Snapshot),
+    /// As `snapshot`; the copy gets a UUID of its own, so that both can be used side by side.
+    Clone(CloneImage),
+    /// Write a tree of an image to standard output, as a tar archive.
+    Export(Export),
+    /// Read a tar archive from standard input into an image.
+    Import(Import),
+    /// Check every invariant of an image, and repair it.
+    Fsck(Fsck),
+    /// Print an image's structures in readable form: a file's names, inode, properties and log.
+    Dump(Dump),
+    /// Measure calls, workloads and programs on DirectFS, tmpfs, the disk and any directory.
+    Bench(Bench),
+    /// Copy, compare, search and remove a real tree under `run`, beside tmpfs and a mount; then
+    /// kill a copy and recover it.
+    Demo(Demo),
+    /// Print completions for a shell.
+    Completions(Completions),
+    /// Print manual pages.
+    Man(Man),
+    /// Perform the steps of a demonstration in a directory: the program that it measures and kills.
+    #[command(hide = true)]
+    DemoWorker(DemoWorker),
+    /// Run workloads in a directory and report their times: the program that a benchmark measures.
+    #[command(hide = true)]
+    BenchWorker(BenchWorker),
+    /// Run a program whose file is in the mount; started by `run`, with the library loaded.
+    #[command(hide = true)]
+    RunInside(RunInside),
+    /// Run a program into which no library can be loaded, with a private mount; started by `run`
+    /// and by the library.
+    #[command(hide = true)]
+    RunStatic(RunInside),
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  directfs completions bash > /etc/bash_completion.d/directfs")]
+pub struct Completions {
+    /// The shell.
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs man | man -l -
+  directfs man --to /usr/share/man/man8")]
+pub struct Man {
+    /// Write a page for each command into this directory, instead of one page to standard output.
+    #[arg(long, value_name = "DIR")]
+    pub to: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Cli::command().debug_assert();
+        MountHelper::command().debug_assert();
+    }
+
+    /// The help pages of all commands, with their names.
+    fn help_pages() -> impl Iterator<Item = clap::Command> {
+        let mut program = Cli::command();
+        program.build();
+        let commands: Vec<_> = program.get_subcommands().cloned().collect();
+        commands.into_iter().chain([program, MountHelper::command()])
+    }
+
+    #[test]
+    fn no_line_of_help_has_more_than_100_columns() {
+        let too_long = |line: &str| line.chars().count() > 100;
+        for mut command in help_pages() {
+            // What is laid out by hand must not be wrapped, which would break its columns.
+            let by_hand = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let pages = [command.render_help().to_string(), command.render_long_help().to_string(), by_hand];
+            let found: Vec<_> = pages.iter().flat_map(|page| page.lines()).filter(|line| too_long(line)).collect();
+            assert!(found.is_empty(), "{}: {found:#?}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}", command.get_name());
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Arguments of the commands that bring programs to an image.
+
+use super::RUN_DIRECTORY;
+use crate::units::{parse_seconds, parse_size};
+use clap::{Args, Parser};
+use posix::image::CommitPolicy;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Arguments of `mount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime,
+uid=N, gid=N, allow_other ...
+
+Examples:
+  directfs mount /dev/shm/work.img /mnt/work
+  directfs mount /dev/shm/work.img /mnt/work -o ro,nosuid
+  directfs mount --foreground /dev/shm/work.img /mnt/work     ends with Ctrl-C or umount")]
+pub struct Mount {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory to mount it on.
+    pub directory: PathBuf,
+    /// Options of mount(8).
+    #[arg(short, value_name = "OPTIONS", action = clap::ArgAction::Append)]
+    pub options: Vec<String>,
+    /// Stay in the foreground.
+    #[arg(long, short)]
+    pub foreground: bool,
+    /// Mount read-only.
+    #[arg(long, short)]
+    pub read_only: bool,
+    #[command(flatten)]
+    pub commits: CommitOptions,
+    /// File descriptor to which one byte is written when the mount is ready.
+    #[arg(long, hide = true, value_name = "FD")]
+    pub ready_fd: Option<i32>,
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --image the files are in a new image in memory, which is removed when the last program of
+the run exits. Without a command it starts your shell ($SHELL) in the mount directory.
+DIRECTFS_MOUNT contains the mount directory. Several runs, and mounts with -o cache=0, can use an
+image at the same time.
+
+Examples:
+  directfs run                                     a shell in a new file system in memory
+  directfs run -- sh -c 'cd $DIRECTFS_MOUNT && cp -r /usr/include . && du -sh .'
+  directfs run --image /dev/shm/work.img -- make -C /mnt/directfs/project
+  directfs run --image /dev/shm/work.img --at /work -C /work/project -- git status
+  directfs run --image work.img --discard -- make test          leaves no trace
+  directfs run --image work.img --atomic -- ./upgrade.sh        all of it, or nothing
+
+Exit codes: that of the command (or the same signal); 125 directfs failed, 126 the command cannot be
+executed, 127 it was not found.")]
+pub struct Run {
+    /// The image [default: a new one in memory].
+    #[arg(long, short)]
+    pub image: Option<PathBuf>,
+    /// Absolute path at which programs see the image; it need not exist. Existing files there are
+    /// hidden from the programs.
+    #[arg(long, default_value = RUN_DIRECTORY, value_name = "DIR")]
+    pub at: PathBuf,
+    /// Start the command in this directory, which may be in the image.
+    #[arg(long, short = 'C', value_name = "DIR")]
+    pub chdir: Option<PathBuf>,
+    /// Maximum size of the image in memory, which uses memory only as it fills [default: half of
+    /// the available memory].
+    #[arg(long, short, value_parser = parse_size, value_name = "SIZE", conflicts_with = "image")]
+    pub size: Option<u64>,
+    /// Flush cache lines even on media that do not survive a power failure, so that calls cost what
+    /// they do on persistent memory.
+    #[arg(long)]
+    pub always_flush: bool,
+    #[command(flatten)]
+    pub commits: CommitOptions,
+    /// Leave the image as it is, whatever happens: the programs work on a copy in memory, which is
+    /// discarded. Many such runs can use one image at once.
+    #[arg(long, requires = "image", conflicts_with_all = ["atomic", "no_commit", "commit_interval"])]
+    pub discard: bool,
+    /// Commit all changes as one if the command exits with 0, and else discard them. The image must
+    /// be on a disk, and no other process can use it meanwhile.
+    #[arg(long, requires = "image", conflicts_with_all = ["no_commit", "commit_interval"])]
+    pub atomic: bool,
+    /// The command and its arguments.
+    #[arg(trailing_var_arg = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `profile`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The report follows the program's own output, on standard error. Counted are the calls that the image
+serves, in the program and in all programs that it starts, but not in those of other users. A time
+includes waits, for example for a lock or a FIFO. Paths are as the programs name them.
+
+Examples:
+  directfs profile --image work.img -- make -j4
+  directfs profile --json --output profile.json -- git clone repo /mnt/directfs/repo
+
+Keys of --json: command, wall_ns, programs, calls (name, count, total_ns), paths (path, count,
+total_ns), paths_not_counted (calls with one of further paths).")]
+pub struct Profile {
+    #[command(flatten)]
+    pub run: Run,
+    /// Report as JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Write the report to this file.
+    #[arg(long, short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// How an image on a disk is committed to it.
+#[derive(Debug, Args)]
+pub struct CommitOptions {
+    /// For an image on a disk: commit its changes to the disk this often, and not only when a
+    /// program syncs. 0: only then [default: 5].
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, conflicts_with = "no_commit")]
+    pub commit_interval: Option<Duration>,
+    /// For an image on a disk: use it in place and never commit. Needs no memory for a copy. A
+    /// power failure may destroy the image: only for scratch work.
+    #[arg(long)]
+    pub no_commit: bool,
+    /// For an image on a disk: the most memory that the copy may take on which programs work, for
+    /// example 2G. A larger image has the copy in a hidden file beside it, of which the kernel
+    /// keeps in memory what is used [default: half of the available memory].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_commit")]
+    pub memory: Option<u64>,
+}
+
+impl CommitOptions {
+    /// The policy that the options ask for.
+    pub fn policy(&self) -> CommitPolicy {
+        match self.commit_interval {
+            _ if self.no_commit => CommitPolicy::Never,
+            None => CommitPolicy::default(),
+            Some(interval) if interval.is_zero() => CommitPolicy::WhenSynced,
+            Some(interval) => CommitPolicy::Every(interval),
+        }
+    }
+}
+
+/// Arguments of the hidden `run-inside` and `run-static`.
+#[derive(Debug, Args)]
+pub struct RunInside {
+    /// For `run-static`: an entry of the environment for the program's loader.
+    #[arg(long = "entry")]
+    pub entries: Vec<OsString>,
+    /// The command and its arguments; for `run-static` its path, and the arguments from the zeroth
+    /// on.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+/// The command line of a mount(8) helper: `mount.directfs IMAGE DIR [-sfnv] [-o OPTIONS]`.
+#[derive(Debug, Parser)]
+#[command(name = "mount.directfs", version, about = "Mount a DirectFS image, as mount(8) asks for it.")]
+pub struct MountHelper {
+    /// The image.
+    pub image: PathBuf,
+    /// The directory to mount it on.
+    pub directory: PathBuf,
+    /// Options of mount(8).
+    #[arg(short, value_name = "OPTIONS", action = clap::ArgAction::Append)]
+    pub options: Vec<String>,
+    /// Ignore unknown options.
+    #[arg(short)]
+    pub sloppy: bool,
+    /// Check everything without mounting.
+    #[arg(short)]
+    pub fake: bool,
+    /// Do not write /etc/mtab (accepted and ignored).
+    #[arg(short)]
+    pub no_mtab: bool,
+    /// Print what is done.
+    #[arg(short)]
+    pub verbose: bool,
+    /// Mount read-only.
+    #[arg(short)]
+    pub read_only: bool,
+    /// Mount read-write.
+    #[arg(short = 'w')]
+    pub writable: bool,
+    /// The file system type given to mount(8).
+    #[arg(short = 't', value_name = "TYPE")]
+    pub kind: Option<String>,
+}
+
+/// Arguments of `umount`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  directfs umount /mnt/work
+  directfs umount --lazy /mnt/work       detach now, end with the last user")]
+pub struct Umount {
+    /// The mount point.
+    pub directory: PathBuf,
+    /// Detach even if files are open; do not wait.
+    #[arg(long, short)]
+    pub lazy: bool,
+}

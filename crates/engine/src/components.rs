@@ -1,0 +1,126 @@
+//! The components of a thread and of a file system: views of it, each with the methods of one task.
+//! A call such as `thread.allocator().allocate_blocks(…)` names the component in which to read on.
+//! They cost nothing: a component is the reference to its thread or file system.
+
+use crate::fs::{Fs, Thread};
+use core::ops::Deref;
+use pmem::{Direct, Memory};
+
+macro_rules! of_thread {
+    ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
+        $(
+            $(#[$doc])*
+            pub struct $component<'t, 'f, M: Memory = Direct>(pub(crate) &'t Thread<'f, M>);
+
+            impl<M: Memory> Clone for $component<'_, '_, M> {
+                #[inline(always)]
+                fn clone(&self) -> Self {
+                    *self
+                }
+            }
+
+            impl<M: Memory> Copy for $component<'_, '_, M> {}
+
+            impl<'f, M: Memory> Deref for $component<'_, 'f, M> {
+                type Target = Thread<'f, M>;
+
+                #[inline(always)]
+                fn deref(&self) -> &Thread<'f, M> {
+                    self.0
+                }
+            }
+        )*
+
+        impl<'f, M: Memory> Thread<'f, M> {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub fn $accessor(&self) -> $component<'_, 'f, M> {
+                    $component(self)
+                }
+            )*
+        }
+    };
+}
+
+macro_rules! of_file_system {
+    ($($(#[$doc:meta])* $component:ident $accessor:ident)*) => {
+        $(
+            $(#[$doc])*
+            pub struct $component<'f, M: Memory = Direct>(pub(crate) &'f Fs<M>);
+
+            impl<M: Memory> Clone for $component<'_, M> {
+                #[inline(always)]
+                fn clone(&self) -> Self {
+                    *self
+                }
+            }
+
+            impl<M: Memory> Copy for $component<'_, M> {}
+
+            impl<M: Memory> Deref for $component<'_, M> {
+                type Target = Fs<M>;
+
+                #[inline(always)]
+                fn deref(&self) -> &Fs<M> {
+                    self.0
+                }
+            }
+        )*
+
+        impl<M: Memory> Fs<M> {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub fn $accessor(&self) -> $component<'_, M> {
+                    $component(self)
+                }
+            )*
+        }
+    };
+}
+
+of_thread! {
+    /// Takes inodes, dentry lines, blocks and cachelets from the thread's shard or, if that has
+    /// none, from what all threads share, and gives them back. See `alloc`.
+    Allocator allocator
+
+    /// Retires what was removed, and frees it once no thread can see it. See `recycle`.
+    Recycler recycler
+
+    /// Recovers the slot of a dead thread, which this thread has taken over. See `reap`.
+    Reaper reaper
+
+    /// Holds names in the global index and changes them. See `mindex`.
+    NameIndex names
+
+    /// Registers watches and reports events to them. See `watch`.
+    Watches watches
+
+    /// Compacts the logs of directories, and evicts the names of unused ones. See
+    /// `directory::compact` and `directory::evict`.
+    Maintenance maintenance
+
+    /// Reads and writes bodies and extended attributes of files. See `file`.
+    Files files
+
+    /// Renames: which names change, in which order, and what a crash leaves of it. See
+    /// `directory::rename`.
+    Renames renames
+}
+
+of_file_system! {
+    /// Makes a new DRAM region agree with the image: completes or rolls back what a crash
+    /// interrupted, and counts what is in use. See `attach::recovery`.
+    ImageRecovery recovery
+
+    /// Provides memory and disk space ahead of their use, so that no store can fail. See
+    /// `provide`.
+    Provider provider
+
+    /// The processes that use the image, by numbers. See `process_numbers`.
+    Processes processes
+
+    /// Which blocks are in use, and what owns them. See `alloc::blocks`.
+    BlockMap block_map
+}

@@ -1,0 +1,307 @@
+//! The words of a cachelet that mean something else for files, as a directory's.
+
+use super::Cachelet;
+use crate::sync::{AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+/// In the word of [`DirectoryView::log_counts`]: the names are below this bit.
+const HOLES_SHIFT: u32 = 34;
+/// One hole.
+const ONE_HOLE: u64 = 1 << HOLES_SHIFT;
+/// Counting of holes stops here, so that they never reach the bit above them.
+const HOLES_MAX: u64 = 1 << 28;
+/// Bit of the same word: the directory is removed; nothing can be made in it.
+const ENTRIES_DEAD: u64 = 1 << 63;
+
+/// Bit of the marks: used since the eviction hand passed.
+const USED: u32 = 2;
+/// Bit of the marks: its log seems worth a compaction.
+const HOLEY: u32 = 4;
+/// Shift of the maintaining slot in the marks.
+const MAINTAINER_SHIFT: u32 = 8;
+
+/// How far a directory's names are in the mindex.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum DirectoryState {
+    /// Not at all; the next access indexes it.
+    Absent = 0,
+    /// Being indexed.
+    Indexing = 1,
+    /// All of them: the mindex answers "no such name" with authority.
+    Indexed = 2,
+    /// Being evicted; wait, then index again.
+    Evicting = 3,
+    /// Needs recount: a thread died while it changed the directory. Operations in progress
+    /// continue; later ones index it anew, since its counts are unreliable.
+    NeedsRecount = 4,
+}
+
+/// Totals of a directory's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogCounts {
+    /// Names, including those that are being made.
+    pub names: u64,
+    /// Holes since the last compaction.
+    pub holes: u64,
+}
+
+impl LogCounts {
+    fn from_word(entries: u64) -> LogCounts {
+        LogCounts { names: entries & (ONE_HOLE - 1), holes: (entries & !ENTRIES_DEAD) >> HOLES_SHIFT }
+    }
+}
+
+/// A cachelet of a directory.
+#[derive(Clone, Copy)]
+pub struct DirectoryView<'c>(pub(super) &'c Cachelet);
+
+impl<'c> DirectoryView<'c> {
+    /// Offset in a cachelet of [`DirectoryView::log_tail`].
+    pub const LOG_TAIL_OFFSET: usize = core::mem::offset_of!(Cachelet, root_or_tail);
+    /// Offset in a cachelet of [`DirectoryView::log_counts`].
+    pub const LOG_COUNTS_OFFSET: usize = core::mem::offset_of!(Cachelet, blocks_or_counts);
+
+    /// [`DirectoryState`] (low 8 bits), and the version of its log above.
+    #[inline(always)]
+    pub fn state(self) -> &'c AtomicU32 {
+        &self.0.directory
+    }
+
+    /// The tail of the log: page offset / 4096 (high 54 bits), next slot (low 10 bits); zero:
+    /// unknown or no page yet.
+    #[inline(always)]
+    pub fn log_tail(self) -> &'c AtomicU64 {
+        &self.0.root_or_tail
+    }
+
+    /// The number of subdirectories; see [`Cachelet::links`].
+    #[inline(always)]
+    pub fn subdirectories(self) -> &'c AtomicU32 {
+        &self.0.device_or_count
+    }
+
+    /// Sets all words, of a cachelet that no other thread can see, to those of a directory that is
+    /// not indexed.
+    #[inline(always)]
+    pub fn fill(self, subdirectories: u32) {
+        self.0.size_or_renames.store(0, Relaxed);
+        self.log_tail().store(0, Relaxed);
+        self.0.blocks_or_counts.store(0, Relaxed);
+        self.subdirectories().store(subdirectories, Relaxed);
+        self.0.marks.store(0, Relaxed);
+        self.state().store(DirectoryState::Absent as u32, Relaxed);
+    }
+
+    /// Records that it was used.
+    #[inline]
+    pub fn mark_used(self) {
+        if self.0.marks.load(Relaxed) & USED == 0 {
+            self.0.marks.fetch_or(USED, Relaxed);
+        }
+    }
+
+    /// Clears the record of use and returns whether it was set.
+    pub fn clear_used(self) -> bool {
+        self.0.marks.fetch_and(!USED, AcqRel) & USED != 0
+    }
+
+    /// Records that its log seems worth a compaction. The mark is in this line because
+    /// the calls that may compact read it anyway and need not load the counts again.
+    pub fn mark_holey(self) {
+        if !self.is_holey() {
+            self.0.marks.fetch_or(HOLEY, Relaxed);
+        }
+    }
+
+    /// Whether its log seems worth a compaction.
+    #[inline]
+    pub fn is_holey(self) -> bool {
+        self.0.marks.load(Relaxed) & HOLEY != 0
+    }
+
+    /// Counts a rename of it, which is marked and has not taken effect.
+    pub fn count_rename(self) {
+        self.0.size_or_renames.fetch_add(1, AcqRel);
+    }
+
+    /// A number that each rename changes. Meaningful only together with the version,
+    /// which differs in every other life of this cachelet.
+    #[inline]
+    pub fn rename_count(self) -> u64 {
+        self.0.size_or_renames.load(Acquire)
+    }
+
+    /// Begins to compact or evict it, unless another slot does. If its log stays as it
+    /// is, the next removal sets the compaction mark again.
+    pub fn maintain(self, ticket: u32) -> bool {
+        let begin = |word: u32| (word >> MAINTAINER_SHIFT == 0).then_some(word & !HOLEY | ticket << MAINTAINER_SHIFT);
+        self.0.marks.fetch_update(AcqRel, Relaxed, begin).is_ok()
+    }
+
+    /// Whether any thread compacts or evicts it.
+    #[inline]
+    pub fn is_maintained(self) -> bool {
+        self.0.marks.load(SeqCst) >> MAINTAINER_SHIFT != 0
+    }
+
+    /// Whether a slot compacts or evicts it.
+    pub fn is_maintained_by(self, ticket: u32) -> bool {
+        self.0.marks.load(Relaxed) >> MAINTAINER_SHIFT == ticket
+    }
+
+    /// Ends compacting or evicting it, if this slot began it.
+    pub fn end_maintaining(self, ticket: u32) {
+        let end = |word: u32| (word >> MAINTAINER_SHIFT == ticket).then_some(word & ((1 << MAINTAINER_SHIFT) - 1));
+        let _ = self.0.marks.fetch_update(AcqRel, Relaxed, end);
+    }
+
+    /// Totals of its log.
+    #[inline]
+    pub fn log_counts(self) -> LogCounts {
+        LogCounts::from_word(self.0.blocks_or_counts.load(Acquire))
+    }
+
+    /// Whether it is removed.
+    #[inline]
+    pub fn is_removed(self) -> bool {
+        self.0.blocks_or_counts.load(Acquire) & ENTRIES_DEAD != 0
+    }
+
+    /// Sets the totals of its log. The removed bit is kept.
+    pub fn set_names(self, names: u64, holes: u64) {
+        let dead = self.0.blocks_or_counts.load(Relaxed) & ENTRIES_DEAD;
+        self.0.blocks_or_counts.store(names | (holes.min(HOLES_MAX) << HOLES_SHIFT) | dead, Release);
+    }
+
+    /// Counts one more name; false if the directory is removed.
+    #[inline]
+    pub fn add_name(self) -> bool {
+        let alive = self.0.blocks_or_counts.fetch_add(1, AcqRel) & ENTRIES_DEAD == 0;
+        if !alive {
+            self.uncount_name();
+        }
+        alive
+    }
+
+    /// Uncounts a name that has no slot in the log.
+    #[inline]
+    pub fn uncount_name(self) {
+        self.0.blocks_or_counts.fetch_sub(1, AcqRel);
+    }
+
+    /// Turns a counted name into a hole and returns the new totals. One atomic step
+    /// for both counts: they share a word so that concurrent updates cannot start or repeat a
+    /// compaction by missing each other.
+    #[inline]
+    pub fn turn_name_into_hole(self) -> LogCounts {
+        // Without a load before it, which would transfer the line between processors twice.
+        let change = ONE_HOLE - 1;
+        let counts = LogCounts::from_word(self.0.blocks_or_counts.fetch_add(change, AcqRel).wrapping_add(change));
+        self.limit_holes(counts);
+        counts
+    }
+
+    /// A name of it is about to get another slot of its log; returns the new totals,
+    /// or none if the directory is removed. One of the two slots will be a hole, even if the rename
+    /// fails, and the number of names stays the same, so all is counted at once.
+    #[inline]
+    pub fn move_name(self) -> Option<LogCounts> {
+        let before = self.0.blocks_or_counts.fetch_add(ONE_HOLE, AcqRel);
+        if before & ENTRIES_DEAD != 0 {
+            self.0.blocks_or_counts.fetch_sub(ONE_HOLE, AcqRel);
+            return None;
+        }
+        let counts = LogCounts::from_word(before + ONE_HOLE);
+        self.limit_holes(counts);
+        Some(counts)
+    }
+
+    #[inline]
+    fn limit_holes(self, counts: LogCounts) {
+        if counts.holes > HOLES_MAX {
+            self.0.blocks_or_counts.fetch_sub(ONE_HOLE, AcqRel);
+        }
+    }
+
+    /// Subtracts the holes that a compaction found.
+    pub fn uncount_holes(self, found: u64) {
+        let fewer = |word: u64| {
+            let holes = (word & !ENTRIES_DEAD) >> HOLES_SHIFT;
+            Some(word - (holes.min(found) << HOLES_SHIFT))
+        };
+        let _ = self.0.blocks_or_counts.fetch_update(AcqRel, Relaxed, fewer);
+    }
+
+    /// Forbids new names, if it has no names and is not removed already. Returns
+    /// whether it did.
+    pub fn forbid_names(self) -> bool {
+        let empty = |word: u64| (word & ((ONE_HOLE - 1) | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD);
+        self.0.blocks_or_counts.fetch_update(AcqRel, Acquire, empty).is_ok()
+    }
+
+    /// Undoes [`DirectoryView::forbid_names`].
+    pub fn allow_names(self) {
+        self.0.blocks_or_counts.fetch_and(!ENTRIES_DEAD, AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty() -> std::boxed::Box<Cachelet> {
+        // SAFETY: atomics only, of which zero is a value.
+        std::boxed::Box::new(unsafe { core::mem::zeroed() })
+    }
+
+    fn log(names: u64, holes: u64) -> LogCounts {
+        LogCounts { names, holes }
+    }
+
+    #[test]
+    fn names_and_holes_of_many_threads_are_all_counted() {
+        let cachelet = empty();
+        let directory = cachelet.as_directory();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..10_000 {
+                        assert!(directory.add_name());
+                        assert!(directory.add_name());
+                        directory.turn_name_into_hole();
+                    }
+                });
+            }
+        });
+        assert_eq!(directory.log_counts(), log(40_000, 40_000));
+        directory.uncount_holes(30_000);
+        assert_eq!(directory.log_counts(), log(40_000, 10_000));
+        directory.uncount_holes(20_000);
+        assert_eq!(directory.log_counts(), log(40_000, 0), "no fewer than none");
+    }
+
+    #[test]
+    fn a_directory_is_removed_only_without_names_whatever_its_holes() {
+        let cachelet = empty();
+        let directory = cachelet.as_directory();
+        assert!(directory.add_name());
+        assert!(!directory.forbid_names());
+        directory.turn_name_into_hole();
+        assert!(directory.forbid_names() && !directory.forbid_names());
+        assert!(directory.is_removed() && !directory.add_name());
+        assert_eq!(directory.log_counts(), log(0, 1));
+        directory.allow_names();
+        assert!(directory.add_name());
+    }
+
+    #[test]
+    fn holes_beyond_all_counting_reach_nothing_else() {
+        let cachelet = empty();
+        let directory = cachelet.as_directory();
+        directory.set_names(3, u64::MAX);
+        let holes = directory.log_counts().holes;
+        directory.turn_name_into_hole();
+        assert_eq!((directory.log_counts(), directory.is_removed()), (log(2, holes), false));
+    }
+}
