@@ -76,7 +76,7 @@ fn directory_with(thread: &MortalThread<'_>, count: u64) -> Node {
 /// Adds a page to the log of a directory whose last page is full.
 fn extend(thread: &MortalThread<'_>, directory: Node) {
     let (_pin, cachelet) = thread.pin_indexed(directory).expect("a directory");
-    thread.extend_log(cachelet, Tail(cachelet.root.load(Acquire))).expect("adds a page");
+    thread.extend_log(cachelet, Tail(cachelet.as_directory().log_tail().load(Acquire))).expect("adds a page");
 }
 
 #[test]
