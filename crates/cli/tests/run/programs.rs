@@ -235,6 +235,7 @@ scripts!(
     java,
     libraries_at_start,
     make_project,
+    mappings,
     node,
     perl,
     python,

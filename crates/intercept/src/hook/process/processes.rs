@@ -237,11 +237,7 @@ fn take(
         process.set_directory(caller.thread, Some(found.node()))?;
     }
     record_directory(server, process.directory().is_some());
-    let mut has_mapped = false;
-    process.mappings(context.thread(server)?, &mut |_| has_mapped = true)?;
-    if has_mapped {
-        mapping::watch();
-    }
+    process.mappings(context.thread(server)?, &mut mapping::watch_mapping)?;
     process.descriptors(&mut |fd, _| {
         descriptors::mark(fd);
         true
@@ -507,6 +503,7 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
         Ok(process) => {
             set_main(process);
             fd_numbers::begin_anew(&process, had_threads);
+            mapping::missing::begin_in_child();
         }
         Err(_) => sys::refuse(&[b"a new child process cannot join the file system and ends"]),
     }
