@@ -242,6 +242,7 @@ scripts!(
     python_data,
     rsync,
     splice,
+    sockets,
     sqlite,
     sqlite_writers,
     static_kit,
