@@ -30,6 +30,7 @@ use crate::hook::proc_links;
 use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::identity;
+use crate::hook::process::other_libc;
 use crate::hook::process::processes::{self, Session};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::process::user_namespace;
@@ -390,7 +391,8 @@ impl<'c> Planner<'c> {
                 bytes
             }
         };
-        Ok((kind_of(&head[..bytes]), EarlyLoad { by_program, has_paths, inside, library_paths: None }))
+        let kind = other_libc::corrected(kind_of(&head[..bytes]), head);
+        Ok((kind, EarlyLoad { by_program, has_paths, inside, library_paths: None }))
     }
 
     /// Puts a script before the arguments, and its interpreter in the script's place.
@@ -434,6 +436,7 @@ impl<'c> Planner<'c> {
             ProgramKind::Static => b"a static program",
             ProgramKind::Foreign => b"a program for another C library",
             ProgramKind::Own => b"a program with inline system calls",
+            ProgramKind::Narrow => b"a 32-bit program",
             ProgramKind::Script(..) | ProgramKind::Unknown | ProgramKind::Dynamic => match file {
                 File::Host if is_privileged(&self.target) => PRIVILEGED,
                 _ if !self.has_library => {
@@ -493,10 +496,11 @@ impl<'c> Planner<'c> {
         let session = self.session;
         let runs = Some(Program::of(&session.caller.thread.protection(held.node())?));
         let path = &self.path[..self.length];
-        let copied = copy_to_memfd(&session.caller, held.node(), path, self.buffer)?;
+        let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
+        let shown = name.clone().map_or(path, |range| &self.second[range]);
+        let copied = copy_to_memfd(&session.caller, held.node(), shown, self.buffer)?;
         let (words, environment) = (self.original[self.lists], self.original[self.lists + 1]);
         let arguments = [copied as u64, c"".as_ptr() as u64, words, environment, AT_EMPTY_PATH as u64, 0];
-        let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
         let mut program = None;
         if let Some(range) = name {
             let name = &self.second[range];
@@ -727,11 +731,12 @@ fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, befor
     inherits || session.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
 }
 
-/// Copies a program to memory; returns the copy's descriptor.
+/// Copies a program to memory; returns the copy's descriptor. Other processes see its path, in the
+/// name of the copy.
 fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
-    const NAME_BYTES_MAX: usize = 200;
-    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    let name = &name[..name.len().min(NAME_BYTES_MAX)];
+    const NAME_BYTES_MAX: usize = 249;
+    let last = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    let name = if path.len() <= NAME_BYTES_MAX { path } else { &last[..last.len().min(NAME_BYTES_MAX)] };
     let mut text = [0u8; NAME_BYTES_MAX + 1];
     text[..name.len()].copy_from_slice(name);
     // SAFETY: a terminated name; the new descriptor has no other users until it is returned.

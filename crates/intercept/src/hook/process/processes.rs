@@ -29,7 +29,7 @@ use crate::hook::process::identity::Identity;
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
 use crate::hook::process::user_namespace::{self, Entered};
-use crate::hook::process::{environment, identity};
+use crate::hook::process::{environment, identity, leak_tracer};
 use crate::hook::server::{self, Server};
 use crate::hook::{context, descriptors, paths};
 use core::cell::UnsafeCell;
@@ -371,6 +371,10 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     if has(CLONE_VM) {
+        let is_inline = inline_syscalls::native_of_children(call.frame.native.get()).is_some();
+        if leak_tracer::begins(flags, clone.stack, is_inline) {
+            return Ok(NATIVE);
+        }
         // Without waiting, both would use this thread's stack and words at the same time.
         if !has(CLONE_VFORK) {
             return Err(Errno::ENOSYS);
@@ -501,6 +505,7 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     let entered = context.enter_prepared(server, prepared).and_then(|()| context.thread(server));
     match entered.map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared.slot)) {
         Ok(process) => {
+            leak_tracer::forget();
             set_main(process);
             fd_numbers::begin_anew(&process, had_threads);
             mapping::missing::begin_in_child();
