@@ -72,7 +72,7 @@ pub use directory::{
 };
 pub use error::{Corruption, Error, Result};
 pub use file::{
-    AllocateMode, BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, Extent, SeekWhat, inline_extent_of_root, visit_body,
+    AllocateMode, BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, Extent, MapMode, SeekWhat, inline_extent_of_root, visit_body,
 };
 pub use fs::{Fs, Node, Thread};
 pub use liveness::Liveness;

@@ -27,6 +27,8 @@ use crate::routes::{NUMBERS, Route};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
 use numbers::*;
 
+pub use numbers::SYS_MISSING_PAGE;
+
 /// Numbers by name.
 mod numbers {
     #![allow(non_upper_case_globals)]
@@ -49,6 +51,9 @@ mod numbers {
     /// Linux 6.17, as the next.
     pub const SYS_file_getattr: c_long = 468;
     pub const SYS_file_setattr: c_long = 469;
+    /// No call of the kernel: the library's own, by which a thread requests a missing page. See
+    /// `hook::calls::mapping::missing`.
+    pub const SYS_MISSING_PAGE: c_long = 511;
 }
 
 /// What happens to a call after the image was truncated under the process, or after the process
@@ -251,13 +256,15 @@ pub const ROWS: &[Row] = &[
     Row {
         title: "mremap, remap_file_pages, mprotect, madvise, mincore, mlock",
         calls: &[
-            call!(SYS_mremap, AnyFd, mapping::mremap),
+            call!(SYS_mremap, AnyFd, mapping::moves::mremap),
             call!(SYS_remap_file_pages, AnyFd, mapping::remap_file_pages),
             call!(SYS_mprotect, AnyFd, mapping::mprotect),
             call!(SYS_pkey_mprotect, AnyFd, mapping::mprotect),
-            kernel!(SYS_madvise),
+            call!(SYS_madvise, AnyFd, mapping::advice::madvise),
             kernel!(SYS_mincore),
-            kernel!(SYS_mlock),
+            call!(SYS_mlock, AnyFd, mapping::advice::mlock),
+            call!(SYS_mlock2, AnyFd, mapping::advice::mlock),
+            call!(SYS_MISSING_PAGE, Always, mapping::missing::resolve, Handle),
         ],
     },
     Row { title: "fallocate", calls: &[call!(SYS_fallocate, Fd, files::fallocate)] },
@@ -476,18 +483,18 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_socketpair, Numbers, descriptors::with_numbers),
     call!(SYS_pipe, Numbers, descriptors::with_numbers),
     call!(SYS_pipe2, Numbers, descriptors::with_numbers),
-    call!(SYS_accept, FdNumbers, descriptors::by_descriptor_with_numbers),
-    call!(SYS_accept4, FdNumbers, descriptors::by_descriptor_with_numbers),
+    call!(SYS_accept, Always, sockets::accept, By(Route::Fd)),
+    call!(SYS_accept4, Always, sockets::accept, By(Route::Fd)),
     call!(SYS_listen, Fd, descriptors::of_the_kernel),
     call!(SYS_shutdown, Fd, descriptors::of_the_kernel),
-    call!(SYS_getsockname, Fd, descriptors::of_the_kernel),
-    call!(SYS_getpeername, Fd, descriptors::of_the_kernel),
+    call!(SYS_getsockname, Always, sockets::name, By(Route::Fd)),
+    call!(SYS_getpeername, Always, sockets::name, By(Route::Fd)),
     call!(SYS_getsockopt, Fd, descriptors::of_the_kernel),
     call!(SYS_setsockopt, Fd, descriptors::of_the_kernel),
-    call!(SYS_sendto, Fd, descriptors::of_the_kernel),
-    call!(SYS_recvfrom, Fd, descriptors::of_the_kernel),
-    call!(SYS_sendmsg, AnyFd, fd_passing::sendmsg),
-    call!(SYS_sendmmsg, AnyFd, fd_passing::sendmmsg),
+    call!(SYS_sendto, FdAddress, sockets::sendto),
+    call!(SYS_recvfrom, FdAddress, sockets::recvfrom),
+    call!(SYS_sendmsg, Message, fd_passing::sendmsg),
+    call!(SYS_sendmmsg, Message, fd_passing::sendmmsg),
     call!(SYS_recvmsg, Always, fd_passing::recvmsg, Kernel),
     call!(SYS_recvmmsg, Always, fd_passing::recvmmsg, Kernel),
     // Other files of the kernel.
@@ -634,7 +641,7 @@ mod tests {
         for number in [libc::SYS_rt_sigreturn, libc::SYS_futex, libc::SYS_nanosleep, libc::SYS_getpid] {
             assert_eq!(route(number as u64), Route::Native);
         }
-        assert_eq!(route(511), Route::Native);
+        assert_eq!(route(510), Route::Native);
         assert_eq!(route(512), Route::Native);
         assert_eq!(route(u64::MAX), Route::Native);
         assert_eq!(on_failure(512), Kernel);

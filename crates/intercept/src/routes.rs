@@ -48,6 +48,10 @@ pub enum Route {
     AtNumbers = 17,
     /// Only the effect on numbers.
     Numbers = 18,
+    /// As `Fd`, or a pointer to an address in the fifth argument.
+    FdAddress = 19,
+    /// As `AnyFd`, or an address in the message that the second argument points to.
+    Message = 20,
 }
 
 /// Numbers from here on never concern the image.

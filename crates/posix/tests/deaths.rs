@@ -55,7 +55,17 @@ fn install(process: &Process<'_>, thread: &Thread<'_>, fd: u32, node: Node) {
 
 fn mapping(node: Node, address: u64, pages: u64) -> FileMapping {
     let (length, offset) = (pages << 12, 0);
-    FileMapping { address, length, offset, node, shared: true, writable: true, stores: true, inherited: false }
+    FileMapping {
+        address,
+        length,
+        offset,
+        node,
+        shared: true,
+        writable: true,
+        stores: true,
+        protection: 3,
+        inherited: false,
+    }
 }
 
 fn range(start: i64, length: i64) -> LockRange {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{ROOT, Scratch, Session, assert_errno};
-use engine::{Node, Thread};
+use engine::{MapMode, Node, Thread};
 use posix::process::{FdToken, FileMapping, Fork, LockKind, LockRange, Locked, Process, Processes, Usage};
 use posix::{Errno, OpenFile};
 
@@ -440,6 +440,7 @@ fn mapping(node: Node, address: u64, length: u64) -> FileMapping {
         shared: true,
         writable: true,
         stores: true,
+        protection: 3,
         inherited: false,
     }
 }
@@ -453,12 +454,12 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
         let node = file.node();
         process.add_mapping(thread, &mapping(node, 0x10000, 0xa000)).unwrap();
         let mut blocks = Vec::new();
-        thread.files().map_extents(node, 0, 0xa000, true, &mut |extent| blocks.push(extent)).unwrap();
+        thread.files().map_extents(node, 0, 0xa000, MapMode::Stores, &mut |extent| blocks.push(extent)).unwrap();
         caller.data().write_at(&file, 5000, &[8; 9000]).unwrap();
         caller.data().truncate_open(&file, 4096).unwrap();
         caller.data().truncate_open(&file, 40960).unwrap();
         let mut after = Vec::new();
-        thread.files().map_extents(node, 0, 0xa000, false, &mut |extent| after.push(extent)).unwrap();
+        thread.files().map_extents(node, 0, 0xa000, MapMode::Loads, &mut |extent| after.push(extent)).unwrap();
         assert_eq!(after, blocks, "in place, and written, so that stores reach them");
         // Removing the middle leaves two mappings.
         process.remove_mappings(thread, 0x12000, 0x1000).unwrap();
@@ -475,17 +476,42 @@ fn a_mapped_file_keeps_its_blocks_until_it_is_unmapped() {
 }
 
 #[test]
+fn a_part_of_a_mapping_has_its_own_protection() {
+    in_fresh_process(|thread, process, session| {
+        let file = open(session, "a");
+        session.caller.data().write(&file, &[7; 40960]).unwrap();
+        let node = file.node();
+        process.add_mapping(thread, &mapping(node, 0x10000, 0xa000)).unwrap();
+        let protection = |at: u64| process.mapping_at(thread, at).unwrap().unwrap().protection;
+        process.protect(thread, 0x12000, 0x2000, 1).unwrap();
+        assert_eq!([0x10000, 0x11fff, 0x12000, 0x13fff, 0x14000].map(protection), [3, 3, 1, 1, 3]);
+        assert_eq!(process.processes().usage().unwrap().mappings, 3);
+        let part = process.mapping_at(thread, 0x14000).unwrap().unwrap();
+        assert_eq!((part.address, part.length, part.offset), (0x14000, 0x6000, 0x4000));
+        process.protect(thread, 0, u64::MAX, 0).unwrap();
+        assert_eq!([0x10000, 0x12000, 0x19fff].map(protection), [0, 0, 0]);
+        let read_only = FileMapping { writable: false, stores: false, ..mapping(node, 0x30000, 0x2000) };
+        process.add_mapping(thread, &read_only).unwrap();
+        assert_errno(process.protect(thread, 0x31000, 0x1000, 3), Errno::EACCES);
+        process.protect(thread, 0x31000, 0x1000, 5).unwrap();
+        assert_eq!([0x30000, 0x31000].map(protection), [3, 5]);
+        process.remove_mappings(thread, 0, u64::MAX).unwrap();
+        session.caller.opens().close(&file);
+    });
+}
+
+#[test]
 fn a_hole_that_is_mapped_for_writing_gets_blocks() {
     in_fresh_process(|thread, process, session| {
         let file = open(session, "a");
         session.caller.data().truncate_open(&file, 3 * 4096 + 100).unwrap();
         let node = file.node();
-        assert!(thread.files().map_extents(node, 0, 4096, false, &mut |_| ()).is_err(), "it is not mapped");
+        assert!(thread.files().map_extents(node, 0, 4096, MapMode::Loads, &mut |_| ()).is_err(), "it is not mapped");
         process.add_mapping(thread, &mapping(node, 0x10000, 0x4000)).unwrap();
         let mut holes = 0;
         thread
             .files()
-            .map_extents(node, 0, 0x4000, false, &mut |extent| holes += extent.address.is_none() as u64)
+            .map_extents(node, 0, 0x4000, MapMode::Loads, &mut |extent| holes += extent.address.is_none() as u64)
             .unwrap();
         assert_ne!(holes, 0);
         let mut bytes = 0;
@@ -493,7 +519,7 @@ fn a_hole_that_is_mapped_for_writing_gets_blocks() {
             assert!(extent.address.is_some() && !extent.unwritten);
             bytes += extent.length;
         };
-        thread.files().map_extents(node, 0, u64::MAX, true, each).unwrap();
+        thread.files().map_extents(node, 0, u64::MAX, MapMode::Stores, each).unwrap();
         assert_eq!(bytes, 0x4000);
         session.caller.opens().close(&file);
         process.remove_mappings(thread, 0x10000, 0x4000).unwrap();

@@ -1,5 +1,7 @@
-//! Programs that the preload library cannot be in: unreadable static ones, those of a user without
-//! access to it, and all others that it loads itself where the kernel cannot redirect their calls.
+//! Programs that the preload library cannot be in: those of 32 bits, unreadable static ones, those
+//! of a user without access to it, and all others that it loads itself where the kernel cannot
+//! redirect their calls.
+//!
 //! They see the image through a FUSE mount that is private to them and their children.
 //!
 //! The preload library executes this program in their place. It enters a mount namespace, leaves a
@@ -60,7 +62,7 @@ pub fn run(words: &[OsString], entries: &[OsString]) -> Failure {
         Ok(()) => {}
         Err(error) => {
             let error = error.context(format!(
-                "{shown} was not run: it cannot load the preload library (it cannot be read, is for another C library, or its user cannot read the library), \
+                "{shown} was not run: it cannot load the preload library (it is of 32 bits, cannot be read, is for another C library, or its user cannot read the library), \
                  and the image cannot be mounted for it"
             ));
             return Failure { exit_code: EXIT_NOT_RUN, error };

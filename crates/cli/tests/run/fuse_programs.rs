@@ -66,6 +66,35 @@ fn a_program_with_its_interpreter_in_the_mount_sees_the_image_by_a_mount_of_its_
     }
 }
 
+/// Its calls have other numbers, which the library does not see.
+#[test]
+fn a_program_of_32_bits_sees_the_image_or_is_not_started() {
+    let directory = scratch();
+    let program = directory.path().join("narrow");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/narrow_program.c");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-m32", "-O1", "-w", "-static", "-nostdlib", "-fno-pic", "-no-pie", "-fno-stack-protector", "-o"]);
+    if !compiler.arg(&program).arg(source).output().is_ok_and(|output| output.status.success()) {
+        eprintln!("\n*** SKIPPED: no program of 32 bits can be compiled here ***\n");
+        return;
+    }
+    let outside = directory.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    let script =
+        format!("{0} $DIRECTFS_MOUNT/one; echo $?; cd $DIRECTFS_MOUNT; {0} two; echo $?; cat *", program.display());
+    if can_mount("programs of 32 bits") {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        let output = command.args(["run", "--", "sh", "-c", &script]).current_dir(&outside).output().unwrap();
+        assert_eq!(stdout(&output), "0\n0\nnarrow\nnarrow\n", "{}", stderr(&output));
+    }
+    let mut command = crate::support::without_files(&["/dev/fuse".into()]);
+    command.arg(env!("CARGO_BIN_EXE_directfs")).args(["run", "--", "sh", "-c", &script]);
+    let output = command.current_dir(&outside).output().unwrap();
+    assert!(stdout(&output).starts_with("126\n126\n"), "{}{}", stdout(&output), stderr(&output));
+    assert!(stderr(&output).contains("narrow was not run"), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "nothing was written outside");
+}
+
 /// Runs `directfs run` as a user without privileges, with a cache of its own.
 pub fn as_nobody(directory: &Path, arguments: &[&str]) -> Option<Output> {
     if rustix::process::geteuid().as_raw() != 0 {

@@ -72,6 +72,22 @@ fn as_stranger(program: &str, arguments: &[&str]) -> Output {
     Command::new("setpriv").args(user).args(arguments).output().expect("setpriv starts")
 }
 
+/// It could not use it.
+#[test]
+fn a_descriptor_is_not_sent_to_a_process_outside() {
+    let directory = scratch();
+    if !can("descriptors for processes outside", &["python3", "-V"]) {
+        return;
+    }
+    let path = directory.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/send_outside.py");
+    let output = directfs(&["run", "-C", "/mnt/directfs", "--", "python3", script, path.to_str().unwrap()]);
+    let wanted = "outside: 95 sent\ninside: b'file\\n' 0\nto itself: sent b'file\\n'\n";
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), (wanted, ""));
+    drop(listener);
+}
+
 #[test]
 fn an_image_and_its_copy_are_used_at_the_same_time() {
     let directory = scratch();

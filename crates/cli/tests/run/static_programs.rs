@@ -42,6 +42,31 @@ fn a_program_of_another_c_library_sees_the_image() {
     }
 }
 
+/// Its calls are not analysed: the first program of the run has the machine's library.
+#[test]
+fn a_program_with_another_build_of_glibc_sees_the_image() {
+    let directory = scratch();
+    let own = directory.path().join("own");
+    fs::create_dir(&own).unwrap();
+    let (loader, library) = (own.join("ld-linux-x86-64.so.2"), own.join("libc.so.6"));
+    let machine = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6", "/usr/lib/libc.so.6"];
+    let Some(bytes) = machine.iter().find_map(|path| fs::read(path).ok()) else {
+        eprintln!("\n*** SKIPPED: the C library of this machine is in no usual place ***\n");
+        return;
+    };
+    let _ = copy_program("/lib64/ld-linux-x86-64.so.2", &loader);
+    // Another build-id: the note's head, and the bytes after it.
+    const NOTE: &[u8] = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
+    let mut bytes = bytes;
+    let note = bytes.windows(NOTE.len()).position(|part| part == NOTE).expect("it has a build-id");
+    bytes[note + NOTE.len()] ^= 0xff;
+    fs::write(&library, bytes).unwrap();
+    let options = [format!("-Wl,--dynamic-linker={}", loader.display()), format!("-Wl,-rpath,{}", own.display())];
+    if let Some(program) = compiled(directory.path(), &[&options[0], &options[1]]) {
+        assert_sees_the_image(directory.path(), &program, "");
+    }
+}
+
 #[test]
 fn programs_for_musl_see_the_image() {
     let directory = scratch();

@@ -25,6 +25,17 @@ use pmem::{BLOCK_BYTES, Flushed, Memory};
 /// Blocks that are materialised in one step.
 const PIECE_BLOCKS: u64 = 512;
 
+/// What becomes of the blocks of a range that is mapped: see [`Files::map_extents`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MapMode {
+    /// Programs only load: holes and unwritten pieces stay.
+    Loads,
+    /// Programs may store into written blocks: holes and unwritten pieces stay.
+    Written,
+    /// Programs may store into the whole range: holes and unwritten pieces become written blocks.
+    Stores,
+}
+
 /// Which blocks [`Files::make_fit`] materialises.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum MappingNeed {
@@ -81,20 +92,19 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// they are for as long as the mark is set.
     ///
     /// Blocks that are shared with other files are copied first, since a write replaces a shared
-    /// block. `allocate`: holes get blocks, so that stores into the whole range reach the file;
-    /// otherwise holes and unwritten pieces are passed as such. `visit` must not call the engine.
+    /// block. `mode` decides on holes and unwritten pieces. `visit` must not call the engine.
     pub fn map_extents(
         self,
         node: Node,
         offset: u64,
         length: u64,
-        allocate: bool,
+        mode: MapMode,
         visit: &mut dyn FnMut(Extent),
     ) -> Result<()> {
         let first = offset / BLOCK_BYTES;
         let end = offset.saturating_add(length).div_ceil(BLOCK_BYTES);
         if !self.fs.is_read_only() {
-            let needs = if allocate { MappingNeed::Stores } else { MappingNeed::Loads };
+            let needs = if mode == MapMode::Stores { MappingNeed::Stores } else { MappingNeed::Loads };
             self.change_file(node, |cachelet, property| self.make_fit(cachelet, property, first..end, needs))?;
         }
         let cachelet = self.cachelet(node)?;
@@ -103,7 +113,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             return Err(Error::Invalid);
         }
         let property = self.body_property(cachelet)?;
-        if allocate {
+        if mode != MapMode::Loads {
             // Stores are to come.
             cachelet.as_file().mapped().fetch_and(!MAPPED_TIMES_SET, Relaxed);
         }

@@ -169,7 +169,8 @@ fn a_mapping_has_no_blocks_that_others_share() {
     let past = crate::Changes { modified_ns: Some(1_000_000_000), ..Default::default() };
     thread.change(other, |_| Ok(past)).expect("times");
     let mut seen = Vec::new();
-    thread.files().map_extents(other, 0, 10_000, false, &mut |extent| seen.push(extent)).expect("extents");
+    let each = &mut |extent| seen.push(extent);
+    thread.files().map_extents(other, 0, 10_000, crate::file::MapMode::Loads, each).expect("extents");
     assert_eq!(thread.stat(other).expect("attributes").modified_ns, 1_000_000_000, "mapping changes no times");
     let mapped = seen[0].address.expect("a block");
     thread.files().write(other, 0, b"in place").expect("writes");

@@ -7,6 +7,7 @@ use crate::calls::HANDLERS;
 use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
 use crate::hook::abi::{stack, sys};
 use crate::hook::call::{Call, Handler};
+use crate::hook::calls::mapping::missing;
 use crate::hook::context::{self, Context};
 use crate::hook::process::{exec, processes};
 use crate::hook::signals::faults;
@@ -100,6 +101,9 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
         processes::attach_now(server, context);
     }
     let mut call = Call { frame, server, context };
+    if missing::exist() {
+        missing::touch_buffers(&mut call);
+    }
     let had_failed = server::has_failed();
     let served = if had_failed { failed_image::serve(&mut call, handler) } else { handler(&mut call) };
     let verdict = served.unwrap_or_else(|Errno(errno)| {

@@ -58,8 +58,8 @@ fn concerns_directfs(call: &Call<'_>, route: Route) -> bool {
     let path = |address: u64| names_directfs(call, address);
     let at = |fd: u64, address: u64| is_directfs(fd as u32) || path(address);
     match route {
-        Route::Native | Route::Mask | Route::Numbers | Route::AnyFd | Route::Always => false,
-        Route::Fd | Route::Close | Route::FdNumbers => is_directfs(a as u32),
+        Route::Native | Route::Mask | Route::Numbers | Route::AnyFd | Route::Message | Route::Always => false,
+        Route::Fd | Route::Close | Route::FdNumbers | Route::FdAddress => is_directfs(a as u32),
         Route::Path | Route::PathNumbers => path(a),
         Route::At | Route::AtNumbers => at(a, b),
         Route::Mmap => is_directfs(e as u32),

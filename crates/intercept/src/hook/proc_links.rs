@@ -16,6 +16,11 @@ pub fn is_own_program(path: &[u8]) -> bool {
     path.strip_prefix(b"/proc/").map(cut).is_some_and(|(process, rest)| rest == b"/exe" && is_this_process(process))
 }
 
+/// Whether a path names the link to the file of a process's program.
+pub fn is_program(path: &[u8]) -> bool {
+    path.strip_prefix(b"/proc/").map(cut).is_some_and(|(process, rest)| rest == b"/exe" && number(process).is_some())
+}
+
 /// The descriptor of this process that a path begins with, and the rest: empty, or from a slash on.
 pub fn split(path: &[u8]) -> Option<(u32, &[u8])> {
     for (name, fd) in [(&b"/dev/stdin"[..], 0), (b"/dev/stdout", 1), (b"/dev/stderr", 2)] {
@@ -63,6 +68,7 @@ mod tests {
         assert!(
             is_own_program(b"/proc/self/exe") && !is_own_program(b"/proc/self/exe/") && !is_own_program(b"/proc/1/exe")
         );
+        assert!(is_program(b"/proc/12/exe") && !is_program(b"/proc/12/exe/") && !is_program(b"/proc/x/exe"));
         assert_eq!(descriptor_of(b"/dev/stderr"), Some(2));
         assert_eq!(split(b"/dev/fd/12/a/b"), Some((12, &b"/a/b"[..])));
         for path in ["/dev/fd/", "/dev/fd/x", "/proc/self/fdinfo/7", "/proc/1/fd/7", "/dev/fd/7/", "/dev/stdinx"] {

@@ -14,6 +14,9 @@ const SHARED: u32 = 1;
 const WRITABLE: u32 = 2;
 const STORES: u32 = 4;
 const INHERITED: u32 = 8;
+/// The protection begins here.
+const PROTECTION_SHIFT: u32 = 4;
+const PROTECTION_MASK: u32 = 7;
 
 pub(super) fn read(node: &MappingNode) -> FileMapping {
     let flags = node.flags.load(Relaxed);
@@ -26,6 +29,7 @@ pub(super) fn read(node: &MappingNode) -> FileMapping {
         writable: flags & WRITABLE != 0,
         stores: flags & STORES != 0,
         inherited: flags & INHERITED != 0,
+        protection: (flags >> PROTECTION_SHIFT & PROTECTION_MASK) as u8,
     }
 }
 
@@ -35,6 +39,7 @@ fn flags_of(mapping: &FileMapping) -> u32 {
         | flag(mapping.writable, WRITABLE)
         | flag(mapping.stores, STORES)
         | flag(mapping.inherited, INHERITED)
+        | (u32::from(mapping.protection) & PROTECTION_MASK) << PROTECTION_SHIFT
 }
 
 impl FileMapping {
@@ -148,21 +153,36 @@ impl<'f, M: Memory> Process<'f, M> {
         transaction.add_mapping(self.index, mapping)
     }
 
-    /// Permits, *before* mprotect, stores of the process into the shared mappings of an address
-    /// range. EACCES: one of the files was not opened for writing.
-    pub fn allow_stores(&self, thread: &Thread<'f, M>, address: u64, length: u64) -> Result<()> {
+    /// Records, *before* mprotect, the new protection of an address range, and permits stores into
+    /// its shared mappings. EACCES: one of the files was not opened for writing; ENOMEM: too many
+    /// mappings.
+    pub fn protect(&self, thread: &Thread<'f, M>, address: u64, length: u64, protection: u8) -> Result<()> {
         let end = address.saturating_add(length);
+        let stores = protection & libc::PROT_WRITE as u8 != 0;
         let transaction = self.processes.begin(thread, self.index)?;
         let tables = transaction.tables();
-        let is_meant = |mapping: &FileMapping| mapping.shared && mapping.part(address, end).is_some();
-        if transaction.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.writable)?.is_some() {
+        let is_there = |mapping: &FileMapping| mapping.part(address, end).is_some();
+        let forbids = |mapping: &FileMapping| is_there(mapping) && mapping.shared && !mapping.writable;
+        if stores && transaction.find_mapping(self.index, &mut |mapping| forbids(mapping))?.is_some() {
             return Err(Errno::EACCES);
         }
-        while let Some((index, mapping)) =
-            transaction.find_mapping(self.index, &mut |mapping| is_meant(mapping) && !mapping.stores)?
-        {
-            thread.files().note_stores(mapping.node)?;
-            tables.mapping(index)?.flags.fetch_or(STORES, Relaxed);
+        let mut needs_change = |mapping: &FileMapping| {
+            is_there(mapping) && (mapping.protection != protection || stores && mapping.shared && !mapping.stores)
+        };
+        while let Some((index, mapping)) = transaction.find_mapping(self.index, &mut needs_change)? {
+            if mapping.address < address || mapping.end() > end {
+                for part in [mapping.part(0, address), mapping.part(address, end), mapping.part(end, u64::MAX)] {
+                    part.map_or(Ok(()), |part| transaction.add_mapping(self.index, &part))?;
+                }
+                transaction.drop_mapping(self.index, index)?;
+                continue;
+            }
+            let may_store = mapping.shared && (stores || mapping.stores);
+            if may_store {
+                thread.files().note_stores(mapping.node)?;
+            }
+            let changed = FileMapping { protection, stores: may_store, ..mapping };
+            tables.mapping(index)?.flags.store(flags_of(&changed), Relaxed);
         }
         Ok(())
     }

@@ -224,6 +224,8 @@ pub struct FileMapping {
     pub writable: bool,
     /// mmap or mprotect permitted stores, so there may have been some.
     pub stores: bool,
+    /// What mmap or mprotect permitted last: PROT_READ, PROT_WRITE, PROT_EXEC.
+    pub protection: u8,
     /// A copy of the parent's. The process that made the mapping updates the file's times when it
     /// ends: most children store nothing and run another program at once.
     pub inherited: bool,

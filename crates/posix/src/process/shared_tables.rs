@@ -285,7 +285,7 @@ pub(super) struct MappingNode {
     pub offset: AtomicU64,
     pub number: AtomicU64,
     pub cachelet: AtomicU32,
-    /// 1: shared, 2: writable, 4: stores, 8: inherited.
+    /// 1: shared, 2: writable, 4: stores, 8: inherited; from 16 on: protection.
     pub flags: AtomicU32,
     pub reserved: [AtomicU64; 2],
 }

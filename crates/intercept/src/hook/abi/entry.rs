@@ -498,7 +498,7 @@ directfs_entry:
     jnz 90f
     jmp 95f
     .p2align 2
-70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b, 15f - 70b, 25f - 70b, 26f - 70b, 27f - 70b, 28f - 70b, 29f - 70b
+70: .long 95f - 70b, 14f - 70b, 2f - 70b, 3f - 70b, 4f - 70b, 5f - 70b, 6f - 70b, 7f - 70b, 8f - 70b, 9f - 70b, 12f - 70b, 13f - 70b, 90f - 70b, 15f - 70b, 25f - 70b, 26f - 70b, 27f - 70b, 28f - 70b, 29f - 70b, 30f - 70b, 31f - 70b
 14: CHECK_FD edi
     jmp 95f
 2:  CHECK_PATH rdi, cwd
@@ -562,6 +562,21 @@ directfs_entry:
 13: cmp dword ptr [rip + {fd_count}], 0
     jne 90f
     cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    jmp 95f
+30: CHECK_FD edi
+    test r8, r8
+    jne 90f
+    jmp 95f
+31: cmp dword ptr [rip + {fd_count}], 0
+    jne 90f
+    cmp byte ptr [rip + {cwd}], 0
+    jne 90f
+    lea rcx, [rsi - 4096]
+    or rcx, rsi
+    shr rcx, 47
+    jnz 95f
+    cmp qword ptr [rsi], 0
     jne 90f
     jmp 95f
 15: // A signal set that blocks the signals of faults, or a thread that believes it blocks them.

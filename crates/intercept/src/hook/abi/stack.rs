@@ -48,6 +48,11 @@ pub struct ThreadWords {
     /// Their own address.
     #[cfg(feature = "loader")]
     pub this: u64,
+    /// The address of a missing page that the thread is about to request: see
+    /// `calls/mapping/missing.rs`.
+    pub missing: u64,
+    /// The address of one that it requested in vain.
+    pub unresolved: u64,
 }
 /// Offset of `deferred`.
 pub const DEFERRED_OFFSET: usize = core::mem::offset_of!(ThreadWords, deferred);

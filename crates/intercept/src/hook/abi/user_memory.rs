@@ -277,6 +277,16 @@ pub unsafe fn bytes_readable<'a>(address: u64, length: u64) -> Result<&'a [u8]> 
     Ok(unsafe { core::slice::from_raw_parts(address as *const u8, readable as usize) })
 }
 
+/// The first address of a range, which is not empty, that cannot be read.
+pub fn first_unreadable(address: u64, length: u64) -> Option<u64> {
+    if check(address, length).is_err() {
+        return Some(address);
+    }
+    // SAFETY: reads only; a fault is reported.
+    let result = unsafe { directfs_user_read(address, length) };
+    (result & FAILED != 0).then_some(result & !FAILED)
+}
+
 /// The program's buffer, for writing.
 ///
 /// # Safety

@@ -25,6 +25,8 @@ use posix::{Credentials, Errno, Result};
 const NAME_BYTES: usize = 40;
 /// Maximum length of a socket's path, which is an address.
 pub const PATH_BYTES: usize = 64;
+/// Maximum length of a path in the address of a socket.
+pub const SOCKET_NAME_BYTES: usize = 108;
 const MODE_BITS: u32 = 0o777;
 const FOR_ALL: u32 = 0o666;
 
@@ -152,6 +154,33 @@ pub fn give_socket_rights(credentials: &Credentials<'_>, file: &Protection) -> R
     // Connecting requires write permission; the umask may have removed it.
     give_rights(credentials, meeting()?, Name::of(b"socket", file).address(), file);
     Ok(())
+}
+
+/// Remembers the name by which a program bound a socket: the kernel reports the name of the object.
+/// A symbolic link beside the object holds it.
+pub fn record_socket_name(file: &Protection, name: &[u8]) -> Result<()> {
+    let mut text = [0u8; SOCKET_NAME_BYTES + 1];
+    let link = Name::of(b"name", file);
+    text.get_mut(..name.len()).ok_or(Errno::EINVAL)?.copy_from_slice(name);
+    let made = call(libc::SYS_symlinkat, [text.as_ptr() as u64, meeting()?, link.address(), 0, 0, 0]);
+    if made < 0 { Err(Errno(-made as i32)) } else { Ok(()) }
+}
+
+/// The name by which a program bound the socket of which the kernel reports this path. `None`: it
+/// is no object of the image.
+pub fn socket_name<'n>(path: &[u8], into: &'n mut [u8; SOCKET_NAME_BYTES]) -> Option<&'n [u8]> {
+    let rest = path.strip_prefix(b"/proc/self/fd/")?;
+    let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+    let number = rest[digits..].strip_prefix(b"/../socket-")?;
+    let is_name = number.len() == 25 && number.iter().all(|&byte| byte.is_ascii_hexdigit() || byte == b'-');
+    let mut link = [0u8; NAME_BYTES];
+    let start = b"../name-";
+    link[..start.len()].copy_from_slice(start);
+    link.get_mut(start.len()..start.len() + number.len()).filter(|_| is_name)?.copy_from_slice(number);
+    let arguments = [meeting().ok()?, link.as_ptr() as u64, into.as_mut_ptr() as u64, into.len() as u64, 0, 0];
+    // SAFETY: a terminated name, and a buffer that is borrowed for writing.
+    let length = unsafe { sys::call(libc::SYS_readlinkat, arguments) };
+    usize::try_from(length).ok().and_then(|length| into.get(..length))
 }
 
 /// Moves the kernel's working directory to a removed, empty directory: a relative name that reaches

@@ -4,7 +4,7 @@
 //! path is the host's. So flags are checked only once the path is known to be the image's.
 
 use crate::hook::abi::entry::{Next, Verdict};
-use crate::hook::abi::{status, user_memory};
+use crate::hook::abi::{status, sys, user_memory};
 use crate::hook::call::{Call, native_by};
 use crate::hook::context::Inside;
 use crate::hook::descriptors::host_verdict;
@@ -416,6 +416,10 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
             Some(node) => crate::hook::process::working_directory::path_of(server, caller, node, &mut path[..])?,
             None => return Ok(None),
         },
+        text if proc_links::is_program(text) => match program_of_another(address, server.mount(), path) {
+            Some(start) => start,
+            None => return Ok(None),
+        },
         _ => {
             match crate::hook::proc_links::descriptor_of(text).and_then(|fd| session.process.file(caller.thread, fd)) {
                 Some(file) => {
@@ -433,6 +437,21 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
     // SAFETY: used for this call only.
     unsafe { user_memory::bytes_mut(into, length as u64)? }.copy_from_slice(&result[..length]);
     Ok(Some(done(length as i64)))
+}
+
+/// Writes the path of a program of the mount that another process runs, by the name of its copy, to
+/// the end of `into`, with a zero byte; returns where it starts. `link`: the path of its link.
+fn program_of_another(link: u64, mount: &[u8], into: &mut [u8]) -> Option<usize> {
+    let mut target = [0u8; 512];
+    let arguments = [libc::AT_FDCWD as u64, link, target.as_mut_ptr() as u64, target.len() as u64, 0, 0];
+    // SAFETY: a path of the program's; the kernel writes into the buffer.
+    let length = usize::try_from(unsafe { sys::call(libc::SYS_readlinkat, arguments) }).ok()?;
+    let path = target.get(..length)?.strip_prefix(b"/memfd:")?.strip_suffix(b" (deleted)")?;
+    path.strip_prefix(mount).filter(|rest| rest.starts_with(b"/"))?;
+    let start = into.len().checked_sub(path.len() + 1)?;
+    into[start..start + path.len()].copy_from_slice(path);
+    into[start + path.len()] = 0;
+    Some(start)
 }
 
 /// readlink(path, target, room).

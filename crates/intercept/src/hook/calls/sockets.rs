@@ -1,18 +1,17 @@
 //! Sockets with names in the mount, which the kernel cannot find there.
 //!
 //! Behind such a name is a socket file of the image; the kernel's socket is bound to a path in the
-//! meeting directory ([`kernel_objects`]). A connect by the path in the mount finds the file,
-//! checks its permissions, and connects to that path. Programs that ask the kernel for the name of
-//! a socket get that path. Datagrams to a path of the image (sendto) are not delivered: the kernel
-//! returns ENOENT.
+//! meeting directory ([`kernel_objects`]). A connect or a datagram to the path in the mount finds
+//! the file, checks its permissions, and goes to that path. Where the kernel reports the path, the
+//! program gets the name that the socket was bound by.
 
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::{Call, blocking_call};
+use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::kernel_objects;
 use crate::hook::calls::names::walk_path;
 use crate::hook::context::Inside;
-use crate::hook::descriptors;
+use crate::hook::descriptors::{self, fd_numbers};
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::Directory;
 use engine::Protection;
@@ -26,9 +25,10 @@ const FAMILY_BYTES: usize = 2;
 const PATH_BYTES: usize = 108;
 
 /// An address for the kernel.
-struct Address {
+pub struct Address {
     bytes: [u8; FAMILY_BYTES + PATH_BYTES],
-    length: usize,
+    /// Bytes in use.
+    pub length: usize,
 }
 
 impl Address {
@@ -50,18 +50,23 @@ impl Address {
         Address::new(&[&path[..length], b"\0"])
     }
 
+    /// Where it lies.
+    pub fn pointer(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+
     /// bind or connect, with this address instead of the program's.
     fn call(&self, number: i64, fd: u64) -> i64 {
         // SAFETY: the kernel reads the address.
-        unsafe { blocking_call(number, [fd, self.bytes.as_ptr() as u64, self.length as u64, 0, 0, 0]) }
+        unsafe { blocking_call(number, [fd, self.pointer(), self.length as u64, 0, 0, 0]) }
     }
 }
 
 /// Copies the path of an address to the thread's buffer; returns its length. `None`: the address
 /// has no path.
-fn path_of(call: &mut Call<'_>) -> Result<Option<usize>> {
-    let (address, length) = (call.frame.rsi, call.frame.rdx as u32 as usize);
-    if !(FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&length) {
+fn path_of(call: &mut Call<'_>, address: u64, length: u64) -> Result<Option<usize>> {
+    let length = length as u32 as usize;
+    if address == 0 || !(FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&length) {
         return Ok(None);
     }
     // SAFETY: used for this call only.
@@ -75,6 +80,35 @@ fn path_of(call: &mut Call<'_>) -> Result<Option<usize>> {
     buffer[..path.len()].copy_from_slice(path);
     buffer[path.len()] = 0;
     Ok(Some(path.len()))
+}
+
+/// The address for the kernel of what a program sends to or connects to. `None`: the program's own.
+pub fn destination(call: &mut Call<'_>, address: u64, length: u64) -> Result<Option<Address>> {
+    let Some(length) = path_of(call, address, length)? else { return Ok(None) };
+    let (mut rewritten, mut found) = (None, None);
+    walk_path(
+        call,
+        Directory::Working,
+        length,
+        &mut |path| {
+            rewritten = path.map(|path| Address::new(&[path]));
+            NATIVE
+        },
+        &mut |caller, walk_start, path, walk| {
+            Ok(match caller.stat_path(walk_start, path, LastLink::Follow, walk)? {
+                Outcome::Left(exit) => Outcome::Left(exit),
+                Outcome::Inside(file) => {
+                    caller.access_of(&file.protection(), Want::WRITE)?;
+                    if file.kind != FileKind::Socket {
+                        return Err(Errno(libc::ECONNREFUSED));
+                    }
+                    found = Some(Address::of(&file.protection())?);
+                    Outcome::Inside(0)
+                }
+            })
+        },
+    )?;
+    rewritten.transpose().map(|rewritten| rewritten.or(found))
 }
 
 /// The kernel performs the call with the program's address, or with the rewritten path.
@@ -108,8 +142,11 @@ fn check_socket(call: &mut Call<'_>) -> Result<()> {
 pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi;
     check_socket(call)?;
-    let Some(length) = path_of(call)? else { return Ok(NATIVE) };
-    let umask = call.begin()?.session.process.umask();
+    let Some(length) = path_of(call, call.frame.rsi, call.frame.rdx)? else { return Ok(NATIVE) };
+    let mut name = [0u8; kernel_objects::SOCKET_NAME_BYTES];
+    let Inside { session, path, .. } = call.begin()?;
+    name[..length].copy_from_slice(&path[..length]);
+    let umask = session.process.umask();
     let mode = libc::S_IFSOCK | 0o777;
     walk_path(
         call,
@@ -132,6 +169,8 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
                 caller.unlink_path(walk_start, path, walk)?;
             } else {
                 kernel_objects::give_socket_rights(&caller.credentials, &file.protection())?;
+                // Without it the program sees the kernel's name.
+                let _ = kernel_objects::record_socket_name(&file.protection(), &name[..length]);
             }
             Ok(Outcome::Inside(result))
         },
@@ -140,25 +179,75 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// connect(fd, address, length).
 pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
-    let fd = call.frame.rdi;
     check_socket(call)?;
-    let Some(length) = path_of(call)? else { return Ok(NATIVE) };
-    walk_path(
-        call,
-        Directory::Working,
-        length,
-        &mut host_verdict(libc::SYS_connect, fd),
-        &mut |caller, walk_start, path, walk| {
-            Ok(match caller.stat_path(walk_start, path, LastLink::Follow, walk)? {
-                Outcome::Left(exit) => Outcome::Left(exit),
-                Outcome::Inside(file) => {
-                    caller.access_of(&file.protection(), Want::WRITE)?;
-                    if file.kind != FileKind::Socket {
-                        return Err(Errno(libc::ECONNREFUSED));
-                    }
-                    Outcome::Inside(Address::of(&file.protection())?.call(libc::SYS_connect, fd))
-                }
-            })
-        },
-    )
+    let [fd, address, length, ..] = call.arguments();
+    Ok(match destination(call, address, length)? {
+        Some(address) => done(address.call(libc::SYS_connect, fd)),
+        None => NATIVE,
+    })
+}
+
+/// sendto(fd, bytes, count, flags, address, length).
+pub fn sendto(call: &mut Call<'_>) -> Result<Verdict> {
+    let [fd, bytes, count, flags, address, length] = call.arguments();
+    descriptors::host_verdict(fd as u32)?;
+    let Some(address) = destination(call, address, length)? else { return Ok(NATIVE) };
+    let arguments = [fd, bytes, count, flags, address.pointer(), address.length as u64];
+    // SAFETY: the kernel reads the program's bytes, and the address.
+    Ok(done(unsafe { blocking_call(libc::SYS_sendto, arguments) }))
+}
+
+/// recvfrom(fd, bytes, count, flags, address, length).
+pub fn recvfrom(call: &mut Call<'_>) -> Result<Verdict> {
+    descriptors::host_verdict(call.frame.rdi as u32)?;
+    with_name(call, 4)
+}
+
+/// getsockname(fd, address, length), getpeername(fd, address, length).
+pub fn name(call: &mut Call<'_>) -> Result<Verdict> {
+    descriptors::host_verdict(call.frame.rdi as u32)?;
+    with_name(call, 1)
+}
+
+/// accept(fd, address, length), accept4(fd, address, length, flags).
+pub fn accept(call: &mut Call<'_>) -> Result<Verdict> {
+    fd_numbers::release_cached();
+    descriptors::host_verdict(call.frame.rdi as u32)?;
+    with_name(call, 1)
+}
+
+/// Performs a call that reports an address in the argument `at`, with its length behind the next.
+fn with_name(call: &mut Call<'_>, at: usize) -> Result<Verdict> {
+    let (address, length) = (call.arguments()[at], call.arguments()[at + 1]);
+    let Ok(room) = user_memory::read::<u32>(length) else { return Ok(NATIVE) };
+    if address == 0 {
+        return Ok(NATIVE);
+    }
+    let verdict = native_with(call.frame, call.arguments());
+    if verdict.result >= 0
+        && let Some(bytes) = restore_name(address, user_memory::read(length)?, room)?
+    {
+        user_memory::write(length, &bytes)?;
+    }
+    Ok(verdict)
+}
+
+/// Puts the name of a socket in the mount in place of the one that the kernel reported, with this
+/// length, into `room` bytes; returns the name's length, or none for another socket.
+pub fn restore_name(address: u64, length: u32, room: u32) -> Result<Option<u32>> {
+    let reported = length.min(room) as usize;
+    if address == 0 || !(FAMILY_BYTES + 1..=FAMILY_BYTES + PATH_BYTES).contains(&reported) {
+        return Ok(None);
+    }
+    // SAFETY: used for this call only.
+    let (family, path) = unsafe { user_memory::bytes(address, reported as u64)? }.split_at(FAMILY_BYTES);
+    if family != (libc::AF_UNIX as u16).to_ne_bytes() {
+        return Ok(None);
+    }
+    let path = path.split(|&byte| byte == 0).next().unwrap_or_default();
+    let mut name = [0u8; kernel_objects::SOCKET_NAME_BYTES];
+    let Some(name) = kernel_objects::socket_name(path, &mut name) else { return Ok(None) };
+    let restored = Address::new(&[name, b"\0"]).or_else(|_| Address::new(&[name]))?;
+    user_memory::fill(address, &restored.bytes[..restored.length.min(room as usize)])?;
+    Ok(Some(restored.length as u32))
 }

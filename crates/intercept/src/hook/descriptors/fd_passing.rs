@@ -5,13 +5,16 @@
 //! receiver replaces the file with a placeholder under the same number. The table of tokens keeps
 //! the description open meanwhile.
 //!
-//! A receiver without the library gets the file with the token, which is useless to it. A message
-//! that is never received keeps its description open until the file system is detached.
+//! A receiver without the library could not use the file with the token: a message to a process
+//! outside of the image fails. A message that is never received keeps its description open until
+//! the file system is detached.
 
+use crate::handoff::write_number;
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::inotify;
+use crate::hook::calls::sockets::{self, Address};
 use crate::hook::context::{Context, Inside};
 use crate::hook::descriptors;
 use crate::hook::descriptors::fd_numbers;
@@ -83,20 +86,24 @@ fn number_of(fd: &[u8]) -> u32 {
 /// sendmsg(fd, message, flags).
 pub fn sendmsg(call: &mut Call<'_>) -> Result<Verdict> {
     let [socket, address, flags, ..] = call.arguments();
-    match send(call.server, call.context, socket, address, flags)? {
+    let message: Message = user_memory::read(address)?;
+    descriptors::host_verdict(socket as u32)?;
+    let to = sockets::destination(call, message.name, message.name_bytes)?;
+    match send(call.server, call.context, (socket, flags), message, to.as_ref())? {
         Some(result) => Ok(done(result)),
         None => Ok(NATIVE),
     }
 }
 
-/// sendmmsg(fd, messages, count, flags). Messages with descriptors of the image are sent one at a
-/// time; the program sends the rest again, as the call permits.
+/// sendmmsg(fd, messages, count, flags). Messages with descriptors of the image, or to a socket
+/// there, are sent one at a time; the program sends the rest again, as the call permits.
 pub fn sendmmsg(call: &mut Call<'_>) -> Result<Verdict> {
     let [socket, address, count, flags, ..] = call.arguments();
     for index in 0..(count as u32).min(1024) {
         let listed = address + u64::from(index) * LISTED_BYTES;
         let message: Message = user_memory::read(listed)?;
-        let (mut room, mut found) = ([0u8; 512], false);
+        let to = sockets::destination(call, message.name, message.name_bytes)?;
+        let (mut room, mut found) = ([0u8; 512], to.is_some());
         let bytes = (message.control_bytes as usize).min(room.len());
         // SAFETY: used for this call only.
         room[..bytes].copy_from_slice(unsafe { user_memory::bytes(message.control, bytes as u64)? });
@@ -113,7 +120,8 @@ pub fn sendmmsg(call: &mut Call<'_>) -> Result<Verdict> {
             arguments[2] = u64::from(index);
             return Ok(native_with(call.frame, arguments));
         }
-        let Some(result) = send(call.server, call.context, socket, listed, flags)? else { return Ok(NATIVE) };
+        let sent = send(call.server, call.context, (socket, flags), message, to.as_ref())?;
+        let Some(result) = sent else { return Ok(NATIVE) };
         if result >= 0 {
             user_memory::write(listed + size_of::<Message>() as u64, &(result as u32))?;
         }
@@ -122,12 +130,26 @@ pub fn sendmmsg(call: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// Sends a message, with token files in place of the image's descriptors. `None`: it contains none.
-fn send(server: &'static Server, context: &mut Context, socket: u64, address: u64, flags: u64) -> Result<Option<i64>> {
-    let mut message: Message = user_memory::read(address)?;
+/// Sends a message, with token files in place of the image's descriptors, and to another address
+/// than the program's if `to` is given. `None`: nothing is to be changed.
+fn send(
+    server: &'static Server,
+    context: &mut Context,
+    (socket, flags): (u64, u64),
+    mut message: Message,
+    to: Option<&Address>,
+) -> Result<Option<i64>> {
+    if let Some(to) = to {
+        (message.name, message.name_bytes) = (to.pointer(), to.length as u64);
+    }
+    let send_as_is = |message: &Message| {
+        let arguments = [socket, &raw const *message as u64, flags, 0, 0, 0];
+        // SAFETY: the message is the program's, except for the address.
+        to.map(|_| unsafe { blocking_call(libc::SYS_sendmsg, arguments) })
+    };
     let bytes = message.control_bytes as usize;
     if message.control == 0 || !(HEAD_BYTES + 4..=CONTROL_BYTES_MAX).contains(&bytes) {
-        return Ok(None);
+        return Ok(send_as_is(&message));
     }
     // The kernel must refuse them.
     fd_numbers::release_cached();
@@ -159,10 +181,13 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
         Ok(())
     });
     if count == 0 {
-        return replaced.map(|()| None);
+        return replaced.map(|()| send_as_is(&message));
     }
     message.control = control.as_ptr() as u64;
+    let has_files = token_files[..count].iter().any(|(token_file, _)| *token_file != NO_FILE);
     let result = match replaced {
+        // A file that its receiver finds empty would be worse than none.
+        Ok(()) if has_files && leads_outside(&session, socket) => Err(Errno::EOPNOTSUPP),
         Ok(()) => {
             let arguments = [socket, &raw const message as u64, flags, 0, 0, 0];
             // SAFETY: the message is the program's, except for the control buffer, which is the
@@ -180,6 +205,54 @@ fn send(server: &'static Server, context: &mut Context, socket: u64, address: u6
         }
     }
     result.map(Some)
+}
+
+/// Whether the other end of a socket belongs to a process outside of the image, which could not use
+/// a descriptor: the process that listened there, or that made the pair. No, if it is not known.
+fn leads_outside(session: &Session<'_>, socket: u64) -> bool {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = size_of::<libc::ucred>() as u32;
+    let (level, name) = (libc::SOL_SOCKET as u64, libc::SO_PEERCRED as u64);
+    let arguments = [socket, level, name, &raw mut peer as u64, &raw mut bytes as u64, 0];
+    // SAFETY: the kernel fills a structure of integers.
+    let found = unsafe { sys::call(libc::SYS_getsockopt, arguments) };
+    let Some(handoff) = environment::handoff() else { return false };
+    if found < 0 || peer.pid <= 0 || peer.pid == sys::process_id() {
+        return false;
+    }
+    // Each process of the image has the DRAM region open, usually under the same number.
+    let is_other = match (status_in(peer.pid, handoff.region), sys::status(handoff.region)) {
+        (Ok(other), Ok(own)) => (own.st_dev, own.st_ino) != (other.st_dev, other.st_ino),
+        (Err(error), _) => error == -i64::from(libc::ENOENT) && is_alive(peer.pid),
+        _ => false,
+    };
+    let mut is_known = false;
+    let processes = session.process.processes();
+    let _ = processes.each_process(&mut |process| is_known |= process.process_id == peer.pid as u32);
+    is_other && !is_known
+}
+
+/// The file behind a descriptor of another process.
+fn status_in(process: i32, fd: i32) -> core::result::Result<libc::stat, i64> {
+    let mut path = [0u8; 64];
+    let (mut length, mut digits) = (0, [0u8; 20]);
+    for (part, number) in [(&b"/proc/"[..], process), (b"/fd/", fd)] {
+        let count = write_number(number as u64, &mut digits);
+        for piece in [part, &digits[..count]] {
+            path[length..length + piece.len()].copy_from_slice(piece);
+            length += piece.len();
+        }
+    }
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    let arguments = [libc::AT_FDCWD as u64, path.as_ptr() as u64, status.as_mut_ptr() as u64, 0, 0, 0];
+    // SAFETY: a terminated path; the kernel fills the structure, for which all zero is valid.
+    let (result, status) = unsafe { (sys::call(libc::SYS_newfstatat, arguments), status.assume_init()) };
+    if result < 0 { Err(result) } else { Ok(status) }
+}
+
+fn is_alive(process: i32) -> bool {
+    // SAFETY: signal 0 only queries.
+    unsafe { sys::call(libc::SYS_kill, [process as u64, 0, 0, 0, 0, 0]) != -i64::from(libc::ESRCH) }
 }
 
 /// Whether a descriptor needs a token on its way, and if so, whether a token file replaces it. An
@@ -224,13 +297,14 @@ fn take_back(session: &Session<'_>, token: FdToken) {
 pub fn recvmsg(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, flags) = (call.frame.rsi, call.frame.rdx as i32);
     let before: Message = user_memory::read(address)?;
-    if before.control == 0 || before.control_bytes < HEAD_BYTES as u64 {
+    let has_control = before.control != 0 && before.control_bytes >= HEAD_BYTES as u64;
+    if !has_control && (before.name == 0 || before.name_bytes == 0) {
         return Ok(NATIVE);
     }
     fd_numbers::release_cached();
     let verdict = native_with(call.frame, call.arguments());
     if verdict.result >= 0 {
-        received(call, address, flags)?;
+        received(call, address, before.name_bytes as u32, flags)?;
     }
     Ok(verdict)
 }
@@ -238,17 +312,28 @@ pub fn recvmsg(call: &mut Call<'_>) -> Result<Verdict> {
 /// recvmmsg(fd, messages, count, flags, timeout).
 pub fn recvmmsg(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, flags) = (call.frame.rsi, call.frame.r10 as i32);
+    let mut rooms = [0u32; 64];
+    for (index, room) in rooms.iter_mut().enumerate().take(call.frame.rdx as u32 as usize) {
+        let message = user_memory::read::<Message>(address + index as u64 * LISTED_BYTES);
+        *room = message.map_or(0, |message| message.name_bytes as u32);
+    }
     fd_numbers::release_cached();
     let verdict = native_with(call.frame, call.arguments());
     for index in 0..verdict.result.max(0) as u64 {
-        received(call, address + index * LISTED_BYTES, flags)?;
+        let room = rooms.get(index as usize).copied().unwrap_or(0);
+        received(call, address + index * LISTED_BYTES, room, flags)?;
     }
     Ok(verdict)
 }
 
-/// Replaces the token files of a received message with placeholders of their descriptions.
-fn received(call: &mut Call<'_>, address: u64, flags: i32) -> Result<()> {
-    let message: Message = user_memory::read(address)?;
+/// Replaces the token files of a received message with placeholders of their descriptions, and the
+/// sender's name with the one that it was bound by. `room`: what the program has for the name.
+fn received(call: &mut Call<'_>, address: u64, room: u32, flags: i32) -> Result<()> {
+    let mut message: Message = user_memory::read(address)?;
+    if let Some(bytes) = sockets::restore_name(message.name, message.name_bytes as u32, room)? {
+        message.name_bytes = bytes.into();
+        user_memory::write(address, &message)?;
+    }
     if message.control == 0 || message.control_bytes < HEAD_BYTES as u64 {
         return Ok(());
     }

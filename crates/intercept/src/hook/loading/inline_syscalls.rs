@@ -31,7 +31,7 @@ use crate::hook::abi::sys;
 use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{instruction_lengths, patch, proc_maps};
-use crate::hook::process::environment;
+use crate::hook::process::{environment, leak_tracer};
 use crate::routes::Route;
 use crate::table;
 use core::arch::global_asm;
@@ -220,14 +220,17 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
     const SYS_USER_DISPATCH: i32 = 2;
     const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
     // SAFETY: the kernel made both.
-    let (is_directfs, registers) = unsafe {
+    let (is_directfs, architecture, registers) = unsafe {
         let sigsys = &*info.cast::<SigsysInfo>();
-        // Calls of 32-bit programs have other numbers.
-        let is_directfs = sigsys.code == SYS_USER_DISPATCH && sigsys.architecture == AUDIT_ARCH_X86_64;
-        (is_directfs && is_armed(), &mut (*context).uc_mcontext.gregs)
+        let is_directfs = sigsys.code == SYS_USER_DISPATCH && is_armed();
+        (is_directfs, sigsys.architecture, &mut (*context).uc_mcontext.gregs)
     };
     if !is_directfs {
         return false;
+    }
+    if architecture != AUDIT_ARCH_X86_64 {
+        // Its numbers are others, and the kernel would look for its paths on the machine.
+        sys::refuse(&[b"this program makes 32-bit system calls (`int 0x80`); use `directfs mount`"]);
     }
     let back = registers[libc::REG_RIP as usize] as u64;
     match find(back).or_else(|| claim_slot(back)) {
@@ -246,11 +249,15 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
 pub fn redirect_trap(registers: &mut [libc::greg_t]) -> bool {
     const BYTES: i64 = 2;
     let back = registers[libc::REG_RIP as usize] + BYTES;
-    let found = find(back as u64);
-    if let Some(index) = found {
-        registers[libc::REG_RIP as usize] = slot_address(index);
+    let Some(index) = find(back as u64) else { return false };
+    registers[libc::REG_RIP as usize] = slot_address(index);
+    if leak_tracer::is_running(registers[libc::REG_RSP as usize] as u64) {
+        registers[libc::REG_RIP as usize] += patch::NATIVE;
+        if leak_tracer::takes_signal(registers) {
+            (registers[libc::REG_RAX as usize], registers[libc::REG_RIP as usize]) = (0, back);
+        }
     }
-    found.is_some()
+    true
 }
 
 /// Where a call that creates a child in shared memory is performed, if `native` performs calls for

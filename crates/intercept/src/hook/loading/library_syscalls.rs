@@ -56,7 +56,7 @@ pub unsafe fn patch_loaded(environment: *const *const u8, makes_calls: impl Fn(&
     const TOGETHER: usize = 16;
     IS_ACTIVE.store(true, Relaxed);
     let mut found = [Library::default(); TOGETHER];
-    let mut count = 0;
+    let (mut count, mut has_sanitizer) = (0, false);
     // SAFETY: by the caller's promise; the libraries stay mapped meanwhile.
     unsafe {
         let Some(program) = LoadedProgram::find(environment) else { return };
@@ -64,6 +64,7 @@ pub unsafe fn patch_loaded(environment: *const *const u8, makes_calls: impl Fn(&
             if makes_calls(name) || name == environment::library() {
                 return;
             }
+            has_sanitizer |= is_sanitizer(name);
             let Some(image) = ElfImage::in_memory(base) else { return };
             found[count] = Library { base, build_id: image.build_id(), has_sites: None };
             count += 1;
@@ -72,7 +73,17 @@ pub unsafe fn patch_loaded(environment: *const *const u8, makes_calls: impl Fn(&
             }
         });
         patch_some(&mut found[..count]);
+        if has_sanitizer {
+            program.give_way();
+        }
     }
+}
+
+/// Whether a library is the runtime of AddressSanitizer.
+#[unsafe(link_section = ".text.startup")]
+fn is_sanitizer(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
 
 /// # Safety

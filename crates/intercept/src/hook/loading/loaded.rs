@@ -140,6 +140,38 @@ impl LoadedProgram {
         }
     }
 
+    /// Moves this library to the end of the loader's list: AddressSanitizer insists on being the
+    /// first one there. Nothing depends on the order, because other lists serve the search of
+    /// symbols.
+    ///
+    /// # Safety
+    /// As for [`LoadedProgram::libraries`].
+    #[unsafe(link_section = ".text.startup")]
+    pub unsafe fn give_way(&self) {
+        let own_base = &raw const __ehdr_start as usize;
+        // SAFETY: by the caller's promise: the loader's list, which nothing else uses meanwhile.
+        // The first entry is the program's, and the loader's memory is writable.
+        unsafe {
+            let Some(first) = self.list() else { return };
+            let (mut own, mut last) = (core::ptr::null_mut::<LinkMap>(), first.cast_mut());
+            let mut next = (*first).next.cast_mut();
+            while !next.is_null() {
+                if (*next).base == own_base {
+                    own = next;
+                }
+                last = next;
+                next = (*next).next.cast_mut();
+            }
+            if own.is_null() || own == last || (*own).previous.is_null() {
+                return;
+            }
+            let (previous, behind) = ((*own).previous.cast_mut(), (*own).next.cast_mut());
+            ((*previous).next, (*behind).previous) = (behind, previous);
+            ((*own).previous, (*own).next) = (last, core::ptr::null());
+            (*last).next = own;
+        }
+    }
+
     /// The loader's list, which its dynamic section leads to.
     ///
     /// # Safety
@@ -190,6 +222,7 @@ struct LinkMap {
     name: *const u8,
     dynamic: usize,
     next: *const LinkMap,
+    previous: *const LinkMap,
 }
 
 /// Visits a library, and its code. `None`: it is laid out in an unusual way.

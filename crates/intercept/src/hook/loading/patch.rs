@@ -280,6 +280,9 @@ fn jump(window: usize, slot: usize) -> Option<[u8; table::WINDOW_BYTES_MAX]> {
 const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
+/// Distance of the instruction that performs calls from the start of the slot of a site that is
+/// found later.
+pub const NATIVE: i64 = 12;
 /// Distance between the two instructions that perform calls in the slot of a site that is found
 /// later.
 pub const NATIVE_OF_CHILDREN: u64 = 8;

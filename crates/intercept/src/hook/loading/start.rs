@@ -69,6 +69,12 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     if next == 0 {
         sys::refuse(&[b"this program has no supported C library; use `directfs mount`"]);
     }
+    if let Some(program) = environment::program() {
+        // The kernel takes the name from the copy that it runs.
+        let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or(program);
+        // SAFETY: a string of the environment, which ends with a zero byte.
+        unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name.as_ptr() as u64, 0, 0, 0, 0]) };
+    }
     let hint = if is_early { early::out_of_the_way() } else { 0 };
     // SAFETY: this is the constructor.
     if unsafe { join(&adopted, hint, joined) } && !is_early {

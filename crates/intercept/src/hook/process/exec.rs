@@ -31,7 +31,8 @@ use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_files::{HostFile, copy_to_memfd, is_executable, is_privileged, named_by, read_head};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::identity;
-use crate::hook::process::processes::Session;
+use crate::hook::process::other_libc;
+use crate::hook::process::processes::{self, Session};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::process::user_namespace;
 use crate::hook::process::working_directory;
@@ -391,7 +392,8 @@ impl<'c> Planner<'c> {
                 bytes
             }
         };
-        Ok((kind_of(&head[..bytes]), EarlyLoad { by_program, has_paths, inside, library_paths: None }))
+        let kind = other_libc::corrected(kind_of(&head[..bytes]), head);
+        Ok((kind, EarlyLoad { by_program, has_paths, inside, library_paths: None }))
     }
 
     /// Puts a script before the arguments, and its interpreter in the script's place.
@@ -435,6 +437,7 @@ impl<'c> Planner<'c> {
             ProgramKind::Static => b"a static program",
             ProgramKind::Foreign => b"a program for another C library",
             ProgramKind::Own => b"a program with inline system calls",
+            ProgramKind::Narrow => b"a 32-bit program",
             ProgramKind::Script(..) | ProgramKind::Unknown | ProgramKind::Dynamic => match file {
                 File::Host if is_privileged(&self.target) => PRIVILEGED,
                 _ if !self.has_library => {
@@ -494,10 +497,11 @@ impl<'c> Planner<'c> {
         let session = self.session;
         let runs = Some(Program::of(&session.caller.thread.protection(held.node())?));
         let path = &self.path[..self.length];
-        let copied = copy_to_memfd(&session.caller, held.node(), path, self.buffer)?;
+        let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
+        let shown = name.clone().map_or(path, |range| &self.second[range]);
+        let copied = copy_to_memfd(&session.caller, held.node(), shown, self.buffer)?;
         let (words, environment) = (self.original[self.lists], self.original[self.lists + 1]);
         let arguments = [copied as u64, c"".as_ptr() as u64, words, environment, AT_EMPTY_PATH as u64, 0];
-        let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
         let mut program = None;
         if let Some(range) = name {
             let name = &self.second[range];

@@ -113,11 +113,12 @@ pub fn is_privileged(target: &Target) -> bool {
     }
 }
 
-/// Copies a program to memory; returns the copy's descriptor.
+/// Copies a program to memory; returns the copy's descriptor. Other processes see its path, in the
+/// name of the copy.
 pub fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
-    const NAME_BYTES_MAX: usize = 200;
-    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    let name = &name[..name.len().min(NAME_BYTES_MAX)];
+    const NAME_BYTES_MAX: usize = 249;
+    let last = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    let name = if path.len() <= NAME_BYTES_MAX { path } else { &last[..last.len().min(NAME_BYTES_MAX)] };
     let mut text = [0u8; NAME_BYTES_MAX + 1];
     text[..name.len()].copy_from_slice(name);
     // SAFETY: a terminated name; the new descriptor has no other users until it is returned.

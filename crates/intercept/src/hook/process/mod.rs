@@ -5,6 +5,8 @@ pub mod exec;
 mod exec_files;
 mod exec_start;
 pub mod identity;
+pub mod leak_tracer;
+mod other_libc;
 #[cfg(feature = "loader")]
 pub mod own_program;
 pub mod processes;

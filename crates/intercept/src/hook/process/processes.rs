@@ -29,7 +29,7 @@ use crate::hook::process::identity::Identity;
 use crate::hook::process::thread_places;
 use crate::hook::process::user_namespace::{self, Entered};
 use crate::hook::process::working_directory::record_directory;
-use crate::hook::process::{environment, identity};
+use crate::hook::process::{environment, identity, leak_tracer};
 use crate::hook::server::{self, Server};
 use crate::hook::{context, descriptors};
 use core::cell::UnsafeCell;
@@ -236,11 +236,7 @@ fn take(
         process.set_directory(caller.thread, Some(found.node()))?;
     }
     record_directory(server, process.directory().is_some());
-    let mut has_mapped = false;
-    process.mappings(context.thread(server)?, &mut |_| has_mapped = true)?;
-    if has_mapped {
-        mapping::watch();
-    }
+    process.mappings(context.thread(server)?, &mut mapping::watch_mapping)?;
     process.descriptors(&mut |fd, _| {
         descriptors::mark(fd);
         true
@@ -348,6 +344,10 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     if has(CLONE_VM) {
+        let is_inline = inline_syscalls::native_of_children(call.frame.native.get()).is_some();
+        if leak_tracer::begins(flags, clone.stack, is_inline) {
+            return Ok(NATIVE);
+        }
         // Without waiting, both would use this thread's stack and words at the same time.
         if !has(CLONE_VFORK) {
             return Err(Errno::ENOSYS);
@@ -478,8 +478,10 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     let entered = context.enter_prepared(server, prepared).and_then(|()| context.thread(server));
     match entered.map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared.slot)) {
         Ok(process) => {
+            leak_tracer::forget();
             set_main(process);
             fd_numbers::begin_anew(&process, had_threads);
+            mapping::missing::begin_in_child();
         }
         Err(_) => sys::refuse(&[b"a new child process cannot join the file system and ends"]),
     }

@@ -21,6 +21,8 @@ pub enum ProgramKind {
     Foreign,
     /// With the loader, but most system calls come from its own code: a program in Go.
     Own,
+    /// Of 32 bits: its calls have other numbers.
+    Narrow,
     /// Anything else: the kernel reports the error.
     Unknown,
 }
@@ -83,12 +85,16 @@ pub fn arranges_memory(head: &[u8]) -> bool {
 }
 
 fn program(head: &[u8]) -> Option<ProgramKind> {
+    const I386: u16 = 3;
     const X86_64: u16 = 62;
     const PT_NOTE: u32 = 4;
     const SHARED: u16 = 3;
     let half = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u16::from_le_bytes(*bytes));
     let word = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let long = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+    if head.starts_with(b"\x7fELF\x01\x01") && matches!(half(18)?, I386 | X86_64) {
+        return Some(ProgramKind::Narrow);
+    }
     if !head.starts_with(b"\x7fELF\x02\x01") || half(18)? != X86_64 || !matches!(half(16)?, EXECUTABLE | SHARED) {
         return None;
     }
@@ -181,6 +187,12 @@ mod tests {
         let note = b"\x04\0\0\0\x08\0\0\0\x04\0\0\0Go\0\0buildid\0";
         assert!(has_go_note(note, note.len()) && !has_go_note(note, 12) && !has_go_note(&note[..15], note.len()));
         assert!(!has_go_note(&[0xff; 64], 64));
+        let mut narrow = *b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x03\0";
+        assert_eq!(kind_of(&narrow), ProgramKind::Narrow);
+        narrow[18] = 62;
+        assert_eq!(kind_of(&narrow), ProgramKind::Narrow, "x32");
+        narrow[18] = 40;
+        assert_eq!(kind_of(&narrow), ProgramKind::Unknown, "of another processor");
         assert_eq!(kind_of(b"hello"), ProgramKind::Unknown);
         assert_eq!(kind_of(b""), ProgramKind::Unknown);
     }

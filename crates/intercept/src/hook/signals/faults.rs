@@ -11,6 +11,7 @@
 //! | copies and reads of [`user_memory`] | an error |
 //! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
 //! | sites of libraries ([`library_syscalls`]) | none: they are system calls |
+//! | [missing pages](crate::hook::calls::mapping::missing) | they are supplied, and the access repeats |
 //! | any access to the image or the shared memory beyond the end of a truncated file | the page reads as zeros, and the file system fails: EIO from then on |
 //!
 //! Invariants
@@ -21,8 +22,10 @@
 
 use crate::hook::abi::entry::{directfs_entry, directfs_entry_native, thread_words};
 use crate::hook::abi::{sys, user_memory};
+use crate::hook::calls::mapping::missing;
 use crate::hook::loading::{inline_syscalls, library_syscalls};
 use crate::hook::server::{self, Server};
+use crate::hook::signals::is_own_code;
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -56,10 +59,15 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
         server::fail();
         return put_page(address);
     }
+    let at = registers[libc::REG_RIP as usize] as usize;
+    // SAFETY: the kernel made it.
+    let code = unsafe { (*info).si_code };
+    if signal == libc::SIGBUS && !is_own_code(at) && missing::redirect(code, address as u64, registers) {
+        return true;
+    }
     if signal == libc::SIGSEGV && library_syscalls::has_sites() && inline_syscalls::redirect_trap(registers) {
         return true;
     }
-    let at = registers[libc::REG_RIP as usize] as usize;
     if (directfs_entry as *const () as usize..directfs_entry_native as *const () as usize).contains(&at) {
         registers[libc::REG_RIP as usize] = directfs_entry_native as *const () as i64;
         return true;

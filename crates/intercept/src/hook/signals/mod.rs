@@ -27,7 +27,7 @@
 
 pub mod faults;
 
-use crate::hook::abi::entry::{Verdict, directfs_entry, thread_words};
+use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, Verdict, directfs_entry, directfs_slots, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::dispatch::{NATIVE, done};
@@ -105,6 +105,12 @@ pub fn record(mapping: &proc_maps::Mapping<'_>) {
     };
     range[0].store(mapping.start, Relaxed);
     range[1].store(mapping.end, Relaxed);
+}
+
+/// Whether an address is in this library's code, other than the slots with instructions of others.
+pub fn is_own_code(address: usize) -> bool {
+    let slots = &raw const directfs_slots as usize;
+    is_in(&OWN_CODE, address) && !(slots..slots + SLOTS * SLOT_BYTES).contains(&address)
 }
 
 fn is_in(range: &[AtomicUsize; 2], address: usize) -> bool {

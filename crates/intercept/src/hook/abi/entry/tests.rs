@@ -36,6 +36,16 @@ fn is_seen(file: &std::path::Path, number: c_long, arguments: [u64; 6]) -> bool 
     count() > before
 }
 
+/// Calls with the address of a socket.
+fn assert_addresses_are_seen(seen: &dyn Fn(c_long, [u64; 6]) -> bool, fd: u64) {
+    let address = [0u64; 14];
+    let pointer = address.as_ptr() as u64;
+    assert!(seen(SYS_sendto, [fd, 0, 0, 0, pointer, 16]) && !seen(SYS_sendto, [fd, 0, 0, 0, 0, 0]));
+    let message = [pointer, 0, 0, 0, 0, 0, 0];
+    assert!(seen(SYS_sendmsg, [fd, message.as_ptr() as u64, 0, 0, 0, 0]));
+    assert!(!seen(SYS_sendmsg, [fd, pointer, 0, 0, 0, 0]) && !seen(SYS_sendmsg, [fd, 0, 0, 0, 0, 0]));
+}
+
 /// One test, because the filter's state is global.
 #[test]
 fn the_filter_passes_calls_that_may_be_directfs() {
@@ -86,6 +96,7 @@ fn the_filter_passes_calls_that_may_be_directfs() {
     assert!(seen(SYS_mmap, [0, 4096, 0, MAP_PRIVATE as u64, DIRECTFS, 0]));
     assert!(seen(SYS_mmap, [0, 4096, PROT_EXEC as u64, MAP_PRIVATE as u64, OTHER, 0]));
     assert!(!seen(SYS_mmap, [0, 4096, PROT_READ as u64, MAP_PRIVATE as u64, OTHER, 0]));
+    assert_addresses_are_seen(&seen, OTHER);
     assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
     let upwards = c"../no/such".as_ptr() as u64;
     assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));

@@ -1,14 +1,18 @@
 //! Files of the image in the memory of programs.
 //!
-//! A shared mapping consists of the image's own blocks, piece by piece inside one reservation. So
-//! all processes that map, read or write the file see the same bytes. It is recorded before it is
-//! created, which keeps the blocks in place. A short private mapping is a copy; a long one consists
-//! of the image's blocks too, and the kernel copies pages that are written.
+//! A shared mapping consists of the image's own blocks, piece by piece. So all processes that map,
+//! read or write the file see the same bytes. It is recorded before it is created, which keeps the
+//! blocks in place. A short private mapping is a copy ([`copies`]); a long one consists of the
+//! image's blocks too, and the kernel copies pages that are written. What has no block yet is
+//! supplied when it is used ([`missing`]).
 //!
-//! The range beyond the end of the file is mapped from beyond the end of the image: accesses there
-//! raise SIGBUS, as required. Two differences from other file systems: after a file was truncated
-//! under a mapping, the lost range reads as zeros; a mapping does not grow with its file until it
-//! is created anew.
+//! One difference from other file systems: after a file was truncated under a mapping, the lost
+//! range reads as zeros.
+
+pub mod advice;
+pub mod copies;
+pub mod missing;
+pub mod moves;
 
 use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, Next, Verdict};
 use crate::hook::abi::{sys, user_memory};
@@ -20,17 +24,17 @@ use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
 use crate::hook::process::processes::Session;
 use crate::hook::server::{self, Server};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-use engine::Node;
+use core::ops::Range;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use engine::format::FileKind;
-use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE};
+use engine::{Extent, MapMode, Node};
+use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
+use missing::NOWHERE;
 use posix::process::FileMapping;
 use posix::{Errno, OpenFile, Result};
 
 const PAGE_BYTES: u64 = 4096;
-/// Private mappings up to this size are copies.
-const COPY_BYTES_MAX: u64 = 1 << 20;
 
 /// Arguments of a mapping.
 #[derive(Debug, Clone, Copy)]
@@ -46,12 +50,29 @@ struct Request {
 /// about addresses.
 static HAS_MAPPED: AtomicBool = AtomicBool::new(false);
 
-/// Makes calls about addresses reach the dispatcher.
-pub fn watch() {
+/// Addresses of mappings of the image: between these.
+static BOUNDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Makes calls about an address range reach the dispatcher.
+pub fn watch(address: u64, length: u64) {
+    // Kept as its complement: zero is the initial state.
+    BOUNDS[0].fetch_max(!address, AcqRel);
+    BOUNDS[1].fetch_max(address.saturating_add(length), AcqRel);
     if !HAS_MAPPED.swap(true, AcqRel) {
         // Permanently one more than the number of descriptors.
         DIRECTFS_FD_COUNT.fetch_add(1, Relaxed);
     }
+}
+
+/// The same for a mapping that another copy of this library has made in this process.
+pub fn watch_mapping(mapping: &FileMapping) {
+    missing::record(mapping.address..mapping.address.saturating_add(mapping.length));
+    watch(mapping.address, mapping.length);
+}
+
+/// Whether a mapping of the image may lie in an address range.
+fn may_be_mapped(address: u64, length: u64) -> bool {
+    address < BOUNDS[1].load(Acquire) && !BOUNDS[0].load(Acquire) < address.saturating_add(length)
 }
 
 /// mmap(address, length, protection, flags, fd, offset).
@@ -105,10 +126,17 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
     let [address, length, protection, flags, fd, offset] = call.arguments();
     let flags = flags as i32;
     let server = call.server;
-    let Inside { session, .. } = call.begin()?;
-    let Some(file) = session.process.file(session.caller.thread, fd as u32) else {
-        return if crate::hook::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
+    let is_ours = {
+        let session = call.begin()?.session;
+        session.process.file(session.caller.thread, fd as u32).is_some()
     };
+    if !is_ours {
+        return if crate::hook::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
+    }
+    let _held = missing::hold(call.context);
+    let is_child = call.context.is_child();
+    let session = call.begin()?.session;
+    let file = session.process.file(session.caller.thread, fd as u32).ok_or(Errno::EBADF)?;
     if offset % PAGE_BYTES != 0 {
         return Err(Errno::EINVAL);
     }
@@ -124,14 +152,13 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
     let request = Request { address, length, protection, flags, offset };
     let writable = file.writes();
     let node = file.node();
-    if !is_shared && length <= COPY_BYTES_MAX {
-        return copy(&session, node, &request).map(|start| done(start as i64));
+    let copied = || copy(&session, node, &request, !is_child).map(|start| done(start as i64));
+    if !is_shared && copies::suits(session.caller.stat(node)?.size_bytes, offset, length, flags) {
+        return copied();
     }
     match by_blocks(server, &session, node, &request, is_shared, writable) {
         // Code may not run where the image lies; a private mapping can use a copy instead.
-        Err(Errno::EPERM | Errno::EACCES) if !is_shared => {
-            copy(&session, node, &request).map(|start| done(start as i64))
-        }
+        Err(Errno::EPERM | Errno::EACCES) if !is_shared => copied(),
         result => result.map(|start| done(start as i64)),
     }
 }
@@ -182,8 +209,8 @@ fn unmap(address: u64, length: u64) {
 /// Flags that control a mapping's address.
 const PLACING: i32 = MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT;
 
-/// Maps a copy.
-fn copy(session: &Session<'_>, node: Node, request: &Request) -> Result<u64> {
+/// Maps a copy, and adds it to the list if `is_listed`.
+fn copy(session: &Session<'_>, node: Node, request: &Request, is_listed: bool) -> Result<u64> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | request.flags & (PLACING | MAP_NORESERVE);
     let start = map(request.address, request.length, (PROT_READ | PROT_WRITE) as u64, flags, -1, 0)?;
     let mut filled = 0;
@@ -207,10 +234,19 @@ fn copy(session: &Session<'_>, node: Node, request: &Request) -> Result<u64> {
             return Err(Errno(-error as i32));
         }
     }
+    if request.flags & MAP_FIXED != 0 {
+        session.process.remove_mappings(session.caller.thread, start, request.length)?;
+    }
+    if is_listed {
+        let Request { length, offset, .. } = *request;
+        let generation = session.caller.stat(node)?.generation;
+        watch(start, length);
+        copies::add(&copies::FileCopy { address: start, length, offset, node, generation });
+    }
     Ok(start)
 }
 
-/// Maps the image's blocks.
+/// Maps the image's blocks. The caller holds the lock of [`missing`].
 fn by_blocks(
     server: &Server,
     session: &Session<'_>,
@@ -219,9 +255,14 @@ fn by_blocks(
     is_shared: bool,
     writable: bool,
 ) -> Result<u64> {
-    let reserve = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | request.flags & PLACING;
-    let start = map(request.address, request.length, PROT_NONE as u64, reserve, -1, 0)?;
-    watch();
+    let Some(handoff) = environment::handoff() else { return Err(Errno::ENODEV) };
+    let kind = if is_shared { MAP_SHARED } else { MAP_PRIVATE };
+    let flags = kind | MAP_NORESERVE | request.flags & PLACING;
+    let start = map(request.address, request.length, request.protection, flags, handoff.image, NOWHERE)?;
+    watch(start, request.length);
+    if !session.is_child {
+        copies::remove(start, request.length);
+    }
     let record = FileMapping {
         address: start,
         length: request.length,
@@ -230,13 +271,12 @@ fn by_blocks(
         shared: is_shared,
         writable: is_shared && writable,
         stores: is_shared && request.protection & PROT_WRITE as u64 != 0,
+        protection: (request.protection & 7) as u8,
         inherited: false,
     };
     let thread = session.caller.thread;
-    let made = session
-        .process
-        .add_mapping(thread, &record)
-        .and_then(|()| fill(server, session, node, request, start, is_shared));
+    let made =
+        session.process.add_mapping(thread, &record).and_then(|()| fill(server, session, &record, request.flags));
     if let Err(error) = made {
         unmap(start, request.length);
         let _ = session.process.remove_mappings(thread, start, request.length);
@@ -245,44 +285,98 @@ fn by_blocks(
     Ok(start)
 }
 
-fn fill(
-    server: &Server,
-    session: &Session<'_>,
-    node: Node,
-    request: &Request,
-    start: u64,
-    is_shared: bool,
-) -> Result<()> {
-    let Some(handoff) = environment::handoff() else { return Err(Errno::ENODEV) };
-    let kept = request.flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_LOCKED | MAP_NORESERVE);
-    let kind = if is_shared { MAP_SHARED } else { MAP_PRIVATE };
-    let allocate = is_shared && !server.fs.is_read_only();
-    let mut failed = None;
-    let mut mapped = 0;
-    session.caller.thread.files().map_extents(node, request.offset, request.length, allocate, &mut |extent| {
-        let from = extent.offset.max(request.offset) - request.offset;
-        let skipped = request.offset.saturating_sub(extent.offset);
-        let length = (extent.length - skipped).min(request.length - from);
-        let piece = match extent.address.filter(|_| !extent.unwritten) {
-            Some(address) => {
-                map(start + from, length, request.protection, kind | MAP_FIXED | kept, handoff.image, address + skipped)
-            }
-            None => {
-                let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
-                map(start + from, length, request.protection, flags, -1, 0)
-            }
-        };
-        failed = failed.or(piece.err());
-        mapped = from + length;
-    })?;
-    if let Some(error) = failed {
-        return Err(error);
+/// Maps what the file has of a mapping, and records whether pages are missing.
+fn fill(server: &Server, session: &Session<'_>, mapping: &FileMapping, flags: i32) -> Result<()> {
+    let thread = session.caller.thread;
+    let may_allocate = mapping.shared && !server.fs.is_read_only();
+    let attempt = |mode| -> Result<(u64, u64)> {
+        let range = mapping.address..mapping.address + mapping.length;
+        let mut pieces = Pieces::of(mapping, range)?;
+        pieces.flags |= flags & (libc::MAP_POPULATE | libc::MAP_NONBLOCK | libc::MAP_LOCKED | MAP_NORESERVE);
+        let zeros = mode == MapMode::Loads;
+        thread.files().map_extents(mapping.node, mapping.offset, mapping.length, mode, &mut |extent| {
+            pieces.map(&extent, zeros);
+        })?;
+        let missing = pieces.missing;
+        Ok((pieces.finish()?, missing))
+    };
+    let is_populated = flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) != 0;
+    let (mut mapped, mut missing) = match (may_allocate, is_populated) {
+        (false, _) => attempt(MapMode::Loads)?,
+        (true, true) => attempt(MapMode::Stores)?,
+        (true, false) => attempt(MapMode::Written)?,
+    };
+    if mapping.stores
+        && (1..=missing::WINDOW_BYTES_MIN).contains(&missing)
+        && let Ok(all) = attempt(MapMode::Stores)
+    {
+        (mapped, missing) = all;
     }
-    if mapped < request.length {
-        let behind = handoff.mapped_bytes().next_multiple_of(PAGE_BYTES);
-        map(start + mapped, request.length - mapped, request.protection, kind | MAP_FIXED, handoff.image, behind)?;
+    if mapped < mapping.length || missing > 0 {
+        missing::record(mapping.address..mapping.address + mapping.length);
     }
     Ok(())
+}
+
+/// Maps pieces of a file over a mapping of it.
+struct Pieces {
+    start: u64,
+    length: u64,
+    offset: u64,
+    protection: u64,
+    flags: i32,
+    image: i32,
+    /// Bytes from the start that the file has.
+    mapped: u64,
+    /// Bytes among them that stay missing.
+    missing: u64,
+    error: Option<Errno>,
+}
+
+impl Pieces {
+    /// For a range within a mapping.
+    fn of(mapping: &FileMapping, range: Range<u64>) -> Result<Pieces> {
+        let Some(handoff) = environment::handoff() else { return Err(Errno::ENODEV) };
+        Ok(Pieces {
+            start: range.start,
+            length: range.end - range.start,
+            offset: mapping.offset + (range.start - mapping.address),
+            protection: u64::from(mapping.protection),
+            flags: if mapping.shared { MAP_SHARED } else { MAP_PRIVATE },
+            image: handoff.image,
+            mapped: 0,
+            missing: 0,
+            error: None,
+        })
+    }
+
+    /// Maps an extent; one without written blocks as zeros, or it stays missing.
+    fn map(&mut self, extent: &Extent, zeros: bool) {
+        let from = extent.offset.max(self.offset) - self.offset;
+        let skipped = self.offset.saturating_sub(extent.offset);
+        let length = (extent.length - skipped).min(self.length - from);
+        let start = self.start + from;
+        let mapped = match extent.address.filter(|_| !extent.unwritten) {
+            Some(address) => {
+                map(start, length, self.protection, self.flags | MAP_FIXED, self.image, address + skipped).map(drop)
+            }
+            None if zeros => {
+                let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+                map(start, length, self.protection, flags, -1, 0).map(drop)
+            }
+            None => {
+                self.missing += length;
+                Ok(())
+            }
+        };
+        self.error = self.error.or(mapped.err());
+        self.mapped = from + length;
+    }
+
+    /// The number of bytes from the start that the file has.
+    fn finish(self) -> Result<u64> {
+        self.error.map_or(Ok(self.mapped), Err)
+    }
 }
 
 /// mmap of anything else: it may replace a mapping of the image.
@@ -301,68 +395,26 @@ fn end_mappings(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length) = (call.frame.rdi, call.frame.rsi);
     // A thread of musl unmaps its own stack before it ends: nothing may be read there afterwards.
     let has_frame = (&raw const *call.frame as u64).wrapping_sub(address) < length;
-    if !HAS_MAPPED.load(Relaxed) || has_frame {
+    if has_frame || !may_be_mapped(address, length) {
         return Ok(NATIVE);
     }
-    let verdict = native_with(call.frame, call.arguments());
-    if verdict.result >= 0 && !call.context.is_child() {
+    let _held = missing::hold(call.context);
+    // SAFETY: the program requested it. Handlers wait meanwhile: one may need the lock.
+    let result = unsafe { sys::call(i64::from(call.frame.number as u32), call.arguments()) };
+    if !(-4095..0).contains(&result) && !call.context.is_child() {
         let session = call.begin()?.session;
         let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::EINVAL)?;
         session.process.remove_mappings(session.caller.thread, address, length)?;
+        copies::remove(address, length);
     }
-    Ok(verdict)
-}
-
-/// mremap(address, old length, new length, flags, new address). A mapping of the image is created
-/// anew, because it consists of several pieces.
-pub fn mremap(call: &mut Call<'_>) -> Result<Verdict> {
-    let [address, old_length, new_length, flags, new_address, _] = call.arguments();
-    if !HAS_MAPPED.load(Relaxed) {
-        return Ok(NATIVE);
-    }
-    let server = call.server;
-    let session = call.begin()?.session;
-    let thread = session.caller.thread;
-    let Some(found) = session.process.mapping_at(thread, address)? else { return Ok(NATIVE) };
-    let flags = flags as i32;
-    let (old_length, new_length) = (old_length.next_multiple_of(PAGE_BYTES), new_length.next_multiple_of(PAGE_BYTES));
-    if address % PAGE_BYTES != 0 || new_length == 0 || flags & !(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    if new_length <= old_length && flags & libc::MREMAP_FIXED == 0 {
-        if new_length < old_length {
-            unmap(address + new_length, old_length - new_length);
-            session.process.remove_mappings(thread, address + new_length, old_length - new_length)?;
-        }
-        return Ok(done(address as i64));
-    }
-    if flags & libc::MREMAP_MAYMOVE == 0 {
-        return Err(Errno::ENOMEM);
-    }
-    let protection = if found.stores { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
-    let fixed = flags & libc::MREMAP_FIXED;
-    let request = Request {
-        address: if fixed != 0 { new_address } else { 0 },
-        length: new_length,
-        protection,
-        flags: if fixed != 0 { MAP_FIXED } else { 0 },
-        offset: found.offset + (address - found.address),
-    };
-    if !found.shared {
-        // Its own written pages cannot be told from the file's.
-        return Err(Errno::ENOMEM);
-    }
-    let start = by_blocks(server, &session, found.node, &request, true, found.writable)?;
-    unmap(address, old_length);
-    session.process.remove_mappings(thread, address, old_length)?;
-    Ok(done(start as i64))
+    Ok(done(result))
 }
 
 /// remap_file_pages(address, length, 0, page, flags): replaces pages of a shared mapping by other
 /// pages of its file. The kernel would take them from the image.
 pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
     let [address, length, protection, page, ..] = call.arguments();
-    if !HAS_MAPPED.load(Relaxed) {
+    if !may_be_mapped(address, length) {
         return Ok(NATIVE);
     }
     let server = call.server;
@@ -374,8 +426,9 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
         .checked_mul(PAGE_BYTES)
         .filter(|offset| offset.checked_add(length).is_some_and(|end| end <= i64::MAX as u64));
     let (Some(_), Some(offset), true, 0) = (end, offset, found.shared, protection) else { return Err(Errno::EINVAL) };
-    let protection = if found.stores { PROT_READ | PROT_WRITE } else { PROT_READ } as u64;
-    let request = Request { address, length, protection, flags: MAP_FIXED, offset };
+    let request = Request { address, length, protection: u64::from(found.protection), flags: MAP_FIXED, offset };
+    let _held = missing::hold(call.context);
+    let session = call.begin()?.session;
     by_blocks(server, &session, found.node, &request, true, found.writable).map(|_| done(0))
 }
 
@@ -384,12 +437,15 @@ pub fn remap_file_pages(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn mprotect(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length, protection) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
     // The kernel refuses an address within a page (EINVAL) before it inspects the mappings there.
-    let may_be_ours = protection & PROT_WRITE != 0 && address.is_multiple_of(PAGE_BYTES);
-    if may_be_ours && HAS_MAPPED.load(Relaxed) {
-        let session = call.begin()?.session;
-        session.process.allow_stores(session.caller.thread, address, length)?;
+    if !address.is_multiple_of(PAGE_BYTES) || !may_be_mapped(address, length) {
+        return Ok(NATIVE);
     }
-    Ok(NATIVE)
+    let _held = missing::hold(call.context);
+    let session = call.begin()?.session;
+    let rounded = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::ENOMEM)?;
+    session.process.protect(session.caller.thread, address, rounded, (protection & 7) as u8)?;
+    // SAFETY: the program requested it. Handlers wait meanwhile: one may need the lock.
+    Ok(done(unsafe { sys::call(i64::from(call.frame.number as u32), call.arguments()) }))
 }
 
 /// msync(address, length, flags).

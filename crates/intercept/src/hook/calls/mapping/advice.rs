@@ -1,0 +1,90 @@
+//! madvise and mlock on mappings of the image.
+
+use super::{PAGE_BYTES, copies, may_be_mapped, missing};
+use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::sys;
+use crate::hook::call::Call;
+use crate::hook::dispatch::{NATIVE, done};
+use engine::AllocateMode;
+use posix::{Errno, Result};
+
+const MADV_DONTNEED_LOCKED: i32 = 24;
+
+/// madvise(address, length, advice).
+pub fn madvise(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, length, advice) = (call.frame.rdi, call.frame.rsi, call.frame.rdx as i32);
+    let Some(length) = length.checked_next_multiple_of(PAGE_BYTES) else { return Ok(NATIVE) };
+    if !address.is_multiple_of(PAGE_BYTES) || !may_be_mapped(address, length) || call.context.is_child() {
+        return Ok(NATIVE);
+    }
+    match advice {
+        libc::MADV_REMOVE => remove(call, address, length),
+        libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED => discard(call, address, length),
+        // Not for mappings of files.
+        libc::MADV_FREE | libc::MADV_WIPEONFORK if copies::first_in(address, length).is_some() => Err(Errno::EINVAL),
+        libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => {
+            missing::touch_all(call, address, length)?;
+            Ok(NATIVE)
+        }
+        _ => Ok(NATIVE),
+    }
+}
+
+/// mlock(address, length), mlock2(address, length, flags): the pages are used now.
+pub fn mlock(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, length) = (call.frame.rdi, call.frame.rsi);
+    if missing::exist() {
+        missing::touch(call, address, length);
+    }
+    Ok(NATIVE)
+}
+
+/// MADV_REMOVE: punches a hole into the files of shared mappings. The kernel would punch it into
+/// the image.
+fn remove(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
+    if copies::first_in(address, length).is_some() {
+        return Err(Errno::EACCES);
+    }
+    let session = call.begin()?.session;
+    let (mut at, end) = (address, address.saturating_add(length));
+    while at < end {
+        let Some(found) = session.process.mapping_at(session.caller.thread, at)? else { break };
+        if !found.shared || !found.writable {
+            return Err(Errno::EACCES);
+        }
+        let until = (found.address + found.length).min(end);
+        let offset = found.offset + (at - found.address);
+        session.caller.thread.files().allocate(found.node, AllocateMode::PunchHole, offset, until - at)?;
+        at = until;
+    }
+    match at {
+        _ if at == address => Ok(NATIVE),
+        _ if at < end => Err(Errno::ENOMEM),
+        _ => Ok(done(0)),
+    }
+}
+
+/// MADV_DONTNEED: the next access finds the file's bytes.
+fn discard(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
+    let _held = missing::hold(call.context);
+    let advice = call.frame.rdx;
+    let native = |from: u64, to: u64| {
+        // SAFETY: the program requested it.
+        match unsafe { sys::call(libc::SYS_madvise, [from, to - from, advice, 0, 0, 0]) } {
+            error @ ..0 => Err(Errno(-error as i32)),
+            _ => Ok(()),
+        }
+    };
+    let (mut at, end) = (address, address.saturating_add(length));
+    while let Some(copy) = copies::first_in(at, end - at) {
+        if copy.address > at {
+            native(at, copy.address)?;
+        }
+        copies::refill(&mut call.begin()?, &copy)?;
+        at = copy.address + copy.length;
+    }
+    if at < end || at == address {
+        native(at, end)?;
+    }
+    Ok(done(0))
+}
