@@ -153,7 +153,7 @@ pub const ROWS: &[Row] = &[
             call!(SYS_umask, Always, processes::umask, HandleWithTables),
         ],
     },
-    Row { title: "chroot", calls: &[call!(SYS_chroot, Always, names::unsupported_path, By(Route::Path))] },
+    Row { title: "chroot", calls: &[call!(SYS_chroot, Always, names::chroot, By(Route::Path))] },
     Row { title: "mknod", calls: &[call!(SYS_mknod, Path, names::mknod), call!(SYS_mknodat, At, names::mknodat)] },
     Row {
         title: "link, linkat AT_EMPTY_PATH",
@@ -282,12 +282,14 @@ pub const ROWS: &[Row] = &[
     },
     Row { title: "ioctl FICLONE, FICLONERANGE, FIDEDUPERANGE", calls: &[call!(SYS_ioctl, FdNumbers, files::ioctl)] },
     Row {
-        title: "ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FIEMAP, FITRIM, file_getattr, file_setattr",
+        title: "ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, file_getattr, file_setattr",
         calls: &[
-            call!(SYS_file_getattr, At, attributes::file_flags),
-            call!(SYS_file_setattr, At, attributes::file_flags),
+            call!(SYS_file_getattr, At, attributes::file_getattr),
+            call!(SYS_file_setattr, At, attributes::file_setattr),
         ],
     },
+    Row { title: "ioctl FS_IOC_FIEMAP, FITRIM", calls: &[] },
+    Row { title: "FS_IMMUTABLE_FL, FS_APPEND_FL, FS_NODUMP_FL, FS_NOATIME_FL", calls: &[] },
     Row {
         title: "fsync, fdatasync, syncfs, sync, sync_file_range",
         calls: &[
@@ -423,9 +425,9 @@ pub const ROWS: &[Row] = &[
             call!(SYS_mount, PathPath, names::mount),
             call!(SYS_umount2, Path, names::unsupported_path),
             call!(SYS_pivot_root, Path, names::pivot_root),
-            call!(SYS_open_tree, AtNumbers, names::unsupported_at),
-            call!(SYS_open_tree_attr, AtNumbers, names::unsupported_at),
-            call!(SYS_move_mount, AtAt, names::unsupported_at_at),
+            call!(SYS_open_tree, AtNumbers, names::open_tree),
+            call!(SYS_open_tree_attr, AtNumbers, names::open_tree),
+            call!(SYS_move_mount, AtAt, names::move_mount),
             call!(SYS_fsopen, Numbers, descriptors::with_numbers),
             call!(SYS_fsmount, Numbers, descriptors::with_numbers),
             call!(SYS_fspick, AtNumbers, names::unsupported_at),

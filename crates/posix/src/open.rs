@@ -10,7 +10,7 @@ use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside
 use crate::process::{Processes, Program, prefetch_record};
 use crate::watch::tell_close;
 use engine::format::FileKind;
-use engine::{NameLocation, NewNode, Node, Protection};
+use engine::{FileFlags, NameLocation, NewNode, Node, Protection};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -98,7 +98,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
     }
 
     fn truncate_opened(self, node: Node) -> Result<()> {
-        self.strip_privileges(node)?;
+        self.strip_privileges(node, FileFlags::APPEND_ONLY)?;
         Ok(self.thread.files().truncate(node, 0)?)
     }
 
@@ -111,6 +111,12 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             _ => {}
         }
         self.check_protection(file, want)?;
+        if file.flags.has_any(FileFlags::APPEND_ONLY) {
+            let appends = flags & O_ACCMODE == O_RDONLY || flags & libc::O_APPEND != 0;
+            if !appends || flags & O_TRUNC != 0 {
+                return Err(Errno::EPERM);
+            }
+        }
         if flags & O_NOATIME != 0 && !self.credentials.owns(file.uid) {
             return Err(Errno::EPERM);
         }

@@ -32,7 +32,7 @@ use crate::hook::process::exec_files::{HostFile, copy_to_memfd, is_executable, i
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::identity;
 use crate::hook::process::other_libc;
-use crate::hook::process::processes::{self, Session};
+use crate::hook::process::processes::Session;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::process::user_namespace;
 use crate::hook::process::working_directory;
