@@ -227,6 +227,7 @@ scripts!(
     coreutils,
     coreutils_text,
     debugger,
+    descriptor_links,
     find_and_locate,
     git_history,
     git_large,

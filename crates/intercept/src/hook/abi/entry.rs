@@ -410,11 +410,21 @@ directfs_slots:
     movzx eax, byte ptr [\reg + rcx]
     test al, al
     jz 89f
+    cmp al, 47
+    je 83f
     cmp al, 109
     jne 86b
     cmp byte ptr [\reg + rcx + 1], 111
     jne 86b
     cmp byte ptr [\reg + rcx + 2], 117
+    jne 86b
+    jmp 90f
+83: // Descriptors, of any process: "/fd/".
+    cmp byte ptr [\reg + rcx + 1], 102
+    jne 86b
+    cmp byte ptr [\reg + rcx + 2], 100
+    jne 86b
+    cmp byte ptr [\reg + rcx + 3], 47
     jne 86b
     jmp 90f
 89: // /proc and /dev name descriptors, and the working directory. In the loader also the program's file.
@@ -825,6 +835,13 @@ mod tests {
         assert!(!seen(SYS_sendmsg, [fd, pointer, 0, 0, 0, 0]) && !seen(SYS_sendmsg, [fd, 0, 0, 0, 0, 0]));
     }
 
+    /// Links to descriptors of other processes.
+    fn assert_links_are_seen(seen: &dyn Fn(c_long, [u64; 6]) -> bool) {
+        for (path, wanted) in [(c"/proc/1/fd/3", true), (c"/proc/1/fdinfo/3", false), (c"/proc/1/fd", false)] {
+            assert_eq!(seen(SYS_access, [path.as_ptr() as u64, 0, 0, 0, 0, 0]), wanted, "{path:?}");
+        }
+    }
+
     /// One test, because the filter's state is global.
     #[test]
     fn the_filter_passes_calls_that_may_be_directfs() {
@@ -878,6 +895,7 @@ mod tests {
         assert!(seen(SYS_mmap, [0, 4096, PROT_EXEC as u64, MAP_PRIVATE as u64, OTHER, 0]));
         assert!(!seen(SYS_mmap, [0, 4096, PROT_READ as u64, MAP_PRIVATE as u64, OTHER, 0]));
         assert_addresses_are_seen(&seen, OTHER);
+        assert_links_are_seen(&seen);
         assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
         let upwards = c"../no/such".as_ptr() as u64;
         assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));
