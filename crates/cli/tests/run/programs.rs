@@ -259,6 +259,7 @@ scripts!(
     coreutils,
     coreutils_text,
     debugger,
+    descriptor_links,
     file_flags,
     find_and_locate,
     git_history,

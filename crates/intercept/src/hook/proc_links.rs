@@ -35,11 +35,27 @@ pub fn split(path: &[u8]) -> Option<(u32, &[u8])> {
             if !is_this_process(process) {
                 return None;
             }
-            rest.strip_prefix(b"/fd/")?
+            after_task(rest).strip_prefix(b"/fd/")?
         }
     };
     let (fd, rest) = cut(rest);
     Some((u32::try_from(number(fd)?).ok()?, rest))
+}
+
+/// The process and the descriptor of another process that a path names, if nothing follows it.
+pub fn descriptor_of_another(path: &[u8]) -> Option<(u32, u32)> {
+    let (process, rest) = cut(path.strip_prefix(b"/proc/")?);
+    let process = u32::try_from(number(process)?).ok()?;
+    let fd = u32::try_from(number(after_task(rest).strip_prefix(b"/fd/")?)?).ok()?;
+    Some((process, fd))
+}
+
+/// What follows a thread of the process: all threads have the same descriptors.
+fn after_task(rest: &[u8]) -> &[u8] {
+    match rest.strip_prefix(b"/task/").map(cut) {
+        Some((thread, rest)) if number(thread).is_some() => rest,
+        _ => rest,
+    }
 }
 
 /// Splits at the first slash, which belongs to the second part.
@@ -62,13 +78,18 @@ mod tests {
     #[test]
     fn descriptors_are_named_in_several_ways() {
         let own = format!("/proc/{}/fd/7", std::process::id());
-        for path in ["/dev/fd/7", "/proc/self/fd/7", "/proc/thread-self/fd/7", &own] {
+        for path in ["/dev/fd/7", "/proc/self/fd/7", "/proc/thread-self/fd/7", "/proc/self/task/12/fd/7", &own] {
             assert_eq!(descriptor_of(path.as_bytes()), Some(7), "{path}");
         }
         assert!(
             is_own_program(b"/proc/self/exe") && !is_own_program(b"/proc/self/exe/") && !is_own_program(b"/proc/1/exe")
         );
         assert!(is_program(b"/proc/12/exe") && !is_program(b"/proc/12/exe/") && !is_program(b"/proc/x/exe"));
+        assert_eq!(descriptor_of_another(b"/proc/12/fd/3"), Some((12, 3)));
+        assert_eq!(descriptor_of_another(b"/proc/12/task/13/fd/3"), Some((12, 3)));
+        for path in ["/proc/12/fd/", "/proc/12/fd/3/", "/proc/self/fd/3", "/proc/12/task/x/fd/3", "/dev/fd/3"] {
+            assert_eq!(descriptor_of_another(path.as_bytes()), None, "{path}");
+        }
         assert_eq!(descriptor_of(b"/dev/stderr"), Some(2));
         assert_eq!(split(b"/dev/fd/12/a/b"), Some((12, &b"/a/b"[..])));
         for path in ["/dev/fd/", "/dev/fd/x", "/proc/self/fdinfo/7", "/proc/1/fd/7", "/dev/fd/7/", "/dev/stdinx"] {

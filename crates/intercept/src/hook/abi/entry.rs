@@ -410,11 +410,21 @@ directfs_slots:
     movzx eax, byte ptr [\reg + rcx]
     test al, al
     jz 89f
+    cmp al, 47
+    je 83f
     cmp al, 109
     jne 86b
     cmp byte ptr [\reg + rcx + 1], 111
     jne 86b
     cmp byte ptr [\reg + rcx + 2], 117
+    jne 86b
+    jmp 90f
+83: // Descriptors, of any process: "/fd/".
+    cmp byte ptr [\reg + rcx + 1], 102
+    jne 86b
+    cmp byte ptr [\reg + rcx + 2], 100
+    jne 86b
+    cmp byte ptr [\reg + rcx + 3], 47
     jne 86b
     jmp 90f
 89: // /proc and /dev name descriptors, and the working directory. In the loader also the program's file.

@@ -1,7 +1,7 @@
 //! open and similar calls.
 
 use crate::hook::abi::entry::Verdict;
-use crate::hook::abi::user_memory;
+use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_by, native_with};
 use crate::hook::calls::names::{Calling, PathArguments, at, by_path, path};
 use crate::hook::calls::{handles, kernel_objects};
@@ -11,10 +11,11 @@ use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::process::processes::Session;
 use crate::hook::{descriptors, mount_table, proc_links};
-use engine::Protection;
 use engine::format::FileKind;
+use engine::{Node, Protection};
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
+use posix::process::ObservedDescriptor;
 use posix::{Capabilities, Errno, OpenFile, Result};
 
 /// Arguments of an open.
@@ -306,13 +307,39 @@ fn install<'w>(
     Ok(done(i64::from(fd)))
 }
 
+/// The file of the image behind a descriptor of another process, if the kernel lets this one follow
+/// the link to it: the kernel would open the placeholder.
+fn file_of_another(session: &Session<'_>, path: &[u8]) -> Option<Node> {
+    let (process_id, fd) = proc_links::descriptor_of_another(path)?;
+    let mut text = [0u8; 64];
+    text.get_mut(..path.len())?.copy_from_slice(path);
+    // Leaves room for the zero byte.
+    sys::read_link(text.get(..path.len() + 1)?, &mut [0u8; 64]).ok()?;
+    let processes = session.process.processes();
+    let (mut table, mut node) = (None, None);
+    processes
+        .each_process(&mut |process| {
+            if process.process_id == process_id {
+                table = Some(process.table);
+            }
+        })
+        .ok()?;
+    let each = &mut |found: ObservedDescriptor<'_>| {
+        if found.fd == fd && !found.file.is_watcher() {
+            node = Some(found.file.node());
+        }
+    };
+    processes.each_descriptor(table?, each).ok()?;
+    node
+}
+
 /// Reopens a descriptor of the image, by a path that names it.
 fn reopen(session: &Session<'_>, path: &[u8], request: Request) -> Result<Option<Verdict>> {
     if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
         return Ok(None);
     }
-    let Some(file) = proc_links::descriptor_of(path).and_then(|fd| session.process.file(session.caller.thread, fd))
-    else {
+    let own = proc_links::descriptor_of(path).and_then(|fd| session.process.file(session.caller.thread, fd));
+    let Some(node) = own.as_ref().map(|file| file.node()).or_else(|| file_of_another(session, path)) else {
         return Ok(None);
     };
     let Request { flags, resolve, .. } = request;
@@ -323,7 +350,7 @@ fn reopen(session: &Session<'_>, path: &[u8], request: Request) -> Result<Option
         return Err(Errno::EEXIST);
     }
     let flags = flags & KNOWN;
-    let opened = session.caller.opens().open_node(file.node(), flags & !O_CREAT)?;
+    let opened = session.caller.opens().open_node(node, flags & !O_CREAT)?;
     match special(&session.caller, &opened, flags)? {
         None => install(session, &opened, None, flags & O_CLOEXEC != 0).map(Some),
         Some(file) => kernel_objects::open(&session.caller.credentials, &file, flags).map(Some),

@@ -46,6 +46,13 @@ fn assert_addresses_are_seen(seen: &dyn Fn(c_long, [u64; 6]) -> bool, fd: u64) {
     assert!(!seen(SYS_sendmsg, [fd, pointer, 0, 0, 0, 0]) && !seen(SYS_sendmsg, [fd, 0, 0, 0, 0, 0]));
 }
 
+/// Links to descriptors of other processes.
+fn assert_links_are_seen(seen: &dyn Fn(c_long, [u64; 6]) -> bool) {
+    for (path, wanted) in [(c"/proc/1/fd/3", true), (c"/proc/1/fdinfo/3", false), (c"/proc/1/fd", false)] {
+        assert_eq!(seen(SYS_access, [path.as_ptr() as u64, 0, 0, 0, 0, 0]), wanted, "{path:?}");
+    }
+}
+
 /// One test, because the filter's state is global.
 #[test]
 fn the_filter_passes_calls_that_may_be_directfs() {
@@ -97,6 +104,7 @@ fn the_filter_passes_calls_that_may_be_directfs() {
     assert!(seen(SYS_mmap, [0, 4096, PROT_EXEC as u64, MAP_PRIVATE as u64, OTHER, 0]));
     assert!(!seen(SYS_mmap, [0, 4096, PROT_READ as u64, MAP_PRIVATE as u64, OTHER, 0]));
     assert_addresses_are_seen(&seen, OTHER);
+    assert_links_are_seen(&seen);
     assert!(!seen(SYS_getcwd, [0, 0, 0, 0, 0, 0]));
     let upwards = c"../no/such".as_ptr() as u64;
     assert!(seen(SYS_access, [upwards, 0, 0, 0, 0, 0]) && seen(SYS_faccessat, [here, upwards, 0, 0, 0, 0]));
