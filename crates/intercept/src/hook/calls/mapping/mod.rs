@@ -29,7 +29,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use engine::format::FileKind;
 use engine::{Extent, FileFlags, MapMode, Node};
-use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE};
+use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
 use missing::NOWHERE;
 use posix::process::FileMapping;
 use posix::{Errno, OpenFile, Result};
