@@ -512,7 +512,7 @@ impl FileSystem {
     }
 
     /// Calls `call` on the file of a path. Symbolic links are followed.
-    fn on_file<T>(
+    pub(crate) fn on_file<T>(
         &self,
         operation: &'static str,
         path: &Path,

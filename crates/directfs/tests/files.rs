@@ -2,7 +2,7 @@
 
 mod support;
 
-use directfs::{Closed, Durability, FileSystem, Image, LockedRange, OpenOptions, SetXattr};
+use directfs::{Closed, Credentials, Durability, FileFlags, FileSystem, Image, LockedRange, OpenOptions, SetXattr};
 use std::fs::TryLockError;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
@@ -323,4 +323,38 @@ fn a_snapshot_holds_the_moment() {
     let copied = Image::open(&copy).unwrap();
     assert!(copied.was_recovered());
     assert_eq!(copied.file_system().read("file").unwrap(), b"before");
+}
+
+#[test]
+fn flags_forbid_what_they_say_also_to_root() {
+    let scratch = Scratch::new();
+    let refused = Some(libc::EPERM);
+    let fs = scratch.fs.with_credentials(Credentials::new(0, 0, &[]));
+    fs.write("file", "content").unwrap();
+    fs.create_dir("directory").unwrap();
+    assert_eq!(fs.flags("file").unwrap(), FileFlags::default());
+    let immutable = FileFlags { immutable: true, no_access_time: true, ..FileFlags::default() };
+    fs.set_flags("file", immutable).unwrap();
+    assert_eq!(fs.flags("file").unwrap(), immutable);
+    assert_eq!(errno(fs.write("file", "other")), refused);
+    assert_eq!(errno(fs.remove_file("file")), refused);
+    assert_eq!(errno(fs.rename("file", "other")), refused);
+    assert_eq!(errno(fs.hard_link("file", "other")), refused);
+    assert_eq!(errno(fs.set_permissions("file", 0o600)), refused);
+    assert_eq!(fs.read_to_string("file").unwrap(), "content");
+    let append_only = FileFlags { append_only: true, no_dump: true, ..FileFlags::default() };
+    fs.set_flags("directory", append_only).unwrap();
+    fs.write("directory/new", "").unwrap();
+    assert_eq!(errno(fs.remove_file("directory/new")), refused);
+    assert_eq!(fs.flags("directory/new").unwrap(), FileFlags { no_dump: true, ..FileFlags::default() });
+    fs.set_flags("file", append_only).unwrap();
+    let mut file = fs.open_with("file", OpenOptions::new().append(true)).unwrap();
+    file.write_all(b" and more").unwrap();
+    assert_eq!(errno(fs.set_len("file", 0)), refused);
+    assert_eq!(fs.read_to_string("file").unwrap(), "content and more");
+    let user = fs.with_credentials(Credentials::new(1000, 100, &[]));
+    assert_eq!(errno(user.set_flags("file", FileFlags::default())), refused);
+    fs.symlink("file", "link").unwrap();
+    fs.set_flags("link", FileFlags::default()).unwrap();
+    fs.remove_file("file").unwrap();
 }

@@ -2,7 +2,8 @@
 
 use crate::backoff::Backoff;
 use crate::dram::{Cachelet, PLAIN};
-use crate::error::{Corruption, Result};
+use crate::error::{Corruption, Error, Result};
+use crate::file_flags::FileFlags;
 use crate::format::{FileKind, PROPERTY_ACCESS_LIST, Property};
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -45,6 +46,8 @@ pub struct Attributes {
     /// The extended attributes may hold an access control list. The layer above sets this flag and
     /// ensures that no file has a list without it.
     pub access_list: bool,
+    /// Flags that programs set. The layer above enforces them.
+    pub flags: FileFlags,
 }
 
 /// The identity of a file and the facts that decide the access to it. All of them are in the first
@@ -63,6 +66,8 @@ pub struct Protection {
     pub gid: u32,
     /// As [`Attributes::access_list`].
     pub access_list: bool,
+    /// As [`Attributes::flags`].
+    pub flags: FileFlags,
 }
 
 impl Protection {
@@ -89,8 +94,8 @@ impl Attributes {
     /// The part that decides the access to the file.
     #[inline]
     pub fn protection(&self) -> Protection {
-        let Attributes { number, generation, mode, uid, gid, access_list, .. } = *self;
-        Protection { number, generation, mode, uid, gid, access_list }
+        let Attributes { number, generation, mode, uid, gid, access_list, flags, .. } = *self;
+        Protection { number, generation, mode, uid, gid, access_list, flags }
     }
 }
 
@@ -110,6 +115,8 @@ pub struct Changes {
     pub modified_ns: Option<i64>,
     /// New value of [`Attributes::access_list`].
     pub access_list: Option<bool>,
+    /// New value of [`Attributes::flags`].
+    pub flags: Option<FileFlags>,
 }
 
 impl Changes {
@@ -125,6 +132,9 @@ impl Changes {
         if let Some(access_list) = self.access_list {
             let others = property.flags & !PROPERTY_ACCESS_LIST;
             property.flags = if access_list { others | PROPERTY_ACCESS_LIST } else { others };
+        }
+        if let Some(flags) = self.flags {
+            property.flags = flags.within(property.flags);
         }
         property.changed_ns = changed_ns;
     }
@@ -165,6 +175,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 // For a mixture of two sets any kind will do.
                 let kind = FileKind::from_mode(mode);
                 let is_directory = kind == Some(FileKind::Directory);
+                let flags = cachelet.flags.load(Relaxed);
                 let attributes = Attributes {
                     number: cachelet.number.load(Relaxed),
                     generation: cachelet.generation.load(Relaxed),
@@ -179,7 +190,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                     accessed_ns: cachelet.accessed_ns.load(Relaxed),
                     modified_ns: cachelet.modified_ns.load(Relaxed),
                     changed_ns: cachelet.changed_ns.load(Relaxed),
-                    access_list: cachelet.flags.load(Relaxed) & PROPERTY_ACCESS_LIST != 0,
+                    access_list: flags & PROPERTY_ACCESS_LIST != 0,
+                    flags: FileFlags::of_property(flags),
                 };
                 fence(Acquire);
                 if cachelet.version.load(Relaxed) == version {
@@ -206,13 +218,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         loop {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 0 {
+                let flags = cachelet.flags.load(Relaxed);
                 let protection = Protection {
                     number: cachelet.number.load(Relaxed),
                     generation: cachelet.generation.load(Relaxed),
                     mode: cachelet.mode.load(Relaxed),
                     uid: cachelet.uid.load(Relaxed),
                     gid: cachelet.gid.load(Relaxed),
-                    access_list: cachelet.flags.load(Relaxed) & PROPERTY_ACCESS_LIST != 0,
+                    access_list: flags & PROPERTY_ACCESS_LIST != 0,
+                    flags: FileFlags::of_property(flags),
                 };
                 fence(Acquire);
                 if cachelet.version.load(Relaxed) == version {
@@ -236,6 +250,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         let _held = self.lock_file(cachelet)?;
         let before = self.attributes(cachelet)?;
         let changes = decide(&before)?;
+        if changes.flags.is_some_and(|flags| flags != FileFlags::NONE) {
+            if !matches!(before.kind, FileKind::Regular | FileKind::Directory) {
+                return Err(Error::NotSupported);
+            }
+            self.fs.set_feature_of_flags()?;
+        }
         let mut property = self.property_now(cachelet);
         property.change(|property| changes.apply(property, self.stamp(cachelet)));
         let mut flushed = self.commit_attributes(cachelet, &property)?;

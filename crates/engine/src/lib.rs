@@ -29,6 +29,7 @@ pub mod dram;
 mod epoch;
 mod error;
 mod file;
+mod file_flags;
 pub mod format;
 mod free_list;
 mod fs;
@@ -69,6 +70,7 @@ pub use error::{Corruption, Error, Result};
 pub use file::{
     AllocateMode, BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, Extent, SeekWhat, inline_extent_of_root, visit_body,
 };
+pub use file_flags::FileFlags;
 pub use fs::{Fs, Node, Thread};
 pub use liveness::Liveness;
 pub use lock::CommitGuard;

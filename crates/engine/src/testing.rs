@@ -156,6 +156,7 @@ pub(crate) fn new_node(kind: FileKind) -> NewNode<'static> {
         target: if kind == FileKind::Symlink { b"somewhere/short" } else { b"" },
         extended: &[],
         access_list: false,
+        flags: crate::FileFlags::NONE,
     }
 }
 

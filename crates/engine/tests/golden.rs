@@ -8,7 +8,7 @@
 mod support;
 
 use engine::format::FileKind;
-use engine::{Changes, NewNode, Node, RenameFlags, Thread};
+use engine::{Changes, FileFlags, NewNode, Node, RenameFlags, Thread};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use support::*;
@@ -169,12 +169,15 @@ fn is_as_it_was(name: &str, scanned: bool) {
         let node = thread.create(root, b"new", &new_file()).unwrap();
         thread.write(node, 0, b"content").unwrap();
         thread.unlink(root, b"moved", permit).unwrap();
+        let flags = Changes { flags: Some(FileFlags::IMMUTABLE), ..Changes::default() };
+        thread.change(node, |_| Ok(flags)).unwrap();
     }
     attached.detach();
     let attached = image.attach();
     let thread = attached.enter();
     let root = thread.root().unwrap();
-    assert_eq!(thread.stat_name(root, b"new").unwrap().size_bytes, 7);
+    let new = thread.stat_name(root, b"new").unwrap();
+    assert_eq!((new.size_bytes, new.flags), (7, FileFlags::IMMUTABLE));
     assert!(thread.stat_name(root, b"moved").is_err());
 }
 

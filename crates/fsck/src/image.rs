@@ -14,6 +14,15 @@ pub(crate) struct Image<'r, M: Memory> {
     pub segments: Segments,
 }
 
+impl<M: Memory> Image<'_, M> {
+    /// Whether files may have flags, by the superblock, or by its copy if it is damaged.
+    pub fn has_file_flags(&self) -> bool {
+        let superblock = self.region.first::<Superblock>().ok().filter(|superblock| superblock.description_verifies());
+        let description = superblock.or_else(|| whole_copy(self.region, self.geometry.copy_block()));
+        description.is_some_and(Superblock::has_file_flags)
+    }
+}
+
 /// The usable segments of the table.
 #[derive(Default)]
 pub(crate) struct Segments {
@@ -153,7 +162,7 @@ pub(crate) fn shown(bytes: &[u8]) -> String {
 /// The copy of the superblock in a block, if it verifies.
 pub(crate) fn whole_copy<M: Memory>(region: &Region<M>, block: u64) -> Option<&Superblock> {
     let copy = region.get(Pm::<Superblock>::new(block.checked_mul(BLOCK_BYTES)?)).ok()?;
-    let whole = copy.magic.load() == engine::format::MAGIC && copy.checksum.load() == copy.description_checksum();
+    let whole = copy.magic.load() == engine::format::MAGIC && copy.description_verifies();
     whole.then_some(copy)
 }
 

@@ -6,8 +6,8 @@ use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::BlockUse;
 use engine::format::{
-    FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property,
-    PropertyEntry, ROOT_INODE, Segment, SegmentFault,
+    FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST, PROPERTY_FILE_FLAGS,
+    PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Segment, SegmentFault,
 };
 use pmem::{BLOCK_BYTES, Memory};
 
@@ -240,7 +240,8 @@ impl<M: Memory> Checker<'_, M> {
             return self.report(FindingKind::PropertyKind, on, repair, sentence);
         }
         let inline = property.flags & PROPERTY_INLINE != 0;
-        let possible = if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
+        let with_file_flags = property.flags & PROPERTY_FILE_FLAGS != 0 && self.image.has_file_flags();
+        let possible = possible_flags(kind, with_file_flags);
         if property.flags & !possible != 0 {
             let sentence = format_args!("its property flags {:#x} are invalid for a {kind:?}", property.flags);
             return self.report(FindingKind::PropertyFlags, on, repair, sentence);
@@ -261,6 +262,16 @@ impl<M: Memory> Checker<'_, M> {
                 format_args!("a {kind:?} {}has a body of blocks", if inline { "with an inline body " } else { "" });
             self.report(FindingKind::PropertyRoot, on, repair, sentence);
         }
+    }
+}
+
+/// The property flags that a file of this kind may have. `with_file_flags`: the image has the
+/// feature for those that programs set.
+pub(crate) fn possible_flags(kind: FileKind, with_file_flags: bool) -> u32 {
+    match kind {
+        FileKind::Symlink => PROPERTY_INLINE,
+        FileKind::Regular | FileKind::Directory if with_file_flags => PROPERTY_ACCESS_LIST | PROPERTY_FILE_FLAGS,
+        _ => PROPERTY_ACCESS_LIST,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::check::{Checker, FindingLocation, at};
 use crate::finding::{Finding, FindingKind, Repair, Severity};
 use crate::image::{Image, Segments, geometry_of, whole_copy};
-use engine::format::{FEATURES_INCOMPAT, FORMAT_VERSION, Geometry, Superblock, SuperblockError};
+use engine::format::{FEATURE_FILE_FLAGS, FEATURES_INCOMPAT, FORMAT_VERSION, Geometry, Superblock, SuperblockError};
 use pmem::{BLOCK_BYTES, Memory, Region};
 
 /// The image in a region. If the superblock's description is damaged, its copy is used and a
@@ -103,11 +103,13 @@ impl<M: Memory> Checker<'_, M> {
         let same = whole_copy(self.image.region, block).is_some_and(|copy| {
             let words = |superblock: &Superblock| {
                 let all = superblock.uuid.iter().chain(&superblock.label).chain(&superblock.geometry);
-                let all =
-                    all.chain([&superblock.version, &superblock.created_ns, &superblock.length, &superblock.checksum]);
-                all.map(|cell| cell.load()).collect::<Vec<_>>()
+                let others = [&superblock.version, &superblock.created_ns, &superblock.length];
+                let features = [&superblock.features_compat, &superblock.features_incompat];
+                all.chain(others).chain(features).map(|cell| cell.load()).collect::<Vec<_>>()
             };
-            words(copy) == words(superblock)
+            // A crash may have left a feature that the copy gets first.
+            let (features, in_copy) = (superblock.features_ro_compat.load(), copy.features_ro_compat.load());
+            words(copy) == words(superblock) && (in_copy == features || in_copy == features | FEATURE_FILE_FLAGS)
         });
         if !same {
             self.report(

@@ -2,8 +2,8 @@
 
 mod support;
 
-use engine::RenameFlags;
 use engine::format::FileKind;
+use engine::{Changes, FileFlags, RenameFlags};
 use fsck::{EXIT_CLEAN, EXIT_OPERATIONAL, FindingKind, Options, Phase, Severity, check};
 use support::engine_support::{Image, make_directory, new_file, permit, permit_rename, touch};
 use support::{DamagedImage, expect_kinds, sample, scattered};
@@ -28,6 +28,31 @@ fn a_tree_with_everything_that_was_left_cleanly_is_sound() {
     assert_eq!(report.counts.special, 2);
     assert_eq!(report.counts.files, 19 + 1 + 3);
     assert_eq!(report.counts.names, 3 + 22 + 1 + 2 + 3);
+}
+
+#[test]
+fn files_with_flags_are_sound_and_so_is_their_feature_when_a_crash_left_it_incomplete() {
+    let image = sample();
+    let attached = image.attach();
+    {
+        let thread = attached.enter();
+        let root = thread.root().unwrap();
+        let flags = FileFlags::IMMUTABLE.with(FileFlags::NO_DUMP);
+        thread.change(root, |_| Ok(Changes { flags: Some(flags), ..Changes::default() })).unwrap();
+    }
+    attached.detach();
+    expect_kinds(&DamagedImage::new(&image).check(), &[]);
+    // Offset of the read-only compatible features.
+    const FEATURES: u64 = 104;
+    let image = sample();
+    let damaged = DamagedImage::new(&image);
+    let copy = image.region(pmem::Direct).length() - pmem::BLOCK_BYTES;
+    damaged.set(copy + FEATURES, 1);
+    expect_kinds(&damaged.check(), &[]);
+    damaged.set(FEATURES, 1);
+    expect_kinds(&damaged.check(), &[]);
+    damaged.set(copy + FEATURES, 0);
+    expect_kinds(&damaged.check(), &[FindingKind::SuperblockCopy]);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! If the server is alone on the image ([`Cache::Exclusive`]), it answers OPEN, OPENDIR, CREATE and
 //! FLUSH with ENOSYS. The kernel then stops sending them and keeps what it knows: its cache is
-//! right until a request changes it.
+//! right until a request changes it. It answers OPEN if files have flags, which the kernel does not
+//! know.
 
 use crate::files::{Files, Listed, NewKind, Requester, Setting};
 use crate::locks::LockRequest;
@@ -14,7 +15,7 @@ use crate::protocol::{
 use crate::requests::{self, Requests};
 use crate::session::{Channel, Handled, Handler};
 use engine::Attributes;
-use posix::{Errno, Result, TimeToSet};
+use posix::{Errno, ExtendedFlags, Result, TimeToSet};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -131,7 +132,9 @@ impl Adapter {
     }
 
     fn open(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
-        if self.cache.is_exclusive() {
+        // Opens are only checked if files may be immutable or append-only.
+        let is_checked = call.opcode == opcode::OPEN && self.files.has_flags();
+        if self.cache.is_exclusive() && !is_checked {
             return Err(ENOSYS);
         }
         let handle = self.files.open(call.requester, call.node, arguments.i32()?)?;
@@ -290,6 +293,39 @@ impl Adapter {
         Ok(())
     }
 
+    /// Flags of files. The kernel sends the same requests for file_getattr and file_setattr, and
+    /// checks whether the caller may set them.
+    fn ioctl(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+        arguments.skip(12)?;
+        let command = arguments.u32()?;
+        arguments.skip(16)?;
+        // The result, and no further request.
+        reply.zeros(16);
+        match command {
+            posix::FS_IOC_GETFLAGS => {
+                reply.u32(self.files.flag_bits(call.requester, call.node)?);
+                Ok(())
+            }
+            posix::FS_IOC_SETFLAGS => self.files.set_flag_bits(call.requester, call.node, arguments.u32()?),
+            posix::FS_IOC_FSGETXATTR => {
+                let words = self.files.extended_flags(call.requester, call.node)?.to_fsxattr();
+                for word in words {
+                    reply.u32(word);
+                }
+                Ok(())
+            }
+            posix::FS_IOC_FSSETXATTR => {
+                let mut words = [0; posix::FSXATTR_WORDS];
+                for word in &mut words {
+                    *word = arguments.u32()?;
+                }
+                let wanted = ExtendedFlags::from_fsxattr(&words);
+                self.files.set_extended_flags(call.requester, call.node, &wanted)
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
     /// A lock is set, released or queried. A lock that has to wait is answered later.
     fn lock(
         &self,
@@ -398,7 +434,7 @@ impl Adapter {
                 return Ok(Handled::Silent);
             }
             opcode::DESTROY => {}
-            opcode::IOCTL => return Err(Errno(libc::ENOTTY)),
+            opcode::IOCTL => self.ioctl(call, arguments, reply)?,
             opcode::FALLOCATE => self.allocate(call, arguments)?,
             opcode::LSEEK => self.seek(call, arguments, reply)?,
             opcode::COPY_FILE_RANGE => self.copy(call, arguments, reply)?,

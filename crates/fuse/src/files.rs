@@ -10,11 +10,13 @@ use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use engine::format::FileKind;
-use engine::{Attributes, Node, SeekWhat, Thread};
+use engine::{Attributes, FileFlags, Node, SeekWhat, Thread};
 use pmem::Direct;
 use posix::image::Image;
 use posix::process::Process;
-use posix::{Append, Caller, Credentials, Errno, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet};
+use posix::{
+    Append, Caller, Credentials, Errno, ExtendedFlags, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet,
+};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::io;
@@ -495,8 +497,12 @@ impl Files {
             return self.call(requester, |caller| caller.write_back(node, offset, from));
         }
         let file = self.file(node, flags);
-        let count =
-            self.call_changing(requester, node, |caller| caller.write_at_as(&file, start, from, self.append))?;
+        let count = self.call_changing(requester, node, |caller| {
+            if self.append == Append::Never && flags & libc::O_APPEND != 0 {
+                self.check_appends(caller, node, offset)?;
+            }
+            caller.write_at_as(&file, start, from, self.append)
+        })?;
         if let Some(inherited) = &self.inherited {
             let end = match flags & libc::O_APPEND != 0 {
                 true => self.call(requester, |caller| caller.stat(node))?.size_bytes,
@@ -505,6 +511,14 @@ impl Files {
             inherited.position_changed(handle, end);
         }
         Ok(count)
+    }
+
+    /// EPERM for a write before the end of an append-only file through an appending description
+    /// (RWF_NOAPPEND): the kernel does not know the flag.
+    fn check_appends(&self, caller: Calling<'_, '_>, node: Node, offset: u64) -> Result<()> {
+        let found = caller.stat(node)?;
+        let is_refused = found.flags.has_any(FileFlags::APPEND_ONLY) && offset < found.size_bytes;
+        if is_refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Whether fsync has an effect: only if the image is on a disk behind the kernel's cache.
@@ -647,6 +661,48 @@ impl Files {
     pub(crate) fn remove_attribute(&self, requester: Requester, number: u64, name: &[u8]) -> Result<()> {
         let node = self.node(number)?;
         self.call(requester, |caller| caller.remove_attribute(node, name))
+    }
+
+    /// Whether files may have flags that opens must heed.
+    pub(crate) fn has_flags(&self) -> bool {
+        self.image.fs().has_file_flags()
+    }
+
+    /// FS_IOC_GETFLAGS.
+    pub(crate) fn flag_bits(&self, requester: Requester, number: u64) -> Result<u32> {
+        let node = self.node(number)?;
+        self.call(requester, |caller| caller.flag_bits(node))
+    }
+
+    /// FS_IOC_SETFLAGS.
+    pub(crate) fn set_flag_bits(&self, requester: Requester, number: u64, bits: u32) -> Result<()> {
+        self.change_flags(requester, number, |caller, node| caller.set_flag_bits(node, bits))
+    }
+
+    /// FS_IOC_FSGETXATTR.
+    pub(crate) fn extended_flags(&self, requester: Requester, number: u64) -> Result<ExtendedFlags> {
+        let node = self.node(number)?;
+        self.call(requester, |caller| caller.extended_flags(node))
+    }
+
+    /// FS_IOC_FSSETXATTR.
+    pub(crate) fn set_extended_flags(&self, requester: Requester, number: u64, wanted: &ExtendedFlags) -> Result<()> {
+        self.change_flags(requester, number, |caller, node| caller.set_extended_flags(node, wanted))
+    }
+
+    /// Changes flags, and with them the change time, which no reply reports to the kernel.
+    fn change_flags(
+        &self,
+        requester: Requester,
+        number: u64,
+        change: impl FnOnce(&Calling<'_, '_>, Node) -> Result<()>,
+    ) -> Result<()> {
+        let node = self.node(number)?;
+        self.call(requester, |caller| change(&caller, node))?;
+        if let Some(outdated) = self.outdated.get() {
+            outdated(number);
+        }
+        Ok(())
     }
 
     pub(crate) fn allocate(

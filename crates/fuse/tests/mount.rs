@@ -713,3 +713,36 @@ fn a_mount_without_extended_attributes_leaves_them_on_the_image() {
     assert_eq!(fs::read(&path).unwrap(), b"changed");
     mounted.unmount();
 }
+
+#[test]
+fn flags_of_files_outlive_the_mount_and_opens_heed_them() {
+    if !can_mount("flags_of_files_outlive_the_mount_and_opens_heed_them") {
+        return;
+    }
+    let mut mounted = Mounted::new("");
+    let listed = "lsattr -d * | tr -d -";
+    let made = "echo content >f; echo content >log; mkdir d; chattr +i f d && chattr +a log";
+    let set = shell(&mounted.mount, &format!("{made}; {listed}"));
+    assert_eq!(set, "i d\ni f\na log\nSome(0)");
+    mounted.unmount();
+    // The kernel asks about opens, because the image has such files.
+    mounted.mount();
+    assert_eq!(shell(&mounted.mount, listed), set);
+    let refused = Some(libc::EPERM);
+    let open = |name: &str, options: &mut fs::OpenOptions| options.open(mounted.path(name)).err();
+    for mut options in [File::options().write(true).clone(), File::options().append(true).clone()] {
+        let error = open("f", &mut options);
+        assert_eq!(error.and_then(|error| error.raw_os_error()), refused, "{options:?}");
+    }
+    let error = open("log", File::options().write(true));
+    assert_eq!(error.and_then(|error| error.raw_os_error()), refused);
+    let mut log = File::options().append(true).open(mounted.path("log")).unwrap();
+    log.write_all(b"more\n").unwrap();
+    assert_eq!(log.set_len(0).unwrap_err().raw_os_error(), refused);
+    let uses = "rm -f f log; mv d e; mkdir d/e; ln f g; touch -d @0 log; chmod 600 f";
+    let errors = shell(&mounted.mount, uses);
+    assert_eq!(errors.matches("Operation not permitted").count(), 7, "{errors}");
+    let left = shell(&mounted.mount, "cat f log; touch log; chattr -i f d; chattr -a log; rm -r f log d; ls");
+    assert_eq!(left, "content\ncontent\nmore\nSome(0)");
+    mounted.unmount();
+}

@@ -275,12 +275,14 @@ pub const ROWS: &[Row] = &[
     },
     Row { title: "ioctl FICLONE, FICLONERANGE, FIDEDUPERANGE", calls: &[call!(SYS_ioctl, FdNumbers, files::ioctl)] },
     Row {
-        title: "ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FIEMAP, FITRIM, file_getattr, file_setattr",
+        title: "ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, file_getattr, file_setattr",
         calls: &[
-            call!(SYS_file_getattr, At, attributes::file_flags),
-            call!(SYS_file_setattr, At, attributes::file_flags),
+            call!(SYS_file_getattr, At, attributes::file_getattr),
+            call!(SYS_file_setattr, At, attributes::file_setattr),
         ],
     },
+    Row { title: "ioctl FS_IOC_FIEMAP, FITRIM", calls: &[] },
+    Row { title: "FS_IMMUTABLE_FL, FS_APPEND_FL, FS_NODUMP_FL, FS_NOATIME_FL", calls: &[] },
     Row {
         title: "fsync, fdatasync, syncfs, sync, sync_file_range",
         calls: &[

@@ -103,5 +103,6 @@ fn unpack(words: &[u64; WORDS]) -> Attributes {
         modified_ns: modified as i64,
         changed_ns: changed as i64,
         access_list: false,
+        flags: engine::FileFlags::NONE,
     }
 }

@@ -12,8 +12,9 @@
 use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Credentials, Want};
 use crate::errno::{Errno, Result};
+use crate::file_flags::KEEP_ATTRIBUTES;
 use engine::format::FileKind;
-use engine::{Changes, Error, NewNode, Node, Protection};
+use engine::{Changes, Error, FileFlags, NewNode, Node, Protection};
 use pmem::Memory;
 
 /// Attribute of the list that grants access.
@@ -229,8 +230,12 @@ impl AccessList {
 
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// Checks permissions by mode and access list; EACCES if they are missing.
+    /// EPERM to write what is immutable, whatever the credentials.
     #[inline]
     pub(crate) fn permit(&self, file: &Protection, want: Want) -> Result<()> {
+        if want.0 & Want::WRITE.0 != 0 && file.flags.has_any(FileFlags::IMMUTABLE) {
+            return Err(Errno::EPERM);
+        }
         // If the mode grants its group nothing, the list grants nothing.
         let by_mode = !file.access_list
             || self.credentials.checked
@@ -314,7 +319,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if name == DEFAULT_LIST && file.kind != FileKind::Directory {
             return if list.is_some() { Err(Errno::EACCES) } else { Ok(()) };
         }
-        if !self.credentials.owns(file.uid) {
+        if !self.credentials.owns(file.uid) || file.flags.has_any(KEEP_ATTRIBUTES) {
             return Err(Errno::EPERM);
         }
         if let Some(list) = list {

@@ -3,11 +3,12 @@
 use crate::caller::Caller;
 use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
+use crate::file_flags::KEEP_ATTRIBUTES;
 use crate::open_file::OpenFile;
 use crate::path::{LastLink, Outcome, PathBuffer, WalkStart, inside};
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::watch::event;
-use engine::{Attributes, Changes, Error, Node, Protection};
+use engine::{Attributes, Changes, Error, FileFlags, Node, Protection};
 use pmem::{BLOCK_BYTES, Memory};
 
 /// Permission bits that chmod changes.
@@ -215,7 +216,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             if file.kind == FileKind::Symlink {
                 return Err(Error::NotSupported);
             }
-            if !credentials.owns(file.uid) {
+            if file.flags.has_any(KEEP_ATTRIBUTES) || !credentials.owns(file.uid) {
                 return Err(Errno::EPERM.refusal());
             }
             let mut permissions = mode & PERMISSIONS;
@@ -236,7 +237,8 @@ impl<M: Memory> Caller<'_, '_, M> {
         let gid = gid.map(|gid| credentials.group_of(gid)).transpose()?;
         self.check_writable()?;
         let changed = self.thread.change(node, |file| {
-            if !Self::may_chown(&credentials, file, uid, gid) {
+            let keeps = file.flags.has_any(KEEP_ATTRIBUTES) && (uid.is_some() || gid.is_some());
+            if keeps || !Self::may_chown(&credentials, file, uid, gid) {
                 return Err(Errno::EPERM.refusal());
             }
             let fallen = if file.kind == FileKind::Directory { 0 } else { dropped_set_id_bits(&credentials, file) };
@@ -268,7 +270,11 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.check_writable()?;
         let now_ns = crate::host::now_ns();
         let touch = (accessed, modified) == (TimeToSet::Now, TimeToSet::Now);
+        let kept_by = if touch { FileFlags::IMMUTABLE } else { KEEP_ATTRIBUTES };
         let changed = self.thread.change(node, |file| {
+            if file.flags.has_any(kept_by) {
+                return Err(Errno::EPERM.refusal());
+            }
             if !self.credentials.owns(file.uid) {
                 let refused = if touch { self.permit(&file.protection(), Want::WRITE) } else { Err(Errno::EPERM) };
                 refused.map_err(Errno::refusal)?;
@@ -303,9 +309,13 @@ impl<M: Memory> Caller<'_, '_, M> {
     }
 
     /// Clears set-id bits and file capabilities, as a change of content must. Cheap if there are
-    /// none.
-    pub(crate) fn strip_privileges(&self, node: Node) -> Result<()> {
+    /// none. EPERM if the file keeps its content: it is immutable (also if it became so after it
+    /// was opened), or has one of the flags `kept_by`.
+    pub(crate) fn strip_privileges(&self, node: Node, kept_by: FileFlags) -> Result<()> {
         let file = self.thread.stat(node)?;
+        if file.flags.has_any(FileFlags::IMMUTABLE.with(kept_by)) {
+            return Err(Errno::EPERM);
+        }
         if file.kind != FileKind::Regular {
             return Ok(());
         }
@@ -348,7 +358,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         let stale = file.accessed_ns <= file.modified_ns
             || file.accessed_ns <= file.changed_ns
             || now_ns.saturating_sub(file.accessed_ns) >= ACCESS_TIME_LAG_NS;
-        if stale && now_ns != file.accessed_ns {
+        if stale && now_ns != file.accessed_ns && !file.flags.has_any(FileFlags::NO_ACCESS_TIME) {
             self.thread.touch_accessed(node, now_ns)?;
         }
         Ok(())

@@ -22,6 +22,8 @@ impl Capabilities {
     pub const FOWNER: Capabilities = Capabilities(1 << 3);
     /// Keep set-id bits when changing files.
     pub const FSETID: Capabilities = Capabilities(1 << 4);
+    /// Set and clear the flags of append-only and immutable files.
+    pub const LINUX_IMMUTABLE: Capabilities = Capabilities(1 << 9);
     /// Use `trusted.` attributes.
     pub const SYS_ADMIN: Capabilities = Capabilities(1 << 21);
     /// Make device nodes.

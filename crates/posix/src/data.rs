@@ -6,7 +6,7 @@ use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
 use engine::format::FileKind;
 use engine::watch::event;
-use engine::{AllocateMode, Error, Node, SeekWhat};
+use engine::{AllocateMode, Error, FileFlags, Node, SeekWhat};
 use pmem::{BLOCK_BYTES, Memory};
 
 /// One past the last possible offset of a file: offsets are signed.
@@ -123,6 +123,14 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
     }
 
+    /// The flag that forbids a write, besides that of immutable files: the open has checked that a
+    /// description of an append-only file appends. Opens of a mount are not seen.
+    fn kept_from(&self, file: &OpenFile, append: Append) -> FileFlags {
+        let appends = file.flags() & libc::O_APPEND != 0;
+        let refused = if self.credentials.checked { !appends } else { appends && append == Append::Never };
+        if refused { FileFlags::APPEND_ONLY } else { FileFlags::NONE }
+    }
+
     /// pwrite. With O_APPEND it writes at the end regardless of the offset, as Linux does.
     pub fn write_at(&self, file: &OpenFile, offset: i64, from: &[u8]) -> Result<usize> {
         self.write_at_as(file, offset, from, Append::AsOpened)
@@ -135,7 +143,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if from.is_empty() {
             return Ok(0);
         }
-        self.strip_privileges(file.node())?;
+        self.strip_privileges(file.node(), self.kept_from(file, append))?;
         let written = if append.applies(file) {
             self.thread.append(file.node(), from)?;
             from.len()
@@ -159,7 +167,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if from.is_empty() {
             return Ok(0);
         }
-        self.strip_privileges(file.node())?;
+        self.strip_privileges(file.node(), self.kept_from(file, append))?;
         let length = from.len() as u64;
         if append.applies(file) {
             let offset = self.thread.append(file.node(), from)?;
@@ -187,6 +195,10 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// writable.
     pub fn write_back(&self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
         self.check_writable()?;
+        // The kernel does not know the flags, so it lets programs map such files.
+        if self.thread.protection(node)?.flags.has_any(FileFlags::IMMUTABLE.with(FileFlags::APPEND_ONLY)) {
+            return Err(Errno::EPERM);
+        }
         Self::check_end(offset, from.len() as u64)?;
         Ok(self.thread.write(node, offset, from)?)
     }
@@ -248,7 +260,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         self.check(node, Want::WRITE)?;
         self.check_not_running(&file.protection())?;
-        self.strip_privileges(node)?;
+        self.strip_privileges(node, FileFlags::APPEND_ONLY)?;
         self.thread.truncate(node, length)?;
         self.tell_node(node, false, event::MODIFY);
         Ok(())
@@ -263,7 +275,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if !file.writes() || file.kind() != FileKind::Regular {
             return Err(Errno::EINVAL);
         }
-        self.strip_privileges(file.node())?;
+        self.strip_privileges(file.node(), FileFlags::APPEND_ONLY)?;
         self.thread.truncate(file.node(), length)?;
         self.tell_open(file, event::MODIFY);
         Ok(())
@@ -286,7 +298,11 @@ impl<M: Memory> Caller<'_, '_, M> {
         }
         let (offset, length) = (offset as u64, length as u64);
         Self::check_end(offset, length)?;
-        self.strip_privileges(file.node())?;
+        let kept_by = match mode {
+            AllocateMode::Allocate { .. } => FileFlags::NONE,
+            _ => FileFlags::APPEND_ONLY,
+        };
+        self.strip_privileges(file.node(), kept_by)?;
         self.thread.allocate(file.node(), mode, offset, length)?;
         self.tell_open(file, event::MODIFY);
         Ok(())
@@ -315,7 +331,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         for offset in [from_offset, to_offset] {
             Self::check_end(offset, length.unwrap_or(0)).map_err(|_| Errno::EINVAL)?;
         }
-        self.strip_privileges(to.node())?;
+        self.strip_privileges(to.node(), FileFlags::NONE)?;
         let (files, from, to) = ((from, to), (from.node(), from_offset), (to.node(), to_offset));
         match self.thread.share_range(from, to, length) {
             Err(Error::Busy) => {
@@ -354,7 +370,7 @@ impl<M: Memory> Caller<'_, '_, M> {
         if from.node() == to.node() && distance < length {
             return Err(Errno::EINVAL);
         }
-        self.strip_privileges(to.node())?;
+        self.strip_privileges(to.node(), FileFlags::NONE)?;
         let (files, from, to) = ((from, to), (from.node(), from_offset), (to.node(), to_offset));
         let shared = self.share_start(from, to, length)?;
         let copied = self.copy_all((from.0, from.1 + shared), (to.0, to.1 + shared), length - shared, buffer);

@@ -18,6 +18,7 @@ mod data;
 mod directory;
 mod errno;
 mod fast_path;
+mod file_flags;
 pub mod host;
 #[cfg(feature = "std")]
 pub mod image;
@@ -41,6 +42,9 @@ pub use data::{Append, Whence};
 pub use directory::{COOKIE_DOT, COOKIE_DOT_DOT, ListedName};
 pub use errno::{Errno, Result};
 pub use fast_path::FileQuery;
+pub use file_flags::{
+    ExtendedFlags, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FSXATTR_WORDS,
+};
 pub use names::LINKS_MAX;
 #[cfg(feature = "std")]
 pub use observed_path::path_of_inode;

@@ -7,10 +7,11 @@
 use crate::caller::{Caller, NodeRef};
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
+use crate::file_flags::{INHERITED, KEEP_NAME};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
 use core::cell::Cell;
 use engine::format::FileKind;
-use engine::{Attributes, Error, NameLocation, NewNode, Node, Protection, RenameFlags};
+use engine::{Attributes, Error, FileFlags, NameLocation, NewNode, Node, Protection, RenameFlags};
 use pmem::Memory;
 
 /// Maximal number of names of a file.
@@ -51,9 +52,13 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         if arguments.kind == FileKind::Symlink {
             permissions = 0o777;
         }
+        let flags = match arguments.kind {
+            FileKind::Regular | FileKind::Directory => directory.flags.only(INHERITED),
+            _ => FileFlags::NONE,
+        };
         let CreateArguments { kind, device, target, .. } = *arguments;
         let uid = self.credentials.uid;
-        NewNode { kind, permissions, uid, gid, device, target, extended: &[], access_list: false }
+        NewNode { kind, permissions, uid, gid, device, target, extended: &[], access_list: false, flags }
     }
 
     /// Calls `create` with the new file, including all that it inherits from the directory.
@@ -195,6 +200,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let file = self.thread.stat(node)?;
         let refused = match file.kind {
+            _ if file.flags.has_any(KEEP_NAME) => Some(Errno::EPERM),
             FileKind::Directory => Some(Errno::EPERM),
             _ if file.links == 0 && !unnamed => Some(Errno::ENOENT),
             _ if file.links >= LINKS_MAX => Some(Errno::EMLINK),
@@ -249,7 +255,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
         let permit = |file: &Attributes| {
             seen(file);
-            self.credentials.check_sticky(&here, (file.uid, file.gid)).map_err(Errno::refusal)
+            self.permit_removal(&here, file).map_err(Errno::refusal)
         };
         let removed = if is_directory {
             self.thread.remove_directory(directory, name, permit)
@@ -258,11 +264,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         };
         match removed {
             // The engine checks the kind before it calls `permit`; Linux checks the sticky bit
-            // first.
+            // and flags first.
             Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
-                if here.mode & libc::S_ISVTX != 0 {
-                    self.check_sticky_name(&here, directory, name)?;
-                }
+                self.permit_removal(&here, &self.thread.stat_name(directory, name)?)?;
                 Err(kind.into())
             }
             other => {
@@ -281,10 +285,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// The sticky rule for a name of a directory.
-    fn check_sticky_name(&self, here: &Protection, directory: Node, name: &[u8]) -> Result<()> {
-        let file = self.thread.stat_name(directory, name)?;
-        self.credentials.check_sticky(here, (file.uid, file.gid))
+    /// Whether a name of a directory may go: the sticky rule, and the flags of both.
+    #[inline]
+    fn permit_removal(&self, here: &Protection, file: &Attributes) -> Result<()> {
+        self.credentials.check_sticky(here, (file.uid, file.gid))?;
+        let keeps = here.flags.only(FileFlags::APPEND_ONLY).with(file.flags.only(KEEP_NAME));
+        if keeps == FileFlags::NONE { Ok(()) } else { Err(Errno::EPERM) }
     }
 
     /// renameat2. Unknown flags are EINVAL: ignoring one could destroy data.
@@ -323,12 +329,10 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         };
         match self.thread.rename(from, to, flags, permit) {
             // The engine checks the kinds before it calls `permit`; Linux checks the sticky bits
-            // first.
+            // and flags first.
             Err(kind @ (Error::IsADirectory | Error::NotADirectory | Error::NotEmpty)) => {
                 for (directory, (node, name)) in [(&here, from), (&there, to)] {
-                    if directory.mode & libc::S_ISVTX != 0 {
-                        self.check_sticky_name(directory, node, name)?;
-                    }
+                    self.permit_removal(directory, &self.thread.stat_name(node, name)?)?;
                 }
                 Err(kind.into())
             }
@@ -339,8 +343,8 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         }
     }
 
-    /// Sticky bits on both sides. Moving a directory to another parent changes its `..`, which
-    /// needs write permission on it.
+    /// Sticky bits and flags on both sides. Moving a directory to another parent changes its `..`,
+    /// which needs write permission on it.
     fn permit_rename(
         &self,
         (here, there): (&Protection, &Protection),
@@ -349,9 +353,9 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         moves: bool,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.credentials.check_sticky(here, (old.uid, old.gid))?;
+        self.permit_removal(here, old)?;
         if let Some(new) = new {
-            self.credentials.check_sticky(there, (new.uid, new.gid))?;
+            self.permit_removal(there, new)?;
             if moves && flags.exchange && new.kind == FileKind::Directory {
                 self.permit(&new.protection(), Want::WRITE)?;
             }

@@ -9,7 +9,7 @@ use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside
 use crate::process::{Processes, Program, prefetch_record};
 use crate::watch::tell_close;
 use engine::format::FileKind;
-use engine::{NameLocation, NewNode, Node, Protection};
+use engine::{FileFlags, NameLocation, NewNode, Node, Protection};
 use libc::{
     O_ACCMODE, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME, O_NOFOLLOW, O_PATH, O_RDONLY, O_TMPFILE, O_TRUNC, O_WRONLY,
 };
@@ -97,7 +97,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     }
 
     fn truncate_opened(&self, node: Node) -> Result<()> {
-        self.strip_privileges(node)?;
+        self.strip_privileges(node, FileFlags::APPEND_ONLY)?;
         Ok(self.thread.truncate(node, 0)?)
     }
 
@@ -110,6 +110,12 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
             _ => {}
         }
         self.check_protection(file, want)?;
+        if file.flags.has_any(FileFlags::APPEND_ONLY) {
+            let appends = flags & O_ACCMODE == O_RDONLY || flags & libc::O_APPEND != 0;
+            if !appends || flags & O_TRUNC != 0 {
+                return Err(Errno::EPERM);
+            }
+        }
         if flags & O_NOATIME != 0 && !self.credentials.owns(file.uid) {
             return Err(Errno::EPERM);
         }

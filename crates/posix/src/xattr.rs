@@ -4,6 +4,7 @@ use crate::access_list::{ACCESS_LIST, DEFAULT_LIST};
 use crate::caller::Caller;
 use crate::credentials::{Capabilities, Want};
 use crate::errno::{Errno, Result};
+use crate::file_flags::KEEP_ATTRIBUTES;
 use engine::Node;
 use engine::format::FileKind;
 use engine::watch::event;
@@ -56,6 +57,9 @@ impl<M: Memory> Caller<'_, '_, M> {
         let writes = want.0 & Want::WRITE.0 != 0;
         if writes {
             self.check_writable()?;
+            if self.thread.protection(node)?.flags.has_any(KEEP_ATTRIBUTES) {
+                return Err(Errno::EPERM);
+            }
         }
         if self.credentials.checked {
             return Ok(());

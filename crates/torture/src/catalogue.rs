@@ -3,7 +3,7 @@
 use crate::oracle::Slack;
 use crate::test_thread::{TestThread, bytes, new_node};
 use engine::format::{FileKind, INODES_PER_SEGMENT};
-use engine::{AllocateMode, Changes, Error, NewNode, RenameFlags, Result};
+use engine::{AllocateMode, Changes, Error, FileFlags, NewNode, RenameFlags, Result};
 
 const BLOCK: u64 = 4096;
 
@@ -295,6 +295,10 @@ pub const OPERATIONS: &[Operation] = &[
     op("chmod", NONE, |h| change(h, "/f", Changes { permissions: Some(0o4711), ..Changes::default() })),
     op("chmod-dir", NONE, |h| change(h, "/a", Changes { permissions: Some(0o1700), ..Changes::default() })),
     op("chown", NONE, |h| change(h, "/hl", Changes { uid: Some(77), gid: Some(78), ..Changes::default() })),
+    alone("chattr", NONE, |h| change(h, "/f", Changes { flags: Some(FileFlags::IMMUTABLE), ..Changes::default() })),
+    alone("chattr-dir", NONE, |h| {
+        change(h, "/a", Changes { flags: Some(FileFlags::APPEND_ONLY), ..Changes::default() })
+    }),
     op("utimes", ACCESSED, |h| {
         change(h, "/f", Changes { accessed_ns: Some(5), modified_ns: Some(-6), ..Changes::default() })
     }),

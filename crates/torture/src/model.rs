@@ -5,14 +5,16 @@
 //! rank among the existing ones, so that any subsequence is a valid sequence: a failing sequence is
 //! shrunk to few calls.
 
+mod content;
+mod flags;
 mod world;
 
+pub use content::Content;
 pub use world::World;
 
 use libc::{EACCES, EEXIST, EINVAL, EISDIR, ELOOP, ENODATA, ENOENT, ENOTDIR, ENOTEMPTY, EOPNOTSUPP, EPERM};
 use std::collections::BTreeMap;
 
-const BLOCK_BYTES: u64 = 4096;
 /// Maximum number of files; beyond it names are removed instead of created.
 const NODES_MAX: usize = 70;
 /// Open files.
@@ -64,6 +66,7 @@ pub enum ModelCall {
     SetAttribute { user: u8, at: At, key: u8, length: u16, flags: i32 },
     RemoveAttribute { user: u8, at: At, key: u8 },
     Stat { at: At },
+    Flags { user: u8, at: At, flags: u32 },
     List { directory: u8 },
     Detach,
     Crash,
@@ -164,7 +167,12 @@ fn draw(random: &mut Random) -> ModelCall {
             ModelCall::SetAttribute { user, at: at(random), key: byte, length: random.below(3000) as u16, flags }
         }
         935..945 => ModelCall::RemoveAttribute { user, at: at(random), key: byte },
-        945..980 => ModelCall::Stat { at: at(random) },
+        945..965 => ModelCall::Stat { at: at(random) },
+        // Most calls clear the flags, so that not all files keep their names.
+        965..980 => {
+            let flags = [flags::IMMUTABLE, flags::APPEND_ONLY, flags::NO_DUMP, 0][random.below(20).min(3) as usize];
+            ModelCall::Flags { user, at: at(random), flags }
+        }
         980..996 => ModelCall::List { directory: random.below(64) as u8 },
         996..998 => ModelCall::Detach,
         _ => ModelCall::Crash,
@@ -181,105 +189,6 @@ pub enum FileType {
     Fifo,
 }
 
-/// The bytes of a file; missing blocks are zero.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Content {
-    /// Length.
-    pub size: u64,
-    blocks: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Content {
-    fn write(&mut self, offset: u64, length: u64, byte: u8) {
-        self.fill(offset, length, byte);
-        self.size = self.size.max(offset + length);
-    }
-
-    fn fill(&mut self, offset: u64, length: u64, byte: u8) {
-        let mut at = offset;
-        while at < offset + length {
-            let end = ((at / BLOCK_BYTES + 1) * BLOCK_BYTES).min(offset + length);
-            let start = at % BLOCK_BYTES;
-            let block = self.blocks.entry(at / BLOCK_BYTES).or_insert_with(|| vec![0; BLOCK_BYTES as usize]);
-            block[start as usize..(start + end - at) as usize].fill(byte);
-            at = end;
-        }
-    }
-
-    fn truncate(&mut self, size: u64) {
-        if size < self.size {
-            self.blocks.split_off(&size.div_ceil(BLOCK_BYTES));
-            if !size.is_multiple_of(BLOCK_BYTES)
-                && let Some(block) = self.blocks.get_mut(&(size / BLOCK_BYTES))
-            {
-                block[(size % BLOCK_BYTES) as usize..].fill(0);
-            }
-        }
-        self.size = size;
-    }
-
-    /// The bytes from an offset on, up to the end.
-    pub fn read(&self, offset: u64, length: u64) -> Vec<u8> {
-        let end = (offset + length).min(self.size);
-        let mut bytes = Vec::new();
-        let mut at = offset;
-        while at < end {
-            let until = ((at / BLOCK_BYTES + 1) * BLOCK_BYTES).min(end);
-            match self.blocks.get(&(at / BLOCK_BYTES)) {
-                Some(block) => {
-                    let start = (at % BLOCK_BYTES) as usize;
-                    bytes.extend_from_slice(&block[start..start + (until - at) as usize]);
-                }
-                None => bytes.resize(bytes.len() + (until - at) as usize, 0),
-            }
-            at = until;
-        }
-        bytes
-    }
-
-    fn allocate(&mut self, mode: i32, offset: u64, length: u64) -> Result<(), i32> {
-        let end = offset + length;
-        let keep_size = mode & 1 != 0;
-        match mode & !1 {
-            0 => {}
-            // Nothing beyond the length becomes visible.
-            2 => {
-                let end = end.min(self.size);
-                return {
-                    self.fill(offset, end.saturating_sub(offset), 0);
-                    Ok(())
-                };
-            }
-            0x10 => {
-                let end = end.min(self.size);
-                self.fill(offset, end.saturating_sub(offset), 0);
-            }
-            8 | 0x20 => return self.shift(mode, offset / BLOCK_BYTES, length / BLOCK_BYTES),
-            _ => return Err(EOPNOTSUPP),
-        }
-        if !keep_size {
-            self.size = self.size.max(end);
-        }
-        Ok(())
-    }
-
-    fn shift(&mut self, mode: i32, first: u64, count: u64) -> Result<(), i32> {
-        let collapse = mode == 8;
-        let (offset, length) = (first * BLOCK_BYTES, count * BLOCK_BYTES);
-        if (collapse && offset + length >= self.size) || (!collapse && offset >= self.size) {
-            return Err(EINVAL);
-        }
-        let mut behind = self.blocks.split_off(&first);
-        if collapse {
-            behind = behind.split_off(&(first + count));
-        }
-        let moved = behind.into_iter().map(|(at, block)| (if collapse { at - count } else { at + count }, block));
-        self.blocks.extend(moved);
-        self.size = if collapse { self.size - length } else { self.size + length };
-        Ok(())
-    }
-}
-
 /// A file of the model.
 #[derive(Debug, Clone)]
 pub struct File {
@@ -291,6 +200,8 @@ pub struct File {
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Flags, as FS_*_FL.
+    pub flags: u32,
     /// Names; for a directory 2 plus its subdirectories.
     pub links: u32,
     /// Content of a file, target of a link.
@@ -322,6 +233,7 @@ impl Default for Model {
             mode: 0o755,
             uid: 0,
             gid: 0,
+            flags: 0,
             links: 2,
             content: Content::default(),
             entries: BTreeMap::new(),
@@ -394,18 +306,16 @@ impl Model {
         let directory = self.search(user, at)?;
         match () {
             () if self.files[&directory].entries.contains_key(at.name()) => Err(EEXIST),
-            () if !self.grants(user, directory, 3) => Err(EACCES),
-            () => Ok(directory),
+            () => self.may(user, directory, 3).map(|()| directory),
         }
     }
 
     fn may_remove(&self, user: u8, at: At) -> Result<(usize, usize), i32> {
         let directory = self.search(user, at)?;
         let number = *self.files[&directory].entries.get(at.name()).ok_or(ENOENT)?;
-        if !self.grants(user, directory, 3) {
-            return Err(EACCES);
-        }
+        self.may(user, directory, 3)?;
         self.sticky(user, directory, number)?;
+        self.may_go(directory, number)?;
         Ok((directory, number))
     }
 
@@ -420,7 +330,9 @@ impl Model {
         }
         let links = if kind == FileType::Directory { 2 } else { 1 };
         let (entries, attributes) = (BTreeMap::new(), BTreeMap::new());
-        let file = File { kind, mode, uid, gid, links, content, entries, parent: directory, attributes };
+        let inherits = matches!(kind, FileType::File | FileType::Directory);
+        let flags = if inherits { self.files[&directory].flags & flags::NO_DUMP } else { 0 };
+        let file = File { kind, mode, uid, gid, flags, links, content, entries, parent: directory, attributes };
         self.files.insert(number, file);
         self.add_name(directory, at.name(), number);
         Ok(())
@@ -516,12 +428,13 @@ impl Model {
         (there, new): (usize, Option<usize>),
         exchange: bool,
     ) -> Outcome {
-        if !self.grants(user, here, 3) || !self.grants(user, there, 3) {
-            return Err(EACCES);
-        }
+        self.may(user, here, 3)?;
+        self.may(user, there, 3)?;
         self.sticky(user, here, old)?;
+        self.may_go(here, old)?;
         if let Some(new) = new {
             self.sticky(user, there, new)?;
+            self.may_go(there, new)?;
             match (self.is_directory(old), self.is_directory(new)) {
                 _ if exchange => {}
                 (true, false) => return Err(ENOTDIR),
@@ -530,12 +443,12 @@ impl Model {
             }
         }
         let moves = here != there;
-        if moves && self.is_directory(old) && !self.grants(user, old, 2) {
-            return Err(EACCES);
+        if moves && self.is_directory(old) {
+            self.may(user, old, 2)?;
         }
         if let Some(new) = new {
-            if moves && exchange && self.is_directory(new) && !self.grants(user, new, 2) {
-                return Err(EACCES);
+            if moves && exchange && self.is_directory(new) {
+                self.may(user, new, 2)?;
             }
             if !exchange && !self.files[&new].entries.is_empty() {
                 return Err(ENOTEMPTY);
@@ -547,6 +460,7 @@ impl Model {
     fn may_set_attribute(&self, user: u8, at: At) -> Result<usize, i32> {
         let number = self.find(at).ok_or(ENOENT)?;
         let file = &self.files[&number];
+        self.has_none(number, flags::KEEPS)?;
         if !matches!(file.kind, FileType::File | FileType::Directory) {
             return Err(EPERM);
         }
@@ -599,9 +513,9 @@ impl Model {
             ModelCall::Chmod { user, at, mode } => self.chmod(user, at, mode)?,
             ModelCall::Chown { at, uid, gid } => {
                 let number = self.find(at)?;
-                (self.at(number).uid, self.at(number).gid) = (uid, gid);
-                Ok(())
+                self.has_none(number, flags::KEEPS).map(|()| (self.at(number).uid, self.at(number).gid) = (uid, gid))
             }
+            ModelCall::Flags { user, at, flags } => self.set_flags(user, at, flags)?,
             ModelCall::Open { user, at, slot } => self.open(user, at, slot),
             ModelCall::Close { .. }
             | ModelCall::Write { .. }
@@ -641,21 +555,27 @@ impl Model {
                 self.collect(number);
                 Ok(())
             }
+            // Files that became append-only after they were opened may still be written anywhere.
             ModelCall::Write { slot, offset, length, byte } => {
-                self.open_file(slot)?.content.write(offset as u64, length as u64, byte);
-                Ok(())
+                let number = self.slots[slot as usize]?;
+                let allowed = self.has_none(number, flags::IMMUTABLE);
+                allowed.map(|()| self.at(number).content.write(offset as u64, length as u64, byte))
             }
             ModelCall::Append { slot, length, byte } => {
-                let file = self.open_file(slot)?;
-                file.content.write(file.content.size, length as u64, byte);
-                Ok(())
+                let number = self.slots[slot as usize]?;
+                let size = self.files[&number].content.size;
+                let allowed = self.has_none(number, flags::IMMUTABLE);
+                allowed.map(|()| self.at(number).content.write(size, length as u64, byte))
             }
             ModelCall::Truncate { slot, length } => {
-                self.open_file(slot)?.content.truncate(length as u64);
-                Ok(())
+                let number = self.slots[slot as usize]?;
+                let allowed = self.has_none(number, flags::KEEPS);
+                allowed.map(|()| self.at(number).content.truncate(length as u64))
             }
             ModelCall::Allocate { slot, mode, offset, length } => {
-                self.open_file(slot)?.content.allocate(mode, offset as u64, length as u64)
+                let number = self.slots[slot as usize]?;
+                let allowed = self.may_allocate(number, mode);
+                allowed.and_then(|()| self.at(number).content.allocate(mode, offset as u64, length as u64))
             }
             ModelCall::Read { slot, .. } => {
                 self.open_file(slot)?;
@@ -672,7 +592,7 @@ impl Model {
         let bits = if file.kind == FileType::Directory { 0o1777 } else { 0o777 };
         Some(match () {
             () if file.kind == FileType::Symlink => Err(EOPNOTSUPP),
-            () if uid != 0 && uid != file.uid => Err(EPERM),
+            () if file.flags & flags::KEEPS != 0 || uid != 0 && uid != file.uid => Err(EPERM),
             () => {
                 file.mode = mode & bits;
                 Ok(())
@@ -698,7 +618,7 @@ impl Model {
         let number = self.find(from)?;
         Some(match self.may_make(user, to) {
             // The error for a directory as source comes after the target directory's own errors.
-            Ok(_) if self.is_directory(number) => Err(EPERM),
+            Ok(_) if self.is_directory(number) || self.files[&number].flags & flags::KEEPS != 0 => Err(EPERM),
             Ok(directory) => {
                 self.add_name(directory, to.name(), number);
                 self.at(number).links += 1;
@@ -714,10 +634,12 @@ impl Model {
         match self.files[&number].kind {
             FileType::Symlink => return Err(ELOOP),
             FileType::Directory => return Err(EISDIR),
-            _ if !self.grants(user, number, 6) => return Err(EACCES),
-            // An open pipe is the kernel's.
-            FileType::Fifo => return Ok(()),
-            FileType::File => {}
+            _ => self.may(user, number, 6)?,
+        }
+        self.has_none(number, flags::APPEND_ONLY)?;
+        // An open pipe is the kernel's.
+        if self.files[&number].kind == FileType::Fifo {
+            return Ok(());
         }
         if let Some(before) = self.slots[slot as usize].replace(number) {
             self.collect(before);

@@ -167,6 +167,9 @@ fn difference(found: &TreeEntry, wanted: &TreeEntry) -> Result<(), String> {
     if let Some((what, one, two)) = numbers.into_iter().find(|(_, one, two)| one != two) {
         return Err(format!("{what} is {one}, expected {two}"));
     }
+    if one.flags != two.flags {
+        return Err(format!("the flags are {:?}, expected {:?}", one.flags, two.flags));
+    }
     let differ = |block: &&u64| found.content.get(block) != wanted.content.get(block);
     if let Some(block) = found.content.keys().chain(wanted.content.keys()).find(differ) {
         return Err(format!("the content of block {block} differs"));

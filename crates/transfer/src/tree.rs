@@ -79,6 +79,7 @@ impl<'t, 'f> Tree<'t, 'f> {
             target: &facts.target,
             extended: &[],
             access_list: false,
+            flags: engine::FileFlags::NONE,
         };
         let node = self.thread.create(directory, name, &new);
         Ok(NodeRef::owned(self.thread, node.map_err(|error| TransferError::image("create", path, error))?))

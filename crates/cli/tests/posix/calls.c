@@ -312,6 +312,8 @@ static void say_statx(const struct statx *stat) {
     int ids = !!(stat->stx_mask & STATX_MNT_ID) + 2 * !!(stat->stx_mask & 0x4000);
     say(" mount=%s", !stat->stx_mnt_id ? "none" : ids == 1 ? "id" : ids == 2 ? "unique" : "?");
     if (stat->stx_attributes_mask & stat->stx_attributes & STATX_ATTR_MOUNT_ROOT) say(" root");
+    long long flags = stat->stx_attributes & (STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND | STATX_ATTR_NODUMP);
+    if (flags) say(" flags=%llx", flags);
     if (!(stat->stx_mask & STATX_BTIME)) return;
     struct statx_timestamp born = stat->stx_btime, changed = stat->stx_ctime;
     int sane = born.tv_sec < changed.tv_sec || (born.tv_sec == changed.tv_sec && born.tv_nsec <= changed.tv_nsec);

@@ -226,6 +226,7 @@ scripts!(
     compiler,
     coreutils,
     coreutils_text,
+    file_flags,
     find_and_locate,
     git_history,
     git_large,

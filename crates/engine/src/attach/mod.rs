@@ -158,6 +158,10 @@ impl<M: Memory> Fs<M> {
             // From here on the snapshot is void: it lacks what is allocated from now on.
             let word = State { epoch: fs.epoch, clean: false }.word();
             fs.pm.persist(fs.pm.retract(&fs.superblock()?.state, word));
+            if fs.has_file_flags() {
+                // A crash may have left it incomplete.
+                fs.set_feature_of_flags()?;
+            }
         }
         let renames = if loaded { 0 } else { fs.prepare_scan(state.clean)? };
         Ok(Recovery { fs, scan: !loaded, renames, began_ns })

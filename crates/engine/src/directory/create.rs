@@ -294,7 +294,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn first_property(&self, new: &NewNode<'_>, inode: &Inode, timestamp_ns: i64) -> Result<DurableProperty> {
         let mut property = Property {
             mode: new.kind.mode_bits() | new.permissions & 0o7777,
-            flags: if new.access_list { PROPERTY_ACCESS_LIST } else { 0 },
+            flags: new.flags.within(if new.access_list { PROPERTY_ACCESS_LIST } else { 0 }),
             links: if new.kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid: new.gid,

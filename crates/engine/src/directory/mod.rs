@@ -29,6 +29,7 @@ mod undurable;
 pub use lookup::{NameLocation, ValidationStamp, Visit, VisitedFile};
 
 use crate::error::{Error, Result};
+use crate::file_flags::FileFlags;
 use crate::format::{FileKind, NAME_BYTES_MAX};
 use crate::text::has_either;
 
@@ -52,6 +53,8 @@ pub struct NewNode<'a> {
     /// Whether an access control list is among them: see
     /// [`Attributes::access_list`](crate::Attributes::access_list).
     pub access_list: bool,
+    /// Initial flags; only of an image that has such flags.
+    pub flags: FileFlags,
 }
 
 /// How a rename treats the new name.

@@ -419,6 +419,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             target: b"",
             extended: &[],
             access_list: false,
+            flags: crate::FileFlags::NONE,
         };
         match self.make_unnamed(old.directory, &new, 1) {
             Ok(node) => Ok(OldName::Whiteout(name, node)),

@@ -35,6 +35,18 @@ pub const INLINE_BYTES_MAX: usize = 48;
 pub const PROPERTY_INLINE: u32 = 1;
 /// Property flag: the extended attributes may hold an access control list. Not for symbolic links.
 pub const PROPERTY_ACCESS_LIST: u32 = 2;
+/// Property flag: the file cannot be changed.
+pub const PROPERTY_IMMUTABLE: u32 = 4;
+/// Property flag: the file only grows, a directory only gets more names.
+pub const PROPERTY_APPEND_ONLY: u32 = 8;
+/// Property flag: backups leave the file out.
+pub const PROPERTY_NO_DUMP: u32 = 16;
+/// Property flag: reads leave the access time as it is.
+pub const PROPERTY_NO_ACCESS_TIME: u32 = 32;
+/// The property flags of regular files and directories that programs set; they need
+/// [`FEATURE_FILE_FLAGS`](super::FEATURE_FILE_FLAGS).
+pub const PROPERTY_FILE_FLAGS: u32 =
+    PROPERTY_IMMUTABLE | PROPERTY_APPEND_ONLY | PROPERTY_NO_DUMP | PROPERTY_NO_ACCESS_TIME;
 
 /// The kind of file of an inode; the values are `S_IFMT >> 12` and `d_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

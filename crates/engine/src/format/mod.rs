@@ -26,7 +26,8 @@ pub use flip::Flip;
 pub(crate) use inode::ParentWord;
 pub use inode::{
     FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST,
-    PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
+    PROPERTY_APPEND_ONLY, PROPERTY_FILE_FLAGS, PROPERTY_IMMUTABLE, PROPERTY_INLINE, PROPERTY_NO_ACCESS_TIME,
+    PROPERTY_NO_DUMP, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
 };
 pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord, JournalSlot, Move};
 pub use log::{
@@ -36,8 +37,8 @@ pub(crate) use segment::listed_inode_offset;
 pub use segment::{INODES_PER_BLOCK, Segment, SegmentEntry, SegmentFault, SegmentList};
 pub use snapshot::{LIST_PAGE_ENTRIES, ListEntry, ListPage, Snapshot};
 pub use superblock::{
-    FEATURE_RESIZED, FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State,
-    Superblock, SuperblockError,
+    FEATURE_FILE_FLAGS, FEATURE_RESIZED, FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION,
+    Geometry, MAGIC, State, Superblock, SuperblockError,
 };
 
 /// Asserts a structure's size and the offsets of its fields at compile time.

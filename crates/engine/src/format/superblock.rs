@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! - Magic, UUID and label are at fixed offsets in every version of the format.
-//! - The description is immutable after mkfs and has a checksum. The last block holds a copy of it.
-//! - All that changes and matters after a crash (epoch, clean flag) is one word on a line of its
-//!   own.
+//! - The description has a checksum. The last block holds a copy of it. While the image is in use
+//!   only [`FEATURE_FILE_FLAGS`] is added to it.
+//! - All else that changes and matters after a crash (epoch, clean flag) is one word on a line of
+//!   its own.
 
 use super::assert_layout;
 use super::{INODES_PER_SEGMENT, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, SEGMENT_BLOCKS};
@@ -17,8 +18,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"DIRECTFS");
 pub const FORMAT_VERSION: u64 = 1;
 /// Features that a program may ignore: none yet.
 pub const FEATURES_COMPAT: u64 = 0;
-/// Features that a program must know to write: none yet.
-pub const FEATURES_RO_COMPAT: u64 = 0;
+/// Feature of an image whose files may have `PROPERTY_FILE_FLAGS`: a writer that does not know them
+/// would change immutable files. Set with the first flag, and never removed.
+pub const FEATURE_FILE_FLAGS: u64 = 1;
+/// Features that a program must know to write.
+pub const FEATURES_RO_COMPAT: u64 = FEATURE_FILE_FLAGS;
 /// Feature of an image that was resized: its block map lies at the end, see
 /// [`Geometry::resized`].
 pub const FEATURE_RESIZED: u64 = 1;
@@ -303,19 +307,28 @@ impl core::fmt::Display for SuperblockError {
 impl Superblock {
     /// The checksum of the description.
     pub fn description_checksum(&self) -> u64 {
+        self.checksum_with(self.features_ro_compat.load())
+    }
+
+    /// Whether the checksum matches. A crash may leave [`FEATURE_FILE_FLAGS`] with the checksum of
+    /// the description without it: the feature counts, see `Fs::set_feature_of_flags`.
+    pub fn description_verifies(&self) -> bool {
+        let (stored, features) = (self.checksum.load(), self.features_ro_compat.load());
+        stored == self.checksum_with(features) || stored == self.checksum_with(features & !FEATURE_FILE_FLAGS)
+    }
+
+    /// Whether files of the image may have the flags of [`FEATURE_FILE_FLAGS`].
+    pub fn has_file_flags(&self) -> bool {
+        self.features_ro_compat.load() & FEATURE_FILE_FLAGS != 0
+    }
+
+    fn checksum_with(&self, features_ro_compat: u64) -> u64 {
         let mut crc = 0;
         let mut add = |word: u64| crc = crc32c(crc, &word.to_le_bytes());
         self.uuid.iter().chain(&self.label).for_each(|cell| add(cell.load()));
-        for cell in [
-            &self.version,
-            &self.features_compat,
-            &self.features_ro_compat,
-            &self.features_incompat,
-            &self.created_ns,
-            &self.length,
-        ] {
-            add(cell.load());
-        }
+        [&self.version, &self.features_compat].into_iter().for_each(|cell| add(cell.load()));
+        add(features_ro_compat);
+        [&self.features_incompat, &self.created_ns, &self.length].into_iter().for_each(|cell| add(cell.load()));
         self.geometry.iter().for_each(|cell| add(cell.load()));
         crc as u64
     }
@@ -337,7 +350,7 @@ impl Superblock {
         if version != FORMAT_VERSION {
             return Err(SuperblockError::Version { found: version });
         }
-        if superblock.checksum.load() != superblock.description_checksum() {
+        if !superblock.description_verifies() {
             return Err(SuperblockError::Checksum { copy_is_good: Self::copy_verifies(pm) });
         }
         let incompat = superblock.features_incompat.load() & !FEATURES_INCOMPAT;
@@ -359,7 +372,7 @@ impl Superblock {
     pub fn copy_verifies<M: Memory>(pm: &Region<M>) -> bool {
         let last = (pm.length() / BLOCK_BYTES - 1) * BLOCK_BYTES;
         match pm.get(Pm::<Superblock>::new(last)) {
-            Ok(copy) => copy.magic.load() == MAGIC && copy.checksum.load() == copy.description_checksum(),
+            Ok(copy) => copy.magic.load() == MAGIC && copy.description_verifies(),
             Err(_) => false,
         }
     }

@@ -127,6 +127,7 @@ pub fn new_file() -> NewNode<'static> {
         target: b"",
         extended: &[],
         access_list: false,
+        flags: engine::FileFlags::NONE,
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Done;
 use super::edit::Repairer;
 use crate::image::Name;
+use crate::inodes::possible_flags;
 use crate::usage::BlockUse;
 use engine::format::{
     FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_BLOCK, INODES_PER_SEGMENT, Inode, LogPage,
@@ -220,7 +221,8 @@ impl<M: Memory> Repairer<'_, M> {
             kind = said;
         }
         let target = inline_length(inode);
-        self.change_property(number, |property| fit(property, kind, target))
+        let flags = possible_flags(kind, self.check.image.has_file_flags());
+        self.change_property(number, |property| fit(property, kind, flags, target))
     }
 }
 
@@ -230,11 +232,11 @@ fn inline_length(inode: &Inode) -> u64 {
     bytes.take_while(|byte| *byte != 0).count().min(INLINE_BYTES_MAX) as u64
 }
 
-/// Corrects size, flags and body for a file of this kind.
-fn fit(property: &mut Property, kind: FileKind, inline: u64) {
+/// Corrects size, flags and body for a file of this kind, which may have `flags`.
+fn fit(property: &mut Property, kind: FileKind, flags: u32, inline: u64) {
     property.mode = property.mode & 0o7777 | kind.mode_bits();
     let is_inline = kind == FileKind::Symlink && property.flags & PROPERTY_INLINE != 0;
-    property.flags &= if kind == FileKind::Symlink { PROPERTY_INLINE } else { PROPERTY_ACCESS_LIST };
+    property.flags &= flags;
     let size = property.size_bytes;
     property.size_bytes = match kind {
         FileKind::Regular => size.min(crate::bodies::SIZE_BYTES_MAX),

@@ -163,6 +163,9 @@ pub const CORRUPTIONS: &[Corruption] = &[
     corruption(&[PropertyFlags], "a pipe has an unknown property flag", |p| {
         p.change_property(p.find("pipe").number, |property| property.flags = 8);
     }),
+    corruption(&[PropertyFlags], "a file is immutable on an image without that feature", |p| {
+        p.change_property(p.find("docs/file-01").number, |property| property.flags = 4);
+    }),
     corruption(&[PropertyFlags], "a device has its body inline", |p| {
         p.change_property(p.find("null").number, |property| property.flags = PROPERTY_INLINE);
     }),

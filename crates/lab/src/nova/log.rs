@@ -313,6 +313,7 @@ impl<M: Memory> Nova<M> {
             modified_ns: entry.modified_ns.load() as i64,
             changed_ns: entry.changed_ns.load() as i64,
             access_list: false,
+            flags: engine::FileFlags::NONE,
         })
     }
 

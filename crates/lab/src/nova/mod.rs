@@ -177,6 +177,7 @@ impl<M: Memory> Nova<M> {
             modified_ns: born,
             changed_ns: born,
             access_list: false,
+            flags: engine::FileFlags::NONE,
         })
     }
 
@@ -200,6 +201,7 @@ impl<M: Memory> Nova<M> {
             modified_ns: now_ns,
             changed_ns: now_ns,
             access_list: false,
+            flags: engine::FileFlags::NONE,
         };
         let words = [
             (&inode.mode_links, pair(attributes.mode, attributes.links)),

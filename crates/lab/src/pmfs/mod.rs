@@ -182,6 +182,7 @@ impl<M: Memory> Pmfs<M> {
             modified_ns: inode.modified_ns.load() as i64,
             changed_ns: inode.changed_ns.load() as i64,
             access_list: false,
+            flags: engine::FileFlags::NONE,
         })
     }
 
@@ -217,6 +218,7 @@ impl<M: Memory> Pmfs<M> {
             modified_ns: now_ns,
             changed_ns: now_ns,
             access_list: false,
+            flags: engine::FileFlags::NONE,
         };
         let words = [
             (&inode.owner, pair(attributes.uid, attributes.gid)),

@@ -325,6 +325,7 @@ impl<M: Memory> Volume<M> {
             blocks: u64::from(is_directory),
             accessed_ns: now_ns,
             access_list: false,
+            flags: engine::FileFlags::NONE,
             modified_ns: now_ns,
             changed_ns: now_ns,
         };

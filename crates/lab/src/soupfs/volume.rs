@@ -314,6 +314,7 @@ impl<M: Memory> Volume<M> {
             blocks,
             accessed_ns: lines.accessed_ns.load() as i64,
             access_list: false,
+            flags: engine::FileFlags::NONE,
             modified_ns: lines.modified_ns.load() as i64,
             changed_ns: lines.changed_ns.load() as i64,
         };

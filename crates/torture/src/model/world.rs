@@ -216,6 +216,9 @@ impl<'t, 'f> Session<'t, 'f> {
                 errno(caller(thread, user).remove_attribute(node, name))
             }),
             ModelCall::Stat { at } => self.stat(one, at, model),
+            ModelCall::Flags { user, at, flags } => {
+                self.on_file(one, at, |node| errno(caller(thread, user).set_flag_bits(node, flags)))
+            }
             ModelCall::List { directory } => {
                 let number = model.directory(directory);
                 self.in_directory(one, |node| self.compare_names(node, &model.files[&number]))?.map(Ok)
@@ -358,6 +361,9 @@ impl<'t, 'f> Session<'t, 'f> {
         let root = caller(self.thread, 0);
         let stat = errno(root.stat(node)).map_err(|errno| format!("stat: {errno}"))?;
         compare_stat(&stat, file)?;
+        if root.flag_bits(node).unwrap_or(0) != file.flags {
+            return Err(format!("its flags are {:?}, expected {:#x}", stat.flags, file.flags));
+        }
         match file.kind {
             FileType::File => self.compare_content(node, &file.content)?,
             FileType::Symlink => {
@@ -440,6 +446,7 @@ impl Paths {
             | ModelCall::Open { at, .. }
             | ModelCall::SetAttribute { at, .. }
             | ModelCall::RemoveAttribute { at, .. }
+            | ModelCall::Flags { at, .. }
             | ModelCall::Stat { at } => Paths(path(at.directory), Vec::new()),
             ModelCall::List { directory } => Paths(path(directory), Vec::new()),
             _ => Paths(Vec::new(), Vec::new()),

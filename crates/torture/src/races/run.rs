@@ -135,7 +135,17 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn new_node(kind: FileKind) -> NewNode<'static> {
-    NewNode { kind, permissions: 0o755, uid: 0, gid: 0, device: 0, target: b"", extended: &[], access_list: false }
+    NewNode {
+        kind,
+        permissions: 0o755,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        target: b"",
+        extended: &[],
+        access_list: false,
+        flags: engine::FileFlags::NONE,
+    }
 }
 
 /// A thread in a history.

@@ -3,8 +3,8 @@
 use crate::hook::calls::names::Calling;
 use crate::hook::server::Server;
 use core::mem::offset_of;
-use engine::Attributes;
 use engine::format::ROOT_INODE;
+use engine::{Attributes, FileFlags};
 use libc::{stat, statx, statx_timestamp};
 use posix::FileSystemStatus;
 
@@ -69,6 +69,13 @@ pub fn stat_of(server: &Server, caller: &Calling<'_>, attributes: &Attributes) -
     ]
 }
 
+/// The flags of files that statx reports.
+const FLAGS: [(FileFlags, u64); 3] = [
+    (FileFlags::IMMUTABLE, libc::STATX_ATTR_IMMUTABLE as u64),
+    (FileFlags::APPEND_ONLY, libc::STATX_ATTR_APPEND as u64),
+    (FileFlags::NO_DUMP, libc::STATX_ATTR_NODUMP as u64),
+];
+
 /// For statx: the fields that are always present, and of those in `wanted` the birth time if
 /// `born_ns` is given, and the kind of the mount's id.
 pub fn statx_of(
@@ -89,6 +96,10 @@ pub fn statx_of(
     status.stx_attributes_mask = libc::STATX_ATTR_MOUNT_ROOT as u64;
     if attributes.number == ROOT_INODE {
         status.stx_attributes = libc::STATX_ATTR_MOUNT_ROOT as u64;
+    }
+    for (flag, bit) in FLAGS {
+        status.stx_attributes_mask |= bit;
+        status.stx_attributes |= if attributes.flags.has_any(flag) { bit } else { 0 };
     }
     status.stx_blksize = pmem::BLOCK_BYTES as u32;
     status.stx_nlink = attributes.links;

@@ -7,14 +7,13 @@ use crate::hook::call::Call;
 use crate::hook::calls::files::with_open_file;
 use crate::hook::calls::names::{
     Calling, PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
-    unsupported_at,
 };
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::Directory;
 use engine::{Node, Protection};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::LastLink;
-use posix::{Errno, Result, TimeToSet};
+use posix::{Errno, ExtendedFlags, Result, TimeToSet};
 
 fn chmod_by(call: &mut Call<'_>, by: PathArguments, mode: u64, flags: i32) -> Result<Verdict> {
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
@@ -275,6 +274,15 @@ fn xattr_at(call: &mut Call<'_>, mut act: impl FnMut(&Calling<'_>, Node) -> Resu
     if check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH).is_err() {
         return Ok(NATIVE);
     }
+    at_or_open(call, (fd, address, flags), &mut act)
+}
+
+/// Acts on the file of a path, or on an open descriptor with AT_EMPTY_PATH.
+fn at_or_open(
+    call: &mut Call<'_>,
+    (fd, address, flags): (u64, u64, i32),
+    mut act: &mut dyn FnMut(&Calling<'_>, Node) -> Result<i64>,
+) -> Result<Verdict> {
     if is_empty_or_none(flags, address)? {
         return match Directory::from_raw(fd) {
             Directory::Descriptor(_) => with_open_file(call, |caller, file| act(caller, file.node())),
@@ -292,13 +300,19 @@ fn value_of(structure: u64, length: u64) -> Result<(u64, u64, u32)> {
     if !(BYTES..=4096).contains(&length) {
         return Err(if length < BYTES { Errno::EINVAL } else { Errno::E2BIG });
     }
-    for more in BYTES..length {
+    check_rest(structure, BYTES, length)?;
+    let [address, rest]: [u64; 2] = user_memory::read(structure)?;
+    Ok((address, rest & u64::from(u32::MAX), (rest >> 32) as u32))
+}
+
+/// E2BIG if a structure says more than what `known` bytes of it say.
+fn check_rest(structure: u64, known: u64, length: u64) -> Result<()> {
+    for more in known..length {
         if user_memory::read::<u8>(structure.wrapping_add(more))? != 0 {
             return Err(Errno::E2BIG);
         }
     }
-    let [address, rest]: [u64; 2] = user_memory::read(structure)?;
-    Ok((address, rest & u64::from(u32::MAX), (rest >> 32) as u32))
+    Ok(())
 }
 
 /// setxattrat(directory, path, flags, name, value, length).
@@ -333,11 +347,46 @@ pub fn removexattrat(call: &mut Call<'_>) -> Result<Verdict> {
     xattr_at(call, |caller, node| remove_attribute(caller, node, name))
 }
 
-/// file_getattr and file_setattr(directory, path, structure, length, flags): files have none of
-/// these attributes.
-pub fn file_flags(call: &mut Call<'_>) -> Result<Verdict> {
-    /// Size of the structure's first version.
-    const BYTES: u64 = 24;
+/// Bytes of the first version of `struct file_attr`.
+const FILE_ATTR_BYTES: u64 = 8 * ExtendedFlags::FILE_ATTR_WORDS as u64;
+
+/// file_getattr(directory, path, structure, length, flags).
+pub fn file_getattr(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, structure, length, flags, _] = call.arguments();
+    file_attr(call, length, flags, |caller, node| {
+        let found = caller.extended_flags(node).map_err(unsupported_by_path)?;
+        user_memory::write(structure, &found.to_file_attr())?;
+        (FILE_ATTR_BYTES..length).try_for_each(|more| user_memory::write(structure.wrapping_add(more), &0u8))?;
+        Ok(0)
+    })
+}
+
+/// file_setattr(directory, path, structure, length, flags).
+pub fn file_setattr(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, structure, length, flags, _] = call.arguments();
+    file_attr(call, length, flags, |caller, node| {
+        check_rest(structure, FILE_ATTR_BYTES, length)?;
+        let wanted = ExtendedFlags::from_file_attr(&user_memory::read(structure)?)?;
+        caller.set_extended_flags(node, &wanted).map_err(unsupported_by_path).map(|()| 0)
+    })
+}
+
+/// By path a file without flags is EOPNOTSUPP.
+fn unsupported_by_path(error: Errno) -> Errno {
+    if error == Errno::ENOTTY { Errno::EOPNOTSUPP } else { error }
+}
+
+fn file_attr(
+    call: &mut Call<'_>,
+    length: u64,
+    flags: u64,
+    mut act: impl FnMut(&Calling<'_>, Node) -> Result<i64>,
+) -> Result<Verdict> {
+    let (fd, address, flags) = (call.frame.rdi, call.frame.rsi, flags as i32);
     // The kernel rejects a wrong length before it reads the path.
-    if (BYTES..=4096).contains(&call.frame.r10) { unsupported_at(call) } else { Ok(NATIVE) }
+    let is_length = (FILE_ATTR_BYTES..=4096).contains(&length);
+    if !is_length || check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH).is_err() {
+        return Ok(NATIVE);
+    }
+    at_or_open(call, (fd, address, flags), &mut act)
 }

@@ -18,8 +18,9 @@ use crate::hook::mount_table;
 use crate::hook::process::environment;
 use crate::hook::process::processes::Session;
 use crate::hook::signals::faults;
+use engine::FileFlags;
 use engine::format::FileKind;
-use posix::{Append, Errno, OpenFile, Result, Whence};
+use posix::{Append, Errno, ExtendedFlags, OpenFile, Result, Whence};
 
 /// Maximum length of one read or write, as in the kernel.
 pub const LENGTH_MAX: u64 = 0x7fff_f000;
@@ -575,6 +576,10 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
             if wants_noatime && !caller.credentials.owns(caller.stat(file.node())?.uid) {
                 return Err(Errno::EPERM);
             }
+            let changes_append = (argument as i32 ^ file.flags()) & libc::O_APPEND != 0;
+            if changes_append && caller.stat(file.node())?.flags.has_any(FileFlags::APPEND_ONLY) {
+                return Err(Errno::EPERM);
+            }
             file.set_flags(argument as i32);
             Ok(0)
         }),
@@ -658,6 +663,15 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
             user_memory::write(argument, &size).map(|()| 0)
         }
         FIGETBSZ => user_memory::write(argument, &(pmem::BLOCK_BYTES as i32)).map(|()| 0),
+        posix::FS_IOC_GETFLAGS => user_memory::write(argument, &caller.flag_bits(file.node())?).map(|()| 0),
+        posix::FS_IOC_SETFLAGS => caller.set_flag_bits(file.node(), user_memory::read(argument)?).map(|()| 0),
+        posix::FS_IOC_FSGETXATTR => {
+            user_memory::write(argument, &caller.extended_flags(file.node())?.to_fsxattr()).map(|()| 0)
+        }
+        posix::FS_IOC_FSSETXATTR => {
+            let wanted = ExtendedFlags::from_fsxattr(&user_memory::read(argument)?);
+            caller.set_extended_flags(file.node(), &wanted).map(|()| 0)
+        }
         FIDEDUPERANGE | FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP),
         _ => Err(Errno::ENOTTY),
     })?;

@@ -22,8 +22,8 @@ use crate::hook::process::processes::Session;
 use crate::hook::server::{self, Server};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-use engine::Node;
 use engine::format::FileKind;
+use engine::{FileFlags, Node};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ, PROT_WRITE};
 use posix::process::FileMapping;
 use posix::{Errno, OpenFile, Result};
@@ -124,6 +124,9 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
     let request = Request { address, length, protection, flags, offset };
     let writable = file.writes();
     let node = file.node();
+    if is_shared && writable {
+        check_flags(&session, node, protection)?;
+    }
     if !is_shared && length <= COPY_BYTES_MAX {
         return copy(&session, node, &request).map(|start| done(start as i64));
     }
@@ -164,6 +167,17 @@ fn check(file: &OpenFile, protection: u64, flags: i32) -> Result<bool> {
         return Err(Errno::EACCES);
     }
     if file.kind() != FileKind::Regular { Err(Errno::ENODEV) } else { Ok(is_shared) }
+}
+
+/// EACCES for a shared mapping of an append-only file by a description that writes. EPERM if the
+/// file became immutable after it was opened: stores into a mapping could not be refused.
+fn check_flags(session: &Session<'_>, node: Node, protection: u64) -> Result<()> {
+    let flags = session.caller.thread.protection(node)?.flags;
+    if flags.has_any(FileFlags::APPEND_ONLY) {
+        return Err(Errno::EACCES);
+    }
+    let stores = protection & PROT_WRITE as u64 != 0;
+    if stores && flags.has_any(FileFlags::IMMUTABLE) { Err(Errno::EPERM) } else { Ok(()) }
 }
 
 fn map(address: u64, length: u64, protection: u64, flags: i32, fd: i32, offset: u64) -> Result<u64> {
