@@ -391,8 +391,21 @@ fn other_namespaces_reach_the_image_and_other_root_directories_work_or_are_refus
     let foreign = "mount -t tmpfs none /proc && mkdir -p /proc/self/fd /proc/1 && tail -n 1 f";
     assert_eq!(shell.tell(&format!("unshare --mount sh -c '{foreign}'")), "more");
     assert_eq!(shell.tell("chroot / tail -n 1 /mnt/directfs/f"), "more");
-    let refused = shell.tell("chroot root true");
-    assert!(refused.contains("Operation not supported"), "{refused}");
+    let remedy = "is not possible under `directfs run`: use `directfs mount`";
+    for (what, command) in [
+        ("a root directory in", "chroot root true"),
+        ("a root directory in", "unshare --root=root true"),
+        ("a root directory in", "unshare --mount pivot_root root root"),
+        ("a bind mount of", "unshare --mount mount --bind root /tmp"),
+        ("a mount in", "unshare --mount mount -t tmpfs none root"),
+    ] {
+        let refused = shell.tell(&format!("{command} 2>&1; echo status $?"));
+        assert!(refused.contains(&format!("directfs: {what} /mnt/directfs {remedy}")), "{command}: {refused}");
+        assert!(refused.contains("not supported") && !refused.ends_with("status 0"), "{command}: {refused}");
+    }
+    let refused = shell.tell("mknod null c 1 3 && { echo x >null; } 2>&1; ls");
+    assert!(refused.contains(&format!("directfs: writing to a device in /mnt/directfs {remedy}")), "{refused}");
+    assert!(refused.ends_with("f\nnull\nroot"), "{refused}");
     let refused = shell.tell(&format!("chroot {} /bin/true; echo status $?", root.display()));
     assert!(refused.contains("directfs: /bin/true") && refused.ends_with("status 126"), "{refused}");
     // A process that has changed its root directory and executes nothing sees the other one.

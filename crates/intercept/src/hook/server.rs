@@ -117,6 +117,16 @@ impl Server {
         self.mount
     }
 
+    /// Tells the remedy, once in a process, for what only the kernel can do with files of a mount.
+    /// `what` comes before the path of the mount.
+    #[cold]
+    pub fn tell_to_mount(&self, what: &[u8]) {
+        static HAS_TOLD: AtomicBool = AtomicBool::new(false);
+        if !HAS_TOLD.swap(true, Relaxed) {
+            sys::print(&[what, b" ", self.mount, b" is not possible under `directfs run`: use `directfs mount`"]);
+        }
+    }
+
     /// The directory that contains, or would contain, the mount directory.
     pub fn above(&self) -> &[u8] {
         let mount = self.mount();

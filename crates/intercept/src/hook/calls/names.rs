@@ -589,30 +589,54 @@ pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, at(0))
 }
 
+/// As `unsupported`, for calls that would have the kernel use a directory of the image: as a root
+/// directory, or for a mount. Programs report only the errno.
+fn unknown_to_kernel(call: &mut Call<'_>, by: PathArguments, what: &[u8]) -> Result<Verdict> {
+    let verdict = unsupported(call, by);
+    if matches!(verdict, Err(Errno::EOPNOTSUPP)) {
+        call.server.tell_to_mount(what);
+    }
+    verdict
+}
+
+/// chroot(path).
+pub fn chroot(call: &mut Call<'_>) -> Result<Verdict> {
+    unknown_to_kernel(call, path(0), b"a root directory in")
+}
+
 /// pivot_root(path, path).
 pub fn pivot_root(call: &mut Call<'_>) -> Result<Verdict> {
-    unsupported(call, path(0))?;
-    unsupported(call, path(1))
+    const WHAT: &[u8] = b"a root directory in";
+    unknown_to_kernel(call, path(0), WHAT)?;
+    unknown_to_kernel(call, path(1), WHAT)
 }
+
+/// open_tree(directory, path, flags) and open_tree_attr: the start of a bind mount.
+pub fn open_tree(call: &mut Call<'_>) -> Result<Verdict> {
+    unknown_to_kernel(call, at(0), BIND_MOUNT)
+}
+
+const BIND_MOUNT: &[u8] = b"a bind mount of";
+const MOUNT_OVER: &[u8] = b"a mount in";
 
 /// mount(source, path, type, flags, data). The source is a path only if the flags require one, or
 /// if it leads to a file.
 pub fn mount(call: &mut Call<'_>) -> Result<Verdict> {
     let [source, _, _, flags, ..] = call.arguments();
-    let verdict = unsupported(call, path(1))?;
+    let verdict = unknown_to_kernel(call, path(1), MOUNT_OVER)?;
     if source == 0 {
         return Ok(verdict);
     }
-    match unsupported(call, path(0)) {
+    match unknown_to_kernel(call, path(0), BIND_MOUNT) {
         Err(error) if error == Errno::EOPNOTSUPP || flags & (libc::MS_BIND | libc::MS_MOVE) != 0 => Err(error),
         _ => Ok(verdict),
     }
 }
 
-/// As `unsupported`, for move_mount.
-pub fn unsupported_at_at(call: &mut Call<'_>) -> Result<Verdict> {
+/// move_mount(directory, path, directory, path, flags).
+pub fn move_mount(call: &mut Call<'_>) -> Result<Verdict> {
     for by in [at(0), at(2)] {
-        if unsupported(call, by)?.next != Next::Native {
+        if unknown_to_kernel(call, by, MOUNT_OVER)?.next != Next::Native {
             return Err(Errno::EOPNOTSUPP);
         }
     }
