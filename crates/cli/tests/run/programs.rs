@@ -5,7 +5,8 @@
 //! which is then moved away, and again with an image there. So all paths agree, and a write that
 //! bypasses the image is noticed: the name must not exist afterwards.
 //!
-//! A script's head lists the programs that it needs (`# needs: git cc`), files whose content
+//! A script's head lists the programs that it needs (`# needs: git cc`), packages that npm or pip
+//! fetch into the directory `$PACKAGES` (`# npm: vite@8`), files whose content
 //! differs at each run (`# free: .git/index`, with `*` as a wildcard), and files that are not
 //! compared (`# ignored: target/*`), and files of the machine that are not there during the run
 //! (`# hidden: /dev/fuse`). `$KIT` is a host directory with files that scripts share. With
@@ -30,6 +31,8 @@ struct Script {
     name: &'static str,
     path: PathBuf,
     needs: Vec<String>,
+    npm: Vec<String>,
+    pip: Vec<String>,
     free: Vec<String>,
     ignored: Vec<String>,
     hidden: Vec<String>,
@@ -46,6 +49,8 @@ impl Script {
         Script {
             name,
             needs: words("# needs:"),
+            npm: words("# npm:"),
+            pip: words("# pip:"),
             free: words("# free:"),
             ignored: words("# ignored:"),
             hidden: words("# hidden:"),
@@ -60,6 +65,28 @@ impl Script {
         self.needs.iter().find(|program| !is_there(program))
     }
 
+    /// The directory of the script's packages, which later runs of the tests find again; none if
+    /// they cannot be fetched.
+    fn packages(&self) -> Option<PathBuf> {
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages").join(self.name);
+        let (list, complete) = ([&self.npm[..], &self.pip[..]].concat().join(" "), directory.join(".complete"));
+        if fs::read_to_string(&complete).is_ok_and(|known| known == list) {
+            return Some(directory);
+        }
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let fetch = |program: &str, arguments: &[&str], packages: &[String]| {
+            let mut command = Command::new("timeout");
+            command.args(["300", program]).args(arguments).args(packages).current_dir(&directory);
+            packages.is_empty() || command.env("PATH", path()).output().is_ok_and(|output| output.status.success())
+        };
+        let npm = ["install", "--silent", "--no-audit", "--no-fund"];
+        let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--target", "."];
+        let is_fetched = fetch("npm", &npm, &self.npm) && fetch("python3", &pip, &self.pip);
+        is_fetched.then(|| fs::write(complete, list).unwrap())?;
+        Some(directory)
+    }
+
     fn compare(&self, wanted: &tree::Tree, found: &tree::Tree) -> Vec<String> {
         let any = |patterns: &[String], path: &str| {
             patterns.iter().any(|pattern| matches(pattern.as_bytes(), path.as_bytes()))
@@ -72,9 +99,10 @@ impl Script {
     }
 
     /// The script as a command in that directory, with a fixed environment.
-    fn command(&self, mut command: Command, home: &Path) -> Command {
+    fn command(&self, mut command: Command, home: &Path, packages: &Path) -> Command {
         command.arg(&self.path).env_clear().stdin(Stdio::null()).env("PATH", path()).env("HOME", home);
         command.env("KIT", Path::new(DIRECTORY).join("kit")).env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
+        command.env("PACKAGES", packages);
         // A process group of its own, which is killed at the end with all background processes.
         command.process_group(0);
         command
@@ -127,14 +155,18 @@ fn shell() -> Command {
     shell
 }
 
+fn skip(name: &str, what: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("\n*** SKIPPED ({count} so far): {name}: {what} ***\n");
+}
+
 /// Runs a script both ways and compares.
 fn compare(name: &'static str) {
     let script = Script::read(name);
     if let Some(program) = script.missing() {
-        let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-        eprintln!("\n*** SKIPPED ({count} so far): {name}: {program} is not on this machine ***\n");
-        return;
+        return skip(name, &format!("{program} is not on this machine"));
     }
+    let Some(packages) = script.packages() else { return skip(name, "its packages cannot be fetched") };
     let directory = scratch();
     let (work, home) = (directory.path().join("work"), directory.path().join("home"));
     fs::create_dir(&work).unwrap();
@@ -143,7 +175,7 @@ fn compare(name: &'static str) {
 
     let mut plain = shell();
     plain.current_dir(&work);
-    let wanted = outcome(script.command(plain, &home));
+    let wanted = outcome(script.command(plain, &home, &packages));
     assert_eq!(wanted.code, Some(0), "{name} fails on tmpfs: {}{}", wanted.output, wanted.errors);
     let wanted_tree = tree::of_directory(&work, now_ns);
     fs::rename(&work, directory.path().join("plain")).unwrap();
@@ -154,7 +186,7 @@ fn compare(name: &'static str) {
     let made = directfs(&["mkfs", image.to_str().unwrap(), "--size", "1G", "--sparse"]);
     assert!(made.status.success(), "{}", stderr(&made));
     let found = if std::env::var_os("DIRECTFS_TEST_WAY").is_some_and(|way| way == "mount") {
-        through_mount(&script, &image, &work, &home)
+        through_mount(&script, &image, &work, (&home, &packages))
     } else {
         let mut run = crate::support::without_files(&script.hidden);
         run.args(LIMITED)
@@ -165,7 +197,7 @@ fn compare(name: &'static str) {
             .arg("-C")
             .arg(&work)
             .args(["--", "bash"]);
-        let found = outcome(script.command(run, &home));
+        let found = outcome(script.command(run, &home, &packages));
         assert!(!work.exists(), "{name}: something went past the image");
         found
     };
@@ -182,13 +214,13 @@ fn compare(name: &'static str) {
     assert!(stdout(&check).contains("left cleanly;"), "{}", stdout(&check));
 }
 
-fn through_mount(script: &Script, image: &Path, work: &Path, home: &Path) -> Outcome {
+fn through_mount(script: &Script, image: &Path, work: &Path, (home, packages): (&Path, &Path)) -> Outcome {
     fs::create_dir(work).unwrap();
     let mounted = directfs(&["mount", image.to_str().unwrap(), work.to_str().unwrap(), "-o", "cache=0"]);
     assert!(mounted.status.success(), "{}", stderr(&mounted));
     let mut shell = shell();
     shell.current_dir(work);
-    let found = outcome(script.command(shell, home));
+    let found = outcome(script.command(shell, home, packages));
     let unmounted = directfs(&["umount", work.to_str().unwrap()]);
     assert!(unmounted.status.success(), "{}", stderr(&unmounted));
     found
@@ -251,5 +283,9 @@ scripts!(
     watch_inotifywait,
     watch_java,
     watch_node,
+    watch_python,
     watch_tail,
+    watch_vite,
+    watch_watchman,
+    watch_webpack,
 );
