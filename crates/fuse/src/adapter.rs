@@ -9,8 +9,8 @@ use crate::files::{Files, Listed, NewKind, Requester, Setting};
 use crate::locks::LockRequest;
 use crate::options::{Cache, MountOptions};
 use crate::protocol::{
-    Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, RELEASE_FLOCK_UNLOCK, Reply, WRITE_CACHE, capability, opcode,
-    open_flag, set,
+    Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, RELEASE_FLOCK_UNLOCK, Reply, SETXATTR_CLEAR_SET_GID, WRITE_CACHE,
+    capability, opcode, open_flag, set,
 };
 use crate::requests::{self, Requests};
 use crate::session::{Channel, Handled, Handler};
@@ -44,6 +44,8 @@ pub(crate) struct Adapter {
     no_xattr: bool,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
     direct: AtomicBool,
+    /// The kernel says whether setting an access list clears the set-group-id bit.
+    extended_set: AtomicBool,
     requests: Requests,
 }
 
@@ -54,6 +56,7 @@ impl Adapter {
             cache: options.cache,
             no_xattr: options.no_xattr,
             direct: AtomicBool::new(false),
+            extended_set: AtomicBool::new(false),
             requests: Requests::new(),
         }
     }
@@ -61,6 +64,7 @@ impl Adapter {
     /// The same for a session that was established earlier with these capabilities.
     pub(crate) fn resume(self, capabilities: u64) -> Adapter {
         self.direct.store(capabilities & capability::DIRECT_IO_ALLOW_MMAP != 0, Relaxed);
+        self.extended_set.store(capabilities & capability::SETXATTR_EXT != 0, Relaxed);
         self
     }
 
@@ -237,8 +241,13 @@ impl Adapter {
             _ if self.no_xattr => Err(ENOSYS),
             opcode::SETXATTR => {
                 let (size, flags) = (arguments.u32()?, arguments.i32()?);
+                let mut clears_set_gid = false;
+                if self.extended_set.load(Relaxed) {
+                    clears_set_gid = arguments.u32()? & SETXATTR_CLEAR_SET_GID != 0;
+                    arguments.skip(4)?;
+                }
                 let (name, value) = (arguments.name()?, arguments.bytes(size as usize)?);
-                self.files.set_attribute(call.requester, call.node, name, value, flags)
+                self.files.set_attribute(call.requester, call.node, (name, value), flags, clears_set_gid)
             }
             opcode::REMOVEXATTR => self.files.remove_attribute(call.requester, call.node, arguments.name()?),
             opcode::GETXATTR => {
@@ -525,7 +534,9 @@ impl Handler for Adapter {
             // The kernel requests access control lists and enforces them. The server applies a
             // directory's default list instead of the umask.
             | capability::POSIX_ACL
+            | capability::SETXATTR_EXT
             | capability::DONT_MASK;
+        self.extended_set.store(offered & capability::SETXATTR_EXT != 0, Relaxed);
         if self.cache.is_exclusive() {
             return always | capability::CACHE_SYMLINKS | capability::NO_OPEN_SUPPORT | capability::NO_OPENDIR_SUPPORT;
         }

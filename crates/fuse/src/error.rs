@@ -55,6 +55,14 @@ pub enum MountError {
         /// The error.
         source: io::Error,
     },
+    /// A thread that every mount needs could not be started.
+    #[error("cannot start a thread for the mount on {}: {source}; raise the limit of processes (`ulimit -u`, or pids.max of the control group)", path.display())]
+    Thread {
+        /// The mount point.
+        path: PathBuf,
+        /// The error.
+        source: io::Error,
+    },
     /// The session with the kernel failed.
     #[error("the session with the kernel ended: {source}; unmount {} and mount it again", path.display())]
     Session {

@@ -639,12 +639,18 @@ impl Files {
         &self,
         requester: Requester,
         number: u64,
-        name: &[u8],
-        value: &[u8],
+        (name, value): (&[u8], &[u8]),
         flags: i32,
+        clears_set_gid: bool,
     ) -> Result<()> {
         let node = self.node(number)?;
-        self.call(requester, |caller| caller.xattrs().set_attribute(node, name, value, flags))
+        self.call(requester, |caller| {
+            caller.xattrs().set_attribute(node, name, value, flags)?;
+            if clears_set_gid {
+                caller.chmod(node, caller.stat(node)?.mode & !libc::S_ISGID)?;
+            }
+            Ok(())
+        })
     }
 
     /// The value, or its length if there is no room.

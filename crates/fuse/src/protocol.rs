@@ -98,6 +98,7 @@ pub(crate) mod capability {
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
     pub const HAS_RESEND: u64 = 1 << 39;
@@ -125,6 +126,8 @@ pub(crate) mod set {
 
 /// The write is of a page that a shared mapping changed.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+/// The new access list clears the set-group-id bit: the requester is not in the group.
+pub(crate) const SETXATTR_CLEAR_SET_GID: u32 = 1 << 0;
 /// The lock is that of flock.
 pub(crate) const LOCK_FLOCK: u32 = 1 << 0;
 /// The description had a lock of flock.

@@ -6,27 +6,28 @@
 //!
 //! Invariants
 //! - A ring is used by one thread: the one that enables it.
+//! - The kernel is told that its requests may come through rings when all of them are enabled. It
+//!   then lets programs wait until each queue has an entry, so a ring that is missing would be the
+//!   end of the mount.
 //! - An entry belongs either to the kernel or to the thread. The kernel has it from the submission
 //!   of its command to the completion, and the thread from there to the next submission.
 
 use crate::protocol::{Header, Reply};
-use crate::session::{Channel, FORGET_INTERVAL, Handled, Handler};
+use crate::session::{Beside, Channel, Handled, Handler};
 use posix::Errno;
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::mpsc::{self, Sender};
+use std::thread::JoinHandle;
 
 /// The beginning of the names of threads that serve rings.
 pub const THREAD: &str = "directfs-on-";
 
 /// Entries of a queue: requests that its thread receives at once.
 const QUEUE_ENTRIES: usize = 4;
-
-/// How often a request is tried again on a full image: files that were removed hold their space
-/// until the worker beside the rings has learned that the kernel forgot them.
-const FULL_RETRIES: u32 = 3;
 
 /// Layout of the memory of an entry: the kernel's header; then, directly in front of the payload,
 /// the place where a message is put together.
@@ -185,9 +186,79 @@ struct Entry {
     queue: u16,
 }
 
+/// What the thread of a ring does when the kernel has agreed.
+type Work = Box<dyn FnOnce(Ring) -> io::Result<()> + Send>;
+
+/// An enabled ring, whose thread waits for its work.
+pub(crate) struct Prepared {
+    work: Sender<Work>,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+impl Prepared {
+    fn new(ring: Ring) -> io::Result<Prepared> {
+        let (work, given) = mpsc::channel::<Work>();
+        let (report, enabled) = mpsc::channel();
+        let name = format!("{THREAD}{}", ring.processor);
+        let run = move || {
+            stay_on(ring.processor);
+            let result = ring.enable();
+            let is_enabled = result.is_ok();
+            // The other thread waits for this.
+            let _ = report.send(result);
+            match given.recv() {
+                Ok(work) if is_enabled => work(ring),
+                // The rings are not used.
+                _ => Ok(()),
+            }
+        };
+        let prepared = Prepared { work, thread: std::thread::Builder::new().name(name).spawn(run)? };
+        match enabled.recv().unwrap_or_else(|_| Err(io::Error::other("a thread panicked"))) {
+            Ok(()) => Ok(prepared),
+            Err(error) => {
+                prepared.discard();
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives the thread its work. Returns the thread.
+    pub(crate) fn begin(self, work: Work) -> JoinHandle<io::Result<()>> {
+        // The thread ends only without work, or with a panic, which its join reports.
+        let _ = self.work.send(work);
+        self.thread
+    }
+
+    /// Ends the thread.
+    fn discard(self) {
+        drop(self.work);
+        let _ = self.thread.join();
+    }
+}
+
+/// Enabled rings for all queues of the kernel.
+pub(crate) fn prepare(payload_bytes: usize) -> io::Result<Vec<Prepared>> {
+    prepare_each(create(payload_bytes)?, Prepared::new)
+}
+
+/// All rings or none.
+fn prepare_each(rings: Vec<Ring>, prepare: impl FnMut(Ring) -> io::Result<Prepared>) -> io::Result<Vec<Prepared>> {
+    let mut prepared = Vec::new();
+    for ring in rings.into_iter().map(prepare) {
+        match ring {
+            Ok(ring) => prepared.push(ring),
+            Err(error) => {
+                prepared.into_iter().for_each(Prepared::discard);
+                return Err(error);
+            }
+        }
+    }
+    Ok(prepared)
+}
+
 /// One ring for each processor that this process may use. The queues of all others are spread over
 /// them.
-pub(crate) fn create(payload_bytes: usize) -> io::Result<Vec<Ring>> {
+fn create(payload_bytes: usize) -> io::Result<Vec<Ring>> {
     let queues = queue_count()?;
     let usable = usable_processors(queues);
     if usable.is_empty() {
@@ -258,23 +329,20 @@ impl Ring {
         Ok(Ring { descriptor, rings, submissions, parameters, pushed: 0, processor, entries })
     }
 
-    /// The name of its thread.
-    pub(crate) fn name(&self) -> String {
-        format!("{THREAD}{}", self.processor)
-    }
-
-    /// Serves the queues until the mount has ended. Returns at once if the kernel refuses them; it
-    /// then sends the requests through /dev/fuse. `answered` is called after each request.
-    pub(crate) fn serve(mut self, channel: &Channel, handler: &impl Handler, answered: impl Fn()) -> io::Result<()> {
-        stay_on(self.processor);
+    /// Makes this thread the one that uses the ring.
+    fn enable(&self) -> io::Result<()> {
         // SAFETY: a request without arguments on an open descriptor.
         let enabled = unsafe {
             let (none, ring) = (ptr::null::<libc::c_void>(), self.descriptor.as_raw_fd());
             libc::syscall(libc::SYS_io_uring_register, ring, REGISTER_ENABLE_RINGS, none, 0)
         };
-        if enabled < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        if enabled < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Serves the queues until the mount has ended. Returns at once if the kernel refuses them; it
+    /// then sends the requests through /dev/fuse.
+    pub(crate) fn serve(mut self, beside: &Beside, handler: &impl Handler) -> io::Result<()> {
+        let channel = beside.channel();
         for index in 0..self.entries.len() {
             self.push(index, REGISTER, 0, channel);
         }
@@ -287,8 +355,7 @@ impl Ring {
                     continue;
                 }
                 let Some(entry) = self.entries.get_mut(index) else { continue };
-                let commit_id = entry.handle(channel, handler, &mut reply)?;
-                answered();
+                let commit_id = entry.handle(beside, handler, &mut reply)?;
                 self.push(index, COMMIT_AND_FETCH, commit_id, channel);
             }
         }
@@ -375,7 +442,7 @@ impl Entry {
 
     /// Handles the request in this entry, and leaves the reply in it. Returns the number by which
     /// the kernel knows the request.
-    fn handle(&mut self, channel: &Channel, handler: &impl Handler, reply: &mut Reply) -> io::Result<u64> {
+    fn handle(&mut self, beside: &Beside, handler: &impl Handler, reply: &mut Reply) -> io::Result<u64> {
         let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length");
         // SAFETY: the kernel has given the entry to this thread, and `self` is borrowed for as long
         // as the slice.
@@ -393,14 +460,13 @@ impl Entry {
         let message = memory.get(start..PAYLOAD_AT + payload_bytes).ok_or_else(wrong)?;
         let (header, arguments) = Header::parse(message).ok_or_else(wrong)?;
         reply.clear();
-        let mut handled = handler.handle(&header, arguments, reply, channel);
-        for _ in 0..FULL_RETRIES {
-            if !matches!(handled, Err(Errno::ENOSPC)) {
-                break;
-            }
-            std::thread::sleep(FORGET_INTERVAL * 2);
+        let mut handled = handler.handle(&header, arguments, reply, beside.channel());
+        if matches!(handled, Err(Errno::ENOSPC)) {
+            // A removed file holds its space until the kernel's FORGET is handled. The kernel has
+            // queued that before its removal returned to the program, so before this request.
+            beside.drain(handler);
             reply.clear();
-            handled = handler.handle(&header, arguments, reply, channel);
+            handled = handler.handle(&header, arguments, reply, beside.channel());
         }
         let code = match handled {
             Ok(Handled::Reply) => 0,
@@ -423,4 +489,59 @@ fn u32_at(memory: &[u8], at: usize) -> u32 {
 
 fn u64_at(memory: &[u8], at: usize) -> u64 {
     memory[at..].first_chunk().copied().map_or(0, u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Held by each test: they count the threads of this process.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// Rings for two threads at least; `None`, with a message, if they are not permitted.
+    fn rings(test: &str) -> Option<Vec<Ring>> {
+        match (create(4096), create(4096)) {
+            (Ok(first), Ok(second)) => Some(first.into_iter().chain(second).collect()),
+            (first, second) => {
+                eprintln!("SKIPPED: {test}: no rings: {:?} {:?}", first.err(), second.err());
+                None
+            }
+        }
+    }
+
+    fn ring_threads() -> usize {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        names.filter(|name| name.starts_with(THREAD)).count()
+    }
+
+    #[test]
+    fn a_ring_without_a_thread_leaves_none() {
+        let Some(rings) = rings("a_ring_without_a_thread_leaves_none") else { return };
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = rings.len();
+        let prepared = prepare_each(rings, |ring| {
+            left -= 1;
+            if left == 0 { Err(io::Error::from_raw_os_error(libc::EAGAIN)) } else { Prepared::new(ring) }
+        });
+        assert_eq!(prepared.err().and_then(|error| error.raw_os_error()), Some(libc::EAGAIN));
+        assert_eq!(ring_threads(), 0);
+    }
+
+    #[test]
+    fn prepared_rings_do_their_work_or_end() {
+        let Some(rings) = rings("prepared_rings_do_their_work_or_end") else { return };
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut prepared = prepare_each(rings, Prepared::new).unwrap();
+        assert_eq!(ring_threads(), prepared.len());
+        // Another thread cannot enable it, because it belongs to its own.
+        let used = prepared.remove(0).begin(Box::new(|ring| {
+            assert!(ring.enable().is_err());
+            Err(io::Error::from_raw_os_error(libc::ENXIO))
+        }));
+        assert_eq!(used.join().unwrap().unwrap_err().raw_os_error(), Some(libc::ENXIO));
+        prepared.into_iter().for_each(Prepared::discard);
+        assert_eq!(ring_threads(), 0);
+    }
 }

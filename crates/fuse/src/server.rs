@@ -133,7 +133,7 @@ impl Server {
         };
         let (sender, events) = channel();
         let report = sender.clone();
-        let threads = threads(options);
+        let (threads, adapter) = (threads(options), Arc::new(adapter));
         let run = move || {
             let resent = if capabilities.is_some() && connection.can_resend() { connection.resend() } else { Ok(()) };
             let result = resent.and_then(|()| connection.serve(threads, clones, &adapter));
@@ -142,10 +142,10 @@ impl Server {
             let _ = report.send(Event::Ended);
             result
         };
-        let session = std::thread::Builder::new()
-            .name("directfs-mount".to_owned())
-            .spawn(run)
-            .map_err(|source| MountError::Session { path: path.clone(), source })?;
+        let session = std::thread::Builder::new().name("directfs-mount".to_owned()).spawn(run).map_err(|source| {
+            let _ = stopper.stop();
+            MountError::Thread { path: path.clone(), source }
+        })?;
         info!(mount = %path.display(), "mounted");
         Ok(Server { files, stopper, session, events, sender, path, capabilities: enabled })
     }
@@ -227,9 +227,16 @@ pub(crate) fn open_image(image: &Path, options: &MountOptions) -> Result<Image, 
 impl Server {
     /// Serves until the mount has ended, or a second signal arrives.
     pub(crate) fn serve_until_signals(self, signals: &Signals, ready: impl FnOnce()) -> Result<Ended, MountError> {
-        let watch = signals
-            .watch(self.sender.clone())
-            .map_err(|source| MountError::Session { path: self.path.clone(), source })?;
+        let watch = match signals.watch(self.sender.clone()) {
+            Ok(watch) => watch,
+            Err(source) => {
+                let _ = self.stopper.stop();
+                let path = self.path.clone();
+                // Nothing uses the mount yet, so it ends, and the image is closed cleanly.
+                self.wait()?;
+                return Err(MountError::Thread { path, source });
+            }
+        };
         ready();
         let mut stopping = false;
         while let Ok(Event::Signal) = self.events.recv() {
@@ -258,8 +265,8 @@ pub fn serve_device(
 ) -> Result<(), MountError> {
     let broken = |source| MountError::Session { path: PathBuf::from("the private mount"), source };
     let files = Arc::new(Files::new(image, options)?.inherit(inherited));
-    let adapter = Adapter::new(Arc::clone(&files), options);
-    let connection = Connection::establish(device, &adapter, false).map_err(broken)?;
+    let adapter = Arc::new(Adapter::new(Arc::clone(&files), options));
+    let connection = Connection::establish(device, &*adapter, false).map_err(broken)?;
     // Another descriptor of the device would have to be opened in the mount's namespace.
     let served = connection.serve(threads(options), Clones::None, &adapter);
     adapter.finish();

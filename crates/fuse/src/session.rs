@@ -10,15 +10,18 @@
 use crate::protocol::{
     Arguments, Header, Reply, VERSION_MAJOR, VERSION_MINOR, VERSION_MINOR_LEAST, capability, notification, opcode,
 };
-use crate::ring::{self, Ring};
+use crate::ring::{self, Prepared};
 use posix::{Errno, Result};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::OFlags;
 use std::fs::OpenOptions;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tracing::{info, warn};
 
 /// Bytes of content in one request: the kernel's usual limit of 256 pages.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -27,8 +30,11 @@ const PAGES_MAX: u16 = 256;
 const REQUEST_BYTES: usize = CONTENT_BYTES_MAX + 4096;
 /// Requests without a waiting program (readahead, direct I/O) under way at once.
 const BACKGROUND_MAX: u16 = 64;
-/// How long a worker beside rings waits between two messages of forgotten files.
-pub(crate) const FORGET_INTERVAL: Duration = Duration::from_millis(5);
+/// How long the worker beside rings waits after it has learned of forgotten files.
+const FORGET_INTERVAL: Duration = Duration::from_millis(5);
+/// Messages that are read from the device beside rings at a time. One has room for 65,000 forgotten
+/// files.
+const DRAINED_MAX: usize = 64;
 /// `FUSE_DEV_IOC_CLONE`: connects a new descriptor of /dev/fuse with the mount of another one.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
@@ -63,17 +69,37 @@ impl Channel {
     /// Reads the next request. `None`: the mount has ended.
     fn receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         loop {
+            match self.receive_now(into)? {
+                Received::Request(length) => return Ok(Some(length)),
+                Received::Ended => return Ok(None),
+                Received::Nothing => {}
+            }
+        }
+    }
+
+    /// Reads a request if there is one; waits for one if the device is blocking.
+    fn receive_now(&self, into: &mut [u8]) -> io::Result<Received> {
+        loop {
             match rustix::io::read(&*self.0, &mut *into) {
-                Ok(length) => return Ok(Some(length)),
+                Ok(length) => return Ok(Received::Request(length)),
                 // The request was interrupted before it was read.
-                Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+                Err(rustix::io::Errno::NOENT | rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(Received::Nothing),
                 // A worker that is just receiving a request at the end of the mount gets
                 // ECONNABORTED: the last close of a file sends a request without a waiter.
-                Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return Ok(None),
+                Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => return Ok(Received::Ended),
                 Err(error) => return Err(error.into()),
             }
         }
     }
+}
+
+/// What a device has.
+enum Received {
+    Request(usize),
+    Nothing,
+    /// The mount has ended.
+    Ended,
 }
 
 /// How a request was handled.
@@ -106,7 +132,7 @@ pub(crate) struct Connection {
     /// Counts the answered requests, where a keeper looks at them.
     pub(crate) answered: Option<&'static AtomicU64>,
     /// The rings through which the kernel sends requests; empty: it sends them through /dev/fuse.
-    rings: Vec<Ring>,
+    rings: Vec<Prepared>,
 }
 
 impl Connection {
@@ -124,7 +150,8 @@ impl Connection {
             };
             reply.clear();
             let mut rings = Vec::new();
-            let agreed = introduce(arguments, handler, may_use_rings.then_some(&mut rings), &mut reply)?;
+            let prepare = || if may_use_rings { rings_for(&channel) } else { Vec::new() };
+            let agreed = introduce(arguments, handler, prepare, &mut rings, &mut reply)?;
             channel.answer(&mut reply, header.unique, 0);
             if let Some(capabilities) = agreed {
                 return Ok(Connection { channel, capabilities, answered: None, rings });
@@ -161,11 +188,17 @@ impl Connection {
 
     /// Serves requests with `threads` workers until the mount has ended. `clones`: each worker has
     /// its own device, which spares them contention.
-    pub(crate) fn serve(self, threads: usize, clones: Clones, handler: &impl Handler) -> io::Result<()> {
+    pub(crate) fn serve<H: Handler + Send + 'static>(
+        self,
+        threads: usize,
+        clones: Clones,
+        handler: &Arc<H>,
+    ) -> io::Result<()> {
         let Connection { channel, answered, rings, .. } = self;
-        // The kernel keeps a few kinds of requests on /dev/fuse.
-        let (threads, pause) = if rings.is_empty() { (threads, None) } else { (1, Some(FORGET_INTERVAL)) };
-        let channels = (0..threads).map(|index| match clones {
+        if !rings.is_empty() {
+            return serve_rings(channel, rings, handler);
+        }
+        let channels = (0..threads.max(1)).map(|index| match clones {
             Clones::None => Ok(channel.clone()),
             Clones::AllButFirst if index == 0 => Ok(channel.clone()),
             Clones::AllButFirst | Clones::All => channel.clone_device(),
@@ -176,52 +209,174 @@ impl Connection {
                 answered.fetch_add(1, Relaxed);
             }
         };
-        let (channel, count) = (&channel, &count);
-        std::thread::scope(|scope| {
-            let mut workers = Vec::new();
-            for ring in rings {
-                let name = ring.name();
-                let serve = move || ring.serve(channel, handler, count);
-                workers.push(std::thread::Builder::new().name(name).spawn_scoped(scope, serve)?);
+        serve_devices(&channels, &**handler, &count)
+    }
+}
+
+/// Serves a device with each worker. The first is this thread, so that there is always one.
+fn serve_devices(channels: &[Channel], handler: &impl Handler, answered: &(impl Fn() + Sync)) -> io::Result<()> {
+    let Some((first, others)) = channels.split_first() else { return Ok(()) };
+    std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for (index, channel) in others.iter().enumerate() {
+            let name = format!("directfs-{}", index + 1);
+            let work = move || work(channel, handler, answered);
+            match std::thread::Builder::new().name(name).spawn_scoped(scope, work) {
+                Ok(worker) => workers.push(worker),
+                // The requests of all devices of a mount are in one queue, so every worker gets
+                // all kinds.
+                Err(error) => {
+                    let (threads, wanted) = (index + 1, channels.len());
+                    warn!(%error, threads, wanted, "the mount has fewer threads than it should: raise the limit of processes");
+                    break;
+                }
             }
-            for (index, channel) in channels.iter().enumerate() {
-                let name = format!("directfs-{index}");
-                let work = move || work(channel, handler, count, pause);
-                workers.push(std::thread::Builder::new().name(name).spawn_scoped(scope, work)?);
+        }
+        let served = work(first, handler, answered);
+        let panicked = |_| Err(io::Error::other("a worker panicked"));
+        workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).fold(served, io::Result::and)
+    })
+}
+
+/// Serves rings, and with this thread the device beside them.
+///
+/// The requests are not counted for a keeper: a mount that has one is served without rings.
+fn serve_rings<H: Handler + Send + 'static>(
+    channel: Channel,
+    rings: Vec<Prepared>,
+    handler: &Arc<H>,
+) -> io::Result<()> {
+    let beside = Arc::new(Beside::new(channel));
+    let begin = |ring: Prepared| {
+        let (handler, beside) = (Arc::clone(handler), Arc::clone(&beside));
+        ring.begin(Box::new(move |ring| ring.serve(&beside, &*handler)))
+    };
+    let threads: Vec<_> = rings.into_iter().map(begin).collect();
+    let served = beside.serve(&**handler);
+    let panicked = |_| Err(io::Error::other("a worker panicked"));
+    threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(served, io::Result::and)
+}
+
+/// The rings of a mount; none if something is in the way. After the reply to the first request
+/// nothing is made any more that could fail: the kernel would wait for it.
+fn rings_for(channel: &Channel) -> Vec<Prepared> {
+    let flags = rustix::fs::fcntl_getfl(&*channel.0);
+    let prepared = ring::prepare(CONTENT_BYTES_MAX).and_then(|rings| {
+        rustix::fs::fcntl_setfl(&*channel.0, flags? | OFlags::NONBLOCK)?;
+        Ok(rings)
+    });
+    prepared.unwrap_or_else(|error| {
+        info!(%error, "io_uring cannot be used: requests come through /dev/fuse");
+        Vec::new()
+    })
+}
+
+/// The device beside rings, on which the kernel keeps FORGET and INTERRUPT. It does not block.
+///
+/// Invariant: a request is read and handled under one lock. So all that the kernel had queued
+/// before a call of [`Beside::drain`] is done after it.
+pub(crate) struct Beside {
+    channel: Channel,
+    buffers: Mutex<(Vec<u8>, Reply)>,
+}
+
+/// What [`Beside::drain`] met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drained {
+    /// Nothing more to read; `forgot`: a file was forgotten.
+    Idle { forgot: bool },
+    /// The end of the mount.
+    Ended,
+}
+
+impl Beside {
+    fn new(channel: Channel) -> Beside {
+        Beside { channel, buffers: Mutex::new((vec![0; REQUEST_BYTES], Reply::new())) }
+    }
+
+    pub(crate) fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// Handles requests until the mount has ended.
+    ///
+    /// It waits a little after a file was forgotten, because a program that removes files would
+    /// wake it up after each one. Meanwhile the kernel gathers what it forgets, and sends it in one
+    /// message.
+    fn serve(&self, handler: &impl Handler) -> io::Result<()> {
+        loop {
+            match poll(&mut [PollFd::new(&*self.channel.0, PollFlags::IN)], None) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
-            let panicked = |_| Err(io::Error::other("a worker panicked"));
-            workers.into_iter().map(|worker| worker.join().unwrap_or_else(panicked)).fold(Ok(()), io::Result::and)
-        })
+            match self.drain_once(handler)? {
+                Drained::Ended => return Ok(()),
+                Drained::Idle { forgot: true } => std::thread::sleep(FORGET_INTERVAL),
+                Drained::Idle { forgot: false } => {}
+            }
+        }
+    }
+
+    /// Handles what is on the device. Errors are left to the device's own thread, which meets them
+    /// too.
+    pub(crate) fn drain(&self, handler: &impl Handler) {
+        let _ = self.drain_once(handler);
+    }
+
+    fn drain_once(&self, handler: &impl Handler) -> io::Result<Drained> {
+        // Each request overwrites the buffers, whatever a panic has left in them.
+        let (request, reply) = &mut *self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut forgot = false;
+        for _ in 0..DRAINED_MAX {
+            match self.channel.receive_now(request)? {
+                Received::Ended => return Ok(Drained::Ended),
+                Received::Nothing => break,
+                Received::Request(length) => {
+                    let done = handle_message(&self.channel, handler, &request[..length], reply)?;
+                    forgot |= done == Done::Forgotten;
+                }
+            }
+        }
+        Ok(Drained::Idle { forgot })
     }
 }
 
 /// Serves the requests of one device. `answered` is called after each.
-///
-/// `pause`: most requests go elsewhere. The worker then waits so long after a file was forgotten,
-/// because a program that removes files would wake it up after each one. Meanwhile the kernel
-/// gathers what it forgets, and sends it in one message.
-fn work(channel: &Channel, handler: &impl Handler, answered: impl Fn(), pause: Option<Duration>) -> io::Result<()> {
+fn work(channel: &Channel, handler: &impl Handler, answered: impl Fn()) -> io::Result<()> {
     let (mut request, mut reply) = (vec![0; REQUEST_BYTES], Reply::new());
     while let Some(length) = channel.receive(&mut request)? {
-        let Some((header, arguments)) = Header::parse(&request[..length]) else {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length"));
-        };
-        reply.clear();
-        let code = match handler.handle(&header, arguments, &mut reply, channel) {
-            Ok(Handled::Silent) => {
-                let forgets = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET);
-                if let Some(pause) = pause.filter(|_| forgets) {
-                    std::thread::sleep(pause);
-                }
-                continue;
-            }
-            Ok(Handled::Reply) => 0,
-            Err(Errno(number)) => -number,
-        };
-        channel.answer(&mut reply, header.unique, code);
-        answered();
+        if handle_message(channel, handler, &request[..length], &mut reply)? == Done::Answered {
+            answered();
+        }
     }
     Ok(())
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Done {
+    Answered,
+    /// It needs no answer: the kernel forgot files.
+    Forgotten,
+    /// It needs no answer, or gets it later.
+    Silent,
+}
+
+/// Handles a request that was read from a device.
+fn handle_message(channel: &Channel, handler: &impl Handler, message: &[u8], reply: &mut Reply) -> io::Result<Done> {
+    let wrong = || io::Error::new(io::ErrorKind::InvalidData, "the kernel sent a request with a wrong length");
+    let (header, arguments) = Header::parse(message).ok_or_else(wrong)?;
+    reply.clear();
+    let code = match handler.handle(&header, arguments, reply, channel) {
+        Ok(Handled::Silent) if matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET) => {
+            return Ok(Done::Forgotten);
+        }
+        Ok(Handled::Silent) => return Ok(Done::Silent),
+        Ok(Handled::Reply) => 0,
+        Err(Errno(number)) => -number,
+    };
+    channel.answer(reply, header.unique, code);
+    Ok(Done::Answered)
 }
 
 /// The workers that have a device of their own.
@@ -245,11 +400,12 @@ fn notify(channel: &Channel, code: i32, fill: impl FnOnce(&mut Reply)) -> io::Re
 /// Fills the reply to the first request. Returns the capabilities; `None` if the kernel has a newer
 /// major version and will send another first request.
 ///
-/// `rings` is where the rings go, if they may be used.
+/// `prepare` makes the rings if the kernel offers to use them; `rings` is where they go.
 fn introduce(
     mut arguments: Arguments<'_>,
     handler: &impl Handler,
-    rings: Option<&mut Vec<Ring>>,
+    prepare: impl FnOnce() -> Vec<Prepared>,
+    rings: &mut Vec<Prepared>,
     reply: &mut Reply,
 ) -> io::Result<Option<u64>> {
     let short = |_| io::Error::new(io::ErrorKind::InvalidData, "the kernel's first request is too short");
@@ -267,15 +423,75 @@ fn introduce(
     let offered = u64::from(high) << 32 | u64::from(low);
     let always = capability::MAX_PAGES | capability::BIG_WRITES | capability::ASYNC_READ | capability::INIT_EXT;
     let mut enabled = (handler.capabilities(offered) | always) & offered;
-    if let Some(rings) = rings.filter(|_| offered & capability::OVER_IO_URING != 0)
-        && let Ok(made) = ring::create(CONTENT_BYTES_MAX)
-    {
-        enabled |= capability::OVER_IO_URING;
-        *rings = made;
+    if offered & capability::OVER_IO_URING != 0 {
+        *rings = prepare();
+        if !rings.is_empty() {
+            enabled |= capability::OVER_IO_URING;
+        }
     }
     reply.u32(VERSION_MAJOR).u32(VERSION_MINOR.min(minor)).u32(readahead).u32(enabled as u32);
     reply.u16(BACKGROUND_MAX).u16(BACKGROUND_MAX / 4 * 3).u32(CONTENT_BYTES_MAX as u32);
     // Times have the unit 1 ns.
     reply.u32(1).u16(PAGES_MAX).u16(0).u32((enabled >> 32) as u32).zeros(28);
     Ok(Some(enabled))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::sync::atomic::AtomicBool;
+
+    const FORGOTTEN: u64 = 2000;
+
+    /// Counts what the kernel forgot.
+    struct Forgets(AtomicU64);
+
+    impl Handler for Forgets {
+        fn capabilities(&self, _: u64) -> u64 {
+            0
+        }
+
+        fn handle(&self, header: &Header, _: Arguments<'_>, _: &mut Reply, _: &Channel) -> Result<Handled> {
+            assert_eq!(header.opcode, opcode::FORGET);
+            // Others may run between the reading and the end of a request.
+            std::thread::yield_now();
+            self.0.fetch_add(1, Relaxed);
+            Ok(Handled::Silent)
+        }
+    }
+
+    fn forget() -> Vec<u8> {
+        let mut message = [48, opcode::FORGET].map(u32::to_ne_bytes).concat();
+        message.resize(48, 0);
+        message
+    }
+
+    #[test]
+    fn what_the_device_had_before_a_drain_is_handled_after_it() {
+        // Like the device, such a socket keeps the bounds of messages.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (kernel, device) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (beside, forgets) = (Beside::new(Channel(Arc::new(device))), Forgets(AtomicU64::new(0)));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| beside.serve(&forgets));
+            // Another ring's thread, which meets a full image too.
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    beside.drain(&forgets);
+                }
+            });
+            for sent in 1..=FORGOTTEN {
+                rustix::io::write(&kernel, &forget()).unwrap();
+                beside.drain(&forgets);
+                assert!(forgets.0.load(Relaxed) >= sent, "{sent}");
+            }
+            done.store(true, Relaxed);
+            // The end of the other side is an empty message, which no kernel sends.
+            drop(kernel);
+            assert!(worker.join().unwrap().is_err());
+        });
+        assert_eq!(forgets.0.into_inner(), FORGOTTEN);
+    }
 }

@@ -746,3 +746,39 @@ fn flags_of_files_outlive_the_mount_and_opens_heed_them() {
     assert_eq!(left, "content\ncontent\nmore\nSome(0)");
     mounted.unmount();
 }
+
+#[test]
+fn an_access_list_of_another_group_clears_the_set_group_id_bit() {
+    if !can_mount("an_access_list_of_another_group_clears_the_set_group_id_bit") {
+        return;
+    }
+    use std::os::unix::fs::{PermissionsExt, chown};
+    // Version 2; then owner, group and others with all permissions.
+    let list: Vec<u8> = [[2, 0].as_slice(), &[0, 0]].concat();
+    let entry = |tag: u8| [tag, 0, 7, 0, 0xff, 0xff, 0xff, 0xff];
+    let list = [list, entry(1).to_vec(), entry(4).to_vec(), entry(32).to_vec()].concat();
+    for options in ["", "cache=0"] {
+        let mounted = Mounted::new(options);
+        fs::set_permissions(&mounted.mount, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::set_permissions(mounted.scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let path = mounted.path("file");
+        fs::write(&path, "").unwrap();
+        chown(&path, Some(100), Some(100)).unwrap();
+        let mode_after = |group: u32| {
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o2755)).unwrap();
+            let set = || {
+                // SAFETY: numbers only; the raw calls change the ids of this thread alone.
+                unsafe {
+                    libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>());
+                    libc::syscall(libc::SYS_setresgid, group, group, group);
+                    libc::syscall(libc::SYS_setresuid, 100, 100, 100);
+                }
+                rustix::fs::setxattr(&path, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty()).unwrap();
+            };
+            std::thread::scope(|scope| scope.spawn(set).join().unwrap());
+            fs::metadata(&path).unwrap().permissions().mode() & 0o7777
+        };
+        assert_eq!(mode_after(100), 0o2777, "{options}: the file's group");
+        assert_eq!(mode_after(101), 0o777, "{options}: another group");
+    }
+}
