@@ -67,7 +67,7 @@ fn work(thread: &engine::Thread<'_>, directory: engine::Node, done: &AtomicU64, 
         }
         let name = number.to_string();
         let file = with_space(|| thread.create(directory, name.as_bytes(), &new_file()));
-        with_space(|| thread.write(file, 0, name.repeat(1 + number as usize % 900).as_bytes()));
+        with_space(|| thread.files().write(file, 0, name.repeat(1 + number as usize % 900).as_bytes()));
         thread.release(file, 1);
         if number > 20 {
             let old = (number - 20u64).to_string();
