@@ -124,7 +124,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         let mut chain = match copied {
             Ok(chain) => chain,
             Err((chain, error)) => {
-                self.free_chain(number, &chain)?;
+                self.free_chain(number, &chain, boundary)?;
                 return Err(error);
             }
         };
@@ -303,11 +303,12 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         Ok(self.fs.log_page(position.0, owner)?.0.slots[position.1 as usize].load_acquire())
     }
 
-    /// Frees a chain that nothing leads to.
-    fn free_chain(self, owner: u64, chain: &NewChain<'f>) -> Result<()> {
+    /// Frees a chain that nothing leads to: up to the page that is being filled, or up to the page
+    /// of the log, `boundary`, to which it was linked.
+    fn free_chain(self, owner: u64, chain: &NewChain<'f>, boundary: u64) -> Result<()> {
         let last = chain.last.as_ref().map_or(0, |page| self.fs.pm.offset_of(&**page));
         let mut offset = chain.first;
-        while offset != 0 {
+        while offset != 0 && offset != boundary {
             let next = if offset == last { 0 } else { self.fs.log_page(offset, owner)?.0.next.load_acquire() };
             self.allocator().free_blocks(BlockRun { first: offset / BLOCK_BYTES, count: 1 })?;
             offset = next;

@@ -4,14 +4,14 @@ use super::log::Tail;
 use super::{NewNode, RenameFlags};
 use crate::attach::AttachOptions;
 use crate::attributes::Changes;
-use crate::format::FileKind;
+use crate::format::{FileKind, LOG_SLOTS};
 use crate::fs::{Fs, Node};
 use crate::reap_tests::{MortalThread, World, check_cachelets, everlasting, made};
 use crate::testing::mortality::at_step;
 use crate::testing::{Attached, Memory, PLATFORM, new_image, new_node};
 use core::sync::atomic::Ordering::Acquire;
 use pmem::{CrashImage, Grain, Recorder};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::format;
 use std::rc::Rc;
 use std::string::String;
@@ -81,7 +81,7 @@ fn extend(thread: &MortalThread<'_>, directory: Node) {
 
 #[test]
 fn a_thread_that_is_stopped_while_it_adds_a_page_to_a_directory_makes_no_other_wait() {
-    for count in [0, crate::format::LOG_SLOTS] {
+    for count in [0, LOG_SLOTS] {
         let reached = |step: u64| {
             let (world, other) = everlasting();
             let thread = world.fs().enter().expect("enters");
@@ -143,6 +143,40 @@ fn a_page_that_is_linked_while_a_reaper_frees_the_blocks_of_its_directory_stays(
     };
     let steps = (0..).take_while(|step| reached(*step)).count();
     assert!(steps > 8, "{steps} steps");
+}
+
+#[test]
+fn a_compaction_that_gives_up_for_a_stalled_thread_leaves_the_log_as_it_is() {
+    let reached = |step: u64| {
+        let (world, other) = everlasting();
+        let thread = world.fs().enter().expect("enters");
+        let directory = directory_with(&thread, LOG_SLOTS + 100);
+        let kept = |number: &u64| number.is_multiple_of(7);
+        for number in (0..LOG_SLOTS + 100).filter(|number| !kept(number)) {
+            thread.unlink(directory, format!("{number:03}").as_bytes(), |_| Ok(())).expect("removes");
+        }
+        let pin = Rc::new(RefCell::new(None));
+        let pinned = pin.clone();
+        at_step(step, move || *pinned.borrow_mut() = Some(other.pin()));
+        thread.maintenance().compact(directory).expect("compacts, or gives up");
+        let fired = pin.borrow_mut().take().is_some();
+        at_step(0, || {});
+        // Whatever was freed by mistake is used now.
+        for number in 0..40 {
+            let file = thread.create(directory, format!("x{number:03}").as_bytes(), &file()).expect("creates");
+            thread.files().write(file, 0, &[7; 4096]).expect("writes");
+            thread.release(file, 1);
+        }
+        let mut expected: Vec<_> = (0..LOG_SLOTS + 100).filter(kept).map(|number| format!("{number:03}")).collect();
+        expected.extend((0..40).map(|number| format!("x{number:03}")));
+        expected.sort();
+        thread.release(directory, 1);
+        drop(thread);
+        check_after_power_cut(world, &expected);
+        fired
+    };
+    let steps = (0..).step_by(3).take_while(|step| reached(*step)).count();
+    assert!(steps > 20, "{steps} steps");
 }
 
 /// A recorder that lets another thread work at the first fence after it was armed.
