@@ -53,6 +53,8 @@ fn remove(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
             return Err(Errno::EACCES);
         }
         let until = (found.address + found.length).min(end);
+        // Takes nothing from a shared mapping; EINVAL if its pages are locked.
+        advise(at, until, libc::MADV_DONTNEED)?;
         let offset = found.offset + (at - found.address);
         session.caller.thread.files().allocate(found.node, AllocateMode::PunchHole, offset, until - at)?;
         at = until;
@@ -67,24 +69,26 @@ fn remove(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
 /// MADV_DONTNEED: the next access finds the file's bytes.
 fn discard(call: &mut Call<'_>, address: u64, length: u64) -> Result<Verdict> {
     let _held = missing::hold(call.context);
-    let advice = call.frame.rdx;
-    let native = |from: u64, to: u64| {
-        // SAFETY: the program requested it.
-        match unsafe { sys::call(libc::SYS_madvise, [from, to - from, advice, 0, 0, 0]) } {
-            error @ ..0 => Err(Errno(-error as i32)),
-            _ => Ok(()),
-        }
-    };
+    let advice = call.frame.rdx as i32;
     let (mut at, end) = (address, address.saturating_add(length));
     while let Some(copy) = copies::first_in(at, end - at) {
         if copy.address > at {
-            native(at, copy.address)?;
+            advise(at, copy.address, advice)?;
         }
         copies::refill(&mut call.begin()?, &copy)?;
         at = copy.address + copy.length;
     }
     if at < end || at == address {
-        native(at, end)?;
+        advise(at, end, advice)?;
     }
     Ok(done(0))
+}
+
+/// The kernel's madvise, which the program requested for this range.
+fn advise(from: u64, to: u64, advice: i32) -> Result<()> {
+    // SAFETY: the program may lose no more than by its own call.
+    match unsafe { sys::call(libc::SYS_madvise, [from, to - from, advice as u64, 0, 0, 0]) } {
+        error @ ..0 => Err(Errno(-error as i32)),
+        _ => Ok(()),
+    }
 }
