@@ -739,6 +739,7 @@ fn flags_of_files_outlive_the_mount_and_opens_heed_them() {
     let mut log = File::options().append(true).open(mounted.path("log")).unwrap();
     log.write_all(b"more\n").unwrap();
     assert_eq!(log.set_len(0).unwrap_err().raw_os_error(), refused);
+    drop(log);
     let uses = "rm -f f log; mv d e; mkdir d/e; ln f g; touch -d @0 log; chmod 600 f";
     let errors = shell(&mounted.mount, uses);
     assert_eq!(errors.matches("Operation not permitted").count(), 7, "{errors}");
