@@ -145,6 +145,29 @@ fn a_child_in_a_pid_namespace_keeps_its_slot_and_its_locks() {
 }
 
 #[test]
+fn a_descriptor_of_a_process_is_never_taken_for_that_of_another_namespace() {
+    const NAMESPACE: [&str; 5] = ["unshare", "--pid", "--fork", "--mount-proc", "true"];
+    if !can("descriptors in PID namespaces", &NAMESPACE) {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut shell = Shell::start(&image);
+    // Both shells are process 1 of their namespaces.
+    let within =
+        |file: &str, script: &str| format!("unshare --pid --fork --mount-proc sh -c 'exec 3<{file}; {script}'");
+    let read = within("two", "cat /proc/1/fd/3 || echo refused");
+    shell.tell("echo first >one; echo second >two");
+    assert_eq!(shell.tell(&read), "second");
+    shell.tell(&format!("{} &", within("one", ": >begun; while [ ! -e stop ]; do :; done")));
+    shell.tell("while [ ! -e begun ]; do :; done");
+    let found = shell.tell(&read);
+    assert!(found.ends_with("refused") && !found.contains("first"), "{found}");
+    assert_eq!(shell.tell(": >stop; wait"), "");
+    assert_eq!(shell.end(), Some(0));
+}
+
+#[test]
 fn a_process_that_dies_in_a_pid_namespace_is_noticed_outside() {
     const NAMESPACE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "true"];
     if !can("a death in a PID namespace", &NAMESPACE) {

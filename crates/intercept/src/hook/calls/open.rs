@@ -6,7 +6,7 @@ use crate::hook::call::{Call, native_by, native_with};
 use crate::hook::calls::names::{Calling, PathArguments, at, by_path, path};
 use crate::hook::calls::{handles, kernel_objects};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
-use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::{fd_numbers, fd_passing};
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::process::processes::Session;
@@ -308,22 +308,28 @@ fn install<'w>(
 }
 
 /// The file of the image behind a descriptor of another process, if the kernel lets this one follow
-/// the link to it: the kernel would open the placeholder.
+/// the link to it: the kernel would open the placeholder. `None` also if the process cannot be told
+/// from one of another namespace.
 fn file_of_another(session: &Session<'_>, path: &[u8]) -> Option<Node> {
     let (process_id, fd) = proc_links::descriptor_of_another(path)?;
     let mut text = [0u8; 64];
     text.get_mut(..path.len())?.copy_from_slice(path);
     // Leaves room for the zero byte.
     sys::read_link(text.get(..path.len() + 1)?, &mut [0u8; 64]).ok()?;
+    if !fd_passing::is_neighbour(process_id as i32) {
+        return None;
+    }
     let processes = session.process.processes();
-    let (mut table, mut node) = (None, None);
+    let (mut table, mut count, mut node) = (None, 0, None);
     processes
         .each_process(&mut |process| {
             if process.process_id == process_id {
-                table = Some(process.table);
+                (table, count) = (Some(process.table), count + 1);
             }
         })
         .ok()?;
+    // Of several, all but one are in other namespaces.
+    let table = table.filter(|_| count == 1);
     let each = &mut |found: ObservedDescriptor<'_>| {
         if found.fd == fd && !found.file.is_watcher() {
             node = Some(found.file.node());

@@ -221,7 +221,7 @@ fn leads_outside(session: &Session<'_>, socket: u64) -> bool {
         return false;
     }
     // Each process of the image has the DRAM region open, usually under the same number.
-    let is_other = match (status_in(peer.pid, handoff.region), sys::status(handoff.region)) {
+    let is_other = match (status_of(peer.pid, b"/fd/", Some(handoff.region)), sys::status(handoff.region)) {
         (Ok(other), Ok(own)) => (own.st_dev, own.st_ino) != (other.st_dev, other.st_ino),
         (Err(error), _) => error == -i64::from(libc::ENOENT) && is_alive(peer.pid),
         _ => false,
@@ -232,12 +232,25 @@ fn leads_outside(session: &Session<'_>, socket: u64) -> bool {
     is_other && !is_known
 }
 
-/// The file behind a descriptor of another process.
-fn status_in(process: i32, fd: i32) -> core::result::Result<libc::stat, i64> {
+/// Whether a process that its id names here is one of the image, and names itself by the same id:
+/// ids of processes in other namespaces may be those of any process here.
+pub fn is_neighbour(process: i32) -> bool {
+    let Some(handoff) = environment::handoff() else { return false };
+    let identity = |status: libc::stat| (status.st_dev, status.st_ino);
+    let namespace = |process| status_of(process, b"/ns/pid", None).map(identity).ok();
+    let region = status_of(process, b"/fd/", Some(handoff.region)).map(identity).ok();
+    region.is_some()
+        && region == sys::status(handoff.region).map(identity).ok()
+        && namespace(process).is_some()
+        && namespace(process) == namespace(sys::process_id())
+}
+
+/// The file to which a link of a process in /proc leads: `rest`, and a number behind it.
+fn status_of(process: i32, rest: &[u8], number: Option<i32>) -> core::result::Result<libc::stat, i64> {
     let mut path = [0u8; 64];
     let (mut length, mut digits) = (0, [0u8; 20]);
-    for (part, number) in [(&b"/proc/"[..], process), (b"/fd/", fd)] {
-        let count = write_number(number as u64, &mut digits);
+    for (part, number) in [(&b"/proc/"[..], Some(process)), (rest, number)] {
+        let count = number.map_or(0, |number| write_number(number as u64, &mut digits));
         for piece in [part, &digits[..count]] {
             path[length..length + piece.len()].copy_from_slice(piece);
             length += piece.len();
