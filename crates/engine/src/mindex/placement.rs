@@ -12,15 +12,21 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use pmem::Memory;
 
 /// In a tree: what guards a held name beyond its entry.
-pub(super) struct NameGuard<'f>(#[allow(dead_code, reason = "its drop unlocks")] Option<LockGuard<'f>>);
+pub(super) struct NameGuard<'f> {
+    /// Its drop unlocks.
+    _lock: Option<LockGuard<'f>>,
+}
 
 impl NameGuard<'_> {
     /// None.
-    pub(super) const NONE: Self = NameGuard(None);
+    pub(super) const NONE: Self = NameGuard { _lock: None };
 }
 
 /// A bucket that may be changed: locked itself or, in a tree, by the guard of the name.
-pub(super) struct ChangeableBucket<'f>(#[allow(dead_code, reason = "its drop unlocks")] Option<LockGuard<'f>>);
+pub(super) struct ChangeableBucket<'f> {
+    /// Its drop unlocks.
+    _lock: Option<LockGuard<'f>>,
+}
 
 impl<M: Memory> Fs<M> {
     /// The bucket of a hash, for reads.
@@ -79,7 +85,7 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     pub(super) fn guard_names(self, hashes: [NameHash; 2]) -> Result<[NameGuard<'f>; 2]> {
         let Some(tree) = self.fs.tree() else { return Ok([NameGuard::NONE, NameGuard::NONE]) };
         let (first, second) = self.lock_guards(tree, hashes)?;
-        Ok([NameGuard(Some(first)), NameGuard(second)])
+        Ok([NameGuard { _lock: Some(first) }, NameGuard { _lock: second }])
     }
 
     /// What guards a name, before it is held.
@@ -93,10 +99,10 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     #[inline(always)]
     pub(super) fn lock_bucket(self, main: &'f Bucket) -> Result<Option<ChangeableBucket<'f>>> {
         if self.fs.tree().is_some() {
-            return Ok(Some(ChangeableBucket(None)));
+            return Ok(Some(ChangeableBucket { _lock: None }));
         }
         let locked = self.lock_with(Patience::Interruptible, &main.lock, &main.waiters)?;
-        Ok(locked.map(|lock| ChangeableBucket(Some(lock))))
+        Ok(locked.map(|lock| ChangeableBucket { _lock: Some(lock) }))
     }
 
     /// Locks the bucket of a name that is not guarded, unless another thread has it.
@@ -106,6 +112,6 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
             None => self.try_lock(&main.lock, &main.waiters),
             Some(tree) => self.try_lock_guard(tree, hash)?,
         };
-        Ok(locked.map(|lock| ChangeableBucket(Some(lock))))
+        Ok(locked.map(|lock| ChangeableBucket { _lock: Some(lock) }))
     }
 }
