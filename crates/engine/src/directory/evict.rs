@@ -230,7 +230,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
                     let target = held.as_ref().and_then(|held| held.found()).map(|found| found.target);
                     if let Some(held) = held {
                         self.names().remove_entry(&held);
-                        self.names().release_removed(held)?;
+                        self.names().release_removed(held);
                     }
                     target
                 };

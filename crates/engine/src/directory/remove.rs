@@ -110,7 +110,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         self.take_effect();
         drop(file);
-        self.names().release_removed(held)?;
+        self.names().release_removed(held);
         if dead {
             self.reclaim_file(cachelet, index);
         }
@@ -314,7 +314,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.mark_removed(victim);
         self.names().remove_entry(&held);
         self.take_effect();
-        self.names().release_removed(held)?;
+        self.names().release_removed(held);
         self.reclaim_directory(victim, index);
         self.uncount_subdirectory(parent);
         self.count_removal(parent, true, timestamp_ns);

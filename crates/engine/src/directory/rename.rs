@@ -486,7 +486,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         drop(files);
         persisted?;
         drop(held_new);
-        self.names().release_removed(held_old)?;
+        self.names().release_removed(held_old);
         self.count_rename(old, new, &change, dead);
         Ok(())
     }

@@ -396,18 +396,19 @@ impl<'f, M: Memory> NameIndex<'_, 'f, M> {
     }
 
     /// Releases a name that was removed. Otherwise all lookups of absent names would read the
-    /// continuation of its bucket that it may have left empty.
+    /// continuation of its bucket that it may have left empty. No error: the removal has happened.
     #[inline]
-    pub(crate) fn release_removed(self, held: HeldName<'f, M>) -> Result<()> {
+    pub(crate) fn release_removed(self, held: HeldName<'f, M>) {
         let (main, entry) = (held.main, held.entry);
         drop(held);
         if !self.fs.has_growing_table() || main.entries.as_ptr_range().contains(&core::ptr::from_ref(entry)) {
-            return Ok(());
+            return;
         }
         // A thread that has the bucket now leaves the chain as it is; a later removal trims it.
-        match self.try_lock(&main.lock, &main.waiters) {
-            Some(_locked) => main.change(|| self.trim_chain(main)),
-            None => Ok(()),
+        if let Some(_locked) = self.try_lock(&main.lock, &main.waiters)
+            && main.change(|| self.trim_chain(main)).is_err()
+        {
+            self.fs.mark_unclean();
         }
     }
 }
