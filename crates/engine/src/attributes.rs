@@ -43,10 +43,7 @@ pub struct Attributes {
     pub modified_ns: i64,
     /// Last change of attributes, ns since 1970.
     pub changed_ns: i64,
-    /// The extended attributes may hold an access control list. The layer above sets this flag and
-    /// ensures that no file has a list without it.
-    pub access_list: bool,
-    /// Flags that programs set. The layer above enforces them.
+    /// Flags. The layer above enforces them.
     pub flags: FileFlags,
 }
 
@@ -64,8 +61,6 @@ pub struct Protection {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// As [`Attributes::access_list`].
-    pub access_list: bool,
     /// As [`Attributes::flags`].
     pub flags: FileFlags,
 }
@@ -94,8 +89,8 @@ impl Attributes {
     /// The part that decides the access to the file.
     #[inline]
     pub fn protection(&self) -> Protection {
-        let Attributes { number, generation, mode, uid, gid, access_list, flags, .. } = *self;
-        Protection { number, generation, mode, uid, gid, access_list, flags }
+        let Attributes { number, generation, mode, uid, gid, flags, .. } = *self;
+        Protection { number, generation, mode, uid, gid, flags }
     }
 }
 
@@ -113,9 +108,9 @@ pub struct Changes {
     pub accessed_ns: Option<i64>,
     /// Modification time, ns since 1970.
     pub modified_ns: Option<i64>,
-    /// New value of [`Attributes::access_list`].
+    /// New value of [`FileFlags::ACCESS_LIST`].
     pub access_list: Option<bool>,
-    /// New value of [`Attributes::flags`].
+    /// New values of [`FileFlags::SETTABLE`].
     pub flags: Option<FileFlags>,
 }
 
@@ -175,7 +170,6 @@ impl<'f, M: Memory> Thread<'f, M> {
                 // For a mixture of two sets any kind will do.
                 let kind = FileKind::from_mode(mode);
                 let is_directory = kind == Some(FileKind::Directory);
-                let flags = cachelet.flags.load(Relaxed);
                 let attributes = Attributes {
                     number: cachelet.number.load(Relaxed),
                     generation: cachelet.generation.load(Relaxed),
@@ -194,8 +188,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                     accessed_ns: cachelet.accessed_ns.load(Relaxed),
                     modified_ns: cachelet.modified_ns.load(Relaxed),
                     changed_ns: cachelet.changed_ns.load(Relaxed),
-                    access_list: flags & PROPERTY_ACCESS_LIST != 0,
-                    flags: FileFlags::of_property(flags),
+                    flags: FileFlags::of_property(cachelet.flags.load(Relaxed)),
                 };
                 fence(Acquire);
                 if cachelet.version.load(Relaxed) == version {
@@ -222,15 +215,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         loop {
             let version = cachelet.version.load(Acquire);
             if version & 1 == 0 {
-                let flags = cachelet.flags.load(Relaxed);
                 let protection = Protection {
                     number: cachelet.number.load(Relaxed),
                     generation: cachelet.generation.load(Relaxed),
                     mode: cachelet.mode.load(Relaxed),
                     uid: cachelet.uid.load(Relaxed),
                     gid: cachelet.gid.load(Relaxed),
-                    access_list: flags & PROPERTY_ACCESS_LIST != 0,
-                    flags: FileFlags::of_property(flags),
+                    flags: FileFlags::of_property(cachelet.flags.load(Relaxed)),
                 };
                 fence(Acquire);
                 if cachelet.version.load(Relaxed) == version {

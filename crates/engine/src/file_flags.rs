@@ -5,40 +5,66 @@
 
 use crate::error::Result;
 use crate::format::{
-    FEATURE_FILE_FLAGS, PROPERTY_APPEND_ONLY, PROPERTY_FILE_FLAGS, PROPERTY_IMMUTABLE, PROPERTY_NO_ACCESS_TIME,
-    PROPERTY_NO_DUMP, Superblock,
+    FEATURE_FILE_FLAGS, PROPERTY_ACCESS_LIST, PROPERTY_APPEND_ONLY, PROPERTY_FILE_FLAGS, PROPERTY_IMMUTABLE,
+    PROPERTY_NO_ACCESS_TIME, PROPERTY_NO_DUMP, Superblock,
 };
 use crate::fs::Fs;
 use pmem::{BLOCK_BYTES, Memory, Pm};
 
-/// A set of flags of a regular file or a directory: the bits of the property flags. A byte, which
-/// fits into padding of what every call copies.
+/// Shift from the property flags that programs set to FS_*_FL of Linux.
+const LINUX_SHIFT: u32 = 2;
+
+/// A set of flags of a file: property flags as they are stored. So calls copy the word, and only
+/// those that look at a flag take it apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FileFlags(u8);
-const _: () = assert!(PROPERTY_FILE_FLAGS <= u8::MAX as u32);
+pub struct FileFlags(u32);
 
 impl FileFlags {
     /// None.
     pub const NONE: FileFlags = FileFlags(0);
     /// The file cannot be changed, and gets no other names.
-    pub const IMMUTABLE: FileFlags = FileFlags(PROPERTY_IMMUTABLE as u8);
+    pub const IMMUTABLE: FileFlags = FileFlags(PROPERTY_IMMUTABLE);
     /// The file only grows; a directory only gets more names.
-    pub const APPEND_ONLY: FileFlags = FileFlags(PROPERTY_APPEND_ONLY as u8);
+    pub const APPEND_ONLY: FileFlags = FileFlags(PROPERTY_APPEND_ONLY);
     /// Backups leave the file out.
-    pub const NO_DUMP: FileFlags = FileFlags(PROPERTY_NO_DUMP as u8);
+    pub const NO_DUMP: FileFlags = FileFlags(PROPERTY_NO_DUMP);
     /// Reads leave the access time as it is.
-    pub const NO_ACCESS_TIME: FileFlags = FileFlags(PROPERTY_NO_ACCESS_TIME as u8);
+    pub const NO_ACCESS_TIME: FileFlags = FileFlags(PROPERTY_NO_ACCESS_TIME);
+
+    /// All that programs set. Only regular files and directories have them.
+    pub const SETTABLE: FileFlags = FileFlags(PROPERTY_FILE_FLAGS);
+    /// The extended attributes may hold an access control list. The layer above sets this flag and
+    /// ensures that no file has a list without it.
+    pub const ACCESS_LIST: FileFlags = FileFlags(PROPERTY_ACCESS_LIST);
 
     /// The flags in a property entry.
     #[inline(always)]
     pub(crate) const fn of_property(flags: u32) -> FileFlags {
-        FileFlags((flags & PROPERTY_FILE_FLAGS) as u8)
+        FileFlags(flags)
     }
 
-    /// The flags of a property entry with these in place of its own.
+    /// The flags of a property entry with the settable ones of these in place of its own.
     #[inline(always)]
     pub(crate) const fn within(self, flags: u32) -> u32 {
-        flags & !PROPERTY_FILE_FLAGS | self.0 as u32
+        flags & !PROPERTY_FILE_FLAGS | self.0 & PROPERTY_FILE_FLAGS
+    }
+
+    /// The flags of a new property entry.
+    #[inline(always)]
+    pub(crate) const fn of_new(self) -> u32 {
+        self.0 & (PROPERTY_FILE_FLAGS | PROPERTY_ACCESS_LIST)
+    }
+
+    /// The settable flags as FS_*_FL of Linux; STATX_ATTR_* has the same values.
+    #[inline(always)]
+    pub const fn to_linux(self) -> u32 {
+        (self.0 & PROPERTY_FILE_FLAGS) << LINUX_SHIFT
+    }
+
+    /// The inverse; `None` for bits that no file can have.
+    pub const fn from_linux(bits: u32) -> Option<FileFlags> {
+        let flags = FileFlags(bits >> LINUX_SHIFT);
+        if flags.to_linux() == bits { Some(flags) } else { None }
     }
 
     /// Whether any of `wanted` is in the set.
@@ -106,7 +132,7 @@ mod tests {
     use pmem::{BadOffset, Direct, Region};
 
     const MIB: u64 = 1 << 20;
-    const ALL: FileFlags = FileFlags(PROPERTY_FILE_FLAGS as u8);
+    const ALL: FileFlags = FileFlags::SETTABLE;
 
     fn set(flags: FileFlags) -> impl FnOnce(&crate::Attributes) -> Result<Changes> {
         move |_| Ok(Changes { flags: Some(flags), ..Changes::default() })
@@ -151,8 +177,8 @@ mod tests {
         let file = thread.lookup(root, b"file").expect("a file");
         let changes = Changes { permissions: Some(0o600), access_list: Some(true), ..Changes::default() };
         let changed = thread.change(file, |_| Ok(changes)).expect("another change");
-        assert_eq!((changed.flags, changed.access_list), (ALL, true));
-        assert_eq!(thread.change(file, set(FileFlags::NONE)).map(|file| file.flags), Ok(FileFlags::NONE));
+        assert_eq!(changed.flags, ALL.with(FileFlags::ACCESS_LIST));
+        assert_eq!(thread.change(file, set(FileFlags::NONE)).map(|file| file.flags), Ok(FileFlags::ACCESS_LIST));
         assert_eq!(descriptions(&image), [(FEATURE_FILE_FLAGS, true); 2]);
     }
 

@@ -155,7 +155,6 @@ pub(crate) fn new_node(kind: FileKind) -> NewNode<'static> {
         device: 0,
         target: if kind == FileKind::Symlink { b"somewhere/short" } else { b"" },
         extended: &[],
-        access_list: false,
         flags: crate::FileFlags::NONE,
     }
 }

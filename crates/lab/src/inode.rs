@@ -102,7 +102,6 @@ fn unpack(words: &[u64; WORDS]) -> Attributes {
         accessed_ns: accessed as i64,
         modified_ns: modified as i64,
         changed_ns: changed as i64,
-        access_list: false,
         flags: engine::FileFlags::NONE,
     }
 }

@@ -6,7 +6,7 @@
 //!   entries. Owner, mask and others come from the mode alone, so chmod need not change the list;
 //!   reads of the list fill in these entries from the mode.
 //! - An access list equivalent to a mode is not stored.
-//! - A file whose attributes hold a list has [`Attributes::access_list`] set, durably before the
+//! - A file whose attributes hold a list has [`FileFlags::ACCESS_LIST`], durably before the
 //!   list exists. It may stay set without one.
 
 use crate::caller::NodeRef;
@@ -234,11 +234,11 @@ impl<'t, 'f, M: Memory> AccessLists<'_, 't, 'f, M> {
     /// EPERM to write what is immutable, whatever the credentials.
     #[inline]
     pub(crate) fn permit(self, file: &Protection, want: Want) -> Result<()> {
-        if want.0 & Want::WRITE.0 != 0 && file.flags.has_any(FileFlags::IMMUTABLE) {
+        if file.flags.has_any(FileFlags::IMMUTABLE) && want.0 & Want::WRITE.0 != 0 {
             return Err(Errno::EPERM);
         }
         // If the mode grants its group nothing, the list grants nothing.
-        let by_mode = !file.access_list
+        let by_mode = !file.flags.has_any(FileFlags::ACCESS_LIST)
             || self.credentials.checked
             || self.credentials.uid == file.uid
             || file.mode & libc::S_IRWXG == 0;
@@ -274,7 +274,7 @@ impl<'t, 'f, M: Memory> AccessLists<'_, 't, 'f, M> {
         if file.kind == FileKind::Symlink {
             return Err(Errno::EOPNOTSUPP);
         }
-        if !file.access_list {
+        if !file.flags.has_any(FileFlags::ACCESS_LIST) {
             return Err(Errno::ENODATA);
         }
         let mut list = self.list(node, name)?.ok_or(Errno::ENODATA)?;
@@ -387,7 +387,9 @@ impl<'t, 'f, M: Memory> AccessLists<'_, 't, 'f, M> {
         let first = usize::from(inherited.is_mode());
         let end = if new.kind == FileKind::Directory { 2 } else { 1 };
         let extended = lists.get(first..end).unwrap_or(&[]);
-        create(&NewNode { permissions, extended, access_list: !extended.is_empty(), ..new })
+        let has_list = if extended.is_empty() { FileFlags::NONE } else { FileFlags::ACCESS_LIST };
+        let flags = new.flags.with(has_list);
+        create(&NewNode { permissions, extended, flags, ..new })
     }
 }
 

@@ -187,7 +187,8 @@ impl<M: Memory> Caller<'_, '_, M> {
     /// The same for a file without a reference. `None`: an access list decides, and must be read.
     #[inline]
     pub fn access_by_mode(&self, file: &Protection, want: Want) -> Result<Option<()>> {
-        if file.access_list { Ok(None) } else { self.access_of(file, want).map(Some) }
+        let by_list = file.flags.has_any(FileFlags::ACCESS_LIST);
+        if by_list { Ok(None) } else { self.access_of(file, want).map(Some) }
     }
 
     /// access(2) by path.

@@ -12,7 +12,7 @@ use crate::path::{LastLink, Outcome, PATH_BYTES_MAX, WalkStart};
 use crate::path_cache::SearchRights;
 use engine::format::{FileKind, NAME_BYTES_MAX};
 use engine::text::last_position;
-use engine::{Attributes, Error, Fs, Node, Protection, Visit, VisitedFile};
+use engine::{Attributes, Error, FileFlags, Fs, Node, Protection, Visit, VisitedFile};
 use pmem::Memory;
 
 /// What a call reads of the file of a path: all attributes, or only its protection, which takes one
@@ -106,7 +106,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
     /// capabilities.
     #[inline]
     fn may_search_by_mode(self, directory: &Protection) -> bool {
-        let Protection { mode, uid, gid, access_list, .. } = *directory;
+        let Protection { mode, uid, gid, flags, .. } = *directory;
         if mode & libc::S_IFMT != libc::S_IFDIR {
             return false;
         }
@@ -116,7 +116,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         }
         let class = match () {
             () if credentials.uid == uid => 6,
-            () if access_list => return false,
+            () if flags.has_any(FileFlags::ACCESS_LIST) => return false,
             () if credentials.is_in_group(gid) => 3,
             () => 0,
         };

@@ -17,12 +17,12 @@ pub(crate) const KEEP_ATTRIBUTES: FileFlags = KEEP_NAME;
 /// New files have these from their directory.
 pub(crate) const INHERITED: FileFlags = FileFlags::NO_DUMP.with(FileFlags::NO_ACCESS_TIME);
 
-/// Each flag with its bits in the two interfaces of the kernel: FS_*_FL and FS_XFLAG_*.
-const BITS: [(FileFlags, u32, u32); 4] = [
-    (FileFlags::IMMUTABLE, 0x10, 0x08),
-    (FileFlags::APPEND_ONLY, 0x20, 0x10),
-    (FileFlags::NO_DUMP, 0x40, 0x80),
-    (FileFlags::NO_ACCESS_TIME, 0x80, 0x40),
+/// Each flag with its FS_XFLAG_*.
+const EXTENDED_BITS: [(FileFlags, u32); 4] = [
+    (FileFlags::IMMUTABLE, 0x08),
+    (FileFlags::APPEND_ONLY, 0x10),
+    (FileFlags::NO_DUMP, 0x80),
+    (FileFlags::NO_ACCESS_TIME, 0x40),
 ];
 
 /// FS_XFLAG_PROJINHERIT: new files get the project of their directory.
@@ -99,22 +99,21 @@ impl<M: Memory> Caller<'_, '_, M> {
     pub fn file_flags(&self, node: Node) -> Result<FileFlags> {
         let file = self.thread.protection(node)?;
         match file.kind() {
-            Some(FileKind::Regular | FileKind::Directory) => Ok(file.flags),
+            Some(FileKind::Regular | FileKind::Directory) => Ok(file.flags.only(FileFlags::SETTABLE)),
             _ => Err(Errno::ENOTTY),
         }
     }
 
     /// FS_IOC_GETFLAGS: FS_*_FL.
     pub fn flag_bits(&self, node: Node) -> Result<u32> {
-        let flags = self.file_flags(node)?;
-        Ok(BITS.iter().filter(|(flag, ..)| flags.has_any(*flag)).fold(0, |bits, (_, bit, _)| bits | bit))
+        Ok(self.file_flags(node)?.to_linux())
     }
 
     /// FS_IOC_FSGETXATTR.
     pub fn extended_flags(&self, node: Node) -> Result<ExtendedFlags> {
         let flags = self.file_flags(node)?;
-        let bits =
-            BITS.iter().filter(|(flag, ..)| flags.has_any(*flag)).fold(0, |bits, (.., bit)| bits | u64::from(*bit));
+        let has = EXTENDED_BITS.iter().filter(|(flag, _)| flags.has_any(*flag));
+        let bits = has.fold(0, |bits, (_, bit)| bits | u64::from(*bit));
         Ok(ExtendedFlags { flags: bits, ..ExtendedFlags::default() })
     }
 
@@ -126,22 +125,20 @@ impl<M: Memory> Caller<'_, '_, M> {
 
     /// FS_IOC_SETFLAGS, by FS_*_FL; EOPNOTSUPP for flags that files cannot have.
     pub fn set_flag_bits(&self, node: Node, bits: u32) -> Result<()> {
-        let known = BITS.iter().fold(0, |known, (_, bit, _)| known | bit);
-        let supported = if bits & !known == 0 { Ok(()) } else { Err(Errno::EOPNOTSUPP) };
-        let has = BITS.iter().filter(|(_, bit, _)| bits & bit != 0);
-        self.set_flags_if(node, has.fold(FileFlags::NONE, |flags, (flag, ..)| flags.with(*flag)), supported)
+        let flags = FileFlags::from_linux(bits);
+        self.set_flags_if(node, flags.unwrap_or_default(), flags.map(drop).ok_or(Errno::EOPNOTSUPP))
     }
 
     /// FS_IOC_FSSETXATTR; EOPNOTSUPP for attributes that files cannot have, such as projects.
     pub fn set_extended_flags(&self, node: Node, wanted: &ExtendedFlags) -> Result<()> {
         let bits = wanted.flags as u32;
         let supported = self.check_extended(self.thread.protection(node)?.is_directory(), wanted);
-        let has = BITS.iter().filter(|(.., bit)| bits & bit != 0);
-        self.set_flags_if(node, has.fold(FileFlags::NONE, |flags, (flag, ..)| flags.with(*flag)), supported)
+        let has = EXTENDED_BITS.iter().filter(|(_, bit)| bits & bit != 0);
+        self.set_flags_if(node, has.fold(FileFlags::NONE, |flags, (flag, _)| flags.with(*flag)), supported)
     }
 
     fn check_extended(&self, is_directory: bool, wanted: &ExtendedFlags) -> Result<()> {
-        let known = BITS.iter().fold(WITHOUT_EFFECT, |known, (.., bit)| known | bit);
+        let known = EXTENDED_BITS.iter().fold(WITHOUT_EFFECT, |known, (_, bit)| known | bit);
         let bits = wanted.flags as u32;
         let wrong_kind = if is_directory { EXTENT_HINT } else { INHERITED_EXTENT_HINT };
         let changes_project = wanted.project != 0 || bits & INHERIT_PROJECT != 0;

@@ -58,7 +58,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         };
         let CreateArguments { kind, device, target, .. } = *arguments;
         let uid = self.credentials.uid;
-        NewNode { kind, permissions, uid, gid, device, target, extended: &[], access_list: false, flags }
+        NewNode { kind, permissions, uid, gid, device, target, extended: &[], flags }
     }
 
     /// Calls `create` with the new file, including all that it inherits from the directory.
@@ -70,7 +70,7 @@ impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
         create: impl FnOnce(&NewNode<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut new = self.new_node(here, arguments);
-        if here.access_list && arguments.kind != FileKind::Symlink {
+        if here.flags.has_any(FileFlags::ACCESS_LIST) && arguments.kind != FileKind::Symlink {
             return self.access_lists().make_inheriting(directory, new, arguments.umask, create);
         }
         new.permissions &= !arguments.umask;

@@ -13,7 +13,7 @@
 
 use crate::credentials::Credentials;
 use core::cell::{Cell, RefCell};
-use engine::{Node, Protection, ValidationStamp, Visit, VisitedFile};
+use engine::{FileFlags, Node, Protection, ValidationStamp, Visit, VisitedFile};
 use pmem::Memory;
 
 /// Entries per thread.
@@ -38,8 +38,9 @@ impl SearchRights {
 
     /// Whether a directory may be searched regardless of groups.
     fn searches(&self, directory: &Protection) -> bool {
-        let Protection { mode, uid, access_list, .. } = *directory;
-        let by_mode = if uid == self.uid { mode & 0o100 != 0 } else { !access_list && mode & 0o011 == 0o011 };
+        let Protection { mode, uid, flags, .. } = *directory;
+        let by_group_and_others = || !flags.has_any(FileFlags::ACCESS_LIST) && mode & 0o011 == 0o011;
+        let by_mode = if uid == self.uid { mode & 0o100 != 0 } else { by_group_and_others() };
         mode & libc::S_IFMT == libc::S_IFDIR && (self.everywhere || by_mode)
     }
 }

@@ -208,7 +208,10 @@ pub const OPERATIONS: &[Operation] = &[
     alone("mkfifo", NONE, |h| h.make("/b/new", &new_node(FileKind::Fifo))),
     alone("mkdir-inheriting", NONE, |h| {
         let extended: [(&[u8], &[u8]); 2] = [(b"system.a", &bytes(36, 7)), (b"system.b", &bytes(4090, 9))];
-        h.make("/b/new", &NewNode { extended: &extended, access_list: true, ..new_node(FileKind::Directory) })
+        h.make(
+            "/b/new",
+            &NewNode { extended: &extended, flags: FileFlags::ACCESS_LIST, ..new_node(FileKind::Directory) },
+        )
     }),
     op("symlink", NONE, |h| h.symlink("/a/new", b"target")),
     alone("symlink-48", NONE, |h| h.symlink("/a/new", &bytes(48, 7))),

@@ -20,17 +20,7 @@ pub fn bytes(length: u64, seed: u64) -> Vec<u8> {
 /// Create arguments with the same attributes everywhere.
 pub fn new_node(kind: FileKind) -> NewNode<'static> {
     let permissions = if kind == FileKind::Directory { 0o755 } else { 0o644 };
-    NewNode {
-        kind,
-        permissions,
-        uid: 7,
-        gid: 8,
-        device: 0,
-        target: b"",
-        extended: &[],
-        access_list: false,
-        flags: engine::FileFlags::NONE,
-    }
+    NewNode { kind, permissions, uid: 7, gid: 8, device: 0, target: b"", extended: &[], flags: engine::FileFlags::NONE }
 }
 
 fn permit(_: &Attributes) -> Result<()> {

@@ -78,7 +78,6 @@ impl<'t, 'f> Tree<'t, 'f> {
             device: facts.device,
             target: &facts.target,
             extended: &[],
-            access_list: false,
             flags: engine::FileFlags::NONE,
         };
         let node = self.thread.create(directory, name, &new);

@@ -12,8 +12,8 @@ use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKin
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, ParentWord,
-    Property, SlotTag, Valid, dentry_lines, next_reuse_generation, slot_word,
+    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_INLINE, ParentWord, Property, SlotTag, Valid,
+    dentry_lines, next_reuse_generation, slot_word,
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, NameKey, Target};
@@ -295,7 +295,7 @@ impl<'f, M: Memory> Thread<'f, M> {
     fn first_property(&self, new: &NewNode<'_>, inode: &Inode, timestamp_ns: i64) -> Result<DurableProperty> {
         let mut property = Property {
             mode: new.kind.mode_bits() | new.permissions & 0o7777,
-            flags: new.flags.within(if new.access_list { PROPERTY_ACCESS_LIST } else { 0 }),
+            flags: new.flags.of_new(),
             links: if new.kind == FileKind::Directory { 2 } else { 1 },
             uid: new.uid,
             gid: new.gid,

@@ -50,10 +50,8 @@ pub struct NewNode<'a> {
     pub target: &'a [u8],
     /// Initial extended attributes, by name; not for symbolic links. They cost two more fences.
     pub extended: &'a [(&'a [u8], &'a [u8])],
-    /// Whether an access control list is among them: see
-    /// [`Attributes::access_list`](crate::Attributes::access_list).
-    pub access_list: bool,
-    /// Initial flags; only of an image that has such flags.
+    /// Initial flags: [`FileFlags::ACCESS_LIST`] if a list is among the attributes, and of
+    /// [`FileFlags::SETTABLE`] only those of a directory of the image.
     pub flags: FileFlags,
 }
 

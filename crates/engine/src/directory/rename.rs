@@ -418,7 +418,6 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             device: 0,
             target: b"",
             extended: &[],
-            access_list: false,
             flags: crate::FileFlags::NONE,
         };
         match self.make_unnamed(old.directory, &new, 1) {

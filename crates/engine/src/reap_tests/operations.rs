@@ -6,7 +6,7 @@ use crate::file::AllocateMode;
 use crate::format::FileKind;
 use crate::fs::Node;
 use crate::testing::new_node as new;
-use crate::{Changes, NewNode, RenameFlags};
+use crate::{Changes, FileFlags, NewNode, RenameFlags};
 use core::sync::atomic::Ordering::Relaxed;
 
 pub(super) const LONG: &[u8] = &[b'n'; 255];
@@ -24,7 +24,7 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
     }),
     ("create-with-attributes", |thread, tree| {
         let extended: &[(&[u8], &[u8])] = &[(b"user.b", &[7; 100]), (b"user.c", &[8; 5000])];
-        let new = NewNode { extended, access_list: true, ..new(FileKind::Regular) };
+        let new = NewNode { extended, flags: FileFlags::ACCESS_LIST, ..new(FileKind::Regular) };
         made(thread, thread.create(tree.full, b"new", &new))
     }),
     ("create-and-remove", |thread, tree| {

@@ -126,7 +126,6 @@ pub fn new_file() -> NewNode<'static> {
         device: 0,
         target: b"",
         extended: &[],
-        access_list: false,
         flags: engine::FileFlags::NONE,
     }
 }

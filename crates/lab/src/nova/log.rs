@@ -312,7 +312,6 @@ impl<M: Memory> Nova<M> {
             accessed_ns: entry.accessed_ns.load() as i64,
             modified_ns: entry.modified_ns.load() as i64,
             changed_ns: entry.changed_ns.load() as i64,
-            access_list: false,
             flags: engine::FileFlags::NONE,
         })
     }

@@ -176,7 +176,6 @@ impl<M: Memory> Nova<M> {
             accessed_ns: born,
             modified_ns: born,
             changed_ns: born,
-            access_list: false,
             flags: engine::FileFlags::NONE,
         })
     }
@@ -200,7 +199,6 @@ impl<M: Memory> Nova<M> {
             accessed_ns: now_ns,
             modified_ns: now_ns,
             changed_ns: now_ns,
-            access_list: false,
             flags: engine::FileFlags::NONE,
         };
         let words = [

@@ -181,7 +181,6 @@ impl<M: Memory> Pmfs<M> {
             accessed_ns: inode.accessed_ns.load() as i64,
             modified_ns: inode.modified_ns.load() as i64,
             changed_ns: inode.changed_ns.load() as i64,
-            access_list: false,
             flags: engine::FileFlags::NONE,
         })
     }
@@ -217,7 +216,6 @@ impl<M: Memory> Pmfs<M> {
             accessed_ns: now_ns,
             modified_ns: now_ns,
             changed_ns: now_ns,
-            access_list: false,
             flags: engine::FileFlags::NONE,
         };
         let words = [

@@ -324,7 +324,6 @@ impl<M: Memory> Volume<M> {
             size_bytes: if is_directory { BLOCK_BYTES } else { new.target.len() as u64 },
             blocks: u64::from(is_directory),
             accessed_ns: now_ns,
-            access_list: false,
             flags: engine::FileFlags::NONE,
             modified_ns: now_ns,
             changed_ns: now_ns,

@@ -313,7 +313,6 @@ impl<M: Memory> Volume<M> {
             size_bytes,
             blocks,
             accessed_ns: lines.accessed_ns.load() as i64,
-            access_list: false,
             flags: engine::FileFlags::NONE,
             modified_ns: lines.modified_ns.load() as i64,
             changed_ns: lines.changed_ns.load() as i64,

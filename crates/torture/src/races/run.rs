@@ -130,7 +130,6 @@ fn new_node(kind: FileKind) -> NewNode<'static> {
         device: 0,
         target: b"",
         extended: &[],
-        access_list: false,
         flags: engine::FileFlags::NONE,
     }
 }

@@ -35,17 +35,7 @@ impl<M: Memory> Drop for EngineDirectory<'_, '_, M> {
 
 fn new(kind: FileKind) -> NewNode<'static> {
     let permissions = if kind == FileKind::Directory { 0o755 } else { 0o644 };
-    NewNode {
-        kind,
-        permissions,
-        uid: 0,
-        gid: 0,
-        device: 0,
-        target: b"",
-        extended: &[],
-        access_list: false,
-        flags: engine::FileFlags::NONE,
-    }
+    NewNode { kind, permissions, uid: 0, gid: 0, device: 0, target: b"", extended: &[], flags: engine::FileFlags::NONE }
 }
 
 impl<M: Memory> Directory for EngineDirectory<'_, '_, M> {

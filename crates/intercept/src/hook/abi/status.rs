@@ -69,12 +69,12 @@ pub fn stat_of(server: &Server, caller: &Calling<'_>, attributes: &Attributes) -
     ]
 }
 
-/// The flags of files that statx reports.
-const FLAGS: [(FileFlags, u64); 3] = [
-    (FileFlags::IMMUTABLE, libc::STATX_ATTR_IMMUTABLE as u64),
-    (FileFlags::APPEND_ONLY, libc::STATX_ATTR_APPEND as u64),
-    (FileFlags::NO_DUMP, libc::STATX_ATTR_NODUMP as u64),
-];
+/// The flags of files that statx reports; STATX_ATTR_* has the values of FS_*_FL.
+const FLAGS: u64 = (libc::STATX_ATTR_IMMUTABLE | libc::STATX_ATTR_APPEND | libc::STATX_ATTR_NODUMP) as u64;
+const _: () = {
+    let flags = FileFlags::IMMUTABLE.with(FileFlags::APPEND_ONLY).with(FileFlags::NO_DUMP);
+    assert!(flags.to_linux() as u64 == FLAGS);
+};
 
 /// For statx: the fields that are always present, and of those in `wanted` the birth time if
 /// `born_ns` is given, and the kind of the mount's id.
@@ -93,14 +93,9 @@ pub fn statx_of(
         0 => (libc::STATX_BASIC_STATS | libc::STATX_MNT_ID, MOUNT_ID),
         _ => (libc::STATX_BASIC_STATS | STATX_MNT_ID_UNIQUE, MOUNT_ID_UNIQUE),
     };
-    status.stx_attributes_mask = libc::STATX_ATTR_MOUNT_ROOT as u64;
-    if attributes.number == ROOT_INODE {
-        status.stx_attributes = libc::STATX_ATTR_MOUNT_ROOT as u64;
-    }
-    for (flag, bit) in FLAGS {
-        status.stx_attributes_mask |= bit;
-        status.stx_attributes |= if attributes.flags.has_any(flag) { bit } else { 0 };
-    }
+    status.stx_attributes_mask = libc::STATX_ATTR_MOUNT_ROOT as u64 | FLAGS;
+    let mount_root = if attributes.number == ROOT_INODE { libc::STATX_ATTR_MOUNT_ROOT as u64 } else { 0 };
+    status.stx_attributes = u64::from(attributes.flags.to_linux()) & FLAGS | mount_root;
     status.stx_blksize = pmem::BLOCK_BYTES as u32;
     status.stx_nlink = attributes.links;
     (status.stx_uid, status.stx_gid) = caller.credentials.numbers_of((attributes.uid, attributes.gid));

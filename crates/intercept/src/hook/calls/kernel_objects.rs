@@ -17,8 +17,8 @@ use crate::hook::descriptors::fd_numbers;
 use crate::hook::dispatch::done;
 use crate::hook::process::environment;
 use crate::hook::server;
-use engine::Protection;
 use engine::format::FileKind;
+use engine::{FileFlags, Protection};
 use posix::{Credentials, Errno, Result};
 
 /// Size of an object's name, with its zero byte.
@@ -135,7 +135,8 @@ fn make_fifo(credentials: &Credentials<'_>, meeting: u64, name: &Name, file: &Pr
 fn give_rights(credentials: &Credentials<'_>, meeting: u64, name: u64, file: &Protection) -> bool {
     let (uid, gid) = credentials.numbers_of((file.uid, file.gid));
     let owner = call(libc::SYS_fchownat, [meeting, name, uid.into(), gid.into(), libc::AT_SYMLINK_NOFOLLOW as u64, 0]);
-    let is_exact = !file.access_list && (owner == 0 || credentials.uid == file.uid && credentials.gid == file.gid);
+    let is_owned = owner == 0 || credentials.uid == file.uid && credentials.gid == file.gid;
+    let is_exact = is_owned && !file.flags.has_any(FileFlags::ACCESS_LIST);
     let mode = if is_exact { file.mode & MODE_BITS } else { FOR_ALL };
     call(libc::SYS_fchmodat, [meeting, name, mode.into(), 0, 0, 0]) == 0
 }
