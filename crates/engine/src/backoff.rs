@@ -13,6 +13,8 @@ pub(crate) const SPINS: u32 = 2000;
 const REPORT_SLEEPS: u32 = 5000;
 /// Sleeps after which a signal ends the wait: about 1 s, as for [`crate::lock`].
 const INTERRUPTIBLE_SLEEPS: u32 = 1000;
+/// Sleeps between two looks for the reason of a wait.
+const LONG_SLEEPS: u32 = 8;
 /// Sleeps between two checks for dead threads.
 const SLEEPS: u32 = 4;
 
@@ -43,6 +45,12 @@ impl Backoff {
             return Ok(());
         }
         self.sleep_or_reap(fs)
+    }
+
+    /// Whether it is time to look for the reason of the wait: the first time after some
+    /// milliseconds. After [`Backoff::pause`].
+    pub(crate) fn is_long(&self) -> bool {
+        self.sleeps != 0 && self.sleeps.is_multiple_of(LONG_SLEEPS)
     }
 
     /// One failed attempt of a pinned thread: `Busy` when it is time to sleep. The thread that

@@ -13,6 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use torture::campaign;
 use torture::explore::{self, Effort, Explorer, NotPassed, Violation};
+use torture::hostile::{self, Arena};
 use torture::injected::DEFECTS;
 use torture::storm;
 use torture::workload::Group;
@@ -141,6 +142,11 @@ fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
             defect => defect,
         },
     };
+    if let Some(case) = hostile_case(id) {
+        Arena::default().run(&case);
+        println!("passes");
+        return Ok(ExitCode::SUCCESS);
+    }
     match Explorer::new(Effort::FULL, 1).replay(id, defect, &mut |line| println!("{line}")) {
         Ok(()) => {
             println!("passes");
@@ -151,6 +157,17 @@ fn replay(id: &str, defect: Option<&str>) -> Result<ExitCode> {
             Ok(ExitCode::FAILURE)
         }
         Err(NotPassed::Unknown(what)) => bail!("{what}"),
+    }
+}
+
+/// The case of an id as a run reports it: `hostile case 7 of seed 1 ...`.
+fn hostile_case(id: &str) -> Option<Vec<u8>> {
+    let words: Vec<&str> = id.split_whitespace().collect();
+    match words[..] {
+        ["hostile", "case", index, "of", "seed", seed, ..] => {
+            Some(hostile::case(seed.parse().ok()?, index.parse().ok()?))
+        }
+        _ => None,
     }
 }
 

@@ -7,10 +7,10 @@ use crate::dram::{
     Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD, FLAG_RENAMING, References,
 };
 use crate::epoch::Pin;
-use crate::error::{Error, Result};
+use crate::error::{Corruption, Error, Result};
 use crate::format::NAME_BYTES_MAX;
 use crate::fs::{Fs, Node, Thread};
-use crate::mindex::{MainBucketLookup, NameHash};
+use crate::mindex::{MainBucketLookup, NameHash, NameKey};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::Memory;
 
@@ -242,7 +242,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        self.retry_when_busy(|| {
+        self.retry_when_busy((directory, name, hash), || {
             let (_pin, _) = self.pin_indexed(directory)?;
             let mut backoff = Backoff::new();
             loop {
@@ -260,7 +260,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         check_name(name)?;
         let hash = self.fs.hash_name(directory.number, name);
         self.fs.prefetch_bucket(hash);
-        self.retry_when_busy(|| {
+        self.retry_when_busy((directory, name, hash), || {
             let (_pin, _) = self.pin_indexed(directory)?;
             let prefetch = |cachelet| self.fs.prefetch_attributes(cachelet);
             let (_, cachelet, _) = self.find_cachelet(directory.number, name, hash, prefetch)?;
@@ -272,13 +272,58 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// eviction if the DRAM region was full. Not pinned: what a dead thread left behind may be
     /// removable only by evicting all names of the directory, and eviction waits until all pinned
     /// threads have left.
-    fn retry_when_busy<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+    fn retry_when_busy<R>(
+        &self,
+        (directory, name, hash): (Node, &[u8], NameHash),
+        operation: impl Fn() -> Result<R>,
+    ) -> Result<R> {
         let mut backoff = Backoff::after_spinning();
         loop {
             match self.retry_when_dram_full(&operation) {
-                Err(Error::Busy) => backoff.pause(self.fs)?,
+                Err(Error::Busy) => self.wait_for_files_of(&mut backoff, &[(directory, name, hash)])?,
                 result => return result,
             }
+        }
+    }
+
+    /// One more wait for the thread that moves or removes the file of one of these names. `Corrupt`
+    /// if there is none, and never will be. Not pinned.
+    pub(super) fn wait_for_files_of(&self, backoff: &mut Backoff, names: &[(Node, &[u8], NameHash)]) -> Result<()> {
+        backoff.pause(self.fs)?;
+        if !backoff.is_long() {
+            return Ok(());
+        }
+        names.iter().try_for_each(|&(directory, name, hash)| self.check_name_of_freed(directory, name, hash))
+    }
+
+    /// The inode of a damaged image counts fewer names than there are, and was freed with one of
+    /// them. For the others, their files look as if they were being removed. The thread that
+    /// removes a file holds its name, so under the hold of this thread there is none.
+    #[cold]
+    fn check_name_of_freed(&self, directory: Node, name: &[u8], hash: NameHash) -> Result<()> {
+        let (_pin, _) = self.pin_indexed(directory)?;
+        let Some(held) = self.names().hold_existing(&NameKey { parent: directory.number, name, hash })? else {
+            return Ok(());
+        };
+        let Some(hit) = held.found() else { return Ok(()) };
+        let index = match self.cachelet_of_target(&hit) {
+            Ok(index) => index,
+            Err(Error::Busy) => return Ok(()),
+            Err(other) => return Err(other),
+        };
+        match self.busy_or_freed(self.fs.dram.cachelet(index)?, hit.dentry_offset) {
+            Error::Busy => Ok(()),
+            freed => Err(freed),
+        }
+    }
+
+    /// The error of a name, which this thread holds, whose file cannot be changed: `Busy` if it was
+    /// evicted or is being moved, `Corrupt` if it was freed with another name.
+    pub(super) fn busy_or_freed(&self, cachelet: &Cachelet, dentry_offset: u64) -> Error {
+        let state = References::from_word(cachelet.references.load(Acquire));
+        match state.flags & (FLAG_DEAD | FLAG_EVICTED) {
+            FLAG_DEAD => Corruption::Dentry(dentry_offset).into(),
+            _ => Error::Busy,
         }
     }
 

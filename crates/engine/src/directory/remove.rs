@@ -55,7 +55,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             match result {
                 // The cachelet was evicted meanwhile.
                 Err(Error::Busy) => {
-                    backoff.pause(self.fs)?;
+                    self.wait_for_files_of(&mut backoff, &[(directory, name, hash)])?;
                     continue;
                 }
                 result => result?,
@@ -233,7 +233,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             let (index, victim, number) = match self.find_cachelet(directory.number, name, hash, |_| {}) {
                 Err(Error::Busy) => {
                     drop(pin);
-                    backoff.pause(self.fs)?;
+                    self.wait_for_files_of(&mut backoff, &[(directory, name, hash)])?;
                     continue;
                 }
                 found => found?,

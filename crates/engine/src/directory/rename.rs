@@ -116,7 +116,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             loop {
                 match self.renames().rename_once(from, to, hashes, flags, &permit) {
                     // The names changed while they were read without their buckets.
-                    Err(Error::Busy) => backoff.pause(self.fs)?,
+                    Err(Error::Busy) => {
+                        let names = [(from.0, from.1, hashes[0]), (to.0, to.1, hashes[1])];
+                        self.wait_for_files_of(&mut backoff, &names)?;
+                    }
                     Err(Error::NotEmpty) if !self.renames().is_full(to)? => self.wait_for_counts(&mut waits)?,
                     result => return result,
                 }

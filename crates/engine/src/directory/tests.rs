@@ -4,7 +4,8 @@
 use super::{DIRECTORY_LINKS_MAX, RenameFlags};
 use crate::attach::AttachOptions;
 use crate::attributes::Changes;
-use crate::error::Error;
+use crate::dram::References;
+use crate::error::{Error, Result};
 use crate::format::FileKind;
 use crate::fs::{Node, Thread};
 use crate::mindex::MainBucketLookup;
@@ -303,4 +304,32 @@ fn no_cached_path_leads_to_a_removed_directory() {
         std::eprintln!("the stamp matched at {STOOD:?} of {STEPS:?} steps");
         assert!(STOOD.load(SeqCst) > 0);
     }
+}
+
+/// As in an image that is damaged or was made to harm: lookups would wait for ever for the thread
+/// that removes the file.
+#[test]
+fn a_name_of_a_file_that_was_freed_with_another_name_is_an_error() {
+    let image = new_image(8 << 20, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let file = thread.create(root, b"one", &new_node(FileKind::Regular)).expect("a file");
+    thread.link(file, root, b"other").expect("a link");
+    let references = &fs.dram().cachelet(file.cachelet).expect("a cachelet").references;
+    thread.release(file, 1);
+    let state = References::from_word(references.load(Relaxed));
+    assert_eq!((state.references, state.links), (0, 2));
+    references.store(References { links: 1, ..state }.word(), Relaxed);
+    thread.unlink(root, b"one", |_| Ok(())).expect("the counted name goes");
+    thread.create(root, b"third", &new_node(FileKind::Regular)).expect("another file");
+    let damaged = |result: Result<()>| matches!(result, Err(Error::Corrupt(_)));
+    assert!(damaged(thread.lookup(root, b"other").map(drop)));
+    assert!(damaged(thread.stat_name(root, b"other").map(drop)));
+    assert!(damaged(thread.unlink(root, b"other", |_| Ok(()))));
+    assert!(damaged(thread.remove_directory(root, b"other", |_| Ok(()))));
+    let plain = RenameFlags::default();
+    assert!(damaged(thread.rename((root, b"other"), (root, b"new"), plain, |_, _| Ok(()))));
+    assert!(damaged(thread.rename((root, b"third"), (root, b"other"), plain, |_, _| Ok(()))));
+    thread.lookup(root, b"third").map(|node| thread.release(node, 1)).expect("others are served");
 }
