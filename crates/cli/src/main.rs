@@ -11,6 +11,7 @@ mod mounts;
 mod processes;
 mod ps;
 mod run;
+mod statistics;
 mod terminal;
 mod units;
 mod worker;
@@ -102,6 +103,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Info(arguments) => commands::info::run(arguments),
         Command::Fsck(arguments) => commands::fsck::run(arguments).map(drop),
         Command::Ps(arguments) => ps::run(arguments),
+        Command::Stats(arguments) => statistics::stats(arguments),
+        Command::Top(arguments) => statistics::top(arguments),
         Command::Trim(arguments) => commands::trim::run(arguments),
         Command::Resize(arguments) => commands::resize::run(arguments),
         Command::Tune(arguments) => commands::resize::tune(arguments),

@@ -1,11 +1,13 @@
 //! Open files.
 
 use crate::attributes::{SetXattr, list_attributes, read_attribute};
+use crate::classes::class_of;
 use crate::error::{Error, Result};
 use crate::metadata::time_to_set;
 use crate::session::OpenNumber;
 use crate::{Credentials, Metadata};
 use engine::SeekWhat;
+use engine::statistics::CallClass;
 use posix::process::{InFlightFile, LockKind, LockRange, Locked};
 use posix::{Caller, Errno, TimeToSet, Whence};
 use std::ffi::{OsStr, OsString};
@@ -167,7 +169,7 @@ impl File {
         operation: &'static str,
         mut call: impl FnMut(&Caller<'_, 'static>, &InFlightFile<'_, 'static>) -> posix::Result<T>,
     ) -> Result<T> {
-        let result = self.number.shared().call(|inside| {
+        let result = self.number.shared().call(class_of(operation), |inside| {
             let file = inside.file(self.number())?;
             call(&inside.caller(self.credentials.as_posix()), &file)
         });
@@ -253,7 +255,7 @@ impl File {
     /// gets.
     pub fn sync_all(&self) -> Result<()> {
         let errno = |error: io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
-        let synced = self.number.shared().call(|inside| {
+        let synced = self.number.shared().call(CallClass::Sync, |inside| {
             inside.thread.sync(inside.file(self.number())?.node())?;
             inside.image.sync().map_err(errno)
         });
@@ -438,7 +440,7 @@ impl File {
     /// The first lock of others that would block [`lock_range`](File::lock_range).
     pub fn range_conflict(&self, range: impl RangeBounds<u64>, exclusive: bool) -> Result<Option<LockedRange>> {
         let range = self.lock_bytes(range)?;
-        let found = self.number.shared().call(|inside| {
+        let found = self.number.shared().call(CallClass::Lock, |inside| {
             inside.process.conflict(inside.thread, self.number(), range, Some(kind_of(exclusive)), true)
         });
         let found = found.map_err(|errno| self.error("read the locks of", errno))?;
@@ -476,7 +478,7 @@ impl File {
         kind: Option<LockKind>,
         mut blocked: impl FnMut(&dyn Fn()) -> T,
     ) -> Result<Option<T>> {
-        let result = self.number.shared().call(|inside| {
+        let result = self.number.shared().call(CallClass::Lock, |inside| {
             let (process, thread, number) = (inside.process, inside.thread, self.number());
             let locked = match lock {
                 LockOf::File => process.flock(thread, number, kind)?,

@@ -1,11 +1,13 @@
 //! Operations by path.
 
 use crate::attributes::{SetXattr, list_attributes, read_attribute};
+use crate::classes::class_of;
 use crate::error::{Error, Result};
 use crate::file::offset;
 use crate::metadata::time_to_set;
 use crate::session::{OpenNumber, Shared};
 use crate::{Credentials, File, Metadata, OpenOptions, ReadDir, Space};
+use engine::statistics::CallClass;
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, Parent, PathBuffer, WalkStart};
 use posix::{Caller, Errno, TimeToSet, Want};
 use std::ffi::{OsStr, OsString};
@@ -106,9 +108,10 @@ impl FileSystem {
     /// Calls `call` inside the image, with the start of paths.
     fn call<T>(
         &self,
+        class: CallClass,
         mut call: impl FnMut(&Call<'_>, &WalkStart, &mut PathBuffer) -> posix::Result<T>,
     ) -> posix::Result<T> {
-        self.shared.call(|inside| {
+        self.shared.call(class, |inside| {
             let file = self.root.as_ref().map(|root| inside.file(root.number())).transpose()?;
             let root = file.as_ref().map_or(inside.root, |file| file.node());
             let walk_start = WalkStart { root, start: root, can_leave: false };
@@ -125,7 +128,9 @@ impl FileSystem {
         mut call: impl FnMut(&Call<'_>, &WalkStart, &[u8], &mut PathBuffer) -> posix::Result<Outcome<T>>,
     ) -> Result<T> {
         let result = path_bytes(path).and_then(|bytes| {
-            self.call(|caller, start, buffer| within(bytes, buffer, |path, buffer| call(caller, start, path, buffer)))
+            self.call(class_of(operation), |caller, start, buffer| {
+                within(bytes, buffer, |path, buffer| call(caller, start, path, buffer))
+            })
         });
         result.map_err(|errno| Error::call(operation, path, errno))
     }
@@ -247,7 +252,7 @@ impl FileSystem {
         let mut done = 0;
         loop {
             buffer.resize(COPY_STEP_BYTES.min(metadata.len() as usize).max(4096), 0);
-            let copied = self.shared.call(|inside| {
+            let copied = self.shared.call(CallClass::Copy, |inside| {
                 let (source, target) = (inside.file(source.number())?, inside.file(target.number())?);
                 let caller = inside.caller(self.credentials.as_posix());
                 caller.data().copy_range((&source, done), (&target, done), COPY_CALL_BYTES, &mut buffer)
@@ -447,7 +452,7 @@ impl FileSystem {
 
     fn rename_with(&self, from: &Path, to: &Path, flags: u32) -> Result<()> {
         let renamed = path_bytes(from).and_then(|old| Ok((old, path_bytes(to)?))).and_then(|(old, new)| {
-            self.call(|caller, start, buffer| {
+            self.call(CallClass::Rename, |caller, start, buffer| {
                 if let Some(renamed) = caller.rename_fast((start, old), (start, new), flags) {
                     return renamed;
                 }
@@ -468,7 +473,7 @@ impl FileSystem {
     pub fn hard_link(&self, original: impl AsRef<Path>, link: impl AsRef<Path>) -> Result<()> {
         let (original, link) = (original.as_ref(), link.as_ref());
         let linked = path_bytes(original).and_then(|old| Ok((old, path_bytes(link)?))).and_then(|(old, new)| {
-            self.call(|caller, start, buffer| {
+            self.call(CallClass::Link, |caller, start, buffer| {
                 let find = |path: &[u8], buffer: &mut _| caller.paths().resolve(start, path, LastLink::Stay, buffer);
                 let file = within(old, buffer, find)?;
                 within(new, buffer, |path, buffer| caller.link_path(file.node(), false, start, path, buffer))
@@ -643,7 +648,7 @@ impl FileSystem {
 
     /// Total and free space.
     pub fn space(&self) -> Result<Space> {
-        let space = self.call(|caller, _, _| caller.statfs());
+        let space = self.call(CallClass::Other, |caller, _, _| caller.statfs());
         space.map(Space::from).map_err(|errno| Error::call("read the space of", "the image", errno))
     }
 }

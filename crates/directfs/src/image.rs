@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::session::Shared;
 use crate::{Credentials, FileSystem};
+use engine::statistics::CallClass;
 use pmem::Persistence;
 use posix::Errno;
 use posix::image::{CommitPolicy, MakeOptions, OpenImage};
@@ -155,7 +156,7 @@ impl Image {
     /// [`File::sync_all`]: crate::File::sync_all
     pub fn sync(&self) -> Result<()> {
         let errno = |error: std::io::Error| Errno(error.raw_os_error().unwrap_or(libc::EIO));
-        let synced = self.shared.call(|inside| {
+        let synced = self.shared.call(CallClass::Sync, |inside| {
             inside.thread.sync_all()?;
             inside.image.sync().map_err(errno)
         });
@@ -172,7 +173,7 @@ impl Image {
     /// creating a file.
     pub fn snapshot(&self, file: impl AsRef<Path>) -> Result<()> {
         let Some(path) = self.path() else { return Err(self.error("copy", Errno::EOPNOTSUPP)) };
-        self.shared.call(|_| Ok(())).map_err(|errno| self.error("copy", errno))?;
+        self.shared.call(CallClass::Other, |_| Ok(())).map_err(|errno| self.error("copy", errno))?;
         Ok(posix::image::snapshot(path, file, None, &self.options, &mut |_, _| true)?)
     }
 

@@ -81,6 +81,7 @@
 #![warn(missing_docs)]
 
 mod attributes;
+mod classes;
 mod credentials;
 mod error;
 mod file;

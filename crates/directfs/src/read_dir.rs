@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::session::OpenNumber;
 use crate::{FileSystem, FileType, Metadata};
+use engine::statistics::CallClass;
 use posix::ListedName;
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -45,7 +46,7 @@ impl ReadDir {
 
     fn fill(&mut self) -> Result<()> {
         let ReadDir { file_system, directory, path, batch, cookie, is_at_end } = self;
-        let read = file_system.shared.call(|inside| {
+        let read = file_system.shared.call(CallClass::List, |inside| {
             let file = inside.file(directory.number())?;
             let caller = inside.caller(file_system.credentials().as_posix());
             *is_at_end = true;

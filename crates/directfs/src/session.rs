@@ -12,13 +12,16 @@
 //! - In the child of a fork, all of this belongs to the parent: nothing is locked, used or dropped.
 //! - `work` of a call must not make another call: it runs under the lock of the thread's cell.
 
+use crate::classes::number_of;
 use crate::error::{FORKED, TOO_MANY_FILES};
+use engine::statistics::CallClass;
 use engine::{Fs, Node, Thread};
+use posix::host::monotonic_ns;
 use posix::image::{Closed, Image, ImageError};
 use posix::path::PathBuffer;
 use posix::process::{DESCRIPTORS_MAX, InFlightFile, Process, Processes};
 use posix::{Caller, Credentials, Errno, PathCache, Result};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::mem::{forget, take};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -44,6 +47,8 @@ struct Slot {
     buffer: PathBuffer,
     root: Node,
     image: Arc<Image>,
+    /// Calls of the thread; wraps.
+    calls: Cell<u32>,
 }
 
 impl Slot {
@@ -58,8 +63,8 @@ impl Slot {
 
     fn run<T>(&mut self, work: &mut impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
         self.check_whole()?;
-        let Slot { thread, process, path_cache, buffer, root, image } = self;
-        let result = work(Inside { thread, process, path_cache, buffer, root: *root, image });
+        let Slot { thread, process, path_cache, buffer, root, image, calls } = self;
+        let result = work(Inside { thread, process, path_cache, buffer, root: *root, image, calls });
         // A result computed from lost pages is not valid.
         self.check_whole().and(result)
     }
@@ -74,6 +79,7 @@ pub(crate) struct Inside<'s> {
     /// Root of the image.
     pub root: Node,
     pub image: &'s Image,
+    calls: &'s Cell<u32>,
 }
 
 impl<'s> Inside<'s> {
@@ -98,6 +104,9 @@ impl SlotCell {
         }
     }
 }
+
+/// Of so many calls the duration of one is counted.
+const LATENCY_INTERVAL: u32 = 256;
 
 /// The slot of this thread in one image.
 struct ThreadEntry {
@@ -213,12 +222,24 @@ impl Shared {
         self.forks != FORKS.load(Relaxed)
     }
 
-    /// Runs `work` inside the image. If it runs out of space or memory, it runs again after the
+    /// Runs `work` inside the image, as a call of a class. If it runs out of space or memory, it runs again after the
     /// idle threads of this process have released what they kept for reuse.
-    pub fn call<T>(self: &Arc<Self>, mut work: impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
+    pub fn call<T>(self: &Arc<Self>, class: CallClass, mut work: impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
         if self.is_forked() {
             return Err(FORKED);
         }
+        let mut work = |inside: Inside<'_>| {
+            let thread = inside.thread;
+            let calls = inside.calls.get().wrapping_add(1);
+            inside.calls.set(calls);
+            let began_ns = calls.is_multiple_of(LATENCY_INTERVAL).then(monotonic_ns);
+            let result = work(inside);
+            thread.count_call(number_of(class));
+            if let Some(began_ns) = began_ns {
+                thread.count_latency(class, monotonic_ns().saturating_sub(began_ns));
+            }
+            result
+        };
         let result = self.call_once(&mut work);
         if matches!(result, Err(Errno::ENOSPC | Errno::ENOMEM)) {
             return self.call_when_scarce(&mut work);
@@ -288,7 +309,15 @@ impl Shared {
             entered => entered?,
         };
         let process = process.for_thread().unwrap_or(process);
-        Ok(Box::new(Slot { thread, process, path_cache: PathCache::new(), buffer: PathBuffer::new(), root, image }))
+        Ok(Box::new(Slot {
+            thread,
+            process,
+            path_cache: PathCache::new(),
+            buffer: PathBuffer::new(),
+            root,
+            image,
+            calls: Cell::new(0),
+        }))
     }
 
     fn add_cell(&self) -> Arc<SlotCell> {
@@ -323,7 +352,7 @@ impl Shared {
     /// Opens a file: `open` installs it under the given number.
     pub fn open(self: &Arc<Self>, mut open: impl FnMut(Inside<'_>, u32) -> Result<()>) -> Result<OpenNumber> {
         let number = self.take_number()?;
-        match self.call(|inside| open(inside, number)) {
+        match self.call(CallClass::Open, |inside| open(inside, number)) {
             Ok(()) => Ok(OpenNumber { shared: Arc::clone(self), number }),
             Err(error) => {
                 self.return_number(number);
@@ -399,7 +428,8 @@ impl OpenNumber {
 impl Drop for OpenNumber {
     fn drop(&mut self) {
         let number = self.number;
-        if let Ok(true) = self.shared.call(|inside| Ok(inside.process.remove(inside.thread, number))) {
+        if let Ok(true) = self.shared.call(CallClass::Close, |inside| Ok(inside.process.remove(inside.thread, number)))
+        {
             self.shared.return_number(number);
         }
     }

@@ -19,6 +19,7 @@ use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
 use crate::property::load_property;
+use crate::statistics::Event;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
@@ -139,6 +140,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         step();
         if published {
             self.slot.in_flight.cachelet.store(0, Release);
+            self.count_event(Event::FileLoaded);
             return Ok(Some(index));
         }
         self.allocator().free_cachelet(index)?;

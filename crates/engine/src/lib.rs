@@ -51,6 +51,7 @@ mod redo;
 #[cfg(test)]
 mod schedule_tests;
 mod spill;
+pub mod statistics;
 mod step;
 mod sync;
 #[cfg(test)]

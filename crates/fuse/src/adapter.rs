@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes copied at a time by one request, and its maximum in total.
 const COPY_STEP_BYTES: usize = 1 << 20;
@@ -256,6 +256,9 @@ impl Adapter {
                 let name = arguments.name()?;
                 if name == requests::ATTRIBUTE.as_bytes() {
                     return reply_text(size, &self.requests.text(), reply);
+                }
+                if name == requests::LATENCIES_ATTRIBUTE.as_bytes() {
+                    return reply_text(size, &self.requests.latencies_text(), reply);
                 }
                 let get = |value: &mut [u8]| self.files.attribute(call.requester, call.node, name, value);
                 reply_value(size, posix::VALUE_BYTES_MAX, get, reply)
@@ -559,12 +562,16 @@ impl Handler for Adapter {
     ) -> Result<Handled> {
         let requester = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
         let call = Call { header, requester };
-        self.requests.count(header.opcode);
+        let began = self.requests.count(header.opcode).then(Instant::now);
         let first = arguments;
-        match self.dispatch(&call, &mut arguments, reply, channel) {
+        let handled = match self.dispatch(&call, &mut arguments, reply, channel) {
             Err(error) if header.is_resent() => self.after_resend(&call, first, error, reply),
             handled => handled,
+        };
+        if let Some(began) = began {
+            self.requests.count_latency(header.opcode, began.elapsed().as_nanos() as u64);
         }
+        handled
     }
 }
 

@@ -9,6 +9,7 @@ use crate::caller::{Caller, NodeRef};
 use crate::components::Paths;
 use crate::errno::{Errno, Result};
 use engine::format::{FileKind, NAME_BYTES_MAX};
+use engine::statistics::Event;
 use engine::{Node, Protection};
 use pmem::{Direct, Memory};
 
@@ -345,6 +346,7 @@ impl<'t, 'f, M: Memory> Paths<'_, 't, 'f, M> {
         if path.len() >= PATH_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
+        self.thread.count_event(Event::PathWalk);
         let start = if path[0] == b'/' { walk_start.root } else { walk_start.start };
         Ok(Walk {
             caller: *self.0,

@@ -4,7 +4,9 @@ mod images;
 mod measuring;
 mod running;
 
-pub use images::{CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Trim, Tune};
+pub use images::{
+    CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
+};
 pub use measuring::{Bench, BenchGroup, BenchSubject, BenchWorker, Demo, DemoWorker};
 pub use running::{CommitOptions, Mount, MountHelper, Profile, Run, RunInside, Umount};
 
@@ -56,6 +58,10 @@ pub enum Command {
     Info(Info),
     /// List the processes attached to an image: what each has open and locked, and waits for.
     Ps(Ps),
+    /// Show what the processes of an image call: how often, how long, and what they wait for.
+    Stats(Stats),
+    /// Show which processes use an image most, anew each second.
+    Top(Top),
     /// Give the memory or disk space of freed blocks back to the system.
     Trim(Trim),
     /// Change the size of an image that is not in use. Nothing is lost, whatever happens.

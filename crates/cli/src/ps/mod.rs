@@ -7,10 +7,12 @@ mod kernel;
 mod report;
 mod tables;
 
+pub use report::{Process, Report, Wait, harmless};
+pub use tables::attach;
+
 use crate::arguments::Ps;
 use crate::processes;
 use anyhow::{Context, Result};
-use report::{Process, Report};
 use std::fs::File;
 use std::path::Path;
 
@@ -25,7 +27,8 @@ pub fn run(arguments: &Ps) -> Result<()> {
     Ok(())
 }
 
-fn gather(path: &Path) -> Result<Report> {
+/// The processes of an image.
+pub fn gather(path: &Path) -> Result<Report> {
     posix::image::map_newest(path).and_then(|(mapping, _)| {
         // SAFETY: nothing is stored through the region.
         let region = unsafe { mapping.region_for_reading(pmem::Direct) };

@@ -173,6 +173,6 @@ pub fn shown(path: &Option<String>, inode: Option<u64>) -> String {
 }
 
 /// Names may be hostile: no control sequence of them may reach a terminal.
-fn harmless(text: &str) -> String {
+pub fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

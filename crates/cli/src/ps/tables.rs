@@ -13,27 +13,28 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
+/// The image, with the tables that its processes share. `None`: they share none, or there are no
+/// processes.
+pub fn attach(path: &Path, has_processes: bool) -> Result<Option<Image>> {
+    let file = std::fs::File::open(path)?;
+    if !posix::image::users(&file)?.writing {
+        return Ok(None);
+    }
+    let options = OpenImage { read_only: true, timeout: Duration::ZERO, ..OpenImage::default() };
+    match Image::open(path, &options) {
+        // If the last process has left meanwhile, nothing is shared.
+        Ok(image) => Ok(Some(image).filter(Image::is_shared)),
+        // A mount with a cache of its own, or a run that is atomic.
+        Err(ImageError::InUse { .. } | ImageError::NotExclusive { .. } | ImageError::Changing { .. }) => Ok(None),
+        Err(ImageError::CannotShare { .. }) if has_processes => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Adds what the tables say. `false`: the processes of the image share no tables, or there are
 /// none.
 pub fn add(path: &Path, processes: &mut Vec<Process>) -> Result<bool> {
-    let file = std::fs::File::open(path)?;
-    if !posix::image::users(&file)?.writing {
-        return Ok(false);
-    }
-    let options = OpenImage { read_only: true, timeout: Duration::ZERO, ..OpenImage::default() };
-    let image = match Image::open(path, &options) {
-        Ok(image) => image,
-        // A mount with a cache of its own, or a run that is atomic.
-        Err(ImageError::InUse { .. } | ImageError::NotExclusive { .. } | ImageError::Changing { .. }) => {
-            return Ok(false);
-        }
-        Err(ImageError::CannotShare { .. }) if !processes.is_empty() => return Ok(false),
-        Err(error) => return Err(error.into()),
-    };
-    // The last process has left meanwhile.
-    if !image.is_shared() {
-        return Ok(false);
-    }
+    let Some(image) = attach(path, !processes.is_empty())? else { return Ok(false) };
     let thread = image.fs().enter().map_err(posix::Errno::from).map_err(|errno| anyhow::anyhow!("{errno:?}"))?;
     let tables = Processes::new(image.fs()).map_err(|errno| anyhow::anyhow!("{errno:?}"))?;
     let mut observer = Observer { image: &image, thread: &thread, tables, found_in: HashMap::new() };

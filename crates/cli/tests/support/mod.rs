@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod killing;
+pub mod program;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

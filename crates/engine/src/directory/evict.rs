@@ -20,6 +20,7 @@ use crate::error::Result;
 use crate::format::{FileKind, NAME_BYTES_MAX, Valid};
 use crate::fs::Node;
 use crate::lock::Patience;
+use crate::statistics::Event;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -270,6 +271,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             self.clear_pointer(cachelet, index)?;
             step();
             self.recycler().retire(RetiredKind::Cachelet, index as u64, 0);
+            self.count_event(Event::Evicted);
         }
         self.slot.intent.victim.store(0, Release);
         Ok(())

@@ -18,6 +18,7 @@ use crate::format::{
 };
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::NameHash;
+use crate::statistics::Event;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Memory, Pm};
@@ -132,7 +133,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         DirectoryState::set(directory, DirectoryState::Indexing);
         let result = self.index_log(directory);
         match result {
-            Ok(()) => DirectoryState::set(directory, DirectoryState::Indexed),
+            Ok(()) => {
+                DirectoryState::set(directory, DirectoryState::Indexed);
+                self.count_event(Event::DirectoryIndexed);
+            }
             Err(_) => {
                 let _ = self.maintenance().remove_names(directory);
                 DirectoryState::set(directory, DirectoryState::Absent);

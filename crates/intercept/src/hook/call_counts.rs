@@ -27,9 +27,18 @@ pub fn open(path: &[u8]) -> Result<(), i64> {
 }
 
 /// Counts a call.
+#[inline(always)]
 pub fn count(number: usize) {
     let counters = COUNTERS.load(Relaxed);
-    if !counters.is_null() && number < NUMBERS {
+    if !counters.is_null() {
+        add(counters, number);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn add(counters: *mut AtomicU64, number: usize) {
+    if number < NUMBERS {
         // SAFETY: the mapping has NUMBERS words, stays mapped, and is accessed by atomics only.
         unsafe { &*counters.add(number) }.fetch_add(1, Relaxed);
     }

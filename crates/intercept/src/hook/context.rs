@@ -13,6 +13,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Thread;
+use engine::statistics::CallClass;
 use pmem::Direct;
 use posix::path::PathBuffer;
 use posix::process::{ChildNumber, Process};
@@ -40,6 +41,8 @@ pub struct Context {
     /// Whether the kernel may have reported the end of a process to this thread since its last
     /// call.
     has_waited: bool,
+    /// Calls until one is recorded.
+    unrecorded: u8,
     /// As `entered`, for `suspended`.
     suspended_entered: u32,
     /// The parent's thread while a child runs in the same memory.
@@ -149,6 +152,41 @@ impl Context {
         self.enter(server)?;
         // SAFETY: entered in this generation.
         Ok(unsafe { self.thread.assume_init_ref() })
+    }
+
+    /// This thread's place in the engine, if it has entered.
+    #[inline(always)]
+    fn entered(&self) -> Option<&Thread<'static, Direct>> {
+        // SAFETY: entered in this generation.
+        (self.entered == GENERATION.load(Relaxed)).then(|| unsafe { self.thread.assume_init_ref() })
+    }
+
+    /// Before each call: whether it is one that is recorded.
+    #[inline(always)]
+    pub fn records(&mut self) -> bool {
+        let (rest, records) = self.unrecorded.overflowing_sub(1);
+        self.unrecorded = rest;
+        records
+    }
+
+    /// So many calls are not recorded.
+    pub fn skip(&mut self, calls: u8) {
+        self.unrecorded = calls;
+    }
+
+    /// Counts a call that the image served.
+    #[inline(always)]
+    pub fn count_call(&self, number: usize) {
+        if let Some(thread) = self.entered() {
+            thread.count_call(number);
+        }
+    }
+
+    /// Counts its duration.
+    pub fn count_latency(&self, class: CallClass, ns: u64) {
+        if let Some(thread) = self.entered() {
+            thread.count_latency(class, ns);
+        }
     }
 
     /// Enters the engine, unless the thread has entered it.

@@ -21,6 +21,7 @@
 //!   without the library.
 
 use crate::hook::abi::entry::{directfs_entry, directfs_entry_native, thread_words};
+use crate::hook::abi::stack::ThreadWords;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::calls::mapping::missing;
 use crate::hook::loading::{inline_syscalls, library_syscalls};
@@ -99,11 +100,20 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
 }
 
 /// Whether a copy was cut short since the last query.
-#[inline]
 pub fn take() -> bool {
-    // SAFETY: the words are this thread's; a handler that changes them has returned.
+    // SAFETY: the words are this thread's.
+    unsafe { take_from(thread_words()) }
+}
+
+/// The same for a caller that knows the thread's words.
+///
+/// # Safety
+/// The words are this thread's.
+#[inline(always)]
+pub unsafe fn take_from(words: *mut ThreadWords) -> bool {
+    // SAFETY: by contract, and a handler that changes them has returned.
     unsafe {
-        let fault = &raw mut (*thread_words()).fault;
+        let fault = &raw mut (*words).fault;
         let found = fault.read_volatile() != 0;
         if found {
             fault.write_volatile(0);

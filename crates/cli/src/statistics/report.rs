@@ -1,0 +1,371 @@
+//! What `directfs stats` and `directfs top` print.
+
+use super::reading::{MountReading, Reading, RequestTotals};
+use crate::ps::{self, harmless};
+use crate::terminal::{Table, bold, dim, print_fact, share};
+use crate::units;
+use engine::statistics::{CallClass, CallTotals, Event, LATENCY_CLASSES, below_ns};
+use intercept::call_classes::CLASSES;
+use pmem::BLOCK_BYTES;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Kinds of calls that `top` names for each process.
+const KINDS_SHOWN: usize = 3;
+
+/// The statistics of an image.
+#[derive(Serialize)]
+pub struct Totals {
+    image: PathBuf,
+    processes: usize,
+    threads: usize,
+    /// None: since the first of the image's users began.
+    interval_ms: Option<u64>,
+    calls: BTreeMap<String, Count>,
+    events: BTreeMap<&'static str, u64>,
+    space: Option<Space>,
+    commits: Option<Commits>,
+    waits: Vec<Wait>,
+    mounts: Vec<Mount>,
+}
+
+/// Calls or requests of one kind.
+#[derive(Serialize)]
+struct Count {
+    count: u64,
+    per_second: Option<f64>,
+    /// Half of those whose time was taken took less; none: none was taken, or it is longer than all
+    /// bounds.
+    half_below_ns: Option<u64>,
+    p99_below_ns: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Space {
+    used_bytes: u64,
+    free_bytes: u64,
+    inodes_used: u64,
+    names_cached: u64,
+    files_cached: u64,
+}
+
+/// Of an image on a disk.
+#[derive(Serialize)]
+struct Commits {
+    commits: u64,
+    uncommitted_bytes: u64,
+    age_ms: Option<u64>,
+    waits: u64,
+    waits_p999_below_ns: u64,
+}
+
+#[derive(Serialize)]
+struct Wait {
+    pid: i32,
+    command: Option<String>,
+    tid: Option<u32>,
+    reason: String,
+    held_by: Vec<i32>,
+}
+
+#[derive(Serialize)]
+struct Mount {
+    point: PathBuf,
+    requests: BTreeMap<String, Count>,
+}
+
+/// A name of each event in reports.
+pub const EVENTS: [(Event, &str, &str); 4] = [
+    (Event::PathWalk, "path_walks", "paths that were looked up name by name"),
+    (Event::DirectoryIndexed, "directories_indexed", "directories whose names were put into the index"),
+    (Event::FileLoaded, "files_loaded", "files whose attributes were read from the image"),
+    (Event::Evicted, "evictions", "files and directories that were removed from the cache"),
+];
+
+impl Count {
+    fn of(count: u64, seconds: Option<f64>, latencies: &[u64; LATENCY_CLASSES]) -> Count {
+        Count {
+            count,
+            per_second: seconds.map(|seconds| count as f64 / seconds),
+            half_below_ns: below_ns(latencies, 500),
+            p99_below_ns: below_ns(latencies, 990),
+        }
+    }
+
+    fn row(&self, name: &str) -> Vec<String> {
+        let time = |ns: Option<u64>| ns.map_or("-".to_owned(), |ns| units::duration(ns as f64));
+        let rate = self.per_second.map_or("-".to_owned(), |rate| units::count(rate.round() as u64));
+        vec![name.to_owned(), units::count(self.count), rate, time(self.half_below_ns), time(self.p99_below_ns)]
+    }
+}
+
+/// The calls of a class.
+pub fn calls_of(totals: &CallTotals, class: CallClass) -> u64 {
+    let of_class = CLASSES.iter().zip(&totals.calls).filter(|(other, _)| **other == class);
+    of_class.map(|(_, count)| count).sum()
+}
+
+/// Counts by name, without those that are zero.
+fn calls(totals: &CallTotals, seconds: Option<f64>) -> BTreeMap<String, Count> {
+    let named = CallClass::ALL.into_iter().filter(|&class| calls_of(totals, class) > 0);
+    named
+        .map(|class| {
+            let count = Count::of(calls_of(totals, class), seconds, &totals.latencies[class as usize]);
+            (class.name().to_owned(), count)
+        })
+        .collect()
+}
+
+impl Mount {
+    fn of(mount: &MountReading, before: Option<&MountReading>, seconds: Option<f64>) -> Mount {
+        let before: HashMap<&str, &RequestTotals> =
+            before.iter().flat_map(|mount| &mount.requests).map(|totals| (totals.name.as_str(), totals)).collect();
+        let requests = mount.requests.iter().filter_map(|now| {
+            let mut added = now.clone();
+            if let Some(earlier) = before.get(now.name.as_str()) {
+                added.count = added.count.saturating_sub(earlier.count);
+                for (latency, earlier) in added.latencies.iter_mut().zip(earlier.latencies) {
+                    *latency = latency.saturating_sub(earlier);
+                }
+            }
+            (added.count > 0).then(|| (added.name.clone(), Count::of(added.count, seconds, &added.latencies)))
+        });
+        Mount { point: mount.point.clone(), requests: requests.collect() }
+    }
+}
+
+fn waits(users: &ps::Report) -> Vec<Wait> {
+    let of = |process: &ps::Process| -> Vec<Wait> {
+        let wait = |wait: &ps::Wait| Wait {
+            pid: process.pid,
+            command: process.command.clone(),
+            tid: wait.tid,
+            reason: wait.reason.clone(),
+            held_by: wait.held_by.clone(),
+        };
+        process.waits.iter().map(wait).collect()
+    };
+    users.processes.iter().flat_map(of).collect()
+}
+
+impl Totals {
+    /// All that was counted.
+    pub fn since_beginning(now: &Reading) -> Totals {
+        Totals::new(now, now.totals, None, None)
+    }
+
+    /// What was counted between two readings.
+    pub fn between(before: &Reading, now: &Reading) -> Totals {
+        let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        Totals::new(now, now.totals.since(&before.totals), Some(seconds), Some(before))
+    }
+
+    fn new(now: &Reading, totals: CallTotals, seconds: Option<f64>, before: Option<&Reading>) -> Totals {
+        let mount_before = |mount: &MountReading| before?.mounts.iter().find(|earlier| earlier.point == mount.point);
+        Totals {
+            image: now.image.clone(),
+            processes: now.users.processes.len(),
+            threads: now.users.processes.iter().map(|process| process.threads.len()).sum(),
+            interval_ms: seconds.map(|seconds| (seconds * 1e3).round() as u64),
+            calls: calls(&totals, seconds),
+            events: EVENTS.into_iter().map(|(event, name, _)| (name, totals.events_of(event))).collect(),
+            space: now.space.map(|space| Space {
+                used_bytes: (space.blocks - space.blocks_free) * BLOCK_BYTES,
+                free_bytes: space.blocks_free * BLOCK_BYTES,
+                inodes_used: space.inodes - space.inodes_free,
+                names_cached: space.names_cached,
+                files_cached: space.files_cached,
+            }),
+            commits: now.commits.map(|status| {
+                let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+                let is_known = status.committed_ns > 0;
+                Commits {
+                    commits: status.commits,
+                    uncommitted_bytes: status.changed_bytes,
+                    age_ms: is_known.then(|| now_ns.saturating_sub(status.committed_ns) / 1_000_000),
+                    waits: status.waits.total(),
+                    waits_p999_below_ns: status.waits.below_ns(999),
+                }
+            }),
+            waits: waits(&now.users),
+            mounts: now.mounts.iter().map(|mount| Mount::of(mount, mount_before(mount), seconds)).collect(),
+        }
+    }
+
+    pub fn print(&self) {
+        let (processes, threads) = (self.processes as u64, self.threads as u64);
+        let period = match self.interval_ms {
+            Some(ms) => format!("in {}", units::duration(ms as f64 * 1e6)),
+            None => "since the first of them began".to_owned(),
+        };
+        let users =
+            format!("{}, {}, {period}", units::counted(processes, "process"), units::counted(threads, "thread"));
+        anstream::println!("{}  {}", bold(self.image.display()), dim(users));
+        print_counts("call", &self.calls);
+        for mount in &self.mounts {
+            anstream::println!("{}", bold(format_args!("mounted on {}", mount.point.display())));
+            print_counts("request", &mount.requests);
+        }
+        for (_, name, meaning) in EVENTS {
+            let count = self.events.get(name).copied().unwrap_or(0);
+            if count > 0 {
+                anstream::println!("{} {}", units::count(count), dim(meaning));
+            }
+        }
+        if let Some(space) = &self.space {
+            print_fact(
+                "space",
+                share(space.used_bytes / BLOCK_BYTES, (space.used_bytes + space.free_bytes) / BLOCK_BYTES),
+            );
+        }
+        if let Some(commits) = &self.commits {
+            let age = commits.age_ms.map_or("none yet".to_owned(), |ms| units::duration(ms as f64 * 1e6) + " ago");
+            let missing = units::size(commits.uncommitted_bytes);
+            print_fact(
+                "last commit",
+                format_args!("{age}; {missing} not on the disk; {} so far", units::count(commits.commits)),
+            );
+        }
+        for wait in &self.waits {
+            println!("{}", wait.sentence());
+        }
+    }
+}
+
+impl Wait {
+    fn sentence(&self) -> String {
+        let command = self.command.as_deref().unwrap_or("?");
+        let thread = self.tid.map_or(String::new(), |tid| format!(" (thread {tid})"));
+        let holders: Vec<String> = self.held_by.iter().map(ToString::to_string).collect();
+        let held = if holders.is_empty() { String::new() } else { format!(", held by {}", holders.join(", ")) };
+        format!("{} {}{thread} waits for {}{held}", self.pid, harmless(command), harmless(&self.reason))
+    }
+}
+
+/// A table, the most frequent kind first.
+fn print_counts(kind: &str, counts: &BTreeMap<String, Count>) {
+    if counts.is_empty() {
+        println!("no {kind}s");
+        return;
+    }
+    let mut rows: Vec<_> = counts.iter().collect();
+    rows.sort_by_key(|(_, count)| std::cmp::Reverse(count.count));
+    let mut table = Table::new(&[kind, "count", "per second", "half", "99 %"]);
+    rows.into_iter().for_each(|(name, count)| table.row(count.row(name)));
+    table.print();
+}
+
+/// The processes of an image in an interval.
+#[derive(Serialize)]
+pub struct Interval {
+    image: PathBuf,
+    interval_ms: u64,
+    processes: Vec<Process>,
+    /// Calls of processes that have ended, or are not known here.
+    others: f64,
+}
+
+#[derive(Serialize)]
+struct Process {
+    pid: i32,
+    user: Option<String>,
+    command: Option<String>,
+    threads: usize,
+    per_second: f64,
+    calls: BTreeMap<&'static str, f64>,
+    waits_for: Vec<String>,
+}
+
+impl Interval {
+    /// What was called between two readings, the busiest process first.
+    pub fn between(before: &Reading, now: &Reading) -> Interval {
+        let seconds = now.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        let mut by_pid: HashMap<i32, Vec<CallTotals>> = HashMap::new();
+        let nothing = CallTotals::default();
+        for (number, slot) in &now.slots {
+            let earlier = before.slots.get(number).map_or(&nothing, |slot| &slot.totals);
+            by_pid.entry(slot.pid).or_default().push(slot.totals.since(earlier));
+        }
+        let mut processes: Vec<Process> = now
+            .users
+            .processes
+            .iter()
+            .map(|user| Process::of(user, by_pid.remove(&user.pid).unwrap_or_default(), seconds))
+            .collect();
+        processes.sort_by(|a, b| b.per_second.total_cmp(&a.per_second).then(a.pid.cmp(&b.pid)));
+        let others: u64 = by_pid.values().flatten().map(CallTotals::total).sum();
+        Interval {
+            image: now.image.clone(),
+            interval_ms: (seconds * 1e3).round() as u64,
+            processes,
+            others: others as f64 / seconds,
+        }
+    }
+
+    pub fn print(&self) {
+        let length = units::duration(self.interval_ms as f64 * 1e6);
+        anstream::println!("{}  {}", bold(self.image.display()), dim(format_args!("calls per second, in {length}")));
+        let mut table = Table::new(&["pid", "user", "command", "threads", "calls", "most frequent"]);
+        for process in &self.processes {
+            table.row(process.row());
+        }
+        table.row(vec![
+            "-".to_owned(),
+            "-".to_owned(),
+            "(ended)".to_owned(),
+            "-".to_owned(),
+            rate(self.others),
+            String::new(),
+        ]);
+        table.print();
+        for process in &self.processes {
+            for reason in &process.waits_for {
+                println!("{} waits for {}", process.pid, harmless(reason));
+            }
+        }
+    }
+}
+
+fn rate(per_second: f64) -> String {
+    units::count(per_second.round() as u64)
+}
+
+impl Process {
+    fn of(user: &ps::Process, slots: Vec<CallTotals>, seconds: f64) -> Process {
+        let of_class = |class: CallClass| slots.iter().map(|slot| calls_of(slot, class)).sum::<u64>() as f64 / seconds;
+        let calls: BTreeMap<_, _> = CallClass::ALL
+            .into_iter()
+            .map(|class| (class.name(), of_class(class)))
+            .filter(|(_, rate)| *rate > 0.0)
+            .collect();
+        Process {
+            pid: user.pid,
+            user: user.user.clone(),
+            command: user.command.clone(),
+            threads: user.threads.len(),
+            per_second: calls.values().sum(),
+            calls,
+            waits_for: user.waits.iter().map(|wait| wait.reason.clone()).collect(),
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let mut kinds: Vec<_> = self.calls.iter().collect();
+        kinds.sort_by(|a, b| b.1.total_cmp(a.1));
+        let kinds: Vec<_> = kinds
+            .into_iter()
+            .take(KINDS_SHOWN)
+            .map(|(name, per_second)| format!("{name} {}", rate(*per_second)))
+            .collect();
+        vec![
+            self.pid.to_string(),
+            self.user.clone().unwrap_or_else(|| "?".to_owned()),
+            harmless(self.command.as_deref().unwrap_or("?")),
+            self.threads.to_string(),
+            rate(self.per_second),
+            kinds.join(", "),
+        ]
+    }
+}

@@ -1,0 +1,135 @@
+//! `directfs stats` and `directfs top`: what programs and mounts on an image called.
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use support::program::{Program, has_python};
+use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+
+/// Runs a command on an image, and parses each line that it prints.
+fn reports(command: &str, image: &Path, options: &[&str]) -> Vec<Value> {
+    let arguments = [&[command, image.to_str().unwrap(), "--json"], options].concat();
+    let output = directfs(&arguments);
+    assert!(output.status.success(), "{}", stderr(&output));
+    stdout(&output).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+fn stats(image: &Path) -> Value {
+    reports("stats", image, &[]).remove(0)
+}
+
+fn count(report: &Value, call: &str) -> u64 {
+    report["calls"][call]["count"].as_u64().unwrap_or(0)
+}
+
+const CALLER: &str = "
+import os, sys, time
+print('ready', flush=True)
+for line in sys.stdin:
+    if line == 'names\\n':
+        for number in range(700): os.mkdir(f'd{number}')
+        for number in range(600): os.rmdir(f'd{number}')
+        for number in range(5000): os.stat('d650')
+    else:
+        end = time.monotonic() + 60
+        while os.path.exists('d650') and time.monotonic() < end: pass
+    print('done', flush=True)
+";
+
+#[test]
+fn calls_of_programs_are_counted_by_kind_and_process() {
+    if !has_python() {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    assert_eq!(stats(&image)["calls"], Value::Object(Default::default()), "no process uses it");
+    let mut program = Program::under_run(&image, CALLER);
+    let before = stats(&image);
+    let mut input = program.child.stdin.take().unwrap();
+    input.write_all(b"names\n").unwrap();
+    assert_eq!(program.line(), "done\n");
+    let after = stats(&image);
+    let added = |call| count(&after, call) - count(&before, call);
+    assert_eq!((added("mkdir"), added("remove"), added("stat")), (700, 600, 5000), "{after}");
+    let stat = &after["calls"]["stat"];
+    let [half, most] = [&stat["half_below_ns"], &stat["p99_below_ns"]].map(|ns| ns.as_u64().expect("a time"));
+    assert!(half.is_power_of_two() && half <= most, "{stat}");
+    assert!(after["processes"].as_u64() >= Some(1) && after["threads"].as_u64() >= Some(1), "{after}");
+    assert!(after["space"]["used_bytes"].as_u64() > Some(0), "{after}");
+
+    // It stats until the directory is gone.
+    input.write_all(b"loop\n").unwrap();
+    let pid = |process: &Value| process["command"].as_str().is_some_and(|name| name.starts_with("python"));
+    let watched = reports("stats", &image, &["--watch", "0.2", "--count", "2"]);
+    assert_eq!(watched.len(), 2);
+    for interval in &watched {
+        assert!(interval["calls"]["stat"]["per_second"].as_f64() > Some(100.0), "{interval}");
+        assert!(interval["interval_ms"].as_u64() >= Some(150), "{interval}");
+        assert_eq!(count(interval, "mkdir"), 0, "only what happened in the interval: {interval}");
+    }
+    let top = reports("top", &image, &["--interval", "0.2", "--count", "1"]).remove(0);
+    let busiest = &top["processes"][0];
+    assert!(pid(busiest) && busiest["calls"]["stat"].as_f64() > Some(100.0), "{top}");
+    let text = stdout(&directfs(&["top", image.to_str().unwrap(), "--interval", "0.1", "--count", "1"]));
+    assert!(text.contains("python") && text.contains("stat "), "{text}");
+
+    let removed =
+        directfs(&["run", "--image", image.to_str().unwrap(), "--at", "/mnt/ps", "--", "rmdir", "/mnt/ps/d650"]);
+    assert!(removed.status.success(), "{}", stderr(&removed));
+    assert_eq!(program.line(), "done\n");
+    let exported = stdout(&directfs(&["stats", image.to_str().unwrap(), "--prometheus"]));
+    let line = format!("directfs_calls_total{{image=\"{}\",call=\"mkdir\"}} 700\n", image.display());
+    assert!(exported.contains(&line), "{exported}");
+    let infinite = exported.lines().filter(|line| line.contains("call=\"stat\",le=\"+Inf\"")).count();
+    assert_eq!(infinite, 1, "{exported}");
+    drop(input);
+    assert!(program.child.wait().unwrap().success());
+    let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+    assert_eq!(check.status.code(), Some(0), "{}", stdout(&check));
+}
+
+#[test]
+fn requests_of_mounts_are_counted_by_kind() {
+    if !can_mount("requests of mounts") {
+        return;
+    }
+    let directory = scratch();
+    let (image, point) = (image_in(directory.path()), directory.path().join("mount"));
+    fs::create_dir(&point).unwrap();
+    for options in ["rw", "cache=0"] {
+        let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", options]);
+        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        for number in 0..50 {
+            fs::create_dir(point.join(format!("{options}{number}"))).unwrap();
+        }
+        let report = stats(&image);
+        let mount = &report["mounts"][0];
+        assert_eq!(mount["point"], point.to_str().unwrap(), "{report}");
+        assert_eq!(mount["requests"]["MKDIR"]["count"], 50, "{report}");
+        assert!(mount["requests"]["MKDIR"]["half_below_ns"].is_u64(), "{report}");
+        let exported = stdout(&directfs(&["stats", image.to_str().unwrap(), "--prometheus"]));
+        assert!(exported.contains(",request=\"MKDIR\"} 50\n"), "{exported}");
+        let unmounted = directfs(&["umount", point.to_str().unwrap()]);
+        assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    }
+}
+
+#[test]
+fn what_is_no_image_is_an_error() {
+    let directory = scratch();
+    let file = directory.path().join("file");
+    fs::write(&file, "no image").unwrap();
+    for arguments in [["stats", file.to_str().unwrap()], ["top", file.to_str().unwrap()], ["stats", "/nonexistent"]] {
+        let output = directfs(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{}", stdout(&output));
+        assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
+    }
+    let image = image_in(directory.path());
+    let refused = directfs(&["stats", image.to_str().unwrap(), "--watch", "0"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).contains("0.05 to 3600 seconds"), "{}", stderr(&refused));
+}
