@@ -484,7 +484,7 @@ impl File {
             };
             Ok(match locked {
                 Locked::Done => None,
-                Locked::Blocked(at) => Some(blocked(inside, &at)),
+                Locked::Blocked(at) => Some(blocked(&inside, &at)),
             })
         });
         result.map_err(|errno| self.error(operation, errno))

@@ -230,7 +230,8 @@ attempts = [lambda f: fcntl.lockf(f, exclusive), lambda f: fcntl.flock(f, exclus
 for hold, attempt in [(0, 0), (1, 1), (0, 2)][:int(sys.argv[2])]:
     holder = os.fork()
     if holder == 0:
-        attempts[hold](open(path, "w"))
+        file = open(path, "w")
+        attempts[hold](file)
         os.kill(os.getpid(), 9)
     os.waitpid(holder, 0)
     if len(sys.argv) == 3: print(attempts[attempt](open(path, "w")))
