@@ -4,11 +4,11 @@ use crate::attributes::{SetXattr, list_attributes, read_attribute};
 use crate::classes::class_of;
 use crate::error::{Error, Result};
 use crate::metadata::time_to_set;
-use crate::session::OpenNumber;
+use crate::session::{Inside, OpenNumber};
 use crate::{Credentials, Metadata};
 use engine::SeekWhat;
 use engine::statistics::CallClass;
-use posix::process::{InFlightFile, LockKind, LockRange, Locked};
+use posix::process::{Blocked, InFlightFile, LockKind, LockRange, Locked};
 use posix::{Caller, Errno, TimeToSet, Whence};
 use std::ffi::{OsStr, OsString};
 use std::fs::TryLockError;
@@ -400,7 +400,7 @@ impl File {
 
     /// Releases the lock, if there is one.
     pub fn unlock(&self) -> Result<()> {
-        self.change_lock("unlock", LockOf::File, None, |_| ()).map(drop)
+        self.change_lock("unlock", LockOf::File, None, |_, _| ()).map(drop)
     }
 
     /// Locks a range of bytes; waits while others have a lock that conflicts. `exclusive` excludes
@@ -434,7 +434,7 @@ impl File {
     /// Releases the locks of a range, whole ones or parts.
     pub fn unlock_range(&self, range: impl RangeBounds<u64>) -> Result<()> {
         let range = self.lock_bytes(range)?;
-        self.change_lock("unlock", LockOf::Range(range), None, |_| ()).map(drop)
+        self.change_lock("unlock", LockOf::Range(range), None, |_, _| ()).map(drop)
     }
 
     /// The first lock of others that would block [`lock_range`](File::lock_range).
@@ -470,13 +470,13 @@ impl File {
     }
 
     /// One attempt to change a lock. If it is blocked, the result is that of `blocked`, which may
-    /// wait for a change.
+    /// wait for a change, or end the locks of a dead process.
     fn change_lock<T>(
         &self,
         operation: &'static str,
         lock: LockOf,
         kind: Option<LockKind>,
-        mut blocked: impl FnMut(&dyn Fn()) -> T,
+        mut blocked: impl FnMut(&Inside<'_>, &Blocked) -> T,
     ) -> Result<Option<T>> {
         let result = self.number.shared().call(CallClass::Lock, |inside| {
             let (process, thread, number) = (inside.process, inside.thread, self.number());
@@ -486,7 +486,7 @@ impl File {
             };
             Ok(match locked {
                 Locked::Done => None,
-                Locked::Blocked(at) => Some(blocked(&|| process.wait_for_lock(thread, &at))),
+                Locked::Blocked(at) => Some(blocked(&inside, &at)),
             })
         });
         result.map_err(|errno| self.error(operation, errno))
@@ -499,7 +499,8 @@ impl File {
     fn wait_until(&self, lock: LockOf, kind: LockKind, timeout: Option<Duration>) -> Result<bool> {
         let start = Instant::now();
         // Each wait ends after a tenth of a second, so that `Image::close` need not wait for it.
-        while self.change_lock("lock", lock, Some(kind), |wait| wait())?.is_some() {
+        let wait = |inside: &Inside<'_>, at: &Blocked| inside.process.wait_for_lock(inside.thread, at);
+        while self.change_lock("lock", lock, Some(kind), wait)?.is_some() {
             if timeout.is_some_and(|timeout| start.elapsed() >= timeout) {
                 return Ok(false);
             }
@@ -508,10 +509,15 @@ impl File {
     }
 
     fn try_once(&self, lock: LockOf, kind: LockKind) -> Result<(), TryLockError> {
-        match self.change_lock("lock", lock, Some(kind), |_| ()) {
-            Ok(None) => Ok(()),
-            Ok(Some(())) => Err(TryLockError::WouldBlock),
-            Err(error) => Err(TryLockError::Error(error.into())),
+        let reap = |inside: &Inside<'_>, at: &Blocked| inside.process.reap_blocker(inside.thread, at);
+        loop {
+            match self.change_lock("lock", lock, Some(kind), reap) {
+                Ok(None) => return Ok(()),
+                // A dead process held it.
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => return Err(TryLockError::WouldBlock),
+                Err(error) => return Err(TryLockError::Error(error.into())),
+            }
         }
     }
 }

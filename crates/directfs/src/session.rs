@@ -222,8 +222,8 @@ impl Shared {
         self.forks != FORKS.load(Relaxed)
     }
 
-    /// Runs `work` inside the image, as a call of a class. If it runs out of space or memory, it runs again after the
-    /// idle threads of this process have released what they kept for reuse.
+    /// Runs `work` inside the image, as a call of a class. If it runs out of space or memory, it
+    /// runs again after the idle threads of this process have released what they kept for reuse.
     pub fn call<T>(self: &Arc<Self>, class: CallClass, mut work: impl FnMut(Inside<'_>) -> Result<T>) -> Result<T> {
         if self.is_forked() {
             return Err(FORKED);

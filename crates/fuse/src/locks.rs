@@ -159,7 +159,8 @@ impl Locks {
         match (self.attempt(files, request)?, waits) {
             (Locked::Done, _) => Ok(Handled::Reply),
             (Locked::Blocked(blocked), false) if !self.may_be_ending(request.node, blocked.blocker()) => {
-                Err(Errno(libc::EAGAIN))
+                let reaped = files.with_thread(|thread| Ok(self.process(thread)?.reap_blocker(thread, &blocked)))?;
+                if reaped { self.set(files, request, waits, (channel, unique)) } else { Err(Errno(libc::EAGAIN)) }
             }
             (Locked::Blocked(blocked), waits) => {
                 let until = (!waits).then(|| Instant::now() + RELEASE_DELAY_MAX);

@@ -590,6 +590,50 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
     });
 }
 
+/// The kernel releases locks before anything sees a process's death, so no waiting is allowed.
+#[test]
+fn calls_that_do_not_wait_get_the_lock_of_a_process_that_was_killed() {
+    let (all, exclusive) = (LockRange::new(0, 0, 0).unwrap(), Some(LockKind::Exclusive));
+    let ways = [LockOf::Process, LockOf::Description, LockOf::Whole];
+    for (way, asks) in ways.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+        in_fresh_process(|thread, process, session| {
+            process.install(thread, 3, &open(session, "a"), false).unwrap();
+            let lock = |process: &Process, thread: &engine::Thread, fd| match way {
+                LockOf::Whole => process.flock(thread, fd, exclusive).unwrap(),
+                _ => process.lock_range(thread, fd, all, exclusive, way == LockOf::Description, false).unwrap(),
+            };
+            let child = process.prepare_fork(thread, Fork::default()).unwrap();
+            let pid = fork(|| {
+                let fs = thread.fs();
+                let thread = fs.enter().unwrap();
+                let child = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
+                // A description of its own: the parent shares those that it had.
+                child.install(&thread, 4, &open(session, "a"), false).unwrap();
+                assert_eq!(lock(&child, &thread, 4), Locked::Done);
+                kill(std::process::id() as i32);
+                0
+            });
+            assert_eq!(wait(pid), -libc::SIGKILL);
+            if asks && way != LockOf::Whole {
+                assert_eq!(process.conflict(thread, 3, all, exclusive, true).unwrap(), None);
+            } else {
+                let Locked::Blocked(blocked) = lock(&process, thread, 3) else {
+                    panic!("the dead child is not reaped")
+                };
+                assert!(process.reap_blocker(thread, &blocked));
+            }
+            assert_eq!(lock(&process, thread, 3), Locked::Done);
+        });
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum LockOf {
+    Process,
+    Description,
+    Whole,
+}
+
 #[test]
 fn processes_that_would_deadlock_get_an_error() {
     in_fresh_process(|thread, first, session| {

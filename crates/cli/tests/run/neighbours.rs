@@ -218,6 +218,59 @@ fn killed_children_are_noticed_where_few_descriptors_are_allowed() {
     assert_eq!(shell.end(), Some(0));
 }
 
+/// A process holds a lock on `$1`/lock and is killed; its parent does not wait for the lock.
+const KILLED_HOLDER: &str = r#"
+import fcntl, os, struct, sys
+path = sys.argv[1] + "/lock"
+def ask(file):
+    answer = fcntl.fcntl(file, fcntl.F_GETLK, struct.pack("hhqqi", fcntl.F_WRLCK, 0, 0, 0, 0))
+    return struct.unpack("hhqqi", answer)[0] == fcntl.F_UNLCK
+exclusive = fcntl.LOCK_EX | fcntl.LOCK_NB
+attempts = [lambda f: fcntl.lockf(f, exclusive), lambda f: fcntl.flock(f, exclusive), ask]
+for hold, attempt in [(0, 0), (1, 1), (0, 2)][:int(sys.argv[2])]:
+    holder = os.fork()
+    if holder == 0:
+        file = open(path, "w")
+        attempts[hold](file)
+        os.kill(os.getpid(), 9)
+    os.waitpid(holder, 0)
+    if len(sys.argv) == 3: print(attempts[attempt](open(path, "w")))
+"#;
+
+#[test]
+fn locks_of_a_killed_process_are_free_at_once() {
+    let output = directfs(&["run", "--", "sh", "-c", &format!("python3 -c '{KILLED_HOLDER}' $DIRECTFS_MOUNT 3")]);
+    assert_eq!(stdout(&output), "None\nNone\nTrue\n", "{}", stderr(&output));
+}
+
+#[test]
+fn a_mount_gets_the_lock_of_a_process_that_was_killed_under_run() {
+    if !crate::support::can_mount("a_mount_gets_the_lock_of_a_process_that_was_killed_under_run") {
+        return;
+    }
+    let directory = scratch();
+    let (image, at) = (image_in(directory.path()), directory.path().join("at"));
+    let (image, mount) = (image.to_str().unwrap(), at.to_str().unwrap());
+    fs::create_dir(&at).unwrap();
+    let mounted = directfs(&["mount", image, mount, "-o", "cache=0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    // The run goes on, so its end releases nothing.
+    let mut run = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    let script = format!("python3 -c '{KILLED_HOLDER}' $DIRECTFS_MOUNT 1 quiet; echo dead; exec cat");
+    run.args(["run", "--image", image, "--", "sh", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = run.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(run.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "dead\n");
+    let attempt = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)";
+    let output = Command::new("python3").args(["-c", attempt]).arg(at.join("lock")).output().unwrap();
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+    let unmounted = directfs(&["umount", mount]);
+    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 #[test]
 fn the_kernel_finds_nothing_behind_a_working_directory_or_a_descriptor_of_the_mount() {
     let directory = scratch();

@@ -276,6 +276,7 @@ scripts!(
     program_names,
     python,
     python_data,
+    redis,
     rsync,
     sanitizers,
     splice,

@@ -576,24 +576,29 @@ impl<'f, M: Memory> Process<'f, M> {
         kind: Option<LockKind>,
         of_description: bool,
     ) -> Result<Option<Conflict>> {
-        let transaction = self.processes.begin(thread, self.index)?;
-        let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
-        let file = self.processes.tables.file(descriptor.file)?;
-        if file.is_path() {
-            return Err(Errno::EBADF);
+        let find = || {
+            let transaction = self.processes.begin(thread, self.index)?;
+            let descriptor = self.descriptor(fd).ok_or(Errno::EBADF)?;
+            let file = self.processes.tables.file(descriptor.file)?;
+            if file.is_path() {
+                return Err(Errno::EBADF);
+            }
+            if kind.is_none() && !of_description {
+                return Err(Errno::EINVAL);
+            }
+            let owner = self.owner(descriptor.file, of_description);
+            let wanted = LockRequest { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid: 0 };
+            transaction.with_locks(file.node().cachelet, |record| {
+                Ok(transaction.first(&record.ranges, &|other| match kind {
+                    Some(_) => other.conflicts(&wanted),
+                    None => other.owner == owner && other.range.overlaps(&range),
+                }))
+            })
+        };
+        match kind {
+            Some(_) => self.living_conflict(thread, find),
+            None => Ok(find()?.map(Conflict::from)),
         }
-        if kind.is_none() && !of_description {
-            return Err(Errno::EINVAL);
-        }
-        let owner = self.owner(descriptor.file, of_description);
-        let wanted = LockRequest { owner, range, kind: kind.unwrap_or(LockKind::Shared), pid: 0 };
-        let found = transaction.with_locks(file.node().cachelet, |record| {
-            Ok(transaction.first(&record.ranges, &|other| match kind {
-                Some(_) => other.conflicts(&wanted),
-                None => other.owner == owner && other.range.overlaps(&range),
-            }))
-        })?;
-        Ok(found.map(Conflict::from))
     }
 
     /// Sleeps until the locks of the file change, a signal arrives, or 100 ms have passed; after
@@ -618,14 +623,36 @@ impl<'f, M: Memory> Process<'f, M> {
         record.version.load(Acquire) != blocked.version
     }
 
-    /// Releases what the blocker holds if it is dead.
-    pub fn reap_blocker(&self, thread: &Thread<'f, M>, blocked: &Blocked) {
-        let _ = match blocked.blocker {
+    /// Releases what the blocker holds if it is dead. Returns whether anything was released, and
+    /// so whether another attempt may succeed; a nonblocking call asks before it returns EAGAIN,
+    /// because the kernel releases the locks of a killed process before anything sees its death.
+    pub fn reap_blocker(&self, thread: &Thread<'f, M>, blocked: &Blocked) -> bool {
+        self.reap_owner(thread, blocked.blocker)
+    }
+
+    fn reap_owner(&self, thread: &Thread<'f, M>, owner: LockOwner) -> bool {
+        let reaped = match owner {
             LockOwner::Process(slot) | LockOwner::Foreign { mount: slot, .. } => {
                 self.processes.reap_if_dead(thread, slot).map(u32::from)
             }
             LockOwner::Description(_) => self.processes.reap_all(thread),
         };
+        // An error leaves the dead process, and its locks, to a later call.
+        reaped.is_ok_and(|reaped| reaped != 0)
+    }
+
+    /// What `find` finds once no dead process holds it.
+    fn living_conflict(
+        &self,
+        thread: &Thread<'f, M>,
+        mut find: impl FnMut() -> Result<Option<LockRequest>>,
+    ) -> Result<Option<Conflict>> {
+        loop {
+            match find()? {
+                Some(held) if self.reap_owner(thread, held.owner) => {}
+                found => return Ok(found.map(Conflict::from)),
+            }
+        }
     }
 
     /// Makes all that wait for locks of a file attempt again.
@@ -675,11 +702,11 @@ impl<'f, M: Memory> Process<'f, M> {
         range: LockRange,
         kind: LockKind,
     ) -> Result<Option<Conflict>> {
-        let transaction = self.processes.begin(thread, self.index)?;
         let wanted = LockRequest { owner: LockOwner::Foreign { mount: self.index, number }, range, kind, pid: 0 };
-        let found =
-            transaction.with_locks(node.cachelet, |record| Ok(transaction.first_conflict(&record.ranges, &wanted)))?;
-        Ok(found.map(Conflict::from))
+        self.living_conflict(thread, || {
+            let transaction = self.processes.begin(thread, self.index)?;
+            transaction.with_locks(node.cachelet, |record| Ok(transaction.first_conflict(&record.ranges, &wanted)))
+        })
     }
 }
 

@@ -175,7 +175,8 @@ pub struct Conflict {
 pub enum Locked {
     /// The lock is held (or released, if that was requested).
     Done,
-    /// Another lock conflicts. A nonblocking call returns EAGAIN; a blocking one uses
+    /// Another lock conflicts. A nonblocking call attempts again if [`Process::reap_blocker`] found
+    /// its owner dead, and otherwise returns EAGAIN; a blocking one uses
     /// [`Process::wait_for_lock`].
     Blocked(Blocked),
 }

@@ -34,7 +34,11 @@ fn attempt(session: &Session<'_>, waits: bool, mut lock: impl FnMut() -> Result<
     let result = loop {
         match lock() {
             Ok(Locked::Done) => break Ok(done(0)),
-            Ok(Locked::Blocked(_)) if !waits => break Err(Errno::EAGAIN),
+            Ok(Locked::Blocked(blocked)) if !waits => {
+                if !session.process.reap_blocker(session.caller.thread, &blocked) {
+                    break Err(Errno::EAGAIN);
+                }
+            }
             Ok(Locked::Blocked(blocked)) => {
                 waited = true;
                 session.process.wait_for_lock(session.caller.thread, &blocked);
