@@ -21,7 +21,7 @@ use crate::hook::calls::{
     attributes, copy_calls, files, handles, inotify, landlock, locks, mapping, names, open, renames, sockets,
 };
 use crate::hook::descriptors::fd_passing;
-use crate::hook::process::{environment, exec, processes, working_directory};
+use crate::hook::process::{environment, exec, limits, processes, working_directory};
 use crate::hook::{descriptors, signals};
 use crate::routes::{NUMBERS, Route};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
@@ -264,6 +264,7 @@ pub const ROWS: &[Row] = &[
             kernel!(SYS_mincore),
             call!(SYS_mlock, AnyFd, mapping::advice::mlock),
             call!(SYS_mlock2, AnyFd, mapping::advice::mlock),
+            call!(SYS_mlockall, Always, mapping::advice::mlockall, Kernel),
             call!(SYS_MISSING_PAGE, Always, mapping::missing::resolve, Handle),
         ],
     },
@@ -468,9 +469,8 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_capset, Always, processes::change_identity, Handle),
     call!(SYS_setns, Always, processes::setns, Handle),
     call!(SYS_unshare, Always, processes::unshare, Handle),
-    // The program's limit counts cached placeholders, too.
-    call!(SYS_setrlimit, Always, descriptors::with_numbers, Kernel),
-    call!(SYS_prlimit64, Always, descriptors::with_numbers, Kernel),
+    call!(SYS_setrlimit, Always, limits::change, Kernel),
+    call!(SYS_prlimit64, Always, limits::change, Kernel),
     call!(SYS_seccomp, Always, environment::seccomp, Kernel),
     call!(SYS_prctl, Always, environment::prctl, Kernel),
     call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, Handle),

@@ -170,16 +170,44 @@ fn removed_directory() -> io::Result<OwnedFd> {
     std::fs::remove_dir(&path)?;
     opened
 }
-/// A duplicate at a high number that programs inherit.
+/// A duplicate at a high number that programs inherit: above the limit on descriptors if possible,
+/// so that programs may have as many as without it.
 pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills a local structure.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let limit = descriptor_limit()?;
     /// Number of descriptors that the library needs, with some to spare.
     const NEEDED: u64 = 16;
-    let lowest = limit.rlim_cur.saturating_sub(NEEDED).min(handoff::DESCRIPTORS_FROM as u64);
+    /// Above a higher limit forks would cost too much: see [`handoff::DESCRIPTORS_FROM`].
+    const LIMIT_MAX: u64 = 4096;
+    let from = handoff::DESCRIPTORS_FROM as u64;
+    let above = limit.rlim_cur.max(from);
+    let raised = libc::rlimit { rlim_cur: above + NEEDED, rlim_max: limit.rlim_max.max(above + NEEDED) };
+    if limit.rlim_cur <= LIMIT_MAX && set_descriptor_limit(&raised).is_ok() {
+        let copy = duplicate_from(fd, above);
+        set_descriptor_limit(&limit)?;
+        return copy;
+    }
+    duplicate_from(fd, limit.rlim_cur.saturating_sub(NEEDED).min(from))
+}
+
+fn descriptor_limit() -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a local structure.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {
+        0 => Ok(limit),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_descriptor_limit(limit: &libc::rlimit) -> io::Result<()> {
+    // SAFETY: reads a local structure.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A duplicate at the lowest free number from `lowest` on.
+fn duplicate_from(fd: &impl AsFd, lowest: u64) -> io::Result<OwnedFd> {
     // SAFETY: an open descriptor; the new one has no other owners.
     unsafe {
         let copy = libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest as libc::c_int);

@@ -20,6 +20,8 @@ impl Capabilities {
     pub const DAC_READ_SEARCH: Capabilities = Capabilities(1 << 2);
     /// Do what is otherwise reserved to the owner.
     pub const FOWNER: Capabilities = Capabilities(1 << 3);
+    /// Change the root directory.
+    pub const SYS_CHROOT: Capabilities = Capabilities(1 << 18);
     /// Keep set-id bits when changing files.
     pub const FSETID: Capabilities = Capabilities(1 << 4);
     /// Set and clear the flags of append-only and immutable files.

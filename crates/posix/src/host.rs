@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::{DupFlags, Errno};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::futex;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -37,6 +38,27 @@ static IS_FILTERED: AtomicBool = AtomicBool::new(false);
 /// question whether there is room.
 pub fn expect_filter() {
     IS_FILTERED.store(true, Relaxed);
+}
+
+/// Whether a filter may.
+pub fn expects_filter() -> bool {
+    IS_FILTERED.load(Relaxed)
+}
+
+/// Runs with a limit on descriptors that permits a number. Only while the process has one thread:
+/// others could exceed the limit meanwhile.
+pub fn within_limit<R>(fd: i32, run: impl FnOnce() -> R) -> R {
+    let limit = getrlimit(Resource::Nofile);
+    let is_above = limit.current.is_some_and(|current| current <= fd as u64);
+    if is_above {
+        // If not possible, the call that needs it fails.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(fd as u64 + 1), ..limit.clone() });
+    }
+    let result = run();
+    if is_above {
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    result
 }
 
 /// Offset in the lock file at which the processes' locks begin: the byte of number zero.
@@ -271,7 +293,8 @@ impl Platform for LinuxPlatform {
         let flags = if flags.contains(rustix::io::FdFlags::CLOEXEC) { DupFlags::CLOEXEC } else { DupFlags::empty() };
         // SAFETY: the number stays the caller's; only the description behind it is closed.
         let mut place = core::mem::ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(description) });
-        if rustix::io::dup3(&by, &mut place, flags).is_err() {
+        let replaced = within_limit(description, || rustix::io::dup3(&by, &mut place, flags));
+        if replaced.is_err() {
             // It holds the lock where it is.
             let _ = by.into_raw_fd();
         }

@@ -1,5 +1,6 @@
 //! `directfs run` with real programs.
 //!
+//! - `answers`: calls with odd arguments, and limits of the process
 //! - `launching`: start and end of programs
 //! - `programs`: their work, compared with the same on tmpfs
 //! - `fuse_programs`: programs that the preload library cannot be in, and other users
@@ -21,6 +22,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod answers;
 mod cache;
 mod confinement;
 mod durable;

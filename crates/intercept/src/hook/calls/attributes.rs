@@ -8,8 +8,10 @@ use crate::hook::calls::files::with_open_file;
 use crate::hook::calls::names::{
     Calling, PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
 };
+use crate::hook::descriptors;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::Directory;
+use crate::hook::process::limits;
 use engine::{Node, Protection};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::LastLink;
@@ -141,6 +143,7 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
         if flags & !AT_EMPTY_PATH != 0 {
             return Err(Errno::EINVAL);
         }
+        descriptors::kernel_verdict(call, fd.into())?;
         return on_directory(call, Directory::Descriptor(fd), &mut set);
     }
     // With both omitted the kernel does not even read the path.
@@ -153,7 +156,10 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
 /// truncate(path, length).
 pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
     let length = call.frame.rsi as i64;
-    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| caller.data().truncate(node, length).map(|()| 0))
+    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| {
+        limits::permit_growth(caller, node, length)?;
+        caller.data().truncate(node, length).map(|()| 0)
+    })
 }
 
 // Extended attributes.

@@ -7,10 +7,10 @@ use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::files::LENGTH_MAX;
 use crate::hook::calls::names::Calling;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::{host_verdict, kernel};
+use crate::hook::descriptors::{self, host_verdict, kernel};
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::mount_table;
-use crate::hook::process::environment;
+use crate::hook::process::{environment, limits};
 use engine::format::FileKind;
 use posix::{Errno, OpenFile, Result};
 
@@ -40,6 +40,10 @@ fn read_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, into: &mut
 }
 
 fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u8]) -> Result<usize> {
+    let from = match end {
+        End::Directfs(file) => &from[..limits::writable(caller, file, offset, from.len() as u64)? as usize],
+        End::Host(_) => from,
+    };
     let (file, count) = match (end, offset) {
         (End::Directfs(file), Some(offset)) => (file, caller.data().write_at(file, offset, from)?),
         (End::Directfs(file), None) => (file, caller.data().write(file, from)?),
@@ -160,7 +164,7 @@ pub fn copy_file_range(call: &mut Call<'_>) -> Result<Verdict> {
         None => Ok(file.position()),
     };
     let (source_start, target_start) = (at(places.0, from)?, at(places.1, to)?);
-    let length = length.min(LENGTH_MAX);
+    let length = limits::writable(&session.caller, to, Some(target_start as i64), length.min(LENGTH_MAX))?;
     let copied = session.caller.data().copy_range((from, source_start), (to, target_start), length, &mut copy[..])?;
     move_on(source_offset, from, source_start + copied)?;
     move_on(target_offset, to, target_start + copied)?;
@@ -312,7 +316,7 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
     if flags_of(&source)? & libc::O_ACCMODE == libc::O_WRONLY {
         return Err(Errno::EBADF);
     }
-    if offset.is_some_and(|offset| offset < 0) {
+    if offset.is_some_and(|offset| offset < 0) || length > i64::MAX as u64 {
         return Err(Errno::EINVAL);
     }
     let [_, written] = flags_of_both(&source, &target)?;
@@ -336,7 +340,6 @@ pub fn sendfile(call: &mut Call<'_>) -> Result<Verdict> {
 /// splice(source, its offset, target, its offset, length, flags): one of them is a pipe, which is
 /// the host's.
 pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
-    const KNOWN: u32 = 15;
     let [source, source_address, target, target_address, length, flags] = call.arguments();
     let Inside { session, copy, .. } = call.begin()?;
     let caller = &session.caller;
@@ -348,7 +351,7 @@ pub fn splice(call: &mut Call<'_>) -> Result<Verdict> {
     if length == 0 {
         return Ok(done(0));
     }
-    if flags as u32 & !KNOWN != 0 {
+    if flags as u32 & !SPLICE_FLAGS != 0 {
         return Err(Errno::EINVAL);
     }
     let (source, target) = (end_of(from.as_deref(), source), end_of(to.as_deref(), target));
@@ -421,8 +424,17 @@ fn fill_from_pipe(
 ) -> Result<u64> {
     let mut sum = 0;
     while sum < length {
-        let step = (length - sum).min(buffer.len() as u64) as usize;
-        let piece = &buffer[..step];
+        let step = (length - sum).min(buffer.len() as u64);
+        // What a pipe has given cannot be put back.
+        let step = match file {
+            End::Directfs(file) => limits::writable(caller, file, *offset, step),
+            End::Host(_) => Ok(step),
+        };
+        let piece = match step {
+            Ok(step) => &buffer[..step as usize],
+            Err(_) if sum > 0 => break,
+            Err(error) => return Err(error),
+        };
         let count = match pipe_copy([libc::SYS_read, libc::SYS_preadv2], pipe, may_wait && sum == 0, piece) {
             Ok(0) => break,
             Ok(count) => count,
@@ -483,13 +495,41 @@ fn fill_pipe(
     Ok(sum)
 }
 
-/// tee: a file of the image is no pipe.
+/// Flags that splice and the like know.
+const SPLICE_FLAGS: u32 = 15;
+
+/// tee(source, target, length, flags): a file of the image is no pipe.
 pub fn tee(call: &mut Call<'_>) -> Result<Verdict> {
+    let [_, _, length, flags, ..] = call.arguments();
+    if flags as u32 & !SPLICE_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if length == 0 {
+        return Ok(done(0));
+    }
     refuse_files(call, Errno::EINVAL)
 }
 
-/// vmsplice, likewise: the kernel reports that it cannot be spliced to as a bad descriptor.
+/// vmsplice(pipe, parts, count, flags), likewise: the kernel reports that it cannot be spliced to
+/// as a bad descriptor, after it has looked at the parts.
 pub fn vmsplice(call: &mut Call<'_>) -> Result<Verdict> {
+    const PARTS_MAX: u64 = 1024;
+    let [_, parts, count, flags, ..] = call.arguments();
+    if flags as u32 & !SPLICE_FLAGS != 0 {
+        return Err(Errno::EINVAL);
+    }
+    descriptors::kernel_verdict(call, call.frame.rdi)?;
+    if count > PARTS_MAX {
+        return Err(Errno::EINVAL);
+    }
+    let mut sum = 0u64;
+    for part in 0..count {
+        let [_, length] = user_memory::read::<[u64; 2]>(parts.wrapping_add(16 * part))?;
+        sum = sum.saturating_add(length);
+    }
+    if sum == 0 {
+        return Ok(done(0));
+    }
     refuse_files(call, Errno::EBADF)
 }
 

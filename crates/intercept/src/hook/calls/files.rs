@@ -15,8 +15,8 @@ use crate::hook::descriptors::fd_numbers;
 use crate::hook::descriptors::host_verdict;
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::mount_table;
-use crate::hook::process::environment;
 use crate::hook::process::processes::Session;
+use crate::hook::process::{environment, limits};
 use crate::hook::signals::faults;
 use engine::FileFlags;
 use engine::format::FileKind;
@@ -93,6 +93,7 @@ fn read_into(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer:
 /// Writes from the program's buffer, at the position if there is no offset. Other errors come
 /// before those of the buffer.
 fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer: u64, length: u64) -> Result<usize> {
+    let length = limits::writable(caller, file, offset, length)?;
     // SAFETY: used for this call only.
     let count = match (unsafe { user_memory::bytes_readable(buffer, length.min(LENGTH_MAX)) }, offset) {
         (Ok(from), Some(offset)) => caller.data().write_at(file, offset, from)?,
@@ -227,6 +228,8 @@ fn write_pieces(
     (offset, append): (Option<i64>, Append),
 ) -> Result<i64> {
     let write = |from: &[u8], done: u64| -> Result<u64> {
+        let place = offset.map(|offset| offset.saturating_add(done as i64));
+        let from = &from[..limits::writable(caller, file, place, from.len() as u64)? as usize];
         let count = match offset {
             Some(offset) => caller.data().write_at_as(file, offset.saturating_add(done as i64), from, append)?,
             None => caller.data().write_as(file, from, append)?,
@@ -359,13 +362,21 @@ pub fn lseek(call: &mut Call<'_>) -> Result<Verdict> {
 /// ftruncate(fd, length).
 pub fn ftruncate(call: &mut Call<'_>) -> Result<Verdict> {
     let length = call.frame.rsi as i64;
-    with_file(call, |caller, file| caller.data().truncate_open(file, length).map(|()| 0))
+    with_file(call, |caller, file| {
+        limits::permit_growth(caller, file.node(), length)?;
+        caller.data().truncate_open(file, length).map(|()| 0)
+    })
 }
 
 /// fallocate(fd, mode, offset, length).
 pub fn fallocate(call: &mut Call<'_>) -> Result<Verdict> {
     let (mode, offset, length) = (call.frame.rsi as i32, call.frame.rdx as i64, call.frame.r10 as i64);
-    with_file(call, |caller, file| caller.data().allocate(file, mode, offset, length).map(|()| 0))
+    with_file(call, |caller, file| {
+        if mode & libc::FALLOC_FL_KEEP_SIZE == 0 {
+            limits::permit_growth(caller, file.node(), offset.saturating_add(length))?;
+        }
+        caller.data().allocate(file, mode, offset, length).map(|()| 0)
+    })
 }
 
 /// fsync(fd), fdatasync(fd): writes lazy updates; and if the image is a file on a disk, that file.
@@ -591,6 +602,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
             locks::fcntl(call)
         }
         // The image sends no notifications, so their receiver does not matter.
+        F_SETSIG if argument > SIGNALS => with_open_file(call, |_, _| Err(Errno::EINVAL)),
         libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
         F_GETOWN_EX => with_open_file(call, |_, _| {
             const PROCESS: i32 = 1;
@@ -610,6 +622,8 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
 /// Linux 6.10.
 const F_DUPFD_QUERY: i32 = 1027;
 const F_SETSIG: i32 = 10;
+/// Signals have the numbers up to this one.
+const SIGNALS: u64 = 64;
 const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;

@@ -86,6 +86,7 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Verdict> {
     if descriptors::is_hidden(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
+    descriptors::kernel_verdict(call, call.frame.rdi)?;
     fd_numbers::release_cached();
     let last_link = if mask & libc::IN_DONT_FOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
     let key = call.begin()?.session.process.watch_key(fd);

@@ -13,10 +13,11 @@ use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::identity::RealIds;
 use crate::hook::server::Server;
+use engine::format::FileKind;
 use engine::{Attributes, Node, Protection};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
-use posix::{Caller, Errno, FileQuery, Result, Want};
+use posix::{Caller, Capabilities, Errno, FileQuery, Result, Want};
 
 /// A thread with its credentials, in a program.
 pub type Calling<'c> = Caller<'c, 'static>;
@@ -614,6 +615,10 @@ pub fn unsupported_at(call: &mut Call<'_>) -> Result<Verdict> {
 /// directory, or for a mount. Programs report only the errno.
 fn unknown_to_kernel(call: &mut Call<'_>, by: PathArguments, what: &[u8]) -> Result<Verdict> {
     let verdict = unsupported(call, by);
+    or_tell_to_mount(call, verdict, what)
+}
+
+fn or_tell_to_mount(call: &Call<'_>, verdict: Result<Verdict>, what: &[u8]) -> Result<Verdict> {
     if matches!(verdict, Err(Errno::EOPNOTSUPP)) {
         call.server.tell_to_mount(what);
     }
@@ -622,14 +627,22 @@ fn unknown_to_kernel(call: &mut Call<'_>, by: PathArguments, what: &[u8]) -> Res
 
 /// chroot(path).
 pub fn chroot(call: &mut Call<'_>) -> Result<Verdict> {
-    unknown_to_kernel(call, path(0), b"a root directory in")
+    let verdict = by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| {
+        if caller.stat(node)?.kind != FileKind::Directory {
+            return Err(Errno::ENOTDIR);
+        }
+        caller.access(node, Want::EXECUTE)?;
+        Err(if caller.credentials.may(Capabilities::SYS_CHROOT) { Errno::EOPNOTSUPP } else { Errno::EPERM })
+    });
+    or_tell_to_mount(call, verdict, ROOT_DIRECTORY)
 }
+
+const ROOT_DIRECTORY: &[u8] = b"a root directory in";
 
 /// pivot_root(path, path).
 pub fn pivot_root(call: &mut Call<'_>) -> Result<Verdict> {
-    const WHAT: &[u8] = b"a root directory in";
-    unknown_to_kernel(call, path(0), WHAT)?;
-    unknown_to_kernel(call, path(1), WHAT)
+    unknown_to_kernel(call, path(0), ROOT_DIRECTORY)?;
+    unknown_to_kernel(call, path(1), ROOT_DIRECTORY)
 }
 
 /// open_tree(directory, path, flags) and open_tree_attr: the start of a bind mount.

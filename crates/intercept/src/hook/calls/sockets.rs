@@ -122,26 +122,29 @@ fn host_verdict(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
     }
 }
 
-/// ENOTSOCK or EBADF for a descriptor that is no socket: the kernel looks at it before the address.
-fn check_socket(call: &mut Call<'_>) -> Result<()> {
+/// Whether a socket's address may be a path. ENOTSOCK or EBADF for a descriptor that is no socket:
+/// the kernel looks at it before the address.
+fn has_paths(call: &mut Call<'_>) -> Result<bool> {
     let fd = call.frame.rdi;
     descriptors::host_verdict(fd as u32)?;
     let session = call.begin()?.session;
     if let Some(file) = session.process.file(session.caller.thread, fd as u32) {
         return Err(Errno(if file.is_path() { libc::EBADF } else { libc::ENOTSOCK }));
     }
-    let (mut kind, mut bytes) = (0i32, size_of::<i32>() as u32);
-    let (kind, bytes) = (&raw mut kind as u64, &raw mut bytes as u64);
-    let arguments = [fd, libc::SOL_SOCKET as u64, libc::SO_TYPE as u64, kind, bytes, 0];
+    let (mut domain, mut bytes) = (0i32, size_of::<i32>() as u32);
+    let (found, length) = (&raw mut domain as u64, &raw mut bytes as u64);
+    let arguments = [fd, libc::SOL_SOCKET as u64, libc::SO_DOMAIN as u64, found, length, 0];
     // SAFETY: the kernel writes two numbers.
     let result = unsafe { sys::call(libc::SYS_getsockopt, arguments) };
-    if result < 0 { Err(Errno(-result as i32)) } else { Ok(()) }
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(domain == libc::AF_UNIX) }
 }
 
 /// bind(fd, address, length).
 pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi;
-    check_socket(call)?;
+    if !has_paths(call)? {
+        return Ok(NATIVE);
+    }
     let Some(length) = path_of(call, call.frame.rsi, call.frame.rdx)? else { return Ok(NATIVE) };
     let mut name = [0u8; kernel_objects::SOCKET_NAME_BYTES];
     let Inside { session, path, .. } = call.begin()?;
@@ -179,7 +182,9 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// connect(fd, address, length).
 pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
-    check_socket(call)?;
+    if !has_paths(call)? {
+        return Ok(NATIVE);
+    }
     let [fd, address, length, ..] = call.arguments();
     Ok(match destination(call, address, length)? {
         Some(address) => done(address.call(libc::SYS_connect, fd)),
@@ -190,7 +195,7 @@ pub fn connect(call: &mut Call<'_>) -> Result<Verdict> {
 /// sendto(fd, bytes, count, flags, address, length).
 pub fn sendto(call: &mut Call<'_>) -> Result<Verdict> {
     let [fd, bytes, count, flags, address, length] = call.arguments();
-    descriptors::host_verdict(fd as u32)?;
+    descriptors::kernel_verdict(call, fd)?;
     let Some(address) = destination(call, address, length)? else { return Ok(NATIVE) };
     let arguments = [fd, bytes, count, flags, address.pointer(), address.length as u64];
     // SAFETY: the kernel reads the program's bytes, and the address.
@@ -199,20 +204,20 @@ pub fn sendto(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// recvfrom(fd, bytes, count, flags, address, length).
 pub fn recvfrom(call: &mut Call<'_>) -> Result<Verdict> {
-    descriptors::host_verdict(call.frame.rdi as u32)?;
+    descriptors::kernel_verdict(call, call.frame.rdi)?;
     with_name(call, 4)
 }
 
 /// getsockname(fd, address, length), getpeername(fd, address, length).
 pub fn name(call: &mut Call<'_>) -> Result<Verdict> {
-    descriptors::host_verdict(call.frame.rdi as u32)?;
+    descriptors::kernel_verdict(call, call.frame.rdi)?;
     with_name(call, 1)
 }
 
 /// accept(fd, address, length), accept4(fd, address, length, flags).
 pub fn accept(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
-    descriptors::host_verdict(call.frame.rdi as u32)?;
+    descriptors::kernel_verdict(call, call.frame.rdi)?;
     with_name(call, 1)
 }
 

@@ -31,8 +31,8 @@
 
 use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, FDS_MAX};
 use crate::hook::descriptors::{CACHED, CACHED_CLOEXEC, DIRECTFS, HOST, close_placeholder, kernel, mark, placed};
-use crate::hook::process::environment;
 use crate::hook::process::processes::{self, Session};
+use crate::hook::process::{environment, limits};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use pmem::prefetch_for_write;
@@ -281,7 +281,8 @@ pub fn close_in_kernel(fd: u32) {
 
 /// Caches a number's placeholder, if permitted.
 fn cache_placeholder(fd: u32, cloexec: bool) -> bool {
-    if fd >= CACHED_BELOW || MEMORY_SHARERS.load(Relaxed) != 0 {
+    // Above the program's limit the kernel would not give the number out again.
+    if fd >= CACHED_BELOW || fd >= limits::descriptors() || MEMORY_SHARERS.load(Relaxed) != 0 {
         return false;
     }
     let cached = if cloexec { CACHED_CLOEXEC } else { CACHED };

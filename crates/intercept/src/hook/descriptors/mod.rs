@@ -137,17 +137,26 @@ pub fn host_verdict(fd: u32) -> Result<Verdict> {
 
 /// A call by a descriptor that the kernel serves in any case.
 pub fn of_the_kernel(call: &mut Call<'_>) -> Result<Verdict> {
-    host_verdict(call.frame.rdi as u32)
+    kernel_verdict(call, call.frame.rdi)
+}
+
+/// The same by one of its descriptors. With O_PATH it is EBADF, and the kernel would take a
+/// placeholder for an open file.
+pub fn kernel_verdict(call: &mut Call<'_>, fd: u64) -> Result<Verdict> {
+    let fd = fd as u32;
+    if is_marked(fd) {
+        let session = call.begin()?.session;
+        if session.process.file(session.caller.thread, fd).is_some_and(|file| file.is_path()) {
+            return Err(Errno::EBADF);
+        }
+    }
+    host_verdict(fd)
 }
 
 /// epoll_ctl(epoll, operation, fd, event).
 pub fn epoll_ctl(call: &mut Call<'_>) -> Result<Verdict> {
     let [epoll, _, fd, ..] = call.arguments();
-    host_verdict(epoll as u32).and_then(|_| host_verdict(fd as u32))?;
-    // The kernel takes a placeholder for an open file.
-    let session = call.begin()?.session;
-    let is_path = |fd: u64| session.process.file(session.caller.thread, fd as u32).is_some_and(|file| file.is_path());
-    if is_path(epoll) || is_path(fd) { Err(Errno::EBADF) } else { Ok(NATIVE) }
+    kernel_verdict(call, epoll).and_then(|_| kernel_verdict(call, fd))
 }
 
 /// epoll_wait, epoll_pwait and epoll_pwait2(epoll, ...).
@@ -204,7 +213,7 @@ pub fn with_numbers(_: &mut Call<'_>) -> Result<Verdict> {
 /// The same as [`with_numbers`], for a call by a descriptor.
 pub fn by_descriptor_with_numbers(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
-    host_verdict(call.frame.rdi as u32)
+    kernel_verdict(call, call.frame.rdi)
 }
 
 pub(in crate::hook) fn kernel(number: i64, a: u64, b: u64, c: u64) -> i64 {

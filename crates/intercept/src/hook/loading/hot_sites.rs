@@ -105,7 +105,7 @@ pub fn replace_ends(end: u64) {
         // SAFETY: as in `count`.
         let code = unsafe { core::slice::from_raw_parts(start as *const u8, end_of_code - start) };
         let mut from = 0;
-        while let Some(at) = inline_syscalls::next_pair(code, from) {
+        while let Some(at) = inline_syscalls::next_pair(code, CALL, from) {
             from = at + 1;
             if let Some(length) = end_before(&code[..at])
                 && known.stub.load(Relaxed) + STUB_BYTES <= known.stubs_end.load(Relaxed)

@@ -30,7 +30,7 @@ use crate::hook::abi::sys;
 #[cfg(feature = "loader")]
 use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
-use crate::hook::loading::{instruction_lengths, patch, proc_maps};
+use crate::hook::loading::{instruction_lengths, narrow_calls, patch, proc_maps};
 use crate::hook::process::{environment, leak_tracer};
 use crate::routes::Route;
 use crate::table;
@@ -228,11 +228,11 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
     if !is_directfs {
         return false;
     }
-    if architecture != AUDIT_ARCH_X86_64 {
-        // Its numbers are others, and the kernel would look for its paths on the machine.
-        sys::refuse(&[b"this program makes 32-bit system calls (`int 0x80`); use `directfs mount`"]);
-    }
     let back = registers[libc::REG_RIP as usize] as u64;
+    if architecture != AUDIT_ARCH_X86_64 {
+        narrow_calls::redirect(registers, back);
+        return true;
+    }
     match find(back).or_else(|| claim_slot(back)) {
         Some(index) => {
             #[cfg(feature = "loader")]
@@ -250,6 +250,11 @@ pub fn redirect_trap(registers: &mut [libc::greg_t]) -> bool {
     const BYTES: i64 = 2;
     let back = registers[libc::REG_RIP as usize] + BYTES;
     let Some(index) = find(back as u64) else { return false };
+    // SAFETY: the instruction that trapped, which was just executed.
+    if unsafe { ((back - 1) as *const u8).read() } == narrow_calls::INSTRUCTION[1] {
+        narrow_calls::redirect(registers, back as u64);
+        return true;
+    }
     registers[libc::REG_RIP as usize] = slot_address(index);
     if leak_tracer::is_running(registers[libc::REG_RSP as usize] as u64) {
         registers[libc::REG_RIP as usize] += patch::NATIVE;
@@ -299,7 +304,12 @@ fn claim_slot(back: u64) -> Option<usize> {
 
 /// Claims a slot for a site of a library, by its return address; false if there is none.
 pub fn claim(back: u64) -> bool {
-    find(back).or_else(|| claim_slot(back)).is_some()
+    slot_of(back).is_some()
+}
+
+/// The address of the slot that returns to an address; `None` if all are taken.
+pub fn slot_of(back: u64) -> Option<i64> {
+    find(back).or_else(|| claim_slot(back)).map(slot_address)
 }
 
 /// Releases the slots of sites in a range that is being mapped anew.
@@ -311,14 +321,15 @@ pub fn release(addresses: &Range<usize>) {
     }
 }
 
+/// Smaller code is scanned faster than a cached answer is found.
+const CACHED_FROM_BYTES: usize = 128 << 10;
+
 /// Whether the program contains inline syscalls that may concern the image.
 ///
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
 #[unsafe(link_section = ".text.startup")]
 pub unsafe fn are_in_program(environment: *const *const u8) -> bool {
-    /// Smaller code is scanned faster than a cached answer is found.
-    const CACHED_FROM_BYTES: usize = 128 << 10;
     // SAFETY: by the caller's promise.
     let Some(program) = (unsafe { LoadedProgram::find(environment) }) else { return false };
     let Some(code) = program.segment(|kind, flags| kind == PT_LOAD && flags & PF_X != 0) else { return false };
@@ -340,7 +351,7 @@ pub unsafe fn are_in_program(environment: *const *const u8) -> bool {
 fn answer_path(into: &mut [u8]) -> Option<&[u8]> {
     let file = sys::open(b"/proc/self/exe\0", libc::O_RDONLY).ok()?.status().ok()?;
     /// Version of the scan: another version scans again.
-    const VERSION: u64 = 1;
+    const VERSION: u64 = 2;
     let words = [
         VERSION,
         file.st_dev,
@@ -387,30 +398,33 @@ fn cache_answer(path: &[u8], answer: bool) {
 /// functions' start addresses, in memory like the code.
 #[unsafe(link_section = ".text.startup")]
 fn has_inline_syscalls(code: &[u8], functions: &[u8]) -> bool {
-    let mut decoder = Decoder::default();
-    let mut from = 0;
-    while let Some(at) = next_pair(code, from) {
-        if decoder.is_call(code, at, functions) {
-            return true;
+    [CALL, narrow_calls::INSTRUCTION].into_iter().any(|call| {
+        let mut decoder = Decoder::default();
+        let mut from = 0;
+        while let Some(at) = next_pair(code, call, from) {
+            if decoder.is_call(code, call, at, functions) {
+                return true;
+            }
+            from = at + 1;
         }
-        from = at + 1;
-    }
-    false
+        false
+    })
 }
 
-const CALL: [u8; 2] = [0x0f, 0x05];
+/// The instruction.
+pub const CALL: [u8; 2] = [0x0f, 0x05];
 
-/// The next place from `from` on with the bytes of the instruction.
+/// The next place from `from` on with the two bytes of an instruction.
 #[unsafe(link_section = ".text.startup")]
-pub fn next_pair(code: &[u8], mut from: usize) -> Option<usize> {
+pub fn next_pair(code: &[u8], call: [u8; 2], mut from: usize) -> Option<usize> {
     const LANES: usize = 16;
     while from + LANES < code.len() {
         // SAFETY: seventeen bytes from there are in the slice (checked); every x86-64 has these
         // instructions.
         let found = unsafe {
             let here = code.as_ptr().add(from);
-            let first = _mm_cmpeq_epi8(_mm_loadu_si128(here.cast()), _mm_set1_epi8(CALL[0] as i8));
-            let second = _mm_cmpeq_epi8(_mm_loadu_si128(here.add(1).cast()), _mm_set1_epi8(CALL[1] as i8));
+            let first = _mm_cmpeq_epi8(_mm_loadu_si128(here.cast()), _mm_set1_epi8(call[0] as i8));
+            let second = _mm_cmpeq_epi8(_mm_loadu_si128(here.add(1).cast()), _mm_set1_epi8(call[1] as i8));
             _mm_movemask_epi8(first) & _mm_movemask_epi8(second)
         };
         if found != 0 {
@@ -418,7 +432,7 @@ pub fn next_pair(code: &[u8], mut from: usize) -> Option<usize> {
         }
         from += LANES;
     }
-    code.get(from..)?.windows(2).position(|pair| pair == CALL).map(|at| from + at)
+    code.get(from..)?.windows(2).position(|pair| pair == call).map(|at| from + at)
 }
 
 /// Follows instructions from the start of a function. It continues where it ended as long as places
@@ -438,20 +452,30 @@ struct Decoder {
 
 impl Decoder {
     /// Whether the bytes at a place, which is after all earlier ones, are a syscall instruction
-    /// with a relevant number. In doubt it returns true.
-    fn is_call(&mut self, code: &[u8], offset: usize, functions: &[u8]) -> bool {
-        let Some(start) = beginning_of(code.as_ptr() as usize + offset, functions) else { return true };
-        let Some(start) = start.checked_sub(code.as_ptr() as usize) else { return true };
+    /// with a relevant number. In doubt it returns true; with `int 0x80`, which is rare, only for
+    /// a small program.
+    fn is_call(&mut self, code: &[u8], call: [u8; 2], offset: usize, functions: &[u8]) -> bool {
+        let doubt = call == CALL || code.len() < CACHED_FROM_BYTES;
+        let Some(start) = beginning_of(code.as_ptr() as usize + offset, functions) else { return doubt };
+        let Some(start) = start.checked_sub(code.as_ptr() as usize) else { return doubt };
         if self.start != Some(start) {
             (self.start, self.at, self.number) = (Some(start), start, None);
         }
         while self.at < offset {
-            let Some(length) = instruction_lengths::length(&code[self.at..]) else { return true };
+            let Some(length) = instruction_lengths::length(&code[self.at..]) else { return doubt };
             self.number = number_after(&code[self.at..self.at + length], self.number);
             self.at += length;
             self.decoded += 1;
         }
-        self.at == offset && self.number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native)
+        self.at == offset && is_relevant(call, self.number)
+    }
+}
+
+/// Whether an instruction with this number may concern the image. `None`: it is not known.
+pub fn is_relevant(call: [u8; 2], number: Option<u32>) -> bool {
+    match call {
+        CALL => number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native),
+        _ => narrow_calls::is_relevant(number),
     }
 }
 
@@ -539,6 +563,19 @@ mod tests {
         assert!(has_any(&[others, unknown]), "any number is possible");
     }
 
+    #[test]
+    fn narrow_calls_count_by_their_own_numbers() {
+        // mov eax, NUMBER; int 0x80; ret
+        let call = |number: u8| [0xb8, number, 0, 0, 0, 0xcd, 0x80, 0xc3];
+        let (open, uname) = (call(5), call(122));
+        // mov eax, 0x80cd00; ret
+        let other: &[u8] = &[0xb8, 0, 0xcd, 0x80, 0, 0xc3];
+        assert!(has_any(&[other, &open]));
+        assert!(!has_any(&[other, &uname]), "the kernel may perform it");
+        assert!(has_inline_syscalls(&open, &[]), "in doubt");
+        assert!(!has_inline_syscalls(&open.repeat(CACHED_FROM_BYTES / 8), &[]), "in doubt, in a large program");
+    }
+
     /// The bytes are looked at in one pass, also where a function is as long as the program.
     #[test]
     fn a_scan_decodes_no_instruction_twice() {
@@ -547,8 +584,8 @@ mod tests {
         let (memory, table_bytes) = program(&[&[0xc3], &long]);
         let (functions, code) = memory.split_at(table_bytes);
         let (mut decoder, mut from, mut places) = (Decoder::default(), 0, 0);
-        while let Some(at) = next_pair(code, from) {
-            assert!(!decoder.is_call(code, at, functions));
+        while let Some(at) = next_pair(code, CALL, from) {
+            assert!(!decoder.is_call(code, CALL, at, functions));
             (from, places) = (at + 1, places + 1);
         }
         assert_eq!((places, decoder.decoded), (5000, 5000));
@@ -572,12 +609,12 @@ mod tests {
             for offset in 0..length {
                 let mut code = vec![0x90; length];
                 code[offset] = 0x0f;
-                assert_eq!(next_pair(&code, 0), None);
+                assert_eq!(next_pair(&code, CALL, 0), None);
                 if offset + 1 < length {
                     code[offset + 1] = 0x05;
-                    assert_eq!(next_pair(&code, 0), Some(offset));
-                    assert_eq!(next_pair(&code, offset), Some(offset));
-                    assert_eq!(next_pair(&code, offset + 1), None);
+                    assert_eq!(next_pair(&code, CALL, 0), Some(offset));
+                    assert_eq!(next_pair(&code, CALL, offset), Some(offset));
+                    assert_eq!(next_pair(&code, CALL, offset + 1), None);
                 }
             }
         }

@@ -16,21 +16,20 @@
 //! - A site has its slot before its bytes change. Its pages are the process's own (MAP_PRIVATE),
 //!   and nothing executes there yet.
 
-use crate::calls;
 use crate::hook::abi::sys;
 use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES};
-use crate::hook::loading::inline_syscalls::{self, next_pair, number_after};
+use crate::hook::loading::inline_syscalls::{self, CALL, next_pair, number_after};
 use crate::hook::loading::loaded::LoadedProgram;
-use crate::hook::loading::{instruction_lengths, patch};
+use crate::hook::loading::{instruction_lengths, narrow_calls, patch};
 use crate::hook::process::environment;
 use crate::hook::signals;
-use crate::routes::Route;
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-/// What replaces an instruction: `hlt`, which only the kernel may execute, and `nop`.
-const TRAP: [u8; 2] = [0xf4, 0x90];
+/// What replaces an instruction: `hlt`, which only the kernel may execute, and `nop`; or, of
+/// `int 0x80`, its second byte.
+const TRAPS: [([u8; 2], [u8; 2]); 2] = [(CALL, [0xf4, 0x90]), (narrow_calls::INSTRUCTION, [0xf4, 0x80])];
 /// Maximum size of a library's file that is scanned.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
@@ -158,20 +157,22 @@ fn patch_sites(image: &ElfImage<'_>, place: impl Fn(&Code<'_>) -> Option<usize>)
     let mut memory = None;
     let mut found = false;
     for code in image.code() {
-        let mut scan = Scan::default();
-        let mut from = 0;
-        while let Some(at) = next_pair(code.bytes, from) {
-            from = at + 1;
-            if !scan.is_site(image, &code, at) {
-                continue;
-            }
-            found = true;
-            let Some(start) = place(&code) else { continue };
-            if memory.is_none() {
-                memory = Some(sys::open(b"/proc/self/mem\0", libc::O_RDWR));
-            }
-            if let Some(Ok(memory)) = &memory {
-                patch_site(memory, start + at);
+        for (call, trap) in TRAPS {
+            let mut scan = Scan::default();
+            let mut from = 0;
+            while let Some(at) = next_pair(code.bytes, call, from) {
+                from = at + 1;
+                if !scan.is_site(image, &code, call, at) {
+                    continue;
+                }
+                found = true;
+                let Some(start) = place(&code) else { continue };
+                if memory.is_none() {
+                    memory = Some(sys::open(b"/proc/self/mem\0", libc::O_RDWR));
+                }
+                if let Some(Ok(memory)) = &memory {
+                    patch_site(memory, start + at, trap);
+                }
             }
         }
     }
@@ -179,11 +180,11 @@ fn patch_sites(image: &ElfImage<'_>, place: impl Fn(&Code<'_>) -> Option<usize>)
 }
 
 /// Changes one instruction, by a way that needs no right to write code.
-fn patch_site(memory: &sys::Fd, address: usize) {
-    if !inline_syscalls::prepare() || !inline_syscalls::claim((address + TRAP.len()) as u64) {
+fn patch_site(memory: &sys::Fd, address: usize, trap: [u8; 2]) {
+    if !inline_syscalls::prepare() || !inline_syscalls::claim((address + trap.len()) as u64) {
         return;
     }
-    if memory.write_at(address as u64, &TRAP) && !HAS_SITES.swap(true, AcqRel) {
+    if memory.write_at(address as u64, &trap) && !HAS_SITES.swap(true, AcqRel) {
         signals::let_faults_nest();
     }
 }
@@ -203,7 +204,7 @@ struct Scan {
 
 impl Scan {
     /// `offset`: where the bytes of the instruction are, after all earlier ones.
-    fn is_site(&mut self, image: &ElfImage<'_>, code: &Code<'_>, offset: usize) -> bool {
+    fn is_site(&mut self, image: &ElfImage<'_>, code: &Code<'_>, call: [u8; 2], offset: usize) -> bool {
         let number = match self.by_function(image, code, offset) {
             Some(Some(number)) => number,
             Some(None) => return false,
@@ -212,7 +213,8 @@ impl Scan {
                 None => return false,
             },
         };
-        number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native)
+        // Tables of constants hold the bytes more often than functions hold `int 0x80`.
+        (call == CALL || number.is_some()) && inline_syscalls::is_relevant(call, number)
     }
 
     /// Follows the instructions of a function. `None`: they are not known; `Some(None)`: the bytes
@@ -266,7 +268,7 @@ struct Library {
 /// Words of an answer in the file: the build-id, then version and answer.
 const ANSWER_WORDS: usize = 4;
 /// Version of the scan, above the answer.
-const VERSION: u64 = 1 << 8;
+const VERSION: u64 = 2 << 8;
 /// Limit for the file.
 const ANSWERS_BYTES_MAX: u64 = 64 << 10;
 

@@ -257,7 +257,7 @@ unsafe fn visit_library(base: usize, path: &[u8], visit: &mut impl FnMut(&Mappin
     }
     let (start, code_end, offset) = code?;
     let end = last.next_multiple_of(PAGE_BYTES);
-    visit(&Mapping { start: base, end, offset: 0, path, is_code: false });
-    visit(&Mapping { start, end: code_end, offset, path, is_code: true });
+    visit(&Mapping { start: base, end, offset: 0, path, is_code: false, is_accessible: true });
+    visit(&Mapping { start, end: code_end, offset, path, is_code: true, is_accessible: true });
     Some(())
 }

@@ -10,6 +10,7 @@ pub mod inline_syscalls;
 pub mod instruction_lengths;
 pub mod library_syscalls;
 pub mod loaded;
+pub mod narrow_calls;
 pub mod patch;
 pub mod proc_maps;
 #[cfg(feature = "loader")]

@@ -18,6 +18,8 @@ pub struct Mapping<'l> {
     pub path: &'l [u8],
     /// Whether it can be executed.
     pub is_code: bool,
+    /// Whether it can be accessed at all.
+    pub is_accessible: bool,
 }
 
 /// Calls `visit` for every mapping, in the order of addresses.
@@ -51,12 +53,13 @@ fn parse(line: &[u8]) -> Option<Mapping<'_>> {
     let mut fields = line.splitn(6, |&byte| byte == b' ');
     let mut addresses = fields.next()?.split(|&byte| byte == b'-');
     let (start, end) = (hexadecimal(addresses.next()?)? as usize, hexadecimal(addresses.next()?)? as usize);
-    let is_code = fields.next()?.get(2) == Some(&b'x');
+    let rights = fields.next()?;
+    let (is_code, is_accessible) = (rights.get(2) == Some(&b'x'), !rights.starts_with(b"---"));
     let offset = hexadecimal(fields.next()?)?;
     let (_device, _inode) = (fields.next()?, fields.next()?);
     let padded = fields.next().unwrap_or_default();
     let path = padded.iter().position(|&byte| byte != b' ').map_or(&[][..], |first| &padded[first..]);
-    Some(Mapping { start, end, offset, path, is_code })
+    Some(Mapping { start, end, offset, path, is_code, is_accessible })
 }
 
 fn hexadecimal(digits: &[u8]) -> Option<u64> {

@@ -10,7 +10,7 @@ use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::{early, inline_syscalls, library_syscalls, proc_maps};
 use crate::hook::process::environment::Adopted;
-use crate::hook::process::{environment, processes};
+use crate::hook::process::{environment, limits, processes};
 use crate::hook::signals::faults;
 use crate::hook::{call_counts, context, profile, server, signals};
 use core::ops::Range;
@@ -116,6 +116,7 @@ pub unsafe fn begin() {
 pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool {
     let Some(handoff) = environment::read_handoff(adopted.meeting) else { return false };
     let mount = environment::value(handoff::MOUNT).unwrap_or_default();
+    limits::read();
     // SAFETY: by the caller's promise.
     let server = unsafe { server::prepare(mount) };
     match adopted.process.filter(|_| adopted.has_nothing && adopted.early.is_none()) {

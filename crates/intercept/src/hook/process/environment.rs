@@ -235,10 +235,10 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
         // That program had its parent's memory, and the parent uses the number for its own
         // directory.
         // SAFETY: descriptors that are hidden from the program; no memory changes.
-        unsafe {
+        posix::host::within_limit(handoff.meeting, || unsafe {
             sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, 0, 0, 0, 0]);
             sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
-        }
+        });
     }
     // SAFETY: only the constructor runs (the module's invariant).
     unsafe { *HANDOFF.0.get() = (true, MaybeUninit::new(handoff)) };
@@ -275,7 +275,7 @@ pub fn move_descriptor(fd: i32) -> Result<()> {
 
 fn move_it(fd: i32) -> Result<()> {
     let Some(mut handoff) = handoff() else { return Ok(()) };
-    let from = handoff::DESCRIPTORS_FROM as u64;
+    let from = handoff::DESCRIPTORS_FROM.min(fd) as u64;
     // SAFETY: creates a descriptor, and changes nothing else.
     let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
     let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;

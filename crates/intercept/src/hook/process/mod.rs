@@ -6,6 +6,7 @@ mod exec_files;
 mod exec_start;
 pub mod identity;
 pub mod leak_tracer;
+pub mod limits;
 mod other_libc;
 #[cfg(feature = "loader")]
 pub mod own_program;

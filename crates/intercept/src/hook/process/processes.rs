@@ -29,7 +29,7 @@ use crate::hook::process::identity::Identity;
 use crate::hook::process::thread_places;
 use crate::hook::process::user_namespace::{self, Entered};
 use crate::hook::process::working_directory::record_directory;
-use crate::hook::process::{environment, identity, leak_tracer};
+use crate::hook::process::{environment, identity, leak_tracer, limits};
 use crate::hook::server::{self, Server};
 use crate::hook::{context, descriptors};
 use core::cell::UnsafeCell;
@@ -393,8 +393,13 @@ fn fork_of(flags: u64, child: ChildNumber) -> Fork {
 
 /// A process number for a child. A child that uses its parent's descriptor table cannot hold its
 /// own lock: the kernel would drop the lock with the table, not with the child.
-fn take_child_number(session: &Session<'_>, flags: u64) -> Result<ChildNumber> {
+fn take_child_number(server: &Server, session: &Session<'_>, flags: u64) -> Result<ChildNumber> {
     if flags & CLONE_FILES as u64 != 0 {
+        return Ok(session.process.share_number());
+    }
+    // It could not put its lock at the usual number.
+    let usual = server.fs.processes().liveness_description();
+    if usual.is_some_and(|usual| !limits::permits(usual)) {
         return Ok(session.process.share_number());
     }
     let child = session.process.take_child_number(handoff::DESCRIPTORS_FROM)?;
@@ -416,8 +421,13 @@ pub fn give_child_number(child: ChildNumber) {
 /// In a child with its own memory: its number, and its lock at the usual descriptor.
 fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     if let (Some(description), Some(usual)) = (child.description, server.fs.processes().liveness_description()) {
-        descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0);
-        give_child_number(child);
+        let moved = posix::host::within_limit(usual, || {
+            descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0)
+        });
+        // Otherwise it holds the lock where it is.
+        if moved >= 0 {
+            give_child_number(child);
+        }
     }
     server.fs.processes().set_process_number(child.number, child.description.is_none());
 }
@@ -425,7 +435,7 @@ fn take_up_child_number(server: &'static Server, child: ChildNumber) {
 /// Prepares all that a child needs to join the file system: whatever is missing fails the call in
 /// the parent.
 fn prepare(server: &'static Server, session: &Session<'_>, flags: u64) -> Result<Prepared> {
-    let number = take_child_number(session, flags)?;
+    let number = take_child_number(server, session, flags)?;
     let prepared = server.fs.reserve_slot(number.number).map_err(Errno::from).and_then(|thread_slot| {
         let slot = session.process.prepare_fork(session.caller.thread, fork_of(flags, number));
         let slot = slot.inspect_err(|_| server.fs.release_reserved(thread_slot, number.number))?;

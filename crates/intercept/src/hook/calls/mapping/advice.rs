@@ -5,6 +5,7 @@ use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::sys;
 use crate::hook::call::Call;
 use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::loading::proc_maps;
 use engine::AllocateMode;
 use posix::{Errno, Result};
 
@@ -33,10 +34,48 @@ pub fn madvise(call: &mut Call<'_>) -> Result<Verdict> {
 /// mlock(address, length), mlock2(address, length, flags): the pages are used now.
 pub fn mlock(call: &mut Call<'_>) -> Result<Verdict> {
     let (address, length) = (call.frame.rdi, call.frame.rsi);
+    let range = address as usize..address.saturating_add(length) as usize;
+    // A program that locks all of its mappings, one after the other: see `mlockall`.
+    if call.server.regions().into_iter().any(|region| region.start <= range.start && range.end <= region.end) {
+        return Ok(done(0));
+    }
     if missing::exist() {
         missing::touch(call, address, length);
     }
     Ok(NATIVE)
+}
+
+/// mlockall(flags). The kernel would supply each page of the sparse image and of the shared memory,
+/// and count them for the program's limit. So the mappings are locked one by one.
+pub fn mlockall(call: &mut Call<'_>) -> Result<Verdict> {
+    const KNOWN: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    let flags = call.frame.rdi as i32;
+    if flags & !KNOWN != 0 || flags & libc::MCL_CURRENT == 0 {
+        return Ok(NATIVE);
+    }
+    let on_fault = flags & libc::MCL_ONFAULT;
+    let regions = call.server.regions();
+    let mode = if on_fault != 0 { u64::from(libc::MLOCK_ONFAULT) } else { 0 };
+    let mut refused = None;
+    let read = proc_maps::for_each(|mapping| {
+        let (start, end) = (mapping.start, mapping.end);
+        if regions.iter().any(|region| region.contains(&start)) || mapping.path.starts_with(b"[v") {
+            return;
+        }
+        let arguments = [start as u64, (end - start) as u64, mode, 0, 0, 0];
+        // SAFETY: locks memory, and changes nothing else.
+        let result = unsafe { sys::call(libc::SYS_mlock2, arguments) };
+        // ENOMEM: pages that nothing may access, or the limit, which the last answer is about.
+        refused = (result < 0 && mapping.is_accessible).then_some(result).or(refused);
+    });
+    if let Some(error) = read.err().or(refused) {
+        return Ok(done(error));
+    }
+    match flags & libc::MCL_FUTURE {
+        0 => Ok(done(0)),
+        // SAFETY: concerns later mappings only.
+        future => Ok(done(unsafe { sys::call(libc::SYS_mlockall, [(future | on_fault) as u64, 0, 0, 0, 0, 0]) })),
+    }
 }
 
 /// MADV_REMOVE: punches a hole into the files of shared mappings. The kernel would punch it into

@@ -35,6 +35,8 @@ use posix::process::FileMapping;
 use posix::{Errno, OpenFile, Result};
 
 const PAGE_BYTES: u64 = 4096;
+/// The kernel leaves programs this many addresses.
+const ADDRESSES_BYTES: u64 = (1 << 47) - PAGE_BYTES;
 
 /// Arguments of a mapping.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +149,8 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
         return Err(Errno::EINVAL);
     }
     let is_shared = check(&file, protection, flags)?;
-    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::ENOMEM)?;
+    let length = length.checked_next_multiple_of(PAGE_BYTES).filter(|&length| length < ADDRESSES_BYTES);
+    let length = length.ok_or(Errno::ENOMEM)?;
     offset.checked_add(length).filter(|&end| end <= i64::MAX as u64).ok_or(Errno::EOVERFLOW)?;
     let request = Request { address, length, protection, flags, offset };
     let writable = file.writes();

@@ -1,0 +1,95 @@
+//! Calls with odd arguments, limits of the process, 32-bit calls and locked memory: the answers are
+//! those of tmpfs.
+
+use crate::kit::compiled;
+use crate::support::{directfs, scratch, stderr, stdout};
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs a shell's commands in an empty directory of tmpfs.
+fn on_tmpfs(script: &str) -> Output {
+    let directory = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+    Command::new("sh").args(["-c", script]).current_dir(directory.path()).output().unwrap()
+}
+
+/// The same in the mount of a run, which starts after the commands in `before`.
+fn under_run(before: &str, script: &str) -> Output {
+    let outer = format!("{before} exec {} run -C /mnt/directfs -- sh -c '{script}'", env!("CARGO_BIN_EXE_directfs"));
+    Command::new("sh").args(["-c", &outer]).output().unwrap()
+}
+
+fn assert_same(program: &Path, before: &str) {
+    let script = format!("{before} {}", program.display());
+    let (expected, found) = (on_tmpfs(&script), under_run(before, &program.display().to_string()));
+    assert!(expected.status.success(), "{}", stderr(&expected));
+    assert_eq!(stdout(&found), stdout(&expected), "{}", stderr(&found));
+    assert_eq!((stderr(&found).as_str(), found.status.code()), ("", Some(0)));
+}
+
+#[test]
+fn calls_with_odd_arguments_have_the_answers_of_tmpfs() {
+    let directory = scratch();
+    let Some(program) = compiled("answers", directory.path()) else { return };
+    assert_same(&program, "");
+}
+
+#[test]
+fn files_do_not_grow_beyond_the_limit_on_their_length() {
+    let directory = scratch();
+    let Some(program) = compiled("file_limit", directory.path()) else { return };
+    assert_same(&program, "");
+    // A limit from before the program started.
+    let write = "dd if=/dev/zero of=f bs=1000 count=3 2>&1; stat -c %s f";
+    let limited = under_run("", &format!("ulimit -f 2; {write}"));
+    assert_eq!(stdout(&limited).lines().last(), Some("1024"), "{}", stdout(&limited));
+}
+
+/// The library's own descriptors are above the soft limit.
+#[test]
+fn a_program_has_as_many_descriptors_as_its_limit_permits() {
+    let directory = scratch();
+    let Some(program) = compiled("descriptor_limit", directory.path()) else { return };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a complete structure, which the call fills.
+    let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
+    if !known || limit.rlim_max < 2048 {
+        eprintln!("\n*** SKIPPED: this machine permits {} descriptors, and the test needs more ***\n", limit.rlim_max);
+        return;
+    }
+    for soft in ["64", "1024"] {
+        assert_same(&program, &format!("ulimit -Sn {soft};"));
+    }
+}
+
+#[test]
+fn narrow_calls_of_a_wide_program_reach_the_image_or_end_it() {
+    let directory = scratch();
+    let Some(program) = compiled("narrow_calls", directory.path()) else { return };
+    let narrow = on_tmpfs(&format!("{} && cat made", program.display()));
+    if !narrow.status.success() {
+        eprintln!("\n*** SKIPPED: this kernel has no 32-bit calls ***\n");
+        return;
+    }
+    let served = under_run("", &format!("{}; cat made", program.display()));
+    assert_eq!((stdout(&served), stderr(&served)), (stdout(&narrow), String::new()));
+    // fork, execve, stat, mmap2
+    for number in [2, 11, 106, 192] {
+        let refused = under_run("", &format!("{} {number}; echo $?", program.display()));
+        assert!(stdout(&refused).ends_with("\n126\n"), "{}", stdout(&refused));
+        assert!(stderr(&refused).contains(&format!("32-bit system call {number} ")), "{}", stderr(&refused));
+    }
+}
+
+#[test]
+fn locking_all_memory_locks_neither_the_image_nor_its_index() {
+    let directory = scratch();
+    let Some(program) = compiled("lock_memory", directory.path()) else { return };
+    let expected = on_tmpfs(&program.display().to_string());
+    if !stdout(&expected).starts_with("all 0") {
+        eprintln!("\n*** SKIPPED: this machine does not permit to lock memory ***\n");
+        return;
+    }
+    let script = format!("touch file; {}", program.display());
+    let run = directfs(&["run", "--size", "1G", "-C", "/mnt/directfs", "--", "sh", "-c", &script]);
+    assert_eq!((stdout(&run), stderr(&run)), (stdout(&expected), String::new()));
+}
