@@ -52,7 +52,7 @@ pub fn within_limit<R>(fd: i32, run: impl FnOnce() -> R) -> R {
     let is_above = limit.current.is_some_and(|current| current <= fd as u64);
     if is_above {
         // If not possible, the call that needs it fails.
-        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(fd as u64 + 1), ..limit.clone() });
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(fd as u64 + 1), ..limit });
     }
     let result = run();
     if is_above {
