@@ -325,6 +325,43 @@ static void *thread(void *number) {
     return (void *)(long)fd;
 }
 
+/* Entries that no kernel takes: those before are submitted, those behind wait. */
+static void invalid(void) {
+    struct ring ring;
+    int fd = open("file", O_RDWR | O_CREAT, 0600);
+    make(&ring, 8, 0);
+    add(&ring, IORING_OP_WRITE, fd, "x", 1, 0);
+    add(&ring, 250, fd, "x", 1, 0);
+    add(&ring, FTRUNCATE, fd, "x", 1, 0);
+    add(&ring, IORING_OP_UNLINKAT, AT_FDCWD, "file", 1, 0);
+    add(&ring, IORING_OP_WRITE, fd, "y", 1, 1);
+    for (int left = 5; left > 0;) {
+        ring.filled = left;
+        long taken = enter(ring.fd, left, 0, 0);
+        printf("taken %ld of %d\n", taken, left);
+        left -= taken > 0 ? taken : left;
+    }
+    ring.filled = 5;
+    enter(ring.fd, 0, 5, IORING_ENTER_GETEVENTS);
+    submit(&ring, "invalid", 0);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    close(ring.fd), close(fd), unlink("file");
+}
+
+/* Many rings, of which every other one is closed. */
+static void many(void) {
+    struct ring ring;
+    int fd = open("file", O_RDWR | O_CREAT, 0600), wrong = 0;
+    for (int i = 0; i < 300; i++) {
+        if (make(&ring, 2, 0)) { wrong++; continue; }
+        add(&ring, IORING_OP_WRITE, fd, "x", 1, i);
+        wrong += enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS) != 1;
+        if (i % 2) close(ring.fd);
+    }
+    printf("wrong %d, size %ld\n", wrong, lseek(fd, 0, SEEK_END));
+    close(fd), unlink("file");
+}
+
 static void processes(void) {
     struct ring ring;
     int status, fd = open("file", O_RDWR | O_CREAT, 0600);
@@ -415,6 +452,8 @@ int main(int count, char **arguments) {
     failed += kind(NO_MMAP, "memory of the program", arguments[2]);
     failed += kind(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, "deferred", arguments[2]);
     failed += kind(IORING_SETUP_COOP_TASKRUN, "cooperative", arguments[2]);
+    invalid();
+    many();
     processes();
     return failed;
 }

@@ -29,8 +29,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use operations::{Buffer, ENTRY_BYTES, Entry, Request, holds_own, in_kernel, is_open};
 use posix::{Errno, Result};
 
-/// Rings have descriptors below this number.
-const RINGS_MAX: usize = 8192;
+/// Rings that a process may have at a time.
+const RINGS_MAX: usize = 4096;
 /// Entries that one call of the kernel takes, if no chain is longer.
 const BATCH: usize = 64;
 
@@ -74,8 +74,10 @@ struct SubmissionOffsets {
 }
 const _: () = assert!(size_of::<Parameters>() == 120);
 
-/// A ring of this process, at the number of its descriptor. All zero: unknown.
+/// A ring of this process.
 struct Ring {
+    /// The number of its descriptor, plus one. If that is no ring any more, the record is free.
+    descriptor: AtomicU32,
     /// Where the program has mapped the ring, and its entries.
     queue: AtomicU64,
     entries: AtomicU64,
@@ -90,6 +92,7 @@ struct Ring {
 
 static RINGS: [Ring; RINGS_MAX] = [const {
     Ring {
+        descriptor: AtomicU32::new(0),
         queue: AtomicU64::new(0),
         entries: AtomicU64::new(0),
         lock: AtomicU64::new(0),
@@ -101,8 +104,27 @@ static RINGS: [Ring; RINGS_MAX] = [const {
     }
 }; RINGS_MAX];
 
+/// The records in the order in which one for a descriptor is sought.
+fn records(fd: u32) -> impl Iterator<Item = &'static Ring> {
+    (0..RINGS_MAX).map(move |index| &RINGS[(fd as usize + index) % RINGS_MAX])
+}
+
 fn ring(fd: u32) -> Option<&'static Ring> {
-    RINGS.get(fd as usize).filter(|_| descriptors::is_ring(fd))
+    if !descriptors::is_ring(fd) {
+        return None;
+    }
+    let in_use = records(fd).take_while(|ring| ring.descriptor.load(Acquire) != 0);
+    in_use.into_iter().find(|ring| ring.descriptor.load(Relaxed) == fd + 1)
+}
+
+/// A record for a descriptor, which is marked as a ring.
+fn claim(fd: u32) -> Option<&'static Ring> {
+    let claimed = |ring: &&Ring| {
+        let holder = ring.descriptor.load(Relaxed);
+        let is_free = holder == 0 || !descriptors::is_ring(holder - 1);
+        is_free && ring.descriptor.compare_exchange(holder, fd + 1, SeqCst, Relaxed).is_ok()
+    };
+    ring(fd).or_else(|| records(fd).find(claimed))
 }
 
 /// io_uring_setup(entries, parameters).
@@ -128,7 +150,11 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
     if made.features & FEATURE_MIN_TIMEOUT == 0 {
         return refused(Errno(libc::ENOSYS));
     }
-    let Some(ring) = RINGS.get(fd as usize) else { return refused(Errno(libc::EMFILE)) };
+    descriptors::mark_ring(fd);
+    let Some(ring) = claim(fd).filter(|_| descriptors::is_ring(fd)) else {
+        descriptors::unmark(fd);
+        return refused(Errno(libc::EMFILE));
+    };
     ring.lock.store(0, Relaxed);
     let is_mapped = wanted.flags & setup_flag::NO_MMAP != 0;
     let place = |address: u64| if is_mapped { address } else { 0 };
@@ -139,7 +165,6 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
     ring.head.store(made.submission.head, Relaxed);
     ring.tail.store(made.submission.tail, Relaxed);
     ring.array.store(made.submission.array, Relaxed);
-    descriptors::mark_ring(fd);
     Ok(verdict)
 }
 
@@ -315,7 +340,11 @@ impl Batch {
     }
 
     fn complete(&mut self, (position, address): (u32, u64), entry: &Entry, outcome: Outcome) -> Result<()> {
-        let (before, after) = (entry.changing_words(), entry.completion(outcome.result, outcome.is_shown));
+        let before = entry.changing_words();
+        let after = match outcome.is_invalid {
+            true => entry.refusal(),
+            false => entry.completion(outcome.result, outcome.is_shown),
+        };
         // The operation changes last: only then the result counts.
         for at in [1, 0] {
             user_memory::write_words(address + CHANGING[at], &[after[at]])?;
@@ -417,17 +446,27 @@ struct Outcome {
     is_failure: bool,
     /// Whether the program gets the completion, if the entry's flags do not decide that.
     is_shown: Option<bool>,
+    /// The kernel refuses the entry, and what that entails.
+    is_invalid: bool,
 }
 
 impl Outcome {
+    fn new(result: i32, is_failure: bool, is_shown: Option<bool>) -> Outcome {
+        Outcome { result, is_failure, is_shown, is_invalid: false }
+    }
+
     fn error(Errno(errno): Errno) -> Outcome {
-        Outcome { result: -errno, is_failure: true, is_shown: None }
+        Outcome::new(-errno, true, None)
+    }
+
+    fn invalid() -> Outcome {
+        Outcome { is_invalid: true, ..Outcome::error(Errno::EINVAL) }
     }
 
     /// Of an entry behind one that failed. The kernel shows none if that one asked for none.
     fn cancelled(is_hidden: bool) -> Outcome {
         match is_hidden {
-            true => Outcome { result: 0, is_failure: true, is_shown: Some(false) },
+            true => Outcome::new(0, true, Some(false)),
             false => Outcome::error(Errno(libc::ECANCELED)),
         }
     }
@@ -455,6 +494,7 @@ impl Chain {
                 None
             }
             Request::Refused(error) => Some(Outcome::error(error)),
+            Request::Invalid => Some(Outcome::invalid()),
             // It would run before what it waits for.
             Request::Call { is_own: true, .. } if self.waits => Some(Outcome::error(Errno::EOPNOTSUPP)),
             Request::Call { number, arguments, buffer, is_own } => {
@@ -495,5 +535,5 @@ fn perform(
     };
     let is_failure = result < 0 || whole.is_some_and(|whole| result as u64 != whole);
     // An incomplete one is no success.
-    Some(Outcome { result: result as i32, is_failure, is_shown: is_failure.then_some(true) })
+    Some(Outcome::new(result as i32, is_failure, is_failure.then_some(true)))
 }

@@ -86,6 +86,8 @@ pub enum Request {
     KernelAtOnce,
     /// An error.
     Refused(Errno),
+    /// EINVAL, before the entry or its chain starts.
+    Invalid,
     /// A call. `is_own`: it certainly concerns the library.
     Call { number: i64, arguments: [u64; 6], buffer: Buffer, is_own: bool },
 }
@@ -156,6 +158,13 @@ impl Entry {
         ]
     }
 
+    /// The two words of an operation that the kernel refuses with EINVAL.
+    pub fn refusal(&self) -> [u64; 2] {
+        const UNKNOWN_FLAG: u64 = 1 << 31;
+        let [operation, result] = self.completion(0, None);
+        [operation, result | UNKNOWN_FLAG << 32]
+    }
+
     /// Whether a success has no completion.
     pub fn skips_success(&self) -> bool {
         self.flags() & flag::SKIP_SUCCESS != 0
@@ -195,7 +204,7 @@ impl Entry {
     /// What the entry requests.
     pub fn request(&self) -> Request {
         if self.code() > PIPE {
-            return Request::Refused(Errno::EINVAL);
+            return Request::Invalid;
         }
         if self.uses_file() && self.has_fd() && descriptors::is_hidden(self.fd().into()) {
             return Request::Refused(Errno::EBADF);
@@ -203,7 +212,9 @@ impl Entry {
         match self.code() {
             NOP | LINK_TIMEOUT => Request::KernelAtOnce,
             READV | WRITEV | READ | WRITE | READ_FIXED | WRITE_FIXED | READV_FIXED | WRITEV_FIXED => self.transfer(),
-            FSYNC | SYNC_FILE_RANGE | FALLOCATE | FADVISE | FTRUNCATE | FSETXATTR | FGETXATTR => self.by_file(),
+            FSYNC | SYNC_FILE_RANGE | FALLOCATE | FADVISE | FTRUNCATE | FSETXATTR | FGETXATTR => {
+                if self.is_served() && self.has_excess() { Request::Invalid } else { self.by_file() }
+            }
             CLOSE if self.file_index() != 0 => Request::Kernel,
             CLOSE if !self.is_served() && !descriptors::is_hidden(self.fd().into()) => {
                 descriptors::forget(self.fd());
@@ -211,7 +222,13 @@ impl Entry {
             }
             OPENAT | OPENAT2 if self.file_index() != 0 => Request::Refused(Errno::EOPNOTSUPP),
             OPENAT | OPENAT2 | CLOSE | STATX | RENAMEAT | UNLINKAT | MKDIRAT | SYMLINKAT | LINKAT | SETXATTR
-            | GETXATTR | MADVISE | EPOLL_CTL | CONNECT | BIND => self.by_name(),
+            | GETXATTR | MADVISE | EPOLL_CTL | CONNECT | BIND => {
+                if self.has_excess() {
+                    Request::Invalid
+                } else {
+                    self.by_name()
+                }
+            }
             SPLICE | TEE => self.splice(),
             SENDMSG | RECVMSG | SENDMSG_ZC | SEND | SEND_ZC => self.message(),
             FILES_UPDATE => match holds_own(self.words[2], self.length()) {
@@ -222,6 +239,37 @@ impl Entry {
             URING_CMD if self.is_served() => Request::Refused(Errno::EOPNOTSUPP),
             _ => Request::Kernel,
         }
+    }
+
+    /// Whether a field is in use that the operation does not have.
+    fn has_excess(&self) -> bool {
+        const OFFSET: u8 = 1;
+        const ADDRESS: u8 = 2;
+        const LENGTH: u8 = 4;
+        const FLAGS: u8 = 8;
+        const BUFFER: u8 = 16;
+        const FILE: u8 = 32;
+        let without = match self.code() {
+            FTRUNCATE => ADDRESS | LENGTH | FLAGS | BUFFER | FILE,
+            FSYNC | SYNC_FILE_RANGE => ADDRESS | BUFFER | FILE,
+            FALLOCATE => FLAGS | BUFFER | FILE,
+            UNLINKAT => OFFSET | LENGTH | BUFFER | FILE,
+            MKDIRAT => OFFSET | FLAGS | BUFFER | FILE,
+            SYMLINKAT => LENGTH | FLAGS | BUFFER | FILE,
+            CLOSE => OFFSET | ADDRESS | LENGTH | FLAGS | BUFFER,
+            OPENAT | OPENAT2 => BUFFER,
+            FADVISE | MADVISE | STATX | RENAMEAT | LINKAT => BUFFER | FILE,
+            _ => 0,
+        };
+        let fields = [
+            (OFFSET, self.words[1]),
+            (ADDRESS, self.words[2]),
+            (LENGTH, self.length().into()),
+            (FLAGS, self.operation_flags().into()),
+            (BUFFER, u64::from(self.words[5] as u16)),
+            (FILE, self.file_index().into()),
+        ];
+        fields.into_iter().any(|(field, value)| without & field != 0 && value != 0)
     }
 
     /// Whether the operation is on a file of a descriptor.
