@@ -113,8 +113,8 @@ fn ring(fd: u32) -> Option<&'static Ring> {
     if !descriptors::is_ring(fd) {
         return None;
     }
-    let in_use = records(fd).take_while(|ring| ring.descriptor.load(Acquire) != 0);
-    in_use.into_iter().find(|ring| ring.descriptor.load(Relaxed) == fd + 1)
+    let mut in_use = records(fd).take_while(|ring| ring.descriptor.load(Acquire) != 0);
+    in_use.find(|ring| ring.descriptor.load(Relaxed) == fd + 1)
 }
 
 /// A record for a descriptor, which is marked as a ring.
