@@ -18,7 +18,8 @@
 
 use crate::hook::call::Handler;
 use crate::hook::calls::{
-    attributes, copy_calls, files, handles, inotify, landlock, locks, mapping, names, open, renames, sockets,
+    aio, attributes, copy_calls, files, handles, inotify, io_uring, landlock, locks, mapping, names, open, renames,
+    sockets,
 };
 use crate::hook::descriptors::fd_passing;
 use crate::hook::process::{environment, exec, limits, processes, working_directory};
@@ -327,10 +328,13 @@ pub const ROWS: &[Row] = &[
         ],
     },
     Row {
-        title: "io_setup, io_uring_setup",
+        title: "io_setup, io_submit, io_uring_setup, io_uring_enter, io_uring_register",
         calls: &[
-            call!(SYS_io_setup, Always, files::absent, Handle),
-            call!(SYS_io_uring_setup, Always, files::absent, Handle),
+            kernel!(SYS_io_setup),
+            call!(SYS_io_submit, Always, aio::submit, Handle),
+            call!(SYS_io_uring_setup, Always, io_uring::setup, Handle),
+            call!(SYS_io_uring_enter, Always, io_uring::enter, Handle),
+            call!(SYS_io_uring_register, Always, io_uring::register, Handle),
         ],
     },
     // Attributes.

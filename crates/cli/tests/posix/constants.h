@@ -21,8 +21,9 @@ static const struct constant calls[] = {
     CALL(removexattr) CALL(lremovexattr) CALL(fremovexattr) {"setxattrat", 463}, {"getxattrat", 464}, {"listxattrat", 465}, {"removexattrat", 466},
     {"file_getattr", 468}, {"file_setattr", 469}, CALL(flock) CALL(fcntl) CALL(ioctl) CALL(mmap) CALL(munmap) CALL(mremap) CALL(msync) CALL(mprotect)
     CALL(madvise) CALL(mincore) CALL(mlock) CALL(name_to_handle_at) CALL(open_by_handle_at) CALL(quotactl) CALL(quotactl_fd) CALL(inotify_add_watch)
-    CALL(inotify_init1) CALL(fanotify_init) CALL(fanotify_mark) CALL(swapon) CALL(acct) CALL(umount2) CALL(mount) CALL(pivot_root) CALL(io_setup)
-    CALL(io_uring_setup) CALL(pidfd_open) CALL(pidfd_getfd) CALL(getpid) CALL(memfd_create) CALL(pipe2) CALL(socket) CALL(bind) CALL(connect)
+    CALL(inotify_init1) CALL(fanotify_init) CALL(fanotify_mark) CALL(swapon) CALL(acct) CALL(umount2) CALL(mount) CALL(pivot_root) CALL(io_setup) CALL(io_submit)
+    CALL(io_uring_setup) CALL(io_uring_enter) CALL(io_uring_register)
+    CALL(pidfd_open) CALL(pidfd_getfd) CALL(getpid) CALL(memfd_create) CALL(pipe2) CALL(socket) CALL(bind) CALL(connect)
     CALL(listen) CALL(setrlimit) CALL(execve) CALL(execveat) CALL(uselib) CALL(open_tree) CALL(move_mount) CALL(mount_setattr) CALL(fspick)
     {"open_tree_attr", 467}, CALL(swapoff) CALL(remap_file_pages) CALL(poll) CALL(select) CALL(epoll_create1) CALL(epoll_ctl)
     {0, 0}};

@@ -78,14 +78,15 @@ fn a_go_library_in_a_python_program_sees_the_mount() {
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("True\n", ""));
 }
 
-/// liburing makes its calls itself. There is no ring, so programs fall back.
+/// liburing makes its calls itself, and its ring serves files of the image.
 #[test]
-fn a_ring_is_refused_to_its_own_library_too() {
+fn a_ring_of_its_own_library_serves_files() {
     let directory = scratch();
     let program = directory.path().join("ring");
     if !Path::new("/usr/include/liburing.h").exists() || !compile("ring", &program, &["-luring"]) {
         eprintln!("\n*** SKIPPED: liburing's headers are not on this machine ***\n");
         return;
     }
-    assert_eq!(stdout(&run(&[program.to_str().unwrap()])), "-38\n");
+    let output = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap()]);
+    assert_eq!(stdout(&output), "2 7 7 written\n", "{}", stderr(&output));
 }

@@ -12,6 +12,7 @@
 //! - `mount_table`: the mount in the tables of mounts
 //! - `storm`: processes that are killed
 //! - `truncation`: images that are truncated in use
+//! - `rings`: what io_uring refuses
 //! - `sharing`: copies that share blocks
 //! - `neighbours`: other users, namespaces, and copies of an image
 //! - `identities`: user namespaces, and threads with ids of their own
@@ -37,6 +38,7 @@ mod mount_table;
 mod neighbours;
 mod profile;
 mod programs;
+mod rings;
 mod sharing;
 mod starting;
 mod static_programs;

@@ -247,6 +247,7 @@ macro_rules! scripts {
 
 scripts!(
     access_lists,
+    aio,
     archives,
     bad_pointers,
     bad_transfers,
@@ -262,6 +263,7 @@ scripts!(
     descriptor_links,
     file_flags,
     find_and_locate,
+    fio,
     git_history,
     git_large,
     go_build,
@@ -277,6 +279,7 @@ scripts!(
     python,
     python_data,
     redis,
+    rings,
     rsync,
     sanitizers,
     splice,

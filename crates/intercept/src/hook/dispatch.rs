@@ -6,17 +6,17 @@
 use crate::call_classes::CLASSES;
 use crate::calls::HANDLERS;
 use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
-use crate::hook::abi::{stack, sys};
-use crate::hook::call::{Call, Handler};
+use crate::hook::abi::{stack, sys, user_memory};
+use crate::hook::call::{Call, Handler, native_with};
 use crate::hook::calls::mapping::missing;
 use crate::hook::context::{self, Context};
+#[cfg(feature = "loader")]
+use crate::hook::process::own_program;
 use crate::hook::process::{exec, processes};
 use crate::hook::signals::faults;
-#[cfg(feature = "loader")]
-use crate::hook::{call::native_with, process::own_program};
 use crate::hook::{call_counts, failed_image, profile, server, signals};
-use posix::Errno;
 use posix::host::monotonic_ns;
+use posix::{Errno, Result};
 
 /// The kernel performs the call.
 pub const NATIVE: Verdict = Verdict { result: 0, next: Next::Native };
@@ -153,6 +153,35 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
         return done(-i64::from(libc::EIO));
     }
     verdict
+}
+
+/// Serves a call that the program makes by an entry of a ring. `None`: it is the kernel's, and has
+/// changed nothing.
+pub fn serve_entry(call: &mut Call<'_>, number: i64, arguments: [u64; 6]) -> Result<Option<i64>> {
+    let frame = call.frame.with(number, arguments);
+    #[cfg(feature = "loader")]
+    let other = own_program::instead_of_link(&frame);
+    #[cfg(feature = "loader")]
+    let (frame, is_rewritten) = (other.as_ref().unwrap_or(&frame), other.is_some());
+    #[cfg(not(feature = "loader"))]
+    let (frame, is_rewritten) = (&frame, false);
+    let Some(Some(handler)) = HANDLERS.get(number as usize) else { return Ok(None) };
+    let mut entry = Call { frame, server: call.server, context: &mut *call.context };
+    if missing::exist() {
+        missing::touch_buffers(&mut entry);
+    }
+    let served = if server::has_failed() { failed_image::serve(&mut entry, *handler) } else { handler(&mut entry) };
+    if served == Err(Errno::ENOMEM) {
+        entry.context.release_for_eviction();
+    }
+    let has_fault = faults::take();
+    match served? {
+        Verdict { next: Next::Native, .. } if is_rewritten => Ok(Some(native_with(frame, frame.arguments()).result)),
+        Verdict { next: Next::Native, .. } => Ok(None),
+        Verdict { next: Next::Done, .. } if has_fault => Err(user_memory::EFAULT),
+        Verdict { next: Next::Done, result } => Ok(Some(result)),
+        _ => Err(Errno(libc::EINTR)),
+    }
 }
 
 /// Whether a call may concern the file system, processes that share the process's place in it, or

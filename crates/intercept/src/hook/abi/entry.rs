@@ -67,6 +67,12 @@ impl Frame {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
     }
 
+    /// The frame of another call at the same place.
+    pub fn with(&self, number: i64, arguments: [u64; 6]) -> Frame {
+        let [rdi, rsi, rdx, r10, r8, r9] = arguments;
+        Frame { number: number as u64, rdi, rsi, rdx, r10, r8, r9, ..self.clone() }
+    }
+
     /// Copies the frame to where the entry would have put it with this stack pointer. `None`: there
     /// is no memory.
     pub fn move_to(&self, stack: u64) -> Option<u64> {

@@ -68,6 +68,11 @@ impl Fd {
         usize::try_from(result).map_err(|_| result)
     }
 
+    /// Its number.
+    pub fn number(&self) -> i32 {
+        self.0
+    }
+
     /// Size, owner and mode.
     pub fn status(&self) -> Result<libc::stat, i64> {
         status(self.0)

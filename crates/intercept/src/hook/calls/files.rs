@@ -698,8 +698,3 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Verdict> {
         _ => Ok(verdict),
     }
 }
-
-/// io_uring_setup, io_setup: absent, so that programs fall back to calls that the library sees.
-pub fn absent(_: &mut Call<'_>) -> Result<Verdict> {
-    Err(Errno::ENOSYS)
-}

@@ -1,10 +1,12 @@
 //! Handlers of calls by path, and of calls on open files.
 
+pub mod aio;
 pub mod attributes;
 pub mod copy_calls;
 pub mod files;
 pub mod handles;
 pub mod inotify;
+pub mod io_uring;
 pub mod kernel_objects;
 pub mod landlock;
 pub mod locks;

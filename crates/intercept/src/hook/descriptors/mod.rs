@@ -50,8 +50,10 @@ pub const CACHED_CLOEXEC: u8 = 9;
 pub const HOST: u8 = 16;
 /// A descriptor that may be a table of mounts: see [`mount_table`].
 pub const TABLE: u8 = 32;
+/// A ring: see [`io_uring`](crate::hook::calls::io_uring).
+pub const RING: u8 = 64;
 /// Bits of the descriptors whose calls reach the dispatcher.
-pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED | TABLE;
+pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED | TABLE | RING;
 const _: () = assert!(SERVED & HOST == 0 && SERVED & CACHED_CLOEXEC == CACHED_CLOEXEC);
 
 /// Whether a descriptor is a directory of the host above the mount.
@@ -82,6 +84,32 @@ fn record_duplicate(server: &Server, from: u32, to: i64) {
 /// Whether a descriptor may be the image's.
 pub fn is_marked(fd: u32) -> bool {
     DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == DIRECTFS)
+}
+
+/// Whether calls by a descriptor are the library's: it may be the image's, or a table of mounts.
+pub fn is_served(fd: u32) -> bool {
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| matches!(byte.load(Relaxed), DIRECTFS | TABLE))
+}
+
+/// Whether a descriptor is a ring that this process made, or one whose copy it is.
+pub fn is_ring(fd: u32) -> bool {
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == RING)
+}
+
+/// Records that a descriptor that the kernel has just created is a ring.
+pub fn mark_ring(fd: u32) {
+    if let Some(byte) = DIRECTFS_FDS.byte(fd) {
+        byte.store(RING, Release);
+    }
+}
+
+/// The kernel is about to close a descriptor of the host.
+pub fn forget(fd: u32) {
+    if !fd_numbers::is_host(fd) {
+        unmark(fd);
+    }
+    fd_numbers::forget_host_numbers(fd, fd);
+    fd_numbers::record_free(fd);
 }
 
 /// Records that a descriptor may be the image's.

@@ -326,7 +326,8 @@ fn buffer_of(frame: &Frame) -> Buffer {
     }
 }
 
-fn touch_vector(call: &mut Call<'_>, address: u64, count: u64) {
+/// Resolves the missing pages of a list of buffers, and of those.
+pub fn touch_vector(call: &mut Call<'_>, address: u64, count: u64) {
     for index in 0..count.min(1024) {
         let piece = address.wrapping_add(16 * index);
         touch(call, piece, 16);

@@ -17,8 +17,9 @@ pub mod moves;
 use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, Next, Verdict};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
+use crate::hook::calls::io_uring;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::host_verdict;
+use crate::hook::descriptors::{self, host_verdict};
 use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
@@ -90,6 +91,9 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
         return if is_code { map_code(call, verdict) } else { Ok(verdict) };
     }
     let verdict = map_file(call)?;
+    if descriptors::is_ring(fd as u32) {
+        return Ok(io_uring::record_mapping(call, verdict));
+    }
     if is_code { map_code(call, verdict) } else { Ok(verdict) }
 }
 
@@ -133,7 +137,7 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
         session.process.file(session.caller.thread, fd as u32).is_some()
     };
     if !is_ours {
-        return if crate::hook::descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
+        return if descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
     }
     let _held = missing::hold(call.context);
     let is_child = call.context.is_child();

@@ -1,0 +1,459 @@
+/* io_uring by raw calls, in the working directory. Prints what a program sees, which is the same on
+   every file system. usage: rings PART DIRECTORY_OF_ANOTHER_FILE_SYSTEM */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/io_uring.h>
+#include <linux/openat2.h>
+#include <linux/stat.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define INJECT_RESULT 1
+#define NO_MMAP (1 << 14)
+#define NO_ARRAY (1 << 16)
+#define FTRUNCATE 55
+#define BIND 56
+
+struct ring {
+    int fd, large;
+    struct io_uring_params parameters;
+    char *queue;
+    struct io_uring_sqe *entries;
+    unsigned filled;
+};
+
+static long enter(int fd, unsigned count, unsigned least, unsigned flags) {
+    long result = syscall(SYS_io_uring_enter, fd, count, least, flags, NULL, 0);
+    return result < 0 ? -errno : result;
+}
+
+static long reg(int fd, unsigned what, void *argument, unsigned count) {
+    long result = syscall(SYS_io_uring_register, fd, what, argument, count);
+    return result < 0 ? -errno : result;
+}
+
+static int make(struct ring *ring, unsigned count, unsigned flags) {
+    memset(ring, 0, sizeof *ring);
+    ring->parameters.flags = flags;
+    if (flags & NO_MMAP) {
+        char *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        ring->queue = memory;
+        ring->entries = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+        /* user_addr, which older headers do not have. */
+        ((unsigned long *)(&ring->parameters.cq_off + 1))[-1] = (unsigned long)ring->queue;
+        ((unsigned long *)(&ring->parameters.sq_off + 1))[-1] = (unsigned long)ring->entries;
+    }
+    ring->fd = syscall(SYS_io_uring_setup, count, &ring->parameters);
+    if (ring->fd < 0) return -errno;
+    ring->large = flags & IORING_SETUP_SQE128 ? 2 : 1;
+    if (!(flags & NO_MMAP)) {
+        unsigned completions = ring->parameters.cq_off.cqes + ring->parameters.cq_entries * (flags & IORING_SETUP_CQE32 ? 32 : 16);
+        unsigned bytes = ring->parameters.sq_off.array + ring->parameters.sq_entries * 4;
+        bytes = bytes > completions ? bytes : completions;
+        ring->queue = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQ_RING);
+        ring->entries = mmap(NULL, ring->parameters.sq_entries * 64 * ring->large, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQES);
+    }
+    return ring->queue == MAP_FAILED || ring->entries == MAP_FAILED ? -1 : 0;
+}
+
+static unsigned *word(struct ring *ring, unsigned offset) { return (unsigned *)(ring->queue + offset); }
+
+static struct io_uring_sqe *add(struct ring *ring, int code, int fd, const void *address, unsigned length, unsigned long offset) {
+    unsigned tail = *word(ring, ring->parameters.sq_off.tail), mask = ring->parameters.sq_entries - 1;
+    struct io_uring_sqe *entry = &ring->entries[(tail & mask) * ring->large];
+    memset(entry, 0, 64 * ring->large);
+    entry->opcode = code, entry->fd = fd, entry->addr = (unsigned long)address, entry->len = length, entry->off = offset;
+    entry->user_data = ++ring->filled;
+    if (!(ring->parameters.flags & NO_ARRAY)) word(ring, ring->parameters.sq_off.array)[tail & mask] = tail & mask;
+    __atomic_store_n(word(ring, ring->parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
+    return entry;
+}
+
+/* Submits what was added, and prints the completions in the order of the entries. */
+static int submit(struct ring *ring, const char *what, int expected) {
+    unsigned count = ring->filled, head, tail, large = ring->parameters.flags & IORING_SETUP_CQE32 ? 2 : 1;
+    int results[256] = {0}, flags = 0;
+    long submitted = enter(ring->fd, count, expected, IORING_ENTER_GETEVENTS);
+    head = *word(ring, ring->parameters.cq_off.head);
+    tail = __atomic_load_n(word(ring, ring->parameters.cq_off.tail), __ATOMIC_ACQUIRE);
+    printf("%s: submitted %ld, completed %u:", what, submitted, tail - head);
+    for (; head != tail; head++) {
+        struct io_uring_cqe *all = (void *)(ring->queue + ring->parameters.cq_off.cqes);
+        struct io_uring_cqe *one = &all[(head & (ring->parameters.cq_entries - 1)) * large];
+        results[one->user_data & 255] = one->res, flags |= one->flags;
+    }
+    __atomic_store_n(word(ring, ring->parameters.cq_off.head), head, __ATOMIC_RELEASE);
+    int sum = 0;
+    for (unsigned i = 1; i <= count; i++) sum += results[i];
+    if (count > 16) printf(" sum %d", sum);
+    for (unsigned i = 1; i <= count && count <= 16; i++) printf(" %d", results[i]);
+    printf(flags ? " flags %x\n" : "\n", flags);
+    ring->filled = 0;
+    return results[1];
+}
+
+static void transfers(struct ring *ring) {
+    char bytes[8192], back[8192];
+    for (int i = 0; i < sizeof bytes; i++) bytes[i] = i * 7;
+    struct iovec out[] = {{bytes, 100}, {bytes + 100, 400}}, in[] = {{back, 250}, {back + 250, 250}};
+    int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    add(ring, IORING_OP_WRITE, fd, bytes, sizeof bytes, 4096);
+    submit(ring, "write", 1);
+    add(ring, IORING_OP_READ, fd, back, sizeof bytes, 4096);
+    submit(ring, "read", 1);
+    printf("same %d\n", memcmp(bytes, back, sizeof bytes));
+    add(ring, IORING_OP_WRITEV, fd, out, 2, 1);
+    add(ring, IORING_OP_FSYNC, fd, NULL, 0, 0);
+    add(ring, IORING_OP_FSYNC, fd, NULL, 0, 0)->fsync_flags = IORING_FSYNC_DATASYNC;
+    submit(ring, "writev and fsync", 3);
+    add(ring, IORING_OP_READV, fd, in, 2, 1);
+    add(ring, IORING_OP_READ, fd, back + 500, 100, 12200);
+    add(ring, IORING_OP_READ, fd, back + 600, 100, 1 << 20);
+    submit(ring, "reads, to the end and behind it", 3);
+    printf("same %d\n", memcmp(bytes, back, 500));
+    add(ring, IORING_OP_WRITE, fd, "position", 8, -1L)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, fd, "after", 5, -1L);
+    submit(ring, "at the position", 2);
+    printf("position %ld\n", lseek(fd, 0, SEEK_CUR));
+    add(ring, IORING_OP_FALLOCATE, fd, (void *)65536, 0, 0);
+    add(ring, IORING_OP_FADVISE, fd, NULL, 4096, 0)->fadvise_advice = POSIX_FADV_WILLNEED;
+    add(ring, IORING_OP_SYNC_FILE_RANGE, fd, NULL, 4096, 0);
+    submit(ring, "fallocate, fadvise, sync_file_range", 3);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    add(ring, FTRUNCATE, fd, NULL, 0, 100);
+    submit(ring, "ftruncate", 1);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    struct iovec whole = {bytes, sizeof bytes};
+    printf("buffers %ld\n", reg(ring->fd, IORING_REGISTER_BUFFERS, &whole, 1));
+    add(ring, IORING_OP_WRITE_FIXED, fd, bytes + 10, 1000, 0);
+    submit(ring, "write of a registered buffer", 1);
+    memset(bytes, 0, 1100);
+    add(ring, IORING_OP_READ_FIXED, fd, bytes, 1000, 0);
+    submit(ring, "read into it", 1);
+    printf("bytes %d %d\n", bytes[0], bytes[999]);
+    reg(ring->fd, IORING_UNREGISTER_BUFFERS, NULL, 0);
+    int append = open("file", O_WRONLY | O_APPEND);
+    add(ring, IORING_OP_WRITE, append, "tail", 4, 0);
+    submit(ring, "append", 1);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    add(ring, IORING_OP_POLL_ADD, fd, NULL, 0, 0)->poll32_events = POLLIN;
+    submit(ring, "poll", 1);
+    close(append), close(fd);
+}
+
+static void names(struct ring *ring) {
+    struct statx found = {0};
+    struct open_how how = {.flags = O_RDONLY};
+    char value[16] = {0};
+    int fd;
+    add(ring, IORING_OP_MKDIRAT, AT_FDCWD, "d", 0700, 0);
+    submit(ring, "mkdirat", 1);
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "d/a", 0600, 0)->open_flags = O_RDWR | O_CREAT | O_EXCL;
+    fd = submit(ring, "openat", 1);
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "d/a", 0600, 0)->open_flags = O_RDWR | O_CREAT | O_EXCL;
+    submit(ring, "openat again", 1);
+    add(ring, IORING_OP_WRITE, fd, "twelve bytes", 12, 0);
+    submit(ring, "write", 1);
+    add(ring, IORING_OP_CLOSE, fd, NULL, 0, 0);
+    submit(ring, "close", 1);
+    printf("closed %d\n", fcntl(fd, F_GETFD) < 0 ? errno : 0);
+    add(ring, IORING_OP_OPENAT2, AT_FDCWD, "d/a", sizeof how, (unsigned long)&how);
+    printf("the same number %d\n", submit(ring, "openat2", 1) == fd);
+    add(ring, IORING_OP_STATX, AT_FDCWD, "d/a", STATX_BASIC_STATS, (unsigned long)&found);
+    submit(ring, "statx", 1);
+    printf("size %lld\n", (long long)found.stx_size);
+    add(ring, IORING_OP_SYMLINKAT, AT_FDCWD, "a", 0, (unsigned long)"d/s")->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_LINKAT, AT_FDCWD, "d/a", AT_FDCWD, (unsigned long)"d/l")->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_RENAMEAT, AT_FDCWD, "d/l", AT_FDCWD, (unsigned long)"d/r")->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_UNLINKAT, AT_FDCWD, "d/a", 0, 0);
+    submit(ring, "symlinkat, linkat, renameat, unlinkat", 4);
+    printf("there %d %d %d\n", access("d/a", F_OK), access("d/r", F_OK), faccessat(AT_FDCWD, "d/s", F_OK, AT_SYMLINK_NOFOLLOW));
+    add(ring, IORING_OP_SETXATTR, 0, "user.x", 3, (unsigned long)"abc")->addr3 = (unsigned long)"d/r";
+    submit(ring, "setxattr", 1);
+    add(ring, IORING_OP_GETXATTR, 0, "user.x", 16, (unsigned long)value)->addr3 = (unsigned long)"d/r";
+    submit(ring, "getxattr", 1);
+    add(ring, IORING_OP_FSETXATTR, fd, "user.y", 2, (unsigned long)"yz");
+    add(ring, IORING_OP_FGETXATTR, fd, "user.y", 16, (unsigned long)(value + 8));
+    submit(ring, "fsetxattr, fgetxattr", 2);
+    printf("values %.3s %.2s\n", value, value + 8);
+    add(ring, IORING_OP_UNLINKAT, AT_FDCWD, "d", 0, 0);
+    add(ring, IORING_OP_UNLINKAT, AT_FDCWD, "d/none", 0, 0);
+    submit(ring, "unlinkat of a directory, of nothing", 2);
+    close(fd);
+}
+
+static void errors(struct ring *ring) {
+    char bytes[16];
+    int reader = open("file", O_RDONLY), writer = open("file", O_WRONLY), directory = open(".", O_RDONLY), path = open("file", O_PATH);
+    add(ring, IORING_OP_WRITE, reader, bytes, 4, 0);
+    add(ring, IORING_OP_READ, writer, bytes, 4, 0);
+    add(ring, IORING_OP_READ, directory, bytes, 4, 0);
+    add(ring, IORING_OP_READ, path, bytes, 4, 0);
+    add(ring, IORING_OP_READ, reader, (void *)16, 4, 0);
+    add(ring, IORING_OP_READV, reader, (void *)16, 1, 0);
+    add(ring, IORING_OP_READ, 987654, bytes, 4, 0);
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, (void *)16, 0, 0);
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "none", 0, 0);
+    add(ring, 250, reader, bytes, 4, 0);
+    for (int left = 10; left > 0;) {
+        /* A kernel may stop at an invalid entry. */
+        ring->filled = left;
+        long taken = enter(ring->fd, left, 0, 0);
+        left -= taken > 0 ? taken : left;
+    }
+    ring->filled = 10;
+    enter(ring->fd, 0, 10, IORING_ENTER_GETEVENTS);
+    submit(ring, "errors", 0);
+    close(path), close(directory), close(writer);
+    int open_ones = 0;
+    for (int other = 0; other < 4096; other++) {
+        if (fcntl(other, F_GETFD) >= 0) continue;
+        add(ring, IORING_OP_READ, other, bytes, 4, 0);
+        enter(ring->fd, 1, 1, IORING_ENTER_GETEVENTS);
+        unsigned *head = word(ring, ring->parameters.cq_off.head);
+        struct io_uring_cqe *all = (void *)(ring->queue + ring->parameters.cq_off.cqes);
+        open_ones += all[(*head & (ring->parameters.cq_entries - 1)) * (ring->parameters.flags & IORING_SETUP_CQE32 ? 2 : 1)].res != -EBADF;
+        __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+        ring->filled = 0;
+    }
+    printf("closed descriptors that can be read %d\n", open_ones);
+    close(reader);
+}
+
+/* Entries of two file systems in one chain, and chains that break. */
+static void chains(struct ring *ring, const char *elsewhere) {
+    char where[4096], bytes[64] = {0}, other[64] = {0};
+    snprintf(where, sizeof where, "%s/rings-other-%d", elsewhere, getpid());
+    int fd = open("file", O_RDWR | O_TRUNC), host = open(where, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    add(ring, IORING_OP_WRITE, host, "from elsewhere", 14, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_READ, host, bytes, 14, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, fd, bytes, 14, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_READ, fd, other, 14, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, host, other, 14, 14);
+    submit(ring, "there and back", 5);
+    printf("%.14s, size %ld\n", other, lseek(host, 0, SEEK_END));
+    add(ring, IORING_OP_READ, fd, bytes, 64, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, fd, "lost", 4, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, host, "lost", 4, 0);
+    add(ring, IORING_OP_WRITE, fd, "kept", 4, 20);
+    submit(ring, "a short read breaks a chain", 4);
+    add(ring, IORING_OP_READ, fd, bytes, 64, 0)->flags = IOSQE_IO_HARDLINK;
+    add(ring, IORING_OP_WRITE, fd, "kept", 4, 30);
+    submit(ring, "but not a hard one", 2);
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "none", 0, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, fd, "lost", 4, 0)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, host, "lost", 4, 0);
+    submit(ring, "so does an error", 3);
+    struct __kernel_timespec { long long seconds, nanoseconds; } second = {1, 0};
+    add(ring, IORING_OP_WRITE, fd, "kept", 4, 40)->flags = IOSQE_IO_LINK;
+    add(ring, IORING_OP_LINK_TIMEOUT, -1, &second, 1, 0);
+    submit(ring, "in time", 2);
+    add(ring, IORING_OP_WRITE, fd, "kept", 4, 50);
+    add(ring, IORING_OP_FSYNC, fd, NULL, 0, 0)->flags = IOSQE_IO_DRAIN;
+    submit(ring, "drained", 2);
+    pread(fd, bytes, 54, 0);
+    for (int i = 0; i < 54; i++) putchar(bytes[i] ? bytes[i] : '.');
+    printf("\n");
+    unlink(where);
+    close(fd), close(host);
+}
+
+static void skipped(struct ring *ring) {
+    char bytes[64];
+    int fd = open("file", O_RDWR | O_TRUNC);
+    add(ring, IORING_OP_WRITE, fd, "twelve bytes", 12, 0)->flags = IOSQE_CQE_SKIP_SUCCESS;
+    add(ring, IORING_OP_WRITE, fd, "more", 4, 12);
+    submit(ring, "without a completion", 1);
+    add(ring, IORING_OP_READ, fd, bytes, 64, 0)->flags = IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK;
+    add(ring, IORING_OP_WRITE, fd, "lost", 4, 0);
+    submit(ring, "an incomplete one has one", 1);
+    /* An entry that the program fills once. */
+    struct io_uring_sqe *entry = add(ring, IORING_OP_WRITE, fd, "again", 5, 20), before = *entry;
+    submit(ring, "once", 1);
+    printf("entry changed %d\n", memcmp(entry, &before, sizeof before) != 0);
+    /* More entries than one call of the kernel takes. */
+    for (int i = 0; i < 200; i++) add(ring, IORING_OP_WRITE, fd, "0123456789" + i % 10, 1, 100 + i);
+    submit(ring, "many", 200);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    for (int i = 0; i < 150; i++) add(ring, IORING_OP_WRITE, fd, "0123456789" + i % 10, 1, 300 + i)->flags = i < 149 ? IOSQE_IO_LINK : 0;
+    submit(ring, "a long chain", 150);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    close(fd);
+}
+
+static int kind(unsigned flags, const char *what, const char *elsewhere) {
+    struct ring ring;
+    int made = make(&ring, 256, flags);
+    printf("-- %s: %d\n", what, made);
+    if (made) return 1;
+    transfers(&ring);
+    names(&ring);
+    errors(&ring);
+    chains(&ring, elsewhere);
+    skipped(&ring);
+    close(ring.fd);
+    unlink("d/r"), unlink("d/s"), rmdir("d"), unlink("file");
+    return 0;
+}
+
+static struct ring shared;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Threads fill one ring under a lock, and enter it without one. */
+static void *thread(void *number) {
+    char name[32];
+    snprintf(name, sizeof name, "thread-%ld", (long)number);
+    int fd = open(name, O_RDWR | O_CREAT, 0600);
+    for (int i = 0; i < 500; i++) {
+        pthread_mutex_lock(&lock);
+        add(&shared, IORING_OP_WRITE, fd, "x", 1, i);
+        pthread_mutex_unlock(&lock);
+        enter(shared.fd, 1, 0, 0);
+    }
+    return (void *)(long)fd;
+}
+
+/* Entries that no kernel takes: those before are submitted, those behind wait. */
+static void invalid(void) {
+    struct ring ring;
+    int fd = open("file", O_RDWR | O_CREAT, 0600);
+    make(&ring, 8, 0);
+    add(&ring, IORING_OP_WRITE, fd, "x", 1, 0);
+    add(&ring, 250, fd, "x", 1, 0);
+    add(&ring, FTRUNCATE, fd, "x", 1, 0);
+    add(&ring, IORING_OP_UNLINKAT, AT_FDCWD, "file", 1, 0);
+    add(&ring, IORING_OP_WRITE, fd, "y", 1, 1);
+    for (int left = 5; left > 0;) {
+        ring.filled = left;
+        long taken = enter(ring.fd, left, 0, 0);
+        printf("taken %ld of %d\n", taken, left);
+        left -= taken > 0 ? taken : left;
+    }
+    ring.filled = 5;
+    enter(ring.fd, 0, 5, IORING_ENTER_GETEVENTS);
+    submit(&ring, "invalid", 0);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    close(ring.fd), close(fd), unlink("file");
+}
+
+/* Many rings, of which every other one is closed. */
+static void many(void) {
+    struct ring ring;
+    int fd = open("file", O_RDWR | O_CREAT, 0600), wrong = 0;
+    for (int i = 0; i < 300; i++) {
+        if (make(&ring, 2, 0)) { wrong++; continue; }
+        add(&ring, IORING_OP_WRITE, fd, "x", 1, i);
+        wrong += enter(ring.fd, 1, 1, IORING_ENTER_GETEVENTS) != 1;
+        if (i % 2) close(ring.fd);
+    }
+    printf("wrong %d, size %ld\n", wrong, lseek(fd, 0, SEEK_END));
+    close(fd), unlink("file");
+}
+
+static void processes(void) {
+    struct ring ring;
+    int status, fd = open("file", O_RDWR | O_CREAT, 0600);
+    make(&ring, 8, 0);
+    fflush(stdout);
+    if (fork() == 0) {
+        add(&ring, IORING_OP_WRITE, fd, "child", 5, 0);
+        submit(&ring, "in a child", 1);
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(&status);
+    add(&ring, IORING_OP_WRITE, fd, "parent", 6, 5);
+    submit(&ring, "in its parent", 1);
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+    close(ring.fd);
+    int number = ring.fd;
+    make(&ring, 8, 0);
+    printf("the same number %d\n", ring.fd == number);
+    add(&ring, IORING_OP_WRITE, fd, "next", 4, 11);
+    submit(&ring, "of the next ring", 1);
+    pthread_t threads[4];
+    make(&shared, 4096, 0);
+    for (long i = 0; i < 4; i++) pthread_create(&threads[i], NULL, thread, (void *)i);
+    long fds[4];
+    for (int i = 0; i < 4; i++) pthread_join(threads[i], (void **)&fds[i]);
+    enter(shared.fd, 2000, 2000, IORING_ENTER_GETEVENTS);
+    for (int i = 0; i < 4; i++) printf("thread: %ld\n", lseek(fds[i], 0, SEEK_END));
+    shared.filled = 0;
+    submit(&shared, "of the threads", 2000);
+}
+
+/* What `directfs run` refuses, and a kernel does not. */
+static void refused(void) {
+    struct ring ring;
+    int fd = open("file", O_RDWR | O_CREAT, 0600), sockets[2], sparse[] = {-1, -1}, own[] = {fd, -1}, index;
+    printf("kernel thread %d\n", make(&ring, 8, IORING_SETUP_SQPOLL));
+    printf("only registered %d\n", make(&ring, 8, NO_MMAP | 1 << 15));
+    printf("unknown flag %d\n", make(&ring, 8, 1 << 30));
+    make(&ring, 8, 0);
+    printf("files %ld\n", reg(ring.fd, IORING_REGISTER_FILES, own, 2));
+    printf("no files %ld\n", reg(ring.fd, IORING_REGISTER_FILES, sparse, 2));
+    struct { unsigned offset, reserved; unsigned long fds; } update = {0, 0, (unsigned long)own};
+    printf("update %ld\n", reg(ring.fd, IORING_REGISTER_FILES_UPDATE, &update, 1));
+    struct { unsigned offset, reserved; void *ring; } name = {-1U, 0, (void *)(long)ring.fd};
+    printf("descriptor %ld\n", reg(ring.fd, 20, &name, 1));
+    printf("by a registered descriptor %ld\n", enter(0, 0, 0, 1 << 4));
+    add(&ring, IORING_OP_FILES_UPDATE, -1, own, 1, 0);
+    submit(&ring, "update by an entry", 1);
+    add(&ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = 1;
+    submit(&ring, "a direct descriptor", 1);
+    add(&ring, IORING_OP_SPLICE, fd, NULL, 4, 0)->splice_fd_in = fd;
+    submit(&ring, "splice", 1);
+    socketpair(AF_UNIX, SOCK_STREAM, 0, sockets);
+    char control[CMSG_SPACE(4)] = {0}, byte = 'x';
+    struct iovec one = {&byte, 1};
+    struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(4);
+    memcpy(CMSG_DATA(head), &fd, 4);
+    add(&ring, IORING_OP_SENDMSG, sockets[0], &message, 1, 0);
+    submit(&ring, "a descriptor in a message", 1);
+    message.msg_control = NULL, message.msg_controllen = 0;
+    add(&ring, IORING_OP_SENDMSG, sockets[0], &message, 1, 0);
+    add(&ring, IORING_OP_RECVMSG, sockets[1], &message, 1, 0);
+    submit(&ring, "messages without", 2);
+    int pipes[2];
+    if (pipe(pipes)) return;
+    add(&ring, IORING_OP_POLL_ADD, pipes[1], NULL, 0, 0)->poll32_events = POLLOUT;
+    ring.entries[(*word(&ring, ring.parameters.sq_off.tail) - 1) & 7].flags = IOSQE_IO_LINK;
+    add(&ring, IORING_OP_WRITE, fd, "x", 1, 0);
+    submit(&ring, "after a poll", 2);
+    printf("of a duplicate %ld\n", enter(dup(ring.fd), 1, 0, 0));
+    printf("of no ring %ld %ld\n", enter(fd, 1, 0, 0), enter(999, 1, 0, 0));
+    printf("size %ld\n", lseek(fd, 0, SEEK_END));
+}
+
+int main(int count, char **arguments) {
+    struct ring ring;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (!strcmp(arguments[1], "refused")) return refused(), 0;
+    /* `directfs run` serves rings of Linux 6.12 and later. */
+    if (make(&ring, 8, 0) || !(ring.parameters.features & 1 << 15)) return printf("no rings here\n"), 0;
+    close(ring.fd);
+    int failed = kind(0, "plain", arguments[2]);
+    failed += kind(IORING_SETUP_SQE128 | IORING_SETUP_CQE32, "large", arguments[2]);
+    failed += kind(NO_ARRAY | IORING_SETUP_SUBMIT_ALL, "no array", arguments[2]);
+    failed += kind(NO_MMAP, "memory of the program", arguments[2]);
+    failed += kind(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, "deferred", arguments[2]);
+    failed += kind(IORING_SETUP_COOP_TASKRUN, "cooperative", arguments[2]);
+    invalid();
+    many();
+    processes();
+    return failed;
+}

@@ -1,0 +1,539 @@
+//! io_uring: the kernel's rings, with entries on files of the image.
+//!
+//! At io_uring_enter the library performs each entry that concerns the image as the call that it
+//! stands for, and turns it into an operation without effect that completes with the result
+//! (IORING_NOP_INJECT_RESULT). So the kernel stays the only producer of completions: their order,
+//! their layout, links and the ring's eventfd are its own. All other entries stay as they are.
+//!
+//! A chain of linked entries is performed in order. Where an entry of the kernel precedes one of
+//! the library, the library performs both, the former by the call that it stands for.
+//!
+//! Invariants
+//! - Only io_uring_enter submits: the kernel's own thread (SQPOLL) is refused, so are ways
+//!   to a ring that this module does not see.
+//! - Tables of registered files hold no descriptor of the image.
+//! - An entry is changed after it was performed, and has its content again when the kernel has
+//!   taken it, unless the program has changed it meanwhile. One that the kernel has not taken
+//!   stays changed: it is not performed again.
+//! - A ring's lock is held from the look at an entry until the kernel has taken it.
+
+mod operations;
+
+use crate::hook::abi::entry::{Next, Verdict};
+use crate::hook::abi::{sys, user_memory};
+use crate::hook::call::{Call, blocking_call, native_with};
+use crate::hook::descriptors::{self, fd_numbers, host_verdict, kernel};
+use crate::hook::dispatch::{NATIVE, done, serve_entry};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+use operations::{Buffer, ENTRY_BYTES, Entry, Request, holds_own, in_kernel, is_open};
+use posix::{Errno, Result};
+
+/// Rings that a process may have at a time.
+const RINGS_MAX: usize = 4096;
+/// Entries that one call of the kernel takes, if no chain is longer.
+const BATCH: usize = 64;
+
+/// Flags of io_uring_setup.
+mod setup_flag {
+    pub const SQPOLL: u32 = 1 << 1;
+    pub const DISABLED: u32 = 1 << 6;
+    pub const LARGE_ENTRIES: u32 = 1 << 10;
+    pub const NO_MMAP: u32 = 1 << 14;
+    pub const REGISTERED_FD_ONLY: u32 = 1 << 15;
+    pub const NO_ARRAY: u32 = 1 << 16;
+    /// Those that this library knows. Of the later ones some change the layout of entries.
+    pub const KNOWN: u32 = (1 << 19) - 1;
+}
+
+/// `struct io_uring_params`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Parameters {
+    entries: u32,
+    completions: u32,
+    flags: u32,
+    thread: [u32; 2],
+    features: u32,
+    work_queue: u32,
+    reserved: [u32; 3],
+    submission: SubmissionOffsets,
+    completion: [u32; 8],
+    completion_address: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct SubmissionOffsets {
+    head: u32,
+    tail: u32,
+    others: [u32; 4],
+    array: u32,
+    reserved: u32,
+    address: u64,
+}
+const _: () = assert!(size_of::<Parameters>() == 120);
+
+/// A ring of this process.
+struct Ring {
+    /// The number of its descriptor, plus one. If that is no ring any more, the record is free.
+    descriptor: AtomicU32,
+    /// Where the program has mapped the ring, and its entries.
+    queue: AtomicU64,
+    entries: AtomicU64,
+    /// The thread that submits: process and thread.
+    lock: AtomicU64,
+    count: AtomicU32,
+    flags: AtomicU32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    array: AtomicU32,
+}
+
+static RINGS: [Ring; RINGS_MAX] = [const {
+    Ring {
+        descriptor: AtomicU32::new(0),
+        queue: AtomicU64::new(0),
+        entries: AtomicU64::new(0),
+        lock: AtomicU64::new(0),
+        count: AtomicU32::new(0),
+        flags: AtomicU32::new(0),
+        head: AtomicU32::new(0),
+        tail: AtomicU32::new(0),
+        array: AtomicU32::new(0),
+    }
+}; RINGS_MAX];
+
+/// The records in the order in which one for a descriptor is sought.
+fn records(fd: u32) -> impl Iterator<Item = &'static Ring> {
+    (0..RINGS_MAX).map(move |index| &RINGS[(fd as usize + index) % RINGS_MAX])
+}
+
+fn ring(fd: u32) -> Option<&'static Ring> {
+    if !descriptors::is_ring(fd) {
+        return None;
+    }
+    let mut in_use = records(fd).take_while(|ring| ring.descriptor.load(Acquire) != 0);
+    in_use.find(|ring| ring.descriptor.load(Relaxed) == fd + 1)
+}
+
+/// A record for a descriptor, which is marked as a ring.
+fn claim(fd: u32) -> Option<&'static Ring> {
+    let claimed = |ring: &&Ring| {
+        let holder = ring.descriptor.load(Relaxed);
+        let is_free = holder == 0 || !descriptors::is_ring(holder - 1);
+        is_free && ring.descriptor.compare_exchange(holder, fd + 1, SeqCst, Relaxed).is_ok()
+    };
+    ring(fd).or_else(|| records(fd).find(claimed))
+}
+
+/// io_uring_setup(entries, parameters).
+pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
+    /// Of a kernel whose operation without effect completes with any result, Linux 6.12.
+    const FEATURE_MIN_TIMEOUT: u32 = 1 << 15;
+    let address = call.frame.rsi;
+    let wanted: Parameters = user_memory::read(address)?;
+    if wanted.flags & setup_flag::SQPOLL != 0 {
+        return Err(Errno::EPERM);
+    }
+    if wanted.flags & !(setup_flag::KNOWN & !setup_flag::REGISTERED_FD_ONLY) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    fd_numbers::release_cached();
+    let verdict = native_with(call.frame, call.arguments());
+    let Ok(fd) = u32::try_from(verdict.result) else { return Ok(verdict) };
+    let refused = |error| {
+        descriptors::close_placeholder(fd);
+        Err(error)
+    };
+    let Ok(made) = user_memory::read::<Parameters>(address) else { return refused(user_memory::EFAULT) };
+    if made.features & FEATURE_MIN_TIMEOUT == 0 {
+        return refused(Errno(libc::ENOSYS));
+    }
+    descriptors::mark_ring(fd);
+    let Some(ring) = claim(fd).filter(|_| descriptors::is_ring(fd)) else {
+        descriptors::unmark(fd);
+        return refused(Errno(libc::EMFILE));
+    };
+    ring.lock.store(0, Relaxed);
+    let is_mapped = wanted.flags & setup_flag::NO_MMAP != 0;
+    let place = |address: u64| if is_mapped { address } else { 0 };
+    ring.queue.store(place(wanted.completion_address), Relaxed);
+    ring.entries.store(place(wanted.submission.address), Relaxed);
+    ring.count.store(made.entries, Relaxed);
+    ring.flags.store(wanted.flags, Relaxed);
+    ring.head.store(made.submission.head, Relaxed);
+    ring.tail.store(made.submission.tail, Relaxed);
+    ring.array.store(made.submission.array, Relaxed);
+    Ok(verdict)
+}
+
+/// Maps a ring, or its entries, unless that is done, and records where they are.
+#[cold]
+pub fn record_mapping(call: &mut Call<'_>, verdict: Verdict) -> Verdict {
+    const QUEUE: u64 = 0;
+    const ENTRIES: u64 = 0x1000_0000;
+    let [.., fd, offset] = call.arguments();
+    let verdict = if verdict == NATIVE { native_with(call.frame, call.arguments()) } else { verdict };
+    if verdict.next != Next::Done || (-4095..0).contains(&verdict.result) {
+        return verdict;
+    }
+    if let Some(ring) = ring(fd as u32) {
+        match offset {
+            QUEUE => ring.queue.store(verdict.result as u64, Release),
+            ENTRIES => ring.entries.store(verdict.result as u64, Release),
+            _ => {}
+        }
+    }
+    verdict
+}
+
+/// io_uring_register(fd, operation, argument, count).
+pub fn register(call: &mut Call<'_>) -> Result<Verdict> {
+    const FILES: u32 = 2;
+    const FILES_UPDATE: u32 = 6;
+    const RESTRICTIONS: u32 = 11;
+    const ENABLE_RINGS: u32 = 12;
+    const FILES2: u32 = 13;
+    const FILES_UPDATE2: u32 = 14;
+    const RING_FDS: u32 = 20;
+    const RESIZE_RINGS: u32 = 33;
+    /// From here on unknown to this library.
+    const UNKNOWN: u32 = 36;
+    let [fd, operation, argument, count, ..] = call.arguments();
+    host_verdict(fd as u32)?;
+    fd_numbers::release_cached();
+    let list = match operation as u32 {
+        RESTRICTIONS | RING_FDS | RESIZE_RINGS | UNKNOWN.. => return Err(Errno::EINVAL),
+        FILES => (argument, count as u32),
+        FILES_UPDATE => (user_memory::read::<[u64; 2]>(argument)?[1], count as u32),
+        FILES2 => {
+            let [head, _, data]: [u64; 3] = user_memory::read(argument)?;
+            (data, head as u32)
+        }
+        FILES_UPDATE2 => {
+            let [_, data, _, numbers]: [u64; 4] = user_memory::read(argument)?;
+            (data, numbers as u32)
+        }
+        ENABLE_RINGS => {
+            let verdict = native_with(call.frame, call.arguments());
+            if let Some(ring) = ring(fd as u32).filter(|_| verdict.result >= 0) {
+                ring.flags.fetch_and(!setup_flag::DISABLED, Relaxed);
+            }
+            return Ok(verdict);
+        }
+        _ => return Ok(NATIVE),
+    };
+    // Without a list the table is empty.
+    match list.0 != 0 && holds_own(list.0, list.1) {
+        true => Err(Errno::EOPNOTSUPP),
+        false => Ok(NATIVE),
+    }
+}
+
+/// io_uring_enter(fd, count, completions, flags, argument, bytes).
+pub fn enter(call: &mut Call<'_>) -> Result<Verdict> {
+    const GET_EVENTS: u32 = 1;
+    const REGISTERED_RING: u32 = 1 << 4;
+    let [fd, count, completions, flags, argument, bytes] = call.arguments();
+    let flags = flags as u32;
+    let count = count as u32;
+    host_verdict(fd as u32)?;
+    if flags & REGISTERED_RING != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let Some(ring) = ring(fd as u32) else {
+        return Err(if is_open(fd as u32) { Errno::EOPNOTSUPP } else { Errno::EBADF });
+    };
+    fd_numbers::release_cached();
+    if count == 0 || ring.flags.load(Relaxed) & setup_flag::DISABLED != 0 {
+        return Ok(NATIVE);
+    }
+    let submitted = submit(call, ring, fd as u32, count)?;
+    if submitted != count || flags & GET_EVENTS == 0 {
+        return Ok(done(submitted.into()));
+    }
+    // SAFETY: the program's own call, which submits nothing more; the kernel checks the pointer.
+    unsafe { blocking_call(libc::SYS_io_uring_enter, [fd, 0, completions, flags.into(), argument, bytes]) };
+    Ok(done(submitted.into()))
+}
+
+/// A ring's lock, until it is dropped.
+struct Held<'a>(&'a Ring);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.lock.store(0, Release);
+    }
+}
+
+impl Ring {
+    /// EBUSY in a signal handler of the thread that holds the lock.
+    fn hold(&self) -> Result<Held<'_>> {
+        let process = sys::process_id() as u32;
+        let own = u64::from(process) << 32 | u64::from(sys::thread_id() as u32);
+        loop {
+            match self.lock.compare_exchange(0, own, Acquire, Relaxed) {
+                Ok(_) => return Ok(Held(self)),
+                Err(holder) if holder == own => return Err(Errno(libc::EBUSY)),
+                // From before a fork: that thread is the parent's.
+                Err(holder) if (holder >> 32) as u32 != process => {
+                    if self.lock.compare_exchange(holder, own, Acquire, Relaxed).is_ok() {
+                        return Ok(Held(self));
+                    }
+                }
+                Err(_) => drop(kernel(libc::SYS_sched_yield, 0, 0, 0)),
+            }
+        }
+    }
+
+    /// Positions of the first entry that the kernel has not taken, and behind the last.
+    fn range(&self) -> Result<(u32, u32)> {
+        let queue = self.queue.load(Acquire);
+        if queue == 0 || self.entries.load(Acquire) == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let head = user_memory::read(queue + u64::from(self.head.load(Relaxed)))?;
+        let tail = user_memory::read(queue + u64::from(self.tail.load(Relaxed)))?;
+        Ok((head, tail))
+    }
+
+    /// The address of the entry at a position. `None`: the program's array leads nowhere, and the
+    /// kernel drops it.
+    fn entry(&self, position: u32) -> Result<Option<u64>> {
+        let (count, flags) = (self.count.load(Relaxed), self.flags.load(Relaxed));
+        let slot = position & (count.wrapping_sub(1));
+        let index = match flags & setup_flag::NO_ARRAY {
+            0 => {
+                let array = self.queue.load(Relaxed) + u64::from(self.array.load(Relaxed));
+                user_memory::read::<u32>(array + 4 * u64::from(slot))?
+            }
+            _ => slot,
+        };
+        let bytes = if flags & setup_flag::LARGE_ENTRIES == 0 { ENTRY_BYTES } else { 2 * ENTRY_BYTES };
+        Ok((index < count).then(|| self.entries.load(Relaxed) + bytes * u64::from(index)))
+    }
+}
+
+/// A changed entry: its position and address, and the words that changed, before and after.
+#[derive(Clone, Copy)]
+struct Changed {
+    position: u32,
+    address: u64,
+    before: [u64; 2],
+    after: [u64; 2],
+}
+
+/// Offsets of the words that change.
+const CHANGING: [u64; 2] = [0, 24];
+
+/// Changed entries of one batch. Those of a longer chain keep their change.
+struct Batch {
+    changed: [Changed; BATCH],
+    count: usize,
+}
+
+impl Batch {
+    fn new() -> Batch {
+        let none = Changed { position: 0, address: 0, before: [0; 2], after: [0; 2] };
+        Batch { changed: [none; BATCH], count: 0 }
+    }
+
+    fn complete(&mut self, (position, address): (u32, u64), entry: &Entry, outcome: Outcome) -> Result<()> {
+        let before = entry.changing_words();
+        let after = match outcome.is_invalid {
+            true => entry.refusal(),
+            false => entry.completion(outcome.result, outcome.is_shown),
+        };
+        // The operation changes last: only then the result counts.
+        for at in [1, 0] {
+            user_memory::write_words(address + CHANGING[at], &[after[at]])?;
+        }
+        if let Some(changed) = self.changed.get_mut(self.count) {
+            *changed = Changed { position, address, before, after };
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    /// Restores the entries before `head`, which the kernel has taken, each word unless the program
+    /// has changed it.
+    fn restore(&self, head: u32) {
+        let is_taken = |changed: &&Changed| (head.wrapping_sub(changed.position) as i32) > 0;
+        for changed in self.changed[..self.count].iter().filter(is_taken) {
+            for (at, offset) in CHANGING.into_iter().enumerate() {
+                let address = changed.address + offset;
+                // SAFETY: used for this call only; the check stores the present value.
+                if !address.is_multiple_of(8) || unsafe { user_memory::bytes_mut(address, 8) }.is_err() {
+                    continue;
+                }
+                // SAFETY: an aligned word of the program's memory, accessed just now.
+                let word = unsafe { &*(address as *const AtomicU64) };
+                let _ = word.compare_exchange(changed.after[at], changed.before[at], SeqCst, Relaxed);
+            }
+        }
+    }
+}
+
+/// Submits up to `count` entries; returns how many the kernel took.
+fn submit(call: &mut Call<'_>, ring: &Ring, fd: u32, count: u32) -> Result<u32> {
+    let _held = ring.hold()?;
+    let mut submitted = 0;
+    while submitted < count {
+        let (head, tail) = ring.range()?;
+        let available = tail.wrapping_sub(head).min(ring.count.load(Relaxed)).min(count - submitted);
+        let mut batch = Batch::new();
+        let length = prepare(call, ring, &mut batch, (head, available))?;
+        // Not a blocking call: no signal handler runs while the lock is held.
+        let result = kernel(libc::SYS_io_uring_enter, fd.into(), length.into(), 0);
+        batch.restore(ring.range()?.0);
+        let taken = match u32::try_from(result) {
+            Ok(taken) => taken,
+            Err(_) if submitted > 0 => break,
+            Err(_) => return Err(Errno(-result as i32)),
+        };
+        submitted += taken;
+        if taken != length || length == available {
+            break;
+        }
+    }
+    Ok(submitted)
+}
+
+/// Performs the library's entries among those from a position on; returns how many entries the
+/// kernel shall take, which end with a chain.
+fn prepare(call: &mut Call<'_>, ring: &Ring, batch: &mut Batch, (head, available): (u32, u32)) -> Result<u32> {
+    let mut chain = Chain::default();
+    for index in 0..available {
+        let position = head.wrapping_add(index);
+        let Some(address) = ring.entry(position)? else { continue };
+        let entry = Entry::read(address)?;
+        let own_follows = || own_follows(ring, position, available - index - 1);
+        if let Some(outcome) = chain.advance(call, &entry, own_follows) {
+            batch.complete((position, address), &entry, outcome)?;
+        }
+        if !entry.is_linked() {
+            chain = Chain::default();
+            if index as usize + 1 >= BATCH {
+                return Ok(index + 1);
+            }
+        }
+    }
+    Ok(available)
+}
+
+/// Whether an entry of the library follows in the chain of the entry at a position, which is linked
+/// to the next.
+fn own_follows(ring: &Ring, position: u32, count: u32) -> bool {
+    for index in 1..=count {
+        let Ok(Some(address)) = ring.entry(position.wrapping_add(index)) else { return false };
+        let Ok(entry) = Entry::read(address) else { return false };
+        if matches!(entry.request(), Request::Call { is_own: true, .. }) {
+            return true;
+        }
+        if !entry.is_linked() {
+            return false;
+        }
+    }
+    false
+}
+
+/// How an entry that the library performed completes.
+#[derive(Clone, Copy)]
+struct Outcome {
+    result: i32,
+    /// Ends a chain: also a read or write that is not complete.
+    is_failure: bool,
+    /// Whether the program gets the completion, if the entry's flags do not decide that.
+    is_shown: Option<bool>,
+    /// The kernel refuses the entry, and what that entails.
+    is_invalid: bool,
+}
+
+impl Outcome {
+    fn new(result: i32, is_failure: bool, is_shown: Option<bool>) -> Outcome {
+        Outcome { result, is_failure, is_shown, is_invalid: false }
+    }
+
+    fn error(Errno(errno): Errno) -> Outcome {
+        Outcome::new(-errno, true, None)
+    }
+
+    fn invalid() -> Outcome {
+        Outcome { is_invalid: true, ..Outcome::error(Errno::EINVAL) }
+    }
+
+    /// Of an entry behind one that failed. The kernel shows none if that one asked for none.
+    fn cancelled(is_hidden: bool) -> Outcome {
+        match is_hidden {
+            true => Outcome::new(0, true, Some(false)),
+            false => Outcome::error(Errno(libc::ECANCELED)),
+        }
+    }
+}
+
+/// A chain of linked entries, up to one of them.
+#[derive(Default)]
+struct Chain {
+    /// An entry has failed, so the others are cancelled; and whether those have no completions.
+    broken: Option<bool>,
+    /// An entry runs in the kernel, perhaps for long.
+    waits: bool,
+}
+
+impl Chain {
+    /// Performs an entry. `None`: it is the kernel's.
+    fn advance(&mut self, call: &mut Call<'_>, entry: &Entry, own_follows: impl FnOnce() -> bool) -> Option<Outcome> {
+        if let Some(is_hidden) = self.broken {
+            return Some(Outcome::cancelled(is_hidden));
+        }
+        let outcome = match entry.request() {
+            Request::KernelAtOnce => None,
+            Request::Kernel => {
+                self.waits |= entry.is_linked();
+                None
+            }
+            Request::Refused(error) => Some(Outcome::error(error)),
+            Request::Invalid => Some(Outcome::invalid()),
+            // It would run before what it waits for.
+            Request::Call { is_own: true, .. } if self.waits => Some(Outcome::error(Errno::EOPNOTSUPP)),
+            Request::Call { number, arguments, buffer, is_own } => {
+                let is_needed = || entry.is_linked() && own_follows();
+                let outcome = perform(call, entry, (number, arguments, buffer), (is_own, self.waits), is_needed);
+                self.waits |= outcome.is_none() && entry.is_linked();
+                outcome
+            }
+        };
+        let is_failure = outcome.is_some_and(|outcome| outcome.is_failure);
+        if is_failure && entry.is_linked() && !entry.is_hard_linked() {
+            self.broken = Some(entry.skips_success());
+        }
+        outcome
+    }
+}
+
+/// Performs an entry's call, in the kernel if an entry of the library waits for it. `None`: it is
+/// the kernel's.
+fn perform(
+    call: &mut Call<'_>,
+    entry: &Entry,
+    (number, mut arguments, buffer): (i64, [u64; 6], Buffer),
+    (is_own, waits): (bool, bool),
+    is_needed: impl FnOnce() -> bool,
+) -> Option<Outcome> {
+    let single = [arguments[1], arguments[2]];
+    if buffer == Buffer::Single {
+        (arguments[1], arguments[2]) = (single.as_ptr() as u64, 1);
+    }
+    let whole = entry.whole(buffer);
+    let served = if is_own { serve_entry(call, number, arguments) } else { Ok(None) };
+    let result = match served {
+        Ok(Some(result)) => result,
+        Ok(None) if !waits && is_needed() => in_kernel(number, arguments),
+        Ok(None) => return None,
+        Err(Errno(errno)) => i64::from(-errno),
+    };
+    let is_failure = result < 0 || whole.is_some_and(|whole| result as u64 != whole);
+    // An incomplete one is no success.
+    Some(Outcome::new(result as i32, is_failure, is_failure.then_some(true)))
+}

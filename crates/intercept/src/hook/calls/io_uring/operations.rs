@@ -1,0 +1,461 @@
+//! The calls that entries of a ring stand for.
+
+use crate::hook::abi::user_memory;
+use crate::hook::descriptors::{self, kernel};
+use posix::Errno;
+
+/// Size of an entry.
+pub const ENTRY_BYTES: u64 = 64;
+
+/// Flags of entries.
+pub mod flag {
+    pub const FIXED_FILE: u8 = 1;
+    pub const LINK: u8 = 4;
+    pub const HARD_LINK: u8 = 8;
+    pub const BUFFER_SELECT: u8 = 32;
+    pub const SKIP_SUCCESS: u8 = 64;
+}
+
+/// Operations, by the kernel's names.
+mod operation {
+    pub const NOP: u8 = 0;
+    pub const READV: u8 = 1;
+    pub const WRITEV: u8 = 2;
+    pub const FSYNC: u8 = 3;
+    pub const READ_FIXED: u8 = 4;
+    pub const WRITE_FIXED: u8 = 5;
+    pub const POLL_ADD: u8 = 6;
+    pub const SYNC_FILE_RANGE: u8 = 8;
+    pub const SENDMSG: u8 = 9;
+    pub const RECVMSG: u8 = 10;
+    pub const ACCEPT: u8 = 13;
+    pub const LINK_TIMEOUT: u8 = 15;
+    pub const CONNECT: u8 = 16;
+    pub const FALLOCATE: u8 = 17;
+    pub const OPENAT: u8 = 18;
+    pub const CLOSE: u8 = 19;
+    pub const FILES_UPDATE: u8 = 20;
+    pub const STATX: u8 = 21;
+    pub const READ: u8 = 22;
+    pub const WRITE: u8 = 23;
+    pub const FADVISE: u8 = 24;
+    pub const MADVISE: u8 = 25;
+    pub const SEND: u8 = 26;
+    pub const RECV: u8 = 27;
+    pub const OPENAT2: u8 = 28;
+    pub const EPOLL_CTL: u8 = 29;
+    pub const SPLICE: u8 = 30;
+    pub const TEE: u8 = 33;
+    pub const SHUTDOWN: u8 = 34;
+    pub const RENAMEAT: u8 = 35;
+    pub const UNLINKAT: u8 = 36;
+    pub const MKDIRAT: u8 = 37;
+    pub const SYMLINKAT: u8 = 38;
+    pub const LINKAT: u8 = 39;
+    pub const MSG_RING: u8 = 40;
+    pub const FSETXATTR: u8 = 41;
+    pub const SETXATTR: u8 = 42;
+    pub const FGETXATTR: u8 = 43;
+    pub const GETXATTR: u8 = 44;
+    pub const URING_CMD: u8 = 46;
+    pub const SEND_ZC: u8 = 47;
+    pub const SENDMSG_ZC: u8 = 48;
+    pub const READ_MULTISHOT: u8 = 49;
+    pub const FTRUNCATE: u8 = 55;
+    pub const BIND: u8 = 56;
+    pub const LISTEN: u8 = 57;
+    pub const RECV_ZC: u8 = 58;
+    pub const READV_FIXED: u8 = 60;
+    pub const WRITEV_FIXED: u8 = 61;
+    /// The last one that this library knows.
+    pub const PIPE: u8 = 62;
+}
+use operation::*;
+
+/// An entry of a submission queue, read once.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    words: [u64; 8],
+}
+
+/// What an entry requests.
+pub enum Request {
+    /// The kernel alone decides.
+    Kernel,
+    /// The same; nothing waits for it.
+    KernelAtOnce,
+    /// An error.
+    Refused(Errno),
+    /// EINVAL, before the entry or its chain starts.
+    Invalid,
+    /// A call. `is_own`: it certainly concerns the library.
+    Call { number: i64, arguments: [u64; 6], buffer: Buffer, is_own: bool },
+}
+
+/// What a call reads or writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Buffer {
+    None,
+    /// The address and length are the second and third argument; the call takes a list of one.
+    Single,
+    /// A list.
+    Vector,
+}
+
+impl Entry {
+    /// Reads an entry.
+    pub fn read(address: u64) -> posix::Result<Entry> {
+        Ok(Entry { words: user_memory::read(address)? })
+    }
+
+    fn code(&self) -> u8 {
+        self.words[0] as u8
+    }
+
+    /// Its flags.
+    pub fn flags(&self) -> u8 {
+        (self.words[0] >> 8) as u8
+    }
+
+    fn fd(&self) -> u32 {
+        (self.words[0] >> 32) as u32
+    }
+
+    fn length(&self) -> u32 {
+        self.words[3] as u32
+    }
+
+    fn operation_flags(&self) -> u32 {
+        (self.words[3] >> 32) as u32
+    }
+
+    fn personality(&self) -> u16 {
+        (self.words[5] >> 16) as u16
+    }
+
+    fn file_index(&self) -> u32 {
+        (self.words[5] >> 32) as u32
+    }
+
+    /// The two words that change, as they are.
+    pub fn changing_words(&self) -> [u64; 2] {
+        [self.words[0], self.words[3]]
+    }
+
+    /// The same of an operation without effect that completes with a result. `is_shown`: whether it
+    /// has a completion, if its flags do not decide that.
+    pub fn completion(&self, result: i32, is_shown: Option<bool>) -> [u64; 2] {
+        const INJECT_RESULT: u64 = 1;
+        let mut flags = self.flags() & !(flag::FIXED_FILE | flag::BUFFER_SELECT);
+        match is_shown {
+            Some(true) => flags &= !flag::SKIP_SUCCESS,
+            Some(false) => flags |= flag::SKIP_SUCCESS,
+            None => {}
+        }
+        [
+            u64::from(NOP) | u64::from(flags) << 8 | u64::from(u32::MAX) << 32,
+            u64::from(result as u32) | INJECT_RESULT << 32,
+        ]
+    }
+
+    /// The two words of an operation that the kernel refuses with EINVAL.
+    pub fn refusal(&self) -> [u64; 2] {
+        const UNKNOWN_FLAG: u64 = 1 << 31;
+        let [operation, result] = self.completion(0, None);
+        [operation, result | UNKNOWN_FLAG << 32]
+    }
+
+    /// Whether a success has no completion.
+    pub fn skips_success(&self) -> bool {
+        self.flags() & flag::SKIP_SUCCESS != 0
+    }
+
+    /// Whether the next entry starts after this one.
+    pub fn is_linked(&self) -> bool {
+        self.flags() & (flag::LINK | flag::HARD_LINK) != 0
+    }
+
+    /// Whether the chain goes on if this entry fails.
+    pub fn is_hard_linked(&self) -> bool {
+        self.flags() & flag::HARD_LINK != 0
+    }
+
+    /// Whether its descriptor is the number of one of this process.
+    fn has_fd(&self) -> bool {
+        self.flags() & flag::FIXED_FILE == 0
+    }
+
+    /// Whether its descriptor is one whose calls the library serves.
+    fn is_served(&self) -> bool {
+        self.has_fd() && descriptors::is_served(self.fd())
+    }
+
+    /// The result of a complete read or write; `None`: any that is not negative.
+    pub fn whole(&self, buffer: Buffer) -> Option<u64> {
+        match buffer {
+            Buffer::None => None,
+            Buffer::Single => Some(u64::from(self.length())),
+            Buffer::Vector => (0..u64::from(self.length()))
+                .map(|index| user_memory::read::<u64>(self.words[2].wrapping_add(16 * index + 8)).ok())
+                .try_fold(0u64, |sum, length| Some(sum.saturating_add(length?))),
+        }
+    }
+
+    /// What the entry requests.
+    pub fn request(&self) -> Request {
+        if self.code() > PIPE {
+            return Request::Invalid;
+        }
+        if self.uses_file() && self.has_fd() && descriptors::is_hidden(self.fd().into()) {
+            return Request::Refused(Errno::EBADF);
+        }
+        match self.code() {
+            NOP | LINK_TIMEOUT => Request::KernelAtOnce,
+            READV | WRITEV | READ | WRITE | READ_FIXED | WRITE_FIXED | READV_FIXED | WRITEV_FIXED => self.transfer(),
+            FSYNC | SYNC_FILE_RANGE | FALLOCATE | FADVISE | FTRUNCATE | FSETXATTR | FGETXATTR => {
+                if self.is_served() && self.has_excess() { Request::Invalid } else { self.by_file() }
+            }
+            CLOSE if self.file_index() != 0 => Request::Kernel,
+            CLOSE if !self.is_served() && !descriptors::is_hidden(self.fd().into()) => {
+                descriptors::forget(self.fd());
+                Request::Kernel
+            }
+            OPENAT | OPENAT2 if self.file_index() != 0 => Request::Refused(Errno::EOPNOTSUPP),
+            OPENAT | OPENAT2 | CLOSE | STATX | RENAMEAT | UNLINKAT | MKDIRAT | SYMLINKAT | LINKAT | SETXATTR
+            | GETXATTR | MADVISE | EPOLL_CTL | CONNECT | BIND => {
+                if self.has_excess() {
+                    Request::Invalid
+                } else {
+                    self.by_name()
+                }
+            }
+            SPLICE | TEE => self.splice(),
+            SENDMSG | RECVMSG | SENDMSG_ZC | SEND | SEND_ZC => self.message(),
+            FILES_UPDATE => match holds_own(self.words[2], self.length()) {
+                true => Request::Refused(Errno::EOPNOTSUPP),
+                false => Request::Kernel,
+            },
+            READ_MULTISHOT if self.is_served() => Request::Refused(Errno(libc::EBADFD)),
+            URING_CMD if self.is_served() => Request::Refused(Errno::EOPNOTSUPP),
+            _ => Request::Kernel,
+        }
+    }
+
+    /// Whether a field is in use that the operation does not have.
+    fn has_excess(&self) -> bool {
+        const OFFSET: u8 = 1;
+        const ADDRESS: u8 = 2;
+        const LENGTH: u8 = 4;
+        const FLAGS: u8 = 8;
+        const BUFFER: u8 = 16;
+        const FILE: u8 = 32;
+        let without = match self.code() {
+            FTRUNCATE => ADDRESS | LENGTH | FLAGS | BUFFER | FILE,
+            FSYNC | SYNC_FILE_RANGE => ADDRESS | BUFFER | FILE,
+            FALLOCATE => FLAGS | BUFFER | FILE,
+            UNLINKAT => OFFSET | LENGTH | BUFFER | FILE,
+            MKDIRAT => OFFSET | FLAGS | BUFFER | FILE,
+            SYMLINKAT => LENGTH | FLAGS | BUFFER | FILE,
+            CLOSE => OFFSET | ADDRESS | LENGTH | FLAGS | BUFFER,
+            OPENAT | OPENAT2 => BUFFER,
+            FADVISE | MADVISE | STATX | RENAMEAT | LINKAT => BUFFER | FILE,
+            _ => 0,
+        };
+        let fields = [
+            (OFFSET, self.words[1]),
+            (ADDRESS, self.words[2]),
+            (LENGTH, self.length().into()),
+            (FLAGS, self.operation_flags().into()),
+            (BUFFER, u64::from(self.words[5] as u16)),
+            (FILE, self.file_index().into()),
+        ];
+        fields.into_iter().any(|(field, value)| without & field != 0 && value != 0)
+    }
+
+    /// Whether the operation is on a file of a descriptor.
+    fn uses_file(&self) -> bool {
+        matches!(
+            self.code(),
+            READV..=POLL_ADD
+                | SYNC_FILE_RANGE..=RECVMSG
+                | ACCEPT
+                | CONNECT
+                | FALLOCATE
+                | READ..=FADVISE
+                | SEND
+                | RECV
+                | SPLICE
+                | TEE
+                | SHUTDOWN
+                | MSG_RING
+                | FSETXATTR
+                | FGETXATTR
+                | URING_CMD..=READ_MULTISHOT
+                | FTRUNCATE..=LISTEN
+                | RECV_ZC..=WRITEV_FIXED
+        )
+    }
+
+    /// A read or write.
+    fn transfer(&self) -> Request {
+        let is_own = self.is_served();
+        if !self.has_fd() {
+            return Request::Kernel;
+        }
+        let (number, buffer) = match self.code() {
+            READV | READV_FIXED => (libc::SYS_preadv2, Buffer::Vector),
+            WRITEV | WRITEV_FIXED => (libc::SYS_pwritev2, Buffer::Vector),
+            READ | READ_FIXED => (libc::SYS_preadv2, Buffer::Single),
+            _ => (libc::SYS_pwritev2, Buffer::Single),
+        };
+        if is_own && self.flags() & flag::BUFFER_SELECT != 0 {
+            return Request::Refused(Errno::EOPNOTSUPP);
+        }
+        // Attributes of a transfer.
+        if is_own && self.words[7] as u32 != 0 {
+            return Request::Refused(Errno::EINVAL);
+        }
+        let [_, offset, address, ..] = self.words;
+        let flags = self.operation_flags().into();
+        let arguments = [self.fd().into(), address, self.length().into(), offset, 0, flags];
+        self.call(number, arguments, buffer, is_own)
+    }
+
+    /// Another operation on a descriptor's file.
+    fn by_file(&self) -> Request {
+        if !self.has_fd() {
+            return Request::Kernel;
+        }
+        let fd = u64::from(self.fd());
+        let (length, flags) = (u64::from(self.length()), u64::from(self.operation_flags()));
+        let [_, second, address, ..] = self.words;
+        let (number, arguments) = match self.code() {
+            FSYNC if flags == 0 => (libc::SYS_fsync, [fd, 0, 0, 0, 0, 0]),
+            FSYNC if flags == 1 => (libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
+            SYNC_FILE_RANGE => (libc::SYS_sync_file_range, [fd, second, length, flags, 0, 0]),
+            FALLOCATE => (libc::SYS_fallocate, [fd, length, second, address, 0, 0]),
+            FADVISE => {
+                let bytes = if address != 0 { address } else { length };
+                (libc::SYS_fadvise64, [fd, second, bytes, flags, 0, 0])
+            }
+            FTRUNCATE => (libc::SYS_ftruncate, [fd, second, 0, 0, 0, 0]),
+            FSETXATTR => (libc::SYS_fsetxattr, [fd, address, second, length, flags, 0]),
+            FGETXATTR if flags == 0 => (libc::SYS_fgetxattr, [fd, address, second, length, 0, 0]),
+            _ if self.is_served() => return Request::Refused(Errno::EINVAL),
+            _ => return Request::Kernel,
+        };
+        self.call(number, arguments, Buffer::None, self.is_served())
+    }
+
+    /// An operation by a path, or one that only its handler can judge.
+    fn by_name(&self) -> Request {
+        let fd = u64::from(self.fd());
+        let (length, flags) = (u64::from(self.length()), u64::from(self.operation_flags()));
+        let [_, second, address, _, _, _, path, _] = self.words;
+        let (number, arguments) = match self.code() {
+            OPENAT => (libc::SYS_openat, [fd, address, flags, length, 0, 0]),
+            OPENAT2 => (libc::SYS_openat2, [fd, address, second, length, 0, 0]),
+            CLOSE => (libc::SYS_close, [fd, 0, 0, 0, 0, 0]),
+            STATX => (libc::SYS_statx, [fd, address, flags, length, second, 0]),
+            RENAMEAT => (libc::SYS_renameat2, [fd, address, length, second, flags, 0]),
+            UNLINKAT => (libc::SYS_unlinkat, [fd, address, flags, 0, 0, 0]),
+            MKDIRAT => (libc::SYS_mkdirat, [fd, address, length, 0, 0, 0]),
+            SYMLINKAT => (libc::SYS_symlinkat, [address, fd, second, 0, 0, 0]),
+            LINKAT => (libc::SYS_linkat, [fd, address, length, second, flags, 0]),
+            SETXATTR => (libc::SYS_setxattr, [path, address, second, length, flags, 0]),
+            GETXATTR => (libc::SYS_getxattr, [path, address, second, length, 0, 0]),
+            MADVISE => {
+                let bytes = if second != 0 { second } else { length };
+                (libc::SYS_madvise, [address, bytes, flags, 0, 0, 0])
+            }
+            EPOLL_CTL if [fd, second].into_iter().any(is_own) => {
+                (libc::SYS_epoll_ctl, [fd, length, second, address, 0, 0])
+            }
+            // The socket's name may be in the mount, where the kernel sees none.
+            CONNECT if self.has_fd() && is_local(address) => (libc::SYS_connect, [fd, address, second, 0, 0, 0]),
+            BIND if self.has_fd() && is_local(address) => (libc::SYS_bind, [fd, address, second, 0, 0, 0]),
+            _ => return Request::Kernel,
+        };
+        self.call(number, arguments, Buffer::None, true)
+    }
+
+    fn call(&self, number: i64, arguments: [u64; 6], buffer: Buffer, is_own: bool) -> Request {
+        // The credentials of another.
+        if is_own && self.personality() != 0 {
+            return Request::Refused(Errno::EINVAL);
+        }
+        Request::Call { number, arguments, buffer, is_own }
+    }
+
+    /// Without a thread that waits for the other end.
+    fn splice(&self) -> Request {
+        const IN_FIXED: u32 = 1 << 31;
+        let source = self.file_index();
+        let is_source = self.operation_flags() & IN_FIXED == 0;
+        if is_source && descriptors::is_hidden(source.into()) {
+            return Request::Refused(Errno::EBADF);
+        }
+        match self.is_served() || is_source && descriptors::is_served(source) {
+            true => Request::Refused(Errno::EINVAL),
+            false => Request::Kernel,
+        }
+    }
+
+    /// A message that could carry descriptors of the image, or go to a socket with a name in the
+    /// mount: of a socket of this machine, with control data or an address.
+    fn message(&self) -> Request {
+        let [_, second, address, ..] = self.words;
+        let has_more = match self.code() {
+            SEND | SEND_ZC => second != 0,
+            code => {
+                // Name and its length, list and count, control data and its length.
+                let Ok([name, _, _, _, control, _]) = user_memory::read::<[u64; 6]>(address) else {
+                    return Request::Kernel;
+                };
+                control != 0 || name != 0 && code != RECVMSG
+            }
+        };
+        match has_more && self.has_fd() && is_local_socket(self.fd()) {
+            true => Request::Refused(Errno::EOPNOTSUPP),
+            false => Request::Kernel,
+        }
+    }
+}
+
+/// Whether a descriptor is the image's, or hidden.
+fn is_own(fd: u64) -> bool {
+    descriptors::is_served(fd as u32) || descriptors::is_hidden(fd)
+}
+
+/// Whether an address is one of this machine's sockets.
+fn is_local(address: u64) -> bool {
+    user_memory::read::<u16>(address).is_ok_and(|family| i32::from(family) == libc::AF_UNIX)
+}
+
+fn is_local_socket(fd: u32) -> bool {
+    let (mut domain, mut bytes) = (0i32, 4u32);
+    let arguments =
+        [fd.into(), libc::SOL_SOCKET as u64, libc::SO_DOMAIN as u64, &raw mut domain as u64, &raw mut bytes as u64, 0];
+    // SAFETY: the kernel stores a number of four bytes and its size.
+    let result = unsafe { crate::hook::abi::sys::call(libc::SYS_getsockopt, arguments) };
+    result == 0 && domain == libc::AF_UNIX
+}
+
+/// Whether a list of descriptors names one of the image, or one that is hidden.
+pub fn holds_own(list: u64, count: u32) -> bool {
+    // The most that the kernel registers.
+    const FILES_MAX: u32 = 1 << 20;
+    (0..count.min(FILES_MAX).into())
+        .any(|index| user_memory::read::<u32>(list.wrapping_add(4 * index)).is_ok_and(|fd| is_own(fd.into())))
+}
+
+/// Performs in the kernel a call on a file that is not the image's.
+pub fn in_kernel(number: i64, arguments: [u64; 6]) -> i64 {
+    // SAFETY: a call that the program requests, with its own arguments or a list of one buffer.
+    unsafe { crate::hook::call::blocking_call(number, arguments) }
+}
+
+/// Whether a descriptor is open.
+pub fn is_open(fd: u32) -> bool {
+    kernel(libc::SYS_fcntl, fd.into(), libc::F_GETFD as u64, 0) >= 0
+}
