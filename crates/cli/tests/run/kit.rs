@@ -1,5 +1,7 @@
 //! The programs in C of `kit/`.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,4 +24,14 @@ pub fn compile(name: &str, into: &Path, arguments: &[&str]) -> bool {
     };
     assert!(status.success(), "{name} does not compile");
     true
+}
+
+/// A program's or library's file with a build-id that no other has. The analysis of a library is
+/// kept by its build-id, for later runs and other tests.
+pub fn with_new_build_id(mut file: Vec<u8>) -> Vec<u8> {
+    const NOTE: &[u8] = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
+    let note = file.windows(NOTE.len()).position(|part| part == NOTE).expect("it has a build-id");
+    let random = RandomState::new().hash_one(std::process::id());
+    file[note + NOTE.len()..][..8].copy_from_slice(&random.to_ne_bytes());
+    file
 }

@@ -2,6 +2,7 @@
 //! another C library, and in Go. They need neither /dev/fuse nor privileges.
 
 use crate::fuse_programs::{as_nobody, assert_sees_the_image, compiled};
+use crate::kit::with_new_build_id;
 use crate::support::{copy_program, directfs, scratch, stderr, stdout, without_files};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -55,12 +56,7 @@ fn a_program_with_another_build_of_glibc_sees_the_image() {
         return;
     };
     let _ = copy_program("/lib64/ld-linux-x86-64.so.2", &loader);
-    // Another build-id: the note's head, and the bytes after it.
-    const NOTE: &[u8] = b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0";
-    let mut bytes = bytes;
-    let note = bytes.windows(NOTE.len()).position(|part| part == NOTE).expect("it has a build-id");
-    bytes[note + NOTE.len()] ^= 0xff;
-    fs::write(&library, bytes).unwrap();
+    fs::write(&library, with_new_build_id(bytes)).unwrap();
     let options = [format!("-Wl,--dynamic-linker={}", loader.display()), format!("-Wl,-rpath,{}", own.display())];
     if let Some(program) = compiled(directory.path(), &[&options[0], &options[1]]) {
         assert_sees_the_image(directory.path(), &program, "");
