@@ -311,19 +311,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             Err(Error::Busy) => return Ok(()),
             Err(other) => return Err(other),
         };
-        match self.busy_or_freed(self.fs.dram.cachelet(index)?, hit.dentry_offset) {
-            Error::Busy => Ok(()),
-            freed => Err(freed),
-        }
-    }
-
-    /// The error of a name, which this thread holds, whose file cannot be changed: `Busy` if it was
-    /// evicted or is being moved, `Corrupt` if it was freed with another name.
-    pub(super) fn busy_or_freed(&self, cachelet: &Cachelet, dentry_offset: u64) -> Error {
-        let state = References::from_word(cachelet.references.load(Acquire));
+        let state = References::from_word(self.fs.dram.cachelet(index)?.references.load(Acquire));
         match state.flags & (FLAG_DEAD | FLAG_EVICTED) {
-            FLAG_DEAD => Corruption::Dentry(dentry_offset).into(),
-            _ => Error::Busy,
+            FLAG_DEAD => Err(Corruption::Dentry(hit.dentry_offset).into()),
+            _ => Ok(()),
         }
     }
 
