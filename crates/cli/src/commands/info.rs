@@ -67,14 +67,14 @@ struct Usage {
 
 /// What a power failure would leave.
 #[derive(Clone, Copy, Serialize)]
-struct Commits {
+pub struct Commits {
     /// The programs work on a hidden file beside the image, and not in memory.
     works_on_disk: bool,
     /// Bytes that changed since the last commit.
-    uncommitted_bytes: u64,
+    pub uncommitted_bytes: u64,
     /// Age of the last commit; none yet: none.
     age_ms: Option<u64>,
-    commits: u64,
+    pub commits: u64,
     journal_used_bytes: u64,
     journal_bytes: u64,
     /// The errno of the last commit, if it failed.
@@ -85,7 +85,8 @@ struct Commits {
 }
 
 impl Commits {
-    fn of(status: CommitStatus, works_on_disk: bool) -> Commits {
+    /// As an attached image reports them.
+    pub fn of(status: CommitStatus, works_on_disk: bool) -> Commits {
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
         let age_ms = (status.committed_ns > 0).then(|| now_ns.saturating_sub(status.committed_ns) / 1_000_000);
         Commits {
@@ -101,7 +102,8 @@ impl Commits {
         }
     }
 
-    fn sentence(&self) -> String {
+    /// What is not on the disk, in words.
+    pub fn sentence(&self) -> String {
         let age = match self.age_ms {
             Some(age_ms) => format!("the last commit is {:.1} s old", age_ms as f64 / 1000.0),
             None => "no commit yet".to_owned(),

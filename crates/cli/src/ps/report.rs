@@ -83,7 +83,7 @@ pub struct Lock {
 }
 
 /// What a process waits for.
-#[derive(Serialize)]
+#[derive(Serialize, Clone)]
 pub struct Wait {
     pub tid: Option<u32>,
     /// In words.
@@ -142,11 +142,18 @@ impl Process {
             println!("    holds {} on {}", lock.words(), shown(&lock.path, lock.inode));
         }
         for wait in &self.waits {
-            let holders: Vec<String> = wait.held_by.iter().map(ToString::to_string).collect();
-            let held = if holders.is_empty() { String::new() } else { format!(" (held by {})", holders.join(", ")) };
-            let thread = wait.tid.map_or(String::new(), |tid| format!("thread {tid} "));
-            println!("    {thread}waits for {}{held}", harmless(&wait.reason));
+            println!("    {}", wait.sentence());
         }
+    }
+}
+
+impl Wait {
+    /// The wait without its process.
+    pub fn sentence(&self) -> String {
+        let holders: Vec<String> = self.held_by.iter().map(ToString::to_string).collect();
+        let held = if holders.is_empty() { String::new() } else { format!(" (held by {})", holders.join(", ")) };
+        let thread = self.tid.map_or(String::new(), |tid| format!("thread {tid} "));
+        format!("{thread}waits for {}{held}", harmless(&self.reason))
     }
 }
 

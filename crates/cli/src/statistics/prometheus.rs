@@ -30,7 +30,7 @@ pub fn text(reading: &Reading) -> String {
         text.family("directfs_commits_total", "counter", "Commits to the disk since the image was opened.");
         text.sample("directfs_commits_total", &[], commits.commits as f64);
         text.family("directfs_uncommitted_bytes", "gauge", "Changes that are not on the disk.");
-        text.sample("directfs_uncommitted_bytes", &[], commits.changed_bytes as f64);
+        text.sample("directfs_uncommitted_bytes", &[], commits.uncommitted_bytes as f64);
     }
     text.text
 }

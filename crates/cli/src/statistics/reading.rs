@@ -4,12 +4,12 @@
 //! their thread slots. A mount's server also counts the kernel's requests, and reports them as an
 //! attribute of the mount.
 
+use crate::commands::info::Commits;
 use crate::{mounts, ps};
 use anyhow::Result;
 use engine::statistics::{CallTotals, LATENCY_CLASSES};
 use engine::{SpaceReport, Thread};
 use pmem::Direct;
-use posix::commits::CommitStatus;
 use posix::process::Processes;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct Reading {
     /// `None`: no process uses the image, or a mount alone.
     pub space: Option<SpaceReport>,
     /// Of an image on a disk.
-    pub commits: Option<CommitStatus>,
+    pub commits: Option<Commits>,
     pub mounts: Vec<MountReading>,
 }
 
@@ -73,7 +73,8 @@ impl Reading {
             let thread = attached.fs().enter().map_err(error_of)?;
             reading.add_slots(&thread).map_err(error_of)?;
             reading.space = Some(thread.space().map_err(error_of)?);
-            reading.commits = attached.commit_status();
+            let works_on_disk = attached.works_on_disk();
+            reading.commits = attached.commit_status().map(|status| Commits::of(status, works_on_disk));
         }
         Ok(reading)
     }

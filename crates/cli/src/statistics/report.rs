@@ -1,6 +1,7 @@
 //! What `directfs stats` and `directfs top` print.
 
 use super::reading::{MountReading, Reading, RequestTotals};
+use crate::commands::info::Commits;
 use crate::ps::{self, harmless};
 use crate::terminal::{Table, bold, dim, print_fact, share};
 use crate::units;
@@ -10,7 +11,6 @@ use pmem::BLOCK_BYTES;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Kinds of calls that `top` names for each process.
 const KINDS_SHOWN: usize = 3;
@@ -51,23 +51,13 @@ struct Space {
     files_cached: u64,
 }
 
-/// Of an image on a disk.
-#[derive(Serialize)]
-struct Commits {
-    commits: u64,
-    uncommitted_bytes: u64,
-    age_ms: Option<u64>,
-    waits: u64,
-    waits_p999_below_ns: u64,
-}
-
+/// A wait, and its process.
 #[derive(Serialize)]
 struct Wait {
     pid: i32,
     command: Option<String>,
-    tid: Option<u32>,
-    reason: String,
-    held_by: Vec<i32>,
+    #[serde(flatten)]
+    wait: ps::Wait,
 }
 
 #[derive(Serialize)]
@@ -138,13 +128,7 @@ impl Mount {
 
 fn waits(users: &ps::Report) -> Vec<Wait> {
     let of = |process: &ps::Process| -> Vec<Wait> {
-        let wait = |wait: &ps::Wait| Wait {
-            pid: process.pid,
-            command: process.command.clone(),
-            tid: wait.tid,
-            reason: wait.reason.clone(),
-            held_by: wait.held_by.clone(),
-        };
+        let wait = |wait: &ps::Wait| Wait { pid: process.pid, command: process.command.clone(), wait: wait.clone() };
         process.waits.iter().map(wait).collect()
     };
     users.processes.iter().flat_map(of).collect()
@@ -178,17 +162,7 @@ impl Totals {
                 names_cached: space.names_cached,
                 files_cached: space.files_cached,
             }),
-            commits: now.commits.map(|status| {
-                let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
-                let is_known = status.committed_ns > 0;
-                Commits {
-                    commits: status.commits,
-                    uncommitted_bytes: status.changed_bytes,
-                    age_ms: is_known.then(|| now_ns.saturating_sub(status.committed_ns) / 1_000_000),
-                    waits: status.waits.total(),
-                    waits_p999_below_ns: status.waits.below_ns(999),
-                }
-            }),
+            commits: now.commits,
             waits: waits(&now.users),
             mounts: now.mounts.iter().map(|mount| Mount::of(mount, mount_before(mount), seconds)).collect(),
         }
@@ -221,26 +195,11 @@ impl Totals {
             );
         }
         if let Some(commits) = &self.commits {
-            let age = commits.age_ms.map_or("none yet".to_owned(), |ms| units::duration(ms as f64 * 1e6) + " ago");
-            let missing = units::size(commits.uncommitted_bytes);
-            print_fact(
-                "last commit",
-                format_args!("{age}; {missing} not on the disk; {} so far", units::count(commits.commits)),
-            );
+            print_fact("commits", commits.sentence());
         }
-        for wait in &self.waits {
-            println!("{}", wait.sentence());
+        for Wait { pid, command, wait } in &self.waits {
+            println!("{pid} {} {}", harmless(command.as_deref().unwrap_or("?")), wait.sentence());
         }
-    }
-}
-
-impl Wait {
-    fn sentence(&self) -> String {
-        let command = self.command.as_deref().unwrap_or("?");
-        let thread = self.tid.map_or(String::new(), |tid| format!(" (thread {tid})"));
-        let holders: Vec<String> = self.held_by.iter().map(ToString::to_string).collect();
-        let held = if holders.is_empty() { String::new() } else { format!(", held by {}", holders.join(", ")) };
-        format!("{} {}{thread} waits for {}{held}", self.pid, harmless(command), harmless(&self.reason))
     }
 }
 
