@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use support::program::{Program, has_python};
-use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use support::{can_mount, directfs, image_in, mount, scratch, stderr, stdout, unmount};
 
 fn ps(image: &Path) -> Value {
     let output = directfs(&["ps", image.to_str().unwrap(), "--json"]);
@@ -106,8 +106,7 @@ fn programs_on_a_mount_are_listed_with_its_server() {
     let (image, point) = (image_in(directory.path()), directory.path().join("mount"));
     fs::create_dir(&point).unwrap();
     for options in ["rw", "cache=0"] {
-        let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", options]);
-        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        mount(&image, &point, options);
         let mut shell = Command::new("sh");
         shell.current_dir(&point).args(["-c", "exec 7>file; flock 7; echo ready; read line; true"]);
         let shell = Program::start(&mut shell);
@@ -119,8 +118,7 @@ fn programs_on_a_mount_are_listed_with_its_server() {
         let file = user["files"].as_array().unwrap().iter().find(|file| file["fd"] == 7).unwrap();
         assert_eq!((&file["path"], &file["flags"]), (&"/file".into(), &"write".into()), "{user}");
         shell.end();
-        let unmounted = directfs(&["umount", point.to_str().unwrap()]);
-        assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+        unmount(&point);
     }
 }
 

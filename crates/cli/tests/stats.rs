@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use support::program::{Program, has_python};
-use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use support::{can_mount, directfs, image_in, mount, scratch, stderr, stdout, unmount};
 
 /// Runs a command on an image, and parses each line that it prints.
 fn reports(command: &str, image: &Path, options: &[&str]) -> Vec<Value> {
@@ -101,20 +101,18 @@ fn requests_of_mounts_are_counted_by_kind() {
     let (image, point) = (image_in(directory.path()), directory.path().join("mount"));
     fs::create_dir(&point).unwrap();
     for options in ["rw", "cache=0"] {
-        let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", options]);
-        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        mount(&image, &point, options);
         for number in 0..50 {
             fs::create_dir(point.join(format!("{options}{number}"))).unwrap();
         }
         let report = stats(&image);
-        let mount = &report["mounts"][0];
-        assert_eq!(mount["point"], point.to_str().unwrap(), "{report}");
-        assert_eq!(mount["requests"]["MKDIR"]["count"], 50, "{report}");
-        assert!(mount["requests"]["MKDIR"]["half_below_ns"].is_u64(), "{report}");
+        let reported = &report["mounts"][0];
+        assert_eq!(reported["point"], point.to_str().unwrap(), "{report}");
+        assert_eq!(reported["requests"]["MKDIR"]["count"], 50, "{report}");
+        assert!(reported["requests"]["MKDIR"]["half_below_ns"].is_u64(), "{report}");
         let exported = stdout(&directfs(&["stats", image.to_str().unwrap(), "--prometheus"]));
         assert!(exported.contains(",request=\"MKDIR\"} 50\n"), "{exported}");
-        let unmounted = directfs(&["umount", point.to_str().unwrap()]);
-        assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+        unmount(&point);
     }
 }
 

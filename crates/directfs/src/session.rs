@@ -12,10 +12,10 @@
 //! - In the child of a fork, all of this belongs to the parent: nothing is locked, used or dropped.
 //! - `work` of a call must not make another call: it runs under the lock of the thread's cell.
 
-use crate::classes::number_of;
 use crate::error::{FORKED, TOO_MANY_FILES};
 use engine::statistics::CallClass;
 use engine::{Fs, Node, Thread};
+use posix::call_classes::number_of;
 use posix::host::monotonic_ns;
 use posix::image::{Closed, Image, ImageError};
 use posix::path::PathBuffer;

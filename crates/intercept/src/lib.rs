@@ -26,7 +26,6 @@
 pub mod analysis;
 #[cfg(feature = "launcher")]
 pub mod cache;
-pub mod call_classes;
 pub mod calls;
 #[cfg(feature = "launcher")]
 pub mod elf;

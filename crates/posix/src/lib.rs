@@ -11,6 +11,7 @@
 mod access_list;
 mod attributes;
 mod cached_reference;
+pub mod call_classes;
 mod caller;
 pub mod commits;
 mod components;

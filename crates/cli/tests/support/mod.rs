@@ -72,3 +72,15 @@ pub fn without_files(hidden: &[String]) -> Command {
 pub fn copy_program(program: impl AsRef<std::ffi::OsStr>, place: &Path) -> bool {
     Command::new("cp").arg(program).arg(place).status().expect("cp starts").success()
 }
+
+/// Mounts an image with these options.
+pub fn mount(image: &Path, point: &Path, options: &str) {
+    let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", options]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+}
+
+/// Ends a mount.
+pub fn unmount(point: &Path) {
+    let unmounted = directfs(&["umount", point.to_str().unwrap()]);
+    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+}

@@ -3,7 +3,6 @@
 //! Invariant: a handler either does the whole call and returns the program's result, or has changed
 //! nothing and leaves the call to the kernel.
 
-use crate::call_classes::CLASSES;
 use crate::calls::HANDLERS;
 use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
 use crate::hook::abi::{stack, sys, user_memory};
@@ -15,6 +14,7 @@ use crate::hook::process::own_program;
 use crate::hook::process::{exec, processes};
 use crate::hook::signals::faults;
 use crate::hook::{call_counts, failed_image, profile, server, signals};
+use posix::call_classes::CLASSES;
 use posix::host::monotonic_ns;
 use posix::{Errno, Result};
 

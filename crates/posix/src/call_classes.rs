@@ -1,25 +1,23 @@
-//! The class of each system call in the statistics of an image.
+//! System calls and their classes in the statistics of an image: calls are counted by number, and
+//! reported by class.
 
 #![allow(non_upper_case_globals)]
 
-use crate::routes::NUMBERS;
-use engine::statistics::CallClass;
+use engine::statistics::{CALL_NUMBERS, CallClass};
 use libc::*;
 
 /// By number.
-pub static CLASSES: [CallClass; NUMBERS] = classes();
+pub static CLASSES: [CallClass; CALL_NUMBERS] = classes();
 
-const fn classes() -> [CallClass; NUMBERS] {
-    let mut classes = [CallClass::Other; NUMBERS];
+const fn classes() -> [CallClass; CALL_NUMBERS] {
+    let mut classes = [CallClass::Other; CALL_NUMBERS];
     let mut number = 0;
-    while number < NUMBERS {
+    while number < CALL_NUMBERS {
         classes[number] = class_of(number as c_long);
         number += 1;
     }
     classes
 }
-
-const _: () = assert!(NUMBERS == engine::statistics::CALL_NUMBERS);
 
 const fn class_of(number: c_long) -> CallClass {
     match number {
@@ -49,5 +47,46 @@ const fn class_of(number: c_long) -> CallClass {
         SYS_flock => CallClass::Lock,
         SYS_fcntl | SYS_dup | SYS_dup2 | SYS_dup3 | SYS_ioctl => CallClass::Descriptor,
         _ => CallClass::Other,
+    }
+}
+
+/// The system call as which a front without system calls counts a call of a class.
+pub fn number_of(class: CallClass) -> usize {
+    let number = match class {
+        CallClass::Open => SYS_openat,
+        CallClass::Close => SYS_close,
+        CallClass::Read => SYS_pread64,
+        CallClass::Write => SYS_pwrite64,
+        CallClass::Seek => SYS_lseek,
+        CallClass::Stat => SYS_statx,
+        CallClass::Access => SYS_faccessat2,
+        CallClass::List => SYS_getdents64,
+        CallClass::ReadLink => SYS_readlinkat,
+        CallClass::Make => SYS_mkdirat,
+        CallClass::Remove => SYS_unlinkat,
+        CallClass::Rename => SYS_renameat2,
+        CallClass::Link => SYS_linkat,
+        CallClass::Attributes => SYS_fchmodat,
+        CallClass::Resize => SYS_ftruncate,
+        CallClass::ExtendedAttributes => SYS_fgetxattr,
+        CallClass::Copy => SYS_copy_file_range,
+        CallClass::Sync => SYS_fsync,
+        CallClass::Map => SYS_mmap,
+        CallClass::Lock => SYS_flock,
+        CallClass::Descriptor => SYS_fcntl,
+        CallClass::Other => SYS_statfs,
+    };
+    number as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_reported_in_the_class_in_which_it_was_counted() {
+        for class in CallClass::ALL {
+            assert_eq!(CLASSES[number_of(class)], class);
+        }
     }
 }
