@@ -1,10 +1,10 @@
 //! A call in the dispatcher.
 
-use crate::hook::abi::entry::{Frame, Verdict, thread_words};
+use crate::hook::abi::entry::{Frame, Verdict, done};
 use crate::hook::abi::sys;
+use crate::hook::abi::thread_words::thread_words;
 use crate::hook::calls::names::PathArguments;
 use crate::hook::context::{Context, Inside};
-use crate::hook::dispatch::done;
 use crate::hook::server::Server;
 use posix::Result;
 

@@ -7,8 +7,10 @@
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::process::identity::Identity;
-use crate::hook::process::processes::{self, Session};
-use crate::hook::server::{self, Server};
+use crate::hook::process::session;
+use crate::hook::process::session::Session;
+use crate::hook::server;
+use crate::hook::server::Server;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -195,7 +197,7 @@ impl Context {
     #[inline(always)]
     pub fn begin(&mut self, server: &'static Server) -> Result<Inside<'_>> {
         self.enter(server)?;
-        if processes::has_threads() && self.own_entered != self.entered {
+        if session::has_threads() && self.own_entered != self.entered {
             self.enter_multithreaded();
         }
         // SAFETY: entered in this generation.
@@ -204,7 +206,7 @@ impl Context {
         let process = match (&self.child, &self.own) {
             (Some(child), _) => child,
             (None, Some(own)) => own,
-            (None, None) => processes::main(),
+            (None, None) => session::main(),
         };
         if process.is_lost() {
             return Err(Self::lose());
@@ -231,7 +233,7 @@ impl Context {
     #[cold]
     fn enter_multithreaded(&mut self) {
         // A view that a fork copied is the parent's.
-        self.own = processes::main().for_thread();
+        self.own = session::main().for_thread();
         self.own_entered = self.entered;
     }
 
@@ -310,7 +312,7 @@ impl Context {
             server.fs.processes().share_process_number();
         }
         self.enter_prepared(server, prepared)?;
-        let process = processes::all(server)?.adopt(self.thread(server)?, prepared.slot)?;
+        let process = session::all(server)?.adopt(self.thread(server)?, prepared.slot)?;
         (self.adopted, self.child) = (true, Some(process));
         Ok(())
     }

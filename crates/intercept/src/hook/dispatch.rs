@@ -4,27 +4,21 @@
 //! nothing and leaves the call to the kernel.
 
 use crate::calls::HANDLERS;
-use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, Next, Verdict, thread_words};
-use crate::hook::abi::{stack, sys, user_memory};
+use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, NATIVE, Next, Verdict, done};
+use crate::hook::abi::thread_words::thread_words;
+use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, Handler, native_with};
 use crate::hook::calls::mapping::missing;
-use crate::hook::context::{self, Context};
+use crate::hook::context::Context;
+use crate::hook::process::attach;
 #[cfg(feature = "loader")]
 use crate::hook::process::own_program;
 use crate::hook::process::{exec, processes};
 use crate::hook::signals::faults;
-use crate::hook::{call_counts, failed_image, profile, server, signals};
+use crate::hook::{call_counts, context, failed_image, profile, server, signals, stack};
 use posix::call_classes::CLASSES;
 use posix::host::monotonic_ns;
 use posix::{Errno, Result};
-
-/// The kernel performs the call.
-pub const NATIVE: Verdict = Verdict { result: 0, next: Next::Native };
-
-/// The program gets this result.
-pub fn done(result: i64) -> Verdict {
-    Verdict { result, next: Next::Done }
-}
 
 /// The entry calls this for every call that passed its filter.
 ///
@@ -116,7 +110,7 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
         processes::after_shared_memory_child(server, context);
     }
     if server::is_pending() && needs_files(frame) {
-        processes::attach_now(server, context);
+        attach::attach_now(server, context);
     }
     let mut call = Call { frame, server, context };
     if missing::exist() {

@@ -8,12 +8,12 @@
 //! - No call that might concern the mount goes to the kernel: not by a path, not by a relative name
 //!   while the working directory is in the mount, not by a descriptor.
 
-use crate::calls::{self, OnFailure};
-use crate::hook::abi::entry::{DIRECTFS_CWD, FDS_MAX, Verdict};
+use crate::calls;
+use crate::calls::OnFailure;
+use crate::hook::abi::entry::{DIRECTFS_CWD, FDS_MAX, NATIVE, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::{Call, Handler};
 use crate::hook::descriptors::fd_numbers;
-use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::{descriptors, server};
 use crate::routes::Route;
 use core::sync::atomic::Ordering::Relaxed;

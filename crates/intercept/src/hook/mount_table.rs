@@ -16,13 +16,13 @@
 //! *Rejected:* a copy in memory at each open (epoll refuses it, so monitors of mounts fail).
 
 use crate::handoff::write_number;
-use crate::hook::abi::entry::{DIRECTFS_FDS, Verdict};
-use crate::hook::abi::{status, sys, user_memory};
+use crate::hook::abi::entry::{DIRECTFS_FDS, NATIVE, Verdict, done};
+use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::descriptors::{TABLE, is_hidden, kernel};
-use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::process::environment;
-use crate::hook::server::{self, Server};
+use crate::hook::server::Server;
+use crate::hook::{server, status};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use posix::{Errno, Result};

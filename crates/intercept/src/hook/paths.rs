@@ -13,7 +13,8 @@
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::context::PATH_ROOM_BYTES;
 use crate::hook::descriptors::fd_numbers;
-use crate::hook::process::processes::{self, Session};
+use crate::hook::process::session;
+use crate::hook::process::session::Session;
 use crate::hook::process::working_directory;
 use crate::hook::server::Server;
 use crate::hook::{descriptors, proc_links};
@@ -101,7 +102,7 @@ fn locate_farther(
                 let node = file.node();
                 // Another thread may close the description during the walk; in a single thread the
                 // descriptor keeps it.
-                let retained = processes::has_threads().then_some(node);
+                let retained = session::has_threads().then_some(node);
                 if retained.is_some() {
                     session.caller.thread.retain(node)?;
                 }

@@ -13,7 +13,6 @@
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::abi::entry::DIRECTFS_PREFIX;
 use crate::hook::abi::sys;
-use crate::hook::process::processes;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
@@ -24,6 +23,7 @@ use engine::format::Superblock;
 use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
 use pmem::{Direct, Region, Tracking};
 use posix::host::PLATFORM;
+use posix::process::Processes;
 
 /// The state that serves calls. Its other half is there once the process has attached.
 pub struct Server {
@@ -206,7 +206,7 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     let Ok(fs) = attached else {
         return Err(b"cannot attach to the file system: it was closed, or another version of directfs opened it");
     };
-    if processes::take_up_number(&fs, slot).is_err() {
+    if take_up_number(&fs, slot).is_err() {
         return Err(b"the kernel refused this process's liveness lock, so it cannot join the file system");
     }
     let root = match fs.enter().and_then(|thread| thread.root()) {
@@ -223,6 +223,25 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     // SAFETY: no other thread serves calls, and nothing has read it yet (the caller's promise).
     unsafe { (*(*SERVER.0.get()).assume_init_ref().attached.get()).write(attached) };
     HAS_ATTACHED.store(true, Relaxed);
+    Ok(())
+}
+
+/// For the constructor, before it enters: continues with the process number of the process's
+/// existing slot. It gives up a number that it shared with others. A new process takes a number,
+/// with its own description in place of the one that it inherited.
+fn take_up_number(fs: &Fs<Direct>, slot: Option<u32>) -> posix::Result<()> {
+    let processes = Processes::new(fs)?;
+    let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
+        if !fs.processes().renew_process_number()? {
+            fs.processes().share_process_number();
+        }
+        return Ok(());
+    };
+    if shared && fs.processes().renew_process_number()? {
+        processes.change_number(index, number)?;
+    } else {
+        fs.processes().set_process_number(number, shared);
+    }
     Ok(())
 }
 

@@ -1,8 +1,7 @@
-//! The boundary between the program and the library: the entry with its filter, the library's own
-//! kernel calls, memory of the program, stacks.
+//! The boundary between the program and the library: the entry's frame and the filter's state, the
+//! library's own kernel calls, memory of the program, the words of each thread.
 
 pub mod entry;
-pub mod stack;
-pub mod status;
 pub mod sys;
+pub mod thread_words;
 pub mod user_memory;

@@ -11,12 +11,13 @@
 //! - Nothing is performed if the context is invalid, or while half its ring is full. The kernel's
 //!   ring has more than twice the events that the program requested, so room for the completion.
 
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::calls::mapping::missing;
-use crate::hook::descriptors::{self, kernel};
-use crate::hook::dispatch::{NATIVE, done, serve_entry};
+use crate::hook::descriptors;
+use crate::hook::descriptors::kernel;
+use crate::hook::dispatch::serve_entry;
 use core::mem::offset_of;
 use posix::{Errno, Result};
 

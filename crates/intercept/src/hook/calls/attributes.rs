@@ -1,17 +1,17 @@
 //! Calls by path that read or change attributes: modes, owners, times, lengths, extended
 //! attributes.
 
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::Call;
 use crate::hook::calls::files::with_open_file;
 use crate::hook::calls::names::{
-    Calling, PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
+    PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
 };
 use crate::hook::descriptors;
-use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::paths::Directory;
 use crate::hook::process::limits;
+use crate::hook::process::session::Calling;
 use engine::{Node, Protection};
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::LastLink;

@@ -1,16 +1,15 @@
 //! Calls that move data between two descriptors: copies in memory, blocks that files share, and
 //! transfers to and from pipes and files of the host.
 
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::files::LENGTH_MAX;
-use crate::hook::calls::names::Calling;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::{self, host_verdict, kernel};
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::mount_table;
+use crate::hook::descriptors::{host_verdict, kernel};
+use crate::hook::process::session::Calling;
 use crate::hook::process::{environment, limits};
+use crate::hook::{descriptors, mount_table};
 use engine::format::FileKind;
 use posix::{Errno, OpenFile, Result};
 

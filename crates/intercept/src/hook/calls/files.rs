@@ -3,21 +3,17 @@
 //! Invariant: a descriptor that is not in this process's table goes to the kernel, which knows its
 //! true state.
 
-use crate::hook::abi::entry::Verdict;
-use crate::hook::abi::{status, sys, user_memory};
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
+use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
-use crate::hook::calls::names::Calling;
 use crate::hook::calls::open::LARGE_FILE;
 use crate::hook::calls::{attributes, copy_calls, inotify, locks, parent_listing};
 use crate::hook::context::{COPY_BYTES, Inside};
-use crate::hook::descriptors;
-use crate::hook::descriptors::fd_numbers;
-use crate::hook::descriptors::host_verdict;
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::mount_table;
-use crate::hook::process::processes::Session;
+use crate::hook::descriptors::{fd_numbers, host_verdict};
+use crate::hook::process::session::{Calling, Session};
 use crate::hook::process::{environment, limits};
 use crate::hook::signals::faults;
+use crate::hook::{descriptors, mount_table, status};
 use engine::FileFlags;
 use engine::format::FileKind;
 use posix::{Append, Errno, ExtendedFlags, OpenFile, Result, Whence};

@@ -3,11 +3,12 @@
 //! They are in the form that tmpfs uses. A handle from a mount of the image has another form, and
 //! is of no use here.
 
-use crate::hook::abi::entry::Verdict;
-use crate::hook::abi::{status, user_memory};
+use crate::hook::abi::entry::{NATIVE, Verdict};
+use crate::hook::abi::user_memory;
 use crate::hook::call::Call;
-use crate::hook::calls::names::{Calling, at, by_node, follow};
-use crate::hook::dispatch::NATIVE;
+use crate::hook::calls::names::{at, by_node, follow};
+use crate::hook::process::session::Calling;
+use crate::hook::status;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_FOLLOW};
 use posix::path::LastLink;
 use posix::{Errno, NodeRef, Result};

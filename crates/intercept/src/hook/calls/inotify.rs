@@ -15,13 +15,14 @@
 //! - The numbers of watches in the mount are above all that the kernel assigns.
 
 use crate::handoff::write_number;
-use crate::hook::abi::entry::{FDS_MAX, Next, Verdict};
+use crate::hook::abi::entry::{FDS_MAX, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::kernel_objects::{meeting, write_hexadecimal};
-use crate::hook::calls::names::{Calling, by_node, path};
-use crate::hook::descriptors::{self, fd_numbers, host_verdict};
-use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::calls::names::{by_node, path};
+use crate::hook::descriptors;
+use crate::hook::descriptors::{fd_numbers, host_verdict};
+use crate::hook::process::session::Calling;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;

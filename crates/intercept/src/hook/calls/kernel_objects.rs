@@ -10,11 +10,10 @@
 //!   outlives its file is never found again. It is removed with the meeting directory.
 
 use crate::handoff::write_number;
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::blocking_call;
 use crate::hook::descriptors::fd_numbers;
-use crate::hook::dispatch::done;
 use crate::hook::process::environment;
 use crate::hook::server;
 use engine::format::FileKind;

@@ -1,10 +1,9 @@
 //! flock and the locks of fcntl.
 
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::Call;
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::process::processes::Session;
+use crate::hook::process::session::Session;
 use crate::hook::signals;
 use libc::{
     F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLKW, F_UNLCK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN,

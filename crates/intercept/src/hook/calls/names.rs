@@ -3,24 +3,22 @@
 //! Invariant: errors that the kernel reports before it reads a path are left to the kernel if the
 //! path is the host's. So flags are checked only once the path is known to be the image's.
 
-use crate::hook::abi::entry::{Next, Verdict};
-use crate::hook::abi::{status, sys, user_memory};
+use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
+use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_by};
 use crate::hook::context::Inside;
 use crate::hook::descriptors::host_verdict;
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::paths::{self, Directory, PathOwner};
-use crate::hook::proc_links;
+use crate::hook::paths::{Directory, PathOwner};
 use crate::hook::process::identity::RealIds;
+use crate::hook::process::session::Calling;
 use crate::hook::server::Server;
+use crate::hook::{paths, proc_links, status};
 use engine::format::FileKind;
 use engine::{Attributes, Node, Protection};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Errno, FileQuery, Result, Want};
 
-/// A thread with its credentials, in a program.
-pub type Calling<'c> = Caller<'c, 'static>;
 /// A walk and the action at its end.
 pub type PathAction<'a> = &'a mut dyn FnMut(&Calling<'_>, &WalkStart, &[u8], &mut PathBuffer) -> Result<Outcome<i64>>;
 /// An action on a file.

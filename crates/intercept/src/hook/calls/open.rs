@@ -1,16 +1,15 @@
 //! open and similar calls.
 
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_by, native_with};
-use crate::hook::calls::names::{Calling, PathArguments, at, by_path, path};
+use crate::hook::calls::names::{PathArguments, at, by_path, path};
 use crate::hook::calls::{handles, kernel_objects};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
 use crate::hook::descriptors::{fd_numbers, fd_passing};
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::paths::{self, Directory, PathOwner};
-use crate::hook::process::processes::Session;
-use crate::hook::{descriptors, mount_table, proc_links};
+use crate::hook::paths::{Directory, PathOwner};
+use crate::hook::process::session::{Calling, Session};
+use crate::hook::{descriptors, mount_table, paths, proc_links};
 use engine::format::FileKind;
 use engine::{Node, Protection};
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};

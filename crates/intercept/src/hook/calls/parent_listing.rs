@@ -6,13 +6,13 @@
 //! of the directory. Its cookie is that of the entry before it, so a listing that continues there
 //! misses nothing and repeats nothing.
 
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
-use crate::hook::descriptors::{self, host_verdict, kernel};
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::paths::{self, Directory};
+use crate::hook::descriptors::{host_verdict, kernel};
+use crate::hook::paths::Directory;
 use crate::hook::server::Server;
+use crate::hook::{descriptors, paths};
 use engine::format::ROOT_INODE;
 use posix::Result;
 

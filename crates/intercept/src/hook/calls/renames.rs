@@ -1,13 +1,13 @@
 //! Calls by two paths: renames and links. Each path may be the image's or the host's.
 
-use crate::hook::abi::entry::{Frame, Verdict};
+use crate::hook::abi::entry::{Frame, NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{PathArguments, at, check_flags, descriptor_by_name, follow, is_empty, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::paths::{self, Directory, PathOwner};
-use crate::hook::process::processes::Session;
+use crate::hook::paths;
+use crate::hook::paths::{Directory, PathOwner};
+use crate::hook::process::session::Session;
 use crate::hook::server::Server;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW};
 use pmem::Direct;

@@ -5,14 +5,14 @@
 //! the file, checks its permissions, and goes to that path. Where the kernel reports the path, the
 //! program gets the name that the socket was bound by.
 
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::kernel_objects;
 use crate::hook::calls::names::walk_path;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::{self, fd_numbers};
-use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::descriptors;
+use crate::hook::descriptors::fd_numbers;
 use crate::hook::paths::Directory;
 use engine::Protection;
 use engine::format::FileKind;

@@ -31,7 +31,8 @@
 
 use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, FDS_MAX};
 use crate::hook::descriptors::{CACHED, CACHED_CLOEXEC, DIRECTFS, HOST, close_placeholder, kernel, mark, placed};
-use crate::hook::process::processes::{self, Session};
+use crate::hook::process::session;
+use crate::hook::process::session::Session;
 use crate::hook::process::{environment, limits};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
@@ -86,7 +87,7 @@ fn count(before: u8, now: u8) {
 /// (Signal handlers run after the call, or while the kernel performs a part of it.) Then a load and
 /// a store suffice, which cost a fraction of an atomic operation.
 fn is_alone() -> bool {
-    !processes::has_threads() && MEMORY_SHARERS.load(Relaxed) == 0
+    !session::has_threads() && MEMORY_SHARERS.load(Relaxed) == 0
 }
 
 /// Sets a number's state.

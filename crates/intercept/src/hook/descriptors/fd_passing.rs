@@ -10,17 +10,16 @@
 //! the file system is detached.
 
 use crate::handoff::write_number;
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
-use crate::hook::calls::inotify;
-use crate::hook::calls::sockets::{self, Address};
+use crate::hook::calls::sockets::Address;
+use crate::hook::calls::{inotify, sockets};
 use crate::hook::context::{Context, Inside};
 use crate::hook::descriptors;
 use crate::hook::descriptors::fd_numbers;
-use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::process::environment;
-use crate::hook::process::processes::Session;
+use crate::hook::process::session::Session;
 use crate::hook::server::Server;
 use posix::process::FdToken;
 use posix::{Errno, Result};

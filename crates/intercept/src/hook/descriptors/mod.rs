@@ -17,16 +17,13 @@
 pub mod fd_numbers;
 pub mod fd_passing;
 
-use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, Frame, Next, Verdict};
+use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, Frame, NATIVE, Next, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::{Call, native_with};
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::mount_table;
-use crate::hook::paths;
-use crate::hook::process::environment;
-use crate::hook::process::processes::Session;
-use crate::hook::process::working_directory;
+use crate::hook::process::session::Session;
+use crate::hook::process::{environment, working_directory};
 use crate::hook::server::Server;
+use crate::hook::{mount_table, paths};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use posix::{Errno, Result};

@@ -21,10 +21,11 @@
 //! library.
 
 use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};
-use crate::hook::abi::{stack, sys};
+use crate::hook::abi::sys;
 use crate::hook::loading::proc_maps;
-use crate::hook::process::{environment, processes};
-use crate::hook::server;
+use crate::hook::process::environment;
+use crate::hook::process::session;
+use crate::hook::{server, stack};
 use core::ops::Range;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -126,7 +127,7 @@ pub fn out_of_the_way() -> usize {
 /// the only thread.
 extern "C" fn retire(index: &mut u32) -> bool {
     let (Some(server), Some(handoff)) = (server::get(), environment::handoff()) else { return false };
-    *index = processes::main().index();
+    *index = session::main().index();
     // SAFETY: the constructor prepared this thread's stack, and no call is in progress.
     unsafe { stack::context() }.leave();
     // SAFETY: nothing of the file system is used here any more.

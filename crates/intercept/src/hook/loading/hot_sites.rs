@@ -21,7 +21,7 @@
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::loading::{inline_syscalls, instruction_lengths};
-use crate::hook::process::processes;
+use crate::hook::process::session;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
@@ -197,7 +197,7 @@ fn works_elsewhere(instruction: &[u8]) -> bool {
 /// Whether other threads see a change of these bytes at once.
 fn is_one_store(start: usize, bytes: usize) -> bool {
     const WORD: usize = size_of::<u64>();
-    !processes::has_threads() || start % WORD + bytes <= WORD
+    !session::has_threads() || start % WORD + bytes <= WORD
 }
 
 /// Offset of padding that a short jump from the site reaches: at least five bytes between an

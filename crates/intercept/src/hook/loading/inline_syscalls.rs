@@ -23,17 +23,16 @@
 //! - In such a program the signal (SIGSYS) is never blocked, like those of faults: see
 //!   [`signals`](crate::hook::signals).
 
-use crate::calls;
-use crate::hook::abi::entry::{self, RED_ZONE_BYTES, SLOT_BYTES, directfs_entry, directfs_slots};
-use crate::hook::abi::stack::CHILD_RUNS_OFFSET;
-use crate::hook::abi::sys;
+use crate::hook::abi::entry::{RED_ZONE_BYTES, SLOT_BYTES, directfs_entry, directfs_slots};
+use crate::hook::abi::thread_words::CHILD_RUNS_OFFSET;
+use crate::hook::abi::{entry, sys};
 #[cfg(feature = "loader")]
 use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{instruction_lengths, narrow_calls, patch, proc_maps};
 use crate::hook::process::{environment, leak_tracer};
 use crate::routes::Route;
-use crate::table;
+use crate::{calls, table};
 use core::arch::global_asm;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 use core::ops::Range;

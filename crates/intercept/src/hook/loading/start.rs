@@ -9,8 +9,9 @@ use crate::hook::abi::sys;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::{early, inline_syscalls, library_syscalls, proc_maps};
+use crate::hook::process::attach;
 use crate::hook::process::environment::Adopted;
-use crate::hook::process::{environment, limits, processes};
+use crate::hook::process::{environment, limits};
 use crate::hook::signals::faults;
 use crate::hook::{call_counts, context, profile, server, signals};
 use core::ops::Range;
@@ -120,14 +121,14 @@ pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool 
     // SAFETY: by the caller's promise.
     let server = unsafe { server::prepare(mount) };
     match adopted.process.filter(|_| adopted.has_nothing && adopted.early.is_none()) {
-        Some(slot) => processes::postpone(server, slot),
+        Some(slot) => attach::postpone(server, slot),
         None => {
             // SAFETY: by the caller's promise.
             if let Err(reason) = unsafe { server::attach(&handoff, hint, joined.or(adopted.process)) } {
                 sys::refuse(&[reason]);
             }
-            let process = joined.map_or(processes::Origin::Exec(adopted.process), processes::Origin::Joined);
-            processes::start(server, process, environment::start_directory());
+            let process = joined.map_or(attach::Origin::Exec(adopted.process), attach::Origin::Joined);
+            attach::start(server, process, environment::start_directory());
         }
     }
     true

@@ -4,12 +4,13 @@
 //! are only read. The one exception is the entry with descriptors: it changes when a program takes
 //! over a descriptor's number, and no two threads do so at a time.
 
-use crate::handoff::{self, HandoffRecord};
-use crate::hook::abi::entry::Verdict;
+use crate::handoff;
+use crate::handoff::HandoffRecord;
+use crate::hook::abi::entry::{NATIVE, Verdict};
 use crate::hook::abi::sys;
 use crate::hook::call::Call;
-use crate::hook::descriptors::{self, fd_numbers};
-use crate::hook::dispatch::NATIVE;
+use crate::hook::descriptors;
+use crate::hook::descriptors::fd_numbers;
 use crate::hook::process::user_namespace;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;

@@ -15,28 +15,22 @@
 //! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
 //! is changed meanwhile.
 
-use crate::LOADER_ENDING;
-use crate::handoff;
-use crate::hook::abi::entry::{Frame, Verdict};
+use crate::hook::abi::entry::{Frame, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
-use crate::hook::calls::names::{Calling, PathArguments, at, path};
+use crate::hook::calls::names::{PathArguments, at, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
-use crate::hook::descriptors;
-use crate::hook::dispatch::done;
 use crate::hook::loading::{early, elf_dependencies, inline_syscalls};
-use crate::hook::paths::{self, Directory, PathOwner};
-use crate::hook::proc_links;
-use crate::hook::process::environment::{self, entries, is_directfs};
+use crate::hook::paths::{Directory, PathOwner};
+use crate::hook::process::environment::{entries, is_directfs};
 use crate::hook::process::exec_files::{HostFile, copy_to_memfd, is_executable, is_privileged, named_by, read_head};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
-use crate::hook::process::identity;
-use crate::hook::process::other_libc;
-use crate::hook::process::processes::Session;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
-use crate::hook::process::user_namespace;
-use crate::hook::process::working_directory;
+use crate::hook::process::session::{Calling, Session};
+use crate::hook::process::{environment, identity, other_libc, user_namespace, working_directory};
 use crate::hook::server::Server;
+use crate::hook::{descriptors, paths, proc_links};
+use crate::{LOADER_ENDING, handoff};
 use core::ops::Range;
 use engine::Node;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};

@@ -2,8 +2,8 @@
 //! are copied to memory.
 
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::calls::names::Calling;
 use crate::hook::process::exec_start::Target;
+use crate::hook::process::session::Calling;
 use core::mem::MaybeUninit;
 use engine::Node;
 use engine::format::FileKind;

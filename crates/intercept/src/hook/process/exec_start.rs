@@ -6,18 +6,17 @@
 //! parent resume.
 
 use crate::handoff;
-use crate::hook::abi::entry::Verdict;
-use crate::hook::abi::stack;
+use crate::hook::abi::entry::{Verdict, done};
 use crate::hook::abi::user_memory::FIRST_PAGE;
 use crate::hook::call::blocking_call;
-use crate::hook::descriptors::{self, fd_numbers};
-use crate::hook::dispatch::done;
+use crate::hook::descriptors::fd_numbers;
 use crate::hook::loading::early;
 use crate::hook::process::environment::{
-    self, ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
+    ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
 };
-use crate::hook::process::user_namespace::{self, IdsAtEntry};
-use crate::hook::{mount_table, server, signals};
+use crate::hook::process::user_namespace::IdsAtEntry;
+use crate::hook::process::{environment, user_namespace};
+use crate::hook::{descriptors, mount_table, server, signals, stack};
 use core::mem::MaybeUninit;
 
 /// Capacity that most lists fit: 4 KiB.

@@ -9,8 +9,8 @@
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::sys;
 use crate::hook::call::{Call, native_with};
-use crate::hook::calls::names::Calling;
 use crate::hook::descriptors::fd_numbers;
+use crate::hook::process::session::Calling;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;

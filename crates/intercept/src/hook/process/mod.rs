@@ -1,5 +1,6 @@
 //! Children, programs, credentials and the environment that programs get.
 
+pub mod attach;
 pub mod environment;
 pub mod exec;
 mod exec_files;
@@ -12,6 +13,7 @@ mod other_libc;
 pub mod own_program;
 pub mod processes;
 pub mod programs;
+pub mod session;
 #[cfg(feature = "loader")]
 pub mod thread_places;
 pub mod user_namespace;

@@ -10,241 +10,27 @@
 //!   `forked_by` in the thread's words makes each of them check which one it is. The child gets its
 //!   own process and place in the engine. It only adds to the filter's tables: a descriptor that it
 //!   closes may still be the parent's. A byte too many costs a lookup in the true table.
-//!
-//! Invariant: [`main`] is set by the constructor, and by the child of a fork before it does
-//! anything else; otherwise it is only read.
 
 use crate::handoff;
-use crate::hook::abi::entry::{Next, Verdict, thread_words};
-use crate::hook::abi::{stack, sys, user_memory};
+use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
+use crate::hook::abi::thread_words::thread_words;
+use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
-use crate::hook::calls::names::Calling;
-use crate::hook::calls::{kernel_objects, mapping};
+use crate::hook::calls::mapping;
 use crate::hook::context::Prepared;
 use crate::hook::descriptors::fd_numbers;
-use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::inline_syscalls;
-use crate::hook::process::identity::Identity;
+use crate::hook::process::session::{Session, all, has_threads, set_main, set_threads};
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
-use crate::hook::process::user_namespace::{self, Entered};
+use crate::hook::process::user_namespace::Entered;
 use crate::hook::process::working_directory::record_directory;
-use crate::hook::process::{environment, identity, leak_tracer, limits};
-use crate::hook::server::{self, Server};
-use crate::hook::{context, descriptors};
-use core::cell::UnsafeCell;
-use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicU32};
-use engine::Node;
+use crate::hook::process::{identity, leak_tracer, limits, user_namespace};
+use crate::hook::server::Server;
+use crate::hook::{context, descriptors, server};
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
-use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
-use posix::process::{ChildNumber, Fork, Process, Processes};
-use posix::{CachedReference, Errno, Result};
-
-/// The calling thread with its credentials, in a process.
-#[derive(Clone, Copy)]
-pub struct Session<'c> {
-    /// The thread.
-    pub caller: Calling<'c>,
-    /// What it acts as.
-    pub identity: &'c Identity,
-    /// The process.
-    pub process: &'c Process<'static>,
-    /// Whether it is a child that runs in its parent's memory.
-    pub is_child: bool,
-    /// In a process with several threads: this thread's reference to the working directory. It is
-    /// taken once, so that calls of several threads share no counter.
-    pub cached_directory: &'c CachedReference,
-}
-
-impl Session<'_> {
-    /// The working directory, if it is in the image: it stays valid for the call, even if another
-    /// thread changes it.
-    #[inline]
-    pub fn directory(&self) -> Option<Node> {
-        let now = self.process.directory();
-        if has_threads() && now != self.cached_directory.node() {
-            return self.follow();
-        }
-        now
-    }
-
-    /// Takes a reference to the present working directory.
-    #[cold]
-    fn follow(&self) -> Option<Node> {
-        let thread = self.caller.thread;
-        self.cached_directory.release(thread);
-        loop {
-            let visit = thread.visit();
-            let now = self.process.directory()?;
-            // During the visit its cachelet is not reused, even if the process has left the
-            // directory since.
-            let Some(taken) = visit.begin_at(now).ok().and_then(|seen| visit.take(seen)) else { continue };
-            drop(visit);
-            thread.record_reference(taken);
-            self.cached_directory.replace(thread, taken);
-            return Some(taken);
-        }
-    }
-}
-
-struct MainProcess(UnsafeCell<MaybeUninit<Process<'static>>>);
-// SAFETY: see the module's invariant.
-unsafe impl Sync for MainProcess {}
-static MAIN: MainProcess = MainProcess(UnsafeCell::new(MaybeUninit::uninit()));
-static THREADS: AtomicBool = AtomicBool::new(false);
-
-/// This process.
-#[inline]
-pub fn main() -> &'static Process<'static> {
-    // SAFETY: set by the constructor before any call is served; and by the child of a fork, which
-    // obtains it anew afterwards.
-    unsafe { (*MAIN.0.get()).assume_init_ref() }
-}
-
-fn set_main(process: Process<'static>) {
-    // SAFETY: the caller is the constructor or the only thread of a new process.
-    unsafe { (*MAIN.0.get()).write(process) };
-}
-
-/// Whether the process may have several threads.
-pub fn has_threads() -> bool {
-    THREADS.load(Relaxed)
-}
-
-/// The processes of the file system.
-pub fn all(server: &'static Server) -> Result<Processes<'static>> {
-    Processes::new(&server.fs)
-}
-
-/// Origin of this process.
-#[derive(Debug, Clone, Copy)]
-pub enum Origin {
-    /// It was started by a program that passed the number of the slot, or by the launcher.
-    Exec(Option<u32>),
-    /// It exists already, in that slot.
-    Joined(u32),
-}
-
-/// For the constructor, before it enters: continues with the process number of the process's
-/// existing slot. It gives up a number that it shared with others. A new process takes a number,
-/// with its own description in place of the one that it inherited.
-pub fn take_up_number(fs: &engine::Fs<pmem::Direct>, slot: Option<u32>) -> Result<()> {
-    let processes = Processes::new(fs)?;
-    let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
-        if !fs.processes().renew_process_number()? {
-            fs.processes().share_process_number();
-        }
-        return Ok(());
-    };
-    if shared && fs.processes().renew_process_number()? {
-        processes.change_number(index, number)?;
-    } else {
-        fs.processes().set_process_number(number, shared);
-    }
-    Ok(())
-}
-
-/// The slot of a process that has not attached yet, plus one.
-#[unsafe(link_section = ".bss.directfs_start")]
-static POSTPONED: AtomicU32 = AtomicU32::new(0);
-
-/// For the constructor of a program that has nothing of the image: it attaches when it needs to.
-/// Until then its slot stays as the program before left it, and the descriptor that it inherited
-/// holds the lock of its number.
-pub fn postpone(server: &'static Server, slot: u32) {
-    POSTPONED.store(slot + 1, Relaxed);
-    record_directory(server, false);
-}
-
-/// Whether a thread has begun to attach.
-static ATTACHING: AtomicBool = AtomicBool::new(false);
-
-/// Attaches now. If that fails, all accesses to the mount are errors from now on.
-#[cold]
-pub fn attach_now(server: &'static Server, context: &mut context::Context) {
-    // Threads exist already if the program has created them by instructions of its own.
-    if ATTACHING.swap(true, AcqRel) {
-        while server::is_pending() {
-            // SAFETY: takes no memory.
-            unsafe { sys::call(libc::SYS_sched_yield, [0; 6]) };
-        }
-        return;
-    }
-    let slot = POSTPONED.load(Relaxed).checked_sub(1);
-    let handoff = environment::handoff().ok_or(&b"this program lost its descriptors"[..]);
-    // SAFETY: the first attempt (checked), and calls of other threads wait for its end.
-    let attached = handoff.and_then(|handoff| unsafe { server::attach(&handoff, 0, slot) });
-    let result = attached.and_then(|()| take(server, context, Origin::Exec(slot), None).map_err(reason));
-    match result {
-        Ok(()) => server::serve(),
-        Err(_) => server::lose(),
-    }
-    if let Err(reason) = result {
-        sys::print(&[reason]);
-        sys::print(&[b"every access to the mount now returns EIO; restart the program"]);
-    }
-}
-
-fn reason(error: Errno) -> &'static [u8] {
-    match error {
-        Errno(libc::ENFILE) => b"too many processes use the file system; end some of them",
-        Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES => b"cannot enter the working directory; check its permissions",
-        _ => b"this process cannot join the file system; free memory or end some processes",
-    }
-}
-
-/// For the constructor: takes the process's slot, or a new one.
-pub fn start(server: &'static Server, origin: Origin, directory: Option<&[u8]>) {
-    stack::prepare();
-    // SAFETY: just prepared, and not in use before the first call.
-    let context = unsafe { stack::context() };
-    if let Err(error) = take(server, context, origin, directory) {
-        sys::refuse(&[reason(error)]);
-    }
-    server::serve();
-}
-
-fn take(
-    server: &'static Server,
-    context: &mut context::Context,
-    origin: Origin,
-    directory: Option<&[u8]>,
-) -> Result<()> {
-    let thread = context.thread(server)?;
-    let processes = all(server)?;
-    let found = match origin {
-        Origin::Exec(index) => processes.resume(thread, index)?,
-        Origin::Joined(index) => Some(processes.rejoin(index)?),
-    };
-    let process = match found {
-        Some(process) => process,
-        None => processes.register(thread, identity::query_umask())?,
-    };
-    set_main(process);
-    if let (Some(path), Origin::Exec(_)) = (directory, origin) {
-        let inside = context.begin(server)?;
-        let caller = inside.session.caller;
-        let walk_start = WalkStart { root: server.root, start: server.root, can_leave: false };
-        let buffer: &mut PathBuffer = inside.walk;
-        let Outcome::Inside(found) = caller.paths().resolve(&walk_start, path, LastLink::Follow, buffer)? else {
-            return Err(Errno::ENOENT);
-        };
-        caller.paths().check_enter(found.node())?;
-        kernel_objects::leave_host_directory()?;
-        process.set_directory(caller.thread, Some(found.node()))?;
-    }
-    record_directory(server, process.directory().is_some());
-    process.mappings(context.thread(server)?, &mut mapping::watch_mapping)?;
-    process.descriptors(&mut |fd, _| {
-        descriptors::mark(fd);
-        true
-    });
-    Ok(())
-}
-
-// Children.
+use posix::process::{ChildNumber, Fork};
+use posix::{Errno, Result};
 
 /// `struct clone_args` in its first version, a prefix of all others.
 const CLONE_ARGS_BYTES_MIN: u64 = 64;
@@ -337,7 +123,7 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
         if !has_threads() {
             thread_places::prepare_ends();
         }
-        THREADS.store(true, Relaxed);
+        set_threads(true);
         #[cfg(feature = "loader")]
         return thread_places::prepare(call, &clone);
         #[cfg(not(feature = "loader"))]
@@ -484,7 +270,7 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
         let words = thread_words();
         ((*words).owned, (*words).masked, (*words).forked_by) = (owned, masked, 0);
     }
-    let had_threads = THREADS.swap(false, Relaxed);
+    let had_threads = set_threads(false);
     let entered = context.enter_prepared(server, prepared).and_then(|()| context.thread(server));
     match entered.map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared.slot)) {
         Ok(process) => {

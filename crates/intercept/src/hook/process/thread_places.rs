@@ -10,13 +10,14 @@
 //!   runs with the words of another thread.
 //! - A place belongs to one thread. It passes on when its owner is dead, or after a failed call.
 
-use crate::hook::abi::entry::{Next, Verdict, thread_words};
-use crate::hook::abi::stack::{self, ThreadWords, is_alive};
+use crate::hook::abi::entry::{NATIVE, Next, Verdict};
+use crate::hook::abi::thread_words::{ThreadWords, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
-use crate::hook::dispatch::NATIVE;
 use crate::hook::loading::{hot_sites, inline_syscalls};
 use crate::hook::process::processes::CloneCall;
+use crate::hook::stack;
+use crate::hook::stack::is_alive;
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 use core::mem::{MaybeUninit, offset_of};

@@ -1,11 +1,10 @@
 //! The working directory, and the paths of files as the program sees them.
 
-use crate::hook::abi::entry::{DIRECTFS_CWD, Next, Verdict};
+use crate::hook::abi::entry::{DIRECTFS_CWD, NATIVE, Next, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::kernel_objects;
-use crate::hook::calls::names::Calling;
-use crate::hook::dispatch::{NATIVE, done};
+use crate::hook::process::session::Calling;
 use crate::hook::server::Server;
 use crate::hook::{descriptors, paths};
 use core::sync::atomic::AtomicBool;

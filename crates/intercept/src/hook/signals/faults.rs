@@ -20,12 +20,13 @@
 //! - Any other fault is the program's own: its handler is called, or the program ends as it would
 //!   without the library.
 
-use crate::hook::abi::entry::{directfs_entry, directfs_entry_native, thread_words};
-use crate::hook::abi::stack::ThreadWords;
+use crate::hook::abi::entry::{directfs_entry, directfs_entry_native};
+use crate::hook::abi::thread_words::{ThreadWords, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::calls::mapping::missing;
 use crate::hook::loading::{inline_syscalls, library_syscalls};
-use crate::hook::server::{self, Server};
+use crate::hook::server;
+use crate::hook::server::Server;
 use crate::hook::signals::is_own_code;
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;

@@ -27,10 +27,10 @@
 
 pub mod faults;
 
-use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, Verdict, directfs_entry, directfs_slots, thread_words};
+use crate::hook::abi::entry::{NATIVE, SLOT_BYTES, SLOTS, Verdict, directfs_entry, directfs_slots, done};
+use crate::hook::abi::thread_words::thread_words;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
-use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::{inline_syscalls, library_syscalls, proc_maps};
 use core::arch::global_asm;
 use core::ffi::c_void;

@@ -19,11 +19,12 @@
 
 mod operations;
 
-use crate::hook::abi::entry::{Next, Verdict};
+use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
-use crate::hook::descriptors::{self, fd_numbers, host_verdict, kernel};
-use crate::hook::dispatch::{NATIVE, done, serve_entry};
+use crate::hook::descriptors;
+use crate::hook::descriptors::{fd_numbers, host_verdict, kernel};
+use crate::hook::dispatch::serve_entry;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use operations::{Buffer, ENTRY_BYTES, Entry, Request, holds_own, in_kernel, is_open};

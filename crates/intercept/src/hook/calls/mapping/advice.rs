@@ -1,10 +1,9 @@
 //! madvise and mlock on mappings of the image.
 
 use super::{PAGE_BYTES, copies, may_be_mapped, missing};
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::Call;
-use crate::hook::dispatch::{NATIVE, done};
 use crate::hook::loading::proc_maps;
 use engine::AllocateMode;
 use posix::{Errno, Result};

@@ -19,12 +19,12 @@
 
 use super::{PAGE_BYTES, Pieces};
 use crate::calls::SYS_MISSING_PAGE;
-use crate::hook::abi::entry::{DIRECTFS_ALL, Frame, RED_ZONE_BYTES, Verdict, directfs_entry, thread_words};
+use crate::hook::abi::entry::{DIRECTFS_ALL, Frame, NATIVE, RED_ZONE_BYTES, Verdict, directfs_entry, done};
+use crate::hook::abi::thread_words::thread_words;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::context::Context;
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::process::processes;
+use crate::hook::process::session;
 use core::arch::global_asm;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -183,7 +183,7 @@ fn supply(call: &mut Call<'_>, address: u64) -> Result<bool> {
     let is_read_only = call.server.fs.is_read_only();
     let session = call.begin()?.session;
     let thread = session.caller.thread;
-    let process = if session.is_child { processes::main() } else { session.process };
+    let process = if session.is_child { session::main() } else { session.process };
     let page = address & !(PAGE_BYTES - 1);
     let Some(mapping) = process.mapping_at(thread, page)? else { return Ok(false) };
     if mapping.protection == 0 {

@@ -5,11 +5,10 @@
 //! hold pages that the program has written.
 
 use super::{PAGE_BYTES, Request, by_blocks, copies, may_be_mapped, missing, unmap};
-use crate::hook::abi::entry::Verdict;
+use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::Call;
-use crate::hook::dispatch::{NATIVE, done};
-use crate::hook::process::processes::Session;
+use crate::hook::process::session::Session;
 use crate::hook::server::Server;
 use core::ops::Range;
 use libc::{MAP_FIXED, MAP_FIXED_NOREPLACE, MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE};

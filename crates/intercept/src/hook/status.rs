@@ -1,6 +1,6 @@
 //! Results of stat, statx and statfs, in the kernel's layouts.
 
-use crate::hook::calls::names::Calling;
+use crate::hook::process::session::Calling;
 use crate::hook::server::Server;
 use core::mem::offset_of;
 use engine::format::ROOT_INODE;
