@@ -19,11 +19,11 @@
 use crate::hook::call::Handler;
 use crate::hook::calls::{
     aio, attributes, copy_calls, files, handles, inotify, io_uring, landlock, locks, mapping, names, open, renames,
-    sockets,
+    seccomp, sockets,
 };
-use crate::hook::descriptors::fd_passing;
-use crate::hook::process::{environment, exec, limits, processes, working_directory};
-use crate::hook::{descriptors, signals};
+use crate::hook::descriptors::{self, fd_passing};
+use crate::hook::process::{exec, limits, processes, working_directory};
+use crate::hook::signals;
 use crate::routes::{NUMBERS, Route};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
 use numbers::*;
@@ -475,8 +475,8 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_unshare, Always, processes::unshare, Handle),
     call!(SYS_setrlimit, Always, limits::change, Kernel),
     call!(SYS_prlimit64, Always, limits::change, Kernel),
-    call!(SYS_seccomp, Always, environment::seccomp, Kernel),
-    call!(SYS_prctl, Always, environment::prctl, Kernel),
+    call!(SYS_seccomp, Always, seccomp::seccomp, Kernel),
+    call!(SYS_prctl, Always, seccomp::prctl, Kernel),
     call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, Handle),
     #[cfg(feature = "loader")]
     call!(SYS_arch_prctl, Always, crate::hook::process::thread_places::arch_prctl, Kernel),

@@ -42,6 +42,8 @@
 //! Invariant: a number or length here counts only if fstat of the descriptor agrees; otherwise the
 //! program ends with a message.
 
+/// Maximum length of an entry of the environment, name and value.
+pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
 /// The entry with the descriptors.
 pub const IMAGE: &[u8] = b"DIRECTFS_IMAGE=";
 /// The entry with the mount directory.
@@ -188,6 +190,14 @@ pub fn number(text: &[u8]) -> Option<u64> {
         let digit = byte.checked_sub(b'0').filter(|&digit| digit < 10)?;
         sum.checked_mul(10)?.checked_add(u64::from(digit))
     })
+}
+
+/// Writes a number as sixteen hexadecimal digits.
+pub fn write_hexadecimal(number: u64, into: &mut [u8; 16]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (index, digit) in into.iter_mut().enumerate() {
+        *digit = DIGITS[(number >> (60 - 4 * index) & 15) as usize];
+    }
 }
 
 /// Writes a decimal number; returns its length (20 at most).

@@ -3,7 +3,6 @@
 use crate::hook::abi::entry::{Frame, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::thread_words;
-use crate::hook::calls::names::PathArguments;
 use crate::hook::context::{Context, Inside};
 use crate::hook::server::Server;
 use posix::Result;
@@ -57,14 +56,4 @@ pub unsafe fn blocking_call(number: i64, arguments: [u64; 6]) -> i64 {
 pub fn native_with(frame: &Frame, arguments: [u64; 6]) -> Verdict {
     // SAFETY: as above; calls that return twice or never do not get here.
     done(unsafe { blocking_call(i64::from(frame.number as u32), arguments) })
-}
-
-/// Performs a kernel call by a rewritten path, which is absolute and ends with a zero byte.
-pub fn native_by(frame: &Frame, by: PathArguments, path: &[u8]) -> Verdict {
-    let mut arguments = frame.arguments();
-    arguments[by.path] = path.as_ptr() as u64;
-    if let Some(directory) = by.directory {
-        arguments[directory] = libc::AT_FDCWD as u64;
-    }
-    native_with(frame, arguments)
 }

@@ -7,10 +7,8 @@
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::process::identity::Identity;
-use crate::hook::process::session;
-use crate::hook::process::session::Session;
-use crate::hook::server;
-use crate::hook::server::Server;
+use crate::hook::process::session::{self, Session};
+use crate::hook::server::{self, Server};
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;

@@ -9,13 +9,12 @@ use crate::hook::abi::thread_words::thread_words;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, Handler, native_with};
 use crate::hook::calls::mapping::missing;
-use crate::hook::context::Context;
-use crate::hook::process::attach;
+use crate::hook::context::{self, Context};
 #[cfg(feature = "loader")]
 use crate::hook::process::own_program;
-use crate::hook::process::{exec, processes};
-use crate::hook::signals::faults;
-use crate::hook::{call_counts, context, failed_image, profile, server, signals, stack};
+use crate::hook::process::{attach, exec, processes};
+use crate::hook::signals::{self, faults};
+use crate::hook::{call_counts, failed_image, profile, server, stack};
 use posix::call_classes::CLASSES;
 use posix::host::monotonic_ns;
 use posix::{Errno, Result};

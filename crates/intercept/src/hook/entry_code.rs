@@ -552,7 +552,7 @@ directfs_entry_done:
     slot_return = const SLOT_RETURN,
     slots_bytes = const SLOTS * SLOT_BYTES,
     fds_max = const FDS_MAX,
-    served = const crate::hook::descriptors::SERVED,
+    served = const crate::hook::descriptors::marks::SERVED,
     numbers = const crate::routes::NUMBERS,
     save_bytes = const SAVE_BYTES,
     fds = sym DIRECTFS_FDS,

@@ -8,13 +8,12 @@
 //! - No call that might concern the mount goes to the kernel: not by a path, not by a relative name
 //!   while the working directory is in the mount, not by a descriptor.
 
-use crate::calls;
-use crate::calls::OnFailure;
+use crate::calls::{self, OnFailure};
 use crate::hook::abi::entry::{DIRECTFS_CWD, FDS_MAX, NATIVE, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::{Call, Handler};
-use crate::hook::descriptors::fd_numbers;
-use crate::hook::{descriptors, server};
+use crate::hook::descriptors::{fd_numbers, marks};
+use crate::hook::server;
 use crate::routes::Route;
 use core::sync::atomic::Ordering::Relaxed;
 use posix::{Errno, Result};
@@ -36,20 +35,20 @@ pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
         OnFailure::HandleWithTables => handler(call),
         OnFailure::Eio => Err(Errno::EIO),
         OnFailure::Close if is_directfs(fd) => {
-            descriptors::unmark(fd);
-            descriptors::close_placeholder(fd);
+            fd_numbers::unmark(fd);
+            marks::close_placeholder(fd);
             Ok(done(0))
         }
         OnFailure::Close => Ok(NATIVE),
         OnFailure::CloseRange if server::is_lost() => {
-            Ok(done(descriptors::close_in_kernel(fd, call.frame.rsi as u32, call.frame.rdx as u32)))
+            Ok(done(marks::close_in_kernel(fd, call.frame.rsi as u32, call.frame.rdx as u32)))
         }
         OnFailure::CloseRange => handler(call),
     }
 }
 
 fn is_directfs(fd: u32) -> bool {
-    (fd as usize) < FDS_MAX && descriptors::is_marked(fd)
+    (fd as usize) < FDS_MAX && marks::is_marked(fd)
 }
 
 /// Whether a call concerns a file of the image, by the criteria of a route.

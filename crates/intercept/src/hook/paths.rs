@@ -12,12 +12,12 @@
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::context::PATH_ROOM_BYTES;
-use crate::hook::descriptors::fd_numbers;
-use crate::hook::process::session;
-use crate::hook::process::session::Session;
-use crate::hook::process::working_directory;
+use crate::hook::descriptors::{fd_numbers, marks};
+use crate::hook::proc_links;
+use crate::hook::process::session::{self, Session};
 use crate::hook::server::Server;
-use crate::hook::{descriptors, proc_links};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, WalkStart};
 use posix::{Errno, Result};
@@ -40,6 +40,23 @@ impl Directory {
             fd => Directory::Descriptor(fd as u32),
         }
     }
+}
+
+/// Whether the kernel's working directory is above the mount, so that relative paths may lead into
+/// it.
+#[unsafe(link_section = ".bss.directfs_start")]
+pub static ABOVE: AtomicBool = AtomicBool::new(false);
+
+/// Whether relative paths of the host may lead into the mount.
+pub fn is_above() -> bool {
+    ABOVE.load(Relaxed)
+}
+
+/// Whether a directory of the host is above the mount; `ask` returns its path (empty for the root).
+pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
+    let mut path = [0u8; user_memory::PATH_BYTES_MAX];
+    let Some(length) = ask(&mut path) else { return false };
+    server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
 }
 
 /// The owner of a path.
@@ -108,7 +125,7 @@ fn locate_farther(
                 }
                 Some((node, retained))
             }
-            None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
+            None if marks::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
             None => None,
         },
     };
@@ -165,8 +182,8 @@ pub fn may_be_above(server: &Server, directory: Directory, path: &[u8]) -> bool 
         return odd || server.mount().strip_prefix(&path[..end]).is_some_and(|rest| rest.starts_with(b"/"));
     }
     match directory {
-        Directory::Working => working_directory::is_above() || path.starts_with(b".."),
-        Directory::Descriptor(fd) => descriptors::is_above(fd),
+        Directory::Working => is_above() || path.starts_with(b".."),
+        Directory::Descriptor(fd) => marks::is_above(fd),
     }
 }
 
@@ -208,8 +225,8 @@ fn enter_mount(
     }
     let last = &server.mount()[server.mount().iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)..];
     let from_above = match from {
-        Some(Directory::Working) => working_directory::is_above(),
-        Some(Directory::Descriptor(fd)) => descriptors::is_above(fd),
+        Some(Directory::Working) => is_above(),
+        Some(Directory::Descriptor(fd)) => marks::is_above(fd),
         None => false,
     };
     let odd = from_above

@@ -15,8 +15,7 @@ use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::calls::mapping::missing;
-use crate::hook::descriptors;
-use crate::hook::descriptors::kernel;
+use crate::hook::descriptors::marks::{self, kernel};
 use crate::hook::dispatch::serve_entry;
 use core::mem::offset_of;
 use posix::{Errno, Result};
@@ -96,7 +95,7 @@ fn run_of_kernel(call: &mut Call<'_>, list: u64, next: i64, count: i64) -> i64 {
     let is_own = |call: &mut Call<'_>, index: i64| -> Result<bool> {
         let block: ControlBlock = user_memory::read(block_address(list, index)?)?;
         let fd = block.operation.fd;
-        let is_own = descriptors::is_served(fd) && has_call(block.operation.code) || descriptors::is_hidden(fd.into());
+        let is_own = marks::is_served(fd) && has_call(block.operation.code) || marks::is_hidden(fd.into());
         if !is_own && missing::exist() {
             touch(call, &block);
         }
@@ -129,7 +128,7 @@ fn submit_run(context: u64, count: i64, list: u64) -> Result<i64> {
 /// Performs an entry on a file of the image, and has the kernel complete it.
 fn submit_own(call: &mut Call<'_>, context: u64, address: u64, sink: &mut Option<sys::Fd>) -> Result<()> {
     let block: ControlBlock = user_memory::read(address)?;
-    if descriptors::is_hidden(block.operation.fd.into()) {
+    if marks::is_hidden(block.operation.fd.into()) {
         return Err(Errno::EBADF);
     }
     // As the kernel does: a block that cannot be written is refused before its operation.

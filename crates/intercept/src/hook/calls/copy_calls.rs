@@ -6,7 +6,7 @@ use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::files::LENGTH_MAX;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::{host_verdict, kernel};
+use crate::hook::descriptors::marks::{host_verdict, kernel};
 use crate::hook::process::session::Calling;
 use crate::hook::process::{environment, limits};
 use crate::hook::{descriptors, mount_table};

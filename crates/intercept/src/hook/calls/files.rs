@@ -9,11 +9,12 @@ use crate::hook::call::Call;
 use crate::hook::calls::open::LARGE_FILE;
 use crate::hook::calls::{attributes, copy_calls, inotify, locks, parent_listing};
 use crate::hook::context::{COPY_BYTES, Inside};
-use crate::hook::descriptors::{fd_numbers, host_verdict};
+use crate::hook::descriptors::marks::{self, host_verdict};
+use crate::hook::descriptors::{self, fd_numbers};
 use crate::hook::process::session::{Calling, Session};
 use crate::hook::process::{environment, limits};
 use crate::hook::signals::faults;
-use crate::hook::{descriptors, mount_table, status};
+use crate::hook::{mount_table, status};
 use engine::FileFlags;
 use engine::format::FileKind;
 use posix::{Append, Errno, ExtendedFlags, OpenFile, Result, Whence};
@@ -573,7 +574,7 @@ fn list(call: &mut Call<'_>, write: impl Fn(&mut [u8], &posix::ListedName<'_>) -
 
 /// fcntl(fd, command, argument).
 pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
-    if descriptors::is_hidden(call.frame.rdi) {
+    if marks::is_hidden(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
     if let Some(verdict) = descriptors::fcntl_number(call)? {
@@ -606,7 +607,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         }),
         F_DUPFD_QUERY => match descriptors::are_same(call, [call.frame.rdi, argument])? {
             // Not open: the kernel returns EBADF.
-            Some(false) if !descriptors::is_marked(argument as u32) => Ok(NATIVE),
+            Some(false) if !marks::is_marked(argument as u32) => Ok(NATIVE),
             same => Ok(done(same.unwrap_or(false).into())),
         },
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => with_file(call, |_, _| Err(Errno::EBADF)),

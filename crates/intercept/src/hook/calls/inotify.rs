@@ -14,14 +14,14 @@
 //!   left, and then only.
 //! - The numbers of watches in the mount are above all that the kernel assigns.
 
-use crate::handoff::write_number;
+use crate::handoff::{write_hexadecimal, write_number};
 use crate::hook::abi::entry::{FDS_MAX, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
-use crate::hook::calls::kernel_objects::{meeting, write_hexadecimal};
+use crate::hook::calls::kernel_objects::meeting;
 use crate::hook::calls::names::{by_node, path};
-use crate::hook::descriptors;
-use crate::hook::descriptors::{fd_numbers, host_verdict};
+use crate::hook::descriptors::marks::{self, host_verdict};
+use crate::hook::descriptors::{self, fd_numbers};
 use crate::hook::process::session::Calling;
 use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
@@ -73,7 +73,7 @@ fn make(call: &mut Call<'_>, flags: i32) -> Result<Verdict> {
     // Zero is no key.
     let file = OpenFile::watcher(root, thread.fs().platform().random() | 1);
     if session.process.install(thread, fd, &file, flags & libc::IN_CLOEXEC != 0).is_ok() {
-        descriptors::mark(fd);
+        fd_numbers::mark(fd);
     }
     Ok(verdict)
 }
@@ -84,7 +84,7 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Verdict> {
     if mask & MASK_BITS == 0 {
         return Err(Errno::EINVAL);
     }
-    if descriptors::is_hidden(call.frame.rdi) {
+    if marks::is_hidden(call.frame.rdi) {
         return Err(Errno::EBADF);
     }
     descriptors::kernel_verdict(call, call.frame.rdi)?;

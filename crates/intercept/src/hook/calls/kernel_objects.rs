@@ -9,7 +9,7 @@
 //! - Inode number and generation name it. The two never name another file, so an object that
 //!   outlives its file is never found again. It is removed with the meeting directory.
 
-use crate::handoff::write_number;
+use crate::handoff::{write_hexadecimal, write_number};
 use crate::hook::abi::entry::{Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::blocking_call;
@@ -204,12 +204,4 @@ pub fn leave_host_directory() -> Result<()> {
         call(libc::SYS_close, [opened as u64, 0, 0, 0, 0, 0]);
     }
     if left < 0 { Err(Errno(-left as i32)) } else { Ok(()) }
-}
-
-/// Sixteen digits.
-pub fn write_hexadecimal(number: u64, into: &mut [u8; 16]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (index, digit) in into.iter_mut().enumerate() {
-        *digit = DIGITS[(number >> (60 - 4 * index) & 15) as usize];
-    }
 }

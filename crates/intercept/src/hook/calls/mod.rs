@@ -15,4 +15,5 @@ pub mod names;
 pub mod open;
 pub mod parent_listing;
 pub mod renames;
+pub mod seccomp;
 pub mod sockets;

@@ -3,16 +3,16 @@
 //! Invariant: errors that the kernel reports before it reads a path are left to the kernel if the
 //! path is the host's. So flags are checked only once the path is known to be the image's.
 
-use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
+use crate::hook::abi::entry::{Frame, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::{Call, native_by};
+use crate::hook::call::{Call, native_with};
 use crate::hook::context::Inside;
-use crate::hook::descriptors::host_verdict;
-use crate::hook::paths::{Directory, PathOwner};
+use crate::hook::descriptors::marks::host_verdict;
+use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::process::identity::RealIds;
 use crate::hook::process::session::Calling;
 use crate::hook::server::Server;
-use crate::hook::{paths, proc_links, status};
+use crate::hook::{proc_links, status};
 use engine::format::FileKind;
 use engine::{Attributes, Node, Protection};
 use libc::{AT_EACCESS, AT_EMPTY_PATH, AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW};
@@ -48,6 +48,16 @@ impl PathArguments {
     pub fn directory(&self, arguments: &[u64; 6]) -> Directory {
         self.directory.map_or(Directory::Working, |index| Directory::from_raw(arguments[index]))
     }
+}
+
+/// Performs a kernel call by a rewritten path, which is absolute and ends with a zero byte.
+pub fn native_by(frame: &Frame, by: PathArguments, path: &[u8]) -> Verdict {
+    let mut arguments = frame.arguments();
+    arguments[by.path] = path.as_ptr() as u64;
+    if let Some(directory) = by.directory {
+        arguments[directory] = libc::AT_FDCWD as u64;
+    }
+    native_with(frame, arguments)
 }
 
 /// Follows a path to its end, on either side.

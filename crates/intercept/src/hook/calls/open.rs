@@ -2,14 +2,14 @@
 
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::{Call, native_by, native_with};
-use crate::hook::calls::names::{PathArguments, at, by_path, path};
+use crate::hook::call::{Call, native_with};
+use crate::hook::calls::names::{PathArguments, at, by_path, native_by, path};
 use crate::hook::calls::{handles, kernel_objects};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
-use crate::hook::descriptors::{fd_numbers, fd_passing};
-use crate::hook::paths::{Directory, PathOwner};
+use crate::hook::descriptors::{self, fd_numbers, fd_passing, marks};
+use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::process::session::{Calling, Session};
-use crate::hook::{descriptors, mount_table, paths, proc_links};
+use crate::hook::{mount_table, proc_links};
 use engine::format::FileKind;
 use engine::{Node, Protection};
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
@@ -56,7 +56,7 @@ pub fn open_by_handle_at(call: &mut Call<'_>) -> Result<Verdict> {
         Directory::Descriptor(fd) => match session.process.file(caller.thread, fd) {
             Some(file) if file.is_path() => return Err(Errno::EBADF),
             Some(_) => {}
-            None => return descriptors::host_verdict(fd),
+            None => return marks::host_verdict(fd),
         },
     }
     // A handle leads to a file whose directories the caller might not enter.

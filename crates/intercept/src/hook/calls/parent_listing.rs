@@ -9,10 +9,9 @@
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
-use crate::hook::descriptors::{host_verdict, kernel};
-use crate::hook::paths::Directory;
+use crate::hook::descriptors::marks::{self, host_verdict, kernel};
+use crate::hook::paths::{self, Directory};
 use crate::hook::server::Server;
-use crate::hook::{descriptors, paths};
 use engine::format::ROOT_INODE;
 use posix::Result;
 
@@ -31,7 +30,7 @@ pub fn list(call: &mut Call<'_>) -> Result<Verdict> {
     let Some(bytes) = write_record(call.server, is_old, &mut record).filter(|bytes| *bytes < room) else {
         return Ok(verdict);
     };
-    if !descriptors::is_above(fd as u32) || !is_start() || !is_missing_in(call.server, fd as u32) {
+    if !marks::is_above(fd as u32) || !is_start() || !is_missing_in(call.server, fd as u32) {
         return Ok(verdict);
     }
     let number = i64::from(call.frame.number as u32);

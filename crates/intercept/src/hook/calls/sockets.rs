@@ -11,8 +11,7 @@ use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::kernel_objects;
 use crate::hook::calls::names::walk_path;
 use crate::hook::context::Inside;
-use crate::hook::descriptors;
-use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::{self, fd_numbers, marks};
 use crate::hook::paths::Directory;
 use engine::Protection;
 use engine::format::FileKind;
@@ -126,7 +125,7 @@ fn host_verdict(number: i64, fd: u64) -> impl FnMut(Option<&[u8]>) -> Verdict {
 /// the kernel looks at it before the address.
 fn has_paths(call: &mut Call<'_>) -> Result<bool> {
     let fd = call.frame.rdi;
-    descriptors::host_verdict(fd as u32)?;
+    marks::host_verdict(fd as u32)?;
     let session = call.begin()?.session;
     if let Some(file) = session.process.file(session.caller.thread, fd as u32) {
         return Err(Errno(if file.is_path() { libc::EBADF } else { libc::ENOTSOCK }));

@@ -30,11 +30,12 @@
 //!   (all of these are full fences, unless there is one thread): one of the two sees the other.
 
 use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, FDS_MAX};
-use crate::hook::descriptors::{CACHED, CACHED_CLOEXEC, DIRECTFS, HOST, close_placeholder, kernel, mark, placed};
-use crate::hook::process::session;
-use crate::hook::process::session::Session;
+use crate::hook::descriptors::marks::{
+    CACHED, CACHED_CLOEXEC, DIRECTFS, HOST, PROTECTED, close_placeholder, kernel, placed,
+};
+use crate::hook::process::session::{self, Session};
 use crate::hook::process::{environment, limits};
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use pmem::prefetch_for_write;
 use posix::process::Process;
@@ -102,6 +103,39 @@ pub fn set_state(fd: u32, now: u8) {
         false => byte.swap(now, SeqCst),
     };
     count(before, now);
+}
+
+/// The kernel is about to close a descriptor of the host.
+pub fn forget(fd: u32) {
+    if !is_host(fd) {
+        unmark(fd);
+    }
+    forget_host_numbers(fd, fd);
+    record_free(fd);
+}
+
+/// Records that a descriptor may be the image's.
+pub fn mark(fd: u32) {
+    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) != DIRECTFS) {
+        set_state(fd, DIRECTFS);
+    }
+}
+
+/// Records that a descriptor is no longer the image's, and that nothing else is known about it.
+pub fn unmark(fd: u32) {
+    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
+        set_state(fd, 0);
+        // If the kernel has something there, its close no longer reaches the dispatcher.
+        record_free(fd);
+    }
+}
+
+/// Stops hiding a number from the program.
+pub fn unprotect(fd: i32) {
+    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
+        byte.store(0, Release);
+        record_free(fd as u32);
+    }
 }
 
 /// The same, if the state is still `before`.

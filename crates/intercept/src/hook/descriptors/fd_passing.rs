@@ -13,11 +13,10 @@ use crate::handoff::write_number;
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
-use crate::hook::calls::sockets::Address;
-use crate::hook::calls::{inotify, sockets};
+use crate::hook::calls::inotify;
+use crate::hook::calls::sockets::{self, Address};
 use crate::hook::context::{Context, Inside};
-use crate::hook::descriptors;
-use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::{self, fd_numbers, marks};
 use crate::hook::process::environment;
 use crate::hook::process::session::Session;
 use crate::hook::server::Server;
@@ -86,7 +85,7 @@ fn number_of(fd: &[u8]) -> u32 {
 pub fn sendmsg(call: &mut Call<'_>) -> Result<Verdict> {
     let [socket, address, flags, ..] = call.arguments();
     let message: Message = user_memory::read(address)?;
-    descriptors::host_verdict(socket as u32)?;
+    marks::host_verdict(socket as u32)?;
     let to = sockets::destination(call, message.name, message.name_bytes)?;
     match send(call.server, call.context, (socket, flags), message, to.as_ref())? {
         Some(result) => Ok(done(result)),
@@ -197,7 +196,7 @@ fn send(
     };
     for (token_file, token) in &token_files[..count] {
         if *token_file != NO_FILE {
-            descriptors::close_placeholder(*token_file);
+            marks::close_placeholder(*token_file);
         }
         if !matches!(result, Ok(0..)) {
             take_back(&session, *token);
@@ -361,7 +360,7 @@ fn received(call: &mut Call<'_>, address: u64, room: u32, flags: i32) -> Result<
         {
             let (cloexec, last) = (flags & libc::MSG_CMSG_CLOEXEC != 0, flags & libc::MSG_PEEK == 0);
             if session.process.import(session.caller.thread, token, fd, cloexec, last).is_ok() {
-                descriptors::mark(fd);
+                fd_numbers::mark(fd);
             }
         }
         Ok(())
@@ -391,7 +390,7 @@ fn open_fd_token(session: &Session<'_>, fd: u32, token: FdToken, flags: i32) -> 
     let last = flags & libc::MSG_PEEK == 0;
     // A token of another file system: a placeholder without function remains.
     if session.process.import(session.caller.thread, token, fd, cloexec, last).is_ok() {
-        descriptors::mark(fd);
+        fd_numbers::mark(fd);
     }
     Ok(())
 }

@@ -16,54 +16,29 @@
 
 pub mod fd_numbers;
 pub mod fd_passing;
+pub mod marks;
 
+use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, Frame, NATIVE, Next, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::{Call, native_with};
+use crate::hook::descriptors::marks::{
+    ABOVE, close_in_kernel, close_placeholder, host_verdict, is_above, is_hidden, is_marked, is_protected, kernel,
+    placed, protect, set_kernel_cloexec,
+};
+use crate::hook::process::environment;
 use crate::hook::process::session::Session;
-use crate::hook::process::{environment, working_directory};
-use crate::hook::server::Server;
+use crate::hook::server::{self, Server};
 use crate::hook::{mount_table, paths};
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{AcqRel, Release};
 use posix::{Errno, Result};
-
-/// A descriptor of an open file.
-pub const DIRECTFS: u8 = 1;
-/// A descriptor that this library needs and hides from the program.
-const PROTECTED: u8 = 2;
-
-/// A descriptor of the host for a directory above the mount: relative paths may lead from there
-/// into the mount.
-const ABOVE: u8 = 4;
-
-/// A cached placeholder, whose number is free for the program: see [`fd_numbers`].
-pub const CACHED: u8 = 8;
-/// The same, if exec would close the placeholder.
-pub const CACHED_CLOEXEC: u8 = 9;
-
-/// A descriptor that is known to be the host's. Only its close reaches the dispatcher: see
-/// [`fd_numbers`].
-pub const HOST: u8 = 16;
-/// A descriptor that may be a table of mounts: see [`mount_table`].
-pub const TABLE: u8 = 32;
-/// A ring: see [`io_uring`](crate::hook::calls::io_uring).
-pub const RING: u8 = 64;
-/// Bits of the descriptors whose calls reach the dispatcher.
-pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED | TABLE | RING;
-const _: () = assert!(SERVED & HOST == 0 && SERVED & CACHED_CLOEXEC == CACHED_CLOEXEC);
-
-/// Whether a descriptor is a directory of the host above the mount.
-pub fn is_above(fd: u32) -> bool {
-    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == ABOVE)
-}
 
 /// Records whether a descriptor that the kernel has just created is a directory above the mount.
 pub fn record_above(server: &Server, fd: i64) {
     let Ok(fd) = u32::try_from(fd) else { return };
-    if working_directory::is_above_mount(server, |into| {
-        paths::host_directory_path(paths::Directory::Descriptor(fd), into)
-    }) && let Some(byte) = DIRECTFS_FDS.byte(fd)
+    if paths::is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Descriptor(fd), into))
+        && let Some(byte) = DIRECTFS_FDS.byte(fd)
     {
         byte.store(ABOVE, Release);
     }
@@ -76,88 +51,6 @@ fn record_duplicate(server: &Server, from: u32, to: i64) {
     } else if mount_table::is_marked(from) {
         mount_table::record(to);
     }
-}
-
-/// Whether a descriptor may be the image's.
-pub fn is_marked(fd: u32) -> bool {
-    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == DIRECTFS)
-}
-
-/// Whether calls by a descriptor are the library's: it may be the image's, or a table of mounts.
-pub fn is_served(fd: u32) -> bool {
-    DIRECTFS_FDS.byte(fd).is_some_and(|byte| matches!(byte.load(Relaxed), DIRECTFS | TABLE))
-}
-
-/// Whether a descriptor is a ring that this process made, or one whose copy it is.
-pub fn is_ring(fd: u32) -> bool {
-    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == RING)
-}
-
-/// Records that a descriptor that the kernel has just created is a ring.
-pub fn mark_ring(fd: u32) {
-    if let Some(byte) = DIRECTFS_FDS.byte(fd) {
-        byte.store(RING, Release);
-    }
-}
-
-/// The kernel is about to close a descriptor of the host.
-pub fn forget(fd: u32) {
-    if !fd_numbers::is_host(fd) {
-        unmark(fd);
-    }
-    fd_numbers::forget_host_numbers(fd, fd);
-    fd_numbers::record_free(fd);
-}
-
-/// Records that a descriptor may be the image's.
-pub fn mark(fd: u32) {
-    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) != DIRECTFS) {
-        fd_numbers::set_state(fd, DIRECTFS);
-    }
-}
-
-/// Records that a descriptor is no longer the image's, and that nothing else is known about it.
-pub fn unmark(fd: u32) {
-    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| !matches!(byte.load(Relaxed), 0 | PROTECTED)) {
-        fd_numbers::set_state(fd, 0);
-        // If the kernel has something there, its close no longer reaches the dispatcher.
-        fd_numbers::record_free(fd);
-    }
-}
-
-/// Hides a descriptor from the program.
-pub fn protect(fd: i32) {
-    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
-        byte.store(PROTECTED, Release);
-        PROTECTED_HIGH.fetch_max(fd as u32, Relaxed);
-    }
-}
-
-/// No descriptor above this one is hidden from the program.
-static PROTECTED_HIGH: AtomicU32 = AtomicU32::new(0);
-
-/// Stops hiding a number from the program.
-pub fn unprotect(fd: i32) {
-    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
-        byte.store(0, Release);
-        fd_numbers::record_free(fd as u32);
-    }
-}
-
-fn is_protected(fd: u32) -> bool {
-    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == PROTECTED)
-}
-
-/// Whether a descriptor is hidden from the program: calls by it return EBADF, whatever the kernel
-/// has there.
-pub fn is_hidden(fd: u64) -> bool {
-    let is = |byte: u8| matches!(byte, PROTECTED | CACHED | CACHED_CLOEXEC);
-    DIRECTFS_FDS.byte(fd as u32).is_some_and(|byte| is(byte.load(Relaxed)))
-}
-
-/// The verdict for a descriptor that is not the image's.
-pub fn host_verdict(fd: u32) -> Result<Verdict> {
-    if is_hidden(u64::from(fd)) { Err(Errno::EBADF) } else { Ok(NATIVE) }
 }
 
 /// A call by a descriptor that the kernel serves in any case.
@@ -241,28 +134,6 @@ pub fn by_descriptor_with_numbers(call: &mut Call<'_>) -> Result<Verdict> {
     kernel_verdict(call, call.frame.rdi)
 }
 
-pub(in crate::hook) fn kernel(number: i64, a: u64, b: u64, c: u64) -> i64 {
-    // SAFETY: calls of this module by descriptors: they change the kernel's table, and no memory.
-    unsafe { sys::call(number, [a, b, c, 0, 0, 0]) }
-}
-
-/// A descriptor from the kernel, if the tables can hold its number.
-pub(in crate::hook) fn placed(result: i64) -> Result<u32> {
-    match u32::try_from(result) {
-        Ok(fd) if (fd as usize) < FDS_MAX => Ok(fd),
-        Ok(fd) => {
-            close_placeholder(fd);
-            Err(Errno(libc::EMFILE))
-        }
-        Err(_) => Err(Errno(-result as i32)),
-    }
-}
-
-/// Returns a number to the kernel.
-pub fn close_placeholder(fd: u32) {
-    kernel(libc::SYS_close, u64::from(fd), 0, 0);
-}
-
 /// close(fd).
 pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
@@ -292,7 +163,7 @@ fn close_host(session: &Session<'_>, frame: &Frame, fd: u32) -> Verdict {
         return NATIVE;
     }
     if !fd_numbers::is_host(fd) {
-        unmark(fd);
+        fd_numbers::unmark(fd);
     }
     let verdict = native_with(frame, frame.arguments());
     // Whatever else the kernel returns, the number is free.
@@ -317,7 +188,7 @@ fn duplicate(session: &Session<'_>, from: u32, to: i64, cloexec: bool) -> Result
         }
         return Err(error);
     }
-    mark(to);
+    fd_numbers::mark(to);
     Ok(done(i64::from(to)))
 }
 
@@ -395,7 +266,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         if call.context.is_child() {
             return Err(Errno(libc::EBUSY));
         }
-        environment::move_descriptor(to as i32)?;
+        move_protected(to as i32)?;
     }
     let (frame, server) = (call.frame, call.server);
     let session = call.begin()?.session;
@@ -415,11 +286,36 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
     if verdict.result >= 0 && verdict.next == Next::Done {
         session.process.remove(session.caller.thread, to);
         if !session.is_child {
-            unmark(to);
+            fd_numbers::unmark(to);
         }
         record_duplicate(server, from, verdict.result);
     }
     Ok(verdict)
+}
+
+/// Frees a number that the program takes for itself: the hidden descriptor moves away.
+fn move_protected(fd: i32) -> Result<()> {
+    static MOVING: AtomicBool = AtomicBool::new(false);
+    if MOVING.swap(true, AcqRel) {
+        return Err(Errno(libc::EBUSY));
+    }
+    let moved = move_it(fd);
+    MOVING.store(false, Release);
+    moved
+}
+
+fn move_it(fd: i32) -> Result<()> {
+    let from = handoff::DESCRIPTORS_FROM.min(fd) as u64;
+    let result = kernel(libc::SYS_fcntl, fd as u64, libc::F_DUPFD as u64, from);
+    let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
+    protect(new);
+    if let Some(handoff) = environment::renumber(fd, new)
+        && let Some(server) = server::attached()
+    {
+        server.fs.processes().move_liveness_description(handoff.meeting);
+    }
+    fd_numbers::unprotect(fd);
+    Ok(())
 }
 
 /// Claims a cached number at which the kernel is about to put something. Returns whether exec would
@@ -464,11 +360,6 @@ pub fn set_cloexec(session: &Session<'_>, fd: u32, cloexec: bool) -> Result<i64>
     Ok(set_kernel_cloexec(fd, cloexec))
 }
 
-/// Sets or clears the kernel's close-on-exec.
-pub fn set_kernel_cloexec(fd: u32, cloexec: bool) -> i64 {
-    kernel(libc::SYS_fcntl, u64::from(fd), libc::F_SETFD as u64, u64::from(cloexec))
-}
-
 /// close_range(first, last, flags).
 pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     const UNSHARE: u32 = 1 << 1;
@@ -482,7 +373,7 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
     if !only_mark && !session.is_child {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
-        (first..=end).for_each(unmark);
+        (first..=end).for_each(fd_numbers::unmark);
     }
     session.process.close_range(session.caller.thread, first, last, only_mark)?;
     let result = close_in_kernel(first, last, flags);
@@ -491,18 +382,4 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
         fd_numbers::record_free(first);
     }
     Ok(done(result))
-}
-
-/// Has the kernel close (or mark) a range of descriptors, except those that are hidden from the
-/// program.
-pub fn close_in_kernel(first: u32, last: u32, flags: u32) -> i64 {
-    let mut next = first;
-    let close = |from: u32, to: u32| kernel(libc::SYS_close_range, u64::from(from), u64::from(to), u64::from(flags));
-    for fd in (first..=last.min(PROTECTED_HIGH.load(Relaxed))).filter(|fd| is_protected(*fd)) {
-        if fd > next {
-            close(next, fd - 1);
-        }
-        next = fd + 1;
-    }
-    if next <= last { close(next, last) } else { 0 }
 }

@@ -20,11 +20,11 @@
 //! Invariant: the address in the environment is followed only if it lies in a mapping of this
 //! library.
 
+use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};
 use crate::hook::abi::sys;
 use crate::hook::loading::proc_maps;
-use crate::hook::process::environment;
-use crate::hook::process::session;
+use crate::hook::process::{environment, session};
 use crate::hook::{server, stack};
 use core::ops::Range;
 use core::sync::atomic::AtomicPtr;
@@ -48,19 +48,9 @@ static RECORD: Record = Record { slots: &raw const directfs_slots, retire };
 #[unsafe(link_section = ".bss.directfs_start")]
 static PREDECESSOR: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Digits of the address in the environment.
-const DIGITS: usize = 16;
-/// Entries with which the loader reserves more static thread-local storage. With an audit module it
-/// lays out that storage before it knows what libraries need; its default surplus is half a
-/// kilobyte. The surplus comes from every thread's stack, and the smallest stacks have 16 KiB. So
-/// the larger surplus is only for programs with their own library paths (a compiler's libraries
-/// take 24 KiB).
-pub const TUNABLES: [&[u8]; 2] =
-    [b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192\0", b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=25600\0"];
-
 /// The entry for a program.
 pub fn tunables(has_own_paths: bool) -> &'static [u8] {
-    TUNABLES[usize::from(has_own_paths)]
+    environment::TUNABLES[usize::from(has_own_paths)]
 }
 
 /// The entry as set by the process that starts a program.
@@ -71,18 +61,11 @@ pub const UNTAKEN: &[u8] = b"DIRECTFS_EARLY=0000000000000000\0";
 /// # Safety
 /// Only for the constructor; `entry` is the program's own entry of the environment.
 pub unsafe fn announce(entry: *mut u8) {
-    let mut digits = [0u8; DIGITS];
-    crate::hook::calls::kernel_objects::write_hexadecimal(&raw const RECORD as u64, &mut digits);
+    let mut digits = [0u8; environment::EARLY_DIGITS];
+    handoff::write_hexadecimal(&raw const RECORD as u64, &mut digits);
     // SAFETY: the entry has this many digits (checked by its reader), and has no other users before
     // the program runs.
-    unsafe { core::ptr::copy_nonoverlapping(digits.as_ptr(), entry.add(environment::EARLY.len()), DIGITS) };
-}
-
-/// In the second copy: the address in the entry's digits. `None`: there is no early copy.
-pub fn address_of(entry: &[u8]) -> Option<usize> {
-    let digits = entry.strip_prefix(environment::EARLY)?.strip_suffix(b"\0")?;
-    let digits = core::str::from_utf8(digits).ok().filter(|digits| digits.len() == DIGITS)?;
-    usize::from_str_radix(digits, 16).ok()
+    unsafe { core::ptr::copy_nonoverlapping(digits.as_ptr(), entry.add(environment::EARLY.len()), digits.len()) };
 }
 
 /// For the constructor: records whether a mapping holds the early copy's record.

@@ -23,16 +23,16 @@
 //! - In such a program the signal (SIGSYS) is never blocked, like those of faults: see
 //!   [`signals`](crate::hook::signals).
 
-use crate::hook::abi::entry::{RED_ZONE_BYTES, SLOT_BYTES, directfs_entry, directfs_slots};
+use crate::hook::abi::entry::{self, RED_ZONE_BYTES, SLOT_BYTES, directfs_entry, directfs_slots};
+use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::CHILD_RUNS_OFFSET;
-use crate::hook::abi::{entry, sys};
 #[cfg(feature = "loader")]
 use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{instruction_lengths, narrow_calls, patch, proc_maps};
 use crate::hook::process::{environment, leak_tracer};
 use crate::routes::Route;
-use crate::{calls, table};
+use crate::{calls, handoff, table};
 use core::arch::global_asm;
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
 use core::ops::Range;
@@ -336,7 +336,7 @@ pub unsafe fn are_in_program(environment: *const *const u8) -> bool {
     if code.len() < CACHED_FROM_BYTES || environment::program().is_some() {
         return has_inline_syscalls(code, functions);
     }
-    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
     let Some(path) = answer_path(&mut path) else { return has_inline_syscalls(code, functions) };
     if let Some(known) = cached_answer(path) {
         return known;
@@ -365,7 +365,7 @@ fn answer_path(into: &mut [u8]) -> Option<&[u8]> {
     let start = library.iter().rposition(|&byte| byte == b'/')? + 1;
     into[..start].copy_from_slice(&library[..start]);
     let mut digits = [0u8; 16];
-    crate::hook::calls::kernel_objects::write_hexadecimal(table::checksum(&words), &mut digits);
+    crate::handoff::write_hexadecimal(table::checksum(&words), &mut digits);
     into[start..start + 16].copy_from_slice(&digits);
     let ending = b".calls\0";
     into[start + 16..start + 16 + ending.len()].copy_from_slice(ending);

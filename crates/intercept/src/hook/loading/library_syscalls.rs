@@ -16,6 +16,7 @@
 //! - A site has its slot before its bytes change. Its pages are the process's own (MAP_PRIVATE),
 //!   and nothing executes there yet.
 
+use crate::handoff;
 use crate::hook::abi::sys;
 use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES};
 use crate::hook::loading::inline_syscalls::{self, CALL, next_pair, number_after};
@@ -274,7 +275,7 @@ const ANSWERS_BYTES_MAX: u64 = 64 << 10;
 
 /// Sets the answers that are known.
 fn recall(libraries: &mut [Library]) {
-    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
     let Some(file) = answers_path(&mut path).and_then(|path| sys::open(path, libc::O_RDONLY | libc::O_NOFOLLOW).ok())
     else {
         return;
@@ -297,7 +298,7 @@ fn recall(libraries: &mut [Library]) {
 /// Adds an answer that was not known, for later programs.
 fn remember(library: &Library, has_sites: bool) {
     let (Some([a, b, c]), None) = (library.build_id, library.has_sites) else { return };
-    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 64];
+    let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
     let Some(path) = answers_path(&mut path) else { return };
     let answer = [a, b, c, VERSION | u64::from(has_sites)];
     sys::append(path, answer.map(u64::to_ne_bytes).as_flattened(), ANSWERS_BYTES_MAX);

@@ -4,6 +4,7 @@
 //! site is changed only if its bytes are those that were analysed. Every slot is completely written
 //! before a site leads to it.
 
+use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
 use crate::hook::abi::sys;
 use crate::hook::loading::shared_text::{self, SLOTS_PER_PAGE};
@@ -75,7 +76,7 @@ pub fn with_sites<R>(build_id: &[u8], act: impl FnOnce(&[Site]) -> R) -> Option<
 fn open_table(build_id: &[u8]) -> Option<&'static [u64]> {
     /// Maximum size of a table, whatever a file says.
     const BYTES_MAX: u64 = 1 << 20;
-    let mut path = [0u8; environment::ENTRY_BYTES_MAX + 96];
+    let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 96];
     let directory = environment::library();
     let length = directory.iter().rposition(|&byte| byte == b'/')? + 1;
     path[..length].copy_from_slice(&directory[..length]);

@@ -140,7 +140,7 @@ fn name_program(fd: i32, path: &[u8]) {
     let mut link = [0u8; LINK.len() + 21];
     link[..LINK.len()].copy_from_slice(LINK);
     handoff::write_number(fd as u64, &mut link[LINK.len()..]);
-    let mut entry = [0u8; environment::ENTRY_BYTES_MAX];
+    let mut entry = [0u8; handoff::ENTRY_BYTES_MAX];
     entry[..handoff::PROGRAM.len()].copy_from_slice(handoff::PROGRAM);
     let end = entry.len() - 1;
     if let Ok(bytes @ 1..) = sys::read_link(&link, &mut entry[handoff::PROGRAM.len()..end]) {

@@ -21,6 +21,7 @@
 //!
 //! Invariant: a file counts only if it belongs to root or the user and no other user can write it.
 
+use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};
 use crate::hook::abi::sys;
 use crate::hook::loading::patch::{self, Library, Refusal};
@@ -40,7 +41,7 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Maximum size of a library's file.
 const LIBRARY_BYTES_MAX: u64 = 64 << 20;
 
-const PATH_BYTES: usize = environment::ENTRY_BYTES_MAX + 256;
+const PATH_BYTES: usize = handoff::ENTRY_BYTES_MAX + 256;
 
 /// The end of a file.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

@@ -6,14 +6,14 @@
 use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_ALL, DIRECTFS_PREFIX};
 use crate::hook::abi::sys;
+use crate::hook::descriptors::marks;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::{early, inline_syscalls, library_syscalls, proc_maps};
-use crate::hook::process::attach;
-use crate::hook::process::environment::Adopted;
-use crate::hook::process::{environment, limits};
-use crate::hook::signals::faults;
-use crate::hook::{call_counts, context, profile, server, signals};
+use crate::hook::process::environment::{self, Adopted};
+use crate::hook::process::{attach, limits};
+use crate::hook::signals::{self, faults};
+use crate::hook::{call_counts, context, profile, server};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -116,6 +116,7 @@ pub unsafe fn begin() {
 #[unsafe(link_section = ".text.startup")]
 pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool {
     let Some(handoff) = environment::read_handoff(adopted.meeting) else { return false };
+    environment::descriptors().for_each(marks::protect);
     let mount = environment::value(handoff::MOUNT).unwrap_or_default();
     limits::read();
     // SAFETY: by the caller's promise.

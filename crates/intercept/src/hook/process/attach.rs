@@ -2,11 +2,12 @@
 
 use crate::hook::abi::sys;
 use crate::hook::calls::{kernel_objects, mapping};
+use crate::hook::descriptors::fd_numbers;
 use crate::hook::process::session::{all, set_main};
 use crate::hook::process::working_directory::record_directory;
 use crate::hook::process::{environment, identity};
 use crate::hook::server::{self, Server};
-use crate::hook::{context, descriptors, stack};
+use crate::hook::{context, stack};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU32};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
@@ -113,7 +114,7 @@ fn take(
     record_directory(server, process.directory().is_some());
     process.mappings(context.thread(server)?, &mut mapping::watch_mapping)?;
     process.descriptors(&mut |fd, _| {
-        descriptors::mark(fd);
+        fd_numbers::mark(fd);
         true
     });
     Ok(())

@@ -4,19 +4,14 @@
 //! are only read. The one exception is the entry with descriptors: it changes when a program takes
 //! over a descriptor's number, and no two threads do so at a time.
 
-use crate::handoff;
-use crate::handoff::HandoffRecord;
-use crate::hook::abi::entry::{NATIVE, Verdict};
+use crate::handoff::{self, ENTRY_BYTES_MAX, HandoffRecord};
 use crate::hook::abi::sys;
-use crate::hook::call::Call;
-use crate::hook::descriptors;
-use crate::hook::descriptors::fd_numbers;
 use crate::hook::process::user_namespace;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU8};
+use core::sync::atomic::AtomicU8;
+use core::sync::atomic::Ordering::Relaxed;
 use posix::commits::{Commits, ImageFile};
 use posix::{Errno, Result};
 
@@ -28,6 +23,8 @@ pub const LD_AUDIT: &[u8] = b"LD_AUDIT=";
 pub const LD_LIBRARY_PATH: &[u8] = b"LD_LIBRARY_PATH=";
 /// Address of this library's early copy: see early.rs.
 pub const EARLY: &[u8] = b"DIRECTFS_EARLY=";
+/// Digits of the address in the environment.
+pub const EARLY_DIGITS: usize = 16;
 /// Path of this library; the tables lie beside it.
 pub const RUN: &[u8] = b"DIRECTFS_RUN=";
 /// Directory of the patched code that processes share; absent if there is none.
@@ -36,8 +33,13 @@ pub const TEXT: &[u8] = b"DIRECTFS_TEXT=";
 pub const COUNTS: &[u8] = b"DIRECTFS_COUNTS=";
 /// File for a profile of the calls; absent without one.
 pub const PROFILE: &[u8] = b"DIRECTFS_PROFILE=";
-/// Maximum length of an entry, name and value.
-pub const ENTRY_BYTES_MAX: usize = 4096 + 32;
+/// Entries with which the loader reserves more static thread-local storage. With an audit module it
+/// lays out that storage before it knows what libraries need; its default surplus is half a
+/// kilobyte. The surplus comes from every thread's stack, and the smallest stacks have 16 KiB. So
+/// the larger surplus is only for programs with their own library paths (a compiler's libraries
+/// take 24 KiB).
+pub const TUNABLES: [&[u8]; 2] =
+    [b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192\0", b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=25600\0"];
 
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
@@ -161,6 +163,13 @@ pub struct Adopted {
     pub early: Option<(usize, usize)>,
 }
 
+/// In the second copy: the address in the entry's digits. `None`: there is no early copy.
+fn early_address(entry: &[u8]) -> Option<usize> {
+    let digits = entry.strip_prefix(EARLY)?.strip_suffix(b"\0")?;
+    let digits = core::str::from_utf8(digits).ok().filter(|digits| digits.len() == EARLY_DIGITS)?;
+    usize::from_str_radix(digits, 16).ok()
+}
+
 /// Removes the paths that were for the loader alone; the program's own entry of that name, if any,
 /// precedes them. The entry after them is repeated instead, because the list must not become
 /// shorter: the kernel's auxiliary vector follows it.
@@ -168,8 +177,7 @@ pub struct Adopted {
 /// # Safety
 /// As for [`entries`]; only for the constructor.
 pub unsafe fn restore(environment: *mut *const u8) {
-    let is_for_loader =
-        |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || crate::hook::loading::early::TUNABLES.contains(&entry);
+    let is_for_loader = |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || TUNABLES.contains(&entry);
     let mut first = None;
     // SAFETY: by the caller's promise.
     for (index, entry) in unsafe { entries(environment) }.enumerate() {
@@ -211,7 +219,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
             user_namespace::adopt(value);
         }
         adopted.has_audit |= entry.starts_with(LD_AUDIT);
-        if let Some(address) = crate::hook::loading::early::address_of(entry) {
+        if let Some(address) = early_address(entry) {
             adopted.early = Some((entry.as_ptr() as usize, address));
         }
     }
@@ -219,7 +227,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     adopted
 }
 
-/// Parses the kept entry of the handoff protocol, and hides its descriptors from the program.
+/// Parses the kept entry of the handoff protocol. The caller hides [`descriptors`] from the program.
 /// `None`: there is no file system.
 ///
 /// `meeting`: the descriptor of the meeting directory in the program that executed this one.
@@ -243,7 +251,6 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
     }
     // SAFETY: only the constructor runs (the module's invariant).
     unsafe { *HANDOFF.0.get() = (true, MaybeUninit::new(handoff)) };
-    descriptors().for_each(descriptors::protect);
     Some(handoff)
 }
 
@@ -263,63 +270,27 @@ pub fn descriptors() -> impl Iterator<Item = i32> {
     all.into_iter().flatten().filter(|&fd| fd != 0)
 }
 
-/// Frees a number that the program takes for itself: the hidden descriptor moves away.
-pub fn move_descriptor(fd: i32) -> Result<()> {
-    static MOVING: AtomicBool = AtomicBool::new(false);
-    if MOVING.swap(true, AcqRel) {
-        return Err(Errno(libc::EBUSY));
-    }
-    let moved = move_it(fd);
-    MOVING.store(false, Release);
-    moved
-}
-
-fn move_it(fd: i32) -> Result<()> {
-    let Some(mut handoff) = handoff() else { return Ok(()) };
-    let from = handoff::DESCRIPTORS_FROM.min(fd) as u64;
-    // SAFETY: creates a descriptor, and changes nothing else.
-    let result = unsafe { sys::call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD as u64, from, 0, 0, 0]) };
-    let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
+/// Records that a hidden descriptor has another number now. No two threads do so at a time.
+pub fn renumber(from: i32, to: i32) -> Option<HandoffRecord> {
+    let mut handoff = handoff()?;
     let HandoffRecord { image, region, placeholder, meeting, journal, .. } = &mut handoff;
     for place in [image, region, placeholder, meeting, journal] {
-        if *place == fd {
-            *place = new;
+        if *place == from {
+            *place = to;
         }
     }
-    if let Some(server) = crate::hook::server::attached() {
-        server.fs.processes().move_liveness_description(handoff.meeting);
-    }
-    descriptors::protect(new);
     // SAFETY: see the module's invariant; readers see the old numbers or the new ones, and either
     // is open.
     unsafe {
         let index = HANDED_ON.iter().position(|name| *name == handoff::IMAGE).unwrap_or_default();
         let kept = &mut *ENTRIES.0.get();
-        let Some(start) = kept.starts[index] else { return Ok(()) };
+        let start = kept.starts[index]?;
         let room = &mut kept.bytes[start as usize..];
         let length = handoff::IMAGE.len() + handoff.write(&mut room[handoff::IMAGE.len()..]);
         room[length] = 0;
         *HANDOFF.0.get() = (true, MaybeUninit::new(handoff));
     }
-    descriptors::unprotect(fd);
-    Ok(())
-}
-
-/// seccomp: a filter may forbid calls of the library that the program does not make.
-pub fn seccomp(call: &mut Call<'_>) -> Result<Verdict> {
-    if call.frame.rdi <= libc::SECCOMP_SET_MODE_FILTER.into() {
-        posix::host::expect_filter();
-    }
-    fd_numbers::release_cached();
-    Ok(NATIVE)
-}
-
-/// prctl: concerns no file, but may install a filter.
-pub fn prctl(call: &mut Call<'_>) -> Result<Verdict> {
-    if call.frame.rdi as i32 == libc::PR_SET_SECCOMP {
-        posix::host::expect_filter();
-    }
-    Ok(NATIVE)
+    Some(handoff)
 }
 
 /// Returns when what was done before is on the image's disk, if it lies on one.
@@ -346,8 +317,7 @@ pub fn sync_image(thread: &engine::Thread<'_>) -> Result<i64> {
 
 /// Whether an entry of an environment belongs to DirectFS, and is not the program's to pass on.
 pub fn is_directfs(entry: &[u8]) -> bool {
-    DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name))
-        || crate::hook::loading::early::TUNABLES.contains(&entry)
+    DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name)) || TUNABLES.contains(&entry)
 }
 
 /// The entries that every program gets unchanged.

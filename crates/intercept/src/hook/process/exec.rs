@@ -20,16 +20,17 @@ use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{PathArguments, at, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
+use crate::hook::descriptors::marks;
 use crate::hook::loading::{early, elf_dependencies, inline_syscalls};
-use crate::hook::paths::{Directory, PathOwner};
-use crate::hook::process::environment::{entries, is_directfs};
+use crate::hook::paths::{self, Directory, PathOwner};
+use crate::hook::proc_links;
+use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_files::{HostFile, copy_to_memfd, is_executable, is_privileged, named_by, read_head};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::process::session::{Calling, Session};
-use crate::hook::process::{environment, identity, other_libc, user_namespace, working_directory};
+use crate::hook::process::{identity, other_libc, user_namespace, working_directory};
 use crate::hook::server::Server;
-use crate::hook::{descriptors, paths, proc_links};
 use crate::{LOADER_ENDING, handoff};
 use core::ops::Range;
 use engine::Node;
@@ -538,7 +539,7 @@ impl<'c> Planner<'c> {
             }
             File::Host => HostFile::new(&self.target).and_then(HostFile::into_descriptor).ok_or(Errno::EACCES)?,
         };
-        descriptors::set_kernel_cloexec(fd as u32, false);
+        marks::set_kernel_cloexec(fd as u32, false);
         let mut digits = [0u8; 20];
         let count = handoff::write_number(fd as u64, &mut digits);
         // As the kernel, it shows the script's name. SAFETY: a string that was stored here.

@@ -5,18 +5,17 @@
 //! in the thread's context, and are unused by the time when a child in shared memory lets its
 //! parent resume.
 
-use crate::handoff;
+use crate::handoff::{self, ENTRY_BYTES_MAX};
 use crate::hook::abi::entry::{Verdict, done};
 use crate::hook::abi::user_memory::FIRST_PAGE;
 use crate::hook::call::blocking_call;
-use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::{fd_numbers, marks};
 use crate::hook::loading::early;
 use crate::hook::process::environment::{
-    ADDED, ENTRY_BYTES_MAX, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
+    self, ADDED, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
 };
-use crate::hook::process::user_namespace::IdsAtEntry;
-use crate::hook::process::{environment, user_namespace};
-use crate::hook::{descriptors, mount_table, server, signals, stack};
+use crate::hook::process::user_namespace::{self, IdsAtEntry};
+use crate::hook::{mount_table, server, signals, stack};
 use core::mem::MaybeUninit;
 
 /// Capacity that most lists fit: 4 KiB.
@@ -225,7 +224,7 @@ impl ExecStart<'_> {
     /// program. Its parent's, at the usual number, must not.
     fn hand_over_meeting(&self, is_leaving: bool) {
         if let (Some(own), Some(handoff)) = (self.meeting, environment::handoff()) {
-            let set = |fd: i32, cloexec: bool| descriptors::set_kernel_cloexec(fd as u32, cloexec);
+            let set = |fd: i32, cloexec: bool| marks::set_kernel_cloexec(fd as u32, cloexec);
             set(own, !is_leaving);
             set(handoff.meeting, is_leaving);
         }

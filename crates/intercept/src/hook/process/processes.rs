@@ -17,17 +17,16 @@ use crate::hook::abi::thread_words::thread_words;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::mapping;
-use crate::hook::context::Prepared;
-use crate::hook::descriptors::fd_numbers;
+use crate::hook::context::{self, Prepared};
+use crate::hook::descriptors::{fd_numbers, marks};
 use crate::hook::loading::inline_syscalls;
 use crate::hook::process::session::{Session, all, has_threads, set_main, set_threads};
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
-use crate::hook::process::user_namespace::Entered;
+use crate::hook::process::user_namespace::{self, Entered};
 use crate::hook::process::working_directory::record_directory;
-use crate::hook::process::{identity, leak_tracer, limits, user_namespace};
-use crate::hook::server::Server;
-use crate::hook::{context, descriptors, server};
+use crate::hook::process::{identity, leak_tracer, limits};
+use crate::hook::server::{self, Server};
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::process::{ChildNumber, Fork};
 use posix::{Errno, Result};
@@ -190,7 +189,7 @@ fn take_child_number(server: &Server, session: &Session<'_>, flags: u64) -> Resu
     }
     let child = session.process.take_child_number(handoff::DESCRIPTORS_FROM)?;
     if let Some(description) = child.description {
-        descriptors::protect(description);
+        marks::protect(description);
     }
     Ok(child)
 }
@@ -199,17 +198,16 @@ fn take_child_number(server: &Server, session: &Session<'_>, flags: u64) -> Resu
 pub fn give_child_number(child: ChildNumber) {
     if let Some(description) = child.description {
         // In this order: another thread may get the number as soon as it is free.
-        descriptors::unprotect(description);
-        descriptors::close_placeholder(description as u32);
+        fd_numbers::unprotect(description);
+        marks::close_placeholder(description as u32);
     }
 }
 
 /// In a child with its own memory: its number, and its lock at the usual descriptor.
 fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     if let (Some(description), Some(usual)) = (child.description, server.fs.processes().liveness_description()) {
-        let moved = posix::host::within_limit(usual, || {
-            descriptors::kernel(libc::SYS_dup3, description as u64, usual as u64, 0)
-        });
+        let moved =
+            posix::host::within_limit(usual, || marks::kernel(libc::SYS_dup3, description as u64, usual as u64, 0));
         // Otherwise it holds the lock where it is.
         if moved >= 0 {
             give_child_number(child);

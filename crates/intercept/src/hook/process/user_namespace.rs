@@ -15,9 +15,8 @@
 //! - Of a map that cannot be read, no id is known. Once a thread has changed its ids there, it owns
 //!   nothing in the image.
 
-use crate::handoff::{self, write_number};
+use crate::handoff::{self, ENTRY_BYTES_MAX, write_number};
 use crate::hook::abi::sys;
-use crate::hook::process::environment::ENTRY_BYTES_MAX;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 use posix::{IdMap, UserNamespace};

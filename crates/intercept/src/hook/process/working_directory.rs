@@ -4,31 +4,14 @@ use crate::hook::abi::entry::{DIRECTFS_CWD, NATIVE, Next, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::kernel_objects;
+use crate::hook::descriptors::marks;
+use crate::hook::paths::{self, ABOVE, is_above_mount};
 use crate::hook::process::session::Calling;
 use crate::hook::server::Server;
-use crate::hook::{descriptors, paths};
-use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
 use engine::format::FileKind;
 use posix::{Errno, OpenFile, Result};
-
-/// Whether the kernel's working directory is above the mount, so that relative paths may lead into
-/// it.
-#[unsafe(link_section = ".bss.directfs_start")]
-static ABOVE: AtomicBool = AtomicBool::new(false);
-
-/// Whether relative paths of the host may lead into the mount.
-pub fn is_above() -> bool {
-    ABOVE.load(Relaxed)
-}
-
-/// Whether a directory of the host is above the mount; `ask` returns its path (empty for the root).
-pub fn is_above_mount(server: &Server, ask: impl FnOnce(&mut [u8]) -> Option<usize>) -> bool {
-    let mut path = [0u8; user_memory::PATH_BYTES_MAX];
-    let Some(length) = ask(&mut path) else { return false };
-    server.mount().strip_prefix(&path[..length]).is_some_and(|rest| rest.starts_with(b"/"))
-}
 
 /// Tells the filter which relative paths to forward.
 #[unsafe(link_section = ".text.startup")]
@@ -87,7 +70,7 @@ pub fn change_to(call: &mut Call<'_>, fd: u32) -> Result<Verdict> {
             session.caller.thread.retain(file.node())?;
             Some(file.node())
         }
-        None if descriptors::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
+        None if marks::is_hidden(u64::from(fd)) => return Err(Errno::EBADF),
         None => None,
     };
     let verdict = if target.is_some() { done(0) } else { NATIVE };

@@ -22,8 +22,8 @@ mod operations;
 use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
-use crate::hook::descriptors;
-use crate::hook::descriptors::{fd_numbers, host_verdict, kernel};
+use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::marks::{self, host_verdict, kernel};
 use crate::hook::dispatch::serve_entry;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -111,7 +111,7 @@ fn records(fd: u32) -> impl Iterator<Item = &'static Ring> {
 }
 
 fn ring(fd: u32) -> Option<&'static Ring> {
-    if !descriptors::is_ring(fd) {
+    if !marks::is_ring(fd) {
         return None;
     }
     let mut in_use = records(fd).take_while(|ring| ring.descriptor.load(Acquire) != 0);
@@ -122,7 +122,7 @@ fn ring(fd: u32) -> Option<&'static Ring> {
 fn claim(fd: u32) -> Option<&'static Ring> {
     let claimed = |ring: &&Ring| {
         let holder = ring.descriptor.load(Relaxed);
-        let is_free = holder == 0 || !descriptors::is_ring(holder - 1);
+        let is_free = holder == 0 || !marks::is_ring(holder - 1);
         is_free && ring.descriptor.compare_exchange(holder, fd + 1, SeqCst, Relaxed).is_ok()
     };
     ring(fd).or_else(|| records(fd).find(claimed))
@@ -144,16 +144,16 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
     let verdict = native_with(call.frame, call.arguments());
     let Ok(fd) = u32::try_from(verdict.result) else { return Ok(verdict) };
     let refused = |error| {
-        descriptors::close_placeholder(fd);
+        marks::close_placeholder(fd);
         Err(error)
     };
     let Ok(made) = user_memory::read::<Parameters>(address) else { return refused(user_memory::EFAULT) };
     if made.features & FEATURE_MIN_TIMEOUT == 0 {
         return refused(Errno(libc::ENOSYS));
     }
-    descriptors::mark_ring(fd);
-    let Some(ring) = claim(fd).filter(|_| descriptors::is_ring(fd)) else {
-        descriptors::unmark(fd);
+    marks::mark_ring(fd);
+    let Some(ring) = claim(fd).filter(|_| marks::is_ring(fd)) else {
+        fd_numbers::unmark(fd);
         return refused(Errno(libc::EMFILE));
     };
     ring.lock.store(0, Relaxed);

@@ -1,7 +1,8 @@
 //! The calls that entries of a ring stand for.
 
 use crate::hook::abi::user_memory;
-use crate::hook::descriptors::{self, kernel};
+use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::marks::{self, kernel};
 use posix::Errno;
 
 /// Size of an entry.
@@ -187,7 +188,7 @@ impl Entry {
 
     /// Whether its descriptor is one whose calls the library serves.
     fn is_served(&self) -> bool {
-        self.has_fd() && descriptors::is_served(self.fd())
+        self.has_fd() && marks::is_served(self.fd())
     }
 
     /// The result of a complete read or write; `None`: any that is not negative.
@@ -206,7 +207,7 @@ impl Entry {
         if self.code() > PIPE {
             return Request::Invalid;
         }
-        if self.uses_file() && self.has_fd() && descriptors::is_hidden(self.fd().into()) {
+        if self.uses_file() && self.has_fd() && marks::is_hidden(self.fd().into()) {
             return Request::Refused(Errno::EBADF);
         }
         match self.code() {
@@ -216,8 +217,8 @@ impl Entry {
                 if self.is_served() && self.has_excess() { Request::Invalid } else { self.by_file() }
             }
             CLOSE if self.file_index() != 0 => Request::Kernel,
-            CLOSE if !self.is_served() && !descriptors::is_hidden(self.fd().into()) => {
-                descriptors::forget(self.fd());
+            CLOSE if !self.is_served() && !marks::is_hidden(self.fd().into()) => {
+                fd_numbers::forget(self.fd());
                 Request::Kernel
             }
             OPENAT | OPENAT2 if self.file_index() != 0 => Request::Refused(Errno::EOPNOTSUPP),
@@ -392,10 +393,10 @@ impl Entry {
         const IN_FIXED: u32 = 1 << 31;
         let source = self.file_index();
         let is_source = self.operation_flags() & IN_FIXED == 0;
-        if is_source && descriptors::is_hidden(source.into()) {
+        if is_source && marks::is_hidden(source.into()) {
             return Request::Refused(Errno::EBADF);
         }
-        match self.is_served() || is_source && descriptors::is_served(source) {
+        match self.is_served() || is_source && marks::is_served(source) {
             true => Request::Refused(Errno::EINVAL),
             false => Request::Kernel,
         }
@@ -424,7 +425,7 @@ impl Entry {
 
 /// Whether a descriptor is the image's, or hidden.
 fn is_own(fd: u64) -> bool {
-    descriptors::is_served(fd as u32) || descriptors::is_hidden(fd)
+    marks::is_served(fd as u32) || marks::is_hidden(fd)
 }
 
 /// Whether an address is one of this machine's sockets.

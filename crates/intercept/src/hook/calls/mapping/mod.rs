@@ -19,13 +19,11 @@ use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::io_uring;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::host_verdict;
-use crate::hook::loading::library_syscalls;
-use crate::hook::loading::library_syscalls::NewMapping;
+use crate::hook::descriptors::marks::{self, host_verdict};
+use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
 use crate::hook::process::session::Session;
-use crate::hook::server::Server;
-use crate::hook::{descriptors, server};
+use crate::hook::server::{self, Server};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU64};
@@ -92,7 +90,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
         return if is_code { map_code(call, verdict) } else { Ok(verdict) };
     }
     let verdict = map_file(call)?;
-    if descriptors::is_ring(fd as u32) {
+    if marks::is_ring(fd as u32) {
         return Ok(io_uring::record_mapping(call, verdict));
     }
     if is_code { map_code(call, verdict) } else { Ok(verdict) }
@@ -138,7 +136,7 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
         session.process.file(session.caller.thread, fd as u32).is_some()
     };
     if !is_ours {
-        return if descriptors::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
+        return if marks::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
     }
     let _held = missing::hold(call.context);
     let is_child = call.context.is_child();

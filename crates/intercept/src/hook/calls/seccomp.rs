@@ -1,0 +1,23 @@
+//! Calls that install filters of system calls.
+
+use crate::hook::abi::entry::{NATIVE, Verdict};
+use crate::hook::call::Call;
+use crate::hook::descriptors::fd_numbers;
+use posix::Result;
+
+/// seccomp: a filter may forbid calls of the library that the program does not make.
+pub fn seccomp(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.frame.rdi <= libc::SECCOMP_SET_MODE_FILTER.into() {
+        posix::host::expect_filter();
+    }
+    fd_numbers::release_cached();
+    Ok(NATIVE)
+}
+
+/// prctl: concerns no file, but may install a filter.
+pub fn prctl(call: &mut Call<'_>) -> Result<Verdict> {
+    if call.frame.rdi as i32 == libc::PR_SET_SECCOMP {
+        posix::host::expect_filter();
+    }
+    Ok(NATIVE)
+}
