@@ -13,10 +13,10 @@
 //!   describes flags or effects of calls in other rows. A call that several rows name is in one of
 //!   them.
 //!
-//! The filter, the dispatcher and [`failed_image`](crate::hook::failed_image) read arrays that the
-//! compiler computes from the table. Names and titles are not in the preload library.
+//! The filter, the dispatcher and [`failed_image`](crate::hook::failed_image) read [`TABLE`], which the
+//! compiler computes. Names and titles are not in the preload library.
 
-use crate::hook::call::Handler;
+use crate::hook::call::{Handler, OnFailure, Table};
 use crate::hook::calls::{
     aio, attributes, copy_calls, files, handles, inotify, io_uring, landlock, locks, mapping, names, open, renames,
     seccomp, sockets,
@@ -24,11 +24,9 @@ use crate::hook::calls::{
 use crate::hook::descriptors::{self, fd_passing};
 use crate::hook::process::{exec, limits, processes, working_directory};
 use crate::hook::signals;
-use crate::routes::{NUMBERS, Route};
+use crate::routes::{NUMBERS, Route, SYS_MISSING_PAGE, route_of};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
 use numbers::*;
-
-pub use numbers::SYS_MISSING_PAGE;
 
 /// Numbers by name.
 mod numbers {
@@ -52,32 +50,6 @@ mod numbers {
     /// Linux 6.17, as the next.
     pub const SYS_file_getattr: c_long = 468;
     pub const SYS_file_setattr: c_long = 469;
-    /// No call of the kernel: the library's own, by which a thread requests a missing page. See
-    /// `hook::calls::mapping::missing`.
-    pub const SYS_MISSING_PAGE: c_long = 511;
-}
-
-/// What happens to a call after the image was truncated under the process, or after the process
-/// lost its place in the shared tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnFailure {
-    /// EIO if the route's arguments concern the mount, otherwise the kernel's. Not for
-    /// [`Route::Always`], which names no arguments.
-    ByRoute,
-    /// The same, by the arguments of another route.
-    By(Route),
-    /// The kernel's.
-    Kernel,
-    /// The handler's.
-    Handle,
-    /// The handler's while the process has its place in the shared tables, then the kernel's.
-    HandleWithTables,
-    /// EIO.
-    Eio,
-    /// close: the placeholder is closed.
-    Close,
-    /// close_range: as [`HandleWithTables`], but marks of descriptors stay right.
-    CloseRange,
 }
 
 /// A system call.
@@ -520,71 +492,46 @@ pub const OTHERS: &[Entry] = &[
     call!(SYS_finit_module, Fd, files::unsupported),
 ];
 
-/// The route of every number.
-pub static ROUTES: [Route; NUMBERS] = TABLES.routes;
-
-/// The handler of every number; without one the call is the kernel's.
-pub static HANDLERS: [Option<Handler>; NUMBERS] = TABLES.handlers;
-
-/// What happens to every number after the image failed.
-static ON_FAILURE: [OnFailure; NUMBERS] = TABLES.on_failure;
-
 /// The table by numbers.
-struct Tables {
-    routes: [Route; NUMBERS],
-    handlers: [Option<Handler>; NUMBERS],
-    on_failure: [OnFailure; NUMBERS],
-    taken: [bool; NUMBERS],
-}
+pub static TABLE: Table = table();
 
-const TABLES: Tables = tables();
-
-const fn tables() -> Tables {
-    let mut tables = Tables {
-        routes: [Route::Native; NUMBERS],
-        handlers: [None; NUMBERS],
-        on_failure: [Kernel; NUMBERS],
-        taken: [false; NUMBERS],
-    };
+const fn table() -> Table {
+    let mut table =
+        Table { routes: [Route::Native; NUMBERS], handlers: [None; NUMBERS], on_failure: [Kernel; NUMBERS] };
+    let mut taken = [false; NUMBERS];
     let mut index = 0;
     while index < ROWS.len() {
-        add(&mut tables, ROWS[index].calls);
+        add(&mut table, &mut taken, ROWS[index].calls);
         index += 1;
     }
-    add(&mut tables, OTHERS);
-    tables
+    add(&mut table, &mut taken, OTHERS);
+    table
 }
 
 /// Its panics are errors of compilation.
-const fn add(tables: &mut Tables, calls: &[Entry]) {
+const fn add(table: &mut Table, taken: &mut [bool; NUMBERS], calls: &[Entry]) {
     let mut index = 0;
     while index < calls.len() {
         let call = &calls[index];
         let number = call.number as usize;
-        if tables.taken[number] {
+        if taken[number] {
             panic!("{}", call.name); // A call with two entries.
         }
         assert!(
             !matches!((call.route, call.on_failure), (Route::Always, ByRoute)),
             "a call that always reaches the dispatcher does not say what happens after the image failed"
         );
-        tables.taken[number] = true;
-        tables.routes[number] = call.route;
-        tables.handlers[number] = call.handler;
-        tables.on_failure[number] = call.on_failure;
+        taken[number] = true;
+        table.routes[number] = call.route;
+        table.handlers[number] = call.handler;
+        table.on_failure[number] = call.on_failure;
         index += 1;
     }
 }
 
 /// The route of a number.
 pub fn route(number: u64) -> Route {
-    // The kernel reads the lower 32 bits only.
-    ROUTES.get(number as u32 as usize).copied().unwrap_or(Route::Native)
-}
-
-/// What happens to a number after the image failed.
-pub fn on_failure(number: u32) -> OnFailure {
-    ON_FAILURE.get(number as usize).copied().unwrap_or(Kernel)
+    route_of(&TABLE.routes, number)
 }
 
 #[cfg(test)]
@@ -632,13 +579,13 @@ mod tests {
 
     #[test]
     fn the_arrays_are_the_table() {
-        assert_eq!(ROUTES.iter().filter(|&&route| route != Route::Native).count(), {
+        assert_eq!(TABLE.routes.iter().filter(|&&route| route != Route::Native).count(), {
             entries().filter(|call| call.route != Route::Native).count()
         });
         for call in entries() {
             assert_eq!(call.route == Route::Native, call.handler.is_none(), "{}", call.name);
             assert_eq!(route(call.number as u64), call.route, "{}", call.name);
-            assert_eq!(on_failure(call.number as u32), call.on_failure, "{}", call.name);
+            assert_eq!(TABLE.on_failure(call.number as u32), call.on_failure, "{}", call.name);
         }
     }
 
@@ -650,7 +597,7 @@ mod tests {
         assert_eq!(route(510), Route::Native);
         assert_eq!(route(512), Route::Native);
         assert_eq!(route(u64::MAX), Route::Native);
-        assert_eq!(on_failure(512), Kernel);
+        assert_eq!(TABLE.on_failure(512), Kernel);
     }
 
     #[test]

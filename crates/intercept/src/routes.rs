@@ -56,3 +56,16 @@ pub enum Route {
 
 /// Numbers from here on never concern the image.
 pub const NUMBERS: usize = 512;
+
+/// The number of the library's own call, by which a thread requests a missing page: see
+/// `hook::calls::mapping::missing`. The kernel has no such call.
+pub const SYS_MISSING_PAGE: i64 = 511;
+
+/// The route of every number.
+pub type Routes = [Route; NUMBERS];
+
+/// The route of a number.
+pub fn route_of(routes: &Routes, number: u64) -> Route {
+    // The kernel reads the lower 32 bits only.
+    routes.get(number as u32 as usize).copied().unwrap_or(Route::Native)
+}

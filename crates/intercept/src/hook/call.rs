@@ -1,10 +1,11 @@
-//! A call in the dispatcher.
+//! A call in the dispatcher, and the table of all calls.
 
 use crate::hook::abi::entry::{Frame, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::thread_words;
 use crate::hook::context::{Context, Inside};
 use crate::hook::server::Server;
+use crate::routes::{NUMBERS, Route, Routes};
 use posix::Result;
 
 /// A call with everything that its handler needs.
@@ -15,10 +16,60 @@ pub struct Call<'a> {
     pub server: &'static Server,
     /// The calling thread's context.
     pub context: &'a mut Context,
+    /// All calls.
+    pub table: &'static Table,
 }
 
 /// Serves one kind of call. An error is the program's errno.
 pub type Handler = fn(&mut Call<'_>) -> Result<Verdict>;
+
+/// What happens to a call after the image was truncated under the process, or after the process
+/// lost its place in the shared tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnFailure {
+    /// EIO if the route's arguments concern the mount, otherwise the kernel's. Not for
+    /// [`Route::Always`], which names no arguments.
+    ByRoute,
+    /// The same, by the arguments of another route.
+    By(Route),
+    /// The kernel's.
+    Kernel,
+    /// The handler's.
+    Handle,
+    /// The handler's while the process has its place in the shared tables, then the kernel's.
+    HandleWithTables,
+    /// EIO.
+    Eio,
+    /// close: the placeholder is closed.
+    Close,
+    /// close_range: as [`HandleWithTables`], but marks of descriptors stay right.
+    CloseRange,
+}
+
+/// The table of system calls, by numbers. The filter reads its start.
+#[repr(C)]
+pub struct Table {
+    /// What decides whether a call may concern the image.
+    pub routes: Routes,
+    /// What serves a call; `None`: the kernel.
+    pub handlers: [Option<Handler>; NUMBERS],
+    /// What happens to a call after the image failed.
+    pub on_failure: [OnFailure; NUMBERS],
+}
+const _: () = assert!(core::mem::offset_of!(Table, routes) == 0);
+
+impl Table {
+    /// What serves a number.
+    #[inline]
+    pub fn handler(&self, number: usize) -> Option<Handler> {
+        self.handlers.get(number).copied().flatten()
+    }
+
+    /// What happens to a number after the image failed.
+    pub fn on_failure(&self, number: u32) -> OnFailure {
+        self.on_failure.get(number as usize).copied().unwrap_or(OnFailure::Kernel)
+    }
+}
 
 impl Call<'_> {
     /// The arguments in order.

@@ -3,11 +3,13 @@
 //! Invariant: a handler either does the whole call and returns the program's result, or has changed
 //! nothing and leaves the call to the kernel.
 
-use crate::calls::HANDLERS;
+use crate::calls::TABLE;
 use crate::hook::abi::entry::{FROM_ALTERNATE, Frame, NATIVE, Next, Verdict, done};
+use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::thread_words;
-use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::{Call, Handler, native_with};
+#[cfg(feature = "loader")]
+use crate::hook::call::native_with;
+use crate::hook::call::{Call, Handler};
 use crate::hook::calls::mapping::missing;
 use crate::hook::context::{self, Context};
 #[cfg(feature = "loader")]
@@ -15,9 +17,9 @@ use crate::hook::process::own_program;
 use crate::hook::process::{attach, exec, processes};
 use crate::hook::signals::{self, faults};
 use crate::hook::{call_counts, failed_image, profile, server, stack};
+use posix::Errno;
 use posix::call_classes::CLASSES;
 use posix::host::monotonic_ns;
-use posix::{Errno, Result};
 
 /// The entry calls this for every call that passed its filter.
 ///
@@ -49,20 +51,22 @@ unsafe fn dispatch(frame: *mut Frame, own_stack: u64) -> Verdict {
         }
     }
     call_counts::count(number);
-    let Some(Some(handler)) = HANDLERS.get(number) else { return NATIVE };
+    let Some(handler) = TABLE.handler(number) else { return NATIVE };
     if server::get().is_none() {
         return without_server(frame, number);
     }
     if own_stack != 0 {
         // SAFETY: this runs on this thread's own stack.
-        return serve(frame, unsafe { stack::context() }, *handler);
+        return serve(frame, unsafe { stack::context() }, handler);
     }
-    context::with_new(|context| serve(frame, context, *handler)).unwrap_or(done(-i64::from(libc::ENOMEM)))
+    context::with_new(|context| serve(frame, context, handler)).unwrap_or(done(-i64::from(libc::ENOMEM)))
 }
 
 #[cfg(feature = "loader")]
 fn serve(frame: &Frame, context: &mut Context, handler: Handler) -> Verdict {
-    let Some(other) = own_program::instead_of_link(frame) else { return serve_call(frame, context, handler) };
+    let Some(other) = own_program::instead_of_link(frame, &TABLE.routes) else {
+        return serve_call(frame, context, handler);
+    };
     match serve_call(&other, context, handler) {
         Verdict { next: Next::Native, .. } => native_with(&other, other.arguments()),
         verdict => verdict,
@@ -111,7 +115,7 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
     if server::is_pending() && needs_files(frame) {
         attach::attach_now(server, context);
     }
-    let mut call = Call { frame, server, context };
+    let mut call = Call { frame, server, context, table: &TABLE };
     if missing::exist() {
         missing::touch_buffers(&mut call);
     }
@@ -146,35 +150,6 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
         return done(-i64::from(libc::EIO));
     }
     verdict
-}
-
-/// Serves a call that the program makes by an entry of a ring. `None`: it is the kernel's, and has
-/// changed nothing.
-pub fn serve_entry(call: &mut Call<'_>, number: i64, arguments: [u64; 6]) -> Result<Option<i64>> {
-    let frame = call.frame.with(number, arguments);
-    #[cfg(feature = "loader")]
-    let other = own_program::instead_of_link(&frame);
-    #[cfg(feature = "loader")]
-    let (frame, is_rewritten) = (other.as_ref().unwrap_or(&frame), other.is_some());
-    #[cfg(not(feature = "loader"))]
-    let (frame, is_rewritten) = (&frame, false);
-    let Some(Some(handler)) = HANDLERS.get(number as usize) else { return Ok(None) };
-    let mut entry = Call { frame, server: call.server, context: &mut *call.context };
-    if missing::exist() {
-        missing::touch_buffers(&mut entry);
-    }
-    let served = if server::has_failed() { failed_image::serve(&mut entry, *handler) } else { handler(&mut entry) };
-    if served == Err(Errno::ENOMEM) {
-        entry.context.release_for_eviction();
-    }
-    let has_fault = faults::take();
-    match served? {
-        Verdict { next: Next::Native, .. } if is_rewritten => Ok(Some(native_with(frame, frame.arguments()).result)),
-        Verdict { next: Next::Native, .. } => Ok(None),
-        Verdict { next: Next::Done, .. } if has_fault => Err(user_memory::EFAULT),
-        Verdict { next: Next::Done, result } => Ok(Some(result)),
-        _ => Err(Errno(libc::EINTR)),
-    }
 }
 
 /// Whether a call may concern the file system, processes that share the process's place in it, or

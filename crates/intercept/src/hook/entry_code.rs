@@ -13,7 +13,7 @@
 //! instruction after the call in the slot, and from any place in a slot to the site. Thread
 //! cancellation and debuggers therefore see the program's own frames.
 
-use crate::calls::ROUTES;
+use crate::calls::TABLE;
 use crate::hook::abi::entry::{
     DIRECTFS_ALL, DIRECTFS_CWD, DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, DIRECTFS_PREFIX, FDS_MAX,
     FROM_ALTERNATE, Next, SLOT_BYTES, SLOT_RETURN, SLOTS, thread_macros,
@@ -564,7 +564,7 @@ directfs_entry_done:
     cwd = sym DIRECTFS_CWD,
     all = sym DIRECTFS_ALL,
     prefix = sym DIRECTFS_PREFIX,
-    routes = sym ROUTES,
+    routes = sym TABLE,
     dispatch = sym crate::hook::dispatch::directfs_dispatch,
     deliver = sym crate::hook::signals::directfs_deliver,
     deferred = const crate::hook::abi::thread_words::DEFERRED_OFFSET,

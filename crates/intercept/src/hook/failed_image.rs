@@ -1,6 +1,6 @@
 //! Calls after the image was truncated under this process, or after the process lost its place in
 //! the shared tables. Calls that might concern the mount return EIO, and touch neither the image
-//! nor the tables. The table in [`calls`] defines what happens to each call.
+//! nor the tables. The table in [`calls`](crate::calls) defines what happens to each call.
 //!
 //! Invariants
 //! - The process loses only its files here: it continues, can report the error, close its files and
@@ -8,13 +8,12 @@
 //! - No call that might concern the mount goes to the kernel: not by a path, not by a relative name
 //!   while the working directory is in the mount, not by a descriptor.
 
-use crate::calls::{self, OnFailure};
 use crate::hook::abi::entry::{DIRECTFS_CWD, FDS_MAX, NATIVE, Verdict, done};
 use crate::hook::abi::user_memory;
-use crate::hook::call::{Call, Handler};
+use crate::hook::call::{Call, Handler, OnFailure};
 use crate::hook::descriptors::{fd_numbers, marks};
 use crate::hook::server;
-use crate::routes::Route;
+use crate::routes::{Route, route_of};
 use core::sync::atomic::Ordering::Relaxed;
 use posix::{Errno, Result};
 
@@ -25,8 +24,8 @@ pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
     // The library opens nothing any more.
     fd_numbers::release_cached();
     let by = |call: &Call<'_>, route| if concerns_directfs(call, route) { Err(Errno::EIO) } else { Ok(NATIVE) };
-    match calls::on_failure(number) {
-        OnFailure::ByRoute => by(call, calls::route(u64::from(number))),
+    match call.table.on_failure(number) {
+        OnFailure::ByRoute => by(call, route_of(&call.table.routes, number.into())),
         OnFailure::By(route) => by(call, route),
         OnFailure::Kernel => Ok(NATIVE),
         OnFailure::Handle => handler(call),

@@ -167,6 +167,9 @@ unsafe extern "C" {
     pub fn directfs_entry();
     /// The slots.
     pub static mut directfs_slots: [[u8; SLOT_BYTES]; SLOTS];
+    /// Where slots continue after calls that create threads, with the return address in r11. Not a
+    /// callable function.
+    pub fn directfs_begin();
     /// Where the filter continues with calls of the host. Not a callable function.
     pub fn directfs_entry_native();
 }

@@ -14,9 +14,9 @@
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
+use crate::hook::calls::entries::serve_entry;
 use crate::hook::calls::mapping::missing;
 use crate::hook::descriptors::marks::{self, kernel};
-use crate::hook::dispatch::serve_entry;
 use core::mem::offset_of;
 use posix::{Errno, Result};
 

@@ -3,6 +3,7 @@
 pub mod aio;
 pub mod attributes;
 pub mod copy_calls;
+pub mod entries;
 pub mod files;
 pub mod handles;
 pub mod inotify;

@@ -62,7 +62,7 @@ pub fn native_by(frame: &Frame, by: PathArguments, path: &[u8]) -> Verdict {
 
 /// Follows a path to its end, on either side.
 pub fn by_path(call: &mut Call<'_>, by: PathArguments, act: PathAction<'_>) -> Result<Verdict> {
-    let Call { frame, server, context } = call;
+    let Call { frame, server, context, .. } = call;
     let arguments = frame.arguments();
     let inside = context.begin(server)?;
     let length = user_memory::copy_string(arguments[by.path], &mut inside.path[..user_memory::PATH_BYTES_MAX])?;
@@ -209,7 +209,7 @@ pub(in crate::hook) fn query_fast<A: FileQuery>(
     real: Option<RealIds>,
     report: impl FnOnce(&Calling<'_>, Node, &A) -> Result<i64>,
 ) -> Result<Option<Verdict>> {
-    let Call { frame, server, context } = call;
+    let Call { frame, server, context, .. } = call;
     let arguments = frame.arguments();
     let Inside { session, path, .. } = context.begin(server)?;
     let length = user_memory::copy_string(arguments[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;

@@ -146,7 +146,7 @@ fn how_of(how: u64, size: u64) -> Result<Request> {
 
 fn open_by(call: &mut Call<'_>, by: PathArguments, request: Request) -> Result<Verdict> {
     let arguments = call.arguments();
-    let Call { frame, server, context } = call;
+    let Call { frame, server, context, .. } = call;
     let Inside { session, walk, path, host, .. } = context.begin(server)?;
     let mut length = user_memory::copy_string(arguments[by.path], &mut path[..user_memory::PATH_BYTES_MAX])?;
     if let Some(verdict) = reopen(&session, &path[..length], request)? {

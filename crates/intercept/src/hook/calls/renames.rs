@@ -153,7 +153,7 @@ fn both_fast(
 
 fn rename_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags: u32) -> Result<Verdict> {
     let arguments = call.arguments();
-    let Call { frame, server, context } = call;
+    let Call { frame, server, context, .. } = call;
     let Inside { session, walk, path, second, host, .. } = context.begin(server)?;
     let caller = session.caller;
     let short = |from: Way<'_>, to: Way<'_>| caller.rename_fast(from, to, flags);
@@ -250,7 +250,7 @@ fn link_source<'c>(
 
 fn link_by(call: &mut Call<'_>, from: PathArguments, to: PathArguments, flags: i32) -> Result<Verdict> {
     let arguments = call.arguments();
-    let Call { frame, server, context } = call;
+    let Call { frame, server, context, .. } = call;
     let Inside { session, walk, path, second, host, .. } = context.begin(server)?;
     let caller = session.caller;
     if flags == 0 {

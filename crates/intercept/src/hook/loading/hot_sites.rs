@@ -20,7 +20,7 @@
 //! - Instructions before a site are known by what they did: the register has their value.
 
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::loading::{inline_syscalls, instruction_lengths};
+use crate::hook::loading::{inline_syscalls, instruction_lengths, site_slots};
 use crate::hook::process::session;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -42,7 +42,7 @@ const JUMP: u8 = 0xe9;
 const SHORT_JUMP: u8 = 0xeb;
 
 /// Traps of each site.
-static COUNTS: [AtomicU8; inline_syscalls::SITES_MAX] = [const { AtomicU8::new(0) }; inline_syscalls::SITES_MAX];
+static COUNTS: [AtomicU8; site_slots::SITES_MAX] = [const { AtomicU8::new(0) }; site_slots::SITES_MAX];
 /// Code whose sites can be replaced: of the program, and of its interpreter.
 struct Code {
     start: AtomicUsize,

@@ -23,302 +23,14 @@
 //! - In such a program the signal (SIGSYS) is never blocked, like those of faults: see
 //!   [`signals`](crate::hook::signals).
 
-use crate::hook::abi::entry::{self, RED_ZONE_BYTES, SLOT_BYTES, directfs_entry, directfs_slots};
 use crate::hook::abi::sys;
-use crate::hook::abi::thread_words::CHILD_RUNS_OFFSET;
-#[cfg(feature = "loader")]
-use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
-use crate::hook::loading::{instruction_lengths, narrow_calls, patch, proc_maps};
-use crate::hook::process::{environment, leak_tracer};
-use crate::routes::Route;
-use crate::{calls, handoff, table};
-use core::arch::global_asm;
+use crate::hook::loading::{instruction_lengths, narrow_calls, patch};
+use crate::hook::process::environment;
+use crate::routes::{Route, Routes, route_of};
+use crate::{handoff, table};
 use core::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
-use core::ops::Range;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 use libc::{PF_X, PT_GNU_EH_FRAME, PT_LOAD};
-use libc::{siginfo_t, ucontext_t};
-
-/// Maximum number of sites in a program. A program that the library loads leaves all slots to
-/// them.
-pub const SITES_MAX: usize = if cfg!(feature = "loader") { entry::SLOTS } else { 512 };
-
-/// The return address of each slot: the address after the site's instruction. Zero: the slot is
-/// free; [`RELEASED`]: it was in use.
-pub static BACK: [AtomicU64; SITES_MAX] = [const { AtomicU64::new(0) }; SITES_MAX];
-/// In place of the address of a site that is gone.
-const RELEASED: u64 = 1;
-/// The first slot, and the number of slots: zero until they are prepared.
-#[unsafe(link_section = ".bss.directfs_start")]
-static SLOTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-/// Held by the thread that prepares them.
-static IS_PREPARING: AtomicBool = AtomicBool::new(false);
-/// Calls from this range raise no signal.
-#[unsafe(link_section = ".bss.directfs_start")]
-pub static DIRECTFS_EXEMPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Whether threads are to be armed.
-#[unsafe(link_section = ".bss.directfs_start")]
-static DIRECTFS_ARMED: AtomicU8 = AtomicU8::new(0);
-
-/// A number of prctl.
-pub const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
-/// Its first argument.
-pub const PR_SYS_DISPATCH_ON: u64 = 1;
-
-unsafe extern "C" {
-    /// Where slots continue after calls that create threads, with the return address in r11. Not a
-    /// callable function.
-    pub fn directfs_begin();
-}
-
-// A new thread, or a child in its parent's memory, is not armed: it arms itself before anything
-// else. Here such a child and its parent also record which of them runs: see `ThreadWords`. All
-// registers are preserved except rcx and r11.
-global_asm!(
-    crate::hook::abi::entry::thread_macros!(),
-    r#"
-    .section .text.directfs_begin,"ax",@progbits
-    .p2align 4
-    .globl directfs_begin
-    .hidden directfs_begin
-    .type directfs_begin, @function
-directfs_begin:
-    WORDS rcx
-    test eax, eax
-    jnz 2f
-    OF_THREAD
-    mov qword ptr [rcx + {child_runs}], 1
-    cmp byte ptr [rip + {armed}], 0
-    je 1f
-    lea rsp, [rsp - {red_zone}]
-    push rdi
-    push rsi
-    push rdx
-    push r10
-    push r8
-    push r11
-    mov edi, {dispatch}
-    mov esi, {on}
-    mov rdx, qword ptr [rip + {exempt}]
-    mov r10, qword ptr [rip + {exempt} + 8]
-    xor r8d, r8d
-    mov eax, {prctl}
-    syscall
-    pop r11
-    pop r8
-    pop r10
-    pop rdx
-    pop rsi
-    pop rdi
-    lea rsp, [rsp + {red_zone}]
-    xor eax, eax
-1:  jmp r11
-2:  OF_THREAD
-    mov qword ptr [rcx + {child_runs}], 0
-    jmp r11
-    .size directfs_begin, . - directfs_begin
-    .purgem WORDS
-    .purgem OF_THREAD
-    .purgem WORDS_ADDRESS
-    .purgem THREAD
-    .purgem PROC
-    "#,
-    red_zone = const RED_ZONE_BYTES,
-    armed = sym DIRECTFS_ARMED,
-    child_runs = const CHILD_RUNS_OFFSET,
-    exempt = sym DIRECTFS_EXEMPT,
-    dispatch = const PR_SET_SYSCALL_USER_DISPATCH,
-    on = const PR_SYS_DISPATCH_ON,
-    prctl = const libc::SYS_prctl,
-);
-
-/// Whether threads of this process are armed.
-pub fn is_armed() -> bool {
-    DIRECTFS_ARMED.load(Relaxed) != 0
-}
-
-/// For the constructor: extends the exempt range by a mapping of a library that performs calls for
-/// others, or of this library (and its early copy).
-pub fn record(mapping: &proc_maps::Mapping<'_>, makes_calls: bool) {
-    let own = (mapping.start..mapping.end).contains(&(directfs_entry as *const () as usize));
-    if !makes_calls && !own && mapping.path != environment::library() {
-        return;
-    }
-    let start = DIRECTFS_EXEMPT[0].load(Relaxed);
-    let end = start + DIRECTFS_EXEMPT[1].load(Relaxed);
-    let (first, last) = (mapping.start as u64, mapping.end as u64);
-    let (start, end) = if start == 0 { (first, last) } else { (start.min(first), end.max(last)) };
-    DIRECTFS_EXEMPT[0].store(start, Relaxed);
-    DIRECTFS_EXEMPT[1].store(end - start, Relaxed);
-}
-
-/// For the constructor: slots from `first` on are free. They begin a page.
-pub fn set_first(first: usize) {
-    SLOTS[0].store(first, Relaxed);
-}
-
-/// Prepares the slots, unless they are; false if that is not possible.
-pub fn prepare() -> bool {
-    if SLOTS[1].load(Acquire) != 0 {
-        return true;
-    }
-    while IS_PREPARING.swap(true, AcqRel) {
-        core::hint::spin_loop();
-    }
-    if SLOTS[1].load(Acquire) == 0
-        && let Ok(count) = patch::prepare_inline_syscalls(SLOTS[0].load(Relaxed))
-    {
-        SLOTS[1].store(count, Release);
-    }
-    IS_PREPARING.store(false, Release);
-    SLOTS[1].load(Acquire) != 0
-}
-
-/// For the constructor: from now on this thread's calls from elsewhere come here.
-pub fn arm() {
-    if prepare() && arm_thread() {
-        DIRECTFS_ARMED.store(1, Relaxed);
-    }
-}
-
-/// Whether the kernel can redirect calls. Changes nothing: it refuses an address of its own.
-pub fn is_supported() -> bool {
-    const KERNEL: u64 = 1 << 63;
-    let arguments = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, 0, 0, KERNEL, 0];
-    // SAFETY: the call fails.
-    unsafe { sys::call(libc::SYS_prctl, arguments) == -i64::from(libc::EFAULT) }
-}
-
-/// Arms this thread; false if the kernel does not support that.
-pub fn arm_thread() -> bool {
-    let (start, bytes) = (DIRECTFS_EXEMPT[0].load(Relaxed), DIRECTFS_EXEMPT[1].load(Relaxed));
-    let arguments = [PR_SET_SYSCALL_USER_DISPATCH, PR_SYS_DISPATCH_ON, start, bytes, 0, 0];
-    // SAFETY: calls from elsewhere raise a signal from now on, which `redirect` handles.
-    unsafe { sys::call(libc::SYS_prctl, arguments) == 0 }
-}
-
-/// The kernel's information on the signal.
-#[repr(C)]
-struct SigsysInfo {
-    number: i32,
-    errno: i32,
-    code: i32,
-    unused: i32,
-    call: u64,
-    call_number: i32,
-    architecture: u32,
-}
-
-/// Sends a thread whose call raised the signal to the site's slot. False: it was another signal.
-///
-/// # Safety
-/// Only for the handler of the signal, with the arguments from the kernel.
-pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool {
-    const SYS_USER_DISPATCH: i32 = 2;
-    const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
-    // SAFETY: the kernel made both.
-    let (is_directfs, architecture, registers) = unsafe {
-        let sigsys = &*info.cast::<SigsysInfo>();
-        let is_directfs = sigsys.code == SYS_USER_DISPATCH && is_armed();
-        (is_directfs, sigsys.architecture, &mut (*context).uc_mcontext.gregs)
-    };
-    if !is_directfs {
-        return false;
-    }
-    let back = registers[libc::REG_RIP as usize] as u64;
-    if architecture != AUDIT_ARCH_X86_64 {
-        narrow_calls::redirect(registers, back);
-        return true;
-    }
-    match find(back).or_else(|| claim_slot(back)) {
-        Some(index) => {
-            #[cfg(feature = "loader")]
-            hot_sites::count(index, slot_address(index) as u64, registers);
-            registers[libc::REG_RIP as usize] = slot_address(index);
-        }
-        None => sys::refuse(&[b"this program contains too many inline system calls; use `directfs mount`"]),
-    }
-    true
-}
-
-/// Sends a thread that trapped at a site of a library to the site's slot. False: it was another
-/// fault.
-pub fn redirect_trap(registers: &mut [libc::greg_t]) -> bool {
-    const BYTES: i64 = 2;
-    let back = registers[libc::REG_RIP as usize] + BYTES;
-    let Some(index) = find(back as u64) else { return false };
-    // SAFETY: the instruction that trapped, which was just executed.
-    if unsafe { ((back - 1) as *const u8).read() } == narrow_calls::INSTRUCTION[1] {
-        narrow_calls::redirect(registers, back as u64);
-        return true;
-    }
-    registers[libc::REG_RIP as usize] = slot_address(index);
-    if leak_tracer::is_running(registers[libc::REG_RSP as usize] as u64) {
-        registers[libc::REG_RIP as usize] += patch::NATIVE;
-        if leak_tracer::takes_signal(registers) {
-            (registers[libc::REG_RAX as usize], registers[libc::REG_RIP as usize]) = (0, back);
-        }
-    }
-    true
-}
-
-/// Where a call that creates a child in shared memory is performed, if `native` performs calls for
-/// a site that is not one of the C library: the child prepares itself there.
-pub fn native_of_children(native: u64) -> Option<u64> {
-    let first = slot_address(0) as u64;
-    let slots = first..first + (SLOTS[1].load(Acquire) * SLOT_BYTES) as u64;
-    slots.contains(&native).then_some(native + patch::NATIVE_OF_CHILDREN)
-}
-
-fn slot_address(index: usize) -> i64 {
-    (&raw const directfs_slots as usize + (SLOTS[0].load(Relaxed) + index) * SLOT_BYTES) as i64
-}
-
-/// The indices of slots in the order in which a site may have one.
-fn candidates(back: u64) -> impl Iterator<Item = usize> {
-    let count = SLOTS[1].load(Acquire);
-    let start = back.wrapping_mul(0x9E37_79B9_7F4A_7C15) as usize >> 32;
-    (0..count).map(move |step| (start + step) % count)
-}
-
-/// The slot of a site.
-fn find(back: u64) -> Option<usize> {
-    candidates(back)
-        .map(|index| (index, BACK[index].load(Acquire)))
-        .take_while(|&(_, found)| found != 0)
-        .find(|&(_, found)| found == back)
-        .map(|(index, _)| index)
-}
-
-/// Claims a slot for a site that has none. Another thread may claim one for it at the same time;
-/// either serves.
-fn claim_slot(back: u64) -> Option<usize> {
-    candidates(back).find(|&index| {
-        let found = BACK[index].load(Acquire);
-        found <= RELEASED && BACK[index].compare_exchange(found, back, AcqRel, Acquire).is_ok()
-    })
-}
-
-/// Claims a slot for a site of a library, by its return address; false if there is none.
-pub fn claim(back: u64) -> bool {
-    slot_of(back).is_some()
-}
-
-/// The address of the slot that returns to an address; `None` if all are taken.
-pub fn slot_of(back: u64) -> Option<i64> {
-    find(back).or_else(|| claim_slot(back)).map(slot_address)
-}
-
-/// Releases the slots of sites in a range that is being mapped anew.
-pub fn release(addresses: &Range<usize>) {
-    for back in BACK.iter().take(SLOTS[1].load(Acquire)) {
-        if addresses.contains(&(back.load(Relaxed) as usize)) {
-            back.store(RELEASED, Release);
-        }
-    }
-}
 
 /// Smaller code is scanned faster than a cached answer is found.
 const CACHED_FROM_BYTES: usize = 128 << 10;
@@ -328,20 +40,20 @@ const CACHED_FROM_BYTES: usize = 128 << 10;
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
 #[unsafe(link_section = ".text.startup")]
-pub unsafe fn are_in_program(environment: *const *const u8) -> bool {
+pub unsafe fn are_in_program(environment: *const *const u8, routes: &Routes) -> bool {
     // SAFETY: by the caller's promise.
     let Some(program) = (unsafe { LoadedProgram::find(environment) }) else { return false };
     let Some(code) = program.segment(|kind, flags| kind == PT_LOAD && flags & PF_X != 0) else { return false };
     let functions = program.segment(|kind, _| kind == PT_GNU_EH_FRAME).unwrap_or_default();
     if code.len() < CACHED_FROM_BYTES || environment::program().is_some() {
-        return has_inline_syscalls(code, functions);
+        return has_inline_syscalls(code, functions, routes);
     }
     let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
-    let Some(path) = answer_path(&mut path) else { return has_inline_syscalls(code, functions) };
+    let Some(path) = answer_path(&mut path) else { return has_inline_syscalls(code, functions, routes) };
     if let Some(known) = cached_answer(path) {
         return known;
     }
-    let answer = has_inline_syscalls(code, functions);
+    let answer = has_inline_syscalls(code, functions, routes);
     cache_answer(path, answer);
     answer
 }
@@ -396,12 +108,12 @@ fn cache_answer(path: &[u8], answer: bool) {
 /// Whether code has a syscall instruction that may concern the image. `functions`: the table of
 /// functions' start addresses, in memory like the code.
 #[unsafe(link_section = ".text.startup")]
-fn has_inline_syscalls(code: &[u8], functions: &[u8]) -> bool {
+fn has_inline_syscalls(code: &[u8], functions: &[u8], routes: &Routes) -> bool {
     [CALL, narrow_calls::INSTRUCTION].into_iter().any(|call| {
         let mut decoder = Decoder::default();
         let mut from = 0;
         while let Some(at) = next_pair(code, call, from) {
-            if decoder.is_call(code, call, at, functions) {
+            if decoder.is_call(code, call, at, functions, routes) {
                 return true;
             }
             from = at + 1;
@@ -453,7 +165,7 @@ impl Decoder {
     /// Whether the bytes at a place, which is after all earlier ones, are a syscall instruction
     /// with a relevant number. In doubt it returns true; with `int 0x80`, which is rare, only for
     /// a small program.
-    fn is_call(&mut self, code: &[u8], call: [u8; 2], offset: usize, functions: &[u8]) -> bool {
+    fn is_call(&mut self, code: &[u8], call: [u8; 2], offset: usize, functions: &[u8], routes: &Routes) -> bool {
         let doubt = call == CALL || code.len() < CACHED_FROM_BYTES;
         let Some(start) = beginning_of(code.as_ptr() as usize + offset, functions) else { return doubt };
         let Some(start) = start.checked_sub(code.as_ptr() as usize) else { return doubt };
@@ -466,14 +178,14 @@ impl Decoder {
             self.at += length;
             self.decoded += 1;
         }
-        self.at == offset && is_relevant(call, self.number)
+        self.at == offset && is_relevant(call, self.number, routes)
     }
 }
 
 /// Whether an instruction with this number may concern the image. `None`: it is not known.
-pub fn is_relevant(call: [u8; 2], number: Option<u32>) -> bool {
+pub fn is_relevant(call: [u8; 2], number: Option<u32>, routes: &Routes) -> bool {
     match call {
-        CALL => number.is_none_or(|number| calls::route(u64::from(number)) != Route::Native),
+        CALL => number.is_none_or(|number| route_of(routes, number.into()) != Route::Native),
         _ => narrow_calls::is_relevant(number),
     }
 }

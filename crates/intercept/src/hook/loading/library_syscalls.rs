@@ -21,9 +21,10 @@ use crate::hook::abi::sys;
 use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES};
 use crate::hook::loading::inline_syscalls::{self, CALL, next_pair, number_after};
 use crate::hook::loading::loaded::LoadedProgram;
-use crate::hook::loading::{instruction_lengths, narrow_calls, patch};
+use crate::hook::loading::{instruction_lengths, narrow_calls, patch, site_slots};
 use crate::hook::process::environment;
 use crate::hook::signals;
+use crate::routes::Routes;
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -34,25 +35,16 @@ const TRAPS: [([u8; 2], [u8; 2]); 2] = [(CALL, [0xf4, 0x90]), (narrow_calls::INS
 /// Maximum size of a library's file that is scanned.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Whether a library has sites.
-#[unsafe(link_section = ".bss.directfs_start")]
-static HAS_SITES: AtomicBool = AtomicBool::new(false);
-
 /// Whether this copy of the library patches others: an early copy leaves them to its successor.
 #[unsafe(link_section = ".bss.directfs_start")]
 static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
-
-/// Whether a library has sites, so that its code raises SIGSEGV.
-pub fn has_sites() -> bool {
-    HAS_SITES.load(Relaxed)
-}
 
 /// Changes the sites of the libraries that the loader has mapped.
 ///
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
 #[unsafe(link_section = ".text.startup")]
-pub unsafe fn patch_loaded(environment: *const *const u8, makes_calls: impl Fn(&[u8]) -> bool) {
+pub unsafe fn patch_loaded(environment: *const *const u8, routes: &Routes, makes_calls: impl Fn(&[u8]) -> bool) {
     const TOGETHER: usize = 16;
     IS_ACTIVE.store(true, Relaxed);
     let mut found = [Library::default(); TOGETHER];
@@ -69,10 +61,10 @@ pub unsafe fn patch_loaded(environment: *const *const u8, makes_calls: impl Fn(&
             found[count] = Library { base, build_id: image.build_id(), has_sites: None };
             count += 1;
             if count == TOGETHER {
-                patch_some(&mut found[..core::mem::take(&mut count)]);
+                patch_some(&mut found[..core::mem::take(&mut count)], routes);
             }
         });
-        patch_some(&mut found[..count]);
+        patch_some(&mut found[..count], routes);
         if has_sanitizer {
             program.give_way();
         }
@@ -89,7 +81,7 @@ fn is_sanitizer(path: &[u8]) -> bool {
 /// # Safety
 /// The libraries are mapped at their bases.
 #[unsafe(link_section = ".text.startup")]
-unsafe fn patch_some(libraries: &mut [Library]) {
+unsafe fn patch_some(libraries: &mut [Library], routes: &Routes) {
     if libraries.is_empty() {
         return;
     }
@@ -97,7 +89,7 @@ unsafe fn patch_some(libraries: &mut [Library]) {
     for library in libraries.iter().filter(|library| library.has_sites != Some(false)) {
         // SAFETY: by the caller's promise.
         if let Some(image) = unsafe { ElfImage::in_memory(library.base) } {
-            let has_sites = patch_sites(&image, |code| Some(library.base.wrapping_add(code.address)));
+            let has_sites = patch_sites(&image, routes, |code| Some(library.base.wrapping_add(code.address)));
             remember(library, has_sites);
         }
     }
@@ -114,11 +106,16 @@ pub struct NewMapping {
 
 /// Changes the sites in a new private mapping of code. `read` reads from an offset of its file;
 /// returns the number of bytes.
-pub fn patch_mapped(mapping: &NewMapping, file_bytes: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> usize) {
+pub fn patch_mapped(
+    mapping: &NewMapping,
+    routes: &Routes,
+    file_bytes: u64,
+    read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
+) {
     if !IS_ACTIVE.load(Relaxed) {
         return;
     }
-    inline_syscalls::release(&mapping.addresses);
+    site_slots::release(&mapping.addresses);
     let mut head = [0u8; HEAD_BYTES];
     if !(HEAD_BYTES as u64..FILE_BYTES_MAX).contains(&file_bytes) || read(0, &mut head) < HEAD_BYTES {
         return;
@@ -142,7 +139,7 @@ pub fn patch_mapped(mapping: &NewMapping, file_bytes: u64, read: &mut dyn FnMut(
         }
     }
     if let Some(image) = ElfImage::in_file(file) {
-        let has_sites = patch_sites(&image, |code| {
+        let has_sites = patch_sites(&image, routes, |code| {
             let start = mapping.addresses.start.checked_add_signed(code.offset as isize - mapping.offset as isize)?;
             (start < mapping.addresses.end && start + code.bytes.len() > mapping.addresses.start).then_some(start)
         });
@@ -154,12 +151,12 @@ pub fn patch_mapped(mapping: &NewMapping, file_bytes: u64, read: &mut dyn FnMut(
 
 /// Changes the sites of a library; returns whether it has any. `place`: where a segment is mapped;
 /// `None`: it is not.
-fn patch_sites(image: &ElfImage<'_>, place: impl Fn(&Code<'_>) -> Option<usize>) -> bool {
+fn patch_sites(image: &ElfImage<'_>, routes: &Routes, place: impl Fn(&Code<'_>) -> Option<usize>) -> bool {
     let mut memory = None;
     let mut found = false;
     for code in image.code() {
         for (call, trap) in TRAPS {
-            let mut scan = Scan::default();
+            let mut scan = Scan { routes, function: 0..0, at: 0, number: None };
             let mut from = 0;
             while let Some(at) = next_pair(code.bytes, call, from) {
                 from = at + 1;
@@ -182,10 +179,10 @@ fn patch_sites(image: &ElfImage<'_>, place: impl Fn(&Code<'_>) -> Option<usize>)
 
 /// Changes one instruction, by a way that needs no right to write code.
 fn patch_site(memory: &sys::Fd, address: usize, trap: [u8; 2]) {
-    if !inline_syscalls::prepare() || !inline_syscalls::claim((address + trap.len()) as u64) {
+    if !patch::prepare_site_slots() || !site_slots::claim((address + trap.len()) as u64) {
         return;
     }
-    if memory.write_at(address as u64, &trap) && !HAS_SITES.swap(true, AcqRel) {
+    if memory.write_at(address as u64, &trap) && !site_slots::HAS_SITES.swap(true, AcqRel) {
         signals::let_faults_nest();
     }
 }
@@ -194,8 +191,9 @@ fn patch_site(memory: &sys::Fd, address: usize, trap: [u8; 2]) {
 /// concern the image. They are certain if the instructions of the function that contains them lead
 /// there, or if an instruction before or after them says so: the number, or the comparison with the
 /// highest error.
-#[derive(Debug, Default)]
-struct Scan {
+#[derive(Debug)]
+struct Scan<'r> {
+    routes: &'r Routes,
     function: Range<usize>,
     /// Address of the next instruction.
     at: usize,
@@ -203,7 +201,7 @@ struct Scan {
     number: Option<u32>,
 }
 
-impl Scan {
+impl Scan<'_> {
     /// `offset`: where the bytes of the instruction are, after all earlier ones.
     fn is_site(&mut self, image: &ElfImage<'_>, code: &Code<'_>, call: [u8; 2], offset: usize) -> bool {
         let number = match self.by_function(image, code, offset) {
@@ -215,7 +213,7 @@ impl Scan {
             },
         };
         // Tables of constants hold the bytes more often than functions hold `int 0x80`.
-        (call == CALL || number.is_some()) && inline_syscalls::is_relevant(call, number)
+        (call == CALL || number.is_some()) && inline_syscalls::is_relevant(call, number, self.routes)
     }
 
     /// Follows the instructions of a function. `None`: they are not known; `Some(None)`: the bytes

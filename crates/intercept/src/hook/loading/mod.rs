@@ -1,6 +1,7 @@
 //! Start of the library in a program: patching of libraries, search for inline syscalls, and the
 //! dynamic loader before the program starts.
 
+pub mod armed_threads;
 pub mod early;
 pub mod elf_dependencies;
 pub mod elf_image;
@@ -15,5 +16,7 @@ pub mod patch;
 pub mod proc_maps;
 #[cfg(feature = "loader")]
 pub mod program_loader;
+pub mod redirection;
 pub mod shared_text;
+pub mod site_slots;
 pub mod start;

@@ -14,7 +14,7 @@
 
 use crate::hook::abi::entry::RED_ZONE_BYTES;
 use crate::hook::abi::sys;
-use crate::hook::loading::inline_syscalls;
+use crate::hook::loading::site_slots;
 use core::arch::global_asm;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
@@ -232,7 +232,7 @@ pub fn redirect(registers: &mut [libc::greg_t], back: u64) {
     let stubs = match way(number) {
         Way::Kernel => directfs_narrow_kernel as *const () as usize,
         Way::Same(number, is_signed) => {
-            let Some(slot) = inline_syscalls::slot_of(directfs_narrow_back as *const () as u64) else { too_many() };
+            let Some(slot) = site_slots::slot_of(directfs_narrow_back as *const () as u64) else { too_many() };
             SLOT.store(slot as u64, Release);
             registers[libc::REG_RAX as usize] = (u64::from(number) | if is_signed { IS_SIGNED } else { 0 }) as i64;
             directfs_narrow_same as *const () as usize

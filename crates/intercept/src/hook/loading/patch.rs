@@ -5,10 +5,10 @@
 //! before a site leads to it.
 
 use crate::handoff;
-use crate::hook::abi::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_entry, directfs_slots};
+use crate::hook::abi::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_begin, directfs_entry, directfs_slots};
 use crate::hook::abi::sys;
 use crate::hook::loading::shared_text::{self, SLOTS_PER_PAGE};
-use crate::hook::loading::{early, inline_syscalls};
+use crate::hook::loading::{early, site_slots};
 use crate::hook::process::{environment, user_namespace};
 use crate::table::{self, Header, NO_FIXUP, Site};
 use core::ops::Range;
@@ -159,10 +159,15 @@ pub fn build_id_of(page: &[u8]) -> Option<&[u8]> {
     None
 }
 
+/// Prepares the slots of sites that are found later, unless they are; false if that is not possible.
+pub fn prepare_site_slots() -> bool {
+    site_slots::prepare(|first| fill_site_slots(first).ok())
+}
+
 /// Fills the slots from `first` on, which begin a page and which no site leads to, for sites that
 /// are not known yet; returns their number.
-pub fn prepare_inline_syscalls(first: usize) -> Result<usize, Refusal> {
-    let count = inline_syscalls::SITES_MAX.min(SLOTS.saturating_sub(first));
+fn fill_site_slots(first: usize) -> Result<usize, Refusal> {
+    let count = site_slots::SITES_MAX.min(SLOTS.saturating_sub(first));
     let slots = &raw mut directfs_slots as usize;
     // Other threads may execute the slots before these.
     let own_slots = slots + first * SLOT_BYTES..slots + SLOTS * SLOT_BYTES;
@@ -170,7 +175,7 @@ pub fn prepare_inline_syscalls(first: usize) -> Result<usize, Refusal> {
         return Err(Refusal::TooMany);
     }
     make_writable(&own_slots)?;
-    for (index, back) in inline_syscalls::BACK.iter().take(count).enumerate() {
+    for (index, back) in site_slots::BACK.iter().take(count).enumerate() {
         let slot = slots + (first + index) * SLOT_BYTES;
         let content = inline_syscall_content(slot, back as *const _ as usize).ok_or(Refusal::TooFar)?;
         // SAFETY: as in `patch_all`.
@@ -281,13 +286,6 @@ fn jump(window: usize, slot: usize) -> Option<[u8; table::WINDOW_BYTES_MAX]> {
 const LINK: [u8; 7] = [0x4c, 0x8d, 0x1d, 5, 0, 0, 0];
 const CALL: [u8; 2] = [0x0f, 0x05];
 
-/// Distance of the instruction that performs calls from the start of the slot of a site that is
-/// found later.
-pub const NATIVE: i64 = 12;
-/// Distance between the two instructions that perform calls in the slot of a site that is found
-/// later.
-pub const NATIVE_OF_CHILDREN: u64 = 8;
-
 /// The code of a slot for a site that is found later: a word holds its return address. The second
 /// instruction performs calls that create children in shared memory.
 fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> {
@@ -308,7 +306,7 @@ fn inline_syscall_content(slot: usize, back: usize) -> Option<[u8; SLOT_BYTES]> 
     push(&CALL);
     push(&LINK);
     let behind = slot + push(&[JUMP]) + 4;
-    push(&displacement(behind, inline_syscalls::directfs_begin as *const () as usize)?);
+    push(&displacement(behind, directfs_begin as *const () as usize)?);
     let behind = slot + push(&JUMP_BY_WORD) + 4;
     push(&displacement(behind, back)?);
     // The call's address is not known yet: zero.
@@ -346,7 +344,7 @@ fn slot_content(library: &Library, site: &Site, slot: usize) -> Option<[u8; SLOT
     if makes_threads(site) {
         push(&LINK);
         let behind = slot + push(&[JUMP]) + 4;
-        push(&displacement(behind, inline_syscalls::directfs_begin as *const () as usize)?);
+        push(&displacement(behind, directfs_begin as *const () as usize)?);
     }
     let behind = slot + push(&[JUMP]) + 4;
     let window = library.base + site.window as usize;

@@ -11,7 +11,7 @@
 
 use crate::handoff;
 use crate::hook::abi::sys::{self, Fd};
-use crate::hook::loading::{hot_sites, inline_syscalls, loaded, start};
+use crate::hook::loading::{armed_threads, hot_sites, loaded, site_slots, start};
 use crate::hook::process::{environment, thread_places};
 use crate::hook::signals;
 use core::ops::Range;
@@ -105,14 +105,14 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
         start::begin();
         loaded::visit_own(kernel_code, environment::library(), &mut |mapping| {
             signals::record(mapping);
-            inline_syscalls::record(mapping, false);
+            armed_threads::record(mapping, false);
         });
-        inline_syscalls::set_first(0);
+        site_slots::set_first(0);
         start::join(&adopted, 0, None);
         crate::hook::signals::faults::record_memory_code(memory_code);
-        inline_syscalls::arm();
+        armed_threads::arm();
     }
-    if !inline_syscalls::is_armed() {
+    if !armed_threads::is_armed() {
         sys::refuse(&[b"this kernel has no Syscall User Dispatch (Linux 5.11) for programs; use `directfs mount`"]);
     }
     signals::guard();

@@ -26,13 +26,14 @@ use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};
 use crate::hook::abi::sys;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::proc_maps;
-use crate::hook::loading::start::LIBRARIES_MAX;
 use crate::hook::process::environment;
 use crate::table::Site;
 
 const PAGE_BYTES: usize = 4096;
 /// Slots on a page.
 pub const SLOTS_PER_PAGE: usize = PAGE_BYTES / SLOT_BYTES;
+/// The loader, the C library, and the libraries that were separate until glibc 2.33.
+pub const LIBRARIES_MAX: usize = 4;
 /// Maximum number of files for one version: some programs put large libraries at random distances.
 const FILES_MAX: usize = 48;
 /// The kernel may place a mapping of this size or more at any multiple of it, so the distance

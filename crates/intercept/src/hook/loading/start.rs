@@ -3,22 +3,21 @@
 //! Invariant: it patches every library that makes system calls, or does nothing (without the
 //! launcher), or ends the program with a message.
 
+use crate::calls::TABLE;
 use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_ALL, DIRECTFS_PREFIX};
 use crate::hook::abi::sys;
 use crate::hook::descriptors::marks;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
-use crate::hook::loading::{early, inline_syscalls, library_syscalls, proc_maps};
+use crate::hook::loading::shared_text::LIBRARIES_MAX;
+use crate::hook::loading::{armed_threads, early, inline_syscalls, library_syscalls, proc_maps, site_slots};
 use crate::hook::process::environment::{self, Adopted};
 use crate::hook::process::{attach, limits};
 use crate::hook::signals::{self, faults};
 use crate::hook::{call_counts, context, profile, server};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
-
-/// The loader, the C library, and the libraries that were separate until glibc 2.33.
-pub const LIBRARIES_MAX: usize = 4;
 
 /// The constructor.
 ///
@@ -43,7 +42,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         signals::record(mapping);
         early::record(mapping, before);
         record(&mut libraries, mapping);
-        inline_syscalls::record(mapping, makes_calls(mapping.path));
+        armed_threads::record(mapping, makes_calls(mapping.path));
     };
     let is_plain = adopted.early.is_none() && !adopted.has_audit;
     // SAFETY: this is the constructor, in the only namespace.
@@ -142,13 +141,13 @@ pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool 
 /// As for [`start`].
 #[unsafe(link_section = ".text.startup")]
 unsafe fn see_other_calls(environment: *const *const u8, next: usize) {
-    inline_syscalls::set_first(next);
+    site_slots::set_first(next);
     // SAFETY: by the caller's promise.
     unsafe {
-        if inline_syscalls::are_in_program(environment) {
-            inline_syscalls::arm();
+        if inline_syscalls::are_in_program(environment, &TABLE.routes) {
+            armed_threads::arm();
         }
-        library_syscalls::patch_loaded(environment, makes_calls);
+        library_syscalls::patch_loaded(environment, &TABLE.routes, makes_calls);
     }
 }
 

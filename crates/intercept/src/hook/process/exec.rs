@@ -21,7 +21,7 @@ use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{PathArguments, at, path};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
 use crate::hook::descriptors::marks;
-use crate::hook::loading::{early, elf_dependencies, inline_syscalls};
+use crate::hook::loading::{armed_threads, early, elf_dependencies};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::environment::{self, entries, is_directfs};
@@ -519,7 +519,7 @@ impl<'c> Planner<'c> {
         // One in the mount is not there before the program has the library.
         let is_found = interpreter(head)
             .is_none_or(|path| !path.starts_with(self.server.mount()) && sys::open(path, libc::O_RDONLY).is_ok());
-        self.has_library && is_runnable && is_found && !arranges_memory(head) && inline_syscalls::is_supported()
+        self.has_library && is_runnable && is_found && !arranges_memory(head) && armed_threads::is_supported()
     }
 
     /// Has another program load this one, which it gets by a descriptor.

@@ -1,6 +1,7 @@
 //! Children, programs, credentials and the environment that programs get.
 
 pub mod attach;
+pub mod clone_call;
 pub mod environment;
 pub mod exec;
 mod exec_files;

@@ -4,22 +4,21 @@
 //! Invariant: a call that follows the link gets the path of the file instead; one that concerns the
 //! link itself stays as it is.
 
-use crate::calls;
 use crate::hook::abi::entry::Frame;
 use crate::hook::abi::user_memory;
 use crate::hook::proc_links;
 use crate::hook::process::environment;
-use crate::routes::Route;
+use crate::routes::{Route, Routes, route_of};
 
 /// A call with the path of the program's file, if it follows the link to it.
-pub fn instead_of_link(frame: &Frame) -> Option<Frame> {
+pub fn instead_of_link(frame: &Frame, routes: &Routes) -> Option<Frame> {
     let flags = |flags: u64, nofollow: i32| (flags as i32 & nofollow == 0).then_some(());
     let number = i64::from(frame.number as u32);
     let at_directory = match number {
         libc::SYS_readlink | libc::SYS_readlinkat | libc::SYS_lstat => return None,
         libc::SYS_execve => false,
         libc::SYS_execveat | libc::SYS_openat2 => true,
-        number => match calls::route(number as u64) {
+        number => match route_of(routes, number as u64) {
             Route::Path | Route::PathNumbers => false,
             Route::At | Route::AtNumbers => true,
             _ => return None,

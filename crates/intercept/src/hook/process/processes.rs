@@ -13,13 +13,14 @@
 
 use crate::handoff;
 use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
+use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::thread_words;
-use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::mapping;
 use crate::hook::context::{self, Prepared};
 use crate::hook::descriptors::{fd_numbers, marks};
-use crate::hook::loading::inline_syscalls;
+use crate::hook::loading::{armed_threads, site_slots};
+use crate::hook::process::clone_call::CloneCall;
 use crate::hook::process::session::{Session, all, has_threads, set_main, set_threads};
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
@@ -30,39 +31,6 @@ use crate::hook::server::{self, Server};
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::process::{ChildNumber, Fork};
 use posix::{Errno, Result};
-
-/// `struct clone_args` in its first version, a prefix of all others.
-const CLONE_ARGS_BYTES_MIN: u64 = 64;
-/// Maximum size of any version.
-const CLONE_ARGS_WORDS_MAX: usize = 32;
-
-/// A call of clone or clone3, for the child that it creates.
-#[derive(Clone, Copy)]
-pub struct CloneCall {
-    flags: u64,
-    /// The child's stack pointer; zero: the parent's.
-    pub stack: u64,
-    arguments: [u64; 6],
-    /// The structure of clone3, and its size; zero: the call is clone.
-    words: [u64; CLONE_ARGS_WORDS_MAX],
-    bytes: u64,
-}
-
-impl CloneCall {
-    /// Number and arguments of the same call with another stack pointer (zero: the parent's). The
-    /// arguments may refer to this value.
-    pub fn with_stack(&mut self, stack: u64) -> (i64, [u64; 6]) {
-        /// Size that a structure names: the kernel adds it to the stack's start.
-        const STACK_BYTES: u64 = 4096;
-        if self.bytes == 0 {
-            let [_, _, parent_tid, child_tid, tls, more] = self.arguments;
-            return (libc::SYS_clone, [self.flags, stack, parent_tid, child_tid, tls, more]);
-        }
-        self.words[0] = self.flags;
-        (self.words[5], self.words[6]) = if stack == 0 { (0, 0) } else { (stack - STACK_BYTES, STACK_BYTES) };
-        (libc::SYS_clone3, [self.words.as_ptr() as u64, self.bytes, 0, 0, 0, 0])
-    }
-}
 
 /// fork().
 pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
@@ -84,27 +52,15 @@ pub fn vfork(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// clone(flags, stack, parent_tid, child_tid, tls).
 pub fn clone(call: &mut Call<'_>) -> Result<Verdict> {
-    let arguments = call.arguments();
-    let (flags, stack) = (arguments[0] & u64::from(u32::MAX), arguments[1]);
-    make(call, CloneCall { flags, stack, arguments, words: [0; CLONE_ARGS_WORDS_MAX], bytes: 0 })
+    make(call, CloneCall::of_clone(call.arguments()))
 }
 
 /// clone3(arguments, their size).
 pub fn clone3(call: &mut Call<'_>) -> Result<Verdict> {
-    let (address, bytes) = (call.frame.rdi, call.frame.rsi);
-    if !(CLONE_ARGS_BYTES_MIN..=8 * CLONE_ARGS_WORDS_MAX as u64).contains(&bytes) || bytes % 8 != 0 {
-        return Ok(NATIVE);
+    match CloneCall::of_clone3(call.frame.rdi, call.frame.rsi)? {
+        Some(clone) => make(call, clone),
+        None => Ok(NATIVE),
     }
-    let mut words = [0u64; CLONE_ARGS_WORDS_MAX];
-    for (index, word) in words.iter_mut().take(bytes as usize / 8).enumerate() {
-        *word = user_memory::read(address + 8 * index as u64)?;
-    }
-    let [flags, _, _, _, _, stack, stack_bytes, ..] = words;
-    if (stack == 0) != (stack_bytes == 0) {
-        // The kernel's error.
-        return Ok(NATIVE);
-    }
-    make(call, CloneCall { flags, stack: stack.wrapping_add(stack_bytes), arguments: [0; 6], words, bytes })
 }
 
 fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
@@ -129,7 +85,7 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
         return Ok(NATIVE);
     }
     if has(CLONE_VM) {
-        let is_inline = inline_syscalls::native_of_children(call.frame.native.get()).is_some();
+        let is_inline = site_slots::native_of_children(call.frame.native.get()).is_some();
         if leak_tracer::begins(flags, clone.stack, is_inline) {
             return Ok(NATIVE);
         }
@@ -258,8 +214,8 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     take_up_child_number(server, child);
     #[cfg(feature = "loader")]
     thread_places::continue_in_child();
-    if inline_syscalls::is_armed() {
-        inline_syscalls::arm_thread();
+    if armed_threads::is_armed() {
+        armed_threads::arm_thread();
     }
     context::forget_all();
     // The call may have changed the thread pointer, and with it the place of the words. SAFETY: the
@@ -310,7 +266,7 @@ fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
         (*thread_words()).forked_by = i64::from(sys::process_id());
         (*thread_words()).child_runs = 0;
     }
-    if let Some(native) = inline_syscalls::native_of_children(call.frame.native.get()) {
+    if let Some(native) = site_slots::native_of_children(call.frame.native.get()) {
         call.frame.native.set(native);
     }
     Ok(NATIVE)

@@ -14,8 +14,8 @@ use crate::hook::abi::entry::{NATIVE, Next, Verdict};
 use crate::hook::abi::thread_words::{ThreadWords, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
-use crate::hook::loading::{hot_sites, inline_syscalls};
-use crate::hook::process::processes::CloneCall;
+use crate::hook::loading::{armed_threads, hot_sites};
+use crate::hook::process::clone_call::CloneCall;
 use crate::hook::stack::{self, is_alive};
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -220,9 +220,9 @@ directfs_end_thread:
     mask = const MASK_OFFSET,
     number = const NUMBER_OFFSET,
     owner = const OWNER_OFFSET,
-    exempt = sym inline_syscalls::DIRECTFS_EXEMPT,
-    dispatch = const inline_syscalls::PR_SET_SYSCALL_USER_DISPATCH,
-    on = const inline_syscalls::PR_SYS_DISPATCH_ON,
+    exempt = sym armed_threads::DIRECTFS_EXEMPT,
+    dispatch = const armed_threads::PR_SET_SYSCALL_USER_DISPATCH,
+    on = const armed_threads::PR_SYS_DISPATCH_ON,
     set_gs = const ARCH_SET_GS,
     arch_prctl = const libc::SYS_arch_prctl,
     prctl = const libc::SYS_prctl,

@@ -24,7 +24,7 @@ use crate::hook::abi::entry::{directfs_entry, directfs_entry_native};
 use crate::hook::abi::thread_words::{ThreadWords, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::calls::mapping::missing;
-use crate::hook::loading::{inline_syscalls, library_syscalls};
+use crate::hook::loading::{redirection, site_slots};
 use crate::hook::server::{self, Server};
 use crate::hook::signals::is_own_code;
 use core::ops::Range;
@@ -49,7 +49,7 @@ pub fn record_memory_code(code: Range<usize>) {
 pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut ucontext_t) -> bool {
     if signal == libc::SIGSYS {
         // SAFETY: by the caller's promise.
-        return unsafe { inline_syscalls::redirect(info, context) };
+        return unsafe { redirection::redirect(info, context) };
     }
     // SAFETY: the kernel made both.
     let (address, registers) = unsafe { ((*info).si_addr() as usize, &mut (*context).uc_mcontext.gregs) };
@@ -66,7 +66,7 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
     if signal == libc::SIGBUS && !is_own_code(at) && missing::redirect(code, address as u64, registers) {
         return true;
     }
-    if signal == libc::SIGSEGV && library_syscalls::has_sites() && inline_syscalls::redirect_trap(registers) {
+    if signal == libc::SIGSEGV && site_slots::has_sites() && redirection::redirect_trap(registers) {
         return true;
     }
     if (directfs_entry as *const () as usize..directfs_entry_native as *const () as usize).contains(&at) {

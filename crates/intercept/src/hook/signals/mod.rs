@@ -31,7 +31,7 @@ use crate::hook::abi::entry::{NATIVE, SLOT_BYTES, SLOTS, Verdict, directfs_entry
 use crate::hook::abi::thread_words::thread_words;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
-use crate::hook::loading::{inline_syscalls, library_syscalls, proc_maps};
+use crate::hook::loading::{armed_threads, proc_maps, site_slots};
 use core::arch::global_asm;
 use core::ffi::c_void;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -85,7 +85,7 @@ pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGSY
 
 /// Those that the library handles first in this program.
 fn guarded() -> u64 {
-    if inline_syscalls::is_armed() { FAULTS } else { FAULTS & !bit(libc::SIGSYS) }
+    if armed_threads::is_armed() { FAULTS } else { FAULTS & !bit(libc::SIGSYS) }
 }
 const SA_RESTORER: u64 = 0x0400_0000;
 
@@ -128,7 +128,7 @@ pub fn rt_sigaction(call: &mut Call<'_>) -> Result<Verdict> {
     let before = known.get();
     if call.context.is_child() {
         // Without the action, the next inline syscall of this child would end it.
-        if signal as i32 == libc::SIGSYS && inline_syscalls::is_armed() {
+        if signal as i32 == libc::SIGSYS && armed_threads::is_armed() {
             return pretend(old, before);
         }
         return Ok(NATIVE);
@@ -213,8 +213,8 @@ fn is_small_stack_call(signal: i32) -> bool {
 /// Handlers that interrupt the handler of an inline syscall may perform inline syscalls, too.
 fn nesting(signal: i32) -> u64 {
     let nests = match signal {
-        libc::SIGSYS => inline_syscalls::is_armed(),
-        libc::SIGSEGV => library_syscalls::has_sites(),
+        libc::SIGSYS => armed_threads::is_armed(),
+        libc::SIGSEGV => site_slots::has_sites(),
         _ => false,
     };
     if nests { SA_NODEFER as u64 } else { 0 }
@@ -386,7 +386,7 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         // SAFETY: changes no memory; from here on a handler with SA_NODEFER may interrupt itself.
         unsafe { set_mask(libc::SIG_UNBLOCK, bit(signal)) };
     }
-    if inline_syscalls::is_armed() || library_syscalls::has_sites() {
+    if armed_threads::is_armed() || site_slots::has_sites() {
         // The kernel blocks the signals of a wait with its own mask (sigsuspend, ppoll). It would
         // end a program that performs an inline syscall with its signal blocked. SAFETY: changes no
         // memory; these signals are not blocked otherwise.

@@ -1,6 +1,7 @@
 //! madvise and mlock on mappings of the image.
 
-use super::{PAGE_BYTES, copies, may_be_mapped, missing};
+use super::pieces::PAGE_BYTES;
+use super::{copies, may_be_mapped, missing};
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::Call;

@@ -8,7 +8,7 @@
 //! Invariant: the list changes only under the lock of [`missing`](super::missing), and not for
 //! children in shared memory.
 
-use super::PAGE_BYTES;
+use super::pieces::PAGE_BYTES;
 use crate::hook::abi::sys;
 use crate::hook::context::Inside;
 use core::sync::atomic::Ordering::Relaxed;

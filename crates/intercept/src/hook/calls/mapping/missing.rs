@@ -17,14 +17,14 @@
 //!   replaced after it was resolved.
 //! - No signal handler of the program runs while its thread holds the lock.
 
-use super::{PAGE_BYTES, Pieces};
-use crate::calls::SYS_MISSING_PAGE;
+use super::pieces::{PAGE_BYTES, Pieces};
 use crate::hook::abi::entry::{DIRECTFS_ALL, Frame, NATIVE, RED_ZONE_BYTES, Verdict, directfs_entry, done};
 use crate::hook::abi::thread_words::thread_words;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::context::Context;
 use crate::hook::process::session;
+use crate::routes::SYS_MISSING_PAGE;
 use core::arch::global_asm;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -13,6 +13,7 @@ pub mod advice;
 pub mod copies;
 pub mod missing;
 pub mod moves;
+mod pieces;
 
 use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
@@ -24,17 +25,16 @@ use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
 use crate::hook::process::session::Session;
 use crate::hook::server::{self, Server};
-use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use engine::format::FileKind;
-use engine::{Extent, FileFlags, MapMode, Node};
+use engine::{FileFlags, MapMode, Node};
 use libc::{MAP_ANONYMOUS, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE};
 use missing::NOWHERE;
+use pieces::{PAGE_BYTES, Pieces, map};
 use posix::process::FileMapping;
 use posix::{Errno, OpenFile, Result};
 
-const PAGE_BYTES: u64 = 4096;
 /// The kernel leaves programs this many addresses.
 const ADDRESSES_BYTES: u64 = (1 << 47) - PAGE_BYTES;
 
@@ -99,6 +99,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
 /// Maps code, unless that is done, and changes its own system calls.
 fn map_code(call: &mut Call<'_>, verdict: Verdict) -> Result<Verdict> {
     let [_, length, _, _, fd, offset] = call.arguments();
+    let table = call.table;
     let verdict = if verdict == NATIVE { native_with(call.frame, call.arguments()) } else { verdict };
     let start = verdict.result as usize;
     if verdict.next != Next::Done || (-4095..0).contains(&verdict.result) {
@@ -112,12 +113,12 @@ fn map_code(call: &mut Call<'_>, verdict: Verdict) -> Result<Verdict> {
         if let Some(file) = session.process.file(thread, fd as u32) {
             let bytes = session.caller.stat(file.node())?.size_bytes;
             let read = &mut |offset, into: &mut [u8]| thread.files().read(file.node(), offset, into).unwrap_or(0);
-            library_syscalls::patch_mapped(&mapping, bytes, read);
+            library_syscalls::patch_mapped(&mapping, &table.routes, bytes, read);
             return Ok(verdict);
         }
     }
     let Ok(status) = sys::status(fd as i32) else { return Ok(verdict) };
-    library_syscalls::patch_mapped(&mapping, status.st_size as u64, &mut |offset, into| {
+    library_syscalls::patch_mapped(&mapping, &table.routes, status.st_size as u64, &mut |offset, into| {
         let arguments = [fd, into.as_mut_ptr() as u64, into.len() as u64, offset, 0, 0];
         // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
         let count = unsafe { sys::call(libc::SYS_pread64, arguments) };
@@ -211,14 +212,6 @@ fn check_flags(session: &Session<'_>, node: Node, protection: u64) -> Result<()>
     }
     let stores = protection & PROT_WRITE as u64 != 0;
     if stores && flags.has_any(FileFlags::IMMUTABLE) { Err(Errno::EPERM) } else { Ok(()) }
-}
-
-fn map(address: u64, length: u64, protection: u64, flags: i32, fd: i32, offset: u64) -> Result<u64> {
-    let arguments = [address, length, protection, flags as u64, fd as u64, offset];
-    // SAFETY: maps at the address that the program requested, or inside a range that was reserved
-    // for it.
-    let result = unsafe { sys::call(libc::SYS_mmap, arguments) };
-    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as u64) }
 }
 
 fn unmap(address: u64, length: u64) {
@@ -336,67 +329,6 @@ fn fill(server: &Server, session: &Session<'_>, mapping: &FileMapping, flags: i3
         missing::record(mapping.address..mapping.address + mapping.length);
     }
     Ok(())
-}
-
-/// Maps pieces of a file over a mapping of it.
-struct Pieces {
-    start: u64,
-    length: u64,
-    offset: u64,
-    protection: u64,
-    flags: i32,
-    image: i32,
-    /// Bytes from the start that the file has.
-    mapped: u64,
-    /// Bytes among them that stay missing.
-    missing: u64,
-    error: Option<Errno>,
-}
-
-impl Pieces {
-    /// For a range within a mapping.
-    fn of(mapping: &FileMapping, range: Range<u64>) -> Result<Pieces> {
-        let Some(handoff) = environment::handoff() else { return Err(Errno::ENODEV) };
-        Ok(Pieces {
-            start: range.start,
-            length: range.end - range.start,
-            offset: mapping.offset + (range.start - mapping.address),
-            protection: u64::from(mapping.protection),
-            flags: if mapping.shared { MAP_SHARED } else { MAP_PRIVATE },
-            image: handoff.image,
-            mapped: 0,
-            missing: 0,
-            error: None,
-        })
-    }
-
-    /// Maps an extent; one without written blocks as zeros, or it stays missing.
-    fn map(&mut self, extent: &Extent, zeros: bool) {
-        let from = extent.offset.max(self.offset) - self.offset;
-        let skipped = self.offset.saturating_sub(extent.offset);
-        let length = (extent.length - skipped).min(self.length - from);
-        let start = self.start + from;
-        let mapped = match extent.address.filter(|_| !extent.unwritten) {
-            Some(address) => {
-                map(start, length, self.protection, self.flags | MAP_FIXED, self.image, address + skipped).map(drop)
-            }
-            None if zeros => {
-                let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
-                map(start, length, self.protection, flags, -1, 0).map(drop)
-            }
-            None => {
-                self.missing += length;
-                Ok(())
-            }
-        };
-        self.error = self.error.or(mapped.err());
-        self.mapped = from + length;
-    }
-
-    /// The number of bytes from the start that the file has.
-    fn finish(self) -> Result<u64> {
-        self.error.map_or(Ok(self.mapped), Err)
-    }
 }
 
 /// mmap of anything else: it may replace a mapping of the image.

@@ -4,7 +4,8 @@
 //! a time. So a shared one is created anew, and the pieces of a private one move one by one: they
 //! hold pages that the program has written.
 
-use super::{PAGE_BYTES, Request, by_blocks, copies, may_be_mapped, missing, unmap};
+use super::pieces::PAGE_BYTES;
+use super::{Request, by_blocks, copies, may_be_mapped, missing, unmap};
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::Call;
