@@ -1,6 +1,9 @@
 //! Support for the engine's tests: a platform on the standard library, and images in anonymous
 //! memory that survive simulated power cuts.
 
+pub(crate) mod mortality;
+pub(crate) mod schedule;
+
 use crate::attach::{AttachOptions, MkfsOptions, RecoveryReport, mkfs};
 use crate::directory::NewNode;
 use crate::dram::Owner;
@@ -203,67 +206,6 @@ impl core::ops::Deref for Attached {
     }
 }
 
-/// Death at a chosen step: see `crate::step`.
-pub(crate) mod mortality {
-    use std::boxed::Box;
-    use std::cell::{Cell, RefCell};
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
-    std::thread_local! {
-        /// Remaining steps of this thread plus one; zero: it does not die.
-        static LEFT: Cell<u64> = const { Cell::new(0) };
-        static DEAD: Cell<bool> = const { Cell::new(false) };
-        /// Action at the next step.
-        static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
-    }
-
-    struct Death;
-
-    /// Runs an action at this thread's next step, before it.
-    pub(crate) fn at_next_step(meanwhile: impl FnOnce() + 'static) {
-        MEANWHILE.set(Some(Box::new(meanwhile)));
-    }
-
-    /// Runs an action at the step of this thread that follows `steps` others.
-    pub(crate) fn at_step(steps: u64, meanwhile: impl FnOnce() + 'static) {
-        at_next_step(move || match steps {
-            0 => meanwhile(),
-            _ => at_step(steps - 1, meanwhile),
-        });
-    }
-
-    pub(crate) fn step() {
-        if let Some(meanwhile) = MEANWHILE.take() {
-            meanwhile();
-        }
-        let left = LEFT.get();
-        if left > 0 {
-            LEFT.set(left - 1);
-            if left == 1 {
-                DEAD.set(true);
-                resume_unwind(Box::new(Death));
-            }
-        }
-    }
-
-    pub(crate) fn dead() -> bool {
-        DEAD.get()
-    }
-
-    /// Runs `work` and dies at its step number `step`, counted from zero; returns whether that step
-    /// was reached. A dead thread cannot be used again.
-    pub(crate) fn dies_at(step: u64, work: impl FnOnce()) -> bool {
-        LEFT.set(step + 1);
-        let result = catch_unwind(AssertUnwindSafe(work));
-        LEFT.set(0);
-        match result {
-            Ok(()) => false,
-            Err(cause) if cause.is::<Death>() => true,
-            Err(cause) => resume_unwind(cause),
-        }
-    }
-}
-
 /// Memory in which every store, flush and fence is a step.
 pub(crate) struct Mortal;
 
@@ -282,108 +224,4 @@ impl pmem::Memory for Mortal {
         mortality::step();
     }
     fn read(&self, _: u64, _: u64) {}
-}
-
-/// Random schedules instead of the machine's. While one is on, another thread may continue at each
-/// access to an atomic and each event of watched memory. See `crate::sync`.
-pub(crate) mod schedule {
-    use core::sync::atomic::Ordering;
-    use shuttle::sync::atomic::AtomicU32;
-    use std::cell::Cell;
-
-    /// An injected race, to check that schedules find it.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(crate) enum Race {
-        /// A compare-and-swap is a load followed by a separate store.
-        TornExchange,
-        /// A thread that waits for a grace period does not see the pins.
-        HiddenPins,
-    }
-
-    // All threads of a schedule are coroutines of one thread.
-    std::thread_local! {
-        static ON: Cell<bool> = const { Cell::new(false) };
-        static INJECTED: Cell<Option<Race>> = const { Cell::new(None) };
-        static NOW_NS: Cell<i64> = const { Cell::new(0) };
-        /// The scheduler has no yield point of its own, but treats each access to its atomics as
-        /// one.
-        static INSTANT: AtomicU32 = const { AtomicU32::new(0) };
-    }
-
-    /// A point at which another thread may continue.
-    pub(crate) fn point() {
-        if ON.get() {
-            INSTANT.with(|instant| instant.load(Ordering::SeqCst));
-        }
-    }
-
-    /// A point at which another thread should continue, because this one waits for it.
-    pub(crate) fn pause() {
-        if ON.get() { shuttle::thread::yield_now() } else { core::hint::spin_loop() }
-    }
-
-    pub(crate) fn is_on() -> bool {
-        ON.get()
-    }
-
-    pub(crate) fn is_injected(race: Race) -> bool {
-        ON.get() && INJECTED.get() == Some(race)
-    }
-
-    /// The start of schedules: in the year 2100, later than all preparation.
-    const BEGIN_NS: i64 = 4_102_444_800_000_000_000;
-
-    /// A clock that advances at every call, so that a schedule is reproducible.
-    pub(crate) fn now_ns() -> Option<i64> {
-        NOW_NS.set(NOW_NS.get() + 1000);
-        ON.get().then(|| NOW_NS.get())
-    }
-
-    /// Scheduling is on while this lives.
-    pub(crate) struct On;
-
-    impl On {
-        pub(crate) fn new(race: Option<Race>) -> On {
-            NOW_NS.set(BEGIN_NS);
-            INJECTED.set(race);
-            ON.set(true);
-            On
-        }
-    }
-
-    impl Drop for On {
-        fn drop(&mut self) {
-            switch_off();
-        }
-    }
-
-    /// Also called where a failed schedule left scheduling on.
-    pub(crate) fn switch_off() {
-        ON.set(false);
-    }
-
-    /// Memory in which every store, flush, fence and read is such a point.
-    pub(crate) struct Scheduled;
-
-    impl pmem::Memory for Scheduled {
-        const WATCHED: bool = true;
-        fn stored(&self, _: u64, _: &[u8]) {
-            point();
-        }
-        fn streamed(&self, _: u64, _: &[u8]) {
-            point();
-        }
-        fn flushed(&self, _: u64, _: u64) {
-            point();
-        }
-        fn fenced(&self) {
-            point();
-        }
-        fn read(&self, _: u64, _: u64) {
-            point();
-        }
-        fn reached(&self, _: u64) {
-            point();
-        }
-    }
 }

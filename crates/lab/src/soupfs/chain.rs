@@ -17,118 +17,13 @@
 //! work on the consistent one.
 
 use super::format::{
-    BucketLine, EntryHead, INLINE_BUCKETS, LEVEL_MAX, Latest, PAGE_WORDS, Tag, WordPage, bucket_key, parent_bucket,
+    BucketLine, EntryHead, INLINE_BUCKETS, LEVEL_MAX, Latest, Link, PAGE_WORDS, PREPARED, Tag, WordPage, bucket_key,
+    parent_bucket,
 };
+use super::list::{Buckets, ChainPosition, Directory, Gap, View};
 use super::volume::Volume;
 use crate::error::{Error, Result};
 use pmem::{Commit64, LINE_BYTES, Memory, Pm};
-
-/// The successor of a list position.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
-    /// End of the list.
-    End,
-    /// The entry at an offset.
-    Entry(u64),
-    /// A bucket of the same directory, by number; the list continues there.
-    Bucket(u32),
-}
-
-/// Bit of a bucket's word: the bucket may not be in the list yet, so no walk may begin there. A
-/// bucket enters the list in three steps, each durable before the next: its word with this bit, the
-/// link that leads to it, its word without the bit. Between the last two steps it is in the list
-/// but walks do not begin there.
-pub const PREPARED: u64 = 0x20;
-
-impl Link {
-    /// The stored word; never zero.
-    pub const fn word(self) -> u64 {
-        match self {
-            Link::Entry(offset) => offset,
-            Link::End => 1,
-            Link::Bucket(index) => (index as u64) << 6 | 2,
-        }
-    }
-
-    /// Decodes a stored word; zero is no link.
-    pub fn from_word(word: u64, at: u64) -> Result<Option<Link>> {
-        let word = word & !PREPARED;
-        match word & 0x3f {
-            _ if word == 0 => Ok(None),
-            0 => Ok(Some(Link::Entry(word))),
-            1 if word == 1 => Ok(Some(Link::End)),
-            2 if word >> 6 < 1 << LEVEL_MAX => Ok(Some(Link::Bucket((word >> 6) as u32))),
-            _ => Err(Error::damaged("a link of a directory is invalid", at)),
-        }
-    }
-}
-
-/// A position of the list: it has a link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChainPosition {
-    /// A bucket.
-    Bucket(u32),
-    /// The entry at an offset.
-    Entry(u64),
-}
-
-/// Which links a walk follows.
-#[derive(Debug, Clone, Copy)]
-pub enum View<'b> {
-    /// The content of the medium.
-    Consistent,
-    /// What programs see.
-    Latest(&'b Buckets),
-}
-
-/// The latest buckets of a directory: list heads in memory. They are empty until the directory
-/// changes.
-#[derive(Debug, Default)]
-pub struct Buckets {
-    /// Link words; zero: the consistent link applies.
-    heads: Vec<u64>,
-    /// Base-2 logarithm of the number of buckets.
-    pub level: u32,
-    /// Number of names, if it was ever counted.
-    pub names: Option<u64>,
-}
-
-impl Buckets {
-    /// The buckets of a new directory.
-    pub fn empty(level: u32) -> Buckets {
-        Buckets { heads: Vec::new(), level, names: Some(0) }
-    }
-
-    /// Whether no list head is in memory. If one is, entries' latest links may lead to buckets that
-    /// exist only here.
-    pub fn are_unused(&self) -> bool {
-        self.heads.is_empty()
-    }
-}
-
-/// A directory on the image.
-#[derive(Debug, Clone, Copy)]
-pub struct Directory {
-    /// Offset of its inode.
-    pub inode: u64,
-}
-
-impl Directory {
-    fn line(self) -> Pm<BucketLine> {
-        Pm::new(self.inode + 2 * LINE_BYTES)
-    }
-}
-
-/// The position of an entry in a list, or the position where it would be.
-#[derive(Debug, Clone, Copy)]
-pub struct Gap {
-    /// The preceding position.
-    pub before: ChainPosition,
-    /// The successor of that position.
-    pub next: Link,
-    /// Number of positions passed on the way.
-    pub steps: u32,
-}
 
 /// An insertion that passes more positions makes the table grow.
 const STEPS_MAX: u32 = 8;

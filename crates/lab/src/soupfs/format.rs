@@ -23,7 +23,6 @@
 //! - Latest links have no meaning after a crash: they carry the number of the mount that wrote
 //!   them.
 
-use super::chain::Link;
 use crate::error::{Error, Result};
 use crate::substrate::NvPointer;
 use engine::format::FileKind;
@@ -251,5 +250,45 @@ impl Latest {
         }
         let link = Link::from_word((packed >> 2) << 6 | (packed & 3), at)?;
         Ok(link.map(|link| Latest { link, fresh: word & FRESH != 0 }))
+    }
+}
+
+/// The successor of a list position.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// End of the list.
+    End,
+    /// The entry at an offset.
+    Entry(u64),
+    /// A bucket of the same directory, by number; the list continues there.
+    Bucket(u32),
+}
+
+/// Bit of a bucket's word: the bucket may not be in the list yet, so no walk may begin there. A
+/// bucket enters the list in three steps, each durable before the next: its word with this bit, the
+/// link that leads to it, its word without the bit. Between the last two steps it is in the list
+/// but walks do not begin there.
+pub const PREPARED: u64 = 0x20;
+
+impl Link {
+    /// The stored word; never zero.
+    pub const fn word(self) -> u64 {
+        match self {
+            Link::Entry(offset) => offset,
+            Link::End => 1,
+            Link::Bucket(index) => (index as u64) << 6 | 2,
+        }
+    }
+
+    /// Decodes a stored word; zero is no link.
+    pub fn from_word(word: u64, at: u64) -> Result<Option<Link>> {
+        let word = word & !PREPARED;
+        match word & 0x3f {
+            _ if word == 0 => Ok(None),
+            0 => Ok(Some(Link::Entry(word))),
+            1 if word == 1 => Ok(Some(Link::End)),
+            2 if word >> 6 < 1 << LEVEL_MAX => Ok(Some(Link::Bucket((word >> 6) as u32))),
+            _ => Err(Error::damaged("a link of a directory is invalid", at)),
+        }
     }
 }

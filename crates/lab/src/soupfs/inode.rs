@@ -18,7 +18,7 @@
 //! unless another node waits for it. A node that waits for an entry also waits for the names of the
 //! directories above.
 
-use super::chain::Buckets;
+use super::list::Buckets;
 use crate::locks::lock;
 use engine::Attributes;
 use engine::format::FileKind;

@@ -70,6 +70,7 @@ pub mod chain;
 pub mod data;
 pub mod format;
 pub mod inode;
+pub mod list;
 pub mod names;
 pub mod persister;
 pub mod scan;

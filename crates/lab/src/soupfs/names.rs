@@ -1,12 +1,12 @@
 //! Names: what system calls change in directories, in the latest view only. Nothing here flushes or
 //! fences.
 
-use super::chain::{Buckets, ChainPosition, Directory, Gap, Link, View};
 use super::format::{
-    EntryHead, INLINE_TARGET_BYTES, Latest, NAME_BYTES_MAX, TARGET_BYTES_MAX, Tag, entry_lines, inode_lines, target,
-    target_lines, target_word,
+    EntryHead, INLINE_TARGET_BYTES, Latest, Link, NAME_BYTES_MAX, TARGET_BYTES_MAX, Tag, entry_lines, inode_lines,
+    target, target_lines, target_word,
 };
 use super::inode::{AddMark, Added, Change, Info, Inode, Line, Node};
+use super::list::{Buckets, ChainPosition, Directory, Gap, View};
 use super::volume::{Volume, empty_table};
 use crate::error::{Error, Result};
 use crate::physical::{DirectoryEntry, Exclusive, Found, Loaded, Made, NewFile, Renamed, Renaming, Shared};

@@ -14,12 +14,12 @@
 //! anything that was in the list at that time. So every mixture of old and new words reaches
 //! everything that the run did not remove, and all targets were prepared.
 
-use super::chain::{ChainPosition, Directory, Link, PREPARED, View};
 use super::format::{
-    EntryHead, InodeLines, LEVEL_MAX, PAGE_LINES, bucket_key, entry_lines, identity_word, inode_lines, parent_bucket,
-    target_lines,
+    EntryHead, InodeLines, LEVEL_MAX, Link, PAGE_LINES, PREPARED, bucket_key, entry_lines, identity_word, inode_lines,
+    parent_bucket, target_lines,
 };
 use super::inode::{AddMark, Change, Inode, Node, State};
+use super::list::{ChainPosition, Directory, View};
 use super::space::Marks;
 use super::volume::Volume;
 use crate::error::{Error, Result};

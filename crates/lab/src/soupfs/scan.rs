@@ -21,11 +21,11 @@
 //! Link counts that are too high are corrected when the VFS layer next changes, loads or releases
 //! the file, and at unmount: only the VFS layer may change attributes.
 
-use super::chain::{Directory, View};
 use super::format::{
     InodeLines, PAGE_LINES, Tag, entry_lines, identity, identity_word, inode_lines, target, target_lines,
 };
 use super::inode::Inode;
+use super::list::{Directory, View};
 use super::space::{Space, place};
 use super::volume::Volume;
 use crate::error::Result;

@@ -1,11 +1,11 @@
 //! A mounted image: the state that system calls, persisters and the scan share.
 
-use super::chain::{Directory, Link, View};
 use super::format::{
-    BucketLine, EPOCHS, InodeLines, LEVEL_MAX, PAGE_LINES, SIZE_BYTES_MAX, TABLE, entry_lines, identity, identity_word,
-    inode_lines, target,
+    BucketLine, EPOCHS, InodeLines, LEVEL_MAX, Link, PAGE_LINES, SIZE_BYTES_MAX, TABLE, entry_lines, identity,
+    identity_word, inode_lines, target,
 };
 use super::inode::{AddMark, Added, Change, Info, Inode, Line, Node};
+use super::list::{Directory, View};
 use super::scan::Scan;
 use super::space::{Space, bits};
 use crate::error::{Error, Result};

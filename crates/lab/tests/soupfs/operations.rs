@@ -100,7 +100,7 @@ fn a_large_directory_keeps_its_names_across_unmounts_and_its_walks_short() {
     let tree = dump(&fs).expect("a tree");
     assert_eq!(tree.files.len(), 20_002);
     let directory = *tree.names.keys().find(|id| **id != tree.root).expect("the directory");
-    let directory = lab::soupfs::chain::Directory { inode: directory.0 * 64 };
+    let directory = lab::soupfs::list::Directory { inode: directory.0 * 64 };
     let level = volume.consistent_level(directory).expect("a level");
     assert!((12..=17).contains(&level), "2^{level} buckets for 40,000 names");
 }

@@ -1,6 +1,7 @@
 //! Calls through the entry.
 
 use super::*;
+use crate::hook::abi::entry::directfs_entry;
 use crate::hook::call_counts;
 use core::arch::asm;
 use core::sync::atomic::Ordering::Relaxed;

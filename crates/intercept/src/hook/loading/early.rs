@@ -213,12 +213,12 @@ mod tests {
 
     #[test]
     fn the_entry_holds_an_address() {
-        assert_eq!(address_of(UNTAKEN), Some(0));
+        assert_eq!(environment::early_address(UNTAKEN), Some(0));
         let mut entry = UNTAKEN.to_vec();
         // SAFETY: a copy of the entry; nothing else announces in this process.
         unsafe { announce(entry.as_mut_ptr()) };
-        assert_eq!(address_of(&entry), Some(&raw const RECORD as usize));
-        assert_eq!(address_of(b"DIRECTFS_EARLY=12\0"), None);
-        assert_eq!(address_of(b"DIRECTFS_EARLY=000000000000000x\0"), None);
+        assert_eq!(environment::early_address(&entry), Some(&raw const RECORD as usize));
+        assert_eq!(environment::early_address(b"DIRECTFS_EARLY=12\0"), None);
+        assert_eq!(environment::early_address(b"DIRECTFS_EARLY=000000000000000x\0"), None);
     }
 }

@@ -20,7 +20,9 @@
 //! - Instructions before a site are known by what they did: the register has their value.
 
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::loading::{inline_syscalls, instruction_lengths, site_slots};
+#[cfg(feature = "loader")]
+use crate::hook::loading::inline_syscalls::next_pair;
+use crate::hook::loading::{instruction_lengths, site_slots};
 use crate::hook::process::session;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -105,7 +107,7 @@ pub fn replace_ends(end: u64) {
         // SAFETY: as in `count`.
         let code = unsafe { core::slice::from_raw_parts(start as *const u8, end_of_code - start) };
         let mut from = 0;
-        while let Some(at) = inline_syscalls::next_pair(code, CALL, from) {
+        while let Some(at) = next_pair(code, CALL, from) {
             from = at + 1;
             if let Some(length) = end_before(&code[..at])
                 && known.stub.load(Relaxed) + STUB_BYTES <= known.stubs_end.load(Relaxed)

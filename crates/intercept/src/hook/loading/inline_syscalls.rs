@@ -236,6 +236,7 @@ pub fn number_after(instruction: &[u8], before: Option<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::TABLE;
 
     /// Functions as a linker lays them out: the table of their starts, then their code. Returns the
     /// memory, and the length of the table.
@@ -255,7 +256,7 @@ mod tests {
 
     fn has_any(functions: &[&[u8]]) -> bool {
         let (memory, table_bytes) = program(functions);
-        has_inline_syscalls(&memory[table_bytes..], &memory[..table_bytes])
+        has_inline_syscalls(&memory[table_bytes..], &memory[..table_bytes], &TABLE.routes)
     }
 
     /// Instructions that contain the bytes are no calls; calls count by their number.
@@ -283,8 +284,11 @@ mod tests {
         let other: &[u8] = &[0xb8, 0, 0xcd, 0x80, 0, 0xc3];
         assert!(has_any(&[other, &open]));
         assert!(!has_any(&[other, &uname]), "the kernel may perform it");
-        assert!(has_inline_syscalls(&open, &[]), "in doubt");
-        assert!(!has_inline_syscalls(&open.repeat(CACHED_FROM_BYTES / 8), &[]), "in doubt, in a large program");
+        assert!(has_inline_syscalls(&open, &[], &TABLE.routes), "in doubt");
+        assert!(
+            !has_inline_syscalls(&open.repeat(CACHED_FROM_BYTES / 8), &[], &TABLE.routes),
+            "in doubt, in a large program"
+        );
     }
 
     /// The bytes are looked at in one pass, also where a function is as long as the program.
@@ -296,7 +300,7 @@ mod tests {
         let (functions, code) = memory.split_at(table_bytes);
         let (mut decoder, mut from, mut places) = (Decoder::default(), 0, 0);
         while let Some(at) = next_pair(code, CALL, from) {
-            assert!(!decoder.is_call(code, CALL, at, functions));
+            assert!(!decoder.is_call(code, CALL, at, functions, &TABLE.routes));
             (from, places) = (at + 1, places + 1);
         }
         assert_eq!((places, decoder.decoded), (5000, 5000));
@@ -307,11 +311,11 @@ mod tests {
     fn without_a_table_of_functions_the_bytes_decide() {
         let code: &[u8] = &[0x66, 0xc7, 7, 0x0f, 5, 0xc3];
         assert!(!has_any(&[code]));
-        assert!(has_inline_syscalls(code, &[]));
+        assert!(has_inline_syscalls(code, &[], &TABLE.routes));
         let (mut memory, table_bytes) = program(&[code]);
         memory[3] = 0;
-        assert!(has_inline_syscalls(&memory[table_bytes..], &memory[..table_bytes]), "another encoding");
-        assert!(!has_inline_syscalls(&[0x90; 100], &[]));
+        assert!(has_inline_syscalls(&memory[table_bytes..], &memory[..table_bytes], &TABLE.routes), "another encoding");
+        assert!(!has_inline_syscalls(&[0x90; 100], &[], &TABLE.routes));
     }
 
     #[test]

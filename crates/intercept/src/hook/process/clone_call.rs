@@ -30,7 +30,7 @@ impl CloneCall {
 
     /// clone3 with a structure of the program. `None`: the kernel refuses it.
     pub fn of_clone3(address: u64, bytes: u64) -> Result<Option<CloneCall>> {
-        if !(CLONE_ARGS_BYTES_MIN..=8 * CLONE_ARGS_WORDS_MAX as u64).contains(&bytes) || bytes % 8 != 0 {
+        if !(CLONE_ARGS_BYTES_MIN..=8 * CLONE_ARGS_WORDS_MAX as u64).contains(&bytes) || !bytes.is_multiple_of(8) {
             return Ok(None);
         }
         let mut words = [0u64; CLONE_ARGS_WORDS_MAX];

@@ -164,7 +164,7 @@ pub struct Adopted {
 }
 
 /// In the second copy: the address in the entry's digits. `None`: there is no early copy.
-fn early_address(entry: &[u8]) -> Option<usize> {
+pub fn early_address(entry: &[u8]) -> Option<usize> {
     let digits = entry.strip_prefix(EARLY)?.strip_suffix(b"\0")?;
     let digits = core::str::from_utf8(digits).ok().filter(|digits| digits.len() == EARLY_DIGITS)?;
     usize::from_str_radix(digits, 16).ok()
