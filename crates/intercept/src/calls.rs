@@ -13,8 +13,8 @@
 //!   describes flags or effects of calls in other rows. A call that several rows name is in one of
 //!   them.
 //!
-//! The filter, the dispatcher and [`failed_image`](crate::hook::failed_image) read [`TABLE`], which the
-//! compiler computes. Names and titles are not in the preload library.
+//! The filter, the dispatcher and [`failed_image`](crate::hook::failed_image) read [`TABLE`], which
+//! the compiler computes. Names and titles are not in the preload library.
 
 use crate::hook::call::{Handler, OnFailure, Table};
 use crate::hook::calls::{

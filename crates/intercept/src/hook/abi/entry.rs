@@ -1,5 +1,6 @@
 //! What the entry shares with the rest of the library: a call's registers, the dispatcher's answer,
-//! the filter's state, and the slots. The entry's code is in [`entry_code`](crate::hook::entry_code).
+//! the filter's state, and the slots. The code of the entry:
+//! [`entry_code`](crate::hook::entry_code).
 
 use crate::hook::abi::user_memory;
 use core::cell::Cell;

@@ -159,7 +159,8 @@ pub fn build_id_of(page: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Prepares the slots of sites that are found later, unless they are; false if that is not possible.
+/// Prepares the slots of sites that are found later, unless they are; false if that is not
+/// possible.
 pub fn prepare_site_slots() -> bool {
     site_slots::prepare(|first| fill_site_slots(first).ok())
 }

@@ -227,8 +227,8 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     adopted
 }
 
-/// Parses the kept entry of the handoff protocol. The caller hides [`descriptors`] from the program.
-/// `None`: there is no file system.
+/// Parses the kept entry of the handoff protocol. The caller hides [`descriptors`] from the
+/// program. `None`: there is no file system.
 ///
 /// `meeting`: the descriptor of the meeting directory in the program that executed this one.
 pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
