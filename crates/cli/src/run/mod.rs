@@ -38,7 +38,7 @@ use detach_helper::End;
 use directory::MountDirectory;
 use image::Changes;
 use intercept::handoff::HandoffRecord;
-use intercept::hook::loading::inline_syscalls;
+use intercept::hook::loading::armed_threads;
 use intercept::launch::{self, LaunchError, Serving};
 use posix::image::Handoff;
 use profile::Recording;
@@ -236,7 +236,7 @@ impl Program {
                 command
             }
             Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_) | LaunchError::Own(_)) => {
-                if inline_syscalls::is_supported() {
+                if armed_threads::is_supported() {
                     return self.inside_command();
                 }
                 self.fuse_command()?
