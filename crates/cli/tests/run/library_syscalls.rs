@@ -90,3 +90,22 @@ fn a_ring_of_its_own_library_serves_files() {
     let output = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap()]);
     assert_eq!(stdout(&output), "2 7 7 written\n", "{}", stderr(&output));
 }
+
+/// In the program itself, and in a library that it is linked with.
+#[test]
+fn calls_that_are_made_again_and_again_do_not_trap() {
+    let directory = scratch();
+    let place = |name: &str| directory.path().join(name);
+    let (alone, library, linked) = (place("alone"), place("libhot.so"), place("linked"));
+    if !compile("hot_inline", &alone, &["-O2"]) {
+        return;
+    }
+    assert!(compile("hot_inline", &library, &["-O2", "-shared", "-fPIC", "-DLIBRARY"]));
+    let (search, path) =
+        (format!("-L{}", directory.path().display()), format!("-Wl,-rpath,{}", directory.path().display()));
+    assert!(compile("hot_inline", &linked, &["-O2", "-DPROGRAM", &search, "-lhot", &path]));
+    for program in [alone, linked] {
+        let output = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap()]);
+        assert_eq!((stdout(&output).as_str(), output.status.code()), ("few traps\n", Some(0)), "{}", stderr(&output));
+    }
+}

@@ -1,5 +1,4 @@
-//! Sites of a program that the library loads, if they are used again and again: jumps replace
-//! their traps.
+//! Sites of programs and libraries that are used again and again: jumps replace their traps.
 //!
 //! The kernel has shown that a site is an instruction, and with which number it was executed. No
 //! jump of five bytes fits there, but one of these does:
@@ -20,12 +19,11 @@
 //! - Instructions before a site are known by what they did: the register has their value.
 
 use crate::hook::abi::{sys, user_memory};
-#[cfg(feature = "loader")]
 use crate::hook::loading::inline_syscalls::next_pair;
 use crate::hook::loading::{instruction_lengths, site_slots};
 use crate::hook::process::session;
 use core::ops::Range;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize};
 
 /// Traps of a site before it is replaced.
@@ -38,6 +36,8 @@ const MOVED_BYTES_MAX: usize = 32;
 const STUB_BYTES: usize = MOVED_BYTES_MAX + 16;
 /// Bytes for stubs, near the program.
 pub const STUBS_BYTES: usize = 8192;
+/// Jumps reach twice as far.
+const REACH_BYTES: usize = 1 << 30;
 const PAGE_BYTES: usize = 4096;
 const CALL: [u8; 2] = [0x0f, 0x05];
 const JUMP: u8 = 0xe9;
@@ -45,45 +45,111 @@ const SHORT_JUMP: u8 = 0xeb;
 
 /// Traps of each site.
 static COUNTS: [AtomicU8; site_slots::SITES_MAX] = [const { AtomicU8::new(0) }; site_slots::SITES_MAX];
-/// Code whose sites can be replaced: of the program, and of its interpreter.
+/// Maximum number of programs and libraries; sites of others continue to trap.
+const CODES_MAX: usize = 16;
+/// Code whose sites can be replaced.
 struct Code {
     start: AtomicUsize,
     /// Zero: there is none.
     end: AtomicUsize,
-    /// The next free stub, which jumps from there reach.
+    /// Where the program's constants are, until they were looked at; zero: they need not be.
+    constants: [AtomicUsize; 2],
+    /// The next free stub, which jumps from there reach; zero: there are none.
     stub: AtomicUsize,
     stubs_end: AtomicUsize,
 }
-static CODES: [Code; 2] = [const {
+static CODES: [Code; CODES_MAX] = [const {
     Code {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
+        constants: [AtomicUsize::new(0), AtomicUsize::new(0)],
         stub: AtomicUsize::new(0),
         stubs_end: AtomicUsize::new(0),
     }
-}; 2];
-/// Held while code changes.
+}; CODES_MAX];
+/// Held while code changes, or what is known of it. A thread that finds it held goes on without.
 static IS_CHANGING: AtomicBool = AtomicBool::new(false);
 
-/// For the start: where code of a program is, and room for stubs that jumps from there reach.
+/// Records where code is, and room for stubs that jumps from there reach.
+#[cfg(feature = "loader")]
 pub fn record(code: Range<usize>, stubs: usize) {
     let Some(free) = CODES.iter().find(|known| known.end.load(Relaxed) == 0) else { return };
     free.start.store(code.start, Relaxed);
-    free.end.store(code.end, Relaxed);
     free.stub.store(stubs, Relaxed);
     free.stubs_end.store(stubs + STUBS_BYTES, Relaxed);
+    free.end.store(code.end, Release);
+}
+
+/// Records where code is, and makes room for stubs near it. `constants`: those of the program, if
+/// it may contain a runtime whose calls must not be replaced.
+pub fn record_near(code: Range<usize>, constants: Range<usize>) {
+    if IS_CHANGING.swap(true, AcqRel) {
+        return;
+    }
+    let is_near = |stubs: usize| is_near(stubs, &code);
+    let free = || CODES.iter().filter(|known| known.end.load(Relaxed) == 0);
+    let stubs = |known: &Code| known.stubs_end.load(Relaxed).saturating_sub(STUBS_BYTES);
+    let known = free().find(|known| is_near(stubs(known))).or_else(|| free().find(|known| stubs(known) == 0));
+    if let Some(known) = known {
+        if stubs(known) == 0 {
+            known.stubs_end.store(map_stubs(&code).map_or(0, |stubs| stubs + STUBS_BYTES), Relaxed);
+        }
+        let first = stubs(known);
+        known.stub.store(if is_near(first) { first } else { known.stubs_end.load(Relaxed) }, Relaxed);
+        known.constants[0].store(constants.start, Relaxed);
+        known.constants[1].store(constants.end, Relaxed);
+        known.start.store(code.start, Relaxed);
+        known.end.store(code.end, Release);
+    }
+    IS_CHANGING.store(false, Release);
+}
+
+/// Whether jumps from all of the code reach stubs.
+fn is_near(stubs: usize, code: &Range<usize>) -> bool {
+    stubs != 0 && stubs.abs_diff(code.start).max(stubs.abs_diff(code.end)) < REACH_BYTES
+}
+
+/// Reserves room for stubs before code, and before what may lie there. The kernel chooses another
+/// place if an address is in use.
+fn map_stubs(code: &Range<usize>) -> Option<usize> {
+    const DISTANCES: [usize; 4] = [2 << 20, 32 << 20, 128 << 20, 512 << 20];
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    DISTANCES.into_iter().filter_map(|distance| code.start.checked_sub(distance)).find_map(|hint| {
+        let hint = hint & !(PAGE_BYTES - 1);
+        let place = sys::map_near(hint, STUBS_BYTES, libc::PROT_NONE, flags, -1).ok()?;
+        if is_near(place as usize, code) {
+            return Some(place as usize);
+        }
+        // SAFETY: just mapped, without other users.
+        unsafe { sys::unmap(place, STUBS_BYTES) };
+        None
+    })
+}
+
+/// Something else is being mapped in a range: what was known of code there no longer holds.
+pub fn forget(addresses: &Range<usize>) {
+    if IS_CHANGING.swap(true, AcqRel) {
+        return;
+    }
+    for known in &CODES {
+        if known.start.load(Relaxed) < addresses.end && known.end.load(Relaxed) > addresses.start {
+            known.end.store(0, Release);
+        }
+    }
+    IS_CHANGING.store(false, Release);
 }
 
 /// Counts a trap of the site with this index, which leads to `slot`; replaces the site if it is
 /// used again and again. The count wraps, so an attempt that fails is made again.
-pub fn count(index: usize, slot: u64, registers: &[libc::greg_t]) {
+pub fn count(index: usize, slot: u64, site: usize, registers: &[libc::greg_t]) {
     if COUNTS[index].fetch_add(1, Relaxed) + 1 != TRAPS || IS_CHANGING.swap(true, AcqRel) {
         return;
     }
-    let site = registers[libc::REG_RIP as usize] as usize - CALL.len();
-    let range = |code: &Code| code.start.load(Relaxed)..code.end.load(Relaxed);
+    let range = |code: &Code| code.start.load(Relaxed)..code.end.load(Acquire);
     let has_room = |code: &&Code| code.stub.load(Relaxed) + STUB_BYTES <= code.stubs_end.load(Relaxed);
-    if let Some(code) = CODES.iter().find(|code| range(code).contains(&site)).filter(has_room) {
+    if let Some(code) = CODES.iter().find(|code| range(code).contains(&site)).filter(has_room)
+        && may_be_replaced(code)
+    {
         let Range { start, end } = range(code);
         // SAFETY: the program's code, which is readable; it may change only here.
         let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
@@ -96,6 +162,35 @@ pub fn count(index: usize, slot: u64, registers: &[libc::greg_t]) {
         }
     }
     IS_CHANGING.store(false, Release);
+}
+
+/// Whether sites of this code may be replaced: not those of LeakSanitizer's runtime, which makes
+/// calls in a child with its parent's thread pointer (see [`leak_tracer`]). It is recognised by its
+/// messages, once.
+///
+/// [`leak_tracer`]: crate::hook::process::leak_tracer
+fn may_be_replaced(code: &Code) -> bool {
+    const MESSAGE: &[u8] = b"LeakSanitizer";
+    /// More is not looked at.
+    const BYTES_MAX: usize = 64 << 20;
+    let [start, end] = code.constants.each_ref().map(|bound| bound.load(Relaxed));
+    if start == end {
+        return true;
+    }
+    // SAFETY: constants of the program, which stay mapped.
+    let constants = unsafe { core::slice::from_raw_parts(start as *const u8, end - start) };
+    let mut from = 0;
+    let mut has_runtime = constants.len() > BYTES_MAX;
+    while let Some(at) = next_pair(constants, [MESSAGE[0], MESSAGE[1]], from).filter(|_| !has_runtime) {
+        has_runtime = constants[at..].starts_with(MESSAGE);
+        from = at + 1;
+    }
+    if has_runtime {
+        // No site is found here any more.
+        code.end.store(code.start.load(Relaxed), Release);
+    }
+    code.constants[1].store(start, Relaxed);
+    !has_runtime
 }
 
 /// Has the ends of threads lead to `end`: such a call must not trap, because its stack may be gone.

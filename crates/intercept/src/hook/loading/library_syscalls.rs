@@ -21,7 +21,7 @@ use crate::hook::abi::sys;
 use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES};
 use crate::hook::loading::inline_syscalls::{self, CALL, next_pair, number_after};
 use crate::hook::loading::loaded::LoadedProgram;
-use crate::hook::loading::{instruction_lengths, narrow_calls, patch, site_slots};
+use crate::hook::loading::{hot_sites, instruction_lengths, narrow_calls, patch, site_slots};
 use crate::hook::process::environment;
 use crate::hook::signals;
 use crate::routes::Routes;
@@ -58,7 +58,8 @@ pub unsafe fn patch_loaded(environment: *const *const u8, routes: &Routes, makes
             }
             has_sanitizer |= is_sanitizer(name);
             let Some(image) = ElfImage::in_memory(base) else { return };
-            found[count] = Library { base, build_id: image.build_id(), has_sites: None };
+            let keeps_traps = is_any_sanitizer(name);
+            found[count] = Library { base, build_id: image.build_id(), has_sites: None, keeps_traps };
             count += 1;
             if count == TOGETHER {
                 patch_some(&mut found[..core::mem::take(&mut count)], routes);
@@ -78,6 +79,13 @@ fn is_sanitizer(path: &[u8]) -> bool {
     name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
 
+/// Whether a library is the runtime of a sanitizer: the tracer of LeakSanitizer makes its calls.
+#[unsafe(link_section = ".text.startup")]
+fn is_any_sanitizer(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libclang_rt.") || name.windows(6).any(|part| part == b"san.so")
+}
+
 /// # Safety
 /// The libraries are mapped at their bases.
 #[unsafe(link_section = ".text.startup")]
@@ -89,7 +97,11 @@ unsafe fn patch_some(libraries: &mut [Library], routes: &Routes) {
     for library in libraries.iter().filter(|library| library.has_sites != Some(false)) {
         // SAFETY: by the caller's promise.
         if let Some(image) = unsafe { ElfImage::in_memory(library.base) } {
-            let has_sites = patch_sites(&image, routes, |code| Some(library.base.wrapping_add(code.address)));
+            let place = |code: &Code<'_>| Some(library.base.wrapping_add(code.address));
+            let has_sites = patch_sites(&image, routes, place);
+            if has_sites && !library.keeps_traps {
+                record_code(&image, place);
+            }
             remember(library, has_sites);
         }
     }
@@ -116,12 +128,13 @@ pub fn patch_mapped(
         return;
     }
     site_slots::release(&mapping.addresses);
+    hot_sites::forget(&mapping.addresses);
     let mut head = [0u8; HEAD_BYTES];
     if !(HEAD_BYTES as u64..FILE_BYTES_MAX).contains(&file_bytes) || read(0, &mut head) < HEAD_BYTES {
         return;
     }
     let Some(image) = ElfImage::headers(&head) else { return };
-    let mut library = Library { base: 0, build_id: image.build_id(), has_sites: None };
+    let mut library = Library { base: 0, build_id: image.build_id(), has_sites: None, keeps_traps: false };
     recall(core::slice::from_mut(&mut library));
     if library.has_sites == Some(false) {
         return;
@@ -139,10 +152,14 @@ pub fn patch_mapped(
         }
     }
     if let Some(image) = ElfImage::in_file(file) {
-        let has_sites = patch_sites(&image, routes, |code| {
+        let place = |code: &Code<'_>| {
             let start = mapping.addresses.start.checked_add_signed(code.offset as isize - mapping.offset as isize)?;
             (start < mapping.addresses.end && start + code.bytes.len() > mapping.addresses.start).then_some(start)
-        });
+        };
+        let has_sites = patch_sites(&image, routes, place);
+        if has_sites {
+            record_code(&image, |code| place(code).filter(|start| is_whole(&mapping.addresses, *start, code)));
+        }
         remember(&library, has_sites);
     }
     // SAFETY: the reference has ended.
@@ -175,6 +192,20 @@ fn patch_sites(image: &ElfImage<'_>, routes: &Routes, place: impl Fn(&Code<'_>) 
         }
     }
     found
+}
+
+/// Whether a mapping holds all code of a segment that begins there.
+fn is_whole(addresses: &Range<usize>, start: usize, code: &Code<'_>) -> bool {
+    addresses.start <= start && start + code.bytes.len() <= addresses.end
+}
+
+/// Lets sites be replaced that are used again and again.
+fn record_code(image: &ElfImage<'_>, place: impl Fn(&Code<'_>) -> Option<usize>) {
+    for code in image.code() {
+        if let Some(start) = place(&code) {
+            hot_sites::record_near(start..start + code.bytes.len(), 0..0);
+        }
+    }
 }
 
 /// Changes one instruction, by a way that needs no right to write code.
@@ -262,6 +293,8 @@ struct Library {
     base: usize,
     build_id: Option<BuildId>,
     has_sites: Option<bool>,
+    /// Whether its sites must continue to trap.
+    keeps_traps: bool,
 }
 
 /// Words of an answer in the file: the build-id, then version and answer.

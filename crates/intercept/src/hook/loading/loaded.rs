@@ -5,7 +5,7 @@
 
 use crate::hook::loading::proc_maps::Mapping;
 use core::ffi::CStr;
-use libc::{AT_PHDR, AT_PHENT, AT_PHNUM, AT_SYSINFO_EHDR, PF_X, PT_DYNAMIC, PT_LOAD, PT_PHDR};
+use libc::{AT_PHDR, AT_PHENT, AT_PHNUM, AT_SYSINFO_EHDR, PF_R, PF_W, PF_X, PT_DYNAMIC, PT_LOAD, PT_PHDR};
 
 const PAGE_BYTES: usize = 4096;
 /// Maximum size of a library that makes calls for others.
@@ -70,10 +70,25 @@ impl LoadedProgram {
     #[unsafe(link_section = ".text.startup")]
     pub fn segment(&self, is_it: impl Fn(u32, u32) -> bool) -> Option<&'static [u8]> {
         let header = self.headers.iter().find(|header| is_it(header[0] as u32, (header[0] >> 32) as u32))?;
+        Some(self.bytes_of(header))
+    }
+
+    #[unsafe(link_section = ".text.startup")]
+    fn bytes_of(&self, header: &Header) -> &'static [u8] {
         let start = self.bias.wrapping_add(header[2] as usize);
         // SAFETY: the loader mapped this many bytes of the file there, readable, and nothing writes
         // them.
-        Some(unsafe { core::slice::from_raw_parts(start as *const u8, header[4] as usize) })
+        unsafe { core::slice::from_raw_parts(start as *const u8, header[4] as usize) }
+    }
+
+    /// The last segment that is neither code nor writable: constants, if the linker kept them
+    /// apart.
+    #[unsafe(link_section = ".text.startup")]
+    pub fn constants(&self) -> Option<&'static [u8]> {
+        let has = |header: &Header, flags: u32| header[0] as u32 == PT_LOAD && (header[0] >> 32) as u32 & flags != 0;
+        let code = self.headers.iter().position(|header| has(header, PF_X))?;
+        let last = self.headers.iter().rposition(|header| has(header, PF_R) && !has(header, PF_W | PF_X))?;
+        (last > code).then(|| self.bytes_of(&self.headers[last]))
     }
 
     /// Calls `visit` for the mappings of the libraries that `is_wanted` by their names, of this

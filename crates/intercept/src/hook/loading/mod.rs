@@ -5,7 +5,6 @@ pub mod armed_threads;
 pub mod early;
 pub mod elf_dependencies;
 pub mod elf_image;
-#[cfg(any(feature = "loader", test))]
 pub mod hot_sites;
 pub mod inline_syscalls;
 pub mod instruction_lengths;

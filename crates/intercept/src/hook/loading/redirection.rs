@@ -2,10 +2,9 @@
 
 use crate::hook::abi::sys;
 use crate::hook::loading::armed_threads::is_armed;
-#[cfg(feature = "loader")]
-use crate::hook::loading::hot_sites;
-use crate::hook::loading::narrow_calls;
+use crate::hook::loading::inline_syscalls::CALL;
 use crate::hook::loading::site_slots::{NATIVE, claim_slot, find, slot_address};
+use crate::hook::loading::{hot_sites, narrow_calls};
 use crate::hook::process::leak_tracer;
 use libc::{siginfo_t, ucontext_t};
 
@@ -44,8 +43,7 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
     }
     match find(back).or_else(|| claim_slot(back)) {
         Some(index) => {
-            #[cfg(feature = "loader")]
-            hot_sites::count(index, slot_address(index) as u64, registers);
+            hot_sites::count(index, slot_address(index) as u64, back as usize - CALL.len(), registers);
             registers[libc::REG_RIP as usize] = slot_address(index);
         }
         None => sys::refuse(&[b"this program contains too many inline system calls; use `directfs mount`"]),
@@ -64,8 +62,12 @@ pub fn redirect_trap(registers: &mut [libc::greg_t]) -> bool {
         narrow_calls::redirect(registers, back as u64);
         return true;
     }
+    let is_tracer = leak_tracer::is_running(registers[libc::REG_RSP as usize] as u64);
+    if !is_tracer {
+        hot_sites::count(index, slot_address(index) as u64, (back - BYTES) as usize, registers);
+    }
     registers[libc::REG_RIP as usize] = slot_address(index);
-    if leak_tracer::is_running(registers[libc::REG_RSP as usize] as u64) {
+    if is_tracer {
         registers[libc::REG_RIP as usize] += NATIVE;
         if leak_tracer::takes_signal(registers) {
             (registers[libc::REG_RAX as usize], registers[libc::REG_RIP as usize]) = (0, back);

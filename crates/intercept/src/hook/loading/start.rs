@@ -8,6 +8,7 @@ use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_ALL, DIRECTFS_PREFIX};
 use crate::hook::abi::sys;
 use crate::hook::descriptors::marks;
+use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::shared_text::LIBRARIES_MAX;
@@ -18,6 +19,7 @@ use crate::hook::signals::{self, faults};
 use crate::hook::{call_counts, context, profile, server};
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
+use libc::{PF_X, PT_LOAD};
 
 /// The constructor.
 ///
@@ -146,8 +148,24 @@ unsafe fn see_other_calls(environment: *const *const u8, next: usize) {
     unsafe {
         if inline_syscalls::are_in_program(environment, &TABLE.routes) {
             armed_threads::arm();
+            record_program(environment);
         }
         library_syscalls::patch_loaded(environment, &TABLE.routes, makes_calls);
+    }
+}
+
+/// Lets the program's sites be replaced that are used again and again.
+///
+/// # Safety
+/// As for [`LoadedProgram::find`].
+#[unsafe(link_section = ".text.startup")]
+unsafe fn record_program(environment: *const *const u8) {
+    // SAFETY: by the caller's promise.
+    let Some(program) = (unsafe { LoadedProgram::find(environment) }) else { return };
+    let range = |bytes: &[u8]| bytes.as_ptr() as usize..bytes.as_ptr() as usize + bytes.len();
+    if let Some(code) = program.segment(|kind, flags| kind == PT_LOAD && flags & PF_X != 0) {
+        // Without constants of their own they are with the code.
+        hot_sites::record_near(range(code), range(program.constants().unwrap_or(code)));
     }
 }
 
