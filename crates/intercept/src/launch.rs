@@ -103,7 +103,7 @@ impl Serving<'_> {
             if !tunables.is_empty() {
                 tunables.push(":");
             }
-            let ours = early::tunables(has_paths);
+            let ours = early::tunables(early::usual_static_storage_bytes(has_paths));
             let ours = ours.strip_suffix(b"\0").unwrap_or(ours);
             tunables.push(OsStr::from_bytes(ours.strip_prefix(b"GLIBC_TUNABLES=").unwrap_or(ours)));
             command.env("GLIBC_TUNABLES", tunables);

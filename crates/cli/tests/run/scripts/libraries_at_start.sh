@@ -72,9 +72,14 @@ bin/plain lib/libshared.so 2>/dev/null || echo "not found: $?"
 # storage.
 cat >threads.c <<'C'
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
-static void *nothing(void *of) { return of; }
+#include <unistd.h>
+static volatile int handled;
+static void handler(int signal) { handled += !access("lib", F_OK); }
+static void *nothing(void *of) { pthread_kill(pthread_self(), SIGUSR1); return of; }
 int main(void) {
+    signal(SIGUSR1, handler);
     for (int kib = KIB; kib <= 64; kib *= 2) {
         pthread_attr_t attributes;
         pthread_t thread;
@@ -84,9 +89,14 @@ int main(void) {
         printf("%d KiB: %d\n", kib, made);
         if (!made) pthread_join(thread, 0);
     }
+    printf("%d signals\n", handled);
 }
 C
 gcc -O1 -DKIB=16 -o bin/small threads.c; LD_LIBRARY_PATH=$PWD/lib bin/small
-gcc -O1 -DKIB=32 -o bin/own threads.c -Wl,-rpath,"$PWD/lib"; bin/own
+gcc -O1 -DKIB=16 -o bin/own threads.c -Wl,-rpath,"$PWD/lib"; bin/own
 echo '__attribute__((tls_model("initial-exec"))) static __thread char words[20000]; int twice(int x) { words[x] = 2; return x * words[x]; }' >words.c
 gcc -shared -fPIC -o lib/libwords.so words.c; gcc -o bin/words few.c -Llib -lwords -Wl,-rpath,"$PWD/lib"; bin/words && echo words
+echo '__attribute__((tls_model("initial-exec"))) static __thread char words[60000]; int twice(int x) { words[x] = 2; return x * words[x]; }' >many.c
+gcc -shared -fPIC -o lib/libmany.so many.c; echo 'int twice(int); int four(int x) { return twice(x) * 2; }' >four.c
+gcc -shared -fPIC -o lib/libfour.so four.c -Llib -lmany; echo 'int four(int); int main(void) { return four(1) != 4; }' >main4.c
+gcc -o bin/many main4.c -Llib -lfour -Wl,-rpath,'$ORIGIN/../lib' -Wl,--disable-new-dtags; bin/many && echo many

@@ -52,7 +52,6 @@ impl Fd {
     }
 
     /// Reads from an offset; returns the number of bytes.
-    #[cfg(feature = "loader")]
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<usize, i64> {
         let arguments = [self.0 as u64, into.as_mut_ptr() as u64, into.len() as u64, offset, 0, 0];
         // SAFETY: the kernel writes into the buffer, which is borrowed for writing.

@@ -48,9 +48,17 @@ static RECORD: Record = Record { slots: &raw const directfs_slots, retire };
 #[unsafe(link_section = ".bss.directfs_start")]
 static PREDECESSOR: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The entry for a program.
-pub fn tunables(has_own_paths: bool) -> &'static [u8] {
-    environment::TUNABLES[usize::from(has_own_paths)]
+/// The entry for a program whose libraries need this many bytes.
+pub fn tunables(static_storage_bytes: u64) -> &'static [u8] {
+    let sizes = environment::TUNABLES_BYTES;
+    let last = sizes.len() - 1;
+    environment::TUNABLES[sizes.iter().position(|&bytes| bytes >= static_storage_bytes).unwrap_or(last)]
+}
+
+/// What libraries need, if they are not looked at: those of programs with library paths of their
+/// own are more (a compiler's take 24 KiB).
+pub fn usual_static_storage_bytes(has_own_paths: bool) -> u64 {
+    environment::TUNABLES_BYTES[1 + usize::from(has_own_paths)]
 }
 
 /// The entry as set by the process that starts a program.

@@ -4,7 +4,7 @@
 //! report them.
 
 use crate::hook::process::programs::HEAD_BYTES;
-use libc::{PT_DYNAMIC, PT_LOAD};
+use libc::{PT_DYNAMIC, PT_LOAD, PT_TLS};
 
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
@@ -22,9 +22,21 @@ pub type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> usize;
 /// Whether `matches` accepts a list of paths that is built into a program, or a needed library with
 /// a slash in its name.
 pub fn any_path(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+    any_string(head, read, &mut |string, is_list| (is_list || string.contains(&b'/')) && matches(string))
+}
+
+/// Whether `matches` accepts a list of paths that is built into a program or library, or the name of
+/// a needed library; it is told whether the string is a list.
+pub fn any_string(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8], bool) -> bool) -> bool {
     let mut entries = [0u8; ENTRIES_MAX * ENTRY_BYTES];
     let mut text = [0u8; HEAD_BYTES];
     strings(head, &mut entries, read).is_some_and(|(table, found)| look_at(table, found, &mut text, read, matches))
+}
+
+/// Bytes of thread-local storage of a program or library.
+pub fn thread_storage_bytes(head: &[u8]) -> u64 {
+    let storage = segments(head).find(|segment| segment.kind == PT_TLS);
+    storage.map_or(0, |storage| storage.memory_bytes.saturating_add(storage.alignment))
 }
 
 /// Relevant strings: the offset of each in the string table, and whether it is a list of paths.
@@ -63,7 +75,7 @@ fn look_at(
     found: Strings,
     text: &mut [u8; HEAD_BYTES],
     read: Read<'_>,
-    matches: &mut dyn FnMut(&[u8]) -> bool,
+    matches: &mut dyn FnMut(&[u8], bool) -> bool,
 ) -> bool {
     // Linkers put these strings close together: one read usually suffices.
     let (mut start, mut filled) = (0, 0);
@@ -82,7 +94,7 @@ fn look_at(
         // A string longer than any path: the loader may find something in it.
         let Some((from, length)) = place else { return filled == HEAD_BYTES };
         let string = &text[from..from + length];
-        (is_list || string.contains(&b'/')) && matches(string)
+        matches(string, is_list)
     })
 }
 
@@ -92,6 +104,8 @@ struct Segment {
     offset: u64,
     address: u64,
     bytes: u64,
+    memory_bytes: u64,
+    alignment: u64,
 }
 
 fn segments(head: &[u8]) -> impl Iterator<Item = Segment> + '_ {
@@ -102,7 +116,14 @@ fn segments(head: &[u8]) -> impl Iterator<Item = Segment> + '_ {
     (0..usize::from(count)).filter_map(move |index| {
         let header = head.get(table?.checked_add(index * HEADER_BYTES)?..)?;
         let kind = u32::from_le_bytes(*header.first_chunk()?);
-        Some(Segment { kind, offset: long(header, 8)?, address: long(header, 16)?, bytes: long(header, 32)? })
+        Some(Segment {
+            kind,
+            offset: long(header, 8)?,
+            address: long(header, 16)?,
+            bytes: long(header, 32)?,
+            memory_bytes: long(header, 40)?,
+            alignment: long(header, 48)?,
+        })
     })
 }
 

@@ -36,10 +36,15 @@ pub const PROFILE: &[u8] = b"DIRECTFS_PROFILE=";
 /// Entries with which the loader reserves more static thread-local storage. With an audit module it
 /// lays out that storage before it knows what libraries need; its default surplus is half a
 /// kilobyte. The surplus comes from every thread's stack, and the smallest stacks have 16 KiB. So
-/// the larger surplus is only for programs with their own library paths (a compiler's libraries
-/// take 24 KiB).
-pub const TUNABLES: [&[u8]; 2] =
-    [b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192\0", b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=25600\0"];
+/// it is not larger than [`TUNABLES_BYTES`] says, in the same order.
+pub const TUNABLES: [&[u8]; 4] = [
+    b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=2048\0",
+    b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=8192\0",
+    b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=25600\0",
+    b"GLIBC_TUNABLES=glibc.rtld.optional_static_tls=102400\0",
+];
+/// Bytes of the entries' surplus.
+pub const TUNABLES_BYTES: [u64; 4] = [2048, 8192, 25600, 102_400];
 
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];

@@ -27,6 +27,7 @@ use crate::hook::proc_links;
 use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_files::{HostFile, copy_to_memfd, is_executable, is_privileged, named_by, read_head};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
+use crate::hook::process::library_search::LibrarySearch;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::process::session::{Calling, Session};
 use crate::hook::process::{identity, other_libc, user_namespace, working_directory};
@@ -358,7 +359,7 @@ impl<'c> Planner<'c> {
         let session = &self.session;
         let directory = session.process.directory().is_some();
         let inside = early::ProgramInside { program: matches!(file, File::Directfs(_)), directory };
-        let (mut by_program, mut has_paths) = (false, false);
+        let (mut is_needed, mut has_paths) = (false, false);
         let mut leads_in = |path: &[u8]| {
             has_paths = true;
             early::leads_in(path, self.server.mount(), inside)
@@ -370,7 +371,7 @@ impl<'c> Planner<'c> {
                 let mut read = |offset: u64, into: &mut [u8]| {
                     session.caller.thread.files().read(held.node(), offset, into).unwrap_or(0)
                 };
-                by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
+                is_needed = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
                 bytes
             }
             File::Host => {
@@ -382,13 +383,14 @@ impl<'c> Planner<'c> {
                 let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, head));
                 if let Some(opened) = opened {
                     let mut read = |offset: u64, into: &mut [u8]| opened.read(offset, into);
-                    by_program = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
+                    is_needed = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
                 }
                 bytes
             }
         };
         let kind = other_libc::corrected(kind_of(&head[..bytes]), head);
-        Ok((kind, EarlyLoad { by_program, has_paths, inside, library_paths: None }))
+        let static_storage_bytes = early::usual_static_storage_bytes(has_paths);
+        Ok((kind, EarlyLoad { is_needed, static_storage_bytes, inside, library_paths: None }))
     }
 
     /// Puts a script before the arguments, and its interpreter in the script's place.
@@ -482,14 +484,23 @@ impl<'c> Planner<'c> {
 
     /// Starts a program of the host by its path, and one of the image from a copy in memory.
     fn plan_program(mut self, file: File<'c>, head: &[u8], mut early_load: EarlyLoad) -> Result<ExecPlan> {
+        let session = self.session;
+        let libraries = self.library_paths_of_environment(&mut early_load);
         let held = match file {
             File::Directfs(held) => held,
             File::Host => {
+                if early_load.is_needed
+                    && let Some(opened) = HostFile::new(&self.target)
+                {
+                    let name = &self.path[..self.length];
+                    let search = LibrarySearch::new(self.server, &session, self.walk, self.host, name, libraries);
+                    early_load.static_storage_bytes =
+                        search.static_storage_bytes(head, &mut |offset, into| opened.read(offset, into));
+                }
                 let (target, start) = self.anchor.unwrap_or((self.target, self.before.start));
                 return Ok(self.plan(target, start, early_load));
             }
         };
-        let session = self.session;
         let runs = Some(Program::of(&session.caller.thread.protection(held.node())?));
         let path = &self.path[..self.length];
         let name = full_path(self.server, &session, self.directory, path, self.host, self.walk, self.second);
@@ -500,14 +511,32 @@ impl<'c> Planner<'c> {
         let mut program = None;
         if let Some(range) = name {
             let name = &self.second[range];
-            if early_load.by_program {
+            if early_load.is_needed {
                 early_load.library_paths = library_paths(&session.caller, held.node(), head, name, &mut self.before)?;
+                let search = LibrarySearch::new(self.server, &session, self.walk, self.host, name, libraries);
+                let mut read = |offset, into: &mut [u8]| {
+                    session.caller.thread.files().read(held.node(), offset, into).unwrap_or(0)
+                };
+                early_load.static_storage_bytes = search.static_storage_bytes(head, &mut read);
             }
             program = Some(self.before.keep(&[handoff::PROGRAM, name])?);
         }
         let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
         let plan = self.plan(target, self.before.start, early_load);
         Ok(ExecPlan { program, runs, opened: Some(copied), ..plan })
+    }
+
+    /// The environment's list of paths to libraries. Records whether an entry leads into the mount.
+    fn library_paths_of_environment(&self, early_load: &mut EarlyLoad) -> &'static [u8] {
+        let mut paths: &[u8] = b"";
+        // SAFETY: a program passes a list of strings.
+        for entry in unsafe { entries(self.original[self.lists + 1] as *const *const u8) } {
+            early_load.is_needed |= early::entry_leads_in(entry, self.server.mount(), early_load.inside);
+            if let Some(list) = entry.strip_prefix(environment::LD_LIBRARY_PATH) {
+                paths = list.strip_suffix(b"\0").unwrap_or(list);
+            }
+        }
+        paths
     }
 
     /// Whether the program that loads others can run a program.
@@ -523,7 +552,8 @@ impl<'c> Planner<'c> {
     }
 
     /// Has another program load this one, which it gets by a descriptor.
-    fn plan_loader(mut self, file: File<'c>, early_load: EarlyLoad) -> Result<ExecPlan> {
+    fn plan_loader(mut self, file: File<'c>, mut early_load: EarlyLoad) -> Result<ExecPlan> {
+        self.library_paths_of_environment(&mut early_load);
         let session = self.session;
         let path = &self.path[..self.length];
         let (mut program, mut runs) = (None, None);

@@ -15,7 +15,7 @@ use crate::hook::process::environment::{
     self, ADDED, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
 };
 use crate::hook::process::user_namespace::{self, IdsAtEntry};
-use crate::hook::{mount_table, server, signals, stack};
+use crate::hook::{mount_table, signals, stack};
 use core::mem::MaybeUninit;
 
 /// Capacity that most lists fit: 4 KiB.
@@ -37,10 +37,10 @@ pub struct Target {
 /// Whether the loader needs the mount before the program starts.
 #[derive(Debug, Clone, Copy)]
 pub struct EarlyLoad {
-    /// The program's own data asks for it.
-    pub by_program: bool,
-    /// Paths to libraries are built into it.
-    pub has_paths: bool,
+    /// It does.
+    pub is_needed: bool,
+    /// Bytes of static thread-local storage that its libraries need.
+    pub static_storage_bytes: u64,
     /// Which parts of its surroundings are in the mount.
     pub inside: early::ProgramInside,
     /// Lists of paths that are built into a program of the mount, if they name its directory.
@@ -128,14 +128,11 @@ impl ExecStart<'_> {
             }
         };
         let (mut others, mut audits, mut paths): (&[u8], &[u8], &[u8]) = (b"\0", b"\0", b"\0");
-        let mut is_early = self.early_load.is_some_and(|early| early.by_program);
+        let is_early = self.early_load.is_some_and(|early| early.is_needed);
         // SAFETY: as in `run`.
         for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
             if self.is_helper && entry.starts_with(LOADER_PREFIX) {
                 continue;
-            }
-            if let (Some(early), Some(server)) = (self.early_load, server::get()) {
-                is_early |= early::entry_leads_in(entry, server.mount(), early.inside);
             }
             match (entry.strip_prefix(LD_PRELOAD), entry.strip_prefix(LD_AUDIT)) {
                 (Some(value), _) => others = value,
@@ -163,8 +160,8 @@ impl ExecStart<'_> {
         }
         let own = own.map(|_| library_path.as_ptr());
         let taken = is_early.then_some(early::UNTAKEN.as_ptr());
-        let has_paths = self.early_load.is_some_and(|early| early.has_paths);
-        let tunables = is_early.then_some(early::tunables(has_paths).as_ptr());
+        let storage_bytes = self.early_load.map_or(0, |early| early.static_storage_bytes);
+        let tunables = is_early.then_some(early::tunables(storage_bytes).as_ptr());
         let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
         let mut ids = [0u8; ENTRY_BYTES_MAX];
         if self.ids.as_ref().is_some_and(|at_entry| user_namespace::write_entry(at_entry, &mut ids).is_none()) {

@@ -8,6 +8,7 @@ mod exec_files;
 mod exec_start;
 pub mod identity;
 pub mod leak_tracer;
+mod library_search;
 pub mod limits;
 mod other_libc;
 #[cfg(feature = "loader")]
