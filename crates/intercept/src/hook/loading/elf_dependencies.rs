@@ -25,8 +25,8 @@ pub fn any_path(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8]) -> b
     any_string(head, read, &mut |string, is_list| (is_list || string.contains(&b'/')) && matches(string))
 }
 
-/// Whether `matches` accepts a list of paths that is built into a program or library, or the name of
-/// a needed library; it is told whether the string is a list.
+/// Whether `matches` accepts a list of paths that is built into a program or library, or the name
+/// of a needed library; it is told whether the string is a list.
 pub fn any_string(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8], bool) -> bool) -> bool {
     let mut entries = [0u8; ENTRIES_MAX * ENTRY_BYTES];
     let mut text = [0u8; HEAD_BYTES];

@@ -142,8 +142,8 @@ impl<'s> LibrarySearch<'s> {
         Some(self.add_strings(&head[..bytes], &mut read, false))
     }
 
-    /// Adds what a file needs to the names, and its lists if it is the program; returns the bytes of
-    /// its storage.
+    /// Adds what a file needs to the names, and its lists if it is the program; returns the bytes
+    /// of its storage.
     fn add_strings(&mut self, head: &[u8], read: elf_dependencies::Read<'_>, is_program: bool) -> u64 {
         elf_dependencies::any_string(head, read, &mut |string, is_list| {
             match is_list {
