@@ -33,10 +33,11 @@ pub fn any_string(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8], bo
     strings(head, &mut entries, read).is_some_and(|(table, found)| look_at(table, found, &mut text, read, matches))
 }
 
-/// Bytes of thread-local storage of a program or library.
-pub fn thread_storage_bytes(head: &[u8]) -> u64 {
+/// Bytes of thread-local storage of a program or library. `None`: its headers are not at its start.
+pub fn thread_storage_bytes(head: &[u8]) -> Option<u64> {
+    segments(head).next()?;
     let storage = segments(head).find(|segment| segment.kind == PT_TLS);
-    storage.map_or(0, |storage| storage.memory_bytes.saturating_add(storage.alignment))
+    Some(storage.map_or(0, |storage| storage.memory_bytes.saturating_add(storage.alignment)))
 }
 
 /// Relevant strings: the offset of each in the string table, and whether it is a list of paths.

@@ -33,7 +33,7 @@ pub struct LibrarySearch<'s> {
     lists_bytes: usize,
     names: [u8; NAMES_BYTES],
     names_bytes: usize,
-    /// Whether something did not fit.
+    /// Whether something did not fit, or was not read.
     is_partial: bool,
 }
 
@@ -153,6 +153,9 @@ impl<'s> LibrarySearch<'s> {
             }
             false
         });
-        elf_dependencies::thread_storage_bytes(head)
+        elf_dependencies::thread_storage_bytes(head).unwrap_or_else(|| {
+            self.is_partial = true;
+            0
+        })
     }
 }
