@@ -253,6 +253,7 @@ scripts!(
     bad_transfers,
     bash_jobs,
     bash_redirections,
+    blocked_signals,
     busybox,
     cargo_build,
     clone_stack,

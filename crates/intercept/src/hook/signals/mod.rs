@@ -31,6 +31,7 @@ use crate::hook::abi::entry::{NATIVE, SLOT_BYTES, SLOTS, Verdict, directfs_entry
 use crate::hook::abi::thread_words::thread_words;
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
+use crate::hook::calls::mapping::missing;
 use crate::hook::loading::{armed_threads, proc_maps, site_slots};
 use core::arch::global_asm;
 use core::ffi::c_void;
@@ -279,12 +280,19 @@ pub fn rt_sigprocmask(call: &mut Call<'_>) -> Result<Verdict> {
     }
     // SAFETY: the words are this thread's.
     let masked = unsafe { &mut (*thread_words()).masked };
+    let postponed = result & guarded();
     result |= *masked;
     match how as i32 {
         _ if new == 0 => {}
         libc::SIG_BLOCK => *masked |= wanted,
         libc::SIG_UNBLOCK => *masked &= !wanted,
         _ => *masked = wanted,
+    }
+    // Those of them that arrived meanwhile: see `postpone`. What was blocked is in the result.
+    let arriving = postponed & !*masked;
+    if arriving != 0 {
+        // SAFETY: inside the library signals wait until the call is done.
+        unsafe { set_mask(libc::SIG_UNBLOCK, arriving) };
     }
     if old != 0 {
         user_memory::write(old, &result)?;
@@ -365,6 +373,10 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         return;
     }
     let is_guarded = guarded() & bit(signal) != 0;
+    // SAFETY: as above.
+    if is_guarded && !is_fault(signal, info) && unsafe { postpone(signal, info, context) } {
+        return;
+    }
     // SAFETY: as called by the kernel.
     if is_guarded && is_fault(signal, info) && unsafe { faults::recover_fault(signal, info, context.cast()) } {
         return;
@@ -481,6 +493,33 @@ unsafe fn defer(signal: i32, info: *mut siginfo_t, context: *mut c_void) {
         let (process, thread) = (sys::process_id() as u64, sys::thread_id() as u64);
         sys::call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as u64, info as u64, 0, 0]);
     }
+}
+
+/// Keeps a signal of faults that was sent, not raised, while the program believes it blocked: sends
+/// it again, and has the kernel block it until [`rt_sigprocmask`] unblocks it. False: it arrives.
+/// It also does where traps need it.
+///
+/// # Safety
+/// As for [`directfs_signal`].
+unsafe fn postpone(signal: i32, info: *mut siginfo_t, context: *mut c_void) -> bool {
+    let is_needed = match signal {
+        libc::SIGSEGV => site_slots::has_sites(),
+        libc::SIGBUS => missing::exist(),
+        _ => armed_threads::is_armed(),
+    };
+    // SAFETY: by the caller's promise, as in `defer`; the words are this thread's.
+    unsafe {
+        if is_needed || (*thread_words()).masked & bit(signal) == 0 {
+            return false;
+        }
+        let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
+        *mask |= bit(signal);
+        // Otherwise it would arrive in this handler.
+        set_mask(libc::SIG_BLOCK, bit(signal));
+        let (process, thread) = (sys::process_id() as u64, sys::thread_id() as u64);
+        sys::call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as u64, info as u64, 0, 0]);
+    }
+    true
 }
 
 /// Delivers the waiting signals, in the middle of a call that holds nothing in the engine. From
