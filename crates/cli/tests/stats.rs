@@ -60,6 +60,7 @@ fn calls_of_programs_are_counted_by_kind_and_process() {
     assert!(half.is_power_of_two() && half <= most, "{stat}");
     assert!(after["processes"].as_u64() >= Some(1) && after["threads"].as_u64() >= Some(1), "{after}");
     assert!(after["space"]["used_bytes"].as_u64() > Some(0), "{after}");
+    assert!(after["space"]["files_cached"].as_u64() > Some(1), "{after}");
 
     // It stats until the directory is gone.
     input.write_all(b"loop\n").unwrap();

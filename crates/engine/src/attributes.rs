@@ -146,10 +146,15 @@ pub struct SpaceReport {
     pub inodes: u64,
     /// Inodes not in use.
     pub inodes_free: u64,
+}
+
+/// What the DRAM region holds, about: threads change it meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheReport {
     /// Names in the mindex.
-    pub names_cached: u64,
+    pub names: u64,
     /// Cachelets in use.
-    pub files_cached: u64,
+    pub files: u64,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -325,7 +330,6 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Figures of the whole file system.
     pub fn space(&self) -> Result<SpaceReport> {
         let geometry = self.fs.geometry();
-        let header = self.fs.header()?;
         let blocks = geometry.data_end() - geometry.data_block;
         let inodes = geometry.inodes_max() - 1;
         Ok(SpaceReport {
@@ -333,8 +337,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             blocks_free: self.fs.block_map().blocks_free()?.min(blocks),
             inodes,
             inodes_free: inodes.saturating_sub(self.fs.inodes_used()?),
-            names_cached: header.names.load(Relaxed),
-            files_cached: header.cachelets_used.load(Relaxed),
         })
     }
 }

@@ -64,7 +64,7 @@ pub use attach::{
     AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, MkfsOptions, Recovery, RecoveryReport,
     SNAPSHOT_FIGURES, changed_superblock, directory_secret, mkfs, set_identity,
 };
-pub use attributes::{Attributes, Changes, Protection, SpaceReport};
+pub use attributes::{Attributes, CacheReport, Changes, Protection, SpaceReport};
 pub use components::{
     Allocator, BlockMap, Files, ImageRecovery, Maintenance, NameIndex, Processes, Provider, Reaper, Recycler, Renames,
     Watches,

@@ -280,8 +280,32 @@ pub fn below_ns(latencies: &[u64; LATENCY_CLASSES], of_thousand: u64) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Attached, new_image};
+    use crate::format::FileKind;
+    use crate::testing::{Attached, new_image, new_node};
     use std::vec::Vec;
+
+    #[test]
+    fn cached_names_and_files_are_counted_at_once() {
+        let image = new_image(8 << 20, 0);
+        let attached = Attached::new(&image).expect("attaches");
+        let threads = [0; 2].map(|_| attached.enter().expect("enters"));
+        let root = threads[0].root().expect("a root");
+        let counts = || attached.cached().map(|cached| (cached.names, cached.files)).expect("counts");
+        let before = counts();
+        for number in 0..700 {
+            let name = std::format!("{number}");
+            let thread = &threads[number % 2];
+            thread.release(thread.create(root, name.as_bytes(), &new_node(FileKind::Regular)).expect("makes"), 1);
+        }
+        assert_eq!(counts(), (before.0 + 700, before.1 + 700));
+        // Long lists of free ones go to the shared list.
+        for number in 0..700 {
+            threads[0].unlink(root, std::format!("{number}").as_bytes(), |_| Ok(())).expect("removes");
+        }
+        threads[0].recycler().drain().expect("recycles");
+        assert_eq!(counts(), before);
+        threads[0].release(root, 1);
+    }
 
     #[test]
     fn classes_have_their_own_values_and_names() {

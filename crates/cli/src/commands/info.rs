@@ -293,11 +293,12 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
     let Ok(header) = fs.dram().header() else { return unknown };
     let bucket_bytes = size_of::<engine::dram::Bucket>() as u64;
     let index_bytes = (header.buckets.load(Relaxed) + header.overflow_next.load(Relaxed)) * bucket_bytes;
-    let cachelet_bytes = space.files_cached * size_of::<engine::dram::Cachelet>() as u64;
-    let cache = (space.files_cached > 0).then(|| Cache {
-        files: space.files_cached,
-        names: space.names_cached,
-        dram_bytes_per_file: (index_bytes + cachelet_bytes) as f64 / space.files_cached as f64,
+    let Ok(cached) = fs.cached() else { return unknown };
+    let cachelet_bytes = cached.files * size_of::<engine::dram::Cachelet>() as u64;
+    let cache = (cached.files > 0).then(|| Cache {
+        files: cached.files,
+        names: cached.names,
+        dram_bytes_per_file: (index_bytes + cachelet_bytes) as f64 / cached.files as f64,
     });
     let [duration_ns, names, inodes, scanned] = std::array::from_fn(|index| header.recovery[index].load(Relaxed));
     let last_recovery = LastRecovery { scanned: scanned == 1, duration_ns, names, inodes };

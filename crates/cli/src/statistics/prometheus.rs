@@ -20,7 +20,7 @@ pub fn text(reading: &Reading) -> String {
     text.family("directfs_waiting", "gauge", "Threads that wait for locks.");
     let waiting: usize = reading.users.processes.iter().map(|process| process.waits.len()).sum();
     text.sample("directfs_waiting", &[], waiting as f64);
-    if let Some(space) = reading.space {
+    if let Some((space, _)) = reading.space {
         text.family("directfs_bytes", "gauge", "Space for files.");
         text.sample("directfs_bytes", &[("state", "free")], (space.blocks_free * BLOCK_BYTES) as f64);
         let used = space.blocks - space.blocks_free;

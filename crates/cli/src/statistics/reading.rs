@@ -8,7 +8,7 @@ use crate::commands::info::Commits;
 use crate::{mounts, ps};
 use anyhow::Result;
 use engine::statistics::{CallTotals, LATENCY_CLASSES};
-use engine::{SpaceReport, Thread};
+use engine::{CacheReport, SpaceReport, Thread};
 use pmem::Direct;
 use posix::process::Processes;
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ pub struct Reading {
     /// By slot.
     pub slots: HashMap<u32, Slot>,
     /// `None`: no process uses the image, or a mount alone.
-    pub space: Option<SpaceReport>,
+    pub space: Option<(SpaceReport, CacheReport)>,
     /// Of an image on a disk.
     pub commits: Option<Commits>,
     pub mounts: Vec<MountReading>,
@@ -72,7 +72,8 @@ impl Reading {
             reading.at = Instant::now();
             let thread = attached.fs().enter().map_err(error_of)?;
             reading.add_slots(&thread).map_err(error_of)?;
-            reading.space = Some(thread.space().map_err(error_of)?);
+            let cached = thread.fs().cached().map_err(error_of)?;
+            reading.space = Some((thread.space().map_err(error_of)?, cached));
             let works_on_disk = attached.works_on_disk();
             reading.commits = attached.commit_status().map(|status| Commits::of(status, works_on_disk));
         }

@@ -155,12 +155,12 @@ impl Totals {
             interval_ms: seconds.map(|seconds| (seconds * 1e3).round() as u64),
             calls: calls(&totals, seconds),
             events: EVENTS.into_iter().map(|(event, name, _)| (name, totals.events_of(event))).collect(),
-            space: now.space.map(|space| Space {
+            space: now.space.map(|(space, cached)| Space {
                 used_bytes: (space.blocks - space.blocks_free) * BLOCK_BYTES,
                 free_bytes: space.blocks_free * BLOCK_BYTES,
                 inodes_used: space.inodes - space.inodes_free,
-                names_cached: space.names_cached,
-                files_cached: space.files_cached,
+                names_cached: cached.names,
+                files_cached: cached.files,
             }),
             commits: now.commits,
             waits: waits(&now.users),

@@ -10,10 +10,12 @@
 //!   ([`crate::dram::FreeView`]). The shared list and the bump have no lock.
 //! - Index 0 is never handed out and ends every list.
 
+use crate::attributes::CacheReport;
 use crate::components::Allocator;
 use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::free_list::FreeList;
+use crate::fs::Fs;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
@@ -24,6 +26,35 @@ const RANGE: u64 = 64;
 const LIST_MAX: u32 = 512;
 /// Cachelets that move to the shared list at a time.
 const BATCH: u32 = 256;
+
+/// Batches of the shared list that are counted.
+const BATCHES_MAX: u32 = 1 << 16;
+
+impl<M: Memory> Fs<M> {
+    /// Counts what is in the DRAM region.
+    pub fn cached(&self) -> Result<CacheReport> {
+        let header = self.header()?;
+        // One has the index 0.
+        let (mut names, mut free) = (header.names.load(Relaxed), 1);
+        for index in 0..header.slots_high.load(Acquire) as u32 {
+            let slot = self.dram.slot(index)?;
+            names = names.wrapping_add(slot.names_delta.load(Relaxed));
+            let range = slot.cachelet_end.load(Relaxed).saturating_sub(slot.cachelet_next.load(Relaxed));
+            free += u64::from(slot.cachelets_count.load(Relaxed)) + u64::from(range);
+        }
+        let mut batch = header.cachelets_free.load(Acquire) as u32;
+        for _ in 0..BATCHES_MAX {
+            if batch == 0 {
+                break;
+            }
+            let first = self.dram.cachelet(batch)?.as_free();
+            free += u64::from(first.batch_length().load(Relaxed).min(LIST_MAX));
+            batch = first.next_batch().load(Relaxed);
+        }
+        let used = header.cachelets_next.load(Acquire).saturating_sub(free);
+        Ok(CacheReport { names: (names as i64).max(0) as u64, files: used })
+    }
+}
 
 impl<M: Memory> Allocator<'_, '_, M> {
     /// The index of a free cachelet, recorded as an in-flight allocation. Its fields are undefined

@@ -133,8 +133,8 @@ pub struct DramHeader {
     pub evict_head: AtomicU32,
     /// Zero.
     pub reserved4: AtomicU32,
-    /// Cachelets in use, as far as shards have reported them.
-    pub cachelets_used: AtomicU64,
+    /// Zero.
+    pub reserved9: AtomicU64,
     /// Report of recovery for `info`: duration in ns, names, inodes, 1 if it scanned.
     pub recovery: [AtomicU64; 4],
     /// Owner slot + 1 of the thread that adds a segment of inodes.
