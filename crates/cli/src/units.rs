@@ -60,7 +60,7 @@ pub fn duration(ns: f64) -> String {
 
 /// A time, given in ns since 1970, in this machine's time zone.
 pub fn local_time(ns: u64) -> String {
-    let seconds = (ns / 1_000_000_000) as libc::time_t;
+    let seconds = (ns / 1_000_000_000) as _;
     // SAFETY: zeros are a valid value of this plain structure, which the call fills.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both point to values of this function.

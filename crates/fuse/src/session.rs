@@ -60,7 +60,7 @@ impl Channel {
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
         let source = self.0.as_raw_fd() as u32;
         // SAFETY: a request on an open descriptor, which reads one number.
-        if unsafe { libc::ioctl(device.as_raw_fd(), CLONE, &raw const source) } != 0 {
+        if unsafe { libc::ioctl(device.as_raw_fd(), CLONE as _, &raw const source) } != 0 {
             return Err(io::Error::last_os_error());
         }
         Ok(Channel(Arc::new(device.into())))

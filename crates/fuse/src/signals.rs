@@ -94,7 +94,7 @@ impl Drop for Watch {
         self.over.store(true, Ordering::Release);
         // SAFETY: the thread has not been joined, so its id is valid; the signal is blocked there
         // and only ends its wait.
-        unsafe { libc::pthread_kill(thread.as_pthread_t(), ENDING[0]) };
+        unsafe { libc::pthread_kill(thread.as_pthread_t() as _, ENDING[0]) };
         // The thread does nothing that could panic.
         let _ = thread.join();
     }

@@ -108,6 +108,8 @@ pub use tracking::{MarkedPage, RaisedCut, Sleeping, Tracking, TrackingHeader, WA
 #[cfg(feature = "std")]
 pub use truncation::{any_truncated, survive_truncations};
 
+/// Advice to madvise: huge pages at once. Linux 6.1; the crate libc lacks it for musl.
+pub const MADV_COLLAPSE: i32 = 25;
 /// Bytes of a cache line: the unit of flushes, and the alignment of every structure in an image.
 pub const LINE_BYTES: u64 = 64;
 /// Bytes of a block: the unit of allocation and of program mappings.

@@ -399,7 +399,7 @@ impl Mapping {
         let (address, length) = self.page_address(&pages);
         // SAFETY: whole pages of this mapping; collapsing moves bytes to other memory at the same
         // addresses, under the kernel's locks.
-        unsafe { libc::madvise(address, length, libc::MADV_COLLAPSE) == 0 }
+        unsafe { libc::madvise(address, length, crate::MADV_COLLAPSE) == 0 }
     }
 
     /// As [`populate_write`](Mapping::populate_write), with huge pages where possible: an untouched

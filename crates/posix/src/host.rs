@@ -368,7 +368,7 @@ impl Platform for LinuxPlatform {
                 return;
             }
         }
-        advise(address, length, libc::MADV_COLLAPSE);
+        advise(address, length, pmem::MADV_COLLAPSE);
     }
 }
 

@@ -3,6 +3,7 @@
 mod debian;
 mod files;
 mod python;
+mod static_file;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -184,7 +184,7 @@ fn write_path<'l>(into: &mut [u8; PATH_BYTES], libraries: impl Iterator<Item = &
 /// A limit on the size of files would end this program by a signal.
 fn is_file_size_limited() -> bool {
     let mut limit = [0u64; 2];
-    let arguments = [0, u64::from(libc::RLIMIT_FSIZE), 0, limit.as_mut_ptr() as u64, 0, 0];
+    let arguments = [0, libc::RLIMIT_FSIZE as u64, 0, limit.as_mut_ptr() as u64, 0, 0];
     // SAFETY: the kernel fills two words.
     let result = unsafe { sys::call(libc::SYS_prlimit64, arguments) };
     result != 0 || limit[0] != libc::RLIM_INFINITY

@@ -47,10 +47,10 @@ pub fn descriptors() -> u32 {
 
 /// For the start, and after a change: reads the limits.
 pub fn read() {
-    let [limit, highest] = get(libc::RLIMIT_NOFILE);
+    let [limit, highest] = get(libc::RLIMIT_NOFILE as _);
     DESCRIPTORS[0].store(!limit, Relaxed);
     DESCRIPTORS[1].store(!highest, Relaxed);
-    FILE_BYTES.store(!get(libc::RLIMIT_FSIZE)[0], Relaxed);
+    FILE_BYTES.store(!get(libc::RLIMIT_FSIZE as _)[0], Relaxed);
 }
 
 /// setrlimit(kind, limit), prlimit64(process, kind, limit, old). The program's limit on descriptors
