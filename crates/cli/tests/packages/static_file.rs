@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
-/// Root directories of other systems to try it in, separated by colons: by debootstrap, for example.
+/// Root directories of other systems to try it in, separated by colons (made by debootstrap).
 const TREES: &str = "DIRECTFS_TREES";
 
 /// What is done with it.

@@ -52,6 +52,8 @@ struct Code {
     start: AtomicUsize,
     /// Zero: there is none.
     end: AtomicUsize,
+    /// Otherwise it is the program, which stays mapped.
+    is_library: AtomicBool,
     /// Where the program's constants are, until they were looked at; zero: they need not be.
     constants: [AtomicUsize; 2],
     /// The next free stub, which jumps from there reach; zero: there are none.
@@ -62,6 +64,7 @@ static CODES: [Code; CODES_MAX] = [const {
     Code {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
+        is_library: AtomicBool::new(false),
         constants: [AtomicUsize::new(0), AtomicUsize::new(0)],
         stub: AtomicUsize::new(0),
         stubs_end: AtomicUsize::new(0),
@@ -80,9 +83,9 @@ pub fn record(code: Range<usize>, stubs: usize) {
     free.end.store(code.end, Release);
 }
 
-/// Records where code is, and makes room for stubs near it. `constants`: those of the program, if
-/// it may contain a runtime whose calls must not be replaced.
-pub fn record_near(code: Range<usize>, constants: Range<usize>) {
+/// Records where code is, and makes room for stubs near it. `constants`: those of the program,
+/// which may contain a runtime whose calls must not be replaced; `None`: it is a library.
+pub fn record_near(code: Range<usize>, constants: Option<Range<usize>>) {
     if IS_CHANGING.swap(true, AcqRel) {
         return;
     }
@@ -96,6 +99,8 @@ pub fn record_near(code: Range<usize>, constants: Range<usize>) {
         }
         let first = stubs(known);
         known.stub.store(if is_near(first) { first } else { known.stubs_end.load(Relaxed) }, Relaxed);
+        known.is_library.store(constants.is_none(), Relaxed);
+        let constants = constants.unwrap_or_default();
         known.constants[0].store(constants.start, Relaxed);
         known.constants[1].store(constants.end, Relaxed);
         known.start.store(code.start, Relaxed);
@@ -126,28 +131,29 @@ fn map_stubs(code: &Range<usize>) -> Option<usize> {
     })
 }
 
-/// Something else is being mapped in a range: what was known of code there no longer holds.
+/// Something else is being mapped in a range: what was known of code there no longer holds. Without
+/// the lock, which a thread may have held when another forked.
 pub fn forget(addresses: &Range<usize>) {
-    if IS_CHANGING.swap(true, AcqRel) {
-        return;
-    }
     for known in &CODES {
         if known.start.load(Relaxed) < addresses.end && known.end.load(Relaxed) > addresses.start {
             known.end.store(0, Release);
         }
     }
-    IS_CHANGING.store(false, Release);
 }
 
 /// Counts a trap of the site with this index, which leads to `slot`; replaces the site if it is
 /// used again and again. The count wraps, so an attempt that fails is made again.
-pub fn count(index: usize, slot: u64, site: usize, registers: &[libc::greg_t]) {
+///
+/// `is_library`: the trap is one that replaced an instruction of a library. Other traps may come
+/// from code that was made where a library was.
+pub fn count(index: usize, slot: u64, (site, is_library): (usize, bool), registers: &[libc::greg_t]) {
     if COUNTS[index].fetch_add(1, Relaxed) + 1 != TRAPS || IS_CHANGING.swap(true, AcqRel) {
         return;
     }
     let range = |code: &Code| code.start.load(Relaxed)..code.end.load(Acquire);
     let has_room = |code: &&Code| code.stub.load(Relaxed) + STUB_BYTES <= code.stubs_end.load(Relaxed);
-    if let Some(code) = CODES.iter().find(|code| range(code).contains(&site)).filter(has_room)
+    let is_it = |code: &&Code| code.is_library.load(Relaxed) == is_library && range(code).contains(&site);
+    if let Some(code) = CODES.iter().find(is_it).filter(has_room)
         && may_be_replaced(code)
     {
         let Range { start, end } = range(code);

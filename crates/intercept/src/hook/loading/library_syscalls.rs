@@ -203,7 +203,7 @@ fn is_whole(addresses: &Range<usize>, start: usize, code: &Code<'_>) -> bool {
 fn record_code(image: &ElfImage<'_>, place: impl Fn(&Code<'_>) -> Option<usize>) {
     for code in image.code() {
         if let Some(start) = place(&code) {
-            hot_sites::record_near(start..start + code.bytes.len(), 0..0);
+            hot_sites::record_near(start..start + code.bytes.len(), None);
         }
     }
 }

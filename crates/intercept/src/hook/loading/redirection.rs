@@ -43,7 +43,7 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
     }
     match find(back).or_else(|| claim_slot(back)) {
         Some(index) => {
-            hot_sites::count(index, slot_address(index) as u64, back as usize - CALL.len(), registers);
+            hot_sites::count(index, slot_address(index) as u64, (back as usize - CALL.len(), false), registers);
             registers[libc::REG_RIP as usize] = slot_address(index);
         }
         None => sys::refuse(&[b"this program contains too many inline system calls; use `directfs mount`"]),
@@ -64,7 +64,7 @@ pub fn redirect_trap(registers: &mut [libc::greg_t]) -> bool {
     }
     let is_tracer = leak_tracer::is_running(registers[libc::REG_RSP as usize] as u64);
     if !is_tracer {
-        hot_sites::count(index, slot_address(index) as u64, (back - BYTES) as usize, registers);
+        hot_sites::count(index, slot_address(index) as u64, ((back - BYTES) as usize, true), registers);
     }
     registers[libc::REG_RIP as usize] = slot_address(index);
     if is_tracer {

@@ -165,7 +165,7 @@ unsafe fn record_program(environment: *const *const u8) {
     let range = |bytes: &[u8]| bytes.as_ptr() as usize..bytes.as_ptr() as usize + bytes.len();
     if let Some(code) = program.segment(|kind, flags| kind == PT_LOAD && flags & PF_X != 0) {
         // Without constants of their own they are with the code.
-        hot_sites::record_near(range(code), range(program.constants().unwrap_or(code)));
+        hot_sites::record_near(range(code), Some(range(program.constants().unwrap_or(code))));
     }
 }
 
