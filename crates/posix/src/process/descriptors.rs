@@ -338,6 +338,13 @@ impl<'f, M: Memory> Process<'f, M> {
         cleared.is_ok()
     }
 
+    /// Removes an entry that the program did not open as a descriptor, unlike a close without
+    /// releasing record locks.
+    pub fn drop_entry(&self, thread: &Thread<'f, M>, fd: u32) -> bool {
+        let transaction = self.begin(thread);
+        self.entry(fd) != 0 && transaction.clear(TableSlot::Descriptor(self.table_index, fd)).is_ok()
+    }
+
     /// close, lock-free; `None` if that is not possible.
     #[inline]
     fn remove_lock_free(&self, thread: &Thread<'f, M>, fd: u32) -> Option<bool> {

@@ -4,7 +4,7 @@
 //! of the lease file as its placeholder, so that the kernel reports its number (`si_fd`), and
 //! copies, forks, execs and closes do to the lease what they do elsewhere.
 
-use crate::hook::abi::entry::{NATIVE, Verdict, done};
+use crate::hook::abi::entry::{FDS_MAX, NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::kernel_objects::meeting;
@@ -72,6 +72,10 @@ fn attach(session: &Session<'_>, fd: u32, file: &OpenFile) -> Result<()> {
     let attributes = session.caller.stat(file.node())?;
     let (owner, _) = session.caller.credentials.numbers_of((attributes.uid, attributes.gid));
     let replace = &mut |lease_file: i32, number: u32, cloexec: bool| {
+        // One that a ring has registered has no number in the kernel.
+        if number as usize >= FDS_MAX {
+            return Ok(());
+        }
         let flags = if cloexec { libc::O_CLOEXEC as u64 } else { 0 };
         match kernel(libc::SYS_dup3, lease_file as u64, number.into(), flags) {
             made @ ..0 => Err(Errno(-made as i32)),

@@ -17,6 +17,7 @@
 pub mod fd_numbers;
 pub mod fd_passing;
 pub mod marks;
+pub mod ring_files;
 
 use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, Frame, NATIVE, Next, Verdict, done};
@@ -173,6 +174,7 @@ fn close_host(session: &Session<'_>, frame: &Frame, fd: u32) -> Verdict {
     if session.is_child {
         return NATIVE;
     }
+    ring_files::release_of_closed(session, fd);
     if !fd_numbers::is_host(fd) {
         fd_numbers::unmark(fd);
     }
@@ -297,6 +299,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
     if verdict.result >= 0 && verdict.next == Next::Done {
         session.process.remove(session.caller.thread, to);
         if !session.is_child {
+            ring_files::release_of_closed(&session, to);
             fd_numbers::unmark(to);
         }
         record_duplicate(server, from, verdict.result);
@@ -384,9 +387,15 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
     if !only_mark && !session.is_child {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
-        (first..=end).for_each(fd_numbers::unmark);
+        for fd in first..=end {
+            ring_files::release_of_closed(&session, fd);
+            fd_numbers::unmark(fd);
+        }
     }
-    session.process.close_range(session.caller.thread, first, last, only_mark)?;
+    // Behind those are files that rings have registered.
+    if let Some(last) = Some(last.min(FDS_MAX as u32 - 1)).filter(|last| first <= *last) {
+        session.process.close_range(session.caller.thread, first, last, only_mark)?;
+    }
     let result = close_in_kernel(first, last, flags);
     if !only_mark && !session.is_child {
         fd_numbers::forget_host_numbers(first, last);
