@@ -151,7 +151,14 @@ impl FileSystem {
                 let mode = (mode, self.credentials.mask());
                 let open = |path: &[u8], buffer: &mut _| caller.opens().open_path(&start, path, flags, mode, buffer);
                 let opened = within(bytes, inside.buffer, open)?;
-                inside.process.install(inside.thread, number, &opened.file, true)
+                if inside.process.install(inside.thread, number, &opened.file, true)? || opened.file.truncates_late() {
+                    let completed = caller.opens().complete(&opened.file);
+                    if completed.is_err() {
+                        inside.process.remove(inside.thread, number);
+                    }
+                    return completed;
+                }
+                Ok(())
             })
         });
         opened.map_err(|errno| Error::call(operation, path, errno))
@@ -512,7 +519,13 @@ impl FileSystem {
     /// ENOENT, EACCES, EISDIR, EROFS, ENOSPC, EFBIG; ETXTBSY: a program under `directfs run` runs
     /// it.
     pub fn set_len(&self, path: impl AsRef<Path>, bytes: u64) -> Result<()> {
-        let truncate = |caller: &Call<'_>, node| caller.data().truncate(node, offset(bytes)?);
+        let truncate = |caller: &Call<'_>, node| {
+            if caller.data().truncate_unless_leased(node, offset(bytes)?)? {
+                return Ok(());
+            }
+            caller.opens().break_leases(node, libc::O_WRONLY)?;
+            caller.data().truncate(node, offset(bytes)?)
+        };
         self.on_file("set the length of", path.as_ref(), truncate)
     }
 

@@ -242,7 +242,7 @@ impl Files {
     ) -> Result<()> {
         let caller = Caller::new(thread, Credentials::kernel_checked(0, 0));
         let file = caller.opens().open_node(self.node(number)?, libc::O_RDONLY)?;
-        process.install(thread, descriptor, &file, false)
+        process.install(thread, descriptor, &file, false).map(drop)
     }
 
     /// An open regular file, as the flags of a request describe it. It owns no reference: the

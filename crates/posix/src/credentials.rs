@@ -30,6 +30,8 @@ impl Capabilities {
     pub const SYS_ADMIN: Capabilities = Capabilities(1 << 21);
     /// Make device nodes.
     pub const MKNOD: Capabilities = Capabilities(1 << 27);
+    /// Take leases on the files of others.
+    pub const LEASE: Capabilities = Capabilities(1 << 28);
     /// Set file capabilities.
     pub const SETFCAP: Capabilities = Capabilities(1 << 31);
     /// All of them: root.

@@ -4,6 +4,8 @@ use crate::components::Data;
 use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
+use crate::process::leases_of;
+use core::sync::atomic::Ordering::SeqCst;
 use engine::format::FileKind;
 use engine::watch::event;
 use engine::{AllocateMode, Error, FileFlags, Node, SeekWhat};
@@ -249,8 +251,18 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         i64::try_from(base).ok().and_then(|base| base.checked_add(offset)).ok_or(Errno::EINVAL)
     }
 
-    /// truncate by node, with the permission check of the call by path.
+    /// truncate by node, with the permission check of the call by path. It heeds no leases.
     pub fn truncate(self, node: Node, length: i64) -> Result<()> {
+        self.truncate_if(node, length, || true).map(drop)
+    }
+
+    /// The same, but returns false, and does nothing, if leases on the file may exist.
+    pub fn truncate_unless_leased(self, node: Node, length: i64) -> Result<bool> {
+        let leases = leases_of(self.thread.fs(), node)?;
+        self.truncate_if(node, length, || leases.load(SeqCst) == 0)
+    }
+
+    fn truncate_if(self, node: Node, length: i64, permits: impl Fn() -> bool) -> Result<bool> {
         let length = offset_of(length)?;
         let file = self.thread.stat(node)?;
         match file.kind {
@@ -260,10 +272,15 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         }
         self.check(node, Want::WRITE)?;
         self.opens().check_not_running(&file.protection())?;
+        if !permits() {
+            return Ok(false);
+        }
         self.strip_privileges(node, FileFlags::APPEND_ONLY)?;
-        self.thread.files().truncate(node, length)?;
-        self.reports().tell_node(node, false, event::MODIFY);
-        Ok(())
+        let is_done = self.thread.files().truncate_if(node, length, permits)?;
+        if is_done {
+            self.reports().tell_node(node, false, event::MODIFY);
+        }
+        Ok(is_done)
     }
 
     /// ftruncate.

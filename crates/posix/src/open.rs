@@ -91,15 +91,12 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             return Ok(OpenFile::new(file.into_recorded()?, kind, flags));
         }
         self.check_open(protection, flags)?;
-        if kind == FileKind::Regular && flags & O_TRUNC != 0 {
-            self.truncate_opened(file.node())?;
+        let truncates_late = kind == FileKind::Regular && flags & O_TRUNC != 0 && !self.truncate_early(file.node())?;
+        let opened = OpenFile::new(file.into_recorded()?, kind, flags);
+        if truncates_late {
+            opened.set_truncates_late();
         }
-        Ok(OpenFile::new(file.into_recorded()?, kind, flags))
-    }
-
-    fn truncate_opened(self, node: Node) -> Result<()> {
-        self.strip_privileges(node, FileFlags::APPEND_ONLY)?;
-        Ok(self.thread.files().truncate(node, 0)?)
+        Ok(opened)
     }
 
     /// The checks of Linux's may_open, in the same order.

@@ -38,8 +38,9 @@ pub struct OpenFile {
     pub(crate) lock: AtomicU32,
     /// In the shared table: ticket of the claimer; zero: free.
     pub(crate) claimed: AtomicU32,
-    /// Zero.
-    reserved: AtomicU32,
+    /// In the shared table: see `process::leases`. In the caller's memory: 1 if the file is still
+    /// to be truncated.
+    pub(crate) lease: AtomicU32,
     /// In the shared table: [`DescriptionUsers`].
     sharing: AtomicU64,
 }
@@ -89,7 +90,7 @@ impl OpenFile {
             users: AtomicU32::new(0),
             lock: AtomicU32::new(0),
             claimed: AtomicU32::new(0),
-            reserved: AtomicU32::new(0),
+            lease: AtomicU32::new(0),
             sharing: AtomicU64::new(0),
         }
     }
@@ -113,6 +114,17 @@ impl OpenFile {
     /// Of an inotify descriptor: the key of the group of its watches.
     pub fn watch_key(&self) -> Option<u64> {
         self.is_watcher().then(|| self.position())
+    }
+
+    /// Of a description that an open has just returned: the file is still to be truncated, once
+    /// leases that others hold on it are broken ([`Opens::truncate_late`](crate::Opens)).
+    #[inline]
+    pub fn truncates_late(&self) -> bool {
+        self.lease.load(Relaxed) != 0
+    }
+
+    pub(crate) fn set_truncates_late(&self) {
+        self.lease.store(1, Relaxed);
     }
 
     /// Copies `file` into a free entry of the shared table, without the fields of the table.

@@ -90,6 +90,10 @@ fn add_watch(thread: &Thread<'_>, node: Node) -> i32 {
         .unwrap()
 }
 
+fn attach(process: &Process<'_>, thread: &Thread<'_>, fd: u32) {
+    process.attach_lease_file(thread, fd, 0, &mut |_, _, _| Ok(())).unwrap();
+}
+
 const NO_PREPARATION: Prepare = |_, _, _| ();
 
 const OPERATIONS: &[Operation] = &[
@@ -280,6 +284,32 @@ const OPERATIONS: &[Operation] = &[
             process.set_directory(thread, Some(scene.files[2])).unwrap();
         },
         operate: |process, thread, _| process.exit(thread),
+        own_references: 0,
+    },
+    Operation {
+        name: "attachment to a lease file",
+        prepare: |process, thread, scene| {
+            install(process, thread, 10, scene.files[0]);
+            install(process, thread, 11, scene.files[0]);
+        },
+        operate: |process, thread, _| {
+            attach(process, thread, 10);
+            attach(process, thread, 11);
+        },
+        own_references: 0,
+    },
+    Operation {
+        name: "close of a file with a lease",
+        prepare: |process, thread, scene| {
+            install(process, thread, 10, scene.files[0]);
+            install(process, thread, 11, scene.files[0]);
+            attach(process, thread, 10);
+            attach(process, thread, 11);
+        },
+        operate: |process, thread, _| {
+            assert!(process.remove(thread, 10));
+            assert!(process.remove(thread, 11));
+        },
         own_references: 0,
     },
     Operation {

@@ -7,8 +7,17 @@ use engine::{MapMode, Node, Thread};
 use posix::process::{FdToken, FileMapping, Fork, LockKind, LockRange, Locked, Process, Processes, Usage};
 use posix::{Errno, OpenFile};
 
-const NOTHING: Usage =
-    Usage { processes: 0, files: 0, pages: 0, locks: 0, mappings: 0, tokens: 0, files_held: 0, files_mapped: 0 };
+const NOTHING: Usage = Usage {
+    processes: 0,
+    files: 0,
+    pages: 0,
+    locks: 0,
+    mappings: 0,
+    tokens: 0,
+    files_held: 0,
+    files_mapped: 0,
+    files_leased: 0,
+};
 
 /// A registered process with a session, on a fresh image; afterwards nothing may leak.
 fn in_fresh_process(test: impl FnOnce(&Thread<'_>, Process<'_>, &Session<'_, '_>)) {

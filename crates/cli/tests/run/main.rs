@@ -17,7 +17,7 @@
 //! - `neighbours`: other users, namespaces, and copies of an image
 //! - `identities`: user namespaces, and threads with ids of their own
 //! - `limits`: many processes and threads, and little shared memory
-//! - `watching`: inotify
+//! - `watching`: inotify; `leasing`: leases
 //! - `figures`: durations of calls
 
 #[path = "../support/mod.rs"]
@@ -32,6 +32,7 @@ mod fuse_programs;
 mod identities;
 mod kit;
 mod launching;
+mod leasing;
 mod library_syscalls;
 mod limits;
 mod mount_table;

@@ -279,6 +279,7 @@ scripts!(
     program_names,
     python,
     python_data,
+    qemu_images,
     redis,
     rings,
     rsync,

@@ -12,13 +12,13 @@ fn what_passes_the_library_by_is_refused() {
     let expected = "kernel thread -1
 only registered -22
 unknown flag -22
-files -95
-no files 0
-update -95
+files 0
 descriptor -22
 by a registered descriptor -22
-update by an entry: submitted 1, completed 1: -95
-a direct descriptor: submitted 1, completed 1: -95
+update of any index: submitted 1, completed 1: -95
+an open to any index: submitted 1, completed 1: -95
+a file to another ring: submitted 1, completed 1: -95
+splice by index: submitted 1, completed 1: -22
 splice: submitted 1, completed 1: -22
 a descriptor in a message: submitted 1, completed 1: -95
 messages without: submitted 2, completed 2: 1 1

@@ -22,18 +22,41 @@ impl<M: Memory> Files<'_, '_, M> {
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
+        self.change_file(node, |cachelet, property| self.set_length(cachelet, property, size_bytes))
+    }
+
+    /// As [`Files::truncate`], unless `permits`, called under the file's lock, returns false; then
+    /// returns false. A thread that makes it return false and then calls
+    /// [`Files::wait_for_change`] knows that no such truncation happens afterwards.
+    pub fn truncate_if(self, node: Node, size_bytes: u64, permits: impl Fn() -> bool) -> Result<bool> {
+        if size_bytes > SIZE_BYTES_MAX {
+            return Err(Error::TooLarge);
+        }
         self.change_file(node, |cachelet, property| {
-            let mapped = is_mapped(cachelet);
-            if size_bytes > property.size_bytes {
-                let property = self.clear_behind_end(cachelet, property)?;
-                let after = Property { size_bytes, ..self.changed_now(&property) };
-                return self.finish_change(cachelet, &after, self.nothing_new());
+            if !permits() {
+                return Ok(false);
             }
-            if size_bytes == 0 && !mapped {
-                return self.empty(cachelet, property);
-            }
-            self.shorten(cachelet, property, size_bytes, mapped)
+            self.set_length(cachelet, property, size_bytes).map(|()| true)
         })
+    }
+
+    /// Waits for the end of a change of the file that is under way.
+    pub fn wait_for_change(self, node: Node) -> Result<()> {
+        self.change_file(node, |_, _| Ok(()))
+    }
+
+    /// Sets the length, under the file's lock.
+    fn set_length(self, cachelet: &Cachelet, property: &Property, size_bytes: u64) -> Result<()> {
+        let mapped = is_mapped(cachelet);
+        if size_bytes > property.size_bytes {
+            let property = self.clear_behind_end(cachelet, property)?;
+            let after = Property { size_bytes, ..self.changed_now(&property) };
+            return self.finish_change(cachelet, &after, self.nothing_new());
+        }
+        if size_bytes == 0 && !mapped {
+            return self.empty(cachelet, property);
+        }
+        self.shorten(cachelet, property, size_bytes, mapped)
     }
 
     /// The proof for a change that shows nothing that is not durable already.

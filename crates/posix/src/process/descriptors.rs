@@ -219,8 +219,9 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Puts an open file behind a descriptor and replaces what was there. The description takes
     /// over the reference of `file`; on failure the reference is released. EBADF: the number is too
-    /// large; ENFILE: too many open files.
-    pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: &OpenFile, cloexec: bool) -> Result<()> {
+    /// large; ENFILE: too many open files. Returns whether leases on the file may exist, which the
+    /// VFS layer then breaks.
+    pub fn install(&self, thread: &Thread<'f, M>, fd: u32, file: &OpenFile, cloexec: bool) -> Result<bool> {
         let installed = match self.install_lock_free(thread, file, fd, cloexec) {
             Some(installed) => installed,
             None => self.install_locked(thread, file, fd, cloexec),
@@ -233,7 +234,13 @@ impl<'f, M: Memory> Process<'f, M> {
 
     /// Fills an empty inline descriptor, lock-free.
     #[inline]
-    fn install_lock_free(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Option<Result<()>> {
+    fn install_lock_free(
+        &self,
+        thread: &Thread<'f, M>,
+        file: &OpenFile,
+        fd: u32,
+        cloexec: bool,
+    ) -> Option<Result<bool>> {
         let word = self.table.inline_descriptor(fd)?;
         let transaction = self.begin_lock_free(thread)?;
         if !transaction.reserve_inline(fd, word) {
@@ -248,7 +255,7 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     #[inline]
-    fn install_locked(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<()> {
+    fn install_locked(&self, thread: &Thread<'f, M>, file: &OpenFile, fd: u32, cloexec: bool) -> Result<bool> {
         let transaction = self.begin(thread);
         match self.table.inline_descriptor(fd) {
             Some(word) if word.load(Acquire) == 0 => {
@@ -266,7 +273,7 @@ impl<'f, M: Memory> Process<'f, M> {
         file: &OpenFile,
         fd: u32,
         cloexec: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         transaction.reach(self.table_index, fd)?;
         transaction.release_locks(self.entry(fd))?;
         transaction.create_into(file, TableSlot::Descriptor(self.table_index, fd), cloexec)
@@ -329,6 +336,13 @@ impl<'f, M: Memory> Process<'f, M> {
             _ => transaction.clear(TableSlot::Descriptor(self.table_index, fd)),
         };
         cleared.is_ok()
+    }
+
+    /// Removes an entry that the program did not open as a descriptor, unlike a close without
+    /// releasing record locks.
+    pub fn drop_entry(&self, thread: &Thread<'f, M>, fd: u32) -> bool {
+        let transaction = self.begin(thread);
+        self.entry(fd) != 0 && transaction.clear(TableSlot::Descriptor(self.table_index, fd)).is_ok()
     }
 
     /// close, lock-free; `None` if that is not possible.

@@ -243,7 +243,7 @@ impl<'f, M: Memory> TableTransaction<'_, 'f, M> {
     }
 
     /// Runs `change` with a record locked, as a recoverable step.
-    fn with_locks<T>(&self, cachelet: u32, change: impl FnOnce(&'f Record) -> Result<T>) -> Result<T> {
+    pub(super) fn with_locks<T>(&self, cachelet: u32, change: impl FnOnce(&'f Record) -> Result<T>) -> Result<T> {
         self.prepare(TableSlot::Nowhere, 0)?;
         self.intent().record.store(cachelet, Release);
         self.step(TransactionStep::Locks);

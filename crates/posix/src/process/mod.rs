@@ -21,6 +21,7 @@
 
 mod descriptors;
 mod fd_passing;
+mod leases;
 mod life;
 mod lists;
 mod locks;
@@ -32,6 +33,8 @@ mod shared_tables;
 mod table_transaction;
 mod usage;
 
+pub use leases::LeaseFileName;
+pub(crate) use leases::leases_of;
 pub use observe::{ObservedDescriptor, ObservedLock, ObservedProcess, ObservedWait};
 pub use programs::Program;
 pub(crate) use shared_tables::prefetch_record;

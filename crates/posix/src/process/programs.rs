@@ -32,7 +32,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         Ok(self.seems_to_run(program)? && (self.reap(thread)? == 0 || self.seems_to_run(program)?))
     }
 
-    fn seems_to_run(&self, program: Program) -> Result<bool> {
+    pub(super) fn seems_to_run(&self, program: Program) -> Result<bool> {
         for index in self.tables.taken_slots() {
             let [number, generation] = &self.tables.slot(index)?.program;
             if number.load(Acquire) == program.number && generation.load(Relaxed) == u64::from(program.generation) {

@@ -244,8 +244,8 @@ pub(super) struct Record {
     pub flocks: AtomicU32,
     /// Nonzero if threads may sleep on `version`.
     pub waiters: AtomicU32,
-    /// Zero.
-    pub reserved: AtomicU32,
+    /// 1: opens and truncations look for leases: see `leases`.
+    pub leases: AtomicU32,
 }
 const _: () = assert!(size_of::<Record>() as u64 == UPPER_FILE_BYTES);
 // SAFETY: as above.

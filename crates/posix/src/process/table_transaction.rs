@@ -542,8 +542,9 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
     }
 
     /// Makes a description of an open file and stores it into a slot. Its reference in the engine
-    /// becomes a reference of this layer; on errors it stays the caller's.
-    pub fn create_into(&self, file: &crate::OpenFile, slot_at: TableSlot, cloexec: bool) -> Result<()> {
+    /// becomes a reference of this layer; on errors it stays the caller's. Returns whether
+    /// leases on the file may exist.
+    pub fn create_into(&self, file: &crate::OpenFile, slot_at: TableSlot, cloexec: bool) -> Result<bool> {
         let intent = self.intent();
         self.prepare(slot_at, 0)?;
         self.step(TransactionStep::Claim);
@@ -562,7 +563,9 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         // reaper of the process releases this layer's.
         self.take_record(ONE_HOLD, TransactionStep::Put)?;
         self.thread.release_recorded(file.node());
-        self.resume()
+        let may_be_leased = self.tables().record(file.node().cachelet)?.may_be_leased();
+        self.resume()?;
+        Ok(may_be_leased)
     }
 
     /// Lock-free: marks an empty inline descriptor, so that no other thread changes it; false if it
@@ -578,7 +581,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
 
     /// As [`TableTransaction::create_into`], for an empty inline descriptor: the same steps in one
     /// function, because nearly all opens take this way.
-    pub fn make_inline(&self, file: &crate::OpenFile, fd: u32, word: &AtomicU32, cloexec: bool) -> Result<()> {
+    pub fn make_inline(&self, file: &crate::OpenFile, fd: u32, word: &AtomicU32, cloexec: bool) -> Result<bool> {
         let intent = self.intent();
         let node = file.node();
         self.prepare_from(TableSlot::Descriptor(self.table, fd), 0, 0);
@@ -602,6 +605,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         intent.before.store(before, Release);
         intent.counting.store(1, Release);
         record.counts.store(before.wrapping_add(ONE_HOLD), Release);
+        let may_be_leased = record.may_be_leased();
         // The engine's recorded reference becomes the first reference of this layer.
         let is_first = before as u32 == 0;
         if is_first {
@@ -620,7 +624,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
             // If the entry has been replaced by now, the mark went with it.
             let _ = word.compare_exchange(entry | mark, entry, Release, Relaxed);
         }
-        Ok(())
+        Ok(may_be_leased)
     }
 
     /// Empties an inline descriptor with the entry `old`: as [`TableTransaction::clear`], in one
@@ -843,6 +847,9 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         }
         let cachelet = file.node().cachelet;
         super::locks::release_description(self, cachelet, index)?;
+        if file.lease.load(Relaxed) != 0 {
+            super::leases::detach(self, cachelet, index)?;
+        }
         intent.record.store(cachelet, Release);
         intent.change.store(ONE_HOLD, Release);
         intent.unlinked.store(0, Release);

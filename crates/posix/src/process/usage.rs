@@ -25,6 +25,8 @@ pub struct Usage {
     pub files_held: u32,
     /// Files that are mapped.
     pub files_mapped: u32,
+    /// Files on which leases may exist.
+    pub files_leased: u32,
 }
 
 impl<M: Memory> Processes<'_, M> {
@@ -52,7 +54,9 @@ impl<M: Memory> Processes<'_, M> {
         let dram = self.fs.dram();
         let cachelets = dram.header()?.cachelets_next.load(Acquire).min(dram.layout.cachelets_max);
         for cachelet in 0..cachelets as u32 {
-            let counts = self.tables.record(cachelet)?.counts.load(Relaxed);
+            let record = self.tables.record(cachelet)?;
+            let counts = record.counts.load(Relaxed);
+            usage.files_leased += record.leases.load(Relaxed);
             usage.files_held += (counts as u32 != 0) as u32;
             usage.files_mapped += (counts >> 32 != 0) as u32;
         }

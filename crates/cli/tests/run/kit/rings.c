@@ -8,9 +8,11 @@
 #include <linux/stat.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -23,6 +25,7 @@
 #define NO_MMAP (1 << 14)
 #define NO_ARRAY (1 << 16)
 #define FTRUNCATE 55
+#define FD_INSTALL 54
 #define BIND 56
 
 struct ring {
@@ -143,7 +146,14 @@ static void transfers(struct ring *ring) {
     add(ring, IORING_OP_READ_FIXED, fd, bytes, 1000, 0);
     submit(ring, "read into it", 1);
     printf("bytes %d %d\n", bytes[0], bytes[999]);
+    add(ring, IORING_OP_WRITE_FIXED, fd, bytes + 8000, 193, 0);
+    add(ring, IORING_OP_WRITE_FIXED, fd, bytes - 1, 10, 0);
+    add(ring, IORING_OP_READ_FIXED, fd, back, 10, 0);
+    add(ring, IORING_OP_READ_FIXED, fd, bytes, 10, 0)->buf_index = 1;
+    submit(ring, "beyond it", 4);
     reg(ring->fd, IORING_UNREGISTER_BUFFERS, NULL, 0);
+    add(ring, IORING_OP_READ_FIXED, fd, bytes, 10, 0);
+    submit(ring, "of no buffer", 1);
     int append = open("file", O_WRONLY | O_APPEND);
     add(ring, IORING_OP_WRITE, append, "tail", 4, 0);
     submit(ring, "append", 1);
@@ -293,6 +303,132 @@ static void skipped(struct ring *ring) {
     close(fd);
 }
 
+static struct io_uring_sqe *fixed(struct io_uring_sqe *entry) { return entry->flags |= IOSQE_FIXED_FILE, entry; }
+
+/* Registered files, and opens into their table. */
+static void registered(struct ring *ring, const char *elsewhere) {
+    char where[4096], bytes[64] = {0};
+    snprintf(where, sizeof where, "%s/rings-other-%d", elsewhere, getpid());
+    int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0600), host = open(where, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    int place = open("file", O_PATH), files[] = {fd, -1, host, -1}, wrong[] = {place};
+    struct iovec in[] = {{bytes, 2}, {bytes + 8, 10}};
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = 1;
+    submit(ring, "an open into no table", 1);
+    printf("a path %ld\n", reg(ring->fd, IORING_REGISTER_FILES, wrong, 1));
+    printf("registered %ld\n", reg(ring->fd, IORING_REGISTER_FILES, files, 4));
+    printf("again %ld\n", reg(ring->fd, IORING_REGISTER_FILES, files, 4));
+    flock(fd, LOCK_EX);
+    close(fd), close(host), close(place);
+    int other = open("file", O_RDWR);
+    printf("lock %d\n", flock(other, LOCK_EX | LOCK_NB));
+    fixed(add(ring, IORING_OP_WRITE, 0, "first", 5, 0));
+    fixed(add(ring, IORING_OP_WRITE, 2, "second", 6, 0));
+    fixed(add(ring, IORING_OP_WRITE, 1, "none", 4, 0));
+    fixed(add(ring, IORING_OP_WRITE, 9, "none", 4, 0));
+    fixed(add(ring, IORING_OP_FSYNC, 0, NULL, 0, 0));
+    submit(ring, "by index", 5);
+    fixed(add(ring, IORING_OP_READV, 0, in, 2, 0))->flags |= IOSQE_IO_LINK;
+    fixed(add(ring, IORING_OP_READ, 2, bytes + 20, 6, 0));
+    submit(ring, "reads", 2);
+    printf("%.2s %.3s %.6s\n", bytes, bytes + 8, bytes + 20);
+    fixed(add(ring, FTRUNCATE, 0, NULL, 0, 3));
+    fixed(add(ring, IORING_OP_FALLOCATE, 0, (void *)100, 0, 0));
+    fixed(add(ring, IORING_OP_WRITE, 0, "tail", 4, 96));
+    submit(ring, "other operations", 3);
+    printf("size %ld\n", lseek(other, 0, SEEK_END));
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = 2;
+    submit(ring, "an open into the table", 1);
+    fixed(add(ring, IORING_OP_READ, 1, bytes, 3, 0));
+    submit(ring, "a read by it", 1);
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "none", 0, 0)->file_index = 2;
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = 100;
+    add(ring, IORING_OP_OPENAT, AT_FDCWD, where, 0, 0)->file_index = 4;
+    submit(ring, "of nothing, behind the end, elsewhere", 3);
+    fixed(add(ring, IORING_OP_READ, 3, bytes, 6, 0));
+    submit(ring, "a read elsewhere", 1);
+    struct io_uring_sqe *entry = add(ring, IORING_OP_OPENAT, AT_FDCWD, "direct", 0600, 0);
+    entry->open_flags = O_RDWR | O_CREAT | O_EXCL, entry->file_index = 4, entry->flags = IOSQE_IO_LINK;
+    fixed(add(ring, IORING_OP_WRITE, 3, "in a chain", 10, 0))->flags |= IOSQE_IO_LINK;
+    fixed(add(ring, IORING_OP_READ, 3, bytes, 10, 0))->flags |= IOSQE_IO_LINK;
+    add(ring, IORING_OP_CLOSE, 0, NULL, 0, 0)->file_index = 4;
+    submit(ring, "open, write, read, close", 4);
+    printf("%.10s\n", bytes);
+    fixed(add(ring, IORING_OP_READ, 3, bytes, 10, 0));
+    submit(ring, "after the close", 1);
+    int changed[] = {-2, other}, none = -1;
+    struct { unsigned offset, reserved; unsigned long fds; } update = {0, 0, (unsigned long)changed};
+    printf("update %ld\n", reg(ring->fd, IORING_REGISTER_FILES_UPDATE, &update, 2));
+    fixed(add(ring, IORING_OP_READ, 0, bytes, 3, 0));
+    fixed(add(ring, IORING_OP_WRITE, 1, "x", 1, 0));
+    submit(ring, "kept and replaced", 2);
+    add(ring, IORING_OP_FILES_UPDATE, -1, &none, 1, 0);
+    submit(ring, "update by an entry", 1);
+    printf("lock %d\n", flock(other, LOCK_EX | LOCK_NB));
+    fixed(add(ring, IORING_OP_READ, 0, bytes, 3, 0));
+    submit(ring, "removed", 1);
+    add(ring, IORING_OP_FILES_UPDATE, -1, &other, 1, 3);
+    submit(ring, "update with a file", 1);
+    fixed(add(ring, FD_INSTALL, 3, NULL, 0, 0));
+    int installed = submit(ring, "installed", 1);
+    printf("a descriptor of it %d %zd\n", fcntl(installed, F_GETFD), pread(installed, bytes, 3, 0));
+    fflush(stdout);
+    /* A ring of one thread refuses a child. */
+    if (!(ring->parameters.flags & IORING_SETUP_SINGLE_ISSUER) && fork() == 0) {
+        fixed(add(ring, IORING_OP_WRITE, 3, "child", 5, 200));
+        submit(ring, "in a child", 1);
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(NULL);
+    printf("size %ld\n", lseek(other, 0, SEEK_END));
+    close(installed), close(other);
+    other = open("file", O_RDWR);
+    printf("lock %d\n", flock(other, LOCK_EX | LOCK_NB));
+    printf("unregistered %ld\n", reg(ring->fd, IORING_UNREGISTER_FILES, NULL, 0));
+    printf("lock %d\n", flock(other, LOCK_EX | LOCK_NB));
+    fixed(add(ring, IORING_OP_READ, 3, bytes, 3, 0));
+    submit(ring, "without a table", 1);
+    printf("unregistered %ld\n", reg(ring->fd, IORING_UNREGISTER_FILES, NULL, 0));
+    close(other), unlink(where), unlink("direct");
+}
+
+/* Processes that are killed while their rings work, with a locked file that only a ring keeps. */
+static void killed(void) {
+    int held = 0;
+    for (int round = 0; round < 20; round++) {
+        int ready[2], child;
+        char byte;
+        pipe(ready);
+        fflush(stdout);
+        if ((child = fork()) == 0) {
+            struct ring ring;
+            int fd = open("file", O_RDWR | O_CREAT, 0600);
+            make(&ring, 8, 0);
+            flock(fd, LOCK_EX);
+            reg(ring.fd, IORING_REGISTER_FILES, &fd, 1);
+            close(fd);
+            write(ready[1], "", 1);
+            for (;;) {
+                for (int i = 0; i < 4; i++) fixed(add(&ring, IORING_OP_WRITE, 0, "killed", 6, i * 6));
+                add(&ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = 1;
+                enter(ring.fd, 5, 5, IORING_ENTER_GETEVENTS);
+                *word(&ring, ring.parameters.cq_off.head) += 5;
+            }
+        }
+        read(ready[0], &byte, 1);
+        usleep(round * 300);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        int fd = open("file", O_RDWR);
+        /* A kernel ends its rings a little later. */
+        for (int look = 0; look < 5000 && flock(fd, LOCK_EX | LOCK_NB); look++) usleep(1000);
+        held += flock(fd, LOCK_EX | LOCK_NB) != 0;
+        close(fd), close(ready[0]), close(ready[1]);
+    }
+    printf("held after a death %d\n", held);
+    unlink("file");
+}
+
 static int kind(unsigned flags, const char *what, const char *elsewhere) {
     struct ring ring;
     int made = make(&ring, 256, flags);
@@ -303,6 +439,7 @@ static int kind(unsigned flags, const char *what, const char *elsewhere) {
     errors(&ring);
     chains(&ring, elsewhere);
     skipped(&ring);
+    registered(&ring, elsewhere);
     close(ring.fd);
     unlink("d/r"), unlink("d/s"), rmdir("d"), unlink("file");
     return 0;
@@ -397,22 +534,23 @@ static void processes(void) {
 /* What `directfs run` refuses, and a kernel does not. */
 static void refused(void) {
     struct ring ring;
-    int fd = open("file", O_RDWR | O_CREAT, 0600), sockets[2], sparse[] = {-1, -1}, own[] = {fd, -1}, index;
+    int fd = open("file", O_RDWR | O_CREAT, 0600), sockets[2], own[] = {fd, -1}, index;
     printf("kernel thread %d\n", make(&ring, 8, IORING_SETUP_SQPOLL));
     printf("only registered %d\n", make(&ring, 8, NO_MMAP | 1 << 15));
     printf("unknown flag %d\n", make(&ring, 8, 1 << 30));
     make(&ring, 8, 0);
     printf("files %ld\n", reg(ring.fd, IORING_REGISTER_FILES, own, 2));
-    printf("no files %ld\n", reg(ring.fd, IORING_REGISTER_FILES, sparse, 2));
-    struct { unsigned offset, reserved; unsigned long fds; } update = {0, 0, (unsigned long)own};
-    printf("update %ld\n", reg(ring.fd, IORING_REGISTER_FILES_UPDATE, &update, 1));
     struct { unsigned offset, reserved; void *ring; } name = {-1U, 0, (void *)(long)ring.fd};
     printf("descriptor %ld\n", reg(ring.fd, 20, &name, 1));
     printf("by a registered descriptor %ld\n", enter(0, 0, 0, 1 << 4));
-    add(&ring, IORING_OP_FILES_UPDATE, -1, own, 1, 0);
-    submit(&ring, "update by an entry", 1);
-    add(&ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = 1;
-    submit(&ring, "a direct descriptor", 1);
+    add(&ring, IORING_OP_FILES_UPDATE, -1, own, 1, -1U);
+    submit(&ring, "update of any index", 1);
+    add(&ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = -1U;
+    submit(&ring, "an open to any index", 1);
+    add(&ring, IORING_OP_MSG_RING, ring.fd, (void *)1, 0, 0)->addr3 = 0;
+    submit(&ring, "a file to another ring", 1);
+    fixed(add(&ring, IORING_OP_SPLICE, 0, NULL, 4, 0))->splice_fd_in = fd;
+    submit(&ring, "splice by index", 1);
     add(&ring, IORING_OP_SPLICE, fd, NULL, 4, 0)->splice_fd_in = fd;
     submit(&ring, "splice", 1);
     socketpair(AF_UNIX, SOCK_STREAM, 0, sockets);
@@ -455,5 +593,6 @@ int main(int count, char **arguments) {
     invalid();
     many();
     processes();
+    killed();
     return failed;
 }

@@ -5,6 +5,7 @@ use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::Call;
 use crate::hook::calls::files::with_open_file;
+use crate::hook::calls::leases;
 use crate::hook::calls::names::{
     PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
 };
@@ -156,10 +157,13 @@ pub fn utimensat(call: &mut Call<'_>) -> Result<Verdict> {
 /// truncate(path, length).
 pub fn truncate(call: &mut Call<'_>) -> Result<Verdict> {
     let length = call.frame.rsi as i64;
-    by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| {
+    let mut is_leased = false;
+    let verdict = by_node(call, path(0), 0, LastLink::Follow, &mut |caller, node| {
         limits::permit_growth(caller, node, length)?;
-        caller.data().truncate(node, length).map(|()| 0)
-    })
+        is_leased = !caller.data().truncate_unless_leased(node, length)?;
+        Ok(0)
+    })?;
+    if is_leased { leases::truncate(call, length) } else { Ok(verdict) }
 }
 
 // Extended attributes.

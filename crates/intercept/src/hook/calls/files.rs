@@ -7,7 +7,7 @@ use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::calls::open::LARGE_FILE;
-use crate::hook::calls::{attributes, copy_calls, inotify, locks, parent_listing};
+use crate::hook::calls::{attributes, copy_calls, inotify, leases, locks, parent_listing};
 use crate::hook::context::{COPY_BYTES, Inside};
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::descriptors::{self, fd_numbers};
@@ -598,32 +598,19 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         libc::F_GETLK | libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_GETLK | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => {
             locks::fcntl(call)
         }
-        // The image sends no notifications, so their receiver does not matter.
-        F_SETSIG if argument > SIGNALS => with_open_file(call, |_, _| Err(Errno::EINVAL)),
-        libc::F_SETOWN | F_SETSIG | F_SETOWN_EX | libc::F_GETOWN | F_GETSIG => with_open_file(call, |_, _| Ok(0)),
-        F_GETOWN_EX => with_open_file(call, |_, _| {
-            const PROCESS: i32 = 1;
-            user_memory::write(argument, &[PROCESS, 0]).map(|()| 0)
-        }),
         F_DUPFD_QUERY => match descriptors::are_same(call, [call.frame.rdi, argument])? {
             // Not open: the kernel returns EBADF.
             Some(false) if !marks::is_marked(argument as u32) => Ok(NATIVE),
             same => Ok(done(same.unwrap_or(false).into())),
         },
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => with_file(call, |_, _| Err(Errno::EBADF)),
-        libc::F_GETLEASE => with_open_file(call, |_, _| Ok(i64::from(libc::F_UNLCK))),
+        _ if leases::is_command(command) => leases::fcntl(call),
         _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
     }
 }
 
 /// Linux 6.10.
 const F_DUPFD_QUERY: i32 = 1027;
-const F_SETSIG: i32 = 10;
-/// Signals have the numbers up to this one.
-const SIGNALS: u64 = 64;
-const F_GETSIG: i32 = 11;
-const F_SETOWN_EX: i32 = 15;
-const F_GETOWN_EX: i32 = 16;
 
 /// The flags as F_GETFL reports them.
 fn reported_flags(file: &OpenFile) -> i32 {

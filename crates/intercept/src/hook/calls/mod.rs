@@ -10,6 +10,7 @@ pub mod inotify;
 pub mod io_uring;
 pub mod kernel_objects;
 pub mod landlock;
+pub mod leases;
 pub mod locks;
 pub mod mapping;
 pub mod names;

@@ -4,7 +4,7 @@ use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{PathArguments, at, by_path, native_by, path};
-use crate::hook::calls::{handles, kernel_objects};
+use crate::hook::calls::{handles, kernel_objects, leases};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
 use crate::hook::descriptors::{self, fd_numbers, fd_passing, marks};
 use crate::hook::paths::{self, Directory, PathOwner};
@@ -269,15 +269,21 @@ fn special(caller: &Calling<'_>, file: &OpenFile, flags: i32) -> Result<Option<P
 }
 
 /// A number from the kernel that is released if nothing is put behind it.
-struct Placeholder<'w> {
+pub struct Placeholder<'w> {
     session: &'w Session<'w>,
     fd: u32,
     cloexec: bool,
 }
 
 impl<'w> Placeholder<'w> {
-    fn new(session: &'w Session<'w>, cloexec: bool) -> Result<Placeholder<'w>> {
+    /// The lowest number that is free.
+    pub fn new(session: &'w Session<'w>, cloexec: bool) -> Result<Placeholder<'w>> {
         fd_numbers::reserve(session, 0, cloexec).map(|fd| Placeholder { session, fd, cloexec })
+    }
+
+    /// The number.
+    pub fn number(&self) -> u32 {
+        self.fd
     }
 }
 
@@ -301,7 +307,10 @@ fn install<'w>(
         None => Placeholder::new(session, cloexec).inspect_err(|_| session.caller.opens().close(file))?,
     };
     let fd = placeholder.fd;
-    session.process.install(session.caller.thread, fd, file, cloexec)?;
+    let may_be_leased = session.process.install(session.caller.thread, fd, file, cloexec)?;
+    if may_be_leased || file.truncates_late() {
+        leases::complete_open(session, fd, file)?;
+    }
     core::mem::forget(placeholder);
     Ok(done(i64::from(fd)))
 }

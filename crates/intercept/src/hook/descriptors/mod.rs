@@ -17,6 +17,7 @@
 pub mod fd_numbers;
 pub mod fd_passing;
 pub mod marks;
+pub mod ring_files;
 
 use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, Frame, NATIVE, Next, Verdict, done};
@@ -32,6 +33,7 @@ use crate::hook::server::{self, Server};
 use crate::hook::{mount_table, paths};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{AcqRel, Release};
+use posix::process::Descriptor;
 use posix::{Errno, Result};
 
 /// Records whether a descriptor that the kernel has just created is a directory above the mount.
@@ -143,7 +145,7 @@ pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     let frame = call.frame;
     let session = call.begin()?.session;
     let Some(descriptor) = session.process.descriptor(fd) else { return Ok(close_host(&session, frame, fd)) };
-    let is_watcher = session.process.is_watcher(&descriptor);
+    let has_own = has_own_placeholder(&session, &descriptor);
     // Of several concurrent closes exactly one succeeds.
     if !session.process.remove(session.caller.thread, fd) {
         return Err(Errno::EBADF);
@@ -151,17 +153,28 @@ pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     if session.is_child {
         return Ok(done(kernel(libc::SYS_close, u64::from(fd), 0, 0)));
     }
-    match is_watcher {
+    match has_own {
         true => fd_numbers::close_in_kernel(fd),
         false => fd_numbers::close(fd, descriptor.cloexec),
     }
     Ok(done(0))
 }
 
+/// Whether the placeholders of a description are its own: of inotify descriptors, and of files with
+/// leases. Then the kernel must see each copy and each close.
+fn has_own_placeholder(session: &Session<'_>, descriptor: &Descriptor) -> bool {
+    session.process.is_watcher(descriptor) || session.process.is_attached(descriptor)
+}
+
+fn is_own_placeholder(session: &Session<'_>, fd: u32) -> bool {
+    session.process.descriptor(fd).is_some_and(|descriptor| has_own_placeholder(session, &descriptor))
+}
+
 fn close_host(session: &Session<'_>, frame: &Frame, fd: u32) -> Verdict {
     if session.is_child {
         return NATIVE;
     }
+    ring_files::release_of_closed(session, fd);
     if !fd_numbers::is_host(fd) {
         fd_numbers::unmark(fd);
     }
@@ -182,9 +195,9 @@ fn is_directfs(session: &Session<'_>, fd: u32) -> bool {
 fn duplicate(session: &Session<'_>, from: u32, to: i64, cloexec: bool) -> Result<Verdict> {
     let to = placed(to)?;
     if let Err(error) = session.process.duplicate(session.caller.thread, from, to, cloexec) {
-        match session.process.watch_key(from) {
-            Some(_) => close_placeholder(to),
-            None => give_up(session, to, cloexec),
+        match is_own_placeholder(session, from) {
+            true => close_placeholder(to),
+            false => give_up(session, to, cloexec),
         }
         return Err(error);
     }
@@ -207,9 +220,9 @@ pub fn dup(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 /// Duplicates a descriptor of the image to the lowest free number from `min` on. All placeholders
-/// are alike, except those of inotify descriptors.
+/// are alike, except those that are the description's own.
 fn duplicate_from(session: &Session<'_>, fd: u32, min: u32, cloexec: bool) -> Result<Verdict> {
-    if session.process.watch_key(fd).is_some() {
+    if is_own_placeholder(session, fd) {
         fd_numbers::release_cached();
         let command = if cloexec { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         let made = kernel(libc::SYS_fcntl, u64::from(fd), command as u64, u64::from(min));
@@ -286,6 +299,7 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
     if verdict.result >= 0 && verdict.next == Next::Done {
         session.process.remove(session.caller.thread, to);
         if !session.is_child {
+            ring_files::release_of_closed(&session, to);
             fd_numbers::unmark(to);
         }
         record_duplicate(server, from, verdict.result);
@@ -373,9 +387,15 @@ pub fn close_range(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
     if !only_mark && !session.is_child {
         let end = (last as usize).min(FDS_MAX - 1) as u32;
-        (first..=end).for_each(fd_numbers::unmark);
+        for fd in first..=end {
+            ring_files::release_of_closed(&session, fd);
+            fd_numbers::unmark(fd);
+        }
     }
-    session.process.close_range(session.caller.thread, first, last, only_mark)?;
+    // Behind those are files that rings have registered.
+    if let Some(last) = Some(last.min(FDS_MAX as u32 - 1)).filter(|last| first <= *last) {
+        session.process.close_range(session.caller.thread, first, last, only_mark)?;
+    }
     let result = close_in_kernel(first, last, flags);
     if !only_mark && !session.is_child {
         fd_numbers::forget_host_numbers(first, last);

@@ -11,23 +11,26 @@
 //! Invariants
 //! - Only io_uring_enter submits: the kernel's own thread (SQPOLL) is refused, so are ways
 //!   to a ring that this module does not see.
-//! - Tables of registered files hold no descriptor of the image.
+//! - Tables of registered files hold placeholders of the image's files: see [`ring_files`].
 //! - An entry is changed after it was performed, and has its content again when the kernel has
 //!   taken it, unless the program has changed it meanwhile. One that the kernel has not taken
 //!   stays changed: it is not performed again.
 //! - A ring's lock is held from the look at an entry until the kernel has taken it.
 
+mod buffers;
+mod files;
 mod operations;
 
 use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::entries::serve_entry;
-use crate::hook::descriptors::fd_numbers;
 use crate::hook::descriptors::marks::{self, host_verdict, kernel};
+use crate::hook::descriptors::{fd_numbers, ring_files};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use operations::{Buffer, ENTRY_BYTES, Entry, Request, holds_own, in_kernel, is_open};
+use files::List;
+use operations::{Buffer, ENTRY_BYTES, Entry, Request, in_kernel, is_open};
 use posix::{Errno, Result};
 
 /// Rings that a process may have at a time.
@@ -84,6 +87,9 @@ struct Ring {
     entries: AtomicU64,
     /// The thread that submits: process and thread.
     lock: AtomicU64,
+    /// See [`buffers`].
+    buffers: AtomicU64,
+    buffer_count: AtomicU32,
     count: AtomicU32,
     flags: AtomicU32,
     head: AtomicU32,
@@ -97,6 +103,8 @@ static RINGS: [Ring; RINGS_MAX] = [const {
         queue: AtomicU64::new(0),
         entries: AtomicU64::new(0),
         lock: AtomicU64::new(0),
+        buffers: AtomicU64::new(0),
+        buffer_count: AtomicU32::new(0),
         count: AtomicU32::new(0),
         flags: AtomicU32::new(0),
         head: AtomicU32::new(0),
@@ -156,6 +164,11 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
         fd_numbers::unmark(fd);
         return refused(Errno(libc::EMFILE));
     };
+    // Of a ring that had the number before.
+    if let Ok(inside) = call.begin() {
+        ring_files::release_all(&inside.session, fd);
+    }
+    buffers::forget(ring);
     ring.lock.store(0, Relaxed);
     let is_mapped = wanted.flags & setup_flag::NO_MMAP != 0;
     let place = |address: u64| if is_mapped { address } else { 0 };
@@ -204,17 +217,27 @@ pub fn register(call: &mut Call<'_>) -> Result<Verdict> {
     let [fd, operation, argument, count, ..] = call.arguments();
     host_verdict(fd as u32)?;
     fd_numbers::release_cached();
-    let list = match operation as u32 {
+    let (first, list) = match operation as u32 {
         RESTRICTIONS | RING_FDS | RESIZE_RINGS | UNKNOWN.. => return Err(Errno::EINVAL),
-        FILES => (argument, count as u32),
-        FILES_UPDATE => (user_memory::read::<[u64; 2]>(argument)?[1], count as u32),
+        FILES => (0, List { address: argument, count: count as u32 }),
+        FILES_UPDATE => {
+            let [first, address]: [u64; 2] = user_memory::read(argument)?;
+            (first, List { address, count: count as u32 })
+        }
         FILES2 => {
-            let [head, _, data]: [u64; 3] = user_memory::read(argument)?;
-            (data, head as u32)
+            let [head, _, address]: [u64; 3] = user_memory::read(argument)?;
+            (0, List { address, count: head as u32 })
         }
         FILES_UPDATE2 => {
-            let [_, data, _, numbers]: [u64; 4] = user_memory::read(argument)?;
-            (data, numbers as u32)
+            let [first, address, _, numbers]: [u64; 4] = user_memory::read(argument)?;
+            (first, List { address, count: numbers as u32 })
+        }
+        files::UNREGISTER => {
+            let verdict = native_with(call.frame, call.arguments());
+            if verdict.result >= 0 {
+                ring_files::release_all(&call.begin()?.session, fd as u32);
+            }
+            return Ok(verdict);
         }
         ENABLE_RINGS => {
             let verdict = native_with(call.frame, call.arguments());
@@ -223,13 +246,14 @@ pub fn register(call: &mut Call<'_>) -> Result<Verdict> {
             }
             return Ok(verdict);
         }
-        _ => return Ok(NATIVE),
+        _ => return buffers::register(call, operation as u32),
     };
-    // Without a list the table is empty.
-    match list.0 != 0 && holds_own(list.0, list.1) {
-        true => Err(Errno::EOPNOTSUPP),
-        false => Ok(NATIVE),
+    if ring(fd as u32).is_none() {
+        return if list.holds_own() { Err(Errno::EOPNOTSUPP) } else { Ok(NATIVE) };
     }
+    let is_whole = matches!(operation as u32, FILES | FILES2);
+    let (frame, arguments) = (call.frame, call.arguments());
+    files::put(call, fd as u32, (first as u32, list, is_whole), || native_with(frame, arguments).result).map(done)
 }
 
 /// io_uring_enter(fd, count, completions, flags, argument, bytes).
@@ -384,7 +408,7 @@ fn submit(call: &mut Call<'_>, ring: &Ring, fd: u32, count: u32) -> Result<u32> 
         let (head, tail) = ring.range()?;
         let available = tail.wrapping_sub(head).min(ring.count.load(Relaxed)).min(count - submitted);
         let mut batch = Batch::new();
-        let length = prepare(call, ring, &mut batch, (head, available))?;
+        let length = prepare(call, (ring, fd), &mut batch, (head, available))?;
         // Not a blocking call: no signal handler runs while the lock is held.
         let result = kernel(libc::SYS_io_uring_enter, fd.into(), length.into(), 0);
         batch.restore(ring.range()?.0);
@@ -403,14 +427,19 @@ fn submit(call: &mut Call<'_>, ring: &Ring, fd: u32, count: u32) -> Result<u32> 
 
 /// Performs the library's entries among those from a position on; returns how many entries the
 /// kernel shall take, which end with a chain.
-fn prepare(call: &mut Call<'_>, ring: &Ring, batch: &mut Batch, (head, available): (u32, u32)) -> Result<u32> {
+fn prepare(
+    call: &mut Call<'_>,
+    (ring, fd): (&Ring, u32),
+    batch: &mut Batch,
+    (head, available): (u32, u32),
+) -> Result<u32> {
     let mut chain = Chain::default();
     for index in 0..available {
         let position = head.wrapping_add(index);
         let Some(address) = ring.entry(position)? else { continue };
-        let entry = Entry::read(address)?;
-        let own_follows = || own_follows(ring, position, available - index - 1);
-        if let Some(outcome) = chain.advance(call, &entry, own_follows) {
+        let entry = Entry::read(address, fd)?;
+        let own_follows = || own_follows((ring, fd), position, available - index - 1);
+        if let Some(outcome) = chain.advance(call, (fd, &entry), own_follows) {
             batch.complete((position, address), &entry, outcome)?;
         }
         if !entry.is_linked() {
@@ -425,11 +454,12 @@ fn prepare(call: &mut Call<'_>, ring: &Ring, batch: &mut Batch, (head, available
 
 /// Whether an entry of the library follows in the chain of the entry at a position, which is linked
 /// to the next.
-fn own_follows(ring: &Ring, position: u32, count: u32) -> bool {
+fn own_follows((ring, fd): (&Ring, u32), position: u32, count: u32) -> bool {
     for index in 1..=count {
         let Ok(Some(address)) = ring.entry(position.wrapping_add(index)) else { return false };
-        let Ok(entry) = Entry::read(address) else { return false };
-        if matches!(entry.request(), Request::Call { is_own: true, .. }) {
+        let Ok(entry) = Entry::read(address, fd) else { return false };
+        let request = entry.request();
+        if matches!(request, Request::Call { is_own: true, .. } | Request::OpenInto { .. } | Request::Update { .. }) {
             return true;
         }
         if !entry.is_linked() {
@@ -454,6 +484,14 @@ struct Outcome {
 impl Outcome {
     fn new(result: i32, is_failure: bool, is_shown: Option<bool>) -> Outcome {
         Outcome { result, is_failure, is_shown, is_invalid: false }
+    }
+
+    /// Of a call that succeeds whole or fails.
+    fn of(result: Result<i64>) -> Outcome {
+        match result {
+            Ok(result) => Outcome::new(result as i32, result < 0, None),
+            Err(error) => Outcome::error(error),
+        }
     }
 
     fn error(Errno(errno): Errno) -> Outcome {
@@ -484,7 +522,12 @@ struct Chain {
 
 impl Chain {
     /// Performs an entry. `None`: it is the kernel's.
-    fn advance(&mut self, call: &mut Call<'_>, entry: &Entry, own_follows: impl FnOnce() -> bool) -> Option<Outcome> {
+    fn advance(
+        &mut self,
+        call: &mut Call<'_>,
+        (ring, entry): (u32, &Entry),
+        own_follows: impl FnOnce() -> bool,
+    ) -> Option<Outcome> {
         if let Some(is_hidden) = self.broken {
             return Some(Outcome::cancelled(is_hidden));
         }
@@ -492,8 +535,14 @@ impl Chain {
             Request::KernelAtOnce => None,
             Request::Kernel => {
                 self.waits |= entry.is_linked();
+                replace(call, ring, entry);
                 None
             }
+            Request::OpenInto { .. } | Request::Update { .. } if self.waits => Some(Outcome::error(Errno::EOPNOTSUPP)),
+            Request::OpenInto { number, arguments, index } => {
+                Some(Outcome::of(open_into(call, (ring, index), number, arguments).map(|()| 0)))
+            }
+            Request::Update { first, list } => Some(Outcome::of(files::update(call, ring, first, list))),
             Request::Refused(error) => Some(Outcome::error(error)),
             Request::Invalid => Some(Outcome::invalid()),
             // It would run before what it waits for.
@@ -511,6 +560,29 @@ impl Chain {
         }
         outcome
     }
+}
+
+/// The kernel is about to perform an entry that may replace files of the ring's table.
+fn replace(call: &mut Call<'_>, ring: u32, entry: &Entry) {
+    let Some((first, count)) = entry.replaced() else { return };
+    if let Ok(inside) = call.begin() {
+        (0..count).for_each(|index| ring_files::release(&inside.session, ring, first.wrapping_add(index)));
+    }
+}
+
+/// Opens a file into a ring's table, by way of a descriptor.
+fn open_into(call: &mut Call<'_>, (ring, index): (u32, u32), number: i64, arguments: [u64; 6]) -> Result<()> {
+    let opened = match serve_entry(call, number, arguments)? {
+        Some(opened) => opened,
+        None => in_kernel(number, arguments),
+    };
+    let fd = u32::try_from(opened).map_err(|_| Errno(-opened as i32))?;
+    let moved = files::move_into(call, ring, index, fd);
+    let close = [fd.into(), 0, 0, 0, 0, 0];
+    if serve_entry(call, libc::SYS_close, close)?.is_none() {
+        in_kernel(libc::SYS_close, close);
+    }
+    moved
 }
 
 /// Performs an entry's call, in the kernel if an entry of the library waits for it. `None`: it is

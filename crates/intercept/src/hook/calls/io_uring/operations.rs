@@ -1,8 +1,10 @@
 //! The calls that entries of a ring stand for.
 
+use super::buffers;
+use super::files::{self, List};
 use crate::hook::abi::user_memory;
-use crate::hook::descriptors::fd_numbers;
 use crate::hook::descriptors::marks::{self, kernel};
+use crate::hook::descriptors::{fd_numbers, ring_files};
 use posix::Errno;
 
 /// Size of an entry.
@@ -58,10 +60,12 @@ mod operation {
     pub const SETXATTR: u8 = 42;
     pub const FGETXATTR: u8 = 43;
     pub const GETXATTR: u8 = 44;
+    pub const SOCKET: u8 = 45;
     pub const URING_CMD: u8 = 46;
     pub const SEND_ZC: u8 = 47;
     pub const SENDMSG_ZC: u8 = 48;
     pub const READ_MULTISHOT: u8 = 49;
+    pub const FIXED_FD_INSTALL: u8 = 54;
     pub const FTRUNCATE: u8 = 55;
     pub const BIND: u8 = 56;
     pub const LISTEN: u8 = 57;
@@ -73,10 +77,16 @@ mod operation {
 }
 use operation::*;
 
+/// MSG_RING: sends a registered file, and not a number.
+const SEND_FD: u64 = 1;
+
 /// An entry of a submission queue, read once.
 #[derive(Clone, Copy)]
 pub struct Entry {
     words: [u64; 8],
+    /// The first word, if `words` has the number of a registered file of the image in its place.
+    index: Option<u64>,
+    ring: u32,
 }
 
 /// What an entry requests.
@@ -91,6 +101,10 @@ pub enum Request {
     Invalid,
     /// A call. `is_own`: it certainly concerns the library.
     Call { number: i64, arguments: [u64; 6], buffer: Buffer, is_own: bool },
+    /// An open into the ring's table, at an index.
+    OpenInto { number: i64, arguments: [u64; 6], index: u32 },
+    /// A change of the ring's table from an index on.
+    Update { first: u32, list: List },
 }
 
 /// What a call reads or writes.
@@ -104,9 +118,33 @@ pub enum Buffer {
 }
 
 impl Entry {
-    /// Reads an entry.
-    pub fn read(address: u64) -> posix::Result<Entry> {
-        Ok(Entry { words: user_memory::read(address)? })
+    /// Reads an entry of a ring.
+    pub fn read(address: u64, ring: u32) -> posix::Result<Entry> {
+        let mut entry = Entry { words: user_memory::read(address)?, index: None, ring };
+        if !entry.has_fd()
+            && entry.uses_file()
+            && let Some(number) = ring_files::number(ring, entry.fd())
+        {
+            let first = entry.words[0];
+            let flags = entry.flags() & !flag::FIXED_FILE;
+            entry.words[0] = first & 0xffff_00ff | u64::from(flags) << 8 | u64::from(number) << 32;
+            entry.index = Some(first);
+        }
+        Ok(entry)
+    }
+
+    /// The indexes of the ring's table that an operation of the kernel fills or empties: the first
+    /// and their number.
+    pub fn replaced(&self) -> Option<(u32, u32)> {
+        let count = match self.code() {
+            CLOSE | ACCEPT | SOCKET => 1,
+            PIPE => 2,
+            // All ones: indexes that are free.
+            FILES_UPDATE if self.words[1] as u32 == u32::MAX => return None,
+            FILES_UPDATE => return Some((self.words[1] as u32, self.length().min(files::LIST_MAX))),
+            _ => return None,
+        };
+        (1..u32::MAX).contains(&self.file_index()).then(|| (self.file_index() - 1, count))
     }
 
     fn code(&self) -> u8 {
@@ -140,7 +178,7 @@ impl Entry {
 
     /// The two words that change, as they are.
     pub fn changing_words(&self) -> [u64; 2] {
-        [self.words[0], self.words[3]]
+        [self.index.unwrap_or(self.words[0]), self.words[3]]
     }
 
     /// The same of an operation without effect that completes with a result. `is_shown`: whether it
@@ -188,7 +226,7 @@ impl Entry {
 
     /// Whether its descriptor is one whose calls the library serves.
     fn is_served(&self) -> bool {
-        self.has_fd() && marks::is_served(self.fd())
+        self.index.is_some() || self.has_fd() && marks::is_served(self.fd())
     }
 
     /// The result of a complete read or write; `None`: any that is not negative.
@@ -221,7 +259,7 @@ impl Entry {
                 fd_numbers::forget(self.fd());
                 Request::Kernel
             }
-            OPENAT | OPENAT2 if self.file_index() != 0 => Request::Refused(Errno::EOPNOTSUPP),
+            OPENAT | OPENAT2 if self.file_index() != 0 => self.open_into(),
             OPENAT | OPENAT2 | CLOSE | STATX | RENAMEAT | UNLINKAT | MKDIRAT | SYMLINKAT | LINKAT | SETXATTR
             | GETXATTR | MADVISE | EPOLL_CTL | CONNECT | BIND => {
                 if self.has_excess() {
@@ -232,10 +270,11 @@ impl Entry {
             }
             SPLICE | TEE => self.splice(),
             SENDMSG | RECVMSG | SENDMSG_ZC | SEND | SEND_ZC => self.message(),
-            FILES_UPDATE => match holds_own(self.words[2], self.length()) {
-                true => Request::Refused(Errno::EOPNOTSUPP),
-                false => Request::Kernel,
-            },
+            FILES_UPDATE => self.update(),
+            FIXED_FD_INSTALL if self.index.is_some() => self.install(),
+            MSG_RING if self.words[2] == SEND_FD && ring_files::number(self.ring, self.words[6] as u32).is_some() => {
+                Request::Refused(Errno::EOPNOTSUPP)
+            }
             READ_MULTISHOT if self.is_served() => Request::Refused(Errno(libc::EBADFD)),
             URING_CMD if self.is_served() => Request::Refused(Errno::EOPNOTSUPP),
             _ => Request::Kernel,
@@ -292,7 +331,7 @@ impl Entry {
                 | FSETXATTR
                 | FGETXATTR
                 | URING_CMD..=READ_MULTISHOT
-                | FTRUNCATE..=LISTEN
+                | FIXED_FD_INSTALL..=LISTEN
                 | RECV_ZC..=WRITEV_FIXED
         )
     }
@@ -317,9 +356,58 @@ impl Entry {
             return Request::Refused(Errno::EINVAL);
         }
         let [_, offset, address, ..] = self.words;
+        let is_fixed = matches!(self.code(), READ_FIXED | WRITE_FIXED | READV_FIXED | WRITEV_FIXED);
+        if is_own && is_fixed {
+            let index = u32::from(self.words[5] as u16);
+            let is_list = buffer == Buffer::Vector;
+            if let Err(error) = buffers::check(self.ring, index, (address, self.length().into()), is_list) {
+                return Request::Refused(error);
+            }
+        }
         let flags = self.operation_flags().into();
         let arguments = [self.fd().into(), address, self.length().into(), offset, 0, flags];
         self.call(number, arguments, buffer, is_own)
+    }
+
+    /// An open into the ring's table. The kernel alone knows which index is free.
+    fn open_into(&self) -> Request {
+        let index = self.file_index();
+        if index == u32::MAX {
+            return Request::Refused(Errno::EOPNOTSUPP);
+        }
+        let flags = match self.code() {
+            OPENAT => self.operation_flags(),
+            _ => user_memory::read::<u32>(self.words[1]).unwrap_or_default(),
+        };
+        if self.has_excess() || flags & libc::O_CLOEXEC as u32 != 0 {
+            return Request::Invalid;
+        }
+        match self.by_name() {
+            Request::Call { number, arguments, .. } => Request::OpenInto { number, arguments, index: index - 1 },
+            other => other,
+        }
+    }
+
+    /// A change of the ring's table.
+    fn update(&self) -> Request {
+        let [_, first, address, ..] = self.words;
+        let list = List { address, count: self.length() };
+        match list.holds_own() {
+            false => Request::Kernel,
+            true if first as u32 == u32::MAX => Request::Refused(Errno::EOPNOTSUPP),
+            true => Request::Update { first: first as u32, list },
+        }
+    }
+
+    /// A descriptor of a registered file.
+    fn install(&self) -> Request {
+        const NO_CLOEXEC: u32 = 1;
+        let command = match self.operation_flags() {
+            0 => libc::F_DUPFD_CLOEXEC,
+            NO_CLOEXEC => libc::F_DUPFD,
+            _ => return Request::Invalid,
+        };
+        self.call(libc::SYS_fcntl, [self.fd().into(), command as u64, 0, 0, 0, 0], Buffer::None, true)
     }
 
     /// Another operation on a descriptor's file.
@@ -396,7 +484,11 @@ impl Entry {
         if is_source && marks::is_hidden(source.into()) {
             return Request::Refused(Errno::EBADF);
         }
-        match self.is_served() || is_source && marks::is_served(source) {
+        let is_own_source = match is_source {
+            true => marks::is_served(source),
+            false => ring_files::number(self.ring, source).is_some(),
+        };
+        match self.is_served() || is_own_source {
             true => Request::Refused(Errno::EINVAL),
             false => Request::Kernel,
         }
@@ -440,14 +532,6 @@ fn is_local_socket(fd: u32) -> bool {
     // SAFETY: the kernel stores a number of four bytes and its size.
     let result = unsafe { crate::hook::abi::sys::call(libc::SYS_getsockopt, arguments) };
     result == 0 && domain == libc::AF_UNIX
-}
-
-/// Whether a list of descriptors names one of the image, or one that is hidden.
-pub fn holds_own(list: u64, count: u32) -> bool {
-    // The most that the kernel registers.
-    const FILES_MAX: u32 = 1 << 20;
-    (0..count.min(FILES_MAX).into())
-        .any(|index| user_memory::read::<u32>(list.wrapping_add(4 * index)).is_ok_and(|fd| is_own(fd.into())))
 }
 
 /// Performs in the kernel a call on a file that is not the image's.
