@@ -526,7 +526,6 @@ impl Handler for Adapter {
         // FUSE_ATOMIC_O_TRUNC is excluded: with it, opening a running program for reading with
         // O_TRUNC empties it before the kernel checks that it is running.
         let always = capability::PARALLEL_DIROPS
-            | capability::ASYNC_DIO
             | capability::DO_READDIRPLUS
             | capability::READDIRPLUS_AUTO
             | capability::EXPORT_SUPPORT
@@ -545,8 +544,13 @@ impl Handler for Adapter {
         }
         // Too many programs fail without shared mappings, so on old kernels the page cache stays
         // and is validated by the modification time.
-        self.direct.store(offered & capability::DIRECT_IO_ALLOW_MMAP != 0, Relaxed);
+        let bypasses = offered & capability::DIRECT_IO_ALLOW_MMAP != 0;
+        self.direct.store(bypasses, Relaxed);
+        // After an asynchronous direct write the kernel keeps what a concurrent read has cached
+        // before it, so only where content is not cached.
+        let asynchronous = if bypasses { capability::ASYNC_DIO } else { 0 };
         always
+            | asynchronous
             | capability::AUTO_INVAL_DATA
             | capability::DIRECT_IO_ALLOW_MMAP
             | capability::POSIX_LOCKS
