@@ -211,7 +211,7 @@ impl Adapter {
         let listed = self.files.list(call.requester, call.node, read.offset, head_bytes)?;
         let (most, validity) = (read.size, self.validity());
         if plus {
-            self.files.offer(call.requester, call.node, &listed, |entry, found| {
+            self.files.offer(call.requester, (call.node, read.offset == 0), &listed, |entry, found| {
                 let of = (entry.number, entry.cookie, kind_of(entry), &entry.name[..]);
                 reply.listed_with(most, validity, found, of)
             })?;
