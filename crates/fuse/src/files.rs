@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Bytes of a directory listed at a time: the size that programs request.
 const LIST_BYTES: usize = 32 << 10;
-/// Unfinished listings whose position in the directory's log is remembered.
+/// Listings whose position in the directory's log, and end, are remembered.
 const LISTINGS_MAX: usize = 1024;
 /// The flags that fcntl F_SETFL may change without a request of its own.
 const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
@@ -78,7 +78,7 @@ pub(crate) struct Files {
     generations: Option<Generations>,
     /// The last handle. Handles are never reused; zero means that there was no open.
     handles: AtomicU64,
-    /// Directories by inode number: where listings stopped that are not finished.
+    /// Directories by inode number: where their latest listings stopped, and end.
     listings: Mutex<HashMap<u64, Arc<OpenFile>>>,
     /// The locks of the mount, if the image is shared. Otherwise the kernel keeps them.
     locks: Option<Locks>,
@@ -568,7 +568,7 @@ impl Files {
         let node = self.node(number)?;
         let directory = self.listing(node, cookie);
         let mut listed = Vec::new();
-        let (mut used, mut is_finished) = (0, true);
+        let mut used = 0;
         self.call(requester, |caller| {
             caller.read_directory_at(&directory, cookie, &mut |entry| {
                 used += head_bytes + entry.name.len().next_multiple_of(8);
@@ -578,11 +578,10 @@ impl Files {
                     let posix::ListedName { cookie, number, kind, name } = entry;
                     listed.push(Listed { cookie, number, kind, name: name.to_vec() });
                 }
-                is_finished &= fits;
                 fits
             })
         })?;
-        self.record_listing(directory, cookie, is_finished);
+        self.record_listing(directory, cookie);
         Ok(listed)
     }
 
@@ -598,22 +597,18 @@ impl Files {
         Arc::new(OpenFile::new(node, FileKind::Directory, flags))
     }
 
-    /// Remembers where a listing stopped, for as long as it is not finished.
-    fn record_listing(&self, directory: Arc<OpenFile>, cookie: u64, is_finished: bool) {
-        // Most directories are listed in one piece.
-        if is_finished && cookie == 0 {
+    /// Remembers where a listing stopped, and where it ends, if it was not remembered before.
+    fn record_listing(&self, directory: Arc<OpenFile>, cookie: u64) {
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = directory.node().number;
+        if cookie != 0 && listings.get(&number).is_some_and(|known| Arc::ptr_eq(known, &directory)) {
             return;
         }
-        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_finished {
-            listings.remove(&directory.node().number);
-        } else {
-            if listings.len() >= LISTINGS_MAX {
-                // A listing that continues without its place searches for it.
-                listings.clear();
-            }
-            listings.insert(directory.node().number, directory);
+        if listings.len() >= LISTINGS_MAX {
+            // A listing that continues without its place searches for it.
+            listings.clear();
         }
+        listings.insert(number, directory);
     }
 
     /// Passes listed names with their attributes (none for `.` and `..`) to `take` until it has no

@@ -118,3 +118,25 @@ fn a_directory_is_listed_into_its_own_files() {
     drop((targets, directory));
     mounted.unmount();
 }
+
+#[test]
+fn a_program_that_renames_what_it_lists_meets_each_file_once() {
+    if !can_mount("a_program_that_renames_what_it_lists_meets_each_file_once") {
+        return;
+    }
+    for options in ["", "cache=0"] {
+        let mut mounted = Mounted::new(options);
+        (0..FILES).for_each(|number| fs::write(mounted.path(&format!("{number}")), "").unwrap());
+        // The second time the directory is in the server's index.
+        mounted.unmount();
+        mounted.mount();
+        for _ in 0..2 {
+            let renamed = fs::read_dir(&mounted.mount).unwrap().map(|file| {
+                let path = file.unwrap().path();
+                fs::rename(&path, path.with_added_extension("new")).unwrap();
+            });
+            assert_eq!(renamed.take(2 * FILES).count(), FILES, "{options}");
+        }
+        mounted.unmount();
+    }
+}

@@ -38,8 +38,8 @@ pub struct OpenFile {
     pub(crate) lock: AtomicU32,
     /// In the shared table: ticket of the claimer; zero: free.
     pub(crate) claimed: AtomicU32,
-    /// Zero.
-    reserved: AtomicU32,
+    /// For a directory: the low half of the cookie before which its listing ends; zero: unknown.
+    listing_end: AtomicU32,
     /// In the shared table: [`DescriptionUsers`].
     sharing: AtomicU64,
 }
@@ -89,7 +89,7 @@ impl OpenFile {
             users: AtomicU32::new(0),
             lock: AtomicU32::new(0),
             claimed: AtomicU32::new(0),
-            reserved: AtomicU32::new(0),
+            listing_end: AtomicU32::new(0),
             sharing: AtomicU64::new(0),
         }
     }
@@ -124,6 +124,7 @@ impl OpenFile {
         self.hint_page.store(file.hint_page.load(Relaxed), Relaxed);
         self.hint_version.store(file.hint_version.load(Relaxed), Relaxed);
         self.kind.store(file.kind.load(Relaxed), Relaxed);
+        self.listing_end.store(file.listing_end.load(Relaxed), Relaxed);
     }
 
     /// Begins a life of a free entry of the shared table, for the thread that opens it. Must
@@ -225,6 +226,19 @@ impl OpenFile {
     /// Reserves `length` bytes at the position; returns their offset.
     pub(crate) fn reserve(&self, length: u64) -> u64 {
         self.position.fetch_add(length, Release)
+    }
+
+    /// Lets the listing of a directory end before this cookie; zero: that is unknown.
+    pub(crate) fn set_listing_end(&self, cookie: u64) {
+        self.listing_end.store(cookie as u32, Relaxed);
+    }
+
+    /// The cookie before which the listing of a directory ends, if it is known. `next` is that of
+    /// the next new name. If there were more than 2^31 names since, it is larger than it was.
+    pub(crate) fn listing_end(&self, next: u64) -> Option<u64> {
+        let low = self.listing_end.load(Relaxed);
+        let since = (next as u32).wrapping_sub(low) as i32;
+        (low != 0).then(|| next.saturating_add_signed(-i64::from(since)))
     }
 
     pub(crate) fn hint(&self) -> DirectoryHint {
