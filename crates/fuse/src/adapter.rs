@@ -211,7 +211,7 @@ impl Adapter {
         let listed = self.files.list(call.requester, call.node, read.offset, head_bytes)?;
         let (most, validity) = (read.size, self.validity());
         if plus {
-            self.files.offer(call.requester, call.node, &listed, |entry, found| {
+            self.files.offer(call.requester, (call.node, read.offset == 0), &listed, |entry, found| {
                 let of = (entry.number, entry.cookie, kind_of(entry), &entry.name[..]);
                 reply.listed_with(most, validity, found, of)
             })?;
@@ -526,7 +526,6 @@ impl Handler for Adapter {
         // FUSE_ATOMIC_O_TRUNC is excluded: with it, opening a running program for reading with
         // O_TRUNC empties it before the kernel checks that it is running.
         let always = capability::PARALLEL_DIROPS
-            | capability::ASYNC_DIO
             | capability::DO_READDIRPLUS
             | capability::READDIRPLUS_AUTO
             | capability::EXPORT_SUPPORT
@@ -545,8 +544,13 @@ impl Handler for Adapter {
         }
         // Too many programs fail without shared mappings, so on old kernels the page cache stays
         // and is validated by the modification time.
-        self.direct.store(offered & capability::DIRECT_IO_ALLOW_MMAP != 0, Relaxed);
+        let bypasses = offered & capability::DIRECT_IO_ALLOW_MMAP != 0;
+        self.direct.store(bypasses, Relaxed);
+        // After an asynchronous direct write the kernel keeps what a concurrent read has cached
+        // before it, so only where content is not cached.
+        let asynchronous = if bypasses { capability::ASYNC_DIO } else { 0 };
         always
+            | asynchronous
             | capability::AUTO_INVAL_DATA
             | capability::DIRECT_IO_ALLOW_MMAP
             | capability::POSIX_LOCKS

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Bytes of a directory listed at a time: the size that programs request.
 const LIST_BYTES: usize = 32 << 10;
-/// Unfinished listings whose position in the directory's log is remembered.
+/// Listings whose position in the directory's log, and end, are remembered.
 const LISTINGS_MAX: usize = 1024;
 /// The flags that fcntl F_SETFL may change without a request of its own.
 const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
@@ -78,7 +78,7 @@ pub(crate) struct Files {
     generations: Option<Generations>,
     /// The last handle. Handles are never reused; zero means that there was no open.
     handles: AtomicU64,
-    /// Directories by inode number: where listings stopped that are not finished.
+    /// Directories by inode number: where their latest listings stopped, and end.
     listings: Mutex<HashMap<u64, Arc<OpenFile>>>,
     /// The locks of the mount, if the image is shared. Otherwise the kernel keeps them.
     locks: Option<Locks>,
@@ -88,6 +88,8 @@ pub(crate) struct Files {
     quiet: libc::c_ulong,
     /// Invalidates the kernel's cached attributes of a file. Unset where the kernel caches nothing.
     outdated: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
+    /// Has the kernel list a directory anew. Unset where the kernel caches nothing.
+    list_anew: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
     /// The position of a write through an appending description. If the server is alone on the
     /// image, the kernel knows where files end and its offset is right, also with RWF_NOAPPEND.
     /// Otherwise the kernel's offset may be stale, and such a write goes to the end as the server
@@ -120,6 +122,7 @@ impl Files {
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
             append: if options.cache.is_exclusive() { Append::Never } else { Append::AsOpened },
             outdated: OnceLock::new(),
+            list_anew: OnceLock::new(),
             inherited: None,
             has_reported_loss: AtomicBool::new(false),
         })
@@ -153,6 +156,21 @@ impl Files {
     pub(crate) fn report_outdated_by(&self, report: impl Fn(u64) + Send + Sync + 'static) {
         // Set once, when the session begins; a second call has no effect.
         let _ = self.outdated.set(Box::new(report));
+    }
+
+    /// Sets the function that has the kernel list a directory anew, without waiting for it.
+    pub(crate) fn list_anew_by(&self, report: impl Fn(u64) + Send + Sync + 'static) {
+        let _ = self.list_anew.set(Box::new(report));
+    }
+
+    /// A request for content makes the kernel forget the attributes of the file: the access time,
+    /// or what a write changes.
+    fn attributes_outdated(&self, number: u64) {
+        if let Some(list_anew) = self.list_anew.get()
+            && let Some(directory) = self.nodes.outdate(number)
+        {
+            list_anew(directory);
+        }
     }
 
     /// Releases all references that the kernel still had; returns the image.
@@ -476,6 +494,7 @@ impl Files {
         let file = self.file(self.node(number)?, flags);
         let start = i64::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let count = self.call(requester, |caller| caller.data().read_at(&file, start, into))?;
+        self.attributes_outdated(number);
         if let Some(inherited) = &self.inherited {
             inherited.position_changed(handle, offset + count as u64);
         }
@@ -503,6 +522,7 @@ impl Files {
             }
             caller.data().write_at_as(&file, start, from, self.append)
         })?;
+        self.attributes_outdated(number);
         if let Some(inherited) = &self.inherited {
             let end = match flags & libc::O_APPEND != 0 {
                 true => self.call(requester, |caller| caller.stat(node))?.size_bytes,
@@ -548,7 +568,7 @@ impl Files {
         let node = self.node(number)?;
         let directory = self.listing(node, cookie);
         let mut listed = Vec::new();
-        let (mut used, mut is_finished) = (0, true);
+        let mut used = 0;
         self.call(requester, |caller| {
             caller.read_directory_at(&directory, cookie, &mut |entry| {
                 used += head_bytes + entry.name.len().next_multiple_of(8);
@@ -558,11 +578,10 @@ impl Files {
                     let posix::ListedName { cookie, number, kind, name } = entry;
                     listed.push(Listed { cookie, number, kind, name: name.to_vec() });
                 }
-                is_finished &= fits;
                 fits
             })
         })?;
-        self.record_listing(directory, cookie, is_finished);
+        self.record_listing(directory, cookie);
         Ok(listed)
     }
 
@@ -578,35 +597,32 @@ impl Files {
         Arc::new(OpenFile::new(node, FileKind::Directory, flags))
     }
 
-    /// Remembers where a listing stopped, for as long as it is not finished.
-    fn record_listing(&self, directory: Arc<OpenFile>, cookie: u64, is_finished: bool) {
-        // Most directories are listed in one piece.
-        if is_finished && cookie == 0 {
+    /// Remembers where a listing stopped, and where it ends, if it was not remembered before.
+    fn record_listing(&self, directory: Arc<OpenFile>, cookie: u64) {
+        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = directory.node().number;
+        if cookie != 0 && listings.get(&number).is_some_and(|known| Arc::ptr_eq(known, &directory)) {
             return;
         }
-        let mut listings = self.listings.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_finished {
-            listings.remove(&directory.node().number);
-        } else {
-            if listings.len() >= LISTINGS_MAX {
-                // A listing that continues without its place searches for it.
-                listings.clear();
-            }
-            listings.insert(directory.node().number, directory);
+        if listings.len() >= LISTINGS_MAX {
+            // A listing that continues without its place searches for it.
+            listings.clear();
         }
+        listings.insert(number, directory);
     }
 
     /// Passes listed names with their attributes (none for `.` and `..`) to `take` until it has no
-    /// room. Counts a lookup for each name that was taken.
+    /// room. Counts a lookup for each name that was taken. `is_first`: they are the first ones.
     pub(crate) fn offer(
         &self,
         requester: Requester,
-        directory: u64,
+        (directory, is_first): (u64, bool),
         listed: &[Listed],
         mut take: impl FnMut(&Listed, Option<&Attributes>) -> bool,
     ) -> Result<()> {
         let directory = self.node(directory)?;
-        self.call(requester, |caller| {
+        let mut files = 0;
+        let offered = self.call(requester, |caller| {
             for entry in listed {
                 let taken = if matches!(entry.name.as_slice(), b"." | b"..") {
                     take(entry, None)
@@ -620,6 +636,8 @@ impl Files {
                     let taken = take(entry, Some(&attributes));
                     if taken {
                         self.record_lookup(caller, found, &attributes)?;
+                        self.nodes.record_listed(entry.number, directory.number);
+                        files += 1;
                     }
                     taken
                 };
@@ -628,7 +646,9 @@ impl Files {
                 }
             }
             Ok(())
-        })
+        });
+        self.nodes.record_listing(directory.number, files, is_first);
+        offered
     }
 
     pub(crate) fn statfs(&self, requester: Requester) -> Result<FileSystemStatus> {
@@ -751,6 +771,7 @@ impl Files {
         let ends = ((&files.0, from.2), (&files.1, to.2));
         let copy = |caller: Calling<'_, '_>| caller.data().copy_range(ends.0, ends.1, length, buffer);
         let count = self.call_changing(requester, target, copy)?;
+        [from.0, to.0].into_iter().for_each(|number| self.attributes_outdated(number));
         if let Some(inherited) = &self.inherited {
             inherited.position_changed(from.1, from.2 + count);
             inherited.position_changed(to.1, to.2 + count);

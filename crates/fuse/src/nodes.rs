@@ -1,4 +1,4 @@
-//! The files that the kernel knows, with their lookup counts.
+//! The files that the kernel knows, with their lookup counts, and the listings that it has cached.
 //!
 //! Invariant: a file known to the kernel has exactly one reference in the engine, whatever its
 //! lookup count. The file therefore keeps its identity until the kernel forgets it, even without a
@@ -13,10 +13,34 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A power of two, larger than the number of threads to avoid contention.
 const SHARDS: usize = 64;
 
+/// When the kernel shall list a directory anew: this many of its files, and this share of them,
+/// have attributes that the kernel must request again. A listing has the attributes of all files.
+const OUTDATED_LEAST: u32 = 4;
+const OUTDATED_SHARE: u32 = 16;
+
 #[derive(Clone, Copy)]
 struct KnownNode {
     node: Node,
     lookups: u64,
+    /// The directory whose listing gave the kernel the attributes that it has; zero: none, or the
+    /// attributes are outdated.
+    listed_in: u64,
+    listing: Listing,
+}
+
+impl KnownNode {
+    fn new(node: Node, lookups: u64) -> KnownNode {
+        KnownNode { node, lookups, listed_in: 0, listing: Listing::default() }
+    }
+}
+
+/// Of a directory: the listing with attributes that the kernel has cached.
+#[derive(Clone, Copy, Default)]
+struct Listing {
+    /// Files in it. Zero: the kernel will list the directory anew, as far as the server knows.
+    files: u32,
+    /// Those whose attributes the kernel must request again.
+    outdated: u32,
 }
 
 /// The files that the kernel knows, by inode number.
@@ -29,7 +53,9 @@ impl Nodes {
     /// The kernel knows the root from the start and never forgets it. The caller keeps its
     /// reference.
     pub(crate) fn new(root: Node) -> Nodes {
-        Nodes { root, shards: std::array::from_fn(|_| Mutex::default()) }
+        let nodes = Nodes { root, shards: std::array::from_fn(|_| Mutex::default()) };
+        nodes.shard(root.number).insert(root.number, KnownNode::new(root, u64::MAX));
+        nodes
     }
 
     fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, KnownNode>> {
@@ -45,6 +71,39 @@ impl Nodes {
         self.shard(number).get(&number).map(|known| known.node)
     }
 
+    /// Notes that a listing of `directory` gives the kernel the attributes of a file.
+    pub(crate) fn record_listed(&self, number: u64, directory: u64) {
+        if let Some(known) = self.shard(number).get_mut(&number) {
+            known.listed_in = directory;
+        }
+    }
+
+    /// Notes that a listing gives the kernel the attributes of this many files. `is_first`: it is
+    /// the beginning of the listing.
+    pub(crate) fn record_listing(&self, directory: u64, files: u32, is_first: bool) {
+        if let Some(known) = self.shard(directory).get_mut(&directory) {
+            let before = if is_first { Listing::default() } else { known.listing };
+            known.listing = Listing { files: before.files.saturating_add(files), ..before };
+        }
+    }
+
+    /// Notes that the kernel must request the attributes of a file again. Returns the directory
+    /// that it should rather list anew, if there is one.
+    pub(crate) fn outdate(&self, number: u64) -> Option<u64> {
+        let directory = std::mem::take(&mut self.shard(number).get_mut(&number)?.listed_in);
+        let mut shard = self.shard(directory);
+        let listing = &mut shard.get_mut(&directory)?.listing;
+        if listing.files == 0 {
+            return None;
+        }
+        listing.outdated += 1;
+        let is_worth = listing.outdated >= OUTDATED_LEAST && listing.outdated >= listing.files / OUTDATED_SHARE;
+        is_worth.then(|| {
+            *listing = Listing::default();
+            directory
+        })
+    }
+
     /// Adds a file that an earlier server reported to the kernel. Takes over the reference of
     /// `node`; returns the node that is known.
     ///
@@ -54,7 +113,7 @@ impl Nodes {
         let (known, spare) = match self.shard(node.number).entry(node.number) {
             Entry::Occupied(known) => (known.get().node, true),
             Entry::Vacant(place) => {
-                place.insert(KnownNode { node, lookups: 0 });
+                place.insert(KnownNode::new(node, 0));
                 (node, false)
             }
         };
@@ -73,7 +132,7 @@ impl Nodes {
                     true
                 }
                 Entry::Vacant(place) => {
-                    place.insert(KnownNode { node, lookups: 1 });
+                    place.insert(KnownNode::new(node, 1));
                     false
                 }
             }
@@ -102,7 +161,8 @@ impl Nodes {
     pub(crate) fn forget_all(&self, thread: &Thread<'_, Direct>) {
         for shard in &self.shards {
             let known = std::mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
-            known.into_values().for_each(|known| thread.release(known.node, 1));
+            let counted = known.into_values().map(|known| known.node).filter(|node| *node != self.root);
+            counted.for_each(|node| thread.release(node, 1));
         }
     }
 }

@@ -17,7 +17,7 @@ pub const LATENCIES_ATTRIBUTE: &str = "system.directfs.latencies";
 const CODES: usize = 64;
 
 /// The kinds with a name. All others are counted together.
-const NAMES: [(u32, &str); 40] = [
+const NAMES: [(u32, &str); 41] = [
     (opcode::LOOKUP, "LOOKUP"),
     (opcode::FORGET, "FORGET"),
     (opcode::GETATTR, "GETATTR"),
@@ -57,6 +57,7 @@ const NAMES: [(u32, &str); 40] = [
     (opcode::RENAME2, "RENAME2"),
     (opcode::LSEEK, "LSEEK"),
     (opcode::COPY_FILE_RANGE, "COPY_FILE_RANGE"),
+    (opcode::TMPFILE, "TMPFILE"),
     (opcode::STATX, "STATX"),
 ];
 

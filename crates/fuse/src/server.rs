@@ -121,6 +121,7 @@ impl Server {
             // content alone, so no page is waited for; and the request holds the file, so the
             // kernel is not evicting it.
             files.report_outdated_by(connection.invalidator());
+            files.list_anew_by(connection.lister().lists());
         }
         let enabled = connection.capabilities;
         connection.answered = kept.map(|kept| kept.answered);

@@ -19,7 +19,8 @@ use std::fs::OpenOptions;
 use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, SyncSender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tracing::{info, warn};
 
@@ -35,6 +36,8 @@ const FORGET_INTERVAL: Duration = Duration::from_millis(5);
 /// Messages that are read from the device beside rings at a time. One has room for 65,000 forgotten
 /// files.
 const DRAINED_MAX: usize = 64;
+/// Directories that wait for a notification.
+const LISTED_ANEW_MAX: usize = 256;
 /// `FUSE_DEV_IOC_CLONE`: connects a new descriptor of /dev/fuse with the mount of another one.
 const CLONE: libc::c_ulong = 0x8004_e500;
 
@@ -186,6 +189,11 @@ impl Connection {
         }
     }
 
+    /// What has the kernel list directories anew.
+    pub(crate) fn lister(&self) -> Lister {
+        Lister(self.channel.clone())
+    }
+
     /// Serves requests with `threads` workers until the mount has ended. `clones`: each worker has
     /// its own device, which spares them contention.
     pub(crate) fn serve<H: Handler + Send + 'static>(
@@ -210,6 +218,44 @@ impl Connection {
             }
         };
         serve_devices(&channels, &**handler, &count)
+    }
+}
+
+/// Has the kernel list directories anew.
+///
+/// The notification waits for pages of the cached listing. A program may have such a page and wait
+/// for another request meanwhile, if it lists into memory that is a file of this mount. So no
+/// thread that answers requests may send it.
+pub(crate) struct Lister(Channel);
+
+impl Lister {
+    /// Returns a function that takes a directory. With the first one it starts the thread that
+    /// notifies the kernel. The directory is a hint, which has no effect without that thread, or if
+    /// too many directories wait.
+    pub(crate) fn lists(self) -> impl Fn(u64) + Send + Sync + 'static {
+        let queue = OnceLock::new();
+        move |directory| {
+            if let Some(queue) = queue.get_or_init(|| self.start()) {
+                let _ = queue.try_send(directory);
+            }
+        }
+    }
+
+    fn start(&self) -> Option<SyncSender<u64>> {
+        let (channel, (queue, directories)) = (self.0.clone(), mpsc::sync_channel(LISTED_ANEW_MAX));
+        let run = move || {
+            for directory in directories {
+                // ENOENT: the kernel has no such directory in its cache.
+                let _ = notify(&channel, notification::INVALIDATE_INODE, |reply| {
+                    reply.u64(directory).i64(0).i64(0);
+                });
+            }
+        };
+        let started = std::thread::Builder::new().name("directfs-lists".to_owned()).spawn(run);
+        if let Err(error) = &started {
+            info!(%error, "no thread for notifications: programs like `du` take more requests");
+        }
+        started.is_ok().then_some(queue)
     }
 }
 

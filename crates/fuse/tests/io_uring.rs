@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Mounted, can_mount, shell};
+use common::{Mounted, can_mount, shell, skip};
 use posix::image::Closed;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -29,11 +29,10 @@ fn ring_threads() -> usize {
 /// Whether a mount is possible and the kernel offers io_uring for it.
 fn can_use_rings(test: &str) -> bool {
     let offered = fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
-    let offers = offered.is_ok_and(|value| value.trim() == "Y");
-    if !offers {
-        println!("SKIPPED: {test}: fuse.enable_uring is not on");
+    match offered.as_deref().map(str::trim) {
+        Ok("Y") => can_mount(test),
+        _ => skip(test, "the kernel's parameter fuse.enable_uring is not on"),
     }
-    offers && can_mount(test)
 }
 
 #[test]

@@ -53,9 +53,10 @@ impl<M: Memory> Caller<'_, '_, M> {
             self.reports().tell_open(file, event::ACCESS);
             return Ok(());
         }
-        let mut hint = file.hint();
+        let (mut hint, end) = (file.hint(), self.listing_end(file, cookie)?);
         let mut each = |found: DirectoryEntry<'_>| {
-            entry(ListedName { cookie: found.cookie, number: found.number, kind: found.kind, name: found.name })
+            found.cookie < end
+                && entry(ListedName { cookie: found.cookie, number: found.number, kind: found.kind, name: found.name })
         };
         // The engine knows only its own cookies.
         let after = if cookie <= COOKIE_DOT_DOT { 0 } else { cookie };
@@ -64,6 +65,22 @@ impl<M: Memory> Caller<'_, '_, M> {
         self.record_read(file)?;
         self.reports().tell_open(file, event::ACCESS);
         Ok(())
+    }
+
+    /// The cookie before which a listing ends: that of the next new name when it began. A program
+    /// that renames the files that it lists would otherwise meet them again, for ever.
+    fn listing_end(&self, file: &OpenFile, cookie: u64) -> Result<u64> {
+        if cookie <= COOKIE_DOT_DOT {
+            let next = self.thread.next_cookie(file.node())?;
+            file.set_listing_end(next);
+            return Ok(next);
+        }
+        // A directory that is not indexed gets no names.
+        let Some(next) = self.thread.next_cookie_known(file.node())? else { return Ok(u64::MAX) };
+        Ok(file.listing_end(next).unwrap_or_else(|| {
+            file.set_listing_end(next);
+            next
+        }))
     }
 
     /// Lists `.` and `..` if they come after `cookie`. Returns whether `entry` accepts more.

@@ -38,9 +38,10 @@ pub struct OpenFile {
     pub(crate) lock: AtomicU32,
     /// In the shared table: ticket of the claimer; zero: free.
     pub(crate) claimed: AtomicU32,
-    /// In the shared table: see `process::leases`. In the caller's memory: 1 if the file is still
-    /// to be truncated.
-    pub(crate) lease: AtomicU32,
+    /// For a directory: the low half of the cookie before which its listing ends; zero: unknown.
+    /// For other files in the shared table: see `process::leases`; in the caller's memory: 1 if the
+    /// file is still to be truncated.
+    end_or_lease: AtomicU32,
     /// In the shared table: [`DescriptionUsers`].
     sharing: AtomicU64,
 }
@@ -90,7 +91,7 @@ impl OpenFile {
             users: AtomicU32::new(0),
             lock: AtomicU32::new(0),
             claimed: AtomicU32::new(0),
-            lease: AtomicU32::new(0),
+            end_or_lease: AtomicU32::new(0),
             sharing: AtomicU64::new(0),
         }
     }
@@ -120,11 +121,25 @@ impl OpenFile {
     /// leases that others hold on it are broken ([`Opens::truncate_late`](crate::Opens)).
     #[inline]
     pub fn truncates_late(&self) -> bool {
-        self.lease.load(Relaxed) != 0
+        self.lease().is_some_and(|lease| lease.load(Relaxed) != 0)
     }
 
     pub(crate) fn set_truncates_late(&self) {
-        self.lease.store(1, Relaxed);
+        if let Some(lease) = self.lease() {
+            lease.store(1, Relaxed);
+        }
+    }
+
+    /// In the shared table: whether its placeholders may be descriptors of a lease file.
+    #[inline]
+    pub(crate) fn is_attached(&self) -> bool {
+        self.lease().is_some_and(|lease| lease.load(Acquire) != 0)
+    }
+
+    /// The word of `process::leases`. `None`: a directory has no leases.
+    #[inline]
+    pub(crate) fn lease(&self) -> Option<&AtomicU32> {
+        (self.kind() != FileKind::Directory).then_some(&self.end_or_lease)
     }
 
     /// Copies `file` into a free entry of the shared table, without the fields of the table.
@@ -136,6 +151,8 @@ impl OpenFile {
         self.hint_page.store(file.hint_page.load(Relaxed), Relaxed);
         self.hint_version.store(file.hint_version.load(Relaxed), Relaxed);
         self.kind.store(file.kind.load(Relaxed), Relaxed);
+        let end = if file.lease().is_some() { 0 } else { file.end_or_lease.load(Relaxed) };
+        self.end_or_lease.store(end, Relaxed);
     }
 
     /// Begins a life of a free entry of the shared table, for the thread that opens it. Must
@@ -237,6 +254,19 @@ impl OpenFile {
     /// Reserves `length` bytes at the position; returns their offset.
     pub(crate) fn reserve(&self, length: u64) -> u64 {
         self.position.fetch_add(length, Release)
+    }
+
+    /// Lets the listing of a directory end before this cookie; zero: that is unknown.
+    pub(crate) fn set_listing_end(&self, cookie: u64) {
+        self.end_or_lease.store(cookie as u32, Relaxed);
+    }
+
+    /// The cookie before which the listing of a directory ends, if it is known. `next` is that of
+    /// the next new name. If there were more than 2^31 names since, it is larger than it was.
+    pub(crate) fn listing_end(&self, next: u64) -> Option<u64> {
+        let low = self.end_or_lease.load(Relaxed);
+        let since = (next as u32).wrapping_sub(low) as i32;
+        (low != 0).then(|| next.saturating_add_signed(-i64::from(since)))
     }
 
     pub(crate) fn hint(&self) -> DirectoryHint {

@@ -147,6 +147,42 @@ fn a_file_has_so_many_names() {
 }
 
 #[test]
+fn a_program_that_renames_what_it_lists_meets_each_file_once() {
+    inside(|thread, root| {
+        let s = Session::new(thread, root, ALICE);
+        s.mkdir("d", 0o755).unwrap();
+        (0..600).for_each(|index| s.touch(&format!("d/{index}"), 0o644).unwrap());
+        let directory = s.open("d", libc::O_RDONLY).unwrap();
+        // The second listing begins with the first one's new names.
+        for suffix in ["new", "newer"] {
+            directory.set_position(0);
+            let mut renamed = 0;
+            loop {
+                let mut portion = Vec::new();
+                let mut take = |entry: posix::ListedName<'_>| {
+                    let has_room = portion.len() < 7;
+                    if has_room {
+                        portion.push(String::from_utf8_lossy(entry.name).into_owned());
+                    }
+                    has_room
+                };
+                s.caller.read_directory(&directory, &mut take).unwrap();
+                if portion.is_empty() {
+                    break;
+                }
+                for name in portion.iter().filter(|name| !name.starts_with('.')) {
+                    s.rename(&format!("d/{name}"), &format!("d/{name}.{suffix}"), 0).unwrap();
+                    renamed += 1;
+                }
+                assert!(renamed <= 600, "{suffix}: a file was listed twice");
+            }
+            assert_eq!(renamed, 600, "{suffix}");
+        }
+        s.caller.opens().close(&directory);
+    });
+}
+
+#[test]
 fn directories_list_each_name_once_and_dots_first() {
     inside(|thread, root| {
         let s = Session::new(thread, root, ALICE);

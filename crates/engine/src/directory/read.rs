@@ -4,12 +4,14 @@
 //! Cookies ascend along the log, and compaction keeps both properties. So "after cookie c" means
 //! the same at any time, and a name that exists throughout a scan is met exactly once.
 
+use super::log::Tail;
 use super::undurable::UndurableNames;
 use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
-    Dentry, DentryFacts, FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone, slot_address,
+    Dentry, DentryFacts, FIRST_COOKIE, FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone,
+    slot_address,
 };
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -86,6 +88,42 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::NotADirectory);
         }
         self.read_names(cachelet, directory, cookie, hint, entry)
+    }
+
+    /// The cookie of the next new name of a directory. It walks along a log that is not indexed.
+    pub fn next_cookie(&self, directory: Node) -> Result<u64> {
+        let _pin = self.pin();
+        if let Some(known) = self.next_cookie_known(directory)? {
+            return Ok(known);
+        }
+        let cachelet = self.cachelet(directory)?;
+        match self.first_page(cachelet, u64::MAX, &DirectoryHint::default(), log_version(cachelet))? {
+            0 => Ok(FIRST_COOKIE),
+            last => {
+                let page = self.fs.log_page(last, directory.number)?.0;
+                let used = page.slots.iter().rposition(|slot| slot.load() != 0).map_or(0, |slot| slot + 1);
+                Ok(page.first_cookie.load() + used as u64)
+            }
+        }
+    }
+
+    /// The same, without a walk: `None` if the directory is not indexed. It gets no names then.
+    pub fn next_cookie_known(&self, directory: Node) -> Result<Option<u64>> {
+        let _pin = self.pin();
+        let cachelet = self.cachelet(directory)?;
+        if self.fs.kind(cachelet)? != FileKind::Directory {
+            return Err(Error::NotADirectory);
+        }
+        // While a pinned thread sees a directory indexed, its tail is known.
+        if DirectoryState::of(cachelet) != DirectoryState::Indexed {
+            return Ok(None);
+        }
+        let tail = Tail(cachelet.as_directory().log_tail().load(Acquire));
+        if tail.page() == 0 {
+            return Ok(Some(FIRST_COOKIE));
+        }
+        let (page, _) = self.fs.log_page(tail.page(), directory.number)?;
+        Ok(Some(page.first_cookie.load() + tail.slot()))
     }
 
     /// Whether any thread could find a name in a directory. A name is counted from before it can be

@@ -18,7 +18,8 @@ pub fn can_mount(test: &str) -> bool {
     }
 }
 
-fn skip(test: &str, reason: &str) -> bool {
+/// Prints why a test does nothing; returns false.
+pub fn skip(test: &str, reason: &str) -> bool {
     println!("SKIPPED: {test}: {reason}");
     // Captured output is shown for failed tests only; this bypasses the capture.
     use std::io::Write;

@@ -103,7 +103,7 @@ pub(super) fn detach<M: Memory>(transaction: &TableTransaction<'_, '_, M>, cache
     let mut is_last = true;
     let searched = tables.each_claimed(fs, TableKind::File, &mut |other| {
         let file = tables.file(other)?;
-        let is_attached = file.lease.load(Acquire) != 0 && file.users.load(Acquire) != 0;
+        let is_attached = file.is_attached() && file.users.load(Acquire) != 0;
         is_last &= other == index || !is_attached || file.node().cachelet != cachelet;
         Ok(())
     });
@@ -115,7 +115,9 @@ pub(super) fn detach<M: Memory>(transaction: &TableTransaction<'_, '_, M>, cache
         record.leases.store(0, Release);
     }
     transaction.unlock_record(record);
-    file.lease.store(0, Release);
+    if let Some(lease) = file.lease() {
+        lease.store(0, Release);
+    }
     searched
 }
 
@@ -131,7 +133,7 @@ impl<'f, M: Memory> Process<'f, M> {
     /// Whether the placeholders of a description may be descriptors of a lease file.
     #[inline]
     pub fn is_attached(&self, descriptor: &super::Descriptor) -> bool {
-        self.processes.tables.file(descriptor.file).is_ok_and(|file| file.lease.load(Relaxed) != 0)
+        self.processes.tables.file(descriptor.file).is_ok_and(OpenFile::is_attached)
     }
 
     /// Attaches the description of a descriptor to the lease file of its file, which belongs to
@@ -147,11 +149,11 @@ impl<'f, M: Memory> Process<'f, M> {
         let transaction = self.processes.begin(thread, self.index)?;
         let attached = self.descriptor(fd).ok_or(Errno::EBADF)?.file;
         let file = self.processes.tables.file(attached)?;
-        let node = file.node();
+        let (node, lease) = (file.node(), file.lease().ok_or(Errno::EINVAL)?);
         directory(self.processes.fs)?;
         transaction.with_locks(node.cachelet, |record| {
             // In this order: the end of an attached description clears both.
-            file.lease.store(1, SeqCst);
+            lease.store(1, SeqCst);
             record.leases.store(1, SeqCst);
             Ok(())
         })?;

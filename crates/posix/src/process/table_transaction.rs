@@ -847,7 +847,7 @@ impl<'a, 'f, M: Memory> TableTransaction<'a, 'f, M> {
         }
         let cachelet = file.node().cachelet;
         super::locks::release_description(self, cachelet, index)?;
-        if file.lease.load(Relaxed) != 0 {
+        if file.is_attached() {
             super::leases::detach(self, cachelet, index)?;
         }
         intent.record.store(cachelet, Release);
