@@ -251,6 +251,9 @@ impl<'i> DamagedImage<'i> {
         self.set(page + 8, owner);
         self.set(page + 16, first_cookie);
         self.set(page, LogPage::seal_word(owner, first_cookie, kind));
+        // The bound of used slots stays.
+        let used = self.get(page + 32) as u32 as u64;
+        self.set(page + 32, LogPage::used_word(owner, first_cookie, used));
     }
 
     pub fn figures(&self) -> Snapshot {
