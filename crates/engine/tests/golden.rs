@@ -204,10 +204,10 @@ fn a_crashed_image_of_version_1_is_recovered() {
 
 #[test]
 fn a_clean_image_with_bounds_of_used_slots_is_as_it_was_left() {
-    is_as_it_was("version1-bounds-clean.lines", false, [Some(16); 2]);
+    is_as_it_was("version1-bounds-clean.lines", false, [Some(8), Some(16)]);
 }
 
 #[test]
 fn a_crashed_image_with_bounds_of_used_slots_is_recovered() {
-    is_as_it_was("version1-bounds-crashed.lines", true, [Some(16); 2]);
+    is_as_it_was("version1-bounds-crashed.lines", true, [Some(8), Some(16)]);
 }

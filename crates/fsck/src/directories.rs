@@ -6,8 +6,8 @@ use crate::image::{Name, shown};
 use crate::report::Phase;
 use crate::usage::{BlockUse, line_mask};
 use engine::format::{
-    Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Superblock, Valid, dentry_lines,
-    short_generation, slot_address, slot_tag,
+    Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Superblock, Valid,
+    dentry_lines, short_generation, slot_address, slot_tag,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::collections::HashSet;

@@ -7,8 +7,8 @@ use super::MkfsOptions;
 use crate::alloc::snapshot;
 use crate::error::{Error, Result};
 use crate::format::{
-    FEATURE_USED_SLOTS, FEATURES_COMPAT, FIRST_GENERATION, FORMAT_VERSION, FileKind, Geometry, Inode, MAGIC, Property, ROOT_INODE,
-    SEGMENT_BLOCKS, State, Superblock, SuperblockError,
+    FEATURE_USED_SLOTS, FEATURES_COMPAT, FIRST_GENERATION, FORMAT_VERSION, FileKind, Geometry, Inode, MAGIC, Property,
+    ROOT_INODE, SEGMENT_BLOCKS, State, Superblock, SuperblockError,
 };
 use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory, Pm, Region};
 

@@ -174,7 +174,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// not held meanwhile: others may wait for it while pinned, and the grace period waits for
     /// them.
     fn evict_announced(self, directory: &'f Cachelet) -> Result<()> {
-        // Nothing else leads to the tail later.
+        // Nothing else leads to the last page later.
         self.fs.pm.fence(self.flush_used_slots(directory)?);
         step();
         let result = self.remove_names(directory);

@@ -20,8 +20,8 @@ use crate::fs::{Fs, Node, Thread};
 use crate::mindex::NameHash;
 use crate::statistics::Event;
 use crate::step::step;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::mem::offset_of;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Commit64, Memory, Pm};
 
 /// How many names ahead of the insertion names are hashed and their buckets prefetched.

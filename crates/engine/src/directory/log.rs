@@ -17,7 +17,9 @@ use super::read::log_version;
 use crate::alloc::BlockRun;
 use crate::dram::{Cachelet, DirectoryState, PLAIN};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{Dentry, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, SlotTag, USED_SLOTS_MIN, slot_word};
+use crate::format::{
+    Dentry, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, SlotTag, USED_SLOTS_MIN, slot_word,
+};
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -102,8 +104,8 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// Raises a page's bound of used slots to cover a number of them, before the last of these is
-    /// filled. Not flushed here, so that a create flushes no line more: after a crash recovery
-    /// corrects the bound, and whoever leaves the image clean flushes it first.
+    /// filled. Not flushed here as a rule, so that a create flushes no line more: after a crash
+    /// recovery corrects the bound, and the last detach flushes it.
     ///
     /// From an unknown bound, too: all used slots were claimed before the caller's, or their
     /// claimers come here for themselves. A claimer may have taken a damaged word for a higher
@@ -124,23 +126,37 @@ impl<'f, M: Memory> Thread<'f, M> {
             let used = if word == 0 || bound.is_some() { LogPage::used_for(slots) } else { LOG_SLOTS };
             let raised = LogPage::used_word(owner, first_cookie, used);
             if let Some(dirty) = self.fs.pm.exchange64(&page.used, word, raised) {
-                dirty.unflushed();
                 step();
+                // A link that is stored later is flushed after the bound, which is in its line.
+                // Otherwise the caller's fence makes the bound durable with its slot.
+                match page.next.load_acquire() {
+                    0 => dirty.unflushed(),
+                    _ => self.fs.pm.flush(dirty).unfenced(),
+                }
                 return Ok(());
             }
         }
     }
 
-    /// Flushes the bound of used slots of a directory's last page. That of any other page was
-    /// flushed with the link to the next one, or before it was linked.
+    /// Flushes the bounds of used slots of all pages of a directory. Those of earlier pages were
+    /// flushed with links, unless a thread died; then the directory comes here for a recount.
     pub(super) fn flush_used_slots(&self, directory: &Cachelet) -> Result<Flushed> {
-        match Tail(directory.as_directory().log_tail().load(Acquire)).page() {
-            0 => Ok(Flushed::nothing()),
-            page => Ok(self.fs.pm.flush_all(&self.fs.pm.get(Pm::<LogPage>::new(page))?.used)),
+        let number = directory.number.load(Relaxed);
+        let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
+        let mut flushed = Flushed::nothing();
+        for _ in 0..self.fs.geometry.blocks {
+            // A log that is damaged gets no names.
+            let Ok((page, _)) = self.fs.log_page(offset, number) else { break };
+            flushed = flushed.and(self.fs.pm.flush_all(&page.used));
+            offset = page.next.load_acquire();
+            if offset == 0 {
+                break;
+            }
         }
+        Ok(flushed)
     }
 
-    /// Flushes the bounds of used slots of all directories. For the last detach.
+    /// Flushes the bound of used slots of the last page of each directory. For the last detach.
     pub(crate) fn flush_all_used_slots(&self) -> Result<Flushed> {
         let mut flushed = Flushed::nothing();
         if !self.fs.superblock()?.has_used_slots() {
@@ -151,7 +167,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             let cachelet = self.fs.dram.cachelet(index)?;
             let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
             if is_directory && cachelet.number.load(Acquire) != 0 {
-                flushed = flushed.and(self.flush_used_slots(cachelet)?);
+                let page = Tail(cachelet.as_directory().log_tail().load(Acquire)).page();
+                if page != 0 {
+                    flushed = flushed.and(self.fs.pm.flush_all(&self.fs.pm.get(Pm::<LogPage>::new(page))?.used));
+                }
             }
         }
         Ok(flushed)

@@ -5,9 +5,9 @@
 //! - A slot is zero, or the offset of a dentry with a tag in its low six bits. A zero slot may be
 //!   followed by used ones (its claimer has not filled it yet, died, or the entry was recycled).
 //! - Cookies ascend along the chain of pages; those of a page are at least its `first_cookie`.
-//! - A slot is filled after the page's bound of used slots covers it. Stores of the bound are flushed
-//!   when the directory leaves the mindex and at the last detach, so the bound of a crashed image may
-//!   be too low: recovery, which reads whole pages, corrects it.
+//! - A slot is filled after the page's bound of used slots covers it. Stores of the bound are
+//!   flushed when the directory leaves the mindex and at the last detach, so the bound of a crashed
+//!   image may be too low: recovery, which reads whole pages, corrects it.
 
 use super::assert_layout;
 use pmem::{Cell64, Commit64, Layout, crc32c_words};

@@ -193,8 +193,7 @@ pub const CORRUPTIONS: &[Corruption] = &[
         p.seal_page(first, p.find("docs").number, 3, LogPageKind::Append);
     }),
     corruption(&[LogUsed], "a page's bound hides its last slots", |p| {
-        let (first, owner) = (page(p, "docs"), p.find("docs").number);
-        p.set(first + 32, engine::format::LogPage::used_word(owner, 16, 8));
+        p.bound_page(page(p, "docs"), 8);
     }),
     corruption(&[LogUsed], "a page's bound does not verify", |p| p.flip(page(p, "docs") + 32, 1)),
     corruption(&[LogEnd], "a log ends with a compacted page", |p| {
