@@ -288,6 +288,9 @@ fn cut_after_leaving(evicted: bool) {
     [directory, root].into_iter().for_each(|node| thread.release(node, 1));
     if evicted {
         while thread.maintenance().evict_some().expect("evicts") {}
+        // Its cachelet goes with its name, which is in the mindex again.
+        thread.stat_name(root, b"d").expect("is there");
+        while thread.maintenance().evict_some().expect("evicts") {}
         thread.recycler().drain().expect("drains");
         let cachelet = fs.dram.cachelet(directory.cachelet).expect("in bounds");
         assert_eq!(cachelet.number.load(Acquire), 0, "nothing of the directory is left in DRAM");
