@@ -193,7 +193,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         let word = LogPage::used_word(page.owner.load(), page.first_cookie.load(), LogPage::used_for(used));
         let repair = if self.clean { Repair::SetWord { offset, word } } else { Repair::Recover };
         let sentence = match bound {
-            None => format!("the bound of used slots of a page of its log does not verify"),
+            None => "the bound of used slots of a page of its log does not verify".to_owned(),
             Some(bound) => format!("a page of its log has {used} used slots, but {bound} as their bound"),
         };
         self.report(FindingKind::LogUsed, on, repair, format_args!("{sentence}"));

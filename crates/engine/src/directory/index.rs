@@ -22,7 +22,7 @@ use crate::statistics::Event;
 use crate::step::step;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{Commit64, Memory, Pm};
+use pmem::{Memory, Pm};
 
 /// How many names ahead of the insertion names are hashed and their buckets prefetched.
 const AHEAD: usize = 16;
@@ -160,7 +160,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Corruption::LogPage(offset).into());
             }
             let (page, kind) = self.fs.log_page(offset, number)?;
-            let used_bytes = offset_of!(LogPage, slots) + page.used_slots().len() * size_of::<Commit64>();
+            let used_bytes = offset_of!(LogPage, slots) + size_of_val(page.used_slots());
             self.fs.pm.report_read(offset, used_bytes as u64);
             let end = self.index_page(page, number, &mut pending, &mut found)?;
             // In a page that is no longer the last, the slots behind the last used one are never
