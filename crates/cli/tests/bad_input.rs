@@ -132,7 +132,7 @@ fn what_only_writers_must_know_still_lets_one_look() {
     let directory = scratch();
     let image = image_in(directory.path());
     let mut bytes = fs::read(&image).unwrap();
-    bytes[FEATURES_RO_COMPAT] = 2;
+    bytes[FEATURES_RO_COMPAT] = 4;
     seal(&mut bytes);
     fs::write(&image, &bytes).unwrap();
     let image_text = image.to_str().unwrap();
@@ -141,7 +141,7 @@ fn what_only_writers_must_know_still_lets_one_look() {
         "ro-compat",
         &["run", "--image", image_text, "--", "true"],
         &image,
-        "ro-compat 0x2",
+        "ro-compat 0x4",
         "newer program",
     );
 }

@@ -127,7 +127,7 @@ mod tests {
     use crate::attributes::Changes;
     use crate::directory::NewNode;
     use crate::error::Error;
-    use crate::format::FileKind;
+    use crate::format::{FEATURE_USED_SLOTS, FileKind};
     use crate::testing::{Attached, Memory, new_image, new_node};
     use pmem::{BadOffset, Direct, Region};
 
@@ -160,9 +160,9 @@ mod tests {
         let root = thread.root().expect("a root");
         let file = thread.create(root, b"file", &new_node(FileKind::Regular)).expect("a file");
         thread.change(file, set(FileFlags::NONE)).expect("no flags");
-        assert_eq!(descriptions(&image), [(0, true); 2], "no flags need no feature");
+        assert_eq!(descriptions(&image), [(FEATURE_USED_SLOTS, true); 2], "no flags need no feature");
         assert_eq!(thread.change(file, set(ALL)).map(|file| file.flags), Ok(ALL));
-        assert_eq!(descriptions(&image), [(FEATURE_FILE_FLAGS, true); 2]);
+        assert_eq!(descriptions(&image), [(FEATURE_USED_SLOTS | FEATURE_FILE_FLAGS, true); 2]);
         thread.files().write(file, 0, b"content").expect("the engine does not enforce flags");
         let heir = NewNode { flags: FileFlags::NO_DUMP, ..new_node(FileKind::Directory) };
         thread.create(root, b"heir", &heir).expect("a directory");
@@ -179,7 +179,7 @@ mod tests {
         let changed = thread.change(file, |_| Ok(changes)).expect("another change");
         assert_eq!(changed.flags, ALL.with(FileFlags::ACCESS_LIST));
         assert_eq!(thread.change(file, set(FileFlags::NONE)).map(|file| file.flags), Ok(FileFlags::ACCESS_LIST));
-        assert_eq!(descriptions(&image), [(FEATURE_FILE_FLAGS, true); 2]);
+        assert_eq!(descriptions(&image), [(FEATURE_USED_SLOTS | FEATURE_FILE_FLAGS, true); 2]);
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
         let root = thread.root().expect("a root");
         let pipe = thread.create(root, b"pipe", &new_node(FileKind::Fifo)).expect("a pipe");
         assert_eq!(thread.change(pipe, set(FileFlags::NO_DUMP)), Err(Error::NotSupported));
-        assert_eq!(descriptions(&image), [(0, true); 2]);
+        assert_eq!(descriptions(&image), [(FEATURE_USED_SLOTS, true); 2]);
         assert!(thread.change(root, set(FileFlags::NO_DUMP)).is_ok());
     }
 
@@ -201,14 +201,14 @@ mod tests {
         let (copy, superblock) = (copy(&region), region.first::<Superblock>());
         for (description, counts) in [(copy, false), (superblock, true)] {
             let description = description.expect("a superblock");
-            region.persist(region.set64(&description.features_ro_compat, FEATURE_FILE_FLAGS));
+            region.persist(region.set64(&description.features_ro_compat, FEATURE_USED_SLOTS | FEATURE_FILE_FLAGS));
             let fs = Attached::new(&image).expect("attaches");
             assert_eq!(fs.has_file_flags(), counts);
             fs.detach().expect("detaches");
         }
-        assert_eq!(descriptions(&image), [(FEATURE_FILE_FLAGS, true); 2]);
+        assert_eq!(descriptions(&image), [(FEATURE_USED_SLOTS | FEATURE_FILE_FLAGS, true); 2]);
         let superblock = region.first::<Superblock>().expect("a superblock");
-        region.persist(region.set64(&superblock.features_ro_compat, 2));
+        region.persist(region.set64(&superblock.features_ro_compat, 4));
         assert!(Attached::new(&image).is_err(), "another feature does not count without its checksum");
     }
 }

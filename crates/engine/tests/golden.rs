@@ -2,12 +2,12 @@
 //! version of the format.
 //!
 //! An image is kept as text, a line for each nonzero cache line: its offset and its bytes in hex.
-//! `cargo test -p engine --test golden -- --ignored` rewrites those of the present version; a
-//! change that requires this changes the format.
+//! `cargo test -p engine --test golden -- --ignored` rewrites those of the present version and
+//! features; a change that requires this changes the format.
 
 mod support;
 
-use engine::format::FileKind;
+use engine::format::{FileKind, LogPage};
 use engine::{Changes, FileFlags, NewNode, Node, RenameFlags, Thread};
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -148,15 +148,24 @@ fn write_golden_images() {
         populate(&thread);
         describe(&thread, thread.root().unwrap(), "", &mut description);
     }
-    std::fs::write(path("version1.tree"), description.join("\n") + "\n").unwrap();
-    std::fs::write(path("version1-crashed.lines"), to_text(&image)).unwrap();
+    assert_eq!(description.join("\n") + "\n", std::fs::read_to_string(path("version1.tree")).unwrap());
+    std::fs::write(path("version1-bounds-crashed.lines"), to_text(&image)).unwrap();
     attached.detach();
-    std::fs::write(path("version1-clean.lines"), to_text(&image)).unwrap();
+    std::fs::write(path("version1-bounds-clean.lines"), to_text(&image)).unwrap();
 }
 
-fn is_as_it_was(name: &str, scanned: bool) {
+/// Bounds of used slots of the log pages of a golden image: as they are on the image, in the order
+/// of their offsets.
+fn bounds(image: &Image) -> Vec<Option<u64>> {
+    let region = image.region(pmem::Direct);
+    let pages = (1..LENGTH / 4096).filter_map(|block| region.get(pmem::Pm::<LogPage>::new(block * 4096)).ok());
+    pages.filter(|page| page.belongs_to(page.owner.load())).map(LogPage::used_bound).collect()
+}
+
+fn is_as_it_was(name: &str, scanned: bool, expected_bounds: [Option<u64>; 2]) {
     let image = from_text(&std::fs::read_to_string(path(name)).unwrap());
     let expected = std::fs::read_to_string(path("version1.tree")).unwrap();
+    assert_eq!(bounds(&image), expected_bounds);
     let attached = image.attach();
     assert_eq!(attached.report.scanned, scanned);
     {
@@ -179,14 +188,26 @@ fn is_as_it_was(name: &str, scanned: bool) {
     let new = thread.stat_name(root, b"new").unwrap();
     assert_eq!((new.size_bytes, new.flags), (7, FileFlags::IMMUTABLE));
     assert!(thread.stat_name(root, b"moved").is_err());
+    // What an image does not have at first it never gets: an earlier program may write it again.
+    assert_eq!(bounds(&image).iter().any(Option::is_some), expected_bounds[0].is_some());
 }
 
 #[test]
 fn a_clean_image_of_version_1_is_as_it_was_left() {
-    is_as_it_was("version1-clean.lines", false);
+    is_as_it_was("version1-clean.lines", false, [None; 2]);
 }
 
 #[test]
 fn a_crashed_image_of_version_1_is_recovered() {
-    is_as_it_was("version1-crashed.lines", true);
+    is_as_it_was("version1-crashed.lines", true, [None; 2]);
+}
+
+#[test]
+fn a_clean_image_with_bounds_of_used_slots_is_as_it_was_left() {
+    is_as_it_was("version1-bounds-clean.lines", false, [Some(8), Some(16)]);
+}
+
+#[test]
+fn a_crashed_image_with_bounds_of_used_slots_is_recovered() {
+    is_as_it_was("version1-bounds-crashed.lines", true, [Some(8), Some(16)]);
 }

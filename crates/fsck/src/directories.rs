@@ -6,8 +6,8 @@ use crate::image::{Name, shown};
 use crate::report::Phase;
 use crate::usage::{BlockUse, line_mask};
 use engine::format::{
-    Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Valid, dentry_lines,
-    short_generation, slot_address, slot_tag,
+    Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Superblock, Valid,
+    dentry_lines, short_generation, slot_address, slot_tag,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::collections::HashSet;
@@ -153,7 +153,12 @@ impl<'c, M: Memory> Checker<'c, M> {
     fn check_page(&mut self, walk: &mut Walk, page: &LogPage, offset: u64, kind: LogPageKind, hasher: &RandomState) {
         let number = walk.number;
         let on = FindingLocation::inode(number).at(offset);
-        self.check_reserved(on, offset + std::mem::offset_of!(LogPage, reserved) as u64, 4, "a log page");
+        let (reserved, words) = match self.image.region.first::<Superblock>().is_ok_and(Superblock::has_used_slots) {
+            true => (std::mem::offset_of!(LogPage, reserved), 3),
+            false => (std::mem::offset_of!(LogPage, used), 4),
+        };
+        self.check_used_slots(on, page);
+        self.check_reserved(on, offset + reserved as u64, words, "a log page");
         let first_cookie = page.first_cookie.load();
         if first_cookie < walk.next_cookie {
             let least = walk.next_cookie;
@@ -175,6 +180,23 @@ impl<'c, M: Memory> Checker<'c, M> {
                 self.check_slot(walk, slot, hasher);
             }
         }
+    }
+
+    /// Readers skip the slots from the bound on, so a used one there would be hidden.
+    fn check_used_slots(&mut self, on: FindingLocation, page: &LogPage) {
+        let used = page.slots.iter().rposition(|slot| slot.load() != 0).map_or(0, |last| last as u64 + 1);
+        let bound = page.used_bound();
+        if page.used.load() == 0 || bound.is_some_and(|bound| bound >= used) {
+            return;
+        }
+        let offset = self.image.region.offset_of(&page.used);
+        let word = LogPage::used_word(page.owner.load(), page.first_cookie.load(), LogPage::used_for(used));
+        let repair = if self.clean { Repair::SetWord { offset, word } } else { Repair::Recover };
+        let sentence = match bound {
+            None => "the bound of used slots of a page of its log does not verify".to_owned(),
+            Some(bound) => format!("a page of its log has {used} used slots, but {bound} as their bound"),
+        };
+        self.report(FindingKind::LogUsed, on, repair, format_args!("{sentence}"));
     }
 
     fn check_slot(&mut self, walk: &mut Walk, slot: Slot, hasher: &RandomState) {

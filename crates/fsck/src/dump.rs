@@ -435,8 +435,12 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         self.heading(format_args!("log page of directory {owner}, {kind}, {}", whole(page.belongs_to(owner))), offset)?;
         self.line("cookies", format_args!("from {}", page.first_cookie.load()))?;
         self.line("next", format_args!("{:#x}", page.next.load()))?;
+        if page.used.load() != 0 {
+            let bound = page.used_bound().map_or("damaged".to_owned(), |bound| format!("below {bound}"));
+            self.line("used slots", format_args!("{bound}"))?;
+        }
         let mut name = Name::default();
-        let mut lines = 3;
+        let mut lines = 4;
         for (index, slot) in page.slots.iter().enumerate() {
             let word = slot.load();
             if word == 0 {
@@ -460,7 +464,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
                 }
             }
         }
-        debug_assert!(lines <= LOG_SLOTS as usize + 3);
+        debug_assert!(lines <= LOG_SLOTS as usize + 4);
         self.words(offset, LINE_BYTES)?;
         Ok(lines)
     }

@@ -155,6 +155,8 @@ kinds! {
     LogLoop = "log-loop", Always(Error);
     /// A page's first cookie is not above all cookies of the earlier pages.
     LogCookies = "log-cookies", Always(Error);
+    /// A page's bound of used slots is damaged, or below a slot that is used.
+    LogUsed = "log-used", ErrorIfClean;
     /// A directory's log ends with a compacted page, to which nothing can be appended.
     LogEnd = "log-end", Always(Warning);
     /// A slot has an unknown tag.

@@ -70,8 +70,9 @@ fn what_a_crash_may_leave_is_a_note_on_an_image_that_was_not_left() {
     let cases: &[Case] = &[
         (SlotHalfMade, |p| {
             let (block, _) = dentry_block(p, "docs/file-00");
-            p.set(page(p, "docs") + SLOTS + 400 * 8, slot_word(block * BLOCK_BYTES + 63 * 64, SlotTag::Dentry));
+            p.set(page(p, "docs") + SLOTS + 30 * 8, slot_word(block * BLOCK_BYTES + 63 * 64, SlotTag::Dentry));
         }),
+        (LogUsed, |p| p.bound_page(page(p, "docs"), 8)),
         (InodeChecksum, |p| p.set(p.inode_offset(FREE_INODE), 5 << 32 | 1)),
         (NoProperty, |p| {
             p.set(p.inode_offset(FREE_INODE) + 8, FREE_INODE);

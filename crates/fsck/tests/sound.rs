@@ -47,11 +47,11 @@ fn files_with_flags_are_sound_and_so_is_their_feature_when_a_crash_left_it_incom
     let image = sample();
     let damaged = DamagedImage::new(&image);
     let copy = image.region(pmem::Direct).length() - pmem::BLOCK_BYTES;
-    damaged.set(copy + FEATURES, 1);
+    damaged.set(copy + FEATURES, 2 | 1);
     expect_kinds(&damaged.check(), &[]);
-    damaged.set(FEATURES, 1);
+    damaged.set(FEATURES, 2 | 1);
     expect_kinds(&damaged.check(), &[]);
-    damaged.set(copy + FEATURES, 0);
+    damaged.set(copy + FEATURES, 2);
     expect_kinds(&damaged.check(), &[FindingKind::SuperblockCopy]);
 }
 

@@ -206,6 +206,15 @@ impl<M: Memory> Region<M> {
         Dirty { start: offset, end: offset + 4 }
     }
 
+    /// As [`set64`](Self::set64), if the field still is `old`.
+    #[inline]
+    pub fn exchange64(&self, cell: &Cell64, old: u64, new: u64) -> Option<Dirty> {
+        let offset = self.offset_of(cell);
+        cell.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).ok()?;
+        self.report_stored(offset, &new.to_le_bytes());
+        Some(Dirty { start: offset, end: offset + 8 })
+    }
+
     /// Replaces `old` by `new` in a field whose value means nothing after a crash (an nv pointer);
     /// returns whether it did. Deliberately never flushed.
     #[inline]

@@ -92,6 +92,12 @@ fn fill(thread: &TestThread<'_>, count: usize) -> Result<()> {
     (0..count).try_for_each(|index| thread.link("/g", &format!("/p/{index}")))
 }
 
+/// A directory whose next name raises the bound of its page's used slots.
+fn line(thread: &TestThread<'_>) -> Result<()> {
+    thread.mkdir("/p")?;
+    (495..503).try_for_each(|index| thread.link("/g", &format!("/p/{index}")))
+}
+
 fn holes(thread: &TestThread<'_>) -> Result<()> {
     fill(thread, 507)?;
     (0..499).try_for_each(|index| thread.unlink(&format!("/p/{index}")))
@@ -186,6 +192,7 @@ pub const SETUPS: &[Setup] = &[
     Setup { slack: RESERVED, ..setup("high", high, false) },
     setup("lines", lines, false),
     setup("scattered", scattered, false),
+    setup("page8", line, false),
     setup("page503", |thread| fill(thread, 503), false),
     setup("page504", |thread| fill(thread, 504), false),
     setup("page505", |thread| fill(thread, 505), false),

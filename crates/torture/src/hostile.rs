@@ -318,12 +318,16 @@ impl Mutant {
 
     fn mutate_log(&self, choices: &mut Choices<'_>, number: u64) {
         let Some(page) = self.log_page(choices, number) else { return };
-        match choices.below(3) {
+        match choices.below(4) {
             0 => {
                 let slot = page + 64 + choices.below(20) * 8;
                 self.set_word(slot, self.word(choices, self.get(slot)));
             }
             1 => self.set_word(page + 24, self.word(choices, self.get(page + 24))),
+            2 => {
+                let used = choices.below(600);
+                self.set_word(page + 32, LogPage::used_word(self.get(page + 8), self.get(page + 16), used));
+            }
             _ => {
                 let field = 8 + choices.below(2) * 8;
                 self.set_word(page + field, self.word(choices, self.get(page + field)));

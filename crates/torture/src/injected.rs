@@ -59,6 +59,7 @@ pub const DEFECTS: &[Defect] = &[
     defect("mkdir: header of the first log page not flushed", "base:mkdir-in-empty,create", Unflushed(PageHeader)),
     defect("create in an empty directory: page not linked durably", "base:mkdir-in-empty", Unflushed(Identity)),
     defect("create at a page boundary: link to the new page not flushed", "page504:p-create", Unflushed(PageHeader)),
+    defect("detach: bound of used slots not flushed", "page8:p-create,detach", Unflushed(PageHeader)),
     defect("new segment: list of its blocks not flushed", "scattered:create", Unflushed(SegmentList)),
     defect("new segment: table entry not durable", "scattered:create", Unflushed(Fixed)),
     defect("new segment: table entry written before the segment is durable", "scattered:create", TooEarly(Fixed)),

@@ -27,6 +27,7 @@ impl<M: Memory> Fs<M> {
                 thread.maintenance().recount_directories()?;
             }
             thread.write_back_all()?;
+            self.pm.fence(thread.flush_all_used_slots()?);
             thread.reclaim_orphans()?;
             // A record that stayed would be repeated after some later crash.
             self.pm.fence(thread.clear_journal()?);

@@ -7,8 +7,8 @@ use super::MkfsOptions;
 use crate::alloc::snapshot;
 use crate::error::{Error, Result};
 use crate::format::{
-    FEATURES_COMPAT, FIRST_GENERATION, FORMAT_VERSION, FileKind, Geometry, Inode, MAGIC, Property, ROOT_INODE,
-    SEGMENT_BLOCKS, State, Superblock, SuperblockError,
+    FEATURE_USED_SLOTS, FEATURES_COMPAT, FIRST_GENERATION, FORMAT_VERSION, FileKind, Geometry, Inode, MAGIC, Property,
+    ROOT_INODE, SEGMENT_BLOCKS, State, Superblock, SuperblockError,
 };
 use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory, Pm, Region};
 
@@ -100,7 +100,7 @@ fn describe<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geome
     }
     let _ = pm.set64(&superblock.version, FORMAT_VERSION);
     let _ = pm.set64(&superblock.features_compat, FEATURES_COMPAT);
-    let _ = pm.set64(&superblock.features_ro_compat, 0);
+    let _ = pm.set64(&superblock.features_ro_compat, FEATURE_USED_SLOTS);
     let _ = pm.set64(&superblock.features_incompat, geometry.features());
     let _ = pm.set64(&superblock.created_ns, options.now_ns as u64);
     let _ = pm.set64(&superblock.length, pm.length());

@@ -256,6 +256,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
 
     fn walk_page(self, page: &LogPage, number: u64, walk: &mut Walk) -> Result<()> {
         self.pm.report_read(self.pm.offset_of(page), BLOCK_BYTES);
+        self.recover_used_slots(page, number)?;
         for (index, slot) in page.slots.iter().enumerate() {
             self.prefetch_ahead(page, index);
             match self.log_entry(slot.load_acquire(), number, page) {
@@ -276,6 +277,17 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
                     self.count_name(slot, &facts, offset, walk)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Corrects the bound of used slots of a page: a crash may have left it too low.
+    fn recover_used_slots(self, page: &LogPage, number: u64) -> Result<()> {
+        let used = page.slots.iter().rposition(|slot| slot.load() != 0).map_or(0, |last| last as u64 + 1);
+        let is_right = page.used_bound().is_some_and(|bound| bound >= used);
+        if !is_right && self.superblock()?.has_used_slots() {
+            let word = LogPage::used_word(number, page.first_cookie.load(), LogPage::used_for(used));
+            self.pm.persist(self.pm.set64(&page.used, word));
         }
         Ok(())
     }

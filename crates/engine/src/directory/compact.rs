@@ -21,7 +21,7 @@ use crate::alloc::{BlockRun, owned_by_slot};
 use crate::components::Maintenance;
 use crate::dram::{Cachelet, DirectoryState, LogCounts, RETIRED_MAX, RetiredKind, STEP_RETIRING};
 use crate::error::{Error, Result};
-use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Valid, gone_word, slot_address};
+use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Superblock, Valid, gone_word, slot_address};
 use crate::fs::Node;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -206,6 +206,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         if let Some(page) = chain.last.take() {
             let pm = &self.fs.pm;
             page.reserved.iter().for_each(|word| pm.set64(word, 0).unflushed());
+            let has_bound = self.fs.superblock().is_ok_and(Superblock::has_used_slots);
+            let used = LogPage::used_word(page.owner.load(), page.first_cookie.load(), chain.used);
+            pm.set64(&page.used, if has_bound { used } else { 0 }).unflushed();
             page.slots[chain.used as usize..].iter().for_each(|slot| pm.retract(slot, 0).unflushed());
             pm.commit_unreachable(&page, |page| &page.next, next).unflushed();
             let flushed = pm.flush_all(page.linked());

@@ -174,6 +174,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// not held meanwhile: others may wait for it while pinned, and the grace period waits for
     /// them.
     fn evict_announced(self, directory: &'f Cachelet) -> Result<()> {
+        // Nothing else leads to the last page later.
+        self.fs.pm.fence(self.flush_used_slots(directory)?);
+        step();
         let result = self.remove_names(directory);
         // Now, not at the next indexing, which may never happen; the links and times are written
         // back.
@@ -214,7 +217,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         while offset != 0 && pages < self.fs.geometry.blocks {
             pages += 1;
             let (page, _) = self.fs.log_page(offset, number)?;
-            for (index, slot) in page.slots.iter().enumerate() {
+            for (index, slot) in page.used_slots().iter().enumerate() {
                 if index % 32 == 0 {
                     self.recycler().make_room()?;
                 }

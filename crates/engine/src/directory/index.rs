@@ -20,8 +20,9 @@ use crate::fs::{Fs, Node, Thread};
 use crate::mindex::NameHash;
 use crate::statistics::Event;
 use crate::step::step;
+use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Memory, Pm};
+use pmem::{Memory, Pm};
 
 /// How many names ahead of the insertion names are hashed and their buckets prefetched.
 const AHEAD: usize = 16;
@@ -159,7 +160,8 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return Err(Corruption::LogPage(offset).into());
             }
             let (page, kind) = self.fs.log_page(offset, number)?;
-            self.fs.pm.report_read(offset, BLOCK_BYTES);
+            let used_bytes = offset_of!(LogPage, slots) + size_of_val(page.used_slots());
+            self.fs.pm.report_read(offset, used_bytes as u64);
             let end = self.index_page(page, number, &mut pending, &mut found)?;
             // In a page that is no longer the last, the slots behind the last used one are never
             // claimed.
@@ -185,16 +187,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         found: &mut LogTotals,
     ) -> Result<u64> {
         let mut end = 0;
+        let used = page.used_slots();
         // Whether this line and the next one name anything.
-        let mut names_any = [self.prefetch_names(page, 0), self.prefetch_names(page, 1)];
-        for line in 0..page.slots.len() / LINE_SLOTS {
+        let mut names_any = [self.prefetch_names(used, 0), self.prefetch_names(used, 1)];
+        for (line, slots) in used.chunks(LINE_SLOTS).enumerate() {
             let is_empty = !names_any[0];
-            names_any = [names_any[1], self.prefetch_names(page, line + 2)];
+            names_any = [names_any[1], self.prefetch_names(used, line + 2)];
             if is_empty {
                 continue;
             }
-            for index in line * LINE_SLOTS..(line + 1) * LINE_SLOTS {
-                let word = page.slots[index].load_acquire();
+            for (index, slot) in slots.iter().enumerate().map(|(index, slot)| (line * LINE_SLOTS + index, slot)) {
+                let word = slot.load_acquire();
                 if word != 0 {
                     end = index as u64 + 1;
                 }

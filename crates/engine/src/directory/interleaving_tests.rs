@@ -4,7 +4,7 @@ use super::log::Tail;
 use super::{NewNode, RenameFlags};
 use crate::attach::AttachOptions;
 use crate::attributes::Changes;
-use crate::format::{FileKind, LOG_SLOTS};
+use crate::format::{FileKind, LOG_SLOTS, Superblock};
 use crate::fs::{Fs, Node};
 use crate::reap_tests::{MortalThread, World, check_cachelets, everlasting, made};
 use crate::testing::mortality::at_step;
@@ -263,4 +263,59 @@ fn a_rename_that_ends_while_the_journal_is_cleared_survives_a_power_cut() {
         state.undo(&mut bytes);
     }
     thread.release(root, 1);
+}
+
+/// Makes a ninth name in a directory, whose page's bound of used slots it raises. Leaves the image,
+/// after an eviction of the directory's cachelet if `evicted`, and cuts the power.
+fn cut_after_leaving(evicted: bool) {
+    let image = new_image(4 << 20, 0);
+    let memory = Arc::new(AtFence::default());
+    let options = AttachOptions::default();
+    let dram = Memory::new(Fs::dram_layout(&image.region(), &options).expect("a layout").length);
+    let region = image.region_in(memory.clone());
+    let recovery = Fs::attach_first(region, dram.region(), &PLATFORM, crate::Liveness::alone(), &options);
+    let (fs, _) = recovery.expect("attaches").finish().expect("ready");
+    let thread = fs.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let directory = thread.create(root, b"d", &new_node(FileKind::Directory)).expect("creates");
+    for number in 0..8 {
+        thread.release(thread.create(directory, format!("{number}").as_bytes(), &file()).expect("creates"), 1);
+    }
+    thread.recycler().drain().expect("drains");
+    let before = image.bytes();
+    memory.recorder.start();
+    thread.release(thread.create(directory, b"8", &file()).expect("creates"), 1);
+    [directory, root].into_iter().for_each(|node| thread.release(node, 1));
+    if evicted {
+        while thread.maintenance().evict_some().expect("evicts") {}
+        // Its cachelet goes with its name, which is in the mindex again.
+        thread.stat_name(root, b"d").expect("is there");
+        while thread.maintenance().evict_some().expect("evicts") {}
+        thread.recycler().drain().expect("drains");
+        let cachelet = fs.dram.cachelet(directory.cachelet).expect("in bounds");
+        assert_eq!(cachelet.number.load(Acquire), 0, "nothing of the directory is left in DRAM");
+    }
+    drop(thread);
+    fs.detach_last().expect("leaves");
+    memory.recorder.stop();
+
+    let log = memory.recorder.take();
+    let mut crash = CrashImage::new(before, &log);
+    while crash.advance() {}
+    let left = Memory::new(image.bytes().len() as u64);
+    let _ = left.region().write_bytes(0, crash.durable()).expect("the same length");
+    let superblock = left.region();
+    assert!(superblock.first::<Superblock>().expect("a superblock").state().clean);
+    let again = Attached::new(&left).expect("attaches");
+    let thread = again.enter().expect("enters");
+    let root = thread.root().expect("a root");
+    let directory = thread.lookup(root, b"d").expect("is there");
+    assert_eq!(names(&thread, directory), ["0", "1", "2", "3", "4", "5", "6", "7", "8"], "evicted: {evicted}");
+    [directory, root].into_iter().for_each(|node| thread.release(node, 1));
+}
+
+#[test]
+fn names_behind_a_raised_bound_are_there_after_the_image_was_left_and_the_power_failed() {
+    cut_after_leaving(false);
+    cut_after_leaving(true);
 }

@@ -8,6 +8,7 @@
 //!   store then makes it name the new dentry, which has the same cookie, so a listing meets the
 //!   name once. The store happens under the name's bucket, and never while the log is being
 //!   compacted.
+//! - A slot is filled after the page's bound of used slots covers it, so readers stop at the bound.
 //! - The last page is an append page (or the log is empty). It is linked durably before any thread
 //!   claims a slot in it. A linked page behind the tail's page waits for the tail to move there.
 
@@ -16,7 +17,9 @@ use super::read::log_version;
 use crate::alloc::BlockRun;
 use crate::dram::{Cachelet, DirectoryState, PLAIN};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{Dentry, FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, slot_word};
+use crate::format::{
+    Dentry, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, SlotTag, USED_SLOTS_MIN, slot_word,
+};
 use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -62,8 +65,8 @@ impl<M: Memory> Fs<M> {
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Number of slots of a page that may have been claimed: all, except in the last page of an
-    /// indexed directory.
+    /// Number of slots of a page that may have been claimed: up to the tail in the last page of an
+    /// indexed directory, else up to the bound of used slots.
     pub(super) fn slots_claimed(&self, directory: &Cachelet, page: &LogPage) -> usize {
         // While a pinned thread sees a directory indexed, its tail is known.
         if DirectoryState::of(directory) == DirectoryState::Indexed {
@@ -72,7 +75,7 @@ impl<'f, M: Memory> Thread<'f, M> {
                 return page.slots.len().min(tail.slot() as usize);
             }
         }
-        page.slots.len()
+        page.used_slots().len()
     }
 
     /// Claims the next slot of a directory's log. The directory is indexed, so its tail is known.
@@ -92,8 +95,85 @@ impl<'f, M: Memory> Thread<'f, M> {
             // The neighbouring slots belong to other threads.
             self.fs.pm.prefetch_for_write(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
             let cookie = page.first_cookie.load() + tail.slot();
+            // In the line of the cookie. The rest of the word is checked where it is raised.
+            if page.used.load() as u32 as u64 <= tail.slot() {
+                self.raise_used_slots(page, tail.slot() + 1)?;
+            }
             return Ok(ClaimedSlot { word: &page.slots[tail.slot() as usize], cookie, reused: false });
         }
+    }
+
+    /// Raises a page's bound of used slots to cover a number of them, before the last of these is
+    /// filled. Not flushed here as a rule, so that a create flushes no line more: after a crash
+    /// recovery corrects the bound, and the last detach flushes it.
+    ///
+    /// From an unknown bound, too: all used slots were claimed before the caller's, or their
+    /// claimers come here for themselves. A claimer may have taken a damaged word for a higher
+    /// bound, so that one is replaced by the highest.
+    #[cold]
+    #[inline(never)]
+    fn raise_used_slots(&self, page: &LogPage, slots: u64) -> Result<()> {
+        if !self.fs.superblock()?.has_used_slots() {
+            return Ok(());
+        }
+        let (owner, first_cookie) = (page.owner.load(), page.first_cookie.load());
+        loop {
+            let word = page.used.load_acquire();
+            let bound = page.used_bound();
+            if bound.is_some_and(|bound| bound >= slots) {
+                return Ok(());
+            }
+            let used = if word == 0 || bound.is_some() { LogPage::used_for(slots) } else { LOG_SLOTS };
+            let raised = LogPage::used_word(owner, first_cookie, used);
+            if let Some(dirty) = self.fs.pm.exchange64(&page.used, word, raised) {
+                step();
+                // A link that is stored later is flushed after the bound, which is in its line.
+                // Otherwise the caller's fence makes the bound durable with its slot.
+                match page.next.load_acquire() {
+                    0 => dirty.unflushed(),
+                    _ => self.fs.pm.flush(dirty).unfenced(),
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// Flushes the bounds of used slots of all pages of a directory. Those of earlier pages were
+    /// flushed with links, unless a thread died; then the directory comes here for a recount.
+    pub(super) fn flush_used_slots(&self, directory: &Cachelet) -> Result<Flushed> {
+        let number = directory.number.load(Relaxed);
+        let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
+        let mut flushed = Flushed::nothing();
+        for _ in 0..self.fs.geometry.blocks {
+            // A log that is damaged gets no names.
+            let Ok((page, _)) = self.fs.log_page(offset, number) else { break };
+            flushed = flushed.and(self.fs.pm.flush_all(&page.used));
+            offset = page.next.load_acquire();
+            if offset == 0 {
+                break;
+            }
+        }
+        Ok(flushed)
+    }
+
+    /// Flushes the bound of used slots of the last page of each directory. For the last detach.
+    pub(crate) fn flush_all_used_slots(&self) -> Result<Flushed> {
+        let mut flushed = Flushed::nothing();
+        if !self.fs.superblock()?.has_used_slots() {
+            return Ok(flushed);
+        }
+        let end = self.fs.header()?.cachelets_next.load(Acquire).min(self.fs.dram.layout.cachelets_max);
+        for index in 1..end as u32 {
+            let cachelet = self.fs.dram.cachelet(index)?;
+            let is_directory = FileKind::from_mode(cachelet.mode.load(Relaxed)) == Some(FileKind::Directory);
+            if is_directory && cachelet.number.load(Acquire) != 0 {
+                let page = Tail(cachelet.as_directory().log_tail().load(Acquire)).page();
+                if page != 0 {
+                    flushed = flushed.and(self.fs.pm.flush_all(&self.fs.pm.get(Pm::<LogPage>::new(page))?.used));
+                }
+            }
+        }
+        Ok(flushed)
     }
 
     /// Returns the slot that names a dentry, for the new dentry that replaces it; a fresh slot if
@@ -207,11 +287,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         let run = self.allocator().allocate_blocks(1)?;
         let offset = run.first * BLOCK_BYTES;
         let zeros = pm.stream_zeros(offset, BLOCK_BYTES)?;
-        let header = self.write_page_header(offset, owner, first_cookie, LogPageKind::Append)?;
+        let mut header = self.write_page_header(offset, owner, first_cookie, LogPageKind::Append)?;
+        if self.fs.superblock()?.has_used_slots() {
+            // Small directories have one page.
+            let used = if first_cookie == FIRST_COOKIE { USED_SLOTS_MIN } else { LOG_SLOTS };
+            let page = pm.get(Pm::<LogPage>::new(offset))?;
+            header = header.and(pm.set64(&page.used, LogPage::used_word(owner, first_cookie, used)));
+        }
         Ok((run, zeros.and(pm.flush(header))))
     }
 
-    /// Writes the header of a fresh page, except for the header's zero words.
+    /// Writes the header of a fresh page, except for the words that count from zero on.
     pub(super) fn write_page_header(
         &self,
         offset: u64,

@@ -221,11 +221,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         if first >= end {
             return Ok(None);
         }
+        let used = page.slots.get(..end).unwrap_or(&page.slots);
         let used_bytes = core::mem::offset_of!(LogPage, slots) + end * size_of::<Commit64>();
         self.fs.pm.report_read(self.fs.pm.offset_of(page), used_bytes as u64);
-        let mut names_any = self.prefetch_names(page, first / LINE_SLOTS);
+        let mut names_any = self.prefetch_names(used, first / LINE_SLOTS);
         for line in first / LINE_SLOTS..end.div_ceil(LINE_SLOTS) {
-            let is_empty = !core::mem::replace(&mut names_any, self.prefetch_names(page, line + 1));
+            let is_empty = !core::mem::replace(&mut names_any, self.prefetch_names(used, line + 1));
             if is_empty {
                 continue;
             }
@@ -239,10 +240,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(None)
     }
 
-    /// Prefetches the dentries that a line of a page's slots names. Returns whether it names any.
+    /// Prefetches the dentries that a line of a page's used slots names. Returns whether it names
+    /// any.
     #[inline]
-    pub(super) fn prefetch_names(&self, page: &LogPage, line: usize) -> bool {
-        let slots = page.slots.get(line * LINE_SLOTS..).unwrap_or_default();
+    pub(super) fn prefetch_names(&self, used: &[Commit64], line: usize) -> bool {
+        let slots = used.get(line * LINE_SLOTS..).unwrap_or_default();
         let slots = slots.get(..LINE_SLOTS).unwrap_or(slots);
         // Most lines of a small directory's page name nothing, so that is checked first.
         let names_any = slots.iter().fold(0, |words, slot| words | slot.load()) != 0;

@@ -5,12 +5,17 @@
 //! - A slot is zero, or the offset of a dentry with a tag in its low six bits. A zero slot may be
 //!   followed by used ones (its claimer has not filled it yet, died, or the entry was recycled).
 //! - Cookies ascend along the chain of pages; those of a page are at least its `first_cookie`.
+//! - A slot is filled after the page's bound of used slots covers it. Stores of the bound are
+//!   flushed when the directory leaves the mindex and at the last detach, so the bound of a crashed
+//!   image may be too low: recovery, which reads whole pages, corrects it.
 
 use super::assert_layout;
 use pmem::{Cell64, Commit64, Layout, crc32c_words};
 
 /// Slots of a page.
 pub const LOG_SLOTS: u64 = 504;
+/// The bound of a directory's first page: one line of slots.
+pub const USED_SLOTS_MIN: u64 = 8;
 /// The first cookie of a directory; smaller ones are for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 16;
 
@@ -35,12 +40,15 @@ pub struct LogPage {
     pub first_cookie: Cell64,
     /// The next page.
     pub next: Commit64,
+    /// CRC-32C (high half) of owner, first cookie and bound; bound of used slots (low half); zero:
+    /// unknown. See [`LogPage::used_slots`].
+    pub used: Cell64,
     /// Zero.
-    pub reserved: [Cell64; 4],
+    pub reserved: [Cell64; 3],
     /// The slots.
     pub slots: [Commit64; LOG_SLOTS as usize],
 }
-assert_layout!(LogPage, 4096, seal @ 0, owner @ 8, first_cookie @ 16, next @ 24, reserved @ 32, slots @ 64);
+assert_layout!(LogPage, 4096, seal @ 0, owner @ 8, first_cookie @ 16, next @ 24, used @ 32, reserved @ 40, slots @ 64);
 // SAFETY: repr(C), cells only, no padding by the assertion above.
 unsafe impl Layout for LogPage {}
 
@@ -61,6 +69,39 @@ impl LogPage {
         let kind = if seal as u32 == LogPageKind::Append as u32 { LogPageKind::Append } else { LogPageKind::Compacted };
         let whole = self.owner.load() == owner && seal == Self::seal_word(owner, self.first_cookie.load(), kind);
         whole.then_some(kind)
+    }
+
+    /// The word of a bound of used slots in a page of directory `owner`.
+    pub fn used_word(owner: u64, first_cookie: u64, used: u64) -> u64 {
+        (crc32c_words(&[owner, first_cookie, used], None) as u64) << 32 | used
+    }
+
+    /// The bound of used slots: all slots from there on are zero. `None`: unknown, since nothing
+    /// has stored it or it is damaged.
+    pub fn used_bound(&self) -> Option<u64> {
+        let word = self.used.load_acquire();
+        let used = word as u32 as u64;
+        let verifies = used <= LOG_SLOTS && word == Self::used_word(self.owner.load(), self.first_cookie.load(), used);
+        (word != 0 && verifies).then_some(used)
+    }
+
+    /// The slots that may be used: up to the bound; all if it is unknown.
+    pub fn used_slots(&self) -> &[Commit64] {
+        let used = self.used_bound().unwrap_or(LOG_SLOTS);
+        self.slots.get(..used as usize).unwrap_or(&self.slots)
+    }
+
+    /// The bound that a page gets when `slots` of its slots are to be covered. Doubling keeps the
+    /// stores rare.
+    pub const fn used_for(slots: u64) -> u64 {
+        let doubled = slots.next_power_of_two();
+        if doubled < USED_SLOTS_MIN {
+            USED_SLOTS_MIN
+        } else if doubled > LOG_SLOTS {
+            LOG_SLOTS
+        } else {
+            doubled
+        }
     }
 }
 

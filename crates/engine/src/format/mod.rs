@@ -31,14 +31,15 @@ pub use inode::{
 };
 pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord, JournalSlot, Move};
 pub use log::{
-    FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, gone_word, is_gone, slot_address, slot_tag, slot_word,
+    FIRST_COOKIE, LOG_SLOTS, LogPage, LogPageKind, SlotTag, USED_SLOTS_MIN, gone_word, is_gone, slot_address, slot_tag,
+    slot_word,
 };
 pub(crate) use segment::listed_inode_offset;
 pub use segment::{INODES_PER_BLOCK, Segment, SegmentEntry, SegmentFault, SegmentList};
 pub use snapshot::{LIST_PAGE_ENTRIES, ListEntry, ListPage, Snapshot};
 pub use superblock::{
-    FEATURE_FILE_FLAGS, FEATURE_RESIZED, FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT, FORMAT_VERSION,
-    Geometry, MAGIC, State, Superblock, SuperblockError,
+    FEATURE_FILE_FLAGS, FEATURE_RESIZED, FEATURE_USED_SLOTS, FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT,
+    FORMAT_VERSION, Geometry, MAGIC, State, Superblock, SuperblockError,
 };
 
 /// Asserts a structure's size and the offsets of its fields at compile time.

@@ -21,8 +21,11 @@ pub const FEATURES_COMPAT: u64 = 0;
 /// Feature of an image whose files may have `PROPERTY_FILE_FLAGS`: a writer that does not know them
 /// would change immutable files. Set with the first flag, and never removed.
 pub const FEATURE_FILE_FLAGS: u64 = 1;
+/// Feature of an image whose log pages have bounds of used slots: a writer that does not raise them
+/// would hide names. mkfs sets it. Images of earlier programs never get it.
+pub const FEATURE_USED_SLOTS: u64 = 2;
 /// Features that a program must know to write.
-pub const FEATURES_RO_COMPAT: u64 = FEATURE_FILE_FLAGS;
+pub const FEATURES_RO_COMPAT: u64 = FEATURE_FILE_FLAGS | FEATURE_USED_SLOTS;
 /// Feature of an image that was resized: its block map lies at the end, see
 /// [`Geometry::resized`].
 pub const FEATURE_RESIZED: u64 = 1;
@@ -320,6 +323,11 @@ impl Superblock {
     /// Whether files of the image may have the flags of [`FEATURE_FILE_FLAGS`].
     pub fn has_file_flags(&self) -> bool {
         self.features_ro_compat.load() & FEATURE_FILE_FLAGS != 0
+    }
+
+    /// Whether the image's log pages have bounds of used slots.
+    pub fn has_used_slots(&self) -> bool {
+        self.features_ro_compat.load() & FEATURE_USED_SLOTS != 0
     }
 
     fn checksum_with(&self, features_ro_compat: u64) -> u64 {

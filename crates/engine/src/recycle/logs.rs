@@ -179,7 +179,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     fn free_dentries(self, page: &LogPage, owner: u64) -> Result<()> {
         let mut slab = 0;
         let mut lines = 0u64;
-        for slot in page.slots.iter() {
+        for slot in page.used_slots() {
             let Some((offset, count)) = self.dead_dentry(slot.load(), owner) else { continue };
             if slab != offset / BLOCK_BYTES && lines != 0 {
                 self.erase_and_free(slab, core::mem::take(&mut lines))?;

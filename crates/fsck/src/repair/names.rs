@@ -104,6 +104,8 @@ impl<M: Memory> Repairer<'_, M> {
         self.set(page + offset_of!(LogPage, owner) as u64, directory);
         self.set(page + offset_of!(LogPage, first_cookie) as u64, first_cookie);
         self.set(page, LogPage::seal_word(directory, first_cookie, kind));
+        // Of the earlier header: unknown.
+        self.set(page + offset_of!(LogPage, used) as u64, 0);
     }
 
     /// Adds a name that the directory does not have yet.
@@ -129,8 +131,19 @@ impl<M: Memory> Repairer<'_, M> {
         self.set_bytes(dentry + DENTRY_HEADER_BYTES, name);
         self.set(dentry + offset_of!(Dentry, seal) as u64, facts.seal(name));
         self.set(dentry, Valid { valid: true, timestamp_ns: self.now_ns.max(0) as u64, reuse_generation: turn }.word());
+        self.cover_slot(page, index);
         self.set(page + SLOTS + index * 8, slot_word(dentry, SlotTag::Dentry));
         Ok(())
+    }
+
+    /// Raises a page's bound of used slots to cover a slot, if it has a bound.
+    fn cover_slot(&self, page: u64, index: u64) {
+        let Ok(page) = self.region().get(Pm::<LogPage>::new(page)) else { return };
+        if page.used_bound().is_some_and(|bound| bound <= index) {
+            let used = LogPage::used_for(index + 1);
+            let word = LogPage::used_word(page.owner.load(), page.first_cookie.load(), used);
+            self.set(self.region().offset_of(&page.used), word);
+        }
     }
 
     /// A spelling that the directory does not have yet: this one, or one with a number appended.

@@ -192,17 +192,21 @@ pub const CORRUPTIONS: &[Corruption] = &[
         let first = page(p, "docs");
         p.seal_page(first, p.find("docs").number, 3, LogPageKind::Append);
     }),
+    corruption(&[LogUsed], "a page's bound hides its last slots", |p| {
+        p.bound_page(page(p, "docs"), 8);
+    }),
+    corruption(&[LogUsed], "a page's bound does not verify", |p| p.flip(page(p, "docs") + 32, 1)),
     corruption(&[LogEnd], "a log ends with a compacted page", |p| {
         let first = page(p, "docs");
         p.seal_page(first, p.find("docs").number, 16, LogPageKind::Compacted);
     }),
-    corruption(&[SlotTag], "a slot has an unknown tag", |p| p.set(page(p, "docs") + SLOTS + 400 * 8, 0x40_0002)),
+    corruption(&[SlotTag], "a slot has an unknown tag", |p| p.set(page(p, "docs") + SLOTS + 30 * 8, 0x40_0002)),
     corruption(&[SlotOffset], "a slot refers to the superblock", |p| {
-        p.set(page(p, "docs") + SLOTS + 400 * 8, slot_word(64, SlotTag::Dentry));
+        p.set(page(p, "docs") + SLOTS + 30 * 8, slot_word(64, SlotTag::Dentry));
     }),
     corruption(&[SlotHalfMade], "a slot refers to lines without a dentry", |p| {
         let (block, _) = dentry_block(p, "docs/file-00");
-        p.set(page(p, "docs") + SLOTS + 400 * 8, slot_word(block * BLOCK_BYTES + 63 * 64, SlotTag::Dentry));
+        p.set(page(p, "docs") + SLOTS + 30 * 8, slot_word(block * BLOCK_BYTES + 63 * 64, SlotTag::Dentry));
     }),
     corruption(&[SlotHalfMade, Orphan, LineLeaked], "a byte of a name changed", |p| {
         p.flip(p.find("docs/file-01").dentry + 40, 1)
@@ -219,7 +223,7 @@ pub const CORRUPTIONS: &[Corruption] = &[
         p.change_dentry(p.find("docs/file-01").dentry, |facts, _| facts.cookie += 100);
     }),
     corruption(&[DentryCookie, DentryOverlap], "two slots refer to one dentry", |p| {
-        p.set(page(p, "docs") + SLOTS + 400 * 8, p.get(p.find("docs/file-01").slot));
+        p.set(page(p, "docs") + SLOTS + 30 * 8, p.get(p.find("docs/file-01").slot));
     }),
     corruption(&[NameInvalid], "a name has a slash in it", |p| {
         p.change_dentry(p.find("docs/file-01").dentry, |_, name| name[4] = b'/');

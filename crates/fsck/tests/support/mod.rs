@@ -251,6 +251,12 @@ impl<'i> DamagedImage<'i> {
         self.set(page + 8, owner);
         self.set(page + 16, first_cookie);
         self.set(page, LogPage::seal_word(owner, first_cookie, kind));
+        self.bound_page(page, self.get(page + 32) as u32 as u64);
+    }
+
+    /// Sets a page's bound of used slots.
+    pub fn bound_page(&self, page: u64, used: u64) {
+        self.set(page + 32, LogPage::used_word(self.get(page + 8), self.get(page + 16), used));
     }
 
     pub fn figures(&self) -> Snapshot {

@@ -128,7 +128,7 @@ const TABLE_3_PAPER: [(&str, [f64; 4]); 10] = [
     ("rm_c", [1.04, 1.01, 0.35, 0.34]),
 ];
 
-pub(super) const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of slots and the entries that they refer to: a whole page of the log is read however few names it has, and each name has its own lines. NOVA's names are contiguous. The tree's directories have 12 to 20 names.";
+pub(super) const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of slots and the entries that they refer to: a page's header and its used lines are read, and each name has its own lines. NOVA's names are contiguous. The tree's directories have 12 to 20 names.";
 pub(super) const WHOLE_FILES: &str = "File content is read and written alike by both. Removal frees the blocks within the call, which the paper's DirectFS leaves to a background thread.";
 
 /// Why a row may differ from the paper.
