@@ -190,6 +190,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             }
             EditKind::Materialise if reusable && old.is_written() => old.word,
             EditKind::Materialise if reusable => {
+                self.thread.fs.provider().load(old.offset(), BLOCK_BYTES)?;
                 self.keep(index, old, old.offset(), 0..BLOCK_BYTES)?;
                 old.offset()
             }
@@ -199,7 +200,10 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
                 self.keep(index, old, block, 0..BLOCK_BYTES)?;
                 block
             }
-            EditKind::Write(_) if reusable && !old.is_written() => self.fill(index, old, old.offset())?,
+            EditKind::Write(_) if reusable && !old.is_written() => {
+                self.thread.fs.provider().load(old.offset(), BLOCK_BYTES)?;
+                self.fill(index, old, old.offset())?
+            }
             EditKind::Write(_) | EditKind::Zero => {
                 let block = self.take_block(index)?;
                 self.removed += counted as u64;
@@ -282,7 +286,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let copied = visible.clamp(part.start, part.end);
         if copied > part.start {
             let from = old.offset() + part.start;
-            let flushed = self.map.pm.stream_within(from, to + part.start, copied - part.start)?;
+            let flushed = self.map.pm.stream_through(from, to + part.start, copied - part.start)?;
             self.add_flushed(flushed);
         }
         if part.end > copied {

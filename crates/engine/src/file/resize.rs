@@ -71,6 +71,7 @@ impl<M: Memory> Files<'_, '_, M> {
         // From this fence on the rest is cut off; recovery clears pointers that still exist.
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if only_block_stays_mapped {
+            self.fs.provider().load(root.offset(), BLOCK_BYTES)?;
             let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
             self.fs.pm.fence(flushed);
         }
@@ -200,6 +201,7 @@ impl<M: Memory> Files<'_, '_, M> {
                 if run.first.is_shared() {
                     return Err(Error::Busy);
                 }
+                self.fs.provider().load(run.first.offset() + at % BLOCK_BYTES, to - at)?;
                 self.fs.pm.stream_zeros(run.first.offset() + at % BLOCK_BYTES, to - at)?.unfenced();
             }
             at = to;
@@ -235,6 +237,7 @@ impl<M: Memory> Files<'_, '_, M> {
         let root = self.fs.map().root(after.root)?;
         if mapped && root.level == 0 {
             if first == 0 && last > 0 && root.is_written() {
+                self.fs.provider().load(root.offset(), BLOCK_BYTES)?;
                 let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
                 self.fs.pm.fence(flushed);
             }
@@ -252,6 +255,7 @@ impl<M: Memory> Files<'_, '_, M> {
         }
         if mapped && !leaf.is_shared() {
             let at = leaf.offset() + edge.start % BLOCK_BYTES;
+            self.fs.provider().load(at, edge.end - edge.start)?;
             let flushed = self.fs.pm.stream_zeros(at, edge.end - edge.start)?;
             self.fs.pm.fence(flushed);
             return Ok(*property);

@@ -7,7 +7,7 @@
 
 use super::locks::{self, Byte, Lock, LockGuard, try_set};
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
-use super::working::{self, Base, Pending, RecoveredJournal};
+use super::working::{self, Base, Pending, RecoveredJournal, WorkingCopy};
 use super::{
     CommitPolicy, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
     name_runtime_directory,
@@ -19,7 +19,6 @@ use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, Recovery, Recove
 use pmem::{Access, Backing, Direct, Mapping, Memory, Region};
 use rustix::fd::AsRawFd;
 use std::fs::File;
-use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -165,11 +164,12 @@ impl<M: Memory> Attempt<'_, M> {
         let image_bytes = journal.head.image_bytes;
         let limit_bytes = self.options.memory_bytes_max;
         let create = |needs| runtime.create_working(self.file, self.path, needs, limit_bytes);
-        let made = base.make_working_copy(journal, self.options.copied, create).inspect_err(|_| runtime.remove());
-        let (mapping, commits) = made?;
+        let made = base.make_working_copy(journal, self.options, create).inspect_err(|_| runtime.remove());
+        let WorkingCopy { mapping, commits, report } = made?;
         let memory = ImageMemory { image_bytes, mapping, commits: Some(commits) };
         let name = runtime.name();
-        let image = self.attach_first(place, memory)?;
+        let mut image = self.attach_first(place, memory)?;
+        image.report = report.or(image.report);
         commits.set_ready();
         name_runtime_directory(image.fs(), name);
         base.name_runtime_directory(name)?;
@@ -236,7 +236,11 @@ impl<M: Memory> Attempt<'_, M> {
     /// Provides what the image has in use and its file does not hold, since it is zero.
     fn provide_allocated(&self, fs: &Fs<M>, memory: &ImageMemory) -> engine::Result<()> {
         let backing = memory.mapping.backing();
-        match memory.mapping.file().filter(|_| !self.options.read_only && backing != Backing::DaxDevice) {
+        // What is not resident gets its space when it is loaded, and the rest of the file's content
+        // has it.
+        let is_partly = memory.commits.is_some_and(|commits| commits.residency().is_some());
+        let file = if is_partly { Some(&**self.file) } else { memory.mapping.file() };
+        match file.filter(|_| !self.options.read_only && backing != Backing::DaxDevice) {
             Some(file) => {
                 working::for_each_hole(file, memory.image_bytes, &mut |hole| fs.provider().provide_allocated(hole))
             }
@@ -252,9 +256,7 @@ impl<M: Memory> Attempt<'_, M> {
         options: &AttachOptions,
     ) -> engine::Result<(Fs<M>, RecoveryReport)> {
         let recovery = Fs::attach_first(region, dram_region(dram), &PLATFORM, liveness, options)?;
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = if self.options.recovery_threads == 0 { processors } else { self.options.recovery_threads };
-        recover(&recovery, threads)?;
+        recover(&recovery, self.options.recovery_threads())?;
         recovery.finish()
     }
 
