@@ -321,8 +321,23 @@ fn what_a_mapping_shows_is_loaded_before() {
         files.write(node, 10 * PAGE + 1, b"in place").unwrap();
         files.set_mapped(node, false).unwrap();
     });
+    // Blocks that are cut off or punched stay, as zeros, whether they were loaded or not.
+    with_file(&image, 7, |thread, node| {
+        let files = thread.files();
+        files.set_mapped(node, true).unwrap();
+        files.map_extents(node, 0, PAGE, MapMode::Stores, &mut |_| {}).unwrap();
+        files.allocate(node, AllocateMode::PunchHole, 20 * PAGE - 1, 9 * PAGE + 2).unwrap();
+        files.allocate(node, AllocateMode::ZeroRange { keep_size: true }, 50 * PAGE + 3, 2 * PAGE).unwrap();
+        files.truncate(node, 100 * PAGE + 7).unwrap();
+        files.truncate(node, 200 * PAGE).unwrap();
+        files.set_mapped(node, false).unwrap();
+    });
     image.close().unwrap();
     let mut model = fresh();
+    model[7].truncate(100 * PAGE as usize + 7);
+    model[7].resize(200 * PAGE as usize, 0);
+    model[7][20 * PAGE as usize - 1..][..9 * PAGE as usize + 2].fill(0);
+    model[7][50 * PAGE as usize + 3..][..2 * PAGE as usize].fill(0);
     model[6][10 * PAGE as usize + 1..][..8].copy_from_slice(b"in place");
     assert_content(&disk.open_whole(), &model);
 }

@@ -162,6 +162,16 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         freed.finish()
     }
 
+    /// Frees a block that was taken, if an error (of the disk) keeps it from being filled.
+    fn or_free<T>(&self, block: u64, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            let mut freed = BlockFreer::new(self.thread);
+            freed.tree(Tree { word: block, level: 0 })?;
+            freed.finish()?;
+        }
+        result
+    }
+
     fn take_block(&mut self, index: u64) -> Result<u64> {
         let block = self.supply.take(self.thread, 1, self.edit.blocks().end - index)?.first;
         self.added += 1;
@@ -197,7 +207,8 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             EditKind::Materialise => {
                 let block = self.take_block(index)?;
                 self.removed += counted as u64;
-                self.keep(index, old, block, 0..BLOCK_BYTES)?;
+                let kept = self.keep(index, old, block, 0..BLOCK_BYTES);
+                self.or_free(block, kept)?;
                 block
             }
             EditKind::Write(_) if reusable && !old.is_written() => {
@@ -207,7 +218,8 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             EditKind::Write(_) | EditKind::Zero => {
                 let block = self.take_block(index)?;
                 self.removed += counted as u64;
-                self.fill(index, old, block)?
+                let filled = self.fill(index, old, block);
+                self.or_free(block, filled)?
             }
         };
         Ok(Tree { word, level: 0 })

@@ -68,10 +68,16 @@ impl<M: Memory> Files<'_, '_, M> {
         if only_block_stays_mapped {
             after.root = Tree { word: root.word | BLOCK_UNWRITTEN, level: 0 }.to_root();
         }
+        // What may fail comes before the change: the last block is cleared after it.
+        if mapped {
+            let last = map.leaf(root, size_bytes / BLOCK_BYTES)?;
+            if last.is_written() && !last.is_shared() {
+                self.fs.provider().load(last.offset(), BLOCK_BYTES)?;
+            }
+        }
         // From this fence on the rest is cut off; recovery clears pointers that still exist.
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if only_block_stays_mapped {
-            self.fs.provider().load(root.offset(), BLOCK_BYTES)?;
             let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
             self.fs.pm.fence(flushed);
         }
