@@ -2,7 +2,7 @@
 
 use crate::format::SuperblockError;
 use core::fmt;
-use pmem::BadOffset;
+use pmem::{BadOffset, LoadError};
 
 /// The engine's results.
 pub type Result<T> = core::result::Result<T, Error>;
@@ -72,6 +72,8 @@ pub enum Error {
     TooBig,
     /// Not supported for this kind of file, or not at all.
     NotSupported,
+    /// The disk with the image's file failed, with an errno.
+    Disk(i32),
     /// The caller's check refused, with an errno.
     Refused(i32),
     /// Another operation holds the object for longer than this operation may wait.
@@ -92,6 +94,17 @@ impl From<BadOffset> for Error {
     #[cold]
     fn from(bad: BadOffset) -> Error {
         Error::Corrupt(Corruption::Offset(bad))
+    }
+}
+
+impl From<LoadError> for Error {
+    #[cold]
+    fn from(error: LoadError) -> Error {
+        match error {
+            LoadError::Offset(bad) => bad.into(),
+            LoadError::NoRoom => Error::NoSpace,
+            LoadError::Disk(errno) => Error::Disk(errno),
+        }
     }
 }
 
@@ -124,7 +137,7 @@ impl Error {
             Error::TooSmall(_) => 34,
             Error::TooBig => 7,
             Error::NotSupported => 95,
-            Error::Refused(errno) => errno,
+            Error::Refused(errno) | Error::Disk(errno) => errno,
             Error::Busy => 16,
             Error::Interrupted => 4,
             Error::NoSuchExtent => 6,
@@ -165,6 +178,7 @@ impl fmt::Display for Error {
             Error::TooBig => write!(f, "the value of an extended attribute may have at most 64 KiB"),
             Error::NotSupported => write!(f, "not supported"),
             Error::Refused(errno) => write!(f, "refused (errno {errno})"),
+            Error::Disk(errno) => write!(f, "the disk with the image's file failed (errno {errno}); check the disk"),
             Error::Busy => write!(f, "busy; retry later"),
             Error::Interrupted => write!(f, "interrupted by a signal while waiting for another operation"),
             Error::NoSuchExtent => write!(f, "no data or hole there"),

@@ -61,8 +61,8 @@ pub mod watch;
 
 pub use ablation_options::{Ablation, LogLocks, Tree};
 pub use attach::{
-    AttachOptions, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, MkfsOptions, Recovery, RecoveryReport,
-    SNAPSHOT_FIGURES, changed_superblock, directory_secret, mkfs, set_identity,
+    AttachOptions, BlockUses, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, MkfsOptions, Recovery,
+    RecoveryReport, SNAPSHOT_FIGURES, changed_superblock, directory_secret, load_metadata, mkfs, set_identity,
 };
 pub use attributes::{Attributes, CacheReport, Changes, Protection, SpaceReport};
 pub use components::{

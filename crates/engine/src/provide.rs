@@ -159,7 +159,28 @@ impl<'f, M: Memory> Provider<'f, M> {
     /// full.
     pub(crate) fn provide_image(self, at: u64, bytes: u64) -> Result<()> {
         let (start, end) = (at / BLOCK_BYTES, (at + bytes).div_ceil(BLOCK_BYTES));
-        self.request(&self.pm, start * BLOCK_BYTES..end * BLOCK_BYTES)
+        self.request(&self.pm, start * BLOCK_BYTES..end * BLOCK_BYTES)?;
+        // The fixed areas are resident anyway, and a page of the list is written whole.
+        self.pm.set_resident(at, bytes);
+        Ok(())
+    }
+
+    /// Loads what is not resident of a range of blocks, before a store to a part of them. The
+    /// caller holds the lock of the file that they belong to, and no other file shares them.
+    /// `NoSpace` if the storage is full.
+    #[inline(always)]
+    pub(crate) fn load(self, at: u64, bytes: u64) -> Result<()> {
+        if self.pm.residency().is_none() { Ok(()) } else { self.load_absent(at, bytes) }
+    }
+
+    #[inline(never)]
+    fn load_absent(self, at: u64, bytes: u64) -> Result<()> {
+        if bytes == 0 || self.pm.is_resident(at, bytes) {
+            return Ok(());
+        }
+        let (start, end) = (at / BLOCK_BYTES * BLOCK_BYTES, (at + bytes).next_multiple_of(BLOCK_BYTES));
+        self.request(&self.pm, start..end.min(self.pm.length()))?;
+        Ok(self.pm.load(at, bytes)?)
     }
 
     /// Provides the allocated blocks in a range of the image that may be holes: a copy leaves out

@@ -5,7 +5,7 @@ use crate::disk::{Disk, DiskError};
 use crate::is_planted;
 use crate::log::{Journal, JournalError, State, StateStore};
 use core::ops::ControlFlow;
-use pmem::{Cell64, LINE_BYTES, MarkedPage, Memory, Pm, Region, Tracking};
+use pmem::{BLOCK_BYTES, Cell64, LINE_BYTES, MarkedPage, Memory, Pm, Region, Tracking};
 
 /// Passes over the marks while programs run, before the cut.
 const PASSES: u32 = 4;
@@ -96,6 +96,11 @@ impl<D: Disk> Writer<'_, D> {
 
     /// Copies the marked lines of a page.
     fn add<M: Memory>(&mut self, region: &Region<M>, page: MarkedPage) -> Result<(), JournalError> {
+        // The image has the bytes of a page that is not resident; nothing was stored to it.
+        let length = BLOCK_BYTES.min(region.length().saturating_sub(page.offset));
+        if !region.is_resident(page.offset, length) {
+            return Ok(());
+        }
         let mut left = page.lines;
         while left != 0 {
             let first = left.trailing_zeros() as u64;

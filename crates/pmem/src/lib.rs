@@ -67,6 +67,7 @@ mod copy_tests;
 mod flush;
 mod memory;
 mod region;
+mod residency;
 mod token;
 mod tracking;
 #[cfg(test)]
@@ -101,6 +102,7 @@ pub use memory::{Direct, Memory};
 #[cfg(feature = "std")]
 pub use recorder::{Bytes, Event, Recorded, Recorder};
 pub use region::{BadOffset, Region, prefetch_for_write};
+pub use residency::{LoadError, ReadAt, Residency};
 pub use token::{
     Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Sealed, Unreachable,
 };

@@ -1,11 +1,13 @@
 //! A region: mapped memory with checked offsets, cells, flushes and fences.
 
 use core::marker::PhantomData;
+use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, compiler_fence};
 use core::{mem, slice};
 
 use crate::cell::{Cell32, Cell64, Commit64, Layout, Pm};
 use crate::memory::{Direct, Memory};
+use crate::residency::{LoadError, Residency};
 use crate::token::{Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Unreachable};
 use crate::tracking::Tracking;
 use crate::{copy, flush};
@@ -29,6 +31,8 @@ pub struct Region<M: Memory = Direct> {
     flushes: bool,
     /// Where flushed lines are marked for commits to a disk, if the region has one.
     tracking: Option<Tracking>,
+    /// Which pages are in the memory, if not all are.
+    residency: Option<Residency>,
 }
 
 // SAFETY: everything behind `base` is accessed as atomics or by the block copies of `copy`, which
@@ -63,7 +67,7 @@ impl<M: Memory> Region<M> {
     /// `base` is aligned to a page. Rust references to its bytes in this process exist only through
     /// regions.
     pub const unsafe fn new(base: *mut u8, length: u64, memory: M) -> Self {
-        Region { base, length, memory, flushes: true, tracking: None }
+        Region { base, length, memory, flushes: true, tracking: None, residency: None }
     }
 
     /// The same region for memory where a flush adds no safety: its pages survive, with the bytes
@@ -98,6 +102,109 @@ impl<M: Memory> Region<M> {
     /// Where flushed lines are marked while the area is active.
     pub fn tracking_area(&self) -> Option<&Tracking> {
         self.tracking.as_ref()
+    }
+
+    /// The same region, of whose pages only some are in the memory: see [`Residency`], which must
+    /// belong to a region of this length.
+    pub fn partly_resident(mut self, residency: Residency) -> Result<Self, BadOffset> {
+        residency.fits(self.length)?;
+        self.residency = Some(residency);
+        Ok(self)
+    }
+
+    /// Which pages are in the memory, if not all are.
+    #[inline(always)]
+    pub fn residency(&self) -> Option<&Residency> {
+        self.residency.as_ref()
+    }
+
+    /// Whether the pages of a range are in the memory. False if out of bounds.
+    pub fn is_resident(&self, offset: u64, length: u64) -> bool {
+        self.contains(offset, length)
+            && self.residency.as_ref().is_none_or(|residency| residency.is_resident(offset, length))
+    }
+
+    /// Declares the pages of a range resident: their bytes mean nothing yet.
+    #[inline(always)]
+    pub fn set_resident(&self, offset: u64, length: u64) {
+        if let Some(residency) = &self.residency
+            && self.contains(offset, length)
+        {
+            residency.set_resident(offset, length);
+        }
+    }
+
+    /// Loads the pages of a range that are not resident. The caller keeps other threads from
+    /// storing to them: see [`Residency`].
+    pub fn load(&self, offset: u64, length: u64) -> Result<(), LoadError> {
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length }.into());
+        }
+        match (&self.residency, NonNull::new(self.base)) {
+            (Some(residency), Some(base)) => residency.load(base, offset..offset + length),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Region::read_bytes`], also where pages are not resident: those bytes come from the
+    /// disk. Returns whether there were any.
+    #[inline(always)]
+    pub fn read_through(&self, offset: u64, into: &mut [u8]) -> Result<bool, LoadError> {
+        match &self.residency {
+            None => self.read_bytes(offset, into).map(|()| false).map_err(LoadError::Offset),
+            Some(residency) => self.read_parts(residency, offset, into),
+        }
+    }
+
+    #[inline(never)]
+    fn read_parts(&self, residency: &Residency, offset: u64, into: &mut [u8]) -> Result<bool, LoadError> {
+        let length = into.len() as u64;
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length }.into());
+        }
+        let mut from_disk = false;
+        residency.split(offset..offset + length, |part, is_resident| {
+            let bytes = &mut into[(part.start - offset) as usize..(part.end - offset) as usize];
+            if is_resident {
+                return Ok(self.read_bytes(part.start, bytes)?);
+            }
+            from_disk = true;
+            let Some(start) = NonNull::new(bytes.as_mut_ptr()) else { return Ok(()) };
+            residency.read_disk(part.start, start, bytes.len()).map_err(|errno| {
+                // A bad pointer of a program shows as it does at resident pages: by a fault in the
+                // copy. (What the copy reads means nothing.)
+                // SAFETY: both ranges are as long as the slice, and the source is in bounds.
+                unsafe { copy::load_bytes(self.base.add(part.start as usize), bytes) };
+                LoadError::Disk(errno)
+            })
+        })?;
+        Ok(from_disk)
+    }
+
+    /// As [`Region::stream_within`], also where the pages of the source are not resident.
+    #[inline(always)]
+    pub fn stream_through(&self, from: u64, to: u64, length: u64) -> Result<Flushed, LoadError> {
+        match &self.residency {
+            Some(residency) if self.contains(from, length) && !residency.is_resident(from, length) => {
+                self.stream_absent(from, to, length)
+            }
+            _ => Ok(self.stream_within(from, to, length)?),
+        }
+    }
+
+    #[inline(never)]
+    fn stream_absent(&self, from: u64, to: u64, length: u64) -> Result<Flushed, LoadError> {
+        let mut buffer = [0u8; 4096];
+        let mut flushed = Flushed(());
+        let mut done = 0;
+        while done < length {
+            let step = (length - done).min(buffer.len() as u64);
+            let part = &mut buffer[..step as usize];
+            self.read_through(from + done, part)?;
+            flushed = flushed.and(self.stream_bytes(to + done, part)?);
+            done += step;
+        }
+        Ok(flushed)
     }
 
     /// Marks a range, whose bytes were stored, for the next commit.
@@ -141,6 +248,7 @@ impl<M: Memory> Region<M> {
         if M::WATCHED {
             self.memory.reached(offset);
         }
+        debug_assert!(self.is_resident(offset, size), "{offset:#x} is not in the memory");
         // SAFETY: in bounds and aligned by the check above (`base` is page-aligned); mapped for as
         // long as `self` by the contract of `new`; any bytes are a `T` whose fields are atomics by
         // the contract of `Layout`.
@@ -166,6 +274,7 @@ impl<M: Memory> Region<M> {
         if !self.contains(offset, length) || offset & (mem::align_of::<T>() as u64 - 1) != 0 {
             return Err(BadOffset { offset, length });
         }
+        debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
         // SAFETY: as in `get`, for `count` elements without padding between them.
         Ok(unsafe { slice::from_raw_parts(self.base.add(offset as usize).cast::<T>(), count as usize) })
     }
@@ -345,6 +454,24 @@ impl<M: Memory> Region<M> {
         Flushed(())
     }
 
+    /// As [`Region::flush_range`], for the pages of a range that are resident: nothing was stored
+    /// to others.
+    pub fn flush_resident(&self, offset: u64, length: u64) -> Flushed {
+        let mut flushed = Flushed(());
+        match &self.residency {
+            Some(residency) if self.contains(offset, length) => {
+                let _ = residency.split(offset..offset + length, |part, is_resident| {
+                    if is_resident {
+                        flushed = Flushed(()).and(self.flush_range(part.start, part.end - part.start));
+                    }
+                    Ok(())
+                });
+            }
+            _ => flushed = self.flush_range(offset, length),
+        }
+        flushed
+    }
+
     /// Makes this thread's flushes durable.
     #[inline(always)]
     pub fn fence(&self, _flushed: Flushed) -> Durable {
@@ -377,6 +504,7 @@ impl<M: Memory> Region<M> {
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length });
         }
+        debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
         // SAFETY: the destination is in bounds, the source is a slice, and they do not overlap (by
         // the contract of `new` a caller's slice is not in a region).
         unsafe { copy::store_bytes(self.base.add(offset as usize), bytes.as_ptr(), bytes.len()) };
@@ -391,6 +519,7 @@ impl<M: Memory> Region<M> {
         if !self.contains(offset, length) {
             return Err(BadOffset { offset, length });
         }
+        debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
         // SAFETY: as in `write_bytes`.
         unsafe { self.copy(offset, bytes.as_ptr(), bytes.len()) };
         if M::WATCHED {
@@ -438,6 +567,7 @@ impl<M: Memory> Region<M> {
         if from.abs_diff(to) < length {
             return Err(BadOffset { offset: to, length });
         }
+        debug_assert!(self.is_resident(from, length) && self.is_resident(to, length), "not in the memory");
         if M::WATCHED {
             return self.stream_within_watched(from, to, length);
         }
@@ -473,6 +603,7 @@ impl<M: Memory> Region<M> {
             return Err(BadOffset { offset, length });
         }
         self.report_read(offset, length);
+        debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
         // SAFETY: the source is in bounds, the destination is a slice outside of any region. The
         // copy allows races.
         unsafe { copy::load_bytes(self.base.add(offset as usize), into) };

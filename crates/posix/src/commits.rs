@@ -26,7 +26,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::{ImageIdentity, Platform, Thread};
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
-use pmem::{BLOCK_BYTES, Memory, Region, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
+use pmem::{BLOCK_BYTES, Memory, ReadAt, Region, Residency, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 use rustix::fd::BorrowedFd;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Resource;
@@ -59,9 +59,17 @@ const UUID: usize = 26;
 const HELD: usize = 28;
 /// Process number of a snapshot that keeps checkpoints away; zero: none.
 const PINNED: usize = 29;
+/// Which pages the working copy has: zero for all, or these bits.
+const RESIDENT: usize = 30;
+/// Those whose bits are set; the image's file has the others.
+const PARTLY: u64 = 1;
+/// Pages that are read become resident.
+const KEEPS_READS: u64 = 2;
 
-/// `DFSWORK1` as a little-endian word.
-const READY: u64 = u64::from_le_bytes(*b"DFSWORK1");
+/// `DFSWORK2` as a little-endian word.
+const READY: u64 = u64::from_le_bytes(*b"DFSWORK2");
+/// The same of a working copy without bits of its pages, which is whole.
+const READY_WHOLE: u64 = u64::from_le_bytes(*b"DFSWORK1");
 /// A number of bytes that no log has: a state that says more is not trusted.
 const LOG_BYTES_MAX: u64 = 1 << 48;
 /// Requests to the service, in the word that it sleeps on.
@@ -135,6 +143,19 @@ impl Disk for ImageFile {
 
     fn shorten(&self, length: u64) {
         let _ = rustix::fs::ftruncate(self.fd(), length);
+    }
+}
+
+/// Reads bytes of an image's file that its working copy does not have: see [`pmem::ReadAt`].
+fn read_at(fd: i32, offset: u64, into: NonNull<u8>, length: usize) -> core::result::Result<usize, i32> {
+    // SAFETY: the caller owns that memory, or, in a working copy, no thread reads it through the
+    // region before the bytes are there. The kernel writes it, and checks that it can.
+    let into = unsafe { core::slice::from_raw_parts_mut(into.as_ptr(), length) };
+    loop {
+        match rustix::io::pread(ImageFile::new(fd).fd(), &mut *into, offset) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.map_err(rustix::io::Errno::raw_os_error),
+        }
     }
 }
 
@@ -283,17 +304,53 @@ impl Commits {
     pub fn is_ready_for(&self, image: &ImageIdentity) -> bool {
         let words = self.words();
         let [device, inode, boot] = core::array::from_fn(|index| words[IDENTITY + index].load(Relaxed));
-        words[READINESS].load(Acquire) == READY && ImageIdentity { device, inode, boot } == *image
+        [READY, READY_WHOLE].contains(&words[READINESS].load(Acquire))
+            && ImageIdentity { device, inode, boot } == *image
     }
 
     /// The region of the working copy, whose flushed lines are marked for commits. Its lines need
     /// no flushes: they are in memory.
     pub fn tracked<M: Memory>(&self, region: Region<M>) -> Region<M> {
         debug_assert_eq!(region.length(), self.tracking.region_bytes());
-        match region.without_flushes().tracked(self.tracking) {
+        let tracked = region.without_flushes().tracked(self.tracking);
+        match tracked.and_then(|region| self.with_residency(region)) {
             Ok(region) => region,
             Err(_) => unreachable!("the tracking area is computed from the same length"),
         }
+    }
+
+    /// The region, with the pages that it has if these are not all.
+    pub(crate) fn with_residency<M: Memory>(
+        &self,
+        region: Region<M>,
+    ) -> core::result::Result<Region<M>, pmem::BadOffset> {
+        match self.residency() {
+            Some(residency) => region.partly_resident(residency),
+            None => Ok(region),
+        }
+    }
+
+    /// Which pages the working copy has, if not all.
+    pub(crate) fn residency(&self) -> Option<Residency> {
+        let state = self.words()[RESIDENT].load(Relaxed);
+        let (area, bytes) = self.tracking.memory();
+        let bits = NonNull::new(area.wrapping_add(bytes)).filter(|_| state & PARTLY != 0)?;
+        let file = (self.file.fd, read_at as ReadAt);
+        // SAFETY: the bits follow the tracking area in the working copy's file, which is mapped as
+        // long as that is. `read_at` is `pread`.
+        Some(unsafe { Residency::new(bits, self.tracking.region_bytes(), file, state & KEEPS_READS != 0) })
+    }
+
+    /// Declares that the working copy has only the pages whose bits are set, and whether it gets
+    /// those that are read; or that it has all pages.
+    #[cfg(feature = "std")]
+    pub(crate) fn set_partly_resident(&self, keeps_reads: Option<bool>) {
+        let state = match keeps_reads {
+            None => 0,
+            Some(false) => PARTLY,
+            Some(true) => PARTLY | KEEPS_READS,
+        };
+        self.words()[RESIDENT].store(state, Relaxed);
     }
 
     fn journal(&self) -> Journal<ImageFile> {
@@ -531,8 +588,15 @@ impl Commits {
     }
 }
 
-/// Bytes of the file that holds a working copy, with its tracking area.
+/// Bytes of the file that holds a working copy, with its tracking area and the bits of the pages
+/// that it has.
 pub const fn working_bytes(image_bytes: u64) -> u64 {
+    tracking_at(image_bytes) + Tracking::area_bytes(image_bytes) + Residency::area_bytes(image_bytes)
+}
+
+/// As [`working_bytes`] of a working copy without such bits, which an earlier version left.
+#[cfg(feature = "std")]
+pub(crate) const fn working_bytes_before(image_bytes: u64) -> u64 {
     tracking_at(image_bytes) + Tracking::area_bytes(image_bytes)
 }
 

@@ -140,6 +140,53 @@ fn an_image_larger_than_its_memory_is_used_by_runs_and_mounts() {
 }
 
 #[test]
+fn programs_use_data_that_an_open_left_on_the_disk() {
+    const PROGRAM: &str = "import mmap, sys\n\
+        with open('data', 'r+b') as file, open('../model', 'r+b') as model:\n\
+        \u{20}   one, other = mmap.mmap(file.fileno(), 0), mmap.mmap(model.fileno(), 0)\n\
+        \u{20}   assert one[:] == other[:]\n\
+        \u{20}   for at in range(5000, 20_000_000, 1_234_567):\n\
+        \u{20}       one[at:at + 10] = other[at:at + 10] = b'through it'\n\
+        \u{20}   one.flush(); other.flush()\n";
+    let Some(directory) = on_disk() else { return };
+    let image = directory.path().join("image").to_str().unwrap().to_owned();
+    let point = directory.path().join("point").to_str().unwrap().to_owned();
+    assert!(directfs(&["mkfs", &image, "--size", "64M", "--sparse"]).status.success());
+    let has_python = Command::new("python3").arg("-c").arg("").status().is_ok_and(|status| status.success());
+    let run = |memory: &str, script: &str| {
+        let script = format!("set -e; {script}");
+        let output = directfs(&[
+            "run", "--image", &image, "--at", &point, "-C", &point, "--memory", memory, "--", "bash", "-c", &script,
+        ]);
+        assert!(output.status.success(), "{memory}: {script}: {}{}", stdout(&output), stderr(&output));
+        stdout(&output)
+    };
+    // The model is on the host.
+    run("1G", "head -c 20000000 /dev/urandom >../model; cp ../model data; cp /bin/cat program; ln -s program link");
+    for memory in ["1G", "1M"] {
+        let run = |script: &str| run(memory, script);
+        run("cmp data ../model; ./link data | cmp - ../model; cmp program /bin/cat");
+        run("for file in data ../model; do printf x | dd of=$file bs=1 seek=12345678 conv=notrunc status=none; done");
+        run("for file in data ../model; do echo more >>$file; truncate -s -3 $file; done; cmp data ../model");
+        run("cp --reflink=always data clone; echo x >>clone; cmp -n 20000000 clone ../model; rm clone");
+        if has_python {
+            run(&"python3 -c \"$0\"; cmp data ../model".replace("$0", PROGRAM));
+            run("cmp data ../model");
+        }
+        // The program takes the descriptors' numbers for itself.
+        run(
+            "for fd in $(ls /proc/self/fd) 1000 1001 1002 1003 1004 1005; do [ $fd -gt 2 ] && eval \"exec $fd</dev/zero\"; \
+             done; cmp data ../model",
+        );
+    }
+    if !has_python {
+        eprintln!("\n*** SKIPPED: stores through mappings: there is no python3 ***\n");
+    }
+    let checked = directfs(&["fsck", "-n", &image]);
+    assert!(checked.status.success(), "{}", stdout(&checked));
+}
+
+#[test]
 fn a_snapshot_of_an_image_in_memory_is_taken_while_programs_use_it() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let image = image_on(directory.path());

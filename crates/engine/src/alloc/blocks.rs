@@ -422,6 +422,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         let run = BlockRun { first: index * GROUP_BLOCKS + at, count };
         self.fs.provider().provide_group(index)?;
         self.fs.provider().provide_blocks(group, (run.first, count))?;
+        self.fs.pm.set_resident(run.first * BLOCK_BYTES, count * BLOCK_BYTES);
         self.fs.block_map().mark_owner(run, self.block_owner())?;
         for (index, mask) in pieces(run) {
             let word = self.fs.dram.block_word(index)?;

@@ -14,16 +14,16 @@
 //!   matches and every number in it fits. Otherwise the image is scanned, as one without half-made
 //!   structures.
 
-use super::BlockRun;
 use super::lines::SLAB_LISTED;
 use crate::dram::GROUP_BLOCKS;
 use crate::error::Result;
 use crate::format::{
-    Geometry, INODES_PER_SEGMENT, LIST_PAGE_ENTRIES, ListPage, SEGMENT_BLOCKS, Snapshot, State, Superblock,
+    Geometry, INODES_PER_SEGMENT, LIST_PAGE_ENTRIES, ListPage, SEGMENT_BLOCKS, Segment, SegmentEntry, Snapshot, State,
+    Superblock,
 };
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Flushed, Memory, Pm, Region, crc32c};
+use pmem::{BLOCK_BYTES, Commit64, Flushed, Memory, Pm, Region, crc32c};
 
 /// Words that are written or read at a time.
 const CHUNK_WORDS: u64 = BLOCK_BYTES / 8;
@@ -114,6 +114,11 @@ fn read_words<M: Memory>(
         done += count;
     }
     Ok(())
+}
+
+/// The figures in the superblock.
+pub(crate) fn figures_of(superblock: &Superblock) -> Snapshot {
+    Snapshot::from_words(&core::array::from_fn(|index| superblock.snapshot[index].load()))
 }
 
 fn set_figures<M: Memory>(pm: &Region<M>, superblock: &Superblock, snapshot: &Snapshot) -> Flushed {
@@ -319,12 +324,56 @@ fn write_list<M: Memory>(
     Ok(flushed)
 }
 
+/// The inodes of a segment, if the entry of the table is plausible. Loads the list of its blocks.
+pub(crate) fn segment_at<M: Memory>(pm: &Region<M>, geometry: &Geometry, segment: u64) -> Result<Option<Segment>> {
+    let is_data = |block: u64| (geometry.data_block..geometry.data_end()).contains(&block);
+    let word = segment_word(pm, geometry, segment)?;
+    if let Some(SegmentEntry::List(at)) = SegmentEntry::from_word(word)
+        && is_data(at / BLOCK_BYTES)
+    {
+        pm.load(at, BLOCK_BYTES)?;
+    }
+    Ok(Segment::read(pm, segment, word, is_data).ok())
+}
+
+fn segment_word<M: Memory>(pm: &Region<M>, geometry: &Geometry, segment: u64) -> Result<u64> {
+    Ok(pm.get(Pm::<Commit64>::new(geometry.segment_table_block * BLOCK_BYTES + segment * 8))?.load_acquire())
+}
+
+/// Passes the numbers of all inodes that the inode map calls used.
+pub(crate) fn for_used_inodes<M: Memory>(
+    pm: &Region<M>,
+    geometry: &Geometry,
+    each: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    read_words(pm, geometry.inode_map_block, inode_map_words(geometry), &mut 0, |index, word| {
+        let mut used = word;
+        while used != 0 {
+            each(index * 64 + used.trailing_zeros() as u64)?;
+            used &= used - 1;
+        }
+        Ok(())
+    })
+}
+
+/// Passes the blocks that the block map calls used: the first of 32 blocks, and their bits.
+pub(crate) fn for_used_blocks<M: Memory>(
+    pm: &Region<M>,
+    geometry: &Geometry,
+    each: &mut dyn FnMut(u64, u32),
+) -> Result<()> {
+    read_words(pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
+        each(index * BLOCKS_PER_WORD, gather(word) | gather(word >> 1));
+        Ok(())
+    })
+}
+
 /// Loads the snapshot of a clean image into a fresh region. Returns whether it was valid; if not,
 /// the region is unchanged.
 pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     let superblock = fs.superblock()?;
-    let figures = Snapshot::from_words(&core::array::from_fn(|index| superblock.snapshot[index].load()));
-    if !verify(fs, &figures, state.epoch)? {
+    let figures = figures_of(superblock);
+    if !verify(&fs.pm, &fs.geometry, &figures, state.epoch)? {
         return Ok(false);
     }
     let mut unused = 0;
@@ -367,44 +416,46 @@ pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
 }
 
 /// Whether the checksum matches and every number fits the image.
-fn verify<M: Memory>(fs: &Fs<M>, figures: &Snapshot, epoch: u32) -> Result<bool> {
-    let geometry = &fs.geometry;
+pub(crate) fn verify<M: Memory>(pm: &Region<M>, geometry: &Geometry, figures: &Snapshot, epoch: u32) -> Result<bool> {
     let mut crc = 0;
     let mut sound = figures.segments >= 1
         && figures.segments <= geometry.segments_max
         && figures.inodes_used < figures.segments * INODES_PER_SEGMENT
         && figures.blocks_free <= geometry.blocks;
-    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |_, _| Ok(()))?;
-    read_words(&fs.pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |_, _| Ok(()))?;
-    sound &= verify_list(fs, figures, &mut crc);
+    read_words(pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |_, _| Ok(()))?;
+    read_words(pm, geometry.inode_map_block, inode_map_words(geometry), &mut crc, |_, _| Ok(()))?;
+    sound &= verify_list(pm, geometry, figures, &mut crc);
     if !sound || figures.checksum(crc, epoch) != figures.checksum {
         return Ok(false);
     }
     // The checksum does not cover the segment table: it is checked against the figures.
     for segment in 0..figures.segments {
-        if fs.segment(segment).is_none() {
+        if segment_at(pm, geometry, segment)?.is_none() {
             return Ok(false);
         }
     }
-    Ok(figures.segments == geometry.segments_max || fs.segment_entry(figures.segments)?.load() == 0)
+    Ok(figures.segments == geometry.segments_max || segment_word(pm, geometry, figures.segments)? == 0)
 }
 
 /// Continues the checksum over the list. Returns whether the list has the right length and names
 /// blocks of the data area only.
-fn verify_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot, crc: &mut u32) -> bool {
+fn verify_list<M: Memory>(pm: &Region<M>, geometry: &Geometry, figures: &Snapshot, crc: &mut u32) -> bool {
     let mut at = figures.list_page;
     let mut bytes = [0u8; BLOCK_BYTES as usize];
-    for _ in 0..figures.list_pages.min(fs.geometry.blocks) {
-        let run = BlockRun { first: at / BLOCK_BYTES, count: 1 };
-        if !at.is_multiple_of(BLOCK_BYTES) || !fs.block_map().is_data(run) || fs.pm.read_bytes(at, &mut bytes).is_err()
+    let fits = |block: u64| (geometry.data_block..geometry.data_end()).contains(&block);
+    for _ in 0..figures.list_pages.min(geometry.blocks) {
+        // The block is free, so it may not be resident before the region is attached.
+        if !at.is_multiple_of(BLOCK_BYTES)
+            || !fits(at / BLOCK_BYTES)
+            || pm.load(at, BLOCK_BYTES).is_err()
+            || pm.read_bytes(at, &mut bytes).is_err()
         {
             return false;
         }
         *crc = crc32c(*crc, &bytes);
-        let Ok(page) = fs.pm.get(Pm::<ListPage>::new(at)) else { return false };
+        let Ok(page) = pm.get(Pm::<ListPage>::new(at)) else { return false };
         let count = page.count.load() as usize;
         let entries = &page.entries[..count.min(LIST_PAGE_ENTRIES)];
-        let fits = |block: u64| fs.block_map().is_data(BlockRun { first: block, count: 1 });
         if count > LIST_PAGE_ENTRIES || !entries.iter().all(|entry| fits(entry.block.load())) {
             return false;
         }

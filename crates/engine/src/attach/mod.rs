@@ -10,6 +10,7 @@
 mod damage;
 mod description;
 mod detach;
+mod metadata;
 mod mkfs;
 mod recovery;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod replay;
 mod tests;
 
 pub use description::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock};
+pub use metadata::{BlockUses, load_metadata};
 pub use mkfs::{mkfs, set_identity};
 
 use crate::ablation_options::Ablation;

@@ -162,6 +162,16 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         freed.finish()
     }
 
+    /// Frees a block that was taken, if an error (of the disk) keeps it from being filled.
+    fn or_free<T>(&self, block: u64, result: Result<T>) -> Result<T> {
+        if result.is_err() {
+            let mut freed = BlockFreer::new(self.thread);
+            freed.tree(Tree { word: block, level: 0 })?;
+            freed.finish()?;
+        }
+        result
+    }
+
     fn take_block(&mut self, index: u64) -> Result<u64> {
         let block = self.supply.take(self.thread, 1, self.edit.blocks().end - index)?.first;
         self.added += 1;
@@ -190,20 +200,26 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
             }
             EditKind::Materialise if reusable && old.is_written() => old.word,
             EditKind::Materialise if reusable => {
+                self.thread.fs.provider().load(old.offset(), BLOCK_BYTES)?;
                 self.keep(index, old, old.offset(), 0..BLOCK_BYTES)?;
                 old.offset()
             }
             EditKind::Materialise => {
                 let block = self.take_block(index)?;
                 self.removed += counted as u64;
-                self.keep(index, old, block, 0..BLOCK_BYTES)?;
+                let kept = self.keep(index, old, block, 0..BLOCK_BYTES);
+                self.or_free(block, kept)?;
                 block
             }
-            EditKind::Write(_) if reusable && !old.is_written() => self.fill(index, old, old.offset())?,
+            EditKind::Write(_) if reusable && !old.is_written() => {
+                self.thread.fs.provider().load(old.offset(), BLOCK_BYTES)?;
+                self.fill(index, old, old.offset())?
+            }
             EditKind::Write(_) | EditKind::Zero => {
                 let block = self.take_block(index)?;
                 self.removed += counted as u64;
-                self.fill(index, old, block)?
+                let filled = self.fill(index, old, block);
+                self.or_free(block, filled)?
             }
         };
         Ok(Tree { word, level: 0 })
@@ -282,7 +298,7 @@ impl<M: Memory> Builder<'_, '_, '_, M> {
         let copied = visible.clamp(part.start, part.end);
         if copied > part.start {
             let from = old.offset() + part.start;
-            let flushed = self.map.pm.stream_within(from, to + part.start, copied - part.start)?;
+            let flushed = self.map.pm.stream_through(from, to + part.start, copied - part.start)?;
             self.add_flushed(flushed);
         }
         if part.end > copied {

@@ -416,6 +416,28 @@ impl<'m, M: Memory> Map<'m, M> {
         each(part)
     }
 
+    fn visit_data_from(&self, tree: Tree, nodes_left: &mut u64, each: &mut dyn FnMut(Range<u64>)) -> Result<()> {
+        if tree.is_empty() {
+            return Ok(());
+        }
+        if tree.is_inline_extent() {
+            let first = tree.extent_block(0).block();
+            each(first..first + tree.extent_blocks());
+            return Ok(());
+        }
+        if tree.level == 0 {
+            each(tree.block()..tree.block() + 1);
+            return Ok(());
+        }
+        *nodes_left = nodes_left.checked_sub(1).ok_or(Corruption::BlockMap(tree.word))?;
+        self.pm.load(tree.offset(), BLOCK_BYTES)?;
+        for word in &self.node(tree)?.words {
+            let child = self.tree(word.load_acquire(), tree.level - 1)?;
+            self.visit_data_from(child, nodes_left, each)?;
+        }
+        Ok(())
+    }
+
     /// Passes what `one` has and `other` has not to `each`, a node after its children. Looks at the
     /// blocks of `range` only. Both trees begin with block `base` and are seen as trees of `level`.
     pub fn difference(
@@ -584,6 +606,19 @@ pub fn visit_body<M: Memory>(
         });
         Ok(())
     })
+}
+
+/// Loads the nodes of a body, and passes its data blocks to `each`. For a region of which only some
+/// pages are resident.
+pub(crate) fn visit_data<M: Memory>(
+    pm: &Region<M>,
+    geometry: &Geometry,
+    root: u64,
+    each: &mut dyn FnMut(Range<u64>),
+) -> Result<()> {
+    let map = Map { pm, geometry };
+    let mut nodes_left = geometry.blocks;
+    map.visit_data_from(map.root(root)?, &mut nodes_left, each)
 }
 
 /// Records the owner of all blocks of a body that are about to lose their last pointer.

@@ -128,6 +128,10 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let Run { first: block, count } = map.run(root, index, end - index)?;
             let address = (!block.is_empty()).then_some(block.offset());
             let unwritten = !block.is_empty() && !block.is_written();
+            if block.is_written() {
+                // Programs reach it without the engine.
+                self.fs.provider().load(block.offset(), count * BLOCK_BYTES)?;
+            }
             visit(Extent { offset: index * BLOCK_BYTES, length: count * BLOCK_BYTES, address, unwritten });
             index += count;
         }
@@ -152,7 +156,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         while index < end {
             let run = map.run(root, index, end - index)?;
             if run.first.is_written() {
-                self.fs.pm.flush_range(run.first.offset(), run.count * BLOCK_BYTES).unfenced();
+                self.fs.pm.flush_resident(run.first.offset(), run.count * BLOCK_BYTES).unfenced();
             }
             index += run.count;
         }
@@ -254,6 +258,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         }
         let last = map.leaf(map.root(property.root)?, property.size_bytes / BLOCK_BYTES)?;
         if last.is_written() && !last.is_shared() {
+            self.fs.provider().load(last.offset(), BLOCK_BYTES)?;
             let flushed = self.fs.pm.stream_zeros(last.offset() + used, BLOCK_BYTES - used)?;
             self.fs.pm.fence(flushed);
         }

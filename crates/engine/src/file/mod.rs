@@ -24,7 +24,7 @@ mod write;
 mod xattr;
 
 pub use map::{BLOCK_SHARED, BLOCK_UNWRITTEN, BodyPart, inline_extent_of_root, visit_body};
-pub(crate) use map::{Blocks, free_body, mark_body, mark_body_of, recover_body};
+pub(crate) use map::{Blocks, free_body, mark_body, mark_body_of, recover_body, visit_data};
 pub use mapping::MapMode;
 pub(crate) use xattr::{recover_xattrs, write_new_body};
 

@@ -13,9 +13,10 @@ use crate::dram::Cachelet;
 use crate::error::{Error, Result};
 use crate::format::{FileKind, PROPERTY_INLINE, Property};
 use crate::fs::{Fs, Node};
+use core::ops::Range;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
-use pmem::{BLOCK_BYTES, Memory};
+use pmem::{BLOCK_BYTES, Memory, Residency};
 
 /// Attempts without the lock.
 const TRIES: usize = 8;
@@ -23,6 +24,8 @@ const TRIES: usize = 8;
 const TRIES_LONG: usize = 2;
 /// A read of at least this many bytes takes long.
 const LONG_BYTES: usize = 1 << 20;
+/// A read of data that is not resident makes at least so many bytes resident.
+const LOAD_BYTES_MIN: u64 = 64 << 10;
 /// Loads of a version that is changing, before an attempt is given up.
 const SPINS: usize = 200;
 
@@ -31,12 +34,33 @@ impl<M: Memory> Files<'_, '_, M> {
     /// at all.
     pub fn read(self, node: Node, offset: u64, into: &mut [u8]) -> Result<usize> {
         let tries = if into.len() < LONG_BYTES { TRIES } else { TRIES_LONG };
-        self.consistently(node, tries, |property| {
+        let mut from_disk = false;
+        let count = self.consistently(node, tries, |property| {
             let left = property.size_bytes.saturating_sub(offset);
             let count = (into.len() as u64).min(left) as usize;
-            self.fs.read_body(property.root, offset, &mut into[..count])?;
+            from_disk = self.fs.read_body(property.root, offset, &mut into[..count])?;
             Ok(count)
-        })
+        })?;
+        if from_disk {
+            self.keep_read(node, offset, count as u64);
+        }
+        Ok(count)
+    }
+
+    /// Makes data resident that was read, if no other thread has the file locked and there is room.
+    #[cold]
+    fn keep_read(self, node: Node, offset: u64, length: u64) {
+        if !self.fs.pm.residency().is_some_and(Residency::keeps_reads) {
+            return;
+        }
+        let Ok(cachelet) = self.cachelet(node) else { return };
+        // Without the lock, the blocks could meanwhile be freed and be stored to as another file's.
+        let Some(_held) = self.try_lock(&cachelet.lock, &cachelet.waiters) else { return };
+        // The next read comes from the disk as well if this fails.
+        let _ = self.body_property(cachelet).and_then(|property| {
+            let end = offset.saturating_add(length.max(LOAD_BYTES_MIN));
+            self.fs.load_body(&property, offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES))
+        });
     }
 
     /// The piece of the file at `offset`. It begins with the block of `offset` and ends at the end
@@ -125,9 +149,11 @@ fn stable_version(cachelet: &Cachelet) -> Option<u32> {
 
 impl<M: Memory> Fs<M> {
     /// Copies bytes of a body; holes and unwritten blocks are zeros. The caller knows the body's
-    /// length, and either prevents changes or detects them.
-    pub(crate) fn read_body(&self, root: u64, offset: u64, into: &mut [u8]) -> Result<()> {
+    /// length, and either prevents changes or detects them. Returns whether some of it was not
+    /// resident.
+    pub(crate) fn read_body(&self, root: u64, offset: u64, into: &mut [u8]) -> Result<bool> {
         let map = self.map();
+        let mut from_disk = false;
         let root = map.root(root)?;
         let mut done = 0;
         while done < into.len() {
@@ -138,11 +164,27 @@ impl<M: Memory> Fs<M> {
             let count = (run.count * BLOCK_BYTES - start).min(left) as usize;
             let piece = &mut into[done..done + count];
             if run.first.is_written() {
-                self.pm.read_bytes(run.first.offset() + start, piece)?;
+                from_disk |= self.pm.read_through(run.first.offset() + start, piece)?;
             } else {
                 piece.fill(0);
             }
             done += count;
+        }
+        Ok(from_disk)
+    }
+
+    /// Under the file's lock: makes blocks of its body resident.
+    fn load_body(&self, property: &Property, blocks: Range<u64>) -> Result<()> {
+        let map = self.map();
+        let root = map.root(property.root)?;
+        let end = blocks.end.min(property.size_bytes.div_ceil(BLOCK_BYTES));
+        let mut index = blocks.start;
+        while index < end {
+            let run = map.run(root, index, end - index)?;
+            if run.first.is_written() {
+                self.pm.load(run.first.offset(), run.count * BLOCK_BYTES)?;
+            }
+            index += run.count;
         }
         Ok(())
     }

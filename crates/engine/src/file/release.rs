@@ -215,7 +215,11 @@ impl<'t, 'f, M: Memory> Clearing<'t, 'f, M> {
             ClearMode::Written if !leaf.is_written() => Ok(()),
             ClearMode::Mapped { behind_end } if !leaf.is_shared() => {
                 if leaf.is_written() {
-                    pm.stream_zeros(leaf.offset(), BLOCK_BYTES)?.unfenced();
+                    // What no program has mapped may be elsewhere; hidden, it need not be zeros.
+                    if !behind_end || pm.is_resident(leaf.offset(), BLOCK_BYTES) {
+                        self.thread.fs.provider().load(leaf.offset(), BLOCK_BYTES)?;
+                        pm.stream_zeros(leaf.offset(), BLOCK_BYTES)?.unfenced();
+                    }
                     if behind_end {
                         // It names the same block and hides its content.
                         let dirty = pm.retract(cell, leaf.word | BLOCK_UNWRITTEN);

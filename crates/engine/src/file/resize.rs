@@ -91,6 +91,13 @@ impl<M: Memory> Files<'_, '_, M> {
         if only_block_stays_mapped {
             after.root = Tree { word: root.word | BLOCK_UNWRITTEN, level: 0 }.to_root();
         }
+        // What may fail comes before the change: the last block is cleared after it.
+        if mapped {
+            let last = map.leaf(root, size_bytes / BLOCK_BYTES)?;
+            if last.is_written() && !last.is_shared() {
+                self.fs.provider().load(last.offset(), BLOCK_BYTES)?;
+            }
+        }
         // From this fence on the rest is cut off; recovery clears pointers that still exist.
         self.finish_change(cachelet, &after, self.nothing_new())?;
         if only_block_stays_mapped {
@@ -223,6 +230,7 @@ impl<M: Memory> Files<'_, '_, M> {
                 if run.first.is_shared() {
                     return Err(Error::Busy);
                 }
+                self.fs.provider().load(run.first.offset() + at % BLOCK_BYTES, to - at)?;
                 self.fs.pm.stream_zeros(run.first.offset() + at % BLOCK_BYTES, to - at)?.unfenced();
             }
             at = to;
@@ -258,6 +266,7 @@ impl<M: Memory> Files<'_, '_, M> {
         let root = self.fs.map().root(after.root)?;
         if mapped && root.level == 0 {
             if first == 0 && last > 0 && root.is_written() {
+                self.fs.provider().load(root.offset(), BLOCK_BYTES)?;
                 let flushed = self.fs.pm.stream_zeros(root.offset(), BLOCK_BYTES)?;
                 self.fs.pm.fence(flushed);
             }
@@ -275,6 +284,7 @@ impl<M: Memory> Files<'_, '_, M> {
         }
         if mapped && !leaf.is_shared() {
             let at = leaf.offset() + edge.start % BLOCK_BYTES;
+            self.fs.provider().load(at, edge.end - edge.start)?;
             let flushed = self.fs.pm.stream_zeros(at, edge.end - edge.start)?;
             self.fs.pm.fence(flushed);
             return Ok(*property);

@@ -119,6 +119,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let to = ((index + run.count) * BLOCK_BYTES).min(end).min(size_bytes);
             let piece = &from[(at - offset) as usize..(to - offset) as usize];
             if run.first.is_written() && !run.first.is_shared() {
+                self.fs.provider().load(run.first.offset() + at % BLOCK_BYTES, piece.len() as u64)?;
                 self.fs.pm.stream_bytes(run.first.offset() + at % BLOCK_BYTES, piece)?.unfenced();
             } else {
                 let edit = Edit { change: EditKind::Write(piece), from: at, to, size_bytes };
@@ -168,6 +169,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let edit = Edit { change: EditKind::Zero, from: size_bytes, to, size_bytes };
             return self.replace(cachelet, &property, edit, size_bytes);
         }
+        self.fs.provider().load(tail.offset(), BLOCK_BYTES)?;
         let flushed = self.fs.pm.stream_zeros(tail.offset() + used, BLOCK_BYTES - used)?;
         self.fs.pm.fence(flushed);
         Ok(property)
@@ -322,6 +324,7 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
     fn fill_tail(&mut self, tail: Tree, size_bytes: u64) -> Result<()> {
         let (gap, start) = (size_bytes % BLOCK_BYTES, self.offset % BLOCK_BYTES);
         let count = (self.from.len() as u64).min(BLOCK_BYTES - start);
+        self.thread.fs.provider().load(tail.offset(), BLOCK_BYTES)?;
         let zeros = self.map.pm.stream_zeros(tail.offset() + gap, start - gap)?;
         let bytes = self.map.pm.stream_bytes(tail.offset() + start, &self.from[..count as usize])?;
         self.add_flushed(zeros.and(bytes));
@@ -481,6 +484,8 @@ impl<'t, 'f, M: Memory> Extension<'t, 'f, '_, M> {
         let low = self.offset.saturating_sub(start).min(length);
         let high = end.saturating_sub(start).clamp(low, length);
         let pm = self.map.pm;
+        // Of new blocks this concerns none: reserved ones may be elsewhere.
+        self.thread.fs.provider().load(to, length)?;
         let bytes = &self.from[(start + low - self.offset) as usize..(start + high - self.offset) as usize];
         let head = pm.stream_zeros(to, low)?;
         let body = pm.stream_bytes(to + low, bytes)?;

@@ -82,7 +82,7 @@ impl<'s, M: Memory> XattrSet<'s, M> {
     }
 
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
-        self.fs.read_body(self.root, at, into)
+        self.fs.read_body(self.root, at, into).map(drop)
     }
 
     /// The attribute at an offset; none at the end.

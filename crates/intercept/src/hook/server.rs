@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8};
 use engine::format::Superblock;
 use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
 use pmem::{Direct, Region, Tracking};
+use posix::commits::{Commits, ImageFile};
 use posix::host::PLATFORM;
 use posix::process::Processes;
 
@@ -196,7 +197,7 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     let attached = unsafe {
         let pm = Region::new(image, handoff.image_bytes, Direct);
         let pm = match tracking(handoff, image) {
-            Some(tracking) => pm.without_flushes().tracked(tracking).map_err(|_| IMAGE_REASONS[0])?,
+            Some(tracking) => Commits::new(ImageFile::new(handoff.journal), tracking).tracked(pm),
             None if handoff.flushes => pm,
             None => pm.without_flushes(),
         };

@@ -5,9 +5,11 @@
 //!   commits are part of the image.
 //! - An attempt that fails leaves no lock, and no runtime directory of its own.
 
+use super::extents::for_each_hole;
 use super::locks::{self, Byte, Lock, LockGuard, try_set};
+use super::regions::{dram_region, recover, tracking_of};
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
-use super::working::{self, Base, Pending, RecoveredJournal};
+use super::working::{self, Base, Pending, RecoveredJournal, WorkingCopy};
 use super::{
     CommitPolicy, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
     name_runtime_directory,
@@ -15,11 +17,10 @@ use super::{
 use crate::commits::{Commits, ImageFile};
 use crate::host::PLATFORM;
 use engine::format::Superblock;
-use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, Recovery, RecoveryReport};
-use pmem::{Access, Backing, Direct, Mapping, Memory, Region};
+use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, RecoveryReport};
+use pmem::{Access, Backing, Mapping, Memory, Region};
 use rustix::fd::AsRawFd;
 use std::fs::File;
-use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -165,11 +166,12 @@ impl<M: Memory> Attempt<'_, M> {
         let image_bytes = journal.head.image_bytes;
         let limit_bytes = self.options.memory_bytes_max;
         let create = |needs| runtime.create_working(self.file, self.path, needs, limit_bytes);
-        let made = base.make_working_copy(journal, self.options.copied, create).inspect_err(|_| runtime.remove());
-        let (mapping, commits) = made?;
+        let made = base.make_working_copy(journal, self.options, create).inspect_err(|_| runtime.remove());
+        let WorkingCopy { mapping, commits, report } = made?;
         let memory = ImageMemory { image_bytes, mapping, commits: Some(commits) };
         let name = runtime.name();
-        let image = self.attach_first(place, memory)?;
+        let mut image = self.attach_first(place, memory)?;
+        image.report = report.or(image.report);
         commits.set_ready();
         name_runtime_directory(image.fs(), name);
         base.name_runtime_directory(name)?;
@@ -236,10 +238,12 @@ impl<M: Memory> Attempt<'_, M> {
     /// Provides what the image has in use and its file does not hold, since it is zero.
     fn provide_allocated(&self, fs: &Fs<M>, memory: &ImageMemory) -> engine::Result<()> {
         let backing = memory.mapping.backing();
-        match memory.mapping.file().filter(|_| !self.options.read_only && backing != Backing::DaxDevice) {
-            Some(file) => {
-                working::for_each_hole(file, memory.image_bytes, &mut |hole| fs.provider().provide_allocated(hole))
-            }
+        // What is not resident gets its space when it is loaded, and the rest of the file's content
+        // has it.
+        let is_partly = memory.commits.is_some_and(|commits| commits.residency().is_some());
+        let file = if is_partly { Some(&**self.file) } else { memory.mapping.file() };
+        match file.filter(|_| !self.options.read_only && backing != Backing::DaxDevice) {
+            Some(file) => for_each_hole(file, memory.image_bytes, &mut |hole| fs.provider().provide_allocated(hole)),
             None => Ok(()),
         }
     }
@@ -252,9 +256,7 @@ impl<M: Memory> Attempt<'_, M> {
         options: &AttachOptions,
     ) -> engine::Result<(Fs<M>, RecoveryReport)> {
         let recovery = Fs::attach_first(region, dram_region(dram), &PLATFORM, liveness, options)?;
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = if self.options.recovery_threads == 0 { processors } else { self.options.recovery_threads };
-        recover(&recovery, threads)?;
+        recover(&recovery, self.options.recovery_threads())?;
         recovery.finish()
     }
 
@@ -331,29 +333,7 @@ pub(super) fn working_memory(mapping: Arc<Mapping>, image_bytes: u64, file: &Fil
     if mapping.length() != crate::commits::working_bytes(image_bytes) {
         return None;
     }
-    let tracking = working::tracking_of(&mapping, image_bytes);
+    let tracking = tracking_of(&mapping, image_bytes);
     let commits = Commits::new(ImageFile::new(file.as_raw_fd()), tracking);
     Some(ImageMemory { mapping, image_bytes, commits: Some(commits) })
-}
-
-pub(super) fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {
-    // SAFETY: mapped readable and writable; `Image` keeps the mapping next to the `Fs` that owns
-    // this region, and drops it later.
-    unsafe { Region::new(dram.address(), dram.length(), Direct) }
-}
-
-/// Recovers with several threads and returns the first error.
-pub(super) fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<()> {
-    std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads.max(1))
-            .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || recovery.work()).ok())
-            .collect();
-        let mut result = recovery.work();
-        for helper in helpers {
-            // Propagate the panic.
-            let helped = helper.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            result = result.and(helped);
-        }
-        result
-    })
 }

@@ -1,8 +1,8 @@
 //! Exclusive access to the bytes of an image, for programs that change it from outside the file
 //! system (fsck). No other process can attach meanwhile.
 
-use super::attempt::{dram_region, recover};
 use super::locks::{Byte, Lock, LockGuard};
+use super::regions::{dram_region, recover};
 use super::working::{Base, map_base};
 use super::{ImageError, ImageMemory, RUNTIME_PARENT, lock_error, open_file};
 use crate::host::PLATFORM;

@@ -8,8 +8,9 @@
 //! - The lender closes the image, not the borrowers. If the lender dies first, the next attach
 //!   recovers the image.
 
-use super::attempt::{dram_region, working_memory};
+use super::attempt::working_memory;
 use super::locks::{Byte, Lock, try_set, wait_and_set};
+use super::regions::dram_region;
 use super::{
     DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, PLATFORM, identity_of, lock_error, runtime,
 };

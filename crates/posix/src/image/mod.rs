@@ -19,9 +19,12 @@
 mod attempt;
 mod error;
 mod exclusive;
+mod extents;
+mod fill;
 mod handoff;
 mod locks;
 mod make;
+mod regions;
 mod resize;
 mod runtime;
 mod service;
@@ -56,6 +59,7 @@ use rustix::fd::OwnedFd;
 use service::{CommitService, Service};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::num::NonZero;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -104,6 +108,10 @@ pub struct OpenImage {
     /// The most memory that the working copy of an image on a disk may take, if this process makes
     /// it; none: half of what is available. A larger image has it in a hidden file beside it.
     pub memory_bytes_max: Option<u64>,
+    /// An image on a disk whose content has at most so many bytes is copied to the working copy
+    /// whole. Of a larger one that was left clean, data of files stay on the disk until they are
+    /// used.
+    pub whole_bytes_max: u64,
     /// Called while a working copy is made, with the bytes so far and those of the image.
     pub copied: fn(u64, u64),
 }
@@ -120,7 +128,18 @@ impl Default for OpenImage {
             always_flush: false,
             commits: CommitPolicy::default(),
             memory_bytes_max: None,
+            whole_bytes_max: WHOLE_BYTES_MAX,
             copied: |_, _| {},
+        }
+    }
+}
+
+impl OpenImage {
+    /// The number of recovery threads.
+    fn recovery_threads(&self) -> usize {
+        match self.recovery_threads {
+            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+            threads => threads,
         }
     }
 }
@@ -155,6 +174,8 @@ impl ImageMemory {
 
 /// Where runtime directories are, unless the user chooses another directory.
 const RUNTIME_PARENT: &str = "/dev/shm";
+/// Copying so much takes some milliseconds.
+const WHOLE_BYTES_MAX: u64 = 16 << 20;
 /// Stands for the path in messages about an image without one.
 const MEMORY_NAME: &str = "the image in memory";
 

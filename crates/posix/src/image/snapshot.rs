@@ -8,8 +8,9 @@
 //!
 //! Invariant: the new file gets its name when it is whole and on its disk.
 
+use super::extents::for_each_extent;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
-use super::working::{Base, copy_file, copy_newest, for_each_extent};
+use super::working::{Base, copy_file, copy_newest};
 use super::{CommitPolicy, Image, ImageError, OpenImage, lock_error, make, open_file, users};
 use crate::Errno;
 use crate::host::{PLATFORM, pass_barrier_everywhere};

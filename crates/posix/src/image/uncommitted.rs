@@ -7,7 +7,7 @@
 
 use super::attempt::Attempt;
 use super::locks::{Byte, Lock, LockGuard, is_held_by_others, retry_until};
-use super::working::{Base, copy_newest, map_base};
+use super::working::{Base, WorkingCopy, copy_newest, map_base};
 use super::working_file::{self, Needs};
 use super::{
     Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, open_file, runtime,
@@ -126,10 +126,11 @@ impl Attempt<'_, Direct> {
             file.set_len(needs.length).map_err(failed)?;
             Ok(Mapping::from_file(file, self.path, Access::ReadWrite)?)
         };
-        let (mapping, commits) = base.make_working_copy(recovered, self.options.copied, create)?;
+        let WorkingCopy { mapping, commits, report } = base.make_working_copy(recovered, self.options, create)?;
         commits.set_held(true);
         let memory = ImageMemory { mapping, image_bytes, commits: Some(commits) };
-        let image = self.attach_first(self.unnamed_place()?, memory)?;
+        let mut image = self.attach_first(self.unnamed_place()?, memory)?;
+        image.report = report.or(image.report);
         // From exclusive to shared: programs take it, too. Others find no runtime directory.
         self.set(Byte::Attached, Lock::Shared)?;
         Ok(image)

@@ -10,16 +10,19 @@
 //!   UUID and length, which never change.
 //! - A working copy counts only if it names the image file (device, inode, boot) and is whole.
 
+use super::extents::for_each_extent;
+use super::fill::{self, Fill, Filled};
 use super::make::Watch;
+use super::regions::tracking_of;
 use super::runtime::Found;
 use super::working_file::{self, Needs};
-use super::{ImageError, identity_of};
-use crate::commits::{ChunkBuffer, Commits, ImageFile, SLEEPING, errno_of, tracking_at, working_bytes};
+use super::{ImageError, OpenImage, identity_of};
+use crate::commits::{ChunkBuffer, Commits, ImageFile, errno_of, tracking_at, working_bytes, working_bytes_before};
 use engine::format::{Geometry, MAGIC, Superblock};
+use engine::{AttachOptions, RecoveryReport};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
-use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Tracking};
+use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Residency, Tracking};
 use rustix::fd::AsRawFd;
-use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::fs::File;
@@ -28,7 +31,6 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Bytes of a log: a sixteenth of the image, within these bounds.
@@ -176,7 +178,7 @@ impl<'a> Base<'a> {
             return Ok(None);
         };
         let Some(mapping) = found.open_working(self.file, self.path)? else { return Ok(None) };
-        if mapping.length() != working_bytes(head.image_bytes) {
+        if ![working_bytes(head.image_bytes), working_bytes_before(head.image_bytes)].contains(&mapping.length()) {
             return Ok(None);
         }
         let mapping = Arc::new(mapping);
@@ -193,13 +195,13 @@ impl<'a> Base<'a> {
     }
 
     /// Makes the working copy of a recovered image, and its journal if it has none. `create` makes
-    /// the file. `copied` is told of the progress, in bytes, and of the bytes of the image.
+    /// the file.
     pub fn make_working_copy(
         &self,
         recovered: RecoveredJournal,
-        copied: fn(u64, u64),
+        options: &OpenImage,
         create: impl FnOnce(Needs) -> Result<Mapping, ImageError>,
-    ) -> Result<(Arc<Mapping>, Commits), ImageError> {
+    ) -> Result<WorkingCopy, ImageError> {
         let RecoveredJournal { head, journal } = recovered;
         let (journal, state) = match journal {
             Some(opened) => opened,
@@ -210,40 +212,55 @@ impl<'a> Base<'a> {
         let tracking_bytes = Tracking::area_bytes(head.image_bytes) / 64;
         let (length, filled) = (working_bytes(head.image_bytes), content + tracking_bytes);
         let mapping = Arc::new(create(Needs { length, filled })?);
-        let made = copy_content(self.file, &mapping, head.image_bytes, copied);
-        made.and_then(|()| provide_tracking(&mapping, head.image_bytes)).map_err(|error| {
-            match error.raw_os_error() {
-                Some(libc::ENOSPC | libc::EDQUOT) => {
-                    ImageError::NoScratch { path: self.path.to_owned(), needed: filled }
-                }
-                _ => self.file_error("copy")(error),
-            }
-        })?;
         let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
-        commits.begin(&journal, &state, head.uuid, &identity_of(self.file, self.path)?);
-        Ok((mapping, commits))
+        let identity = identity_of(self.file, self.path)?;
+        let attach = AttachOptions { read_only: false, cached_files_max: options.cached_files_max, image: identity };
+        let fill = Fill {
+            file: self.file,
+            mapping: &mapping,
+            image_bytes: head.image_bytes,
+            commits: &commits,
+            attach: &attach,
+            threads: options.recovery_threads(),
+        };
+        let made = provide_tracking(&mapping, head.image_bytes).and_then(|()| {
+            if content > options.whole_bytes_max
+                && let Filled::Metadata(report) = fill.metadata()?
+            {
+                return Ok(report);
+            }
+            copy_content(self.file, &mapping, head.image_bytes, options.copied).map(|()| None)
+        });
+        let report = made.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => ImageError::NoScratch { path: self.path.to_owned(), needed: filled },
+            _ => self.file_error("copy")(error),
+        })?;
+        commits.begin(&journal, &state, head.uuid, &identity);
+        Ok(WorkingCopy { mapping, commits, report })
     }
 
     /// The newest state of an image, for reading: its working copy, or the state that recovery
     /// would leave. The image stays as it is.
-    pub fn newest(&self) -> Result<(Arc<Mapping>, Pending), ImageError> {
+    pub fn newest(&self) -> Result<Newest, ImageError> {
         let in_place = || -> Result<Arc<Mapping>, ImageError> {
             let file = self.file.try_clone().map_err(self.file_error("open"))?;
             Ok(Arc::new(map_base(file, self.path, Access::ReadOnly)?))
         };
+        let newest = |mapping, pending| Newest { mapping, pending, left: None };
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else {
-            return Ok((in_place()?, Pending::Nothing));
+            return Ok(newest(in_place()?, Pending::Nothing));
         };
-        if let Some((left, _)) = self.left_working_copy(&head)?
+        if let Some((left, commits)) = self.left_working_copy(&head)?
             && let Some(file) = left.mapping.file()
         {
             let file = file.try_clone().map_err(self.file_error("open"))?;
             let mapping = Mapping::of_beginning(file, self.path, Access::ReadOnly, head.image_bytes)?;
-            return Ok((Arc::new(mapping), Pending::WorkingCopy));
+            let left = Some((left, commits));
+            return Ok(Newest { mapping: Arc::new(mapping), pending: Pending::WorkingCopy, left });
         }
         match self.pending()? {
-            Pending::Commits(count) => Ok((self.recovered_copy(&head)?, Pending::Commits(count))),
-            pending => Ok((in_place()?, pending)),
+            Pending::Commits(count) => Ok(newest(self.recovered_copy(&head)?, Pending::Commits(count))),
+            pending => Ok(newest(in_place()?, pending)),
         }
     }
 
@@ -281,17 +298,38 @@ impl<'a> Base<'a> {
     }
 }
 
+/// A working copy that was made.
+pub(super) struct WorkingCopy {
+    pub mapping: Arc<Mapping>,
+    pub commits: Commits,
+    /// Of recovery, if the image was recovered in it.
+    pub report: Option<RecoveryReport>,
+}
+
 /// A working copy without processes.
 struct LeftCopy {
     found: Found,
     mapping: Arc<Mapping>,
 }
 
+/// The newest state of an image, for reading.
+pub(super) struct Newest {
+    /// Its memory. In a working copy the data of files may be missing.
+    mapping: Arc<Mapping>,
+    pending: Pending,
+    /// The working copy, if that is what is mapped.
+    left: Option<(LeftCopy, Commits)>,
+}
+
 /// Copies the newest state of an image into an empty file. No process may change it meanwhile.
 pub(super) fn copy_newest(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Result<(), ImageError> {
-    let (newest, _) = base.newest()?;
+    let Newest { mapping: newest, left, .. } = base.newest()?;
     let length = newest.length();
     let copy = base.map_copy(into, length)?;
+    if let Some(residency) = left.as_ref().and_then(|(_, commits)| commits.residency()) {
+        let copied = copy_partly_resident(base.file, &newest, &residency, (&copy, length), watch);
+        return copied.map_err(|error| base.copy_error(error));
+    }
     let copied = match newest.file().filter(|_| newest.backing() != pmem::Backing::DaxDevice) {
         Some(file) => copy_watched(file, &copy, length, watch),
         // A copy in memory, or a device that can only be mapped.
@@ -304,6 +342,33 @@ pub(super) fn copy_newest(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Res
         }
     };
     copied.map_err(|error| base.copy_error(error))
+}
+
+/// Copies a working copy that has only some of its pages, and the others from the image's file.
+fn copy_partly_resident(
+    file: &File,
+    working: &Mapping,
+    residency: &Residency,
+    (copy, length): (&Arc<Mapping>, u64),
+    watch: Watch<'_>,
+) -> io::Result<()> {
+    let Some(resident) = working.file() else { return Err(io::ErrorKind::Unsupported.into()) };
+    let mut copy_from = |source: &File, range: Range<u64>| {
+        copy_pages(copy, range, &mut |offset, piece| {
+            if watch(offset, length) {
+                source.read_exact_at(piece, offset)
+            } else {
+                Err(io::ErrorKind::Interrupted.into())
+            }
+        })
+    };
+    let mut at = 0;
+    residency.for_each_absent(0..length, |absent| {
+        copy_from(resident, at..absent.start)?;
+        at = absent.end;
+        copy_from(file, absent)
+    })?;
+    copy_from(resident, at..length)
 }
 
 /// Copies the image in a file, and the commits in its journal, while checkpoints are kept away.
@@ -352,58 +417,6 @@ impl Disk for Overlay<'_> {
 /// Bytes of the log for an image of that length.
 fn log_bytes(image_bytes: u64) -> u64 {
     (image_bytes / 16).clamp(*LOG_BYTES.start(), *LOG_BYTES.end()).next_multiple_of(BLOCK_BYTES)
-}
-
-/// The tracking area in the mapping of a working copy's file.
-pub(super) fn tracking_of(mapping: &Arc<Mapping>, image_bytes: u64) -> Tracking {
-    debug_assert!(mapping.length() >= working_bytes(image_bytes));
-    let at = mapping.address().wrapping_add(tracking_at(image_bytes) as usize);
-    let at = NonNull::new(at).unwrap_or(NonNull::dangling());
-    // SAFETY: inside the mapping, whose length the callers check. The `Image` that uses the view
-    // keeps the mapping.
-    unsafe { Tracking::new(at, image_bytes, &SLEEPING) }
-}
-
-/// Passes the ranges of a file's beginning that may hold anything but zeros.
-pub(super) fn for_each_extent(
-    file: &File,
-    length: u64,
-    each: &mut dyn FnMut(u64, u64) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut at = 0;
-    while at < length {
-        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(start) => start.min(length),
-            // Nothing but holes up to the end.
-            Err(Errno::NXIO) => return Ok(()),
-            // The file system does not know holes.
-            Err(Errno::INVAL) => at,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(length).min(length);
-        if start >= length || end <= start {
-            return Ok(());
-        }
-        each(start, end)?;
-        at = end;
-    }
-    Ok(())
-}
-
-/// Passes the ranges of a file's beginning that are holes, or like them: stores there need space.
-pub(super) fn for_each_hole(
-    file: &File,
-    length: u64,
-    each: &mut dyn FnMut(Range<u64>) -> Result<(), engine::Error>,
-) -> Result<(), engine::Error> {
-    let (mut at, mut result) = (0, Ok(()));
-    // What follows an error counts as a hole.
-    let _ = for_each_extent(file, length, &mut |start, end| {
-        result = each(at..start);
-        at = end;
-        if result.is_ok() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
-    });
-    result.and_then(|()| each(at..length))
 }
 
 /// Bytes of a file's beginning that are not holes.
@@ -455,19 +468,13 @@ fn copy_pages(
     Ok(())
 }
 
-/// Provides the tracking area of a working copy on a disk, and its first page in memory: a store to
-/// a hole raises SIGBUS where there is no space.
+/// Provides the tracking area of a working copy on a disk, and its first page in memory.
 fn provide_tracking(mapping: &Mapping, image_bytes: u64) -> io::Result<()> {
-    let Some(file) = mapping.file() else { return Ok(()) };
     let bytes = match mapping.backing() {
         Backing::File { .. } => Tracking::area_bytes(image_bytes),
         _ => BLOCK_BYTES,
     };
-    match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, tracking_at(image_bytes), bytes) {
-        // The file system cannot do that.
-        Err(Errno::OPNOTSUPP) => Ok(()),
-        provided => Ok(provided?),
-    }
+    fill::provide(mapping, tracking_at(image_bytes), bytes)
 }
 
 /// The commit and checkpoint of a working copy that no other process uses.
@@ -501,12 +508,14 @@ pub(super) fn describe(error: &JournalError) -> String {
     }
 }
 
-/// Maps the newest state of an image for reading, also while processes use it. Nothing is changed,
-/// and no lock is taken. The second value: what the file itself does not hold yet.
+/// Maps the newest state of an image for reading, also while processes use it, but for the data of
+/// files: where a working copy lacks them, they are zero. Nothing is changed, and no lock is taken.
+/// The second value: what the file itself does not hold yet.
 pub fn map_newest(path: impl AsRef<Path>) -> Result<(Arc<Mapping>, Pending), ImageError> {
     let path = path.as_ref();
     let (file, _) = super::open_file_for_reading(path)?;
-    Base { file: &file, path, runtime_parent: Path::new(super::RUNTIME_PARENT) }.newest()
+    let newest = Base { file: &file, path, runtime_parent: Path::new(super::RUNTIME_PARENT) }.newest()?;
+    Ok((newest.mapping, newest.pending))
 }
 
 /// Bytes of the image in a file, without its journal.

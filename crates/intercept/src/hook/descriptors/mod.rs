@@ -327,6 +327,9 @@ fn move_it(fd: i32) -> Result<()> {
         && let Some(server) = server::attached()
     {
         server.fs.processes().move_liveness_description(handoff.meeting);
+        if let Some(residency) = server.fs.pm().residency() {
+            residency.move_file(handoff.journal);
+        }
     }
     fd_numbers::unprotect(fd);
     Ok(())

@@ -1,0 +1,49 @@
+//! The parts of a file that are no holes.
+
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+/// Passes the ranges of a file's beginning that may hold anything but zeros.
+pub(super) fn for_each_extent(
+    file: &File,
+    length: u64,
+    each: &mut dyn FnMut(u64, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut at = 0;
+    while at < length {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start.min(length),
+            // Nothing but holes up to the end.
+            Err(Errno::NXIO) => return Ok(()),
+            // The file system does not know holes.
+            Err(Errno::INVAL) => at,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(length).min(length);
+        if start >= length || end <= start {
+            return Ok(());
+        }
+        each(start, end)?;
+        at = end;
+    }
+    Ok(())
+}
+
+/// Passes the ranges of a file's beginning that are holes, or like them: stores there need space.
+pub(super) fn for_each_hole(
+    file: &File,
+    length: u64,
+    each: &mut dyn FnMut(Range<u64>) -> Result<(), engine::Error>,
+) -> Result<(), engine::Error> {
+    let (mut at, mut result) = (0, Ok(()));
+    // What follows an error counts as a hole.
+    let _ = for_each_extent(file, length, &mut |start, end| {
+        result = each(at..start);
+        at = end;
+        if result.is_ok() { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+    });
+    result.and_then(|()| each(at..length))
+}
