@@ -421,7 +421,6 @@ fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
         (offset_of!(DramHeader, reserved7), "rest"),
         (offset_of!(DramHeader, group_cursor), "cursors of allocators"),
         (offset_of!(DramHeader, evict_head), "rest"),
-        (offset_of!(DramHeader, cachelets_used), "count of cachelets"),
         (offset_of!(DramHeader, recovery), "rest"),
         (offset_of!(DramHeader, segment_lock), "locks of allocators"),
         (offset_of!(DramHeader, reaped), "rest"),
