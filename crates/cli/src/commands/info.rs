@@ -6,7 +6,10 @@ use crate::processes::{self, ImageUser};
 use crate::terminal::{bold, print_fact, share};
 use crate::{mounts, units};
 use anyhow::{Context, Result};
-use engine::format::{DENTRY_HEADER_BYTES, INODE_BYTES, Superblock, dentry_lines};
+use engine::format::{
+    DENTRY_HEADER_BYTES, FEATURE_FILE_FLAGS, FEATURE_RESIZED, FEATURE_USED_SLOTS, FEATURES_COMPAT, FEATURES_INCOMPAT,
+    FEATURES_RO_COMPAT, INODE_BYTES, Superblock, dentry_lines,
+};
 use pmem::{BLOCK_BYTES, Backing, Direct, LINE_BYTES, Persistence};
 use posix::commits::CommitStatus;
 use posix::image::{Image, OpenImage, Pending, Users};
@@ -305,17 +308,35 @@ fn live(path: &Path, users: Users, clean: bool) -> Live {
     Live { cache, last_recovery: Some(last_recovery), ..unknown }
 }
 
+impl Features {
+    /// What the image has: names, and the bits of those of later versions.
+    fn names(&self) -> String {
+        let known = [
+            (self.ro_compat, FEATURE_USED_SLOTS, "bounds of used slots"),
+            (self.ro_compat, FEATURE_FILE_FLAGS, "file flags"),
+            (self.incompat, FEATURE_RESIZED, "resized"),
+        ];
+        let mut names: Vec<String> = known
+            .into_iter()
+            .filter(|(features, feature, _)| features & feature != 0)
+            .map(|(_, _, name)| name.to_owned())
+            .collect();
+        let later = [
+            ("compatible", self.compat & !FEATURES_COMPAT),
+            ("read-only compatible", self.ro_compat & !FEATURES_RO_COMPAT),
+            ("incompatible", self.incompat & !FEATURES_INCOMPAT),
+        ];
+        names.extend(later.into_iter().filter(|(_, bits)| *bits != 0).map(|(kind, bits)| format!("{kind} {bits:#x}")));
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    }
+}
+
 impl Facts {
     fn print(&self) {
         anstream::println!("{}", bold(self.image.display()));
         print_fact("label", if self.label.is_empty() { "none" } else { &self.label });
         print_fact("uuid", &self.uuid);
-        let Features { compat, ro_compat, incompat } = self.features;
-        let features = match (compat, ro_compat, incompat) {
-            (0, 0, 0) => "none".to_owned(),
-            _ => format!("compat {compat:#x}, ro-compat {ro_compat:#x}, incompat {incompat:#x}"),
-        };
-        print_fact("format", format_args!("version {}, features: {features}", self.format_version));
+        print_fact("format", format_args!("version {}, features: {}", self.format_version, self.features.names()));
         print_fact(
             "size",
             format_args!("{}, {} for files", units::size(self.length), units::size(self.blocks * BLOCK_BYTES)),
