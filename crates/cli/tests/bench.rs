@@ -215,7 +215,8 @@ fn programs_run_on_mounts_and_their_requests_are_counted() {
         assert!(requests(what, tmpfs).is_none(), "tmpfs has no server");
     }
     assert!(requests("cp -r, into it", alone).unwrap() >= 3.0);
-    assert!(requests("du -s, again", alone) < Some(0.2), "the kernel has everything");
+    // The listing before has outdated the directories' access times: one request for each of five.
+    assert!(requests("du -s, again", alone) < Some(0.3), "the kernel has all attributes of files");
 
     let said = stdout(&command(""));
     assert!(
