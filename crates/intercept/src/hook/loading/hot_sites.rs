@@ -131,6 +131,12 @@ fn map_stubs(code: &Range<usize>) -> Option<usize> {
     })
 }
 
+/// In the child of a fork: the thread that was changing code is not there. What it had begun is not
+/// in use yet.
+pub fn begin_in_child() {
+    IS_CHANGING.store(false, Relaxed);
+}
+
 /// Something else is being mapped in a range: what was known of code there no longer holds. Without
 /// the lock, which a thread may have held when another forked.
 pub fn forget(addresses: &Range<usize>) {

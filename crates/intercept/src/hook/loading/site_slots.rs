@@ -43,6 +43,11 @@ pub fn set_first(first: usize) {
     SLOTS[0].store(first, Relaxed);
 }
 
+/// In the child of a fork: the thread that was preparing them is not there.
+pub fn begin_in_child() {
+    IS_PREPARING.store(false, Relaxed);
+}
+
 /// Prepares the slots by `fill`, unless they are; false if that is not possible. `fill` writes the
 /// slots from its argument on, and returns their number.
 pub fn prepare(fill: impl FnOnce(usize) -> Option<usize>) -> bool {

@@ -19,7 +19,7 @@ use crate::hook::call::{Call, native_with};
 use crate::hook::calls::mapping;
 use crate::hook::context::{self, Prepared};
 use crate::hook::descriptors::{fd_numbers, marks};
-use crate::hook::loading::{armed_threads, site_slots};
+use crate::hook::loading::{armed_threads, hot_sites, site_slots};
 use crate::hook::process::clone_call::CloneCall;
 use crate::hook::process::session::{Session, all, has_threads, set_main, set_threads};
 #[cfg(feature = "loader")]
@@ -232,6 +232,8 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
             set_main(process);
             fd_numbers::begin_anew(&process, had_threads);
             mapping::missing::begin_in_child();
+            hot_sites::begin_in_child();
+            site_slots::begin_in_child();
         }
         Err(_) => sys::refuse(&[b"a new child process cannot join the file system and ends"]),
     }
