@@ -16,7 +16,8 @@
 //!
 //! | module | purpose |
 //! | --- | --- |
-//! | [`abi`] | the entry with its filter, the library's own kernel calls, memory of the program, stacks |
+//! | [`abi`] | what the entry shares with the rest, the library's own kernel calls, memory of the program |
+//! | [`entry_code`], [`stack`] | the entry with its filter; stacks of the dispatcher |
 //! | [`dispatch`], [`call`], [`call_counts`], [`profile`] | calls on their way to their handlers |
 //! | [`context`], [`server`] | the thread's place in the engine and its buffers; the file system of the process |
 //! | [`paths`], [`proc_links`] | the path owner of every path |
@@ -38,12 +39,12 @@
 //!   included. Vector registers are saved only when the dispatcher runs.
 //! - The red zone below the stack pointer is never written.
 //! - The library uses 216 bytes of the program's stack; the dispatcher has its own stack for each
-//!   thread ([`abi::stack`]).
+//!   thread ([`stack`]).
 //!
 //! Known limits:
 //!
 //! - *Cancellation.* glibc up to 2.40 decides by flags whether a thread may be cancelled, and
-//!   unwinds; both work from a slot (see [`abi::entry`]). From 2.41 on it compares the interrupted
+//!   unwinds; both work from a slot (see [`entry_code`]). From 2.41 on it compares the interrupted
 //!   address with the ends of one of its functions. A call interrupted in a slot lies outside of
 //!   it: the thread then ends only at its next cancellation point.
 //!   The same holds for musl.

@@ -18,8 +18,6 @@
 //! Invariants
 //! - The scan is safe either way: a false positive makes the program slower, a false negative
 //!   leaves it served as without this module.
-//! - A slot is claimed for one site and keeps it. The constructor writes all slots; later only the
-//!   word with a slot's return address changes.
 //! - In such a program the signal (SIGSYS) is never blocked, like those of faults: see
 //!   [`signals`](crate::hook::signals).
 

@@ -7,7 +7,7 @@
 //!
 //! | code | effect of a fault |
 //! | --- | --- |
-//! | the filter ([`entry`](crate::hook::abi::entry)) | the call goes to the kernel, which returns EFAULT |
+//! | the filter ([`entry_code`](crate::hook::entry_code)) | the call goes to the kernel, which returns EFAULT |
 //! | copies and reads of [`user_memory`] | an error |
 //! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
 //! | sites of libraries ([`library_syscalls`]) | none: they are system calls |
