@@ -3,7 +3,8 @@
 //!
 //! Each such instruction is replaced by one that traps (`hlt`): both have two bytes with a `nop`,
 //! so no other code moves. The handler of the fault sends the thread to a slot, as if there were a
-//! jump at the site. Threads need no preparation for it. A trap costs a microsecond or more.
+//! jump at the site. Threads need no preparation for it. A trap costs some microseconds; one that
+//! repeats becomes a jump ([`hot_sites`](crate::hook::loading::hot_sites)).
 //!
 //! Libraries are scanned once per build-id; answers are cached beside the tables.
 //!
