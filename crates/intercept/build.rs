@@ -35,6 +35,8 @@ fn main() {
         let loader = scope.spawn(|| build(&manifest, &loader_target, LOADER_ARGUMENTS));
         (build(&manifest, &library_target, &[]), loader.join().expect("the loader is built"))
     });
+    let mapped = mapped_bytes(&library);
+    assert!(mapped < HUGE_PAGE_BYTES, "processes share no patched code if the library maps {mapped} bytes");
     for (content, name) in [(&library, "libdirectfs_preload.so"), (&loader, "directfs-loader")] {
         let carried = out.join(name);
         std::fs::write(&carried, content).unwrap_or_else(|error| panic!("{}: {error}", carried.display()));
@@ -46,6 +48,22 @@ fn main() {
 
 /// Arguments for the library as a program that loads others.
 const LOADER_ARGUMENTS: &[&str] = &["-C", "link-arg=-Wl,-e,directfs_loader"];
+
+/// The kernel places a mapping of this size at random distances from others, and shared code fits
+/// one distance only: see src/hook/loading/shared_text.rs.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// How much memory the loader maps for a library in one piece: up to the end of its last segment.
+fn mapped_bytes(library: &[u8]) -> u64 {
+    const LOAD: u64 = 1;
+    let field = |at: usize, bytes: usize| {
+        library[at..at + bytes].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+    };
+    let (table, entry_bytes, entries) = (field(0x20, 8), field(0x36, 2), field(0x38, 2));
+    let segments = (0..entries).map(|index| (table + index * entry_bytes) as usize);
+    let loaded = segments.filter(|at| field(*at, 4) == LOAD);
+    loaded.map(|at| field(at + 0x10, 8) + field(at + 0x28, 8)).max().expect("the library has segments")
+}
 
 fn build(manifest: &Path, target: &Path, loader: &[&str]) -> Vec<u8> {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));

@@ -7,12 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A cache of this test alone, which every user can search.
+/// A cache of this test alone, which every user can search. It is on a disk, as the cache of most
+/// users is: a kernel may choose other addresses for files there than for those in memory.
 struct Cache(tempfile::TempDir);
 
 impl Cache {
     fn new() -> Cache {
-        let directory = scratch();
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Cache(directory)
     }

@@ -24,6 +24,7 @@
 //! | [`mount_table`] | the mount in the kernel's tables of mounts |
 //! | [`calls`] | handlers of calls by path, and of calls on open files |
 //! | [`descriptors`] | descriptors, their numbers, their way to other processes |
+//! | [`large_table`] | tables that few programs need |
 //! | [`process`] | children, programs, credentials, the environment |
 //! | [`loading`] | start of the library, patching, inline syscalls, the dynamic loader |
 //! | [`signals`], [`failed_image`] | signal handlers that interrupt the library, and bad pointers; truncated images |
@@ -70,6 +71,7 @@ pub mod descriptors;
 pub mod dispatch;
 pub mod entry_code;
 pub mod failed_image;
+pub mod large_table;
 pub mod loading;
 pub mod mount_table;
 pub mod paths;

@@ -10,6 +10,7 @@
 
 use crate::hook::abi::entry::FDS_MAX;
 use crate::hook::descriptors::marks;
+use crate::hook::large_table::LargeTable;
 use crate::hook::process::session::Session;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -25,7 +26,7 @@ const LEFT: u64 = 1 << 63;
 /// A slot that a thread is changing.
 const BUSY: u64 = 1 << 62;
 
-static FILES: [AtomicU64; FILES_MAX] = [const { AtomicU64::new(0) }; FILES_MAX];
+static FILES: LargeTable<AtomicU64, FILES_MAX> = LargeTable::new();
 /// Slots with files.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -40,11 +41,11 @@ fn slots(key: u64) -> impl Iterator<Item = usize> {
 }
 
 fn find(ring: u32, index: u32) -> Option<usize> {
-    let key = key(ring, index);
-    if COUNT.load(Relaxed) == 0 {
+    let (key, files) = (key(ring, index), FILES.entries());
+    if files.is_empty() || COUNT.load(Relaxed) == 0 {
         return None;
     }
-    let words = slots(key).map(|slot| (slot, FILES[slot].load(Acquire)));
+    let words = slots(key).map(|slot| (slot, files[slot].load(Acquire)));
     words.take_while(|(_, word)| *word != 0).find(|(_, word)| *word == key).map(|(slot, _)| slot)
 }
 
@@ -54,10 +55,11 @@ pub fn number(ring: u32, index: u32) -> Option<u32> {
 }
 
 fn release_slot(session: &Session<'_>, slot: usize, word: u64) {
-    if FILES[slot].compare_exchange(word, BUSY, AcqRel, Relaxed).is_ok() {
+    let files = FILES.entries();
+    if files[slot].compare_exchange(word, BUSY, AcqRel, Relaxed).is_ok() {
         session.process.drop_entry(session.caller.thread, FIRST + slot as u32);
-        let is_last = FILES[(slot + 1) % FILES_MAX].load(Relaxed) == 0;
-        FILES[slot].store(if is_last { 0 } else { LEFT }, Release);
+        let is_last = files[(slot + 1) % FILES_MAX].load(Relaxed) == 0;
+        files[slot].store(if is_last { 0 } else { LEFT }, Release);
         COUNT.fetch_sub(1, Relaxed);
     }
 }
@@ -81,7 +83,7 @@ pub fn release_all(session: &Session<'_>, ring: u32) {
     if COUNT.load(Relaxed) == 0 {
         return;
     }
-    for (slot, word) in FILES.iter().enumerate() {
+    for (slot, word) in FILES.entries().iter().enumerate() {
         let word = word.load(Acquire);
         if word >> 32 == u64::from(ring + 1) {
             release_slot(session, slot, word);
@@ -91,14 +93,17 @@ pub fn release_all(session: &Session<'_>, ring: u32) {
 
 /// Keeps the description of a descriptor as the file with an index of a ring's table.
 pub fn keep(session: &Session<'_>, ring: u32, index: u32, fd: u32) -> Result<()> {
-    let key = key(ring, index);
+    let (key, files) = (key(ring, index), FILES.entries_for_change());
     let claim = |slot: &usize| {
-        let word = FILES[*slot].load(Relaxed);
-        matches!(word, 0 | LEFT) && FILES[*slot].compare_exchange(word, BUSY, AcqRel, Relaxed).is_ok()
+        let word = files[*slot].load(Relaxed);
+        matches!(word, 0 | LEFT) && files[*slot].compare_exchange(word, BUSY, AcqRel, Relaxed).is_ok()
     };
+    if files.is_empty() {
+        return Err(Errno(libc::ENOMEM));
+    }
     let slot = slots(key).find(claim).ok_or(Errno(libc::ENFILE))?;
     let kept = session.process.duplicate(session.caller.thread, fd, FIRST + slot as u32, true);
-    FILES[slot].store(if kept.is_ok() { key } else { LEFT }, Release);
+    files[slot].store(if kept.is_ok() { key } else { LEFT }, Release);
     if kept.is_ok() {
         COUNT.fetch_add(1, Relaxed);
     }

@@ -27,6 +27,7 @@ use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::entries::serve_entry;
 use crate::hook::descriptors::marks::{self, host_verdict, kernel};
 use crate::hook::descriptors::{fd_numbers, ring_files};
+use crate::hook::large_table::{self, LargeTable};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use files::List;
@@ -97,25 +98,15 @@ struct Ring {
     array: AtomicU32,
 }
 
-static RINGS: [Ring; RINGS_MAX] = [const {
-    Ring {
-        descriptor: AtomicU32::new(0),
-        queue: AtomicU64::new(0),
-        entries: AtomicU64::new(0),
-        lock: AtomicU64::new(0),
-        buffers: AtomicU64::new(0),
-        buffer_count: AtomicU32::new(0),
-        count: AtomicU32::new(0),
-        flags: AtomicU32::new(0),
-        head: AtomicU32::new(0),
-        tail: AtomicU32::new(0),
-        array: AtomicU32::new(0),
-    }
-}; RINGS_MAX];
+// SAFETY: atomic integers.
+unsafe impl large_table::Entry for Ring {}
+
+static RINGS: LargeTable<Ring, RINGS_MAX> = LargeTable::new();
 
 /// The records in the order in which one for a descriptor is sought.
 fn records(fd: u32) -> impl Iterator<Item = &'static Ring> {
-    (0..RINGS_MAX).map(move |index| &RINGS[(fd as usize + index) % RINGS_MAX])
+    let rings = RINGS.entries();
+    (0..rings.len()).map(move |index| &rings[(fd as usize + index) % RINGS_MAX])
 }
 
 fn ring(fd: u32) -> Option<&'static Ring> {
@@ -128,6 +119,7 @@ fn ring(fd: u32) -> Option<&'static Ring> {
 
 /// A record for a descriptor, which is marked as a ring.
 fn claim(fd: u32) -> Option<&'static Ring> {
+    RINGS.entries_for_change();
     let claimed = |ring: &&Ring| {
         let holder = ring.descriptor.load(Relaxed);
         let is_free = holder == 0 || !marks::is_ring(holder - 1);

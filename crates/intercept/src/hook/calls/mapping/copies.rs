@@ -11,6 +11,7 @@
 use super::pieces::PAGE_BYTES;
 use crate::hook::abi::sys;
 use crate::hook::context::Inside;
+use crate::hook::large_table::{self, LargeTable};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 use engine::Node;
@@ -72,12 +73,15 @@ impl Entry {
     }
 }
 
-static COPIES: [Entry; COPIES_MAX] = [const { Entry([const { AtomicU64::new(0) }; 5]) }; COPIES_MAX];
+// SAFETY: atomic integers.
+unsafe impl large_table::Entry for Entry {}
+
+static COPIES: LargeTable<Entry, COPIES_MAX> = LargeTable::new();
 /// Entries from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 fn used() -> impl Iterator<Item = &'static Entry> {
-    COPIES.iter().take(USED.load(Relaxed)).filter(|entry| !entry.is_free())
+    COPIES.entries().iter().take(USED.load(Relaxed)).filter(|entry| !entry.is_free())
 }
 
 /// Adds a copy, in place of what the list says about its addresses.
@@ -87,8 +91,9 @@ pub fn add(copy: &FileCopy) {
 }
 
 fn insert(copy: &FileCopy) {
-    let Some(index) = COPIES.iter().position(Entry::is_free) else { return };
-    COPIES[index].set(copy);
+    let entries = COPIES.entries_for_change();
+    let Some(index) = entries.iter().position(Entry::is_free) else { return };
+    entries[index].set(copy);
     USED.fetch_max(index + 1, Relaxed);
 }
 
