@@ -21,7 +21,15 @@ fn main() {
     }
     let home = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    for watched in ["src", "Cargo.toml", "preload/src", "preload/Cargo.toml", "preload/Cargo.lock"] {
+    for watched in [
+        "src",
+        "Cargo.toml",
+        "preload/src",
+        "preload/Cargo.toml",
+        "preload/Cargo.lock",
+        "preload/build.rs",
+        "preload/order.ld",
+    ] {
         println!("cargo:rerun-if-changed={}", home.join(watched).display());
     }
     for linked in ["pmem", "engine", "journal", "posix"] {

@@ -14,7 +14,7 @@ use intercept::hook;
 #[cfg(feature = "loader")]
 global_asm!(
     r#"
-    .section .text.startup,"ax",@progbits
+    .section .text.directfs_memory,"ax",@progbits
     .globl directfs_loader
     .type directfs_loader, @function
     .hidden _DYNAMIC
@@ -88,7 +88,6 @@ extern "C" fn load(stack: *mut u64) -> u64 {
 static START: extern "C" fn(i32, *const *const u8, *const *const u8) = start;
 
 #[cfg(not(feature = "loader"))]
-#[unsafe(link_section = ".text.startup")]
 extern "C" fn start(_: i32, _: *const *const u8, environment: *const *const u8) {
     // SAFETY: glibc calls constructors with the program's arguments and environment, once, and this
     // one first.
@@ -122,7 +121,7 @@ fn panic(_: &PanicInfo<'_>) -> ! {
 // registers they use the lower halves of the first two.
 global_asm!(
     r#"
-    .section .text.startup,"ax",@progbits
+    .section .text.directfs_memory,"ax",@progbits
     .macro FUNCTION name
     .globl \name
     .hidden \name

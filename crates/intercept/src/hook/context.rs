@@ -25,7 +25,6 @@ pub const PATH_ROOM_BYTES: usize = 2 * user_memory::PATH_BYTES_MAX;
 pub const COPY_BYTES: usize = 64 << 10;
 
 /// Incremented in a child of a fork: earlier contexts are copies of the parent's.
-#[unsafe(link_section = ".bss.directfs_start")]
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// For the constructor: the first generation begins. A context that is zero is of none.

@@ -44,7 +44,6 @@ impl Directory {
 
 /// Whether the kernel's working directory is above the mount, so that relative paths may lead into
 /// it.
-#[unsafe(link_section = ".bss.directfs_start")]
 pub static ABOVE: AtomicBool = AtomicBool::new(false);
 
 /// Whether relative paths of the host may lead into the mount.

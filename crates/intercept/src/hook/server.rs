@@ -54,12 +54,9 @@ struct ServerCell(UnsafeCell<MaybeUninit<Server>>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for ServerCell {}
 
-#[unsafe(link_section = ".bss.directfs_start")]
 static SERVER: ServerCell = ServerCell(UnsafeCell::new(MaybeUninit::uninit()));
-#[unsafe(link_section = ".bss.directfs_start")]
 static STATE: AtomicU8 = AtomicU8::new(NONE);
 /// Whether there was an attempt to attach that succeeded.
-#[unsafe(link_section = ".bss.directfs_start")]
 static HAS_ATTACHED: AtomicBool = AtomicBool::new(false);
 
 const NONE: u8 = 0;

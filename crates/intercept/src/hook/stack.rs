@@ -1,7 +1,7 @@
 //! A stack for each thread that reaches the dispatcher, because the program's may be a signal stack
 //! of a few KiB.
 //!
-//! Invariants: a stack belongs to one thread of one process, named in its slot. It passes to
+//! Invariants: a stack belongs to one thread of one process, its `owner`. It passes to
 //! another thread of the same process only when its owner is dead; after a fork the stacks of the
 //! parent's other threads stay unused. `top` is zero while the stack is in use: a signal handler
 //! that interrupts its user and performs a call stays on the present stack.
@@ -19,12 +19,17 @@ const CONTEXT_BYTES: usize = size_of::<Context>().next_multiple_of(4096);
 /// Below its end.
 const GUARD_BYTES: usize = 4096;
 /// Threads beyond this number use the program's stack.
-const STACKS: usize = 1024;
+const STACKS_MAX: usize = 1024;
 
-/// Process and thread that own each stack; zero: no owner yet.
-static OWNERS: [AtomicU64; STACKS] = [const { AtomicU64::new(0) }; STACKS];
-/// Top of each stack; zero: not mapped yet.
-static TOPS: [AtomicUsize; STACKS] = [const { AtomicUsize::new(0) }; STACKS];
+struct Stack {
+    /// Process and thread that own it; zero: no owner yet.
+    owner: AtomicU64,
+    /// Zero: not mapped yet.
+    top: AtomicUsize,
+}
+
+static STACKS: [Stack; STACKS_MAX] =
+    [const { Stack { owner: AtomicU64::new(0), top: AtomicUsize::new(0) } }; STACKS_MAX];
 
 /// Prepares this thread's stack; returns false if it is in use, or if none is available.
 pub fn prepare() -> bool {
@@ -71,10 +76,11 @@ fn take() -> Option<usize> {
     // SAFETY: only queries.
     let process = unsafe { sys::call(libc::SYS_getpid, [0; 6]) } as u64;
     let me = process << 32 | sys::thread_id() as u64;
-    for (owner, top) in OWNERS.iter().zip(&TOPS) {
-        let found = owner.load(Acquire);
-        let free = found == 0 || (found >> 32 == process && !is_alive(process, found & u64::from(u32::MAX)));
-        if !free || owner.compare_exchange(found, me, AcqRel, Relaxed).is_err() {
+    for Stack { owner, top } in &STACKS {
+        // Writing first saves the page fault of reading.
+        let found = owner.compare_exchange(0, me, AcqRel, Acquire).unwrap_or_else(|found| found);
+        let is_left = || found >> 32 == process && !is_alive(process, found & u64::from(u32::MAX));
+        if found != 0 && (!is_left() || owner.compare_exchange(found, me, AcqRel, Relaxed).is_err()) {
             continue;
         }
         let known = top.load(Acquire);

@@ -122,18 +122,13 @@ impl Fds {
     }
 }
 
-// What the constructor writes lies together in `.bss.directfs_start`, here and in other modules: a
-// page that a start does not touch costs it no fault.
-
 /// State of the filter. While descriptors are small, one page is in use.
 pub static DIRECTFS_FDS: Fds = Fds([const { core::sync::atomic::AtomicU8::new(0) }; FDS_MAX]);
 /// Number of open descriptors of the image.
 pub static DIRECTFS_FD_COUNT: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 /// Whether the working directory is in the mount.
-#[unsafe(link_section = ".bss.directfs_start")]
 pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 /// Whether every call with a route goes to the dispatcher.
-#[unsafe(link_section = ".bss.directfs_start")]
 pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
 /// Whether there may be cached placeholder fds: numbers that are free for the program and open in

@@ -11,10 +11,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU64};
 
 /// Calls from this range raise no signal.
-#[unsafe(link_section = ".bss.directfs_start")]
 pub static DIRECTFS_EXEMPT: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// Whether threads are to be armed.
-#[unsafe(link_section = ".bss.directfs_start")]
 static DIRECTFS_ARMED: AtomicU8 = AtomicU8::new(0);
 
 /// A number of prctl.

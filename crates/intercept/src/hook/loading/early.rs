@@ -45,7 +45,6 @@ unsafe impl Sync for Record {}
 static RECORD: Record = Record { slots: &raw const directfs_slots, retire };
 
 /// The early copy's record, as the second copy found it.
-#[unsafe(link_section = ".bss.directfs_start")]
 static PREDECESSOR: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The entry for a program whose libraries need this many bytes.

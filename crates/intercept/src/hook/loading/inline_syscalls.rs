@@ -37,7 +37,6 @@ const CACHED_FROM_BYTES: usize = 128 << 10;
 ///
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
-#[unsafe(link_section = ".text.startup")]
 pub unsafe fn are_in_program(environment: *const *const u8, routes: &Routes) -> bool {
     // SAFETY: by the caller's promise.
     let Some(program) = (unsafe { LoadedProgram::find(environment) }) else { return false };
@@ -105,7 +104,6 @@ fn cache_answer(path: &[u8], answer: bool) {
 
 /// Whether code has a syscall instruction that may concern the image. `functions`: the table of
 /// functions' start addresses, in memory like the code.
-#[unsafe(link_section = ".text.startup")]
 fn has_inline_syscalls(code: &[u8], functions: &[u8], routes: &Routes) -> bool {
     [CALL, narrow_calls::INSTRUCTION].into_iter().any(|call| {
         let mut decoder = Decoder::default();
@@ -124,7 +122,6 @@ fn has_inline_syscalls(code: &[u8], functions: &[u8], routes: &Routes) -> bool {
 pub const CALL: [u8; 2] = [0x0f, 0x05];
 
 /// The next place from `from` on with the two bytes of an instruction.
-#[unsafe(link_section = ".text.startup")]
 pub fn next_pair(code: &[u8], call: [u8; 2], mut from: usize) -> Option<usize> {
     const LANES: usize = 16;
     while from + LANES < code.len() {

@@ -37,14 +37,12 @@ const TRAPS: [([u8; 2], [u8; 2]); 2] = [(CALL, [0xf4, 0x90]), (narrow_calls::INS
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Whether this copy of the library patches others: an early copy leaves them to its successor.
-#[unsafe(link_section = ".bss.directfs_start")]
 static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
 
 /// Changes the sites of the libraries that the loader has mapped.
 ///
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
-#[unsafe(link_section = ".text.startup")]
 pub unsafe fn patch_loaded(environment: *const *const u8, routes: &Routes, makes_calls: impl Fn(&[u8]) -> bool) {
     const TOGETHER: usize = 16;
     IS_ACTIVE.store(true, Relaxed);
@@ -74,14 +72,12 @@ pub unsafe fn patch_loaded(environment: *const *const u8, routes: &Routes, makes
 }
 
 /// Whether a library is the runtime of AddressSanitizer.
-#[unsafe(link_section = ".text.startup")]
 fn is_sanitizer(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
 
 /// Whether a library is the runtime of a sanitizer: the tracer of LeakSanitizer makes its calls.
-#[unsafe(link_section = ".text.startup")]
 fn is_any_sanitizer(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     name.starts_with(b"libclang_rt.") || name.windows(6).any(|part| part == b"san.so")
@@ -89,7 +85,6 @@ fn is_any_sanitizer(path: &[u8]) -> bool {
 
 /// # Safety
 /// The libraries are mapped at their bases.
-#[unsafe(link_section = ".text.startup")]
 unsafe fn patch_some(libraries: &mut [Library], routes: &Routes) {
     if libraries.is_empty() {
         return;

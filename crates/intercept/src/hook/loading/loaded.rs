@@ -34,7 +34,6 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// Only for the constructor; `environment` is the program's.
-    #[unsafe(link_section = ".text.startup")]
     pub unsafe fn find(environment: *const *const u8) -> Option<LoadedProgram> {
         let (mut address, mut count, mut kernel_code) = (0u64, 0u64, 0u64);
         // SAFETY: by the caller's promise: a list of pointers that ends with null, then pairs that
@@ -67,13 +66,11 @@ impl LoadedProgram {
     }
 
     /// The first segment of this kind: `is_it` gets type and flags.
-    #[unsafe(link_section = ".text.startup")]
     pub fn segment(&self, is_it: impl Fn(u32, u32) -> bool) -> Option<&'static [u8]> {
         let header = self.headers.iter().find(|header| is_it(header[0] as u32, (header[0] >> 32) as u32))?;
         Some(self.bytes_of(header))
     }
 
-    #[unsafe(link_section = ".text.startup")]
     fn bytes_of(&self, header: &Header) -> &'static [u8] {
         let start = self.bias.wrapping_add(header[2] as usize);
         // SAFETY: the loader mapped this many bytes of the file there, readable, and nothing writes
@@ -83,7 +80,6 @@ impl LoadedProgram {
 
     /// The last segment that is neither code nor writable: constants, if the linker kept them
     /// apart.
-    #[unsafe(link_section = ".text.startup")]
     pub fn constants(&self) -> Option<&'static [u8]> {
         let has = |header: &Header, flags: u32| header[0] as u32 == PT_LOAD && (header[0] >> 32) as u32 & flags != 0;
         let code = self.headers.iter().position(|header| has(header, PF_X))?;
@@ -97,7 +93,6 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// Only for the constructor, in the program's own namespace of libraries.
-    #[unsafe(link_section = ".text.startup")]
     pub unsafe fn libraries(
         &self,
         own: &'static [u8],
@@ -135,7 +130,6 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// As for [`LoadedProgram::libraries`].
-    #[unsafe(link_section = ".text.startup")]
     pub unsafe fn each_library(&self, mut visit: impl FnMut(usize, &'static [u8])) {
         /// Distance of a library's dynamic section from its start.
         const DYNAMIC_MAX: usize = 1 << 30;
@@ -161,7 +155,6 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// As for [`LoadedProgram::libraries`].
-    #[unsafe(link_section = ".text.startup")]
     pub unsafe fn give_way(&self) {
         let own_base = &raw const __ehdr_start as usize;
         // SAFETY: by the caller's promise: the loader's list, which nothing else uses meanwhile.
@@ -191,7 +184,6 @@ impl LoadedProgram {
     ///
     /// # Safety
     /// As for [`LoadedProgram::libraries`].
-    #[unsafe(link_section = ".text.startup")]
     unsafe fn list(&self) -> Option<*const LinkMap> {
         const DT_DEBUG: u64 = 21;
         let dynamic = self.is_sure.then(|| self.segment(|kind, _| kind == PT_DYNAMIC)).flatten()?;
@@ -244,7 +236,6 @@ struct LinkMap {
 ///
 /// # Safety
 /// The library's first page is mapped at `base`.
-#[unsafe(link_section = ".text.startup")]
 unsafe fn visit_library(base: usize, path: &[u8], visit: &mut impl FnMut(&Mapping<'_>)) -> Option<()> {
     const MAGIC: &[u8] = b"\x7fELF";
     if !base.is_multiple_of(PAGE_BYTES) {

@@ -25,12 +25,10 @@ pub static BACK: [AtomicU64; SITES_MAX] = [const { AtomicU64::new(0) }; SITES_MA
 /// In place of the address of a site that is gone.
 const RELEASED: u64 = 1;
 /// The first slot, and the number of slots: zero until they are prepared.
-#[unsafe(link_section = ".bss.directfs_start")]
 static SLOTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 /// Held by the thread that prepares them.
 static IS_PREPARING: AtomicBool = AtomicBool::new(false);
 /// Whether a library has sites.
-#[unsafe(link_section = ".bss.directfs_start")]
 pub static HAS_SITES: AtomicBool = AtomicBool::new(false);
 
 /// Whether a library has sites, so that its code raises SIGSEGV.

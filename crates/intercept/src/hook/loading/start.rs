@@ -26,7 +26,6 @@ use libc::{PF_X, PT_LOAD};
 /// # Safety
 /// Called once, by the loader, before any other code of the program; `environment` is the
 /// program's, and `memory_code` where `memcpy` and the like are.
-#[unsafe(link_section = ".text.startup")]
 pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     // SAFETY: by the caller's promise.
     let adopted = unsafe { environment::adopt(environment) };
@@ -91,7 +90,6 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
 ///
 /// # Safety
 /// Only for the start of a process, while no call is hooked.
-#[unsafe(link_section = ".text.startup")]
 pub unsafe fn begin() {
     DIRECTFS_ALL.store(0, Relaxed);
     context::prepare();
@@ -114,7 +112,6 @@ pub unsafe fn begin() {
 ///
 /// # Safety
 /// Only for the start of a process.
-#[unsafe(link_section = ".text.startup")]
 pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool {
     let Some(handoff) = environment::read_handoff(adopted.meeting) else { return false };
     environment::descriptors().for_each(marks::protect);
@@ -141,7 +138,6 @@ pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool 
 ///
 /// # Safety
 /// As for [`start`].
-#[unsafe(link_section = ".text.startup")]
 unsafe fn see_other_calls(environment: *const *const u8, next: usize) {
     site_slots::set_first(next);
     // SAFETY: by the caller's promise.
@@ -158,7 +154,6 @@ unsafe fn see_other_calls(environment: *const *const u8, next: usize) {
 ///
 /// # Safety
 /// As for [`LoadedProgram::find`].
-#[unsafe(link_section = ".text.startup")]
 unsafe fn record_program(environment: *const *const u8) {
     // SAFETY: by the caller's promise.
     let Some(program) = (unsafe { LoadedProgram::find(environment) }) else { return };
@@ -174,7 +169,6 @@ unsafe fn record_program(environment: *const *const u8) {
 ///
 /// # Safety
 /// As for [`LoadedProgram::libraries`].
-#[unsafe(link_section = ".text.startup")]
 unsafe fn look_by_loader(environment: *const *const u8, look: &mut impl FnMut(&proc_maps::Mapping<'_>)) -> Option<()> {
     let own = environment::library();
     // SAFETY: by the caller's promise.
@@ -203,7 +197,6 @@ fn reason(refusal: Refusal) -> &'static [u8] {
 }
 
 /// Records the mappings of a library whose calls are to be seen.
-#[unsafe(link_section = ".text.startup")]
 fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>) {
     if !makes_calls(mapping.path) {
         return;
@@ -221,7 +214,6 @@ fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps:
 }
 
 /// Whether a file is one of the libraries that make system calls for all others.
-#[unsafe(link_section = ".text.startup")]
 fn makes_calls(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     [&b"libc.so.6"[..], b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread"]

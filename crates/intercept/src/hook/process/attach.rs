@@ -23,7 +23,6 @@ pub enum Origin {
 }
 
 /// The slot of a process that has not attached yet, plus one.
-#[unsafe(link_section = ".bss.directfs_start")]
 static POSTPONED: AtomicU32 = AtomicU32::new(0);
 
 /// For the constructor of a program that has nothing of the image: it attaches when it needs to.

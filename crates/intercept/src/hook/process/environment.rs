@@ -105,7 +105,6 @@ static ENTRIES: KeptCell = KeptCell(UnsafeCell::new(KeptEntries {
 struct HandoffCell(UnsafeCell<(bool, MaybeUninit<HandoffRecord>)>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for HandoffCell {}
-#[unsafe(link_section = ".bss.directfs_start")]
 static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new((false, MaybeUninit::uninit())));
 /// Whether the image needs more than a fence to be safe; zero: unknown.
 static ON_DISK: AtomicU8 = AtomicU8::new(0);

@@ -17,11 +17,9 @@ use engine::Node;
 use posix::{Errno, OpenFile, Result};
 
 /// The limit on lengths of files, inverted: zero is none.
-#[unsafe(link_section = ".bss.directfs_start")]
 static FILE_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The limits on the number of descriptors, inverted.
-#[unsafe(link_section = ".bss.directfs_start")]
 static DESCRIPTORS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// The limit, and what it can be raised to.

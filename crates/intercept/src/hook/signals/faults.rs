@@ -33,7 +33,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use libc::{siginfo_t, ucontext_t};
 
 /// `memcpy` and the like, which the linked library contains.
-#[unsafe(link_section = ".bss.directfs_start")]
 static MEMORY_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// For the constructor: records where `memcpy` and the like are.

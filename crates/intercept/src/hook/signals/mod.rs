@@ -78,7 +78,6 @@ impl ProgramAction {
     }
 }
 
-#[unsafe(link_section = ".bss.directfs_start")]
 static ACTIONS: [ProgramAction; SIGNALS + 1] = [const { ProgramAction::new() }; SIGNALS + 1];
 
 /// The set of signals of faults and of inline syscalls.
@@ -91,9 +90,7 @@ fn guarded() -> u64 {
 const SA_RESTORER: u64 = 0x0400_0000;
 
 /// The code of this library, and the kernel's code that runs in user space.
-#[unsafe(link_section = ".bss.directfs_start")]
 static OWN_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
-#[unsafe(link_section = ".bss.directfs_start")]
 static KERNEL_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// For the constructor: records a mapping of code.
