@@ -7,19 +7,20 @@
 
 use crate::files::{Files, Listed, NewKind, Requester, Setting};
 use crate::locks::LockRequest;
+use crate::mapped_pages::{DropPages, DroppedPages, MappedPages};
 use crate::options::{Cache, MountOptions};
 use crate::protocol::{
-    Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, RELEASE_FLOCK_UNLOCK, Reply, SETXATTR_CLEAR_SET_GID, WRITE_CACHE,
-    capability, opcode, open_flag, set,
+    Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, READ_LOCK_OWNER, RELEASE_FLOCK_UNLOCK, Reply,
+    SETXATTR_CLEAR_SET_GID, WRITE_CACHE, capability, opcode, open_flag, set,
 };
 use crate::requests::{self, Requests};
 use crate::session::{Channel, Handled, Handler};
 use engine::Attributes;
 use posix::{Errno, ExtendedFlags, Result, TimeToSet};
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Bytes copied at a time by one request, and its maximum in total.
@@ -44,6 +45,10 @@ pub(crate) struct Adapter {
     no_xattr: bool,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
     direct: AtomicBool,
+    /// Of which mappings have pages in it nevertheless.
+    mapped: Arc<MappedPages>,
+    /// Has the kernel drop pages before a write is answered.
+    drop_pages: OnceLock<DropPages>,
     /// The kernel says whether setting an access list clears the set-group-id bit.
     extended_set: AtomicBool,
     requests: Requests,
@@ -56,6 +61,8 @@ impl Adapter {
             cache: options.cache,
             no_xattr: options.no_xattr,
             direct: AtomicBool::new(false),
+            mapped: Arc::default(),
+            drop_pages: OnceLock::new(),
             extended_set: AtomicBool::new(false),
             requests: Requests::new(),
         }
@@ -71,6 +78,12 @@ impl Adapter {
     /// Ends what still waits, after the mount has ended.
     pub(crate) fn finish(&self) {
         self.files.finish();
+    }
+
+    /// Sets the function that has the kernel drop pages.
+    pub(crate) fn drop_pages_by(&self, drop_pages: DropPages) {
+        // Set once, when the session begins; a second call has no effect.
+        let _ = self.drop_pages.set(drop_pages);
     }
 
     fn open_flags(&self) -> u32 {
@@ -187,21 +200,74 @@ impl Adapter {
 
     fn read(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
         let read = ReadArguments::parse(arguments)?;
+        if self.direct.load(Relaxed) && read.read_flags & READ_LOCK_OWNER == 0 {
+            self.mapped.record_read(call.node, read.offset, read.size as u64);
+        }
         reply.fill(read.size.min(READ_BYTES_MAX), |into| {
             self.files.read(call.requester, (call.node, read.handle, read.flags), read.offset, into)
         })
     }
 
-    fn write(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+    fn write(
+        &self,
+        call: &Call<'_>,
+        arguments: &mut Arguments<'_>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
         let (handle, offset, size) = (arguments.u64()?, arguments.u64()?, arguments.u32()?);
         let write_flags = arguments.u32()?;
         arguments.skip(8)?;
         let flags = arguments.i32()?;
         arguments.skip(4)?;
         let (content, file) = (arguments.bytes(size as usize)?, (call.node, handle, flags));
-        let count = self.files.write(call.requester, file, offset, content, write_flags & WRITE_CACHE != 0)?;
+        let (of_page, direct) = (write_flags & WRITE_CACHE != 0, self.direct.load(Relaxed));
+        let write = |offset, content: &[u8]| self.files.write(call.requester, file, offset, content, of_page);
+        if direct && !of_page {
+            return self.write_directly(call, (offset, content), write, reply, channel);
+        }
+        let count = match direct {
+            true => self.mapped.write_back(call.node, offset, content, write)?,
+            false => write(offset, content)?,
+        };
         reply.u32(count as u32).u32(0);
-        Ok(())
+        Ok(Handled::Reply)
+    }
+
+    /// A write that bypasses the kernel's cache. If the kernel has to drop pages before the answer,
+    /// another thread sends it: dropping a page can take requests that the workers serve.
+    fn write_directly(
+        &self,
+        call: &Call<'_>,
+        (offset, content): (u64, &[u8]),
+        write: impl Fn(u64, &[u8]) -> Result<usize>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
+        let writing = self.mapped.begin_write(call.node, offset, content.len() as u64);
+        let written = write(offset, content);
+        let is_held = self.mapped.has_acted(&writing);
+        let Some(drop_pages) = self.drop_pages.get().filter(|_| is_held) else {
+            self.mapped.end_write(&writing);
+            reply.u32(written? as u32).u32(0);
+            return Ok(Handled::Reply);
+        };
+        let (mapped, channel, unique) = (Arc::clone(&self.mapped), channel.clone(), call.unique);
+        let pages = writing.pages();
+        let answer = Box::new(move || {
+            mapped.end_write(&writing);
+            let mut reply = Reply::new();
+            let code = match written {
+                Ok(count) => {
+                    reply.u32(count as u32).u32(0);
+                    0
+                }
+                Err(Errno(number)) => -number,
+            };
+            channel.answer(&mut reply, unique, code);
+        });
+        drop_pages(DroppedPages { pages, then: answer });
+        Ok(Handled::Silent)
     }
 
     fn list(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
@@ -379,6 +445,7 @@ impl Adapter {
     fn forget(&self, call: &Call<'_>, arguments: &mut Arguments<'_>) -> Result<()> {
         if call.opcode == opcode::FORGET {
             self.files.forget(call.node, arguments.u64()?);
+            self.mapped.forget(call.node);
             return Ok(());
         }
         let count = arguments.u32()?;
@@ -386,6 +453,7 @@ impl Adapter {
         for _ in 0..count {
             let (node, lookups) = (arguments.u64()?, arguments.u64()?);
             self.files.forget(node, lookups);
+            self.mapped.forget(node);
         }
         Ok(())
     }
@@ -429,7 +497,7 @@ impl Adapter {
             opcode::OPEN | opcode::OPENDIR => self.open(call, arguments, reply)?,
             opcode::CREATE | opcode::TMPFILE => self.create(call, arguments, reply)?,
             opcode::READ => self.read(call, arguments, reply)?,
-            opcode::WRITE => self.write(call, arguments, reply)?,
+            opcode::WRITE => return self.write(call, arguments, reply, channel),
             opcode::STATFS => self.status(call, reply)?,
             opcode::FLUSH | opcode::RELEASE => self.close(call, arguments)?,
             opcode::RELEASEDIR => self.files.close(arguments.u64()?),
@@ -478,14 +546,16 @@ struct ReadArguments {
     handle: u64,
     offset: u64,
     size: usize,
+    read_flags: u32,
     flags: i32,
 }
 
 impl ReadArguments {
     fn parse(arguments: &mut Arguments<'_>) -> Result<ReadArguments> {
         let (handle, offset, size) = (arguments.u64()?, arguments.u64()?, arguments.u32()? as usize);
-        arguments.skip(12)?;
-        Ok(ReadArguments { handle, offset, size, flags: arguments.i32()? })
+        let read_flags = arguments.u32()?;
+        arguments.skip(8)?;
+        Ok(ReadArguments { handle, offset, size, read_flags, flags: arguments.i32()? })
     }
 }
 

@@ -19,6 +19,7 @@ mod helper;
 mod inherited;
 mod keeper;
 mod locks;
+mod mapped_pages;
 mod mounting;
 mod nodes;
 mod options;

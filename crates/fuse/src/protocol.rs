@@ -126,6 +126,8 @@ pub(crate) mod set {
 
 /// The write is of a page that a shared mapping changed.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+/// The read is a program's, and not for the kernel's cache.
+pub(crate) const READ_LOCK_OWNER: u32 = 1 << 1;
 /// The new access list clears the set-group-id bit: the requester is not in the group.
 pub(crate) const SETXATTR_CLEAR_SET_GID: u32 = 1 << 0;
 /// The lock is that of flock.

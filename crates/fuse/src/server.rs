@@ -122,6 +122,8 @@ impl Server {
             // kernel is not evicting it.
             files.report_outdated_by(connection.invalidator());
             files.list_anew_by(connection.lister().lists());
+        } else {
+            adapter.drop_pages_by(connection.page_dropper());
         }
         let enabled = connection.capabilities;
         connection.answered = kept.map(|kept| kept.answered);

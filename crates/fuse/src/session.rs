@@ -7,6 +7,7 @@
 //!   ECONNABORTED when the last descriptor of that device is closed. If the device survives the
 //!   server (see `keeper`), the next server has the kernel send it again.
 
+use crate::mapped_pages::{DropPages, DroppedPages};
 use crate::protocol::{
     Arguments, Header, Reply, VERSION_MAJOR, VERSION_MINOR, VERSION_MINOR_LEAST, capability, notification, opcode,
 };
@@ -189,6 +190,23 @@ impl Connection {
         }
     }
 
+    /// A function that has the kernel drop pages. The thread starts with the first call.
+    ///
+    /// The notification waits for pages that other requests are about, so no thread that answers
+    /// those may send it.
+    pub(crate) fn page_dropper(&self) -> DropPages {
+        let (channel, queue) = (self.channel.clone(), OnceLock::new());
+        Box::new(move |dropped: DroppedPages| {
+            let sent = match queue.get_or_init(|| start_dropping(channel.clone())) {
+                Some(queue) => queue.send(dropped),
+                None => Err(mpsc::SendError(dropped)),
+            };
+            if let Err(mpsc::SendError(unsent)) = sent {
+                (unsent.then)();
+            }
+        })
+    }
+
     /// What has the kernel list directories anew.
     pub(crate) fn lister(&self) -> Lister {
         Lister(self.channel.clone())
@@ -219,6 +237,24 @@ impl Connection {
         };
         serve_devices(&channels, &**handler, &count)
     }
+}
+
+fn start_dropping(channel: Channel) -> Option<mpsc::Sender<DroppedPages>> {
+    let (queue, requests) = mpsc::channel::<DroppedPages>();
+    let run = move || {
+        for DroppedPages { pages, then } in requests {
+            // ENOENT: the kernel has no such file in its cache.
+            let _ = notify(&channel, notification::INVALIDATE_INODE, |reply| {
+                reply.u64(pages.number).i64(pages.start.cast_signed()).i64(pages.bytes.cast_signed());
+            });
+            then();
+        }
+    };
+    let started = std::thread::Builder::new().name("directfs-pages".to_owned()).spawn(run);
+    if let Err(error) = &started {
+        warn!(%error, "no thread for notifications: a mapping may show old content after a write beside it");
+    }
+    started.is_ok().then_some(queue)
 }
 
 /// Has the kernel list directories anew.

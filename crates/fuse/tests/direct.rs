@@ -5,9 +5,9 @@ mod common;
 use common::{Mounted, can_mount};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 /// `struct iocb` of a write.
 #[repr(C)]
@@ -80,5 +80,91 @@ fn reads_see_asynchronous_direct_writes() {
             stale
         });
         assert_eq!(stale, None, "{options}: the first write that a later read did not see");
+    }
+}
+
+/// A file mapped shared and writable.
+struct Mapping {
+    start: *mut u64,
+    bytes: usize,
+}
+
+// SAFETY: words of a mapping, which threads access by volatile loads and stores.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: &File, bytes: usize) -> Mapping {
+        let (protection, descriptor) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, descriptor, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        Mapping { start: start.cast(), bytes }
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        assert!(word < self.bytes / 8);
+        // SAFETY: a word of the mapping.
+        unsafe { self.start.add(word).write_volatile(value) };
+    }
+
+    fn load(&self, word: usize) -> u64 {
+        assert!(word < self.bytes / 8);
+        // SAFETY: a word of the mapping.
+        unsafe { self.start.add(word).read_volatile() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the mapping any more.
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}
+
+/// One thread writes a word of a page, while another stores the next word through a mapping.
+#[test]
+fn a_write_and_a_store_in_one_page_both_last() {
+    if !can_mount("a_write_and_a_store_in_one_page_both_last") {
+        return;
+    }
+    const WORDS_PER_PAGE: usize = 512;
+    const PAGES: usize = 16;
+    const ROUNDS: usize = 5_000;
+    for options in ["", "cache=0"] {
+        let mounted = Mounted::new(options);
+        fs::write(mounted.path("file"), vec![0; PAGES * WORDS_PER_PAGE * 8]).unwrap();
+        let file = File::options().read(true).write(true).open(mounted.path("file")).unwrap();
+        let mapping = Mapping::new(&file, PAGES * WORDS_PER_PAGE * 8);
+        let word_of = |round: usize| round % PAGES * WORDS_PER_PAGE + 2 * (round / PAGES % 200);
+        let (turn, has_stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let wrong = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    while turn.load(SeqCst) < round {
+                        std::hint::spin_loop();
+                    }
+                    // Some stores come late, when the kernel has dropped the page.
+                    (0..round % 7 * 300).for_each(|_| std::hint::spin_loop());
+                    mapping.store(word_of(round) + 1, round as u64);
+                    has_stored.store(round, SeqCst);
+                }
+            });
+            let wrong = (1..=ROUNDS).find_map(|round| {
+                turn.store(round, SeqCst);
+                let offset = (word_of(round) * 8) as u64;
+                file.write_all_at(&(round as u64).to_ne_bytes(), offset).unwrap();
+                let mapped = mapping.load(word_of(round));
+                while has_stored.load(SeqCst) < round {
+                    std::hint::spin_loop();
+                }
+                let mut words = [0; 16];
+                file.read_exact_at(&mut words, offset).unwrap();
+                let words = [0, 8].map(|at| u64::from_ne_bytes(words[at..at + 8].try_into().unwrap()));
+                (words != [round as u64; 2] || mapped != round as u64).then_some((round, words, mapped))
+            });
+            turn.store(ROUNDS, SeqCst);
+            wrong
+        });
+        assert_eq!(wrong, None, "round, words of the file, word of the mapping; with {options:?}");
     }
 }
