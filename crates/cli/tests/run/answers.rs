@@ -33,6 +33,21 @@ fn calls_with_odd_arguments_have_the_answers_of_tmpfs() {
     assert_same(&program, "");
 }
 
+/// Firefox has such a child change the root directory of its sandboxed processes.
+#[test]
+fn a_child_shares_the_kernels_directories_and_the_umask() {
+    let directory = scratch();
+    let Some(program) = compiled("clone_fs", directory.path()) else { return };
+    assert_same(&program, "");
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("\n*** SKIPPED: only root changes the root directory ***\n");
+        return;
+    }
+    let confined = under_run("", &format!("{} confine", program.display()));
+    let expected = "directory \ncreated 0\npermissions 640\netc -1\nenter -1 EOPNOTSUPP\n";
+    assert_eq!((stdout(&confined).as_str(), stderr(&confined).as_str()), (expected, ""));
+}
+
 #[test]
 fn files_do_not_grow_beyond_the_limit_on_their_length() {
     let directory = scratch();

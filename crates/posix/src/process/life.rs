@@ -539,9 +539,6 @@ impl<'f, M: Memory> Process<'f, M> {
     /// Before a fork: makes the child's slot with copies of everything that it inherits; returns
     /// its index. EAGAIN: too many processes.
     pub fn prepare_fork(&self, thread: &Thread<'f, M>, fork: Fork) -> Result<u32> {
-        if fork.shares_directory {
-            return Err(Errno::EINVAL);
-        }
         self.processes.reap_some(thread)?;
         let number = if fork.number == 0 { self.number } else { fork.number };
         let child = self.processes.claim_slot(thread, number).map_err(|error| match error {

@@ -96,9 +96,6 @@ pub struct Fork {
     pub shares_memory: bool,
     /// It uses the parent's descriptor table (CLONE_FILES without CLONE_THREAD).
     pub shares_files: bool,
-    /// It uses the parent's working directory and umask (CLONE_FS without CLONE_THREAD). Not
-    /// supported: EINVAL.
-    pub shares_directory: bool,
 }
 
 /// Properties of a descriptor.

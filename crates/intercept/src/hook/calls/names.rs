@@ -486,7 +486,7 @@ pub fn statfs(call: &mut Call<'_>) -> Result<Verdict> {
 // Creating names.
 
 fn mkdir_by(call: &mut Call<'_>, by: PathArguments, mode: u64) -> Result<Verdict> {
-    let umask = call.begin()?.session.process.umask();
+    let umask = call.begin()?.session.umask();
     by_path(call, by, &mut |caller, walk_start, path, walk| {
         unit_result(caller.mkdir_path(walk_start, path, mode as u32, umask, walk)?)
     })
@@ -512,7 +512,7 @@ pub fn mkdirat(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 fn mknod_by(call: &mut Call<'_>, by: PathArguments, mode: u64, device: u64) -> Result<Verdict> {
-    let umask = call.begin()?.session.process.umask();
+    let umask = call.begin()?.session.umask();
     by_path(call, by, &mut |caller, walk_start, path, walk| {
         unit_result(caller.mknod_path(walk_start, path, (mode as u32, umask), device as u32, walk)?)
     })

@@ -234,7 +234,7 @@ fn open_at(
     // A number must be available before a file is created: creation cannot be rolled back
     // afterwards.
     let early = if makes { Some(Placeholder::new(session, cloexec)?) } else { None };
-    let umask = if makes { session.process.umask() } else { 0 };
+    let umask = if makes { session.umask() } else { 0 };
     let opened = match ahead {
         Some(ahead) => caller.opens().open_prefetched(&ahead, flags, (mode, umask))?,
         None => None,

@@ -148,7 +148,7 @@ pub fn bind(call: &mut Call<'_>) -> Result<Verdict> {
     let mut name = [0u8; kernel_objects::SOCKET_NAME_BYTES];
     let Inside { session, path, .. } = call.begin()?;
     name[..length].copy_from_slice(&path[..length]);
-    let umask = session.process.umask();
+    let umask = session.umask();
     let mode = libc::S_IFSOCK | 0o777;
     walk_path(
         call,

@@ -239,8 +239,8 @@ pub fn changed(result: i64) {
     CHANGES.fetch_add(2, AcqRel);
 }
 
-/// Queries the umask, which the kernel reports only when it changes. For the constructor: nothing
-/// creates files meanwhile.
+/// Queries the umask, which the kernel reports only when it changes: what is created meanwhile gets
+/// fewer permissions.
 pub fn query_umask() -> u32 {
     // SAFETY: changes the umask, and changes it back.
     unsafe {

@@ -21,7 +21,7 @@ use crate::hook::context::{self, Prepared};
 use crate::hook::descriptors::{fd_numbers, marks};
 use crate::hook::loading::{armed_threads, hot_sites, site_slots};
 use crate::hook::process::clone_call::CloneCall;
-use crate::hook::process::session::{Session, all, has_threads, set_main, set_threads};
+use crate::hook::process::session::{Session, all, has_threads, set_main, set_shares_directory, set_threads};
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
 use crate::hook::process::user_namespace::{self, Entered};
@@ -93,9 +93,15 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
         if !has(CLONE_VFORK) {
             return Err(Errno::ENOSYS);
         }
-        if !call.context.is_child() && !has(libc::CLONE_NEWUSER) {
+        if !call.context.is_child() && !has(libc::CLONE_NEWUSER) && !has(CLONE_FS) {
             return child_in_shared_memory(call, flags);
         }
+    }
+    if has(CLONE_FS) {
+        if has(CLONE_VM) {
+            return Err(Errno::EINVAL);
+        }
+        set_shares_directory();
     }
     clone.flags = flags & !(CLONE_VM as u64);
     let (number, arguments) = clone.with_stack(0);
@@ -124,12 +130,7 @@ fn end_by_fault() -> ! {
 
 fn fork_of(flags: u64, child: ChildNumber) -> Fork {
     let has = |flag: i32| flags & flag as u64 != 0;
-    Fork {
-        number: child.number,
-        shares_memory: has(CLONE_VM),
-        shares_files: has(CLONE_FILES),
-        shares_directory: has(CLONE_FS),
-    }
+    Fork { number: child.number, shares_memory: has(CLONE_VM), shares_files: has(CLONE_FILES) }
 }
 
 /// A process number for a child. A child that uses its parent's descriptor table cannot hold its

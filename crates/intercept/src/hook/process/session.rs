@@ -3,7 +3,7 @@
 //! Invariant: [`main`] is set by the constructor, and by the child of a fork before it does
 //! anything else; otherwise it is only read.
 
-use crate::hook::process::identity::Identity;
+use crate::hook::process::identity::{Identity, query_umask};
 use crate::hook::server::Server;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -44,6 +44,11 @@ impl Session<'_> {
         now
     }
 
+    /// The bits that new files do not get.
+    pub fn umask(&self) -> u32 {
+        if shares_directory() { query_umask() } else { self.process.umask() }
+    }
+
     /// Takes a reference to the present working directory.
     #[cold]
     fn follow(&self) -> Option<Node> {
@@ -61,6 +66,20 @@ impl Session<'_> {
             return Some(taken);
         }
     }
+}
+
+/// Whether another process has the kernel's working directory and umask in common with this one
+/// (CLONE_FS). A directory in the image is each process's own, so neither can enter or leave it.
+static SHARES_DIRECTORY: AtomicBool = AtomicBool::new(false);
+
+/// See [`set_shares_directory`].
+pub fn shares_directory() -> bool {
+    SHARES_DIRECTORY.load(Relaxed)
+}
+
+/// A child is about to share the kernel's working directory and umask.
+pub fn set_shares_directory() {
+    SHARES_DIRECTORY.store(true, Relaxed);
 }
 
 struct MainProcess(UnsafeCell<MaybeUninit<Process<'static>>>);

@@ -6,7 +6,7 @@ use crate::hook::call::{Call, native_with};
 use crate::hook::calls::kernel_objects;
 use crate::hook::descriptors::marks;
 use crate::hook::paths::{self, ABOVE, is_above_mount};
-use crate::hook::process::session::Calling;
+use crate::hook::process::session::{Calling, shares_directory};
 use crate::hook::server::Server;
 use core::sync::atomic::Ordering::Relaxed;
 use engine::Node;
@@ -25,6 +25,13 @@ pub fn record_directory(server: &Server, is_inside: bool) {
 /// Without a target the kernel's directory counts, if the call succeeded.
 pub fn change_directory(call: &mut Call<'_>, verdict: Verdict, target: Option<Node>) -> Result<Verdict> {
     let (frame, server) = (call.frame, call.server);
+    if shares_directory() {
+        let session = call.begin()?.session;
+        if target.is_some() || session.process.directory().is_some() {
+            target.inspect(|node| session.caller.thread.release(*node, 1));
+            return Err(Errno::EOPNOTSUPP);
+        }
+    }
     let verdict = match (target, verdict.next) {
         (None, Next::Native) => native_with(frame, frame.arguments()),
         _ => verdict,
