@@ -22,13 +22,13 @@ use crate::errno::{Errno, Result};
 use crate::host::{PLATFORM, monotonic_ns};
 use core::num::NonZero;
 use core::ptr::NonNull;
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicPtr, AtomicU64};
 use engine::{ImageIdentity, Platform, Thread};
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
 use pmem::{BLOCK_BYTES, Memory, ReadAt, Region, Residency, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 use rustix::fd::BorrowedFd;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::Resource;
 
 /// The selector of the journal's state, and its two copies.
@@ -171,8 +171,16 @@ pub(crate) fn errno_of(error: JournalError) -> Errno {
 /// Memory for chunks, for one commit or checkpoint. Pages that are not used cost nothing.
 pub(crate) struct ChunkBuffer(NonNull<u8>);
 
+/// A buffer of this process that was used and is free, so that a small commit touches no new pages.
+static SPARE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// After a longer commit the memory goes back to the system.
+const SPARE_BYTES_MAX: u64 = 64 << 10;
+
 impl ChunkBuffer {
     pub(crate) fn new() -> Result<ChunkBuffer> {
+        if let Some(spare) = NonNull::new(SPARE.swap(core::ptr::null_mut(), AcqRel)) {
+            return Ok(ChunkBuffer(spare));
+        }
         // SAFETY: a new mapping at an address that the kernel chooses.
         let address = unsafe {
             rustix::mm::mmap_anonymous(
@@ -182,7 +190,19 @@ impl ChunkBuffer {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
         };
-        NonNull::new(address.map_err(|_| Errno::ENOMEM)?.cast()).map(ChunkBuffer).ok_or(Errno::ENOMEM)
+        let start = NonNull::new(address.map_err(|_| Errno::ENOMEM)?.cast::<u8>()).ok_or(Errno::ENOMEM)?;
+        // SAFETY: the new mapping. A kernel that does not know the advice dumps it.
+        let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), CHUNK_BYTES_MAX, Advice::LinuxDontDump) };
+        Ok(ChunkBuffer(start))
+    }
+
+    /// Keeps the buffer for the next commit if little of it was used and there is no other one.
+    pub(crate) fn keep(self, used_bytes: u64) {
+        if used_bytes <= SPARE_BYTES_MAX
+            && SPARE.compare_exchange(core::ptr::null_mut(), self.0.as_ptr(), AcqRel, Relaxed).is_ok()
+        {
+            core::mem::forget(self);
+        }
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
@@ -419,7 +439,9 @@ impl Commits {
         let began_ns = PLATFORM.now_ns();
         let committed = self.check_whole().and_then(|()| {
             let mut buffer = ChunkBuffer::new()?;
-            self.journal().commit(self, region, buffer.bytes()).map_err(errno_of)
+            let report = self.journal().commit(self, region, buffer.bytes()).map_err(errno_of)?;
+            buffer.keep(report.bytes);
+            Ok(report)
         });
         match committed {
             Ok(_) => {
