@@ -379,7 +379,7 @@ pub fn write_wake_name(into: &mut impl Write, group: u32) -> core::fmt::Result {
 }
 
 /// Start of the names of [`write_wake_name`].
-pub(crate) const WAKE_PREFIX: &str = "watch-";
+const WAKE_PREFIX: &str = "watch-";
 
 /// A short text in a buffer on the stack.
 struct Line<const BYTES: usize> {

@@ -137,8 +137,11 @@ fn a_background_child_keeps_the_image_in_use_and_the_last_one_leaves_it_clean() 
 
 #[test]
 fn what_is_in_memory_leaves_nothing_behind() {
-    let script = "mkfifo pipe; echo through >pipe & cat pipe; echo $$; read end";
-    let mut command = start(&["--size", "64M", "-C", "/mnt/directfs", "--", "sh", "-c", script]);
+    // Each kind of name that programs cause in the runtime directory.
+    let objects = "import fcntl, os, socket; socket.socket(socket.AF_UNIX).bind('socket'); \
+         fcntl.fcntl(os.open('leased', os.O_CREAT | os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)";
+    let script = format!("mkfifo pipe; echo through >pipe & cat pipe; python3 -c \"{objects}\"; echo $$; read end");
+    let mut command = start(&["--size", "64M", "-C", "/mnt/directfs", "--", "sh", "-c", &script]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut answers = child.stdout.take().unwrap();
     assert_eq!(line(&mut answers), "through");

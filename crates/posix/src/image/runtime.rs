@@ -45,8 +45,6 @@ const ROOM_BYTES: u64 = 16 << 20;
 const PREFIX: &str = "directfs-";
 const REGION: &str = "region";
 const IMAGE: &str = "image";
-/// Names of kernel objects in the meeting directory begin with one of these.
-const OBJECTS: [&str; 6] = ["fifo-", "socket-", "new-", "void-", "lock-", crate::host::WAKE_PREFIX];
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A runtime directory that this process uses.
@@ -427,9 +425,10 @@ fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd, is_saved: 
     let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
 }
 
-/// Removes the content of a runtime directory, and no foreign files.
+/// Removes the content of a runtime directory. In the meeting directory, which is only reached by
+/// its secret name, that is all there is; beside it no foreign files are removed.
 fn empty(directory: &OwnedFd, number: u64, meeting: &OwnedFd, name: &str) {
-    for object in names_in(meeting).filter(|name| OBJECTS.iter().any(|prefix| name.starts_with(prefix))) {
+    for object in names_in(meeting) {
         let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::empty());
         let _ = rustix::fs::unlinkat(meeting, object.as_str(), AtFlags::REMOVEDIR);
     }
