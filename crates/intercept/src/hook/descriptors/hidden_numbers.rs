@@ -1,8 +1,8 @@
 //! Moves of hidden descriptors: a program takes the number of one for itself.
 //!
 //! In a child in its parent's memory (vfork, posix_spawn) the descriptor moves in the child's table
-//! alone ([`posix::child_numbers`]). The byte of the number that it left stays that of a hidden one,
-//! because it still is for the parent, and the child's calls by it reach the dispatcher, where
+//! alone ([`posix::child_numbers`]). The byte of the number that it left stays that of a hidden
+//! one, because it still is for the parent, and the child's calls by it reach the dispatcher, where
 //! [`marks::is_hidden`](super::marks::is_hidden) tells the two apart. Its new number is one that no
 //! process of this memory has: the kernel gives it to none, because it is above the limit, or the
 //! highest free one.
@@ -123,8 +123,8 @@ pub fn forget(child: i32, process: &Process<'_>) {
     });
 }
 
-/// In a new process with a copy of its parent's memory and table: the moves of the parent, if it had
-/// another process's memory, are permanent here. Those of others are not in this table.
+/// In a new process with a copy of its parent's memory and table: the moves of the parent, if it
+/// had another process's memory, are permanent here. Those of others are not in this table.
 pub fn settle(parent: i32) {
     let mut own = [(0, 0); 8];
     let mut count = 0;
