@@ -316,7 +316,7 @@ pub unsafe extern "C" fn directfs_statvfs(image: *mut directfs_image, status: *m
         found.f_frsize = BLOCK_BYTES;
         found.f_blocks = space.total_bytes / BLOCK_BYTES;
         found.f_bfree = space.free_bytes / BLOCK_BYTES;
-        found.f_bavail = found.f_bfree;
+        found.f_bavail = space.available_bytes / BLOCK_BYTES;
         found.f_files = space.files;
         found.f_ffree = space.files_free;
         found.f_favail = space.files_free;

@@ -195,11 +195,12 @@ fn label_and_uuid_change_and_a_kill_leaves_the_old_or_the_new_ones() {
         let uuid = "123e4567-e89b-42d3-a456-426614174000";
         for nth in 1.. {
             let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
-            command.args(["tune", path, "--uuid", uuid, "--label", "killed"]).stdout(Stdio::null());
+            command.args(["tune", path, "--uuid", uuid, "--label", "killed", "--reserved", "1M"]).stdout(Stdio::null());
             let was_killed = killed_at(&mut command, nth);
             let seen = info(&image);
-            let is_new = seen["uuid"] == uuid && seen["label"] == "killed";
-            assert!(is_new || seen["uuid"] == after["uuid"] && seen["label"] == "new", "{seen}");
+            let is_new = seen["uuid"] == uuid && seen["label"] == "killed" && seen["blocks_reserved"] == 256;
+            let is_old = seen["uuid"] == after["uuid"] && seen["label"] == "new" && seen["blocks_reserved"] == 0;
+            assert!(is_new || is_old, "{seen}");
             // The copy of the superblock may be ahead, which a repair mends.
             let check = directfs(&["fsck", "-p", path]);
             assert!(matches!(check.status.code(), Some(0 | 1)), "{}", stdout(&check));
@@ -218,4 +219,58 @@ fn label_and_uuid_change_and_a_kill_leaves_the_old_or_the_new_ones() {
     let image = make(directory.path(), "16M", &["--sparse"]);
     let refused = directfs(&["tune", image.to_str().unwrap(), "--label", &long]);
     assert!(stderr(&refused).contains("limit is 64"), "{}", stderr(&refused));
+}
+
+/// Free blocks, and those for any user.
+fn space(image: &Path) -> (u64, u64) {
+    let space = stdout(&run(image, "stat -f -c '%f %a' ."));
+    let (free, available) = space.trim().split_once(' ').unwrap();
+    (free.parse().unwrap(), available.parse().unwrap())
+}
+
+#[test]
+fn users_leave_the_blocks_that_are_reserved_for_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("\n*** SKIPPED: a reserve: only root can act for another user ***\n");
+        return;
+    }
+    for parent in ["/dev/shm", env!("CARGO_TARGET_TMPDIR")] {
+        let directory = tempfile::tempdir_in(parent).unwrap();
+        let image = make(directory.path(), "32M", &["--sparse"]);
+        let path = image.to_str().unwrap();
+        let (free, available) = space(&image);
+        let tuned = directfs(&["tune", path, "--reserved", "4M"]);
+        assert_eq!(stdout(&tuned), "reserved for root 4 MiB\n", "{}", stderr(&tuned));
+        assert_eq!(info(&image)["blocks_reserved"], 1024);
+        assert!(stdout(&directfs(&["info", path])).contains("features: bounds of used slots, reserve"));
+        is_whole(&image);
+        let (still_free, fewer) = space(&image);
+        assert!(still_free == free && (1020..1028).contains(&(available - fewer)), "{available} and {fewer}");
+        // Two users at once, in one piece and in small files, over several groups of blocks.
+        let script = r#"chmod 777 .; as="setpriv --reuid 1234 --regid 1234 --clear-groups"
+            $as sh -c 'cat /dev/zero >new' 2>$errors &
+            $as sh -c 'i=0; while echo x >new.$i; do i=$((i + 1)); done' 2>/dev/null
+            wait; grep -c "No space" $errors
+            free=$(stat -f -c '%f' .); test $free -ge 1000 || echo reserve: $free
+            stat -f -c '%a' .; $as mkdir new.made 2>/dev/null && echo made
+            head -c 3M /dev/zero >new.root && echo root
+            $as truncate -s 1M new && sync . && $as sh -c 'head -c 2M /dev/zero >new.later' && echo later"#;
+        let script = format!("errors={}/errors; {script}", directory.path().display());
+        let filled = run(&image, &script);
+        let lines: Vec<_> = stdout(&filled).lines().filter(|line| *line != "made").map(str::to_owned).collect();
+        assert_eq!(lines, ["1", "0", "root", "later"], "{}", stderr(&filled));
+        is_whole(&image);
+        // It stays through a change of size, as a number of blocks.
+        resize(&image, "48M");
+        assert_eq!(info(&image)["blocks_reserved"], 1024);
+        let refused = directfs(&["tune", path, "--reserved", "32M"]);
+        assert!(stderr(&refused).contains("choose at most"), "{}", stderr(&refused));
+        assert_eq!(directfs(&["tune", path, "--reserved", "51%"]).status.code(), Some(2));
+        assert!(directfs(&["tune", path, "--reserved", "10%"]).status.success());
+        let seen = info(&image);
+        assert!(seen["blocks_reserved"].as_u64().unwrap().abs_diff(seen["blocks"].as_u64().unwrap() / 10) <= 1);
+        assert!(directfs(&["tune", path, "--reserved", "0"]).status.success());
+        assert_eq!((&info(&image)["blocks_reserved"], &info(&image)["features"]["compat"]), (&0.into(), &0.into()));
+        is_whole(&image);
+    }
 }

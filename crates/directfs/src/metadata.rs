@@ -165,8 +165,11 @@ pub(crate) fn time_to_set(time: Option<SystemTime>) -> posix::Result<TimeToSet> 
 pub struct Space {
     /// Bytes for content and names.
     pub total_bytes: u64,
-    /// Free bytes, all of them for any user. Removed files return their space with a delay.
+    /// Free bytes. Removed files return their space with a delay.
     pub free_bytes: u64,
+    /// Those of them that one new file of any user can hold: without what is reserved for root
+    /// (`directfs tune --reserved`).
+    pub available_bytes: u64,
     /// Number of files of all kinds that the image can hold.
     pub files: u64,
     /// Number of files that can still be created.
@@ -178,6 +181,7 @@ impl From<FileSystemStatus> for Space {
         Space {
             total_bytes: status.blocks * status.block_bytes,
             free_bytes: status.blocks_free * status.block_bytes,
+            available_bytes: status.blocks_available * status.block_bytes,
             files: status.files,
             files_free: status.files_free,
         }

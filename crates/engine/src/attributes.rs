@@ -142,6 +142,8 @@ pub struct SpaceReport {
     pub blocks: u64,
     /// Blocks not in use.
     pub blocks_free: u64,
+    /// Blocks of these that only root may take.
+    pub blocks_reserved: u64,
     /// Maximum number of inodes of the image.
     pub inodes: u64,
     /// Inodes not in use.
@@ -335,6 +337,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         Ok(SpaceReport {
             blocks,
             blocks_free: self.fs.block_map().blocks_free()?.min(blocks),
+            blocks_reserved: self.fs.reserved_blocks.min(blocks),
             inodes,
             inodes_free: inodes.saturating_sub(self.fs.inodes_used()?),
         })

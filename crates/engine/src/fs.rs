@@ -26,6 +26,8 @@ pub struct Fs<M: Memory = Direct> {
     /// Nothing is written to the image, because a process that may only read built the DRAM region.
     /// A reader in a region that writers use takes part in their internal writes.
     pub(crate) untouched: bool,
+    /// Blocks that are left to root: see [`Thread::set_leaves_reserve`].
+    pub(crate) reserved_blocks: u64,
     /// The parts that the lab has removed.
     pub(crate) ablation: Ablation,
 }
@@ -53,6 +55,8 @@ pub struct Thread<'f, M: Memory = Direct> {
     /// The owner word for blocks that the thread allocates; zero: this slot. The cell also keeps
     /// the type from being `Sync`, because a slot has one writer.
     block_owner: Cell<u64>,
+    /// Whether the thread acts for a user that may not take the last blocks.
+    leaves_reserve: Cell<bool>,
 }
 
 impl<M: Memory> Fs<M> {
@@ -244,7 +248,13 @@ impl<M: Memory> Fs<M> {
 
     /// The calling thread as owner of slot `index`.
     pub(crate) fn as_thread(&self, index: u32) -> Result<Thread<'_, M>> {
-        Ok(Thread { fs: self, index, slot: self.dram.slot(index)?, block_owner: Cell::new(0) })
+        Ok(Thread {
+            fs: self,
+            index,
+            slot: self.dram.slot(index)?,
+            block_owner: Cell::new(0),
+            leaves_reserve: Cell::new(false),
+        })
     }
 
     /// The owner of a slot, if any.
@@ -333,6 +343,20 @@ impl<'f, M: Memory> Thread<'f, M> {
     }
 
     /// The owner word for blocks that are allocated now.
+    /// Whether the thread acts for a user that leaves the blocks that are reserved for root. At
+    /// first it does not: the engine's own work needs them.
+    #[inline(always)]
+    pub fn set_leaves_reserve(&self, leaves: impl FnOnce() -> bool) {
+        if self.fs.reserved_blocks != 0 {
+            self.leaves_reserve.set(leaves());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn leaves_reserve(&self) -> bool {
+        self.leaves_reserve.get()
+    }
+
     pub(crate) fn block_owner(&self) -> u64 {
         match self.block_owner.get() {
             0 => owned_by_slot(self.ticket()),

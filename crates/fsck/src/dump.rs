@@ -190,6 +190,7 @@ impl<'r, M: Memory> Dumper<'_, 'r, M> {
         self.line("features", format_args!("compat {compat:#x}, ro-compat {ro:#x}, incompat {incompat:#x}"))?;
         self.line("created", format_args!("{}", format_time(superblock.created_ns.load() as i64)))?;
         self.line("length", format_args!("{} bytes", superblock.length.load()))?;
+        self.line("reserved", format_args!("{} blocks for root", superblock.reserved_blocks()))?;
         let checks = superblock.checksum.load() == superblock.description_checksum();
         self.line("checksum", format_args!("{:#010x}, {}", superblock.checksum.load(), whole(checks)))?;
         match geometry_of(superblock) {

@@ -79,13 +79,19 @@ impl<M: Memory> Checker<'_, M> {
             self.report.add(damage, self.options.findings_max);
         }
         let reserved = [
-            (pm.offset_of(&superblock.reserved), 6),
+            (pm.offset_of(&superblock.reserved), 5),
             (pm.offset_of(&superblock.reserved_before_state), 31),
             (pm.offset_of(&superblock.reserved_state), 7),
             (pm.offset_of(&superblock.reserved_end), 432),
         ];
         for (offset, words) in reserved {
             self.check_reserved(FindingLocation::default(), offset, words, "the superblock");
+        }
+        let reserve = superblock.reserve.load();
+        if reserve != 0 && superblock.reserved_blocks() == 0 {
+            let offset = pm.offset_of(&superblock.reserve);
+            let sentence = format_args!("the word of blocks reserved for root is damaged, so none are");
+            self.report(FindingKind::ReservedNotZero, at(offset), Repair::SetWord { offset, word: 0 }, sentence);
         }
         if superblock.state.load() >> 33 != 0 {
             let offset = pm.offset_of(&superblock.state);
@@ -105,7 +111,8 @@ impl<M: Memory> Checker<'_, M> {
                 let all = superblock.uuid.iter().chain(&superblock.label).chain(&superblock.geometry);
                 let others = [&superblock.version, &superblock.created_ns, &superblock.length];
                 let features = [&superblock.features_compat, &superblock.features_incompat];
-                all.chain(others).chain(features).map(|cell| cell.load()).collect::<Vec<_>>()
+                let cells = all.chain(others).chain(features).map(|cell| cell.load());
+                cells.chain([superblock.reserved_blocks()]).collect::<Vec<_>>()
             };
             // A crash may have left a feature that the copy gets first.
             let (features, in_copy) = (superblock.features_ro_compat.load(), copy.features_ro_compat.load());

@@ -142,6 +142,12 @@ impl HandoffRecord {
         })
     }
 
+    /// The numbers of descriptors; a journal that is absent has number zero.
+    pub fn numbers(&mut self) -> [&mut i32; 5] {
+        let HandoffRecord { image, region, placeholder, meeting, journal, .. } = self;
+        [image, region, placeholder, meeting, journal]
+    }
+
     /// Bytes to map of what holds the image: a working copy has its tracking area behind it.
     pub fn mapped_bytes(&self) -> u64 {
         if self.journal == 0 { self.image_bytes } else { posix::commits::working_bytes(self.image_bytes) }

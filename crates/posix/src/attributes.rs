@@ -303,7 +303,7 @@ impl<M: Memory> Caller<'_, '_, M> {
             block_bytes: BLOCK_BYTES,
             blocks: space.blocks,
             blocks_free: space.blocks_free,
-            blocks_available: available(space.blocks_free),
+            blocks_available: available(space.blocks_free.saturating_sub(space.blocks_reserved)),
             files: space.inodes,
             files_free: space.inodes_free,
             name_bytes_max: NAME_BYTES_MAX as u64,

@@ -1,7 +1,7 @@
 //! A thread inside the engine with credentials, and references that are released on drop.
 
 use crate::cached_reference::CachedReference;
-use crate::credentials::{Credentials, Want};
+use crate::credentials::{Capabilities, Credentials, Want};
 use crate::errno::{Errno, Result};
 use crate::path_cache::PathCache;
 use core::mem::ManuallyDrop;
@@ -93,6 +93,7 @@ impl<M: Memory> Drop for NodeRef<'_, '_, M> {
 impl<'t, 'f, M: Memory> Caller<'t, 'f, M> {
     /// A caller without caches.
     pub fn new(thread: &'t Thread<'f, M>, credentials: Credentials<'t>) -> Self {
+        thread.set_leaves_reserve(|| credentials.uid != 0 && !credentials.has(Capabilities::SYS_RESOURCE));
         Caller { thread, credentials, path_cache: None, parent: None }
     }
 

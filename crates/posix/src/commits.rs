@@ -18,6 +18,7 @@
 //! - The state of the journal is stored in two copies with a word that selects one. So a process
 //!   that dies while it stores leaves the old state.
 
+use crate::child_numbers;
 use crate::errno::{Errno, Result};
 use crate::host::{PLATFORM, monotonic_ns};
 use core::num::NonZero;
@@ -102,7 +103,7 @@ impl ImageFile {
 
     fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the creator keeps it open.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
+        unsafe { BorrowedFd::borrow_raw(child_numbers::own(self.fd)) }
     }
 }
 

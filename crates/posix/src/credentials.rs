@@ -28,6 +28,8 @@ impl Capabilities {
     pub const LINUX_IMMUTABLE: Capabilities = Capabilities(1 << 9);
     /// Use `trusted.` attributes.
     pub const SYS_ADMIN: Capabilities = Capabilities(1 << 21);
+    /// Take the blocks that are reserved for root.
+    pub const SYS_RESOURCE: Capabilities = Capabilities(1 << 24);
     /// Make device nodes.
     pub const MKNOD: Capabilities = Capabilities(1 << 27);
     /// Take leases on the files of others.

@@ -7,6 +7,7 @@
 //! locks of a file one by one, so 256 *lock directories* share them: a number's remainder chooses
 //! its directory. They lie in one directory, and each is found from any other.
 
+use crate::child_numbers;
 use crate::commits::SLEEPING;
 use core::ffi::CStr;
 use core::fmt::Write;
@@ -273,7 +274,7 @@ impl Platform for LinuxPlatform {
 
     fn is_liveness_held(&self, description: i32, number: u32) -> bool {
         // SAFETY: the caller's descriptor is open for the duration of this call.
-        let own = unsafe { BorrowedFd::borrow_raw(description) };
+        let own = unsafe { BorrowedFd::borrow_raw(child_numbers::own(description)) };
         // After the image was closed and its directories removed, nothing can be told.
         is_any_held(other_lock_directory(own, number, false), (number.into(), 1))
             || rustix::fs::fstat(own).map_or(true, |stat| stat.st_nlink == 0)
@@ -281,7 +282,7 @@ impl Platform for LinuxPlatform {
 
     fn take_liveness(&self, description: i32, number: u32) -> Option<i32> {
         // SAFETY: the caller's descriptor is open for the duration of this call.
-        let own = unsafe { BorrowedFd::borrow_raw(description) };
+        let own = unsafe { BorrowedFd::borrow_raw(child_numbers::own(description)) };
         let fresh = other_lock_directory(own, number, true).ok()?;
         self.hold_liveness(fresh.as_raw_fd(), number).then(|| fresh.into_raw_fd())
     }
@@ -326,7 +327,7 @@ impl Platform for LinuxPlatform {
         }
         let Ok(name) = CStr::from_bytes_until_nul(&name.bytes) else { return false };
         // SAFETY: the process's descriptor of the lock file is open while it uses the region.
-        let lock_directory = unsafe { BorrowedFd::borrow_raw(description) };
+        let lock_directory = unsafe { BorrowedFd::borrow_raw(child_numbers::own(description)) };
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
         rustix::fs::utimensat(lock_directory, name, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()

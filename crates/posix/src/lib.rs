@@ -13,6 +13,7 @@ mod attributes;
 mod cached_reference;
 pub mod call_classes;
 mod caller;
+pub mod child_numbers;
 pub mod commits;
 mod components;
 mod credentials;

@@ -3,6 +3,7 @@
 use super::CommitOptions;
 use crate::units::{self, parse_size};
 use clap::Args;
+use posix::image::Reserve;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -239,16 +240,26 @@ makes a copy with its own.
 Examples:
   directfs tune /dev/shm/work.img --label build
   directfs tune copy.img --uuid random
+  directfs tune /var/lib/mail.img --reserved 5%
   directfs tune copy.img --uuid 123e4567-e89b-42d3-a456-426614174000 --label copy")]
 pub struct Tune {
     /// The image.
     pub image: PathBuf,
     /// The new label, at most 64 bytes; empty: none.
-    #[arg(long, short = 'L', required_unless_present = "uuid")]
+    #[arg(long, short = 'L', required_unless_present_any = ["uuid", "reserved"])]
     pub label: Option<String>,
     /// The new UUID: `random`, or 32 hexadecimal digits with or without hyphens.
     #[arg(long, short = 'U', value_parser = parse_uuid)]
     pub uuid: Option<NewUuid>,
+    /// Space that only root may fill (or a process with CAP_SYS_RESOURCE): 64M, or 5%; 0: none.
+    #[arg(long, short = 'm', value_name = "SIZE|PERCENT", value_parser = parse_reserve)]
+    pub reserved: Option<Reserve>,
+}
+
+fn parse_reserve(text: &str) -> Result<Reserve, String> {
+    let Some(number) = text.trim().strip_suffix('%') else { return units::parse_size(text).map(Reserve::Bytes) };
+    let percent = number.trim().parse().ok().filter(|percent| (0.0..=50.0).contains(percent));
+    percent.map(Reserve::Percent).ok_or_else(|| format!("{text:?} is not 0 to 50 %; write for example 5% or 64M"))
 }
 
 /// A UUID on the command line.

@@ -7,8 +7,8 @@ use crate::terminal::{bold, print_fact, share};
 use crate::{mounts, units};
 use anyhow::{Context, Result};
 use engine::format::{
-    DENTRY_HEADER_BYTES, FEATURE_FILE_FLAGS, FEATURE_RESIZED, FEATURE_USED_SLOTS, FEATURES_COMPAT, FEATURES_INCOMPAT,
-    FEATURES_RO_COMPAT, INODE_BYTES, Superblock, dentry_lines,
+    DENTRY_HEADER_BYTES, FEATURE_FILE_FLAGS, FEATURE_RESERVE, FEATURE_RESIZED, FEATURE_USED_SLOTS, FEATURES_COMPAT,
+    FEATURES_INCOMPAT, FEATURES_RO_COMPAT, INODE_BYTES, Superblock, dentry_lines,
 };
 use pmem::{BLOCK_BYTES, Backing, Direct, LINE_BYTES, Persistence};
 use posix::commits::CommitStatus;
@@ -33,6 +33,8 @@ struct Facts {
     length: u64,
     block_bytes: u64,
     blocks: u64,
+    /// Blocks that only root may take.
+    blocks_reserved: u64,
     inodes: u64,
     epoch: u32,
     clean: bool,
@@ -185,6 +187,7 @@ fn gather(path: &Path) -> Result<Facts> {
         length: superblock.length.load(),
         block_bytes: BLOCK_BYTES,
         blocks: geometry.data_end() - geometry.data_block,
+        blocks_reserved: superblock.reserved_blocks(),
         inodes: geometry.inodes_max() - 1,
         epoch: state.epoch,
         clean: state.clean,
@@ -315,6 +318,7 @@ impl Features {
             (self.ro_compat, FEATURE_USED_SLOTS, "bounds of used slots"),
             (self.ro_compat, FEATURE_FILE_FLAGS, "file flags"),
             (self.incompat, FEATURE_RESIZED, "resized"),
+            (self.compat, FEATURE_RESERVE, "reserve"),
         ];
         let mut names: Vec<String> = known
             .into_iter()
@@ -341,6 +345,9 @@ impl Facts {
             "size",
             format_args!("{}, {} for files", units::size(self.length), units::size(self.blocks * BLOCK_BYTES)),
         );
+        if self.blocks_reserved > 0 {
+            print_fact("reserved for root", units::size(self.blocks_reserved * BLOCK_BYTES));
+        }
         match self.usage {
             Some(usage) => {
                 print_fact("blocks of 4 KiB", format_args!("{} used", share(usage.blocks_used, self.blocks)));

@@ -112,6 +112,35 @@ fn a_signal_handler_after_vfork_acts_for_the_parent() {
 }
 
 #[test]
+fn a_child_in_its_parents_memory_takes_the_numbers_of_hidden_descriptors() {
+    let directory = scratch();
+    let Some(program) = compiled("hidden_numbers", directory.path()) else { return };
+    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let images = [image_in(directory.path()), image_in(disk.path())];
+    // The library has its descriptors above the limit, or, if that cannot be raised, within it.
+    for limits in ["ulimit -Sn 256", "ulimit -n 256", "ulimit -Sn 1500", "ulimit -n 1500", "ulimit -n 4500"] {
+        let script = format!(
+            "mkdir -p hidden && cd hidden && for how in close keep nested; do {} $how $(ulimit -n); done",
+            program.display()
+        );
+        let limited = |command: &[&str]| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("{limits} && exec \"$@\""), "sh"]).args(command);
+            shell.current_dir(directory.path()).output().unwrap()
+        };
+        let expected = limited(&["sh", "-c", &script]);
+        assert!(stdout(&expected).contains("nested: parent: data 1, 0 more open"), "{expected:?}");
+        for image in &images {
+            let image = image.to_str().unwrap();
+            let binary = env!("CARGO_BIN_EXE_directfs");
+            let run = limited(&[binary, "run", "--image", image, "-C", "/mnt/directfs", "--", "sh", "-c", &script]);
+            assert_eq!((stdout(&run), stderr(&run).as_str()), (stdout(&expected), ""), "{image}, {limits}");
+            assert!(directfs(&["fsck", "-n", image]).status.success());
+        }
+    }
+}
+
+#[test]
 fn a_core_dump_holds_the_program_and_not_the_image() {
     // The program itself looks at what a dump of it would hold of large mappings.
     let script = r#"cd /mnt/directfs; : >file

@@ -286,7 +286,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// Between one and `wanted` contiguous blocks, as long a run as can be found nearby. Their
     /// content is undefined.
     pub(crate) fn allocate_blocks(self, wanted: u64) -> Result<BlockRun> {
-        let wanted = wanted.clamp(1, GROUP_BLOCKS);
+        let wanted = self.permitted(wanted.clamp(1, GROUP_BLOCKS), 1)?;
         let groups = self.fs.dram.layout.groups_count;
         // Groups with room for a run of useful length first, each tried at most once.
         for tried in 0..groups {
@@ -315,6 +315,29 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         Err(Error::NoSpace)
     }
 
+    /// How many of the wanted blocks the thread may take: those that are reserved for root are left
+    /// by the threads of others. `NoSpace`: fewer than `least`.
+    #[inline]
+    fn permitted(self, wanted: u64, least: u64) -> Result<u64> {
+        if self.fs.reserved_blocks == 0 || !self.leaves_reserve() { Ok(wanted) } else { self.unreserved(wanted, least) }
+    }
+
+    #[cold]
+    fn unreserved(self, wanted: u64, least: u64) -> Result<u64> {
+        let counted = &self.fs.header()?.blocks_counted;
+        let left = |free: u64| free.saturating_sub(self.fs.reserved_blocks);
+        // Near the limit the groups are counted: threads may have died between a bit and the count.
+        // So they are at first, when the count begins with zero, or is below.
+        let known = counted.load(Relaxed);
+        let mut permitted = left(known);
+        if permitted < wanted + GROUP_BLOCKS || known > self.fs.geometry.blocks {
+            let free = self.fs.block_map().blocks_free()?;
+            counted.store(free, Relaxed);
+            permitted = left(free);
+        }
+        if permitted < least { Err(Error::NoSpace) } else { Ok(wanted.min(permitted)) }
+    }
+
     /// A block of its own for a structure that no crash state reaches yet. Its content is
     /// undefined.
     pub(crate) fn allocate_unreachable<T: Layout>(self) -> Result<Unreachable<'f, T>> {
@@ -326,6 +349,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         if count == 0 || count > GROUP_BLOCKS {
             return Err(Error::NoSpace);
         }
+        self.permitted(count, count)?;
         for may_claim in [true, false] {
             match self.allocate_in_own(count, count) {
                 Ok(Some(run)) => return Ok(run),
@@ -390,6 +414,9 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         step();
         let before = group.free.load(Relaxed);
         group.free.store(before + freed, Relaxed);
+        if self.fs.reserved_blocks != 0 {
+            self.fs.header()?.blocks_counted.fetch_add(freed.into(), Relaxed);
+        }
         let index = run.first / GROUP_BLOCKS;
         let cursor = &self.fs.header()?.group_cursor;
         if (before..before + freed).contains(&REVISIT_FREE_BLOCKS) && index < cursor.load(Relaxed) {
@@ -431,6 +458,9 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         }
         step();
         group.free.store(group.free.load(Relaxed) - count as u32, Relaxed);
+        if self.fs.reserved_blocks != 0 {
+            self.fs.header()?.blocks_counted.fetch_sub(count, Relaxed);
+        }
         self.slot.block_hint.store(run.first + count, Relaxed);
         Ok(Some(run))
     }

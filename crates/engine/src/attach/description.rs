@@ -6,7 +6,7 @@
 
 use crate::alloc::BlockRun;
 use crate::error::{Error, Result};
-use crate::format::{Geometry, MAGIC, Superblock};
+use crate::format::{FEATURE_RESERVE, Geometry, MAGIC, Superblock, reserve_word};
 use crate::fs::Fs;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
@@ -26,6 +26,16 @@ pub struct DescriptionChange {
     pub label: Option<[u8; 64]>,
     /// Length in bytes, with its geometry.
     pub geometry: Option<Geometry>,
+    /// Blocks reserved for root.
+    pub reserved_blocks: Option<u32>,
+}
+
+/// The compatible features and the word of a superblock that reserves blocks, or none.
+pub(super) fn reserve_words(features_compat: u64, blocks: u32) -> (u64, u64) {
+    match blocks {
+        0 => (features_compat & !FEATURE_RESERVE, 0),
+        _ => (features_compat | FEATURE_RESERVE, reserve_word(blocks)),
+    }
 }
 
 /// The superblock of an image with a changed description: what its copy holds, and in the first
@@ -49,6 +59,11 @@ pub fn changed_superblock<M: Memory>(pm: &Region<M>, change: &DescriptionChange)
         for (index, word) in geometry.words().into_iter().enumerate() {
             put(offset_of!(Superblock, geometry) + index * 8, &word.to_le_bytes());
         }
+    }
+    if let Some(blocks) = change.reserved_blocks {
+        let (features, word) = reserve_words(pm.first::<Superblock>()?.features_compat.load(), blocks);
+        put(offset_of!(Superblock, features_compat), &features.to_le_bytes());
+        put(offset_of!(Superblock, reserve), &word.to_le_bytes());
     }
     let end = offset_of!(Superblock, checksum);
     let checksum = crc32c(0, &block[offset_of!(Superblock, uuid)..end]) as u64;

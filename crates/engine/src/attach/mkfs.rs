@@ -4,11 +4,12 @@
 //! interrupted mkfs leaves no image, never half of one.
 
 use super::MkfsOptions;
+use super::description::{DescriptionChange, reserve_words};
 use crate::alloc::snapshot;
 use crate::error::{Error, Result};
 use crate::format::{
-    FEATURE_USED_SLOTS, FEATURES_COMPAT, FIRST_GENERATION, FORMAT_VERSION, FileKind, Geometry, Inode, MAGIC, Property,
-    ROOT_INODE, SEGMENT_BLOCKS, State, Superblock, SuperblockError,
+    FEATURE_USED_SLOTS, FIRST_GENERATION, FORMAT_VERSION, FileKind, Geometry, Inode, MAGIC, Property, ROOT_INODE,
+    SEGMENT_BLOCKS, State, Superblock, SuperblockError,
 };
 use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory, Pm, Region};
 
@@ -99,7 +100,7 @@ fn describe<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geome
         }
     }
     let _ = pm.set64(&superblock.version, FORMAT_VERSION);
-    let _ = pm.set64(&superblock.features_compat, FEATURES_COMPAT);
+    let _ = pm.set64(&superblock.features_compat, 0);
     let _ = pm.set64(&superblock.features_ro_compat, FEATURE_USED_SLOTS);
     let _ = pm.set64(&superblock.features_incompat, geometry.features());
     let _ = pm.set64(&superblock.created_ns, options.now_ns as u64);
@@ -111,16 +112,21 @@ fn describe<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geome
     pm.flush_all(superblock)
 }
 
-/// Gives an image that no process uses another UUID or label, and forgets the last runtime
+/// Gives an image that no process uses another UUID, label or reserve, and forgets the last runtime
 /// directory. Not atomic: a crash in between damages the superblock.
-pub fn set_identity<M: Memory>(pm: &Region<M>, uuid: Option<[u8; 16]>, label: Option<[u8; 64]>) -> Result<()> {
+pub fn set_identity<M: Memory>(pm: &Region<M>, change: &DescriptionChange) -> Result<()> {
     let geometry = Superblock::check(pm, true).map_err(crate::error::Error::Superblock)?;
     let superblock = pm.first::<Superblock>()?;
-    let (uuid, label) = (uuid.as_ref().map(|uuid| &uuid[..]), label.as_ref().map(|label| &label[..]));
+    let (uuid, label) = (change.uuid.as_ref().map(|uuid| &uuid[..]), change.label.as_ref().map(|label| &label[..]));
     for (cells, bytes) in [(&superblock.uuid[..], uuid), (&superblock.label[..], label)] {
         for (cell, word) in cells.iter().zip(bytes.unwrap_or_default().as_chunks::<8>().0) {
             let _ = pm.set64(cell, u64::from_le_bytes(*word));
         }
+    }
+    if let Some(blocks) = change.reserved_blocks {
+        let (features, word) = reserve_words(superblock.features_compat.load(), blocks);
+        let _ = pm.set64(&superblock.features_compat, features);
+        let _ = pm.set64(&superblock.reserve, word);
     }
     let _ = pm.set64(&superblock.checksum, superblock.description_checksum());
     let _ = pm.set64(&superblock.runtime_directory, 0);

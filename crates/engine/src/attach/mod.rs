@@ -231,6 +231,7 @@ impl<M: Memory> Fs<M> {
         }
         let dram = Dram::new(dram, layout)?;
         let read_only = options.read_only;
+        let reserved_blocks = pm.first::<Superblock>()?.reserved_blocks();
         let is_whole = pm.length() == geometry.blocks * BLOCK_BYTES;
         let pm = match pm.tracking_area() {
             None if is_whole => {
@@ -249,6 +250,7 @@ impl<M: Memory> Fs<M> {
             hash_seed: 0,
             read_only,
             untouched: read_only,
+            reserved_blocks,
             ablation: Ablation::default(),
         })
     }

@@ -94,8 +94,9 @@ pub struct DramHeader {
     pub overflow_next: AtomicU64,
     /// First of the list of freed overflow buckets: a [`crate::free_list::FreeList`].
     pub overflow_free: AtomicU64,
-    /// Zero.
-    pub reserved6: AtomicU64,
+    /// Free blocks of an image with a reserve: exact after a count, and then only wrong by what
+    /// dead threads had in hand.
+    pub blocks_counted: AtomicU64,
     /// Owner slot + 1 of the thread that may grow the mindex.
     pub grow_lock: AtomicU32,
     /// Owner slot + 1 of the thread that moves a directory to another parent.

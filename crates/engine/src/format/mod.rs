@@ -38,8 +38,8 @@ pub(crate) use segment::listed_inode_offset;
 pub use segment::{INODES_PER_BLOCK, Segment, SegmentEntry, SegmentFault, SegmentList};
 pub use snapshot::{LIST_PAGE_ENTRIES, ListEntry, ListPage, Snapshot};
 pub use superblock::{
-    FEATURE_FILE_FLAGS, FEATURE_RESIZED, FEATURE_USED_SLOTS, FEATURES_COMPAT, FEATURES_INCOMPAT, FEATURES_RO_COMPAT,
-    FORMAT_VERSION, Geometry, MAGIC, State, Superblock, SuperblockError,
+    FEATURE_FILE_FLAGS, FEATURE_RESERVE, FEATURE_RESIZED, FEATURE_USED_SLOTS, FEATURES_COMPAT, FEATURES_INCOMPAT,
+    FEATURES_RO_COMPAT, FORMAT_VERSION, Geometry, MAGIC, State, Superblock, SuperblockError, reserve_word,
 };
 
 /// Asserts a structure's size and the offsets of its fields at compile time.

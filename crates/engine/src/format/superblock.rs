@@ -16,8 +16,11 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"DIRECTFS");
 /// The version of the format. Where possible an incompatible change gets a feature bit, not a new
 /// version.
 pub const FORMAT_VERSION: u64 = 1;
-/// Features that a program may ignore: none yet.
-pub const FEATURES_COMPAT: u64 = 0;
+/// Feature of an image with blocks that are reserved for root: see [`Superblock::reserved_blocks`].
+/// A program that does not know it gives them to any user.
+pub const FEATURE_RESERVE: u64 = 1;
+/// Features that a program may ignore.
+pub const FEATURES_COMPAT: u64 = FEATURE_RESERVE;
 /// Feature of an image whose files may have `PROPERTY_FILE_FLAGS`: a writer that does not know them
 /// would change immutable files. Set with the first flag, and never removed.
 pub const FEATURE_FILE_FLAGS: u64 = 1;
@@ -57,8 +60,11 @@ pub struct Superblock {
     pub geometry: [Cell64; 8],
     /// CRC-32C of all fields above except the magic.
     pub checksum: Cell64,
+    /// With [`FEATURE_RESERVE`]: CRC-32C of the low half (high half), blocks reserved for root (low
+    /// half). Not part of the checksum, so that programs that do not know it can verify that.
+    pub reserve: Cell64,
     /// Zero.
-    pub reserved: [Cell64; 6],
+    pub reserved: [Cell64; 5],
     /// The random number in the name of the runtime directory, where the processes that use the
     /// image find each other. It means nothing while the image is not in use; a clean detach zeroes
     /// it. No crash state depends on it.
@@ -76,7 +82,7 @@ pub struct Superblock {
     pub reserved_end: [Cell64; 432],
 }
 assert_layout!(Superblock, 4096, magic @ 0, uuid @ 8, label @ 24, version @ 88, features_compat @ 96, features_ro_compat @ 104,
-    features_incompat @ 112, created_ns @ 120, length @ 128, geometry @ 136, checksum @ 200, reserved @ 208,
+    features_incompat @ 112, created_ns @ 120, length @ 128, geometry @ 136, checksum @ 200, reserve @ 208, reserved @ 216,
     runtime_directory @ 256, reserved_before_state @ 264, state @ 512, reserved_state @ 520, snapshot @ 576, reserved_end @ 640);
 // SAFETY: repr(C), cells only, no padding by the assertions above.
 unsafe impl Layout for Superblock {}
@@ -230,6 +236,11 @@ impl State {
     }
 }
 
+/// The word of the superblock that reserves blocks.
+pub fn reserve_word(blocks: u32) -> u64 {
+    u64::from(crc32c(0, &blocks.to_le_bytes())) << 32 | u64::from(blocks)
+}
+
 /// Why an image is rejected. Nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuperblockError {
@@ -323,6 +334,14 @@ impl Superblock {
     /// Whether files of the image may have the flags of [`FEATURE_FILE_FLAGS`].
     pub fn has_file_flags(&self) -> bool {
         self.features_ro_compat.load() & FEATURE_FILE_FLAGS != 0
+    }
+
+    /// Blocks that only root may take. At most as many as the word can hold; none if its checksum
+    /// does not match.
+    pub fn reserved_blocks(&self) -> u64 {
+        let word = self.reserve.load();
+        let has_any = self.features_compat.load() & FEATURE_RESERVE != 0 && reserve_word(word as u32) == word;
+        if has_any { u64::from(word as u32) } else { 0 }
     }
 
     /// Whether the image's log pages have bounds of used slots.

@@ -11,8 +11,8 @@ use engine::format::{
 use pmem::{BLOCK_BYTES, LINE_BYTES, Memory, Pm, Region, crc32c};
 use std::mem::offset_of;
 
-/// Bytes of the superblock that never change after mkfs.
-const DESCRIPTION_BYTES: u64 = 208;
+/// Bytes of the superblock that do not change while the image is in use.
+const DESCRIPTION_BYTES: u64 = 216;
 
 /// A check that continues with repairs.
 pub(crate) struct Repairer<'c, M: Memory> {

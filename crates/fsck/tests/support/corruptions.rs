@@ -95,6 +95,7 @@ pub const CORRUPTIONS: &[Corruption] = &[
         p.flip(p.geometry.copy_block() * BLOCK_BYTES + 30, 1);
     }),
     corruption(&[ReservedNotZero], "reserved bytes after the superblock are not zero", |p| p.set(800, 1)),
+    corruption(&[ReservedNotZero], "the word of the reserve has another checksum", |p| p.set(208, 1 << 32 | 7)),
     corruption(&[ReservedNotZero], "the state word has reserved bits", |p| p.flip(STATE, 1 << 40)),
     corruption(&[ReservedNotZero], "a log page has reserved bytes in its header", |p| p.set(page(p, "docs") + 40, 1)),
     corruption(&[ReservedNotZero], "an inode's reserved word is not zero", |p| p.set(p.find("body").inode + 200, 1)),

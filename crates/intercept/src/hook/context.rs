@@ -17,7 +17,7 @@ use engine::statistics::CallClass;
 use pmem::Direct;
 use posix::path::PathBuffer;
 use posix::process::{ChildNumber, Process};
-use posix::{CachedReference, Caller, Errno, PathCache, Result};
+use posix::{CachedReference, Caller, Errno, PathCache, Result, child_numbers};
 
 /// Size of a path buffer: a path plus what is put before or after it.
 pub const PATH_ROOM_BYTES: usize = 2 * user_memory::PATH_BYTES_MAX;
@@ -50,6 +50,8 @@ pub struct Context {
     prepared: Prepared,
     /// Whether that child has adopted the slot.
     adopted: bool,
+    /// That child, if it has hidden descriptors at other numbers than the memory says.
+    moved_by: i32,
     /// The process of a child that runs in its parent's memory, while it runs.
     child: Option<Process<'static>>,
     /// This thread's own view of the process, in a process of several threads, if there was a place
@@ -321,7 +323,17 @@ impl Context {
 
     /// The descriptor that holds such a child's lock, if it has one of its own.
     pub fn child_description(&self) -> Option<i32> {
-        self.child.as_ref().and(self.prepared.number.description)
+        self.child.as_ref().and(self.prepared.number.description).map(child_numbers::own)
+    }
+
+    /// In such a child: it has hidden descriptors at other numbers than the memory says.
+    pub fn has_moved(&mut self, process: i32) {
+        self.moved_by = process;
+    }
+
+    /// In its parent: the child, if it had.
+    pub fn take_moved(&mut self) -> Option<i32> {
+        Some(core::mem::take(&mut self.moved_by)).filter(|child| *child != 0)
     }
 
     /// The identity for which the thread acts.

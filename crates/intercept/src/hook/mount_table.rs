@@ -19,12 +19,12 @@ use crate::handoff::write_number;
 use crate::hook::abi::entry::{DIRECTFS_FDS, NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
-use crate::hook::descriptors::marks::{TABLE, is_hidden, kernel};
+use crate::hook::descriptors::marks::{self, TABLE, is_hidden, kernel};
 use crate::hook::process::environment;
 use crate::hook::server::{self, Server};
 use crate::hook::status;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use posix::{Errno, Result};
 
 /// Text of a line at most: two paths, each byte of which may become four, and the rest.
@@ -83,10 +83,8 @@ pub fn record(fd: i64) {
     let mut path = [0u8; user_memory::PATH_BYTES_MAX];
     let Some(length) = table_path(fd, &mut path) else { return };
     let directory = length - last_component(&path[..length]).len();
-    if is_own_namespace(&mut path, directory)
-        && let Some(byte) = DIRECTFS_FDS.byte(fd)
-    {
-        byte.store(TABLE, Release);
+    if is_own_namespace(&mut path, directory) {
+        marks::record(fd, TABLE);
         MARKED_END.fetch_max(fd + 1, Relaxed);
     }
 }

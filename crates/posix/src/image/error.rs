@@ -193,6 +193,14 @@ pub enum ImageError {
         /// Bytes that are possible.
         least: u64,
     },
+    /// Root would have most of the image.
+    #[error("{} cannot reserve so much for root: choose at most {most} bytes, half of what files can have", path.display())]
+    ReserveTooLarge {
+        /// The image.
+        path: PathBuf,
+        /// Bytes that are possible.
+        most: u64,
+    },
     /// An image on a disk is used in place.
     #[error(
         "{} is used in place (--no-commit), so its file cannot be trimmed safely now: trim it when no process uses it",

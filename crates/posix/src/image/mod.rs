@@ -39,7 +39,7 @@ pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
 pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched};
-pub use resize::{Resized, Tune, random_uuid, resize, tune};
+pub use resize::{Reserve, Resized, Tune, random_uuid, resize, tune};
 pub use runtime::own_description;
 pub use snapshot::{NewIdentity, snapshot};
 pub use trim::{Trimmed, trim};

@@ -206,6 +206,31 @@ pub struct Tune {
     pub label: Option<String>,
     /// UUID.
     pub uuid: Option<[u8; 16]>,
+    /// Space that only root may take.
+    pub reserve: Option<Reserve>,
+}
+
+/// A part of an image that is reserved for root.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Reserve {
+    /// So many bytes, rounded up to blocks.
+    Bytes(u64),
+    /// So many of a hundred blocks.
+    Percent(f64),
+}
+
+impl Reserve {
+    /// In blocks; at most half of those that files can have.
+    fn blocks(self, path: &Path, geometry: &Geometry) -> Result<u32, ImageError> {
+        let all = geometry.data_end() - geometry.data_block;
+        let most = (all / 2).min(u32::MAX.into());
+        let blocks = match self {
+            Reserve::Bytes(bytes) => bytes.div_ceil(BLOCK_BYTES),
+            Reserve::Percent(percent) => (all as f64 * percent / 100.0).ceil() as u64,
+        };
+        let too_large = || ImageError::ReserveTooLarge { path: path.to_owned(), most: most * BLOCK_BYTES };
+        u32::try_from(blocks).ok().filter(|_| blocks <= most).ok_or_else(too_large)
+    }
 }
 
 /// Changes the description of an image that no process uses.
@@ -213,16 +238,17 @@ pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<
     let path = path.as_ref();
     let label = tune.label.as_deref().map(make::label_bytes).transpose()?;
     let alone = open_clean(path, options)?;
-    let change = DescriptionChange { uuid: tune.uuid, label, geometry: None };
     let region = alone.mapping().region(Direct)?;
     let engine_error = |source| ImageError::Engine { path: path.to_owned(), source };
-    if alone.mapping().backing() == Backing::DaxDevice {
-        // It can only be mapped.
-        return engine::set_identity(&region, tune.uuid, label).map_err(engine_error);
-    }
-    let superblock = changed_superblock(&region, &change).map_err(engine_error)?;
     let geometry =
         Superblock::check(&region, true).map_err(|cause| ImageError::NotUsable { path: path.to_owned(), cause })?;
+    let reserved_blocks = tune.reserve.map(|reserve| reserve.blocks(path, &geometry)).transpose()?;
+    let change = DescriptionChange { uuid: tune.uuid, label, geometry: None, reserved_blocks };
+    if alone.mapping().backing() == Backing::DaxDevice {
+        // It can only be mapped.
+        return engine::set_identity(&region, &change).map_err(engine_error);
+    }
+    let superblock = changed_superblock(&region, &change).map_err(engine_error)?;
     let resize = Resize { path, alone: &alone };
     let file = resize.file()?;
     if tune.uuid.is_some() {

@@ -258,7 +258,7 @@ impl NewFile {
         let region = mapping.region(Direct)?;
         let label = identity.and_then(|identity| identity.label.as_deref()).map(make::label_bytes).transpose()?;
         let uuid = identity.map(|_| make::random_uuid());
-        engine::set_identity(&region, uuid, label)
+        engine::set_identity(&region, &engine::DescriptionChange { uuid, label, ..Default::default() })
             .map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
         mapping.sync(0..mapping.length()).map_err(failed("write", &self.path))?;
         self.give_name()

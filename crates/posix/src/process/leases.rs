@@ -19,6 +19,7 @@
 use super::shared_tables::{Record, TableKind};
 use super::table_transaction::TableTransaction;
 use super::{LockKind, Process, Processes, Program};
+use crate::child_numbers;
 use crate::components::Opens;
 use crate::errno::{Errno, Result};
 use crate::open_file::OpenFile;
@@ -67,7 +68,7 @@ fn errno(error: rustix::io::Errno) -> Errno {
 fn directory<M: Memory>(fs: &Fs<M>) -> Result<BorrowedFd<'_>> {
     let description = fs.processes().liveness_description().ok_or(Errno::EINVAL)?;
     // SAFETY: the file system's own descriptor, open for as long as it is in use.
-    Ok(unsafe { BorrowedFd::borrow_raw(description) })
+    Ok(unsafe { BorrowedFd::borrow_raw(child_numbers::own(description)) })
 }
 
 /// Opens the lease file of a file with this owner, and creates it if there is none.

@@ -14,6 +14,7 @@
 use super::shared_tables::{INLINE_DESCRIPTORS, SLOTS, SharedTables, Slot, SlotState};
 use super::table_transaction::{ONE_HOLD, OWNED, TableSlot, TableTransaction, TransactionStep, file_of};
 use super::{ChildNumber, Fork, Process, Processes};
+use crate::child_numbers;
 use crate::errno::{Errno, Result};
 use crate::host::open_description_for;
 use core::sync::atomic::AtomicU32;
@@ -514,6 +515,7 @@ impl<'f, M: Memory> Process<'f, M> {
         let Some(own) = fs.processes().liveness_description() else {
             return Ok(ChildNumber { number: fs.processes().new_process_number()?, description: None });
         };
+        let own = child_numbers::own(own);
         // Where the limit on descriptors is low, all that the program does not know of is below.
         let lowest = lowest.min(own);
         // SAFETY: the file system's own descriptor, open for as long as it is in use.

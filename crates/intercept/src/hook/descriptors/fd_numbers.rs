@@ -38,6 +38,7 @@ use crate::hook::process::{environment, limits};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use pmem::prefetch_for_write;
+use posix::child_numbers::is_hidden_here;
 use posix::process::Process;
 use posix::{Errno, Result};
 
@@ -116,7 +117,8 @@ pub fn forget(fd: u32) {
 
 /// Records that a descriptor may be the image's.
 pub fn mark(fd: u32) {
-    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) != DIRECTFS) {
+    // At a hidden number, which a child in this memory has taken, the table decides.
+    if DIRECTFS_FDS.byte(fd).is_some_and(|byte| !matches!(byte.load(Relaxed), DIRECTFS | PROTECTED)) {
         set_state(fd, DIRECTFS);
     }
 }
@@ -132,7 +134,8 @@ pub fn unmark(fd: u32) {
 
 /// Stops hiding a number from the program.
 pub fn unprotect(fd: i32) {
-    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32) {
+    // A number that this child took is still its parent's.
+    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32).filter(|_| is_hidden_here(fd)) {
         byte.store(0, Release);
         record_free(fd as u32);
     }

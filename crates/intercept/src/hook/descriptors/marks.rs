@@ -4,6 +4,7 @@ use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, NATIVE, Verdict};
 use crate::hook::abi::sys;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, Release};
+use posix::child_numbers::is_hidden_here;
 use posix::{Errno, Result};
 
 /// A descriptor of an open file.
@@ -53,8 +54,16 @@ pub fn is_ring(fd: u32) -> bool {
 
 /// Records that a descriptor that the kernel has just created is a ring.
 pub fn mark_ring(fd: u32) {
-    if let Some(byte) = DIRECTFS_FDS.byte(fd) {
-        byte.store(RING, Release);
+    record(fd, RING);
+}
+
+/// Records what is known about a descriptor that the kernel has just created. At a number that is
+/// hidden, a child in its parent's memory has taken it: the byte stays the parent's.
+pub fn record(fd: u32, mark: u8) {
+    if let Some(byte) = DIRECTFS_FDS.byte(fd)
+        && byte.load(Relaxed) != PROTECTED
+    {
+        byte.store(mark, Release);
     }
 }
 
@@ -71,14 +80,16 @@ static PROTECTED_HIGH: AtomicU32 = AtomicU32::new(0);
 
 /// Whether a descriptor is one of the library's own.
 pub fn is_protected(fd: u32) -> bool {
-    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == PROTECTED)
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == PROTECTED) && is_hidden_here(fd as i32)
 }
 
 /// Whether a descriptor is hidden from the program: calls by it return EBADF, whatever the kernel
 /// has there.
 pub fn is_hidden(fd: u64) -> bool {
-    let is = |byte: u8| matches!(byte, PROTECTED | CACHED | CACHED_CLOEXEC);
-    DIRECTFS_FDS.byte(fd as u32).is_some_and(|byte| is(byte.load(Relaxed)))
+    DIRECTFS_FDS.byte(fd as u32).is_some_and(|byte| match byte.load(Relaxed) {
+        PROTECTED => is_hidden_here(fd as i32),
+        other => matches!(other, CACHED | CACHED_CLOEXEC),
+    })
 }
 
 /// The verdict for a descriptor that is not the image's.

@@ -16,33 +16,28 @@
 
 pub mod fd_numbers;
 pub mod fd_passing;
+pub mod hidden_numbers;
 pub mod marks;
 pub mod ring_files;
 
-use crate::handoff;
-use crate::hook::abi::entry::{DIRECTFS_FDS, FDS_MAX, Frame, NATIVE, Next, Verdict, done};
+use crate::hook::abi::entry::{FDS_MAX, Frame, NATIVE, Next, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::{Call, native_with};
 use crate::hook::descriptors::marks::{
     ABOVE, close_in_kernel, close_placeholder, host_verdict, is_above, is_hidden, is_marked, is_protected, kernel,
-    placed, protect, set_kernel_cloexec,
+    placed, set_kernel_cloexec,
 };
-use crate::hook::process::environment;
 use crate::hook::process::session::Session;
-use crate::hook::server::{self, Server};
+use crate::hook::server::Server;
 use crate::hook::{mount_table, paths};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{AcqRel, Release};
 use posix::process::Descriptor;
 use posix::{Errno, Result};
 
 /// Records whether a descriptor that the kernel has just created is a directory above the mount.
 pub fn record_above(server: &Server, fd: i64) {
     let Ok(fd) = u32::try_from(fd) else { return };
-    if paths::is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Descriptor(fd), into))
-        && let Some(byte) = DIRECTFS_FDS.byte(fd)
-    {
-        byte.store(ABOVE, Release);
+    if paths::is_above_mount(server, |into| paths::host_directory_path(paths::Directory::Descriptor(fd), into)) {
+        marks::record(fd, ABOVE);
     }
 }
 
@@ -275,11 +270,10 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         return Err(Errno::EBADF);
     }
     if is_protected(to) {
-        // A descriptor that moves in a child in shared memory does not move for its parent.
-        if call.context.is_child() {
-            return Err(Errno(libc::EBUSY));
+        match call.context.is_child() {
+            true => hidden_numbers::move_in_child(call.context, to as i32)?,
+            false => hidden_numbers::make_way(to as i32)?,
         }
-        move_protected(to as i32)?;
     }
     let (frame, server) = (call.frame, call.server);
     let session = call.begin()?.session;
@@ -305,34 +299,6 @@ fn dup_to(call: &mut Call<'_>, from: u32, to: u32, cloexec: bool) -> Result<Verd
         record_duplicate(server, from, verdict.result);
     }
     Ok(verdict)
-}
-
-/// Frees a number that the program takes for itself: the hidden descriptor moves away.
-fn move_protected(fd: i32) -> Result<()> {
-    static MOVING: AtomicBool = AtomicBool::new(false);
-    if MOVING.swap(true, AcqRel) {
-        return Err(Errno(libc::EBUSY));
-    }
-    let moved = move_it(fd);
-    MOVING.store(false, Release);
-    moved
-}
-
-fn move_it(fd: i32) -> Result<()> {
-    let from = handoff::DESCRIPTORS_FROM.min(fd) as u64;
-    let result = kernel(libc::SYS_fcntl, fd as u64, libc::F_DUPFD as u64, from);
-    let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
-    protect(new);
-    if let Some(handoff) = environment::renumber(fd, new)
-        && let Some(server) = server::attached()
-    {
-        server.fs.processes().move_liveness_description(handoff.meeting);
-        if let Some(residency) = server.fs.pm().residency() {
-            residency.move_file(handoff.journal);
-        }
-    }
-    fd_numbers::unprotect(fd);
-    Ok(())
 }
 
 /// Claims a cached number at which the kernel is about to put something. Returns whether exec would

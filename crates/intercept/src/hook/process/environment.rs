@@ -13,7 +13,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
 use posix::commits::{Commits, ImageFile};
-use posix::{Errno, Result};
+use posix::{Errno, Result, child_numbers};
 
 /// The loader's list of libraries.
 pub const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -258,8 +258,14 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
     Some(handoff)
 }
 
-/// The record of the handoff protocol.
+/// The record of the handoff protocol, with the numbers of this process.
 pub fn handoff() -> Option<HandoffRecord> {
+    let handoff = shared_handoff()?;
+    Some(if child_numbers::are_any() { with_own_numbers(handoff) } else { handoff })
+}
+
+/// The record that all processes of this memory share.
+fn shared_handoff() -> Option<HandoffRecord> {
     // SAFETY: see the module's invariant; a record that is there was written.
     unsafe {
         let (is_there, record) = *HANDOFF.0.get();
@@ -267,18 +273,34 @@ pub fn handoff() -> Option<HandoffRecord> {
     }
 }
 
+#[cold]
+fn with_own_numbers(mut handoff: HandoffRecord) -> HandoffRecord {
+    handoff.numbers().into_iter().for_each(|number| *number = child_numbers::own(*number));
+    handoff
+}
+
+/// The entry with the descriptors, as a child in its parent's memory passes it on. `None`: as the
+/// memory says.
+pub fn own_entry(into: &mut [u8; ENTRY_BYTES_MAX]) -> Option<*const u8> {
+    if !child_numbers::are_any() {
+        return None;
+    }
+    into[..handoff::IMAGE.len()].copy_from_slice(handoff::IMAGE);
+    let length = handoff::IMAGE.len() + handoff()?.write(&mut into[handoff::IMAGE.len()..]);
+    into[length] = 0;
+    Some(into.as_ptr())
+}
+
 /// The descriptors that are hidden from the program.
 pub fn descriptors() -> impl Iterator<Item = i32> {
-    let all =
-        handoff().map(|handoff| [handoff.image, handoff.region, handoff.placeholder, handoff.meeting, handoff.journal]);
+    let all = handoff().map(|mut handoff| handoff.numbers().map(|number| *number));
     all.into_iter().flatten().filter(|&fd| fd != 0)
 }
 
 /// Records that a hidden descriptor has another number now. No two threads do so at a time.
 pub fn renumber(from: i32, to: i32) -> Option<HandoffRecord> {
-    let mut handoff = handoff()?;
-    let HandoffRecord { image, region, placeholder, meeting, journal, .. } = &mut handoff;
-    for place in [image, region, placeholder, meeting, journal] {
+    let mut handoff = shared_handoff()?;
+    for place in handoff.numbers() {
         if *place == from {
             *place = to;
         }
@@ -324,9 +346,14 @@ pub fn is_directfs(entry: &[u8]) -> bool {
     DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name)) || TUNABLES.contains(&entry)
 }
 
-/// The entries that every program gets unchanged.
-pub fn handed_on() -> impl Iterator<Item = &'static [u8]> {
-    (0..HANDED_ON.len()).filter_map(get)
+/// The entries that every program gets unchanged, but for that with descriptors if this process has
+/// [its own](own_entry).
+pub fn handed_on(own: Option<*const u8>) -> impl Iterator<Item = *const u8> {
+    let entry = move |index: usize| match own {
+        Some(own) if HANDED_ON[index] == handoff::IMAGE => own,
+        _ => get(index).map_or(core::ptr::null(), <[u8]>::as_ptr),
+    };
+    (0..HANDED_ON.len()).map(entry).filter(|entry| !entry.is_null())
 }
 
 fn get(index: usize) -> Option<&'static [u8]> {

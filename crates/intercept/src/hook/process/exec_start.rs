@@ -168,11 +168,13 @@ impl ExecStart<'_> {
             return done(-i64::from(libc::E2BIG));
         }
         let ids = self.ids.as_ref().map(|_| ids.as_ptr());
+        let mut image = [0u8; ENTRY_BYTES_MAX];
+        let own_numbers = environment::own_entry(&mut image);
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
         let added = [preload, audits, own, tunables, taken, slot, ids, self.program, self.loaded_program];
         let added = added.into_iter().flatten();
-        for entry in added.chain(handed_on().map(<[u8]>::as_ptr)).chain([core::ptr::null()]) {
+        for entry in added.chain(handed_on(own_numbers)).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;
         }

@@ -18,7 +18,7 @@ use crate::hook::abi::thread_words::thread_words;
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::mapping;
 use crate::hook::context::{self, Prepared};
-use crate::hook::descriptors::{fd_numbers, marks};
+use crate::hook::descriptors::{fd_numbers, hidden_numbers, marks};
 use crate::hook::loading::{armed_threads, hot_sites, site_slots};
 use crate::hook::process::clone_call::CloneCall;
 use crate::hook::process::session::{Session, all, has_threads, set_main, set_shares_directory, set_threads};
@@ -30,7 +30,7 @@ use crate::hook::process::{identity, leak_tracer, limits};
 use crate::hook::server::{self, Server};
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::process::{ChildNumber, Fork};
-use posix::{Errno, Result};
+use posix::{Errno, Result, child_numbers};
 
 /// fork().
 pub fn fork(call: &mut Call<'_>) -> Result<Verdict> {
@@ -196,6 +196,7 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     let child = prepared.number;
     // SAFETY: the words are this thread's.
     let (owned, masked) = unsafe { ((*thread_words()).owned, (*thread_words()).masked) };
+    let parent = child_numbers::are_any().then(sys::process_id);
     let result = run();
     if result != 0 {
         if result < 0 {
@@ -211,6 +212,9 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     if let Some(namespace) = namespace {
         namespace.enter();
         identity::changed(0);
+    }
+    if child_numbers::are_any() {
+        hidden_numbers::settle(parent.unwrap_or(0));
     }
     take_up_child_number(server, child);
     #[cfg(feature = "loader")]
@@ -297,7 +301,11 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
         server.fs.release_reserved(prepared.thread_slot, prepared.number.number);
     }
     give_child_number(prepared.number);
+    let moved_by = context.take_moved();
     let Ok(inside) = context.begin(server) else { return };
+    if let Some(child) = moved_by {
+        hidden_numbers::forget(child, inside.session.process);
+    }
     if !adopted {
         inside.session.process.cancel_fork(inside.session.caller.thread, prepared.slot);
     }
