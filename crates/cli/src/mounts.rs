@@ -23,11 +23,7 @@ pub fn all() -> Vec<Mount> {
 
 /// The mount that contains a path.
 pub fn covering(path: &Path) -> Option<Mount> {
-    covering_lexically(&path.canonicalize().ok()?)
-}
-
-/// The same for a path without links and dots, which is not accessed.
-pub fn covering_lexically(path: &Path) -> Option<Mount> {
+    let path = path.canonicalize().ok()?;
     all().into_iter().filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.as_os_str().len())
 }
 

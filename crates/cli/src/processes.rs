@@ -1,6 +1,7 @@
 //! The processes that use an image, as far as /proc shows them.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use std::fs::Metadata;
@@ -73,39 +74,16 @@ pub fn users_of(image: &Metadata) -> Vec<ImageUser> {
 fn user(pid: i32, image: &Metadata) -> Option<ImageUser> {
     let (mut has_image, mut serves_mount) = (false, false);
     for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
-        // A stat of a file on a dead mount would hang or fail. The link is read first, to skip such
-        // files.
-        let Ok(target) = std::fs::read_link(descriptor.path()) else { continue };
-        let is_fuse = target.as_os_str() == "/dev/fuse";
-        let may_be_image = target.is_absolute() && target.file_name().is_some();
-        if !is_fuse && !may_be_image {
-            continue;
-        }
-        let Some(metadata) = is_same_kind(&target, image).then(|| std::fs::metadata(descriptor.path()).ok()).flatten()
-        else {
-            continue;
-        };
-        has_image |= metadata.dev() == image.dev() && metadata.ino() == image.ino();
-        serves_mount |= metadata.rdev() == FUSE_DEVICE;
+        // Without asking a server: one that is stopped would not answer.
+        let flags = AtFlags::STATX_DONT_SYNC;
+        let Ok(found) = statx(CWD, descriptor.path(), flags, StatxFlags::BASIC_STATS) else { continue };
+        let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+        has_image |= device == image.dev() && found.stx_ino == image.ino();
+        serves_mount |= makedev(found.stx_rdev_major, found.stx_rdev_minor) == FUSE_DEVICE;
     }
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
     let requests_through = serves_mount.then(|| Transport::of_server(pid));
     has_image.then_some(ImageUser { pid, command, serves_mount, requests_through })
-}
-
-/// Whether a descriptor's target should be examined: /dev/fuse, or a file that is not on a mount
-/// with a server.
-fn is_same_kind(target: &std::path::Path, image: &Metadata) -> bool {
-    if target.starts_with("/dev") {
-        return true;
-    }
-    // The image itself may be on any file system, which has just answered.
-    match crate::mounts::covering_lexically(target) {
-        Some(mount) if mount.kind.starts_with("fuse") => {
-            mount.device == (rustix::fs::major(image.dev()), rustix::fs::minor(image.dev()))
-        }
-        _ => true,
-    }
 }
 
 /// Waits until a process has exited or a timeout; returns whether it has exited.

@@ -93,6 +93,26 @@ fn a_mount_whose_server_was_killed_comes_back() {
     assert!(!stage.is_mounted());
 }
 
+/// A stopped server answers nothing, and a detached mount is in no table.
+#[test]
+fn users_of_an_image_are_found_beside_files_of_a_stopped_server() {
+    if !can_mount("users_of_an_image_are_found_beside_files_of_a_stopped_server") {
+        return;
+    }
+    let (stage, other) = (Stage::new(), Stage::new());
+    assert!(directfs(&["mount", stage.image(), stage.point()]).status.success());
+    let held = fs::File::create(stage.point.join("file")).unwrap();
+    let server = processes_of(&stage);
+    assert!(Command::new("umount").args(["-l", stage.point()]).status().unwrap().success());
+    let signal = |name: &str| assert!(Command::new("kill").arg(name).args(&server).status().unwrap().success());
+    signal("-STOP");
+    let mut info = Command::new("timeout");
+    let info = info.args(["60", env!("CARGO_BIN_EXE_directfs"), "info", other.image()]).output().unwrap();
+    signal("-CONT");
+    drop(held);
+    assert_eq!(info.status.code(), Some(0), "{}", stderr(&info));
+}
+
 #[test]
 fn programs_end_when_the_server_of_their_mount_is_killed() {
     if !can_mount("programs_end_when_the_server_of_their_mount_is_killed") {
