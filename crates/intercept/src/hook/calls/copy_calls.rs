@@ -7,8 +7,9 @@ use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::files::LENGTH_MAX;
 use crate::hook::context::Inside;
 use crate::hook::descriptors::marks::{host_verdict, kernel};
+use crate::hook::process::image_sync::sync_image;
+use crate::hook::process::limits;
 use crate::hook::process::session::Calling;
-use crate::hook::process::{environment, limits};
 use crate::hook::{descriptors, mount_table};
 use engine::format::FileKind;
 use posix::{Errno, OpenFile, Result};
@@ -51,7 +52,7 @@ fn write_end(caller: &Calling<'_>, end: &End<'_>, offset: Option<i64>, from: &[u
         }
     };
     if file.is_synchronous() && count > 0 {
-        environment::sync_image(caller.thread)?;
+        sync_image(caller.thread)?;
     }
     Ok(count)
 }

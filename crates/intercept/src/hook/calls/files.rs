@@ -11,8 +11,9 @@ use crate::hook::calls::{attributes, copy_calls, inotify, leases, locks, parent_
 use crate::hook::context::{COPY_BYTES, Inside};
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::descriptors::{self, fd_numbers};
+use crate::hook::process::image_sync::sync_image;
+use crate::hook::process::limits;
 use crate::hook::process::session::{Calling, Session};
-use crate::hook::process::{environment, limits};
 use crate::hook::signals::faults;
 use crate::hook::{mount_table, status};
 use engine::FileFlags;
@@ -98,7 +99,7 @@ fn write_from(caller: &Calling<'_>, file: &OpenFile, offset: Option<i64>, buffer
         (Err(refused), _) => return caller.data().write_at(file, offset.unwrap_or(0), &[]).and(Err(refused)),
     };
     if file.is_synchronous() && count > 0 {
-        environment::sync_image(caller.thread)?;
+        sync_image(caller.thread)?;
     }
     Ok(count)
 }
@@ -211,7 +212,7 @@ fn write_vector(call: &mut Call<'_>, offset: Option<i64>, append: Append, must_s
     let Some(file) = session.process.file(session.caller.thread, fd) else { return host_verdict(fd) };
     let written = write_pieces(&session.caller, &file, Vector::new(address, count)?, copy, (offset, append))?;
     if (must_sync || file.is_synchronous()) && written > 0 {
-        environment::sync_image(session.caller.thread)?;
+        sync_image(session.caller.thread)?;
     }
     Ok(done(written))
 }
@@ -380,7 +381,7 @@ pub fn fallocate(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn fsync(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |caller, file| {
         caller.thread.sync(file.node())?;
-        environment::sync_image(caller.thread)
+        sync_image(caller.thread)
     })
 }
 
@@ -391,7 +392,7 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
         if offset < 0 || length < 0 || offset.checked_add(length).is_none() || flags & !7 != 0 {
             return Err(Errno::EINVAL);
         }
-        environment::sync_image(caller.thread)
+        sync_image(caller.thread)
     })
 }
 
@@ -399,7 +400,7 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn syncfs(call: &mut Call<'_>) -> Result<Verdict> {
     with_open_file(call, |caller, _| {
         caller.thread.sync_all()?;
-        environment::sync_image(caller.thread)
+        sync_image(caller.thread)
     })
 }
 
@@ -408,7 +409,7 @@ pub fn sync(call: &mut Call<'_>) -> Result<Verdict> {
     let session = call.begin()?.session;
     // The call cannot report a failure.
     let _ = session.caller.thread.sync_all();
-    let _ = environment::sync_image(session.caller.thread);
+    let _ = sync_image(session.caller.thread);
     Ok(NATIVE)
 }
 

@@ -10,10 +10,7 @@ use crate::hook::process::user_namespace;
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::mem::MaybeUninit;
-use core::sync::atomic::AtomicU8;
-use core::sync::atomic::Ordering::Relaxed;
-use posix::commits::{Commits, ImageFile};
-use posix::{Errno, Result, child_numbers};
+use posix::child_numbers;
 
 /// The loader's list of libraries.
 pub const LD_PRELOAD: &[u8] = b"LD_PRELOAD=";
@@ -106,11 +103,6 @@ struct HandoffCell(UnsafeCell<(bool, MaybeUninit<HandoffRecord>)>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for HandoffCell {}
 static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new((false, MaybeUninit::uninit())));
-/// Whether the image needs more than a fence to be safe; zero: unknown.
-static ON_DISK: AtomicU8 = AtomicU8::new(0);
-const NOT_ON_DISK: u8 = 1;
-const IS_ON_DISK: u8 = 2;
-
 /// The entries of an environment.
 ///
 /// # Safety
@@ -317,28 +309,6 @@ pub fn renumber(from: i32, to: i32) -> Option<HandoffRecord> {
         *HANDOFF.0.get() = (true, MaybeUninit::new(handoff));
     }
     Some(handoff)
-}
-
-/// Returns when what was done before is on the image's disk, if it lies on one.
-pub fn sync_image(thread: &engine::Thread<'_>) -> Result<i64> {
-    let journaled = handoff().filter(|handoff| handoff.journal != 0);
-    if let (Some(handoff), Some(tracking)) = (journaled, thread.fs().pm().tracking()) {
-        return Commits::new(ImageFile::new(handoff.journal), *tracking).commit(thread).map(|()| 0);
-    }
-    if ON_DISK.load(Relaxed) == NOT_ON_DISK {
-        return Ok(0);
-    }
-    let Some(handoff) = handoff() else { return Ok(0) };
-    if ON_DISK.load(Relaxed) != IS_ON_DISK {
-        let is_on_disk = sys::is_on_disk(handoff.image);
-        ON_DISK.store(if is_on_disk { IS_ON_DISK } else { NOT_ON_DISK }, Relaxed);
-        if !is_on_disk {
-            return Ok(0);
-        }
-    }
-    // SAFETY: changes no memory.
-    let result = unsafe { sys::call(libc::SYS_fdatasync, [handoff.image as u64, 0, 0, 0, 0, 0]) };
-    if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }
 }
 
 /// Whether an entry of an environment belongs to DirectFS, and is not the program's to pass on.

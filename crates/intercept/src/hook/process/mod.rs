@@ -7,6 +7,7 @@ pub mod exec;
 mod exec_files;
 mod exec_start;
 pub mod identity;
+pub mod image_sync;
 pub mod leak_tracer;
 mod library_search;
 pub mod limits;

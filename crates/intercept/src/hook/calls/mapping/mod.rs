@@ -23,6 +23,7 @@ use crate::hook::context::Inside;
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
+use crate::hook::process::image_sync::sync_image;
 use crate::hook::process::session::Session;
 use crate::hook::server::{self, Server};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -413,7 +414,7 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
     let durable = flags & libc::MS_SYNC != 0;
     let session = call.begin()?.session;
     if session.process.sync_mappings(session.caller.thread, address, length, durable)? && durable {
-        environment::sync_image(session.caller.thread)?;
+        sync_image(session.caller.thread)?;
     }
     Ok(verdict)
 }

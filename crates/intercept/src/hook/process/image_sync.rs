@@ -1,0 +1,32 @@
+//! What fsync and its kin wait for: the image's disk.
+
+use crate::hook::abi::sys;
+use crate::hook::process::environment::handoff;
+use core::sync::atomic::AtomicU8;
+use core::sync::atomic::Ordering::Relaxed;
+use posix::commits::{Commits, ImageFile};
+use posix::{Errno, Result};
+
+/// Whether the image needs more than a fence to be safe; zero: unknown.
+static ON_DISK: AtomicU8 = AtomicU8::new(0);
+const NOT_ON_DISK: u8 = 1;
+const IS_ON_DISK: u8 = 2;
+
+/// Returns when what was done before is on the image's disk, if it lies on one.
+pub fn sync_image(thread: &engine::Thread<'_>) -> Result<i64> {
+    let Some(handoff) = handoff() else { return Ok(0) };
+    if handoff.journal != 0
+        && let Some(tracking) = thread.fs().pm().tracking()
+    {
+        return Commits::new(ImageFile::new(handoff.journal), *tracking).commit(thread).map(|()| 0);
+    }
+    if ON_DISK.load(Relaxed) == 0 {
+        ON_DISK.store(if sys::is_on_disk(handoff.image) { IS_ON_DISK } else { NOT_ON_DISK }, Relaxed);
+    }
+    if ON_DISK.load(Relaxed) == NOT_ON_DISK {
+        return Ok(0);
+    }
+    // SAFETY: changes no memory.
+    let result = unsafe { sys::call(libc::SYS_fdatasync, [handoff.image as u64, 0, 0, 0, 0, 0]) };
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }
+}
