@@ -67,6 +67,23 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         Ok(file)
     }
 
+    /// As [`Opens::open_node`], for a descriptor in an event of fanotify: of what happens through
+    /// it no watch is told.
+    pub fn open_silently(self, node: Node, flags: i32) -> Result<OpenFile> {
+        let flags = open_flags_valid(flags)?;
+        self.thread.retain(node)?;
+        let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
+        file.silence();
+        Ok(file)
+    }
+
+    /// Tells watches that a file of the image is run.
+    pub fn tell_run(self, file: Node) {
+        if self.reports().is_watched() {
+            self.reports().tell_run(file);
+        }
+    }
+
     /// Events of an open.
     #[inline(always)]
     fn tell_new(self, file: &OpenFile, created: bool) {

@@ -614,7 +614,7 @@ const F_DUPFD_QUERY: i32 = 1027;
 
 /// The flags as F_GETFL reports them.
 fn reported_flags(file: &OpenFile) -> i32 {
-    let flags = file.flags();
+    let flags = file.flags() & !posix::SILENT as i32;
     if file.is_path() {
         return flags & !libc::O_CLOEXEC;
     }
