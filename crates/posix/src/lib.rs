@@ -53,7 +53,7 @@ pub use names::LINKS_MAX;
 #[cfg(feature = "std")]
 pub use observed_path::path_of_inode;
 pub use open::{Opened, open_flags_valid};
-pub use open_file::{MarkGroupFlags, OpenFile, SILENT};
+pub use open_file::{INTERNAL_FLAGS, MarkGroupFlags, OpenFile};
 pub use path_cache::PathCache;
 pub use user_namespace::{IdMap, OVERFLOW_ID, UserNamespace};
 pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

@@ -5,7 +5,7 @@ use crate::components::Opens;
 use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::names::CreateArguments;
-use crate::open_file::OpenFile;
+use crate::open_file::{CREATED, OpenFile};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
 use crate::process::{Processes, Program, prefetch_record};
 use crate::watch::tell_close;
@@ -185,7 +185,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             match self.make_at(at, seems_absent, &arguments) {
                 // The creator of a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
-                    let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags);
+                    let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags | CREATED);
                     file.set_found_in(at.directory().number);
                     self.tell_new(&file, true);
                     return Ok(OpenTarget::File(Opened { file, created: true }));

@@ -76,7 +76,11 @@ impl DescriptionUsers {
 const WATCHER: u32 = u32::MAX;
 
 /// In the flags: see [`OpenFile::silence`]. The kernel's FMODE_NONOTIFY, which no open sets.
-pub const SILENT: u32 = 0x0400_0000;
+const SILENT: u32 = 0x0400_0000;
+/// In the flags: the open created the file.
+pub(crate) const CREATED: i32 = 0x0800_0000;
+/// Bits of the flags that programs do not see.
+pub const INTERNAL_FLAGS: i32 = SILENT as i32 | CREATED;
 
 /// Flags of a fanotify descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,7 +237,7 @@ impl OpenFile {
         }
     }
 
-    /// The present flags, and [`SILENT`].
+    /// The present flags, and [`INTERNAL_FLAGS`].
     pub fn flags(&self) -> i32 {
         self.flags.load(Relaxed) as i32
     }
@@ -242,6 +246,11 @@ impl OpenFile {
     pub fn set_flags(&self, flags: i32) {
         let kept = self.flags.load(Relaxed) & !CHANGEABLE;
         self.flags.store(kept | flags as u32 & CHANGEABLE, Relaxed);
+    }
+
+    /// Whether the open created the file (F_CREATED_QUERY).
+    pub fn is_created(&self) -> bool {
+        self.flags() & CREATED != 0
     }
 
     /// Whether it was opened for reading.

@@ -128,6 +128,13 @@ static void print_info(char *info)
 	printf(")[%d]", fid->hdr.len - (int)handle->handle_bytes);
 }
 
+// On a file system that others use, a file of theirs may end here.
+static int is_of_others(struct fanotify_event_metadata *event)
+{
+	struct fanotify_event_info_fid *fid = (void *)((char *)event + event->metadata_len);
+	return event->mask == FAN_DELETE_SELF && *name_of((struct file_handle *)fid->handle) == '?';
+}
+
 static void print_fd(int fd)
 {
 	struct handle handle = { .head.handle_bytes = 128 };
@@ -151,6 +158,8 @@ static int print_events(int which)
 			struct fanotify_event_metadata *event = (void *)at;
 			at += event->event_len;
 			count++;
+			if (is_of_others(event))
+				continue;
 			if (event->pid != getpid() && event->pid != syscall(SYS_gettid) && event->pid != 0) {
 				if (event->fd >= 0)
 					close(event->fd);
