@@ -153,6 +153,15 @@ fn tell_file_watches<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u6
     thread.watches().tell_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
 }
 
+/// A change through a description. (Not a method: a caller whose address is passed on is kept in
+/// memory, which costs each read 20 instructions.)
+#[cold]
+fn tell_described<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile, mask: u32, by: By) {
+    if !file.is_silent() {
+        tell_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), by);
+    }
+}
+
 /// The end of an open file description.
 #[cold]
 pub(crate) fn tell_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
@@ -174,7 +183,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     #[inline(always)]
     pub(crate) fn tell_open(self, file: &OpenFile, mask: u32) {
         if self.is_watched() {
-            self.tell_described(file, mask, By::Descriptor);
+            tell_described(self.thread, file, mask, By::Descriptor);
         }
     }
 
@@ -182,14 +191,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     #[inline(always)]
     pub(crate) fn tell_truncated(self, file: &OpenFile) {
         if self.is_watched() {
-            self.tell_described(file, event::MODIFY, By::Name);
-        }
-    }
-
-    #[cold]
-    fn tell_described(self, file: &OpenFile, mask: u32, by: By) {
-        if !file.is_silent() {
-            tell_file(self.thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), by);
+            tell_described(self.thread, file, event::MODIFY, By::Name);
         }
     }
 

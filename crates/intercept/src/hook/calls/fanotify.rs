@@ -86,11 +86,11 @@ pub fn init(call: &mut Call<'_>) -> Result<Verdict> {
 pub fn mark(call: &mut Call<'_>) -> Result<Verdict> {
     let [fd, flags, _, directory, path, _] = call.arguments();
     let flags = flags as u32;
-    if flags & MARK_FLUSH != 0 {
-        return flush(call, flags);
-    }
     if marks::is_hidden(fd) {
         return Err(Errno::EBADF);
+    }
+    if flags & MARK_FLUSH != 0 {
+        return flush(call, flags);
     }
     descriptors::kernel_verdict(call, fd)?;
     fd_numbers::release_cached();
@@ -424,8 +424,17 @@ impl Reader<'_> {
         let pidfd = if flags & REPORT_PIDFD == 0 { NONE } else { process_descriptor(event.process) };
         let mut text = Text::new();
         self.write(event, [fd, pidfd], &mut text);
-        user_memory::fill(at, &text.bytes[..text.length])?;
-        Ok(text.length)
+        match user_memory::fill(at, &text.bytes[..text.length]) {
+            Ok(()) => Ok(text.length),
+            Err(error) => {
+                let cloexec = self.group.flags.event as i32 & libc::O_CLOEXEC != 0;
+                if fd >= 0 && self.session.process.remove(self.session.caller.thread, fd as u32) {
+                    descriptors::give_up(self.session, fd as u32, cloexec);
+                }
+                close(pidfd);
+                Err(error)
+            }
+        }
     }
 
     /// Opens the file of an event. ENOENT: it has ended.
