@@ -313,7 +313,7 @@ impl<'f> Ring<'f> {
     }
 
     /// The event at a position, if it is complete.
-    fn complete(&self, position: u64) -> Option<Record> {
+    pub(super) fn complete(&self, position: u64) -> Option<Record> {
         let cell = self.cell(position);
         if cell.sequence.load(SeqCst) != 2 * position + 1 {
             return None;
@@ -330,15 +330,24 @@ impl<'f> Ring<'f> {
         (record.head(position, self.key, head >> 8 & TAIL_CELLS) == head).then_some(record)
     }
 
-    /// Takes the event at the head, which then takes no other in. `None`: another reader did.
+    /// Takes the event at the head. `None`: another reader did.
     fn take(&self, position: u64, record: &Record) -> Option<u32> {
+        // In this order: until the head moves, the cells are this event's.
+        let mask = self.close(position);
+        self.advance(position, record).then_some(mask).flatten()
+    }
+
+    /// Lets the event at the head take no other in; returns its mask.
+    pub(super) fn close(&self, position: u64) -> Option<u32> {
         let mask = self.cell(position).words[1].fetch_update(SeqCst, SeqCst, |mask| {
             (mask & !CLOSED & !0xffff_ffff == mask_tag(position, self.key)).then_some(mask | CLOSED)
         });
-        let next = position + record.cells();
-        let is_taken = self.queue.head.compare_exchange(position, next, SeqCst, SeqCst).is_ok();
-        // In this order: until the head moves, the cells are this event's.
-        mask.ok().filter(|_| is_taken).map(|mask| mask as u32)
+        mask.ok().map(|mask| mask as u32)
+    }
+
+    /// Moves the head behind its event, unless another reader has.
+    pub(super) fn advance(&self, position: u64, record: &Record) -> bool {
+        self.queue.head.compare_exchange(position, position + record.cells(), SeqCst, SeqCst).is_ok()
     }
 
     pub fn is_empty(&self) -> bool {

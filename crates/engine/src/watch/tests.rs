@@ -1,4 +1,4 @@
-use super::queue::{Taken, WatchEvent};
+use super::queue::{Ring, Taken, WatchEvent};
 use super::{Change, FileId, MarkChange, MarkEvent, MarkFlags, NewMark, NewWatch, event};
 use crate::error::Error;
 use crate::testing::{Attached, new_image};
@@ -270,6 +270,25 @@ fn no_event_is_lost_between_a_writer_that_unites_and_a_reader() {
         assert_eq!(seen.len() as u64, FILES - 2);
         assert!(seen.values().all(|&mask| mask == event::OPEN | event::ACCESS | event::CLOSE_NOWRITE));
     });
+}
+
+#[test]
+fn an_event_grows_until_its_reader_closes_it() {
+    let image = new_image(4 << 20, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let group = marked(&thread, 0x200);
+    let tell = |mask| thread.watches().tell_marks(&mark_change(mask, 5, b""));
+    let ring = Ring::new(thread.watches().watch_tables().expect("tables"), group, KEY).expect("a ring");
+    tell(event::OPEN);
+    let record = ring.complete(0).expect("an event");
+    // Between the reader's steps.
+    tell(event::ACCESS);
+    assert_eq!(ring.close(0), Some(event::OPEN | event::ACCESS), "the reader gets what came before it closed");
+    tell(event::MODIFY);
+    assert!(ring.advance(0, &record));
+    assert_eq!(take_marked(&thread, group).map(|event| event.mask), Some(event::MODIFY), "what came later is new");
+    assert_eq!(take_marked(&thread, group), None);
 }
 
 #[test]
