@@ -59,9 +59,10 @@ pub trait Platform: Sync {
     /// Reports, once per long wait, that the calling thread waits for another one. Without an owner
     /// it is not known which. `reason` completes "which ...".
     fn report_wait(&self, _owner: Option<Owner>, _reason: &str) {}
-    /// Makes the inotify descriptors readable that belong to a group of watches
-    /// ([`crate::watch`]). `description`: that of the lock file. Returns whether that succeeded.
-    fn signal_watchers(&self, _description: i32, _group: u32) -> bool {
+    /// Makes the descriptors readable that belong to a group of watches ([`crate::watch`]), by a
+    /// touch of its wake file, or by an open of it. `description`: that of the lock file. Returns
+    /// whether that succeeded.
+    fn signal_watchers(&self, _description: i32, _group: u32, _opens: bool) -> bool {
         false
     }
     /// A number that cannot be predicted.

@@ -34,6 +34,7 @@ use crate::format::{Dentry, FileKind, Inode, PROPERTY_INLINE, dentry_lines};
 use crate::fs::Thread;
 use crate::redo::WordChange;
 use crate::step::step;
+use crate::watch::FileId;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
@@ -132,7 +133,20 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         step();
         self.slot.retired_end.store(end + 1, Release);
         if kind == RetiredKind::Inode && self.fs.is_watched() {
-            self.watches().end_watches(a);
+            self.tell_end(a, b);
+        }
+    }
+
+    /// Tells watches that an inode has ended. Marks were told of a directory's end when its name
+    /// was removed.
+    #[cold]
+    fn tell_end(self, number: u64, cachelet: u64) {
+        self.watches().end_watches(number);
+        if self.fs.has_marks()
+            && let Ok(file) = self.fs.dram().cachelet(cachelet as u32).and_then(|cachelet| self.protection_of(cachelet))
+            && file.kind() != Some(FileKind::Directory)
+        {
+            self.watches().end_marks(FileId { number, generation: file.generation }, false);
         }
     }
 

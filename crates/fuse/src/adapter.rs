@@ -6,6 +6,7 @@
 //! know.
 
 use crate::files::{Files, Listed, NewKind, Requester, Setting};
+use crate::leases::{Access, Rest};
 use crate::locks::LockRequest;
 use crate::mapped_pages::{DropPages, DroppedPages, MappedPages};
 use crate::options::{Cache, MountOptions};
@@ -32,6 +33,11 @@ const LIST_BYTES_MAX: usize = 65_536;
 const READ_BYTES_MAX: usize = 1 << 20;
 
 const ENOSYS: Errno = Errno(libc::ENOSYS);
+
+/// The rest of an open, whose reply is complete. `reverse`: if leases remain.
+fn after_open(reverse: impl FnOnce(&Files) + Send + 'static) -> Rest {
+    Box::new(|files, broken, _| broken.inspect_err(|_| reverse(files)))
+}
 
 thread_local! {
     /// Content that copy_file_range moves. Each worker keeps its buffer.
@@ -134,7 +140,13 @@ impl Adapter {
     }
 
     /// Opens a new file: with a name (CREATE) or without (TMPFILE).
-    fn create(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+    fn create(
+        &self,
+        call: &Call<'_>,
+        arguments: &mut Arguments<'_>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
         let (flags, mode, umask) = (arguments.i32()?, arguments.u32()?, arguments.u32()?);
         arguments.skip(4)?;
         let (made, handle) = match call.opcode {
@@ -145,21 +157,59 @@ impl Adapter {
         };
         self.entry(&made, reply)?;
         reply.opened(handle, self.open_flags());
-        Ok(())
+        // Another process may have created the file meanwhile, and taken a lease.
+        let number = made.number;
+        let reverse = move |files: &Files| {
+            files.close(handle);
+            files.forget(number, 1);
+        };
+        self.break_leases(call, Access { node: number, flags }, after_open(reverse), reply, channel)
     }
 
-    fn open(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+    /// Breaks the leases of other ways in, where there are any, and then does the rest.
+    fn break_leases(
+        &self,
+        call: &Call<'_>,
+        access: Access,
+        rest: Rest,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
+        if self.files.locks().is_none() {
+            return rest(&self.files, Ok(()), reply).map(|()| Handled::Reply);
+        }
+        self.files.leases().complete(&self.files, access, rest, reply, (channel, call.unique))
+    }
+
+    fn open(
+        &self,
+        call: &Call<'_>,
+        arguments: &mut Arguments<'_>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
         // Opens are only checked if files may be immutable or append-only.
         let is_checked = call.opcode == opcode::OPEN && self.files.has_flags();
         if self.cache.is_exclusive() && !is_checked {
             return Err(ENOSYS);
         }
-        let handle = self.files.open(call.requester, call.node, arguments.i32()?)?;
+        let flags = arguments.i32()?;
+        let handle = self.files.open(call.requester, call.node, flags)?;
         reply.opened(handle, if call.opcode == opcode::OPEN { self.open_flags() } else { 0 });
-        Ok(())
+        if call.opcode == opcode::OPENDIR {
+            return Ok(Handled::Reply);
+        }
+        let reverse = move |files: &Files| files.close(handle);
+        self.break_leases(call, Access { node: call.node, flags }, after_open(reverse), reply, channel)
     }
 
-    fn set_attributes(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<()> {
+    fn set_attributes(
+        &self,
+        call: &Call<'_>,
+        arguments: &mut Arguments<'_>,
+        reply: &mut Reply,
+        channel: &Channel,
+    ) -> Result<Handled> {
         let valid = arguments.u32()?;
         arguments.skip(12)?;
         let size = arguments.u64()?;
@@ -184,8 +234,19 @@ impl Adapter {
             accessed: time(set::ATIME, set::ATIME_NOW, accessed, accessed_ns)?,
             modified: time(set::MTIME, set::MTIME_NOW, modified, modified_ns)?,
         };
-        reply.attributes_valid_for(self.validity(), &self.files.set(call.requester, call.node, &setting)?);
-        Ok(())
+        let (requester, node, validity) = (call.requester, call.node, self.validity());
+        let rest = move |files: &Files, broken: Result<()>, reply: &mut Reply| {
+            broken?;
+            reply.attributes_valid_for(validity, &files.set(requester, node, &setting)?);
+            Ok(())
+        };
+        // An open descriptor has broken them.
+        match valid & (set::SIZE | set::HANDLE) {
+            set::SIZE => {
+                self.break_leases(call, Access { node, flags: libc::O_WRONLY }, Box::new(rest), reply, channel)
+            }
+            _ => rest(&self.files, Ok(()), reply).map(|()| Handled::Reply),
+        }
     }
 
     fn rename(&self, call: &Call<'_>, arguments: &mut Arguments<'_>) -> Result<()> {
@@ -480,7 +541,7 @@ impl Adapter {
             opcode::GETATTR => {
                 reply.attributes_valid_for(self.validity(), &self.files.stat(call.requester, call.node)?);
             }
-            opcode::SETATTR => self.set_attributes(call, arguments, reply)?,
+            opcode::SETATTR => return self.set_attributes(call, arguments, reply, channel),
             opcode::READLINK => {
                 reply.bytes(&self.files.readlink(call.requester, call.node)?);
             }
@@ -494,8 +555,8 @@ impl Adapter {
                 let node = arguments.u64()?;
                 self.entry(&self.files.link(call.requester, node, call.node, arguments.name()?)?, reply)?;
             }
-            opcode::OPEN | opcode::OPENDIR => self.open(call, arguments, reply)?,
-            opcode::CREATE | opcode::TMPFILE => self.create(call, arguments, reply)?,
+            opcode::OPEN | opcode::OPENDIR => return self.open(call, arguments, reply, channel),
+            opcode::CREATE | opcode::TMPFILE => return self.create(call, arguments, reply, channel),
             opcode::READ => self.read(call, arguments, reply)?,
             opcode::WRITE => return self.write(call, arguments, reply, channel),
             opcode::STATFS => self.status(call, reply)?,
@@ -509,7 +570,9 @@ impl Adapter {
             opcode::GETLK | opcode::SETLK | opcode::SETLKW => return self.lock(call, arguments, reply, channel),
             opcode::INTERRUPT => {
                 if let Some(locks) = self.files.locks() {
-                    locks.interrupt(&self.files, arguments.u64()?);
+                    let unique = arguments.u64()?;
+                    self.files.leases().interrupt(unique);
+                    locks.interrupt(&self.files, unique);
                 }
                 return Ok(Handled::Silent);
             }

@@ -6,6 +6,7 @@
 
 use crate::generations::Generations;
 use crate::inherited::Inherited;
+use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
@@ -82,6 +83,8 @@ pub(crate) struct Files {
     listings: Mutex<HashMap<u64, Arc<OpenFile>>>,
     /// The locks of the mount, if the image is shared. Otherwise the kernel keeps them.
     locks: Option<Locks>,
+    /// The requests that wait for leases.
+    leases: Leases,
     uid: Option<u32>,
     gid: Option<u32>,
     /// The mount's `MS_NOATIME` and `MS_NODIRATIME`: the kernel leaves access times to the server.
@@ -117,6 +120,7 @@ impl Files {
             handles: AtomicU64::new(0),
             listings: Mutex::default(),
             locks,
+            leases: Leases::default(),
             uid: options.uid,
             gid: options.gid,
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
@@ -145,8 +149,14 @@ impl Files {
         self.locks.as_ref()
     }
 
+    /// The requests that wait for leases.
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// Ends what still waits, after the mount has ended.
     pub(crate) fn finish(&self) {
+        self.leases.finish();
         if let Some(locks) = &self.locks {
             locks.finish(self);
         }

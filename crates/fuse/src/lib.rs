@@ -18,6 +18,7 @@ mod generations;
 mod helper;
 mod inherited;
 mod keeper;
+mod leases;
 mod locks;
 mod mapped_pages;
 mod mounting;

@@ -18,8 +18,8 @@
 
 use crate::hook::call::{Handler, OnFailure, Table};
 use crate::hook::calls::{
-    aio, attributes, copy_calls, files, handles, inotify, io_uring, landlock, locks, mapping, names, open, renames,
-    seccomp, sockets,
+    aio, attributes, copy_calls, fanotify, files, handles, inotify, io_uring, landlock, locks, mapping, names, open,
+    renames, seccomp, sockets,
 };
 use crate::hook::descriptors::{self, fd_passing};
 use crate::hook::process::{exec, limits, processes, working_directory};
@@ -159,8 +159,8 @@ pub const ROWS: &[Row] = &[
             call!(SYS_inotify_init1, Always, inotify::init1, Kernel),
             call!(SYS_inotify_add_watch, PathSecond, inotify::add_watch),
             call!(SYS_inotify_rm_watch, Fd, inotify::rm_watch),
-            call!(SYS_fanotify_init, Numbers, descriptors::with_numbers),
-            call!(SYS_fanotify_mark, Always, names::fanotify_mark, Kernel),
+            call!(SYS_fanotify_init, Always, fanotify::init, Kernel),
+            call!(SYS_fanotify_mark, Always, fanotify::mark, Kernel),
         ],
     },
     // Opening.

@@ -294,7 +294,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
         }
         self.strip_privileges(file.node(), FileFlags::APPEND_ONLY)?;
         self.thread.files().truncate(file.node(), length)?;
-        self.reports().tell_open(file, event::MODIFY);
+        self.reports().tell_truncated(file);
         Ok(())
     }
 

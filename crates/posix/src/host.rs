@@ -317,7 +317,7 @@ impl Platform for LinuxPlatform {
         }
     }
 
-    fn signal_watchers(&self, description: i32, group: u32) -> bool {
+    fn signal_watchers(&self, description: i32, group: u32, opens: bool) -> bool {
         if description < 0 {
             return false;
         }
@@ -326,8 +326,12 @@ impl Platform for LinuxPlatform {
             return false;
         }
         let Ok(name) = CStr::from_bytes_until_nul(&name.bytes) else { return false };
+        let description = child_numbers::own(description);
         // SAFETY: the process's descriptor of the lock file is open while it uses the region.
-        let lock_directory = unsafe { BorrowedFd::borrow_raw(child_numbers::own(description)) };
+        let lock_directory = unsafe { BorrowedFd::borrow_raw(description) };
+        if opens {
+            return open_and_close(description, name);
+        }
         let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: libc::UTIME_NOW };
         let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
         rustix::fs::utimensat(lock_directory, name, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
@@ -381,6 +385,15 @@ pub fn write_wake_name(into: &mut impl Write, group: u32) -> core::fmt::Result {
 
 /// Start of the names of [`write_wake_name`].
 const WAKE_PREFIX: &str = "watch-";
+
+/// Opens a file and closes it: of a change of attributes some watchers are not told.
+fn open_and_close(directory: i32, name: &CStr) -> bool {
+    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: a terminated name that outlives the call, which changes no memory.
+    let opened = unsafe { system_call(libc::SYS_openat, [directory as u64, name.as_ptr() as u64, flags as u64]) };
+    // SAFETY: the descriptor was just opened and has no other owner.
+    opened >= 0 && unsafe { system_call(libc::SYS_close, [opened as u64, 0, 0]) } == 0
+}
 
 /// A short text in a buffer on the stack.
 struct Line<const BYTES: usize> {

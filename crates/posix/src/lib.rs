@@ -25,6 +25,7 @@ mod file_flags;
 pub mod host;
 #[cfg(feature = "std")]
 pub mod image;
+mod marks;
 mod names;
 #[cfg(feature = "std")]
 mod observed_path;
@@ -53,7 +54,7 @@ pub use names::LINKS_MAX;
 #[cfg(feature = "std")]
 pub use observed_path::path_of_inode;
 pub use open::{Opened, open_flags_valid};
-pub use open_file::OpenFile;
+pub use open_file::{INTERNAL_FLAGS, MarkGroupFlags, OpenFile};
 pub use path_cache::PathCache;
 pub use user_namespace::{IdMap, OVERFLOW_ID, UserNamespace};
 pub use xattr::{VALUE_BYTES_MAX, XATTR_NAME_BYTES_MAX};

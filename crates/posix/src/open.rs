@@ -5,7 +5,7 @@ use crate::components::Opens;
 use crate::credentials::Want;
 use crate::errno::{Errno, Result};
 use crate::names::CreateArguments;
-use crate::open_file::OpenFile;
+use crate::open_file::{CREATED, OpenFile};
 use crate::path::{Last, LastLink, Outcome, Parent, PathBuffer, WalkStart, inside};
 use crate::process::{Processes, Program, prefetch_record};
 use crate::watch::tell_close;
@@ -65,6 +65,23 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
         let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
         self.tell_new(&file, false);
         Ok(file)
+    }
+
+    /// As [`Opens::open_node`], for a descriptor in an event of fanotify: of what happens through
+    /// it no watch is told.
+    pub fn open_silently(self, node: Node, flags: i32) -> Result<OpenFile> {
+        let flags = open_flags_valid(flags)?;
+        self.thread.retain(node)?;
+        let file = self.open_held(NodeRef::owned(self.thread, node), flags)?;
+        file.silence();
+        Ok(file)
+    }
+
+    /// Tells watches that a file of the image is run.
+    pub fn tell_run(self, file: Node) {
+        if self.reports().is_watched() {
+            self.reports().tell_run(file);
+        }
     }
 
     /// Events of an open.
@@ -168,7 +185,7 @@ impl<'t, 'f, M: Memory> Opens<'_, 't, 'f, M> {
             match self.make_at(at, seems_absent, &arguments) {
                 // The creator of a file may use it as the flags say, whatever the mode allows.
                 Ok(made) => {
-                    let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags);
+                    let file = OpenFile::new(made.into_recorded()?, FileKind::Regular, flags | CREATED);
                     file.set_found_in(at.directory().number);
                     self.tell_new(&file, true);
                     return Ok(OpenTarget::File(Opened { file, created: true }));

@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::format::FileKind;
+use engine::watch::MARKS;
 use engine::{DirectoryHint, Node};
 
 /// An open file description: the state that descriptors from one `open` share.
@@ -71,8 +72,24 @@ impl DescriptionUsers {
     }
 }
 
-/// In place of a kind: the description is that of an inotify descriptor.
+/// In place of a kind: the description is that of an inotify or fanotify descriptor.
 const WATCHER: u32 = u32::MAX;
+
+/// In the flags: see [`OpenFile::silence`]. The kernel's FMODE_NONOTIFY, which no open sets.
+const SILENT: u32 = 0x0400_0000;
+/// In the flags: the open created the file.
+pub(crate) const CREATED: i32 = 0x0800_0000;
+/// Bits of the flags that programs do not see.
+pub const INTERNAL_FLAGS: i32 = SILENT as i32 | CREATED;
+
+/// Flags of a fanotify descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MarkGroupFlags {
+    /// Those of fanotify_init, and of `engine::watch`.
+    pub group: u32,
+    /// Those of the descriptors in its events.
+    pub event: u32,
+}
 
 /// The flags that F_SETFL can change.
 const CHANGEABLE: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC) as u32;
@@ -96,23 +113,44 @@ impl OpenFile {
         }
     }
 
-    /// The description of an inotify descriptor, which the kernel serves except for its watches
-    /// (`engine::watch`). `node` is the root: each description has a file. `key` names the group of
-    /// its watches.
-    pub fn watcher(node: Node, key: u64) -> OpenFile {
+    /// The description of an inotify or fanotify descriptor, which the kernel serves except for its
+    /// watches (`engine::watch`). `node` is the root: each description has a file. `key` names the
+    /// group of its watches, `flags` that of fanotify.
+    pub fn watcher(node: Node, key: u64, flags: Option<MarkGroupFlags>) -> OpenFile {
         let file = OpenFile::new(node, FileKind::Fifo, libc::O_RDONLY);
         file.kind.store(WATCHER, Relaxed);
         file.set_position(key);
+        let flags = flags.map_or(0, |flags| u64::from(flags.group | MARKS) | u64::from(flags.event) << 32);
+        file.hint_page.store(flags, Relaxed);
         file
     }
 
-    /// Whether it is the description of an inotify descriptor.
+    /// Whether it is the description of an inotify or fanotify descriptor.
     #[inline]
     pub fn is_watcher(&self) -> bool {
         self.kind.load(Relaxed) == WATCHER
     }
 
-    /// Of an inotify descriptor: the key of the group of its watches.
+    /// Of a fanotify descriptor: its flags.
+    pub fn mark_group_flags(&self) -> Option<MarkGroupFlags> {
+        let flags = self.hint_page.load(Relaxed);
+        let (group, event) = (flags as u32, (flags >> 32) as u32);
+        (self.is_watcher() && group & MARKS != 0).then_some(MarkGroupFlags { group, event })
+    }
+
+    /// Lets no watch be told of what happens through this description.
+    pub fn silence(&self) {
+        self.flags.fetch_or(SILENT, Relaxed);
+    }
+
+    /// Whether no watch is told of what happens through it: it comes from an event of fanotify, and
+    /// its reader would be told for ever.
+    #[inline]
+    pub fn is_silent(&self) -> bool {
+        self.flags.load(Relaxed) & SILENT != 0
+    }
+
+    /// Of an inotify or fanotify descriptor: the key of the group of its watches.
     pub fn watch_key(&self) -> Option<u64> {
         self.is_watcher().then(|| self.position())
     }
@@ -199,7 +237,7 @@ impl OpenFile {
         }
     }
 
-    /// The present flags.
+    /// The present flags, and [`INTERNAL_FLAGS`].
     pub fn flags(&self) -> i32 {
         self.flags.load(Relaxed) as i32
     }
@@ -208,6 +246,11 @@ impl OpenFile {
     pub fn set_flags(&self, flags: i32) {
         let kept = self.flags.load(Relaxed) & !CHANGEABLE;
         self.flags.store(kept | flags as u32 & CHANGEABLE, Relaxed);
+    }
+
+    /// Whether the open created the file (F_CREATED_QUERY).
+    pub fn is_created(&self) -> bool {
+        self.flags() & CREATED != 0
     }
 
     /// Whether it was opened for reading.

@@ -1,4 +1,5 @@
-//! Which changes raise which events for watches (`engine::watch`), in the order of Linux.
+//! Which changes raise which events for watches (`engine::watch`), in the order of Linux: those of
+//! inotify here, those of fanotify in `marks`.
 //!
 //! Calls that change something check [`Fs::is_watched`](engine::Fs::is_watched) and come here only
 //! then. A change of names knows both. A change through an open file knows the file and perhaps the
@@ -7,6 +8,7 @@
 
 use crate::caller::NodeRef;
 use crate::components::Reports;
+use crate::marks::{self, By, id_of};
 use crate::open_file::OpenFile;
 use engine::format::FileKind;
 use engine::watch::{Change, event};
@@ -14,8 +16,8 @@ use engine::{Attributes, Node, RenameFlags, Thread};
 use pmem::Memory;
 
 /// A directory and a name in it.
-struct Place {
-    directory: u64,
+pub(crate) struct Place {
+    pub directory: u64,
     name: [u8; 256],
     length: usize,
 }
@@ -27,13 +29,13 @@ impl Place {
         place
     }
 
-    fn name(&self) -> &[u8] {
+    pub fn name(&self) -> &[u8] {
         &self.name[..self.length]
     }
 }
 
 /// The bit of a directory's events.
-fn kind_bit(is_directory: bool) -> u32 {
+pub(crate) fn kind_bit(is_directory: bool) -> u32 {
     if is_directory { event::IS_DIRECTORY } else { 0 }
 }
 
@@ -68,15 +70,20 @@ fn search<M: Memory>(thread: &Thread<'_, M>, number: u64, directory: u64) -> Opt
     (length != 0).then(|| Place::new(directory, &name[..length]))
 }
 
-/// Where an open file has a name that a watch for events of `mask` would be told, and whether it
-/// has lost that name.
-fn place_of<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, mask: u32) -> Option<(Place, bool)> {
+/// Where an open file has a name that a watch would be told, and whether it has lost that name.
+/// `wanted`: whether there is such a watch, by directory.
+pub(crate) fn place_of<M: Memory>(
+    thread: &Thread<'_, M>,
+    file: Node,
+    found_in: u64,
+    wanted: &dyn Fn(u64) -> bool,
+) -> Option<(Place, bool)> {
     let number = file.number;
     let links = thread.stat(file).map_or(0, |file| file.links);
     if let Some(hint) = thread.watches().name_hint(number) {
         let name = &hint.name[..hint.length];
         let fits = found_in == 0 || hint.directory == found_in || links <= 1;
-        if fits && !thread.watches().is_wanted(hint.directory, mask) {
+        if fits && !wanted(hint.directory) {
             return None;
         }
         if fits && hint.length == 0 && !hint.is_unknown {
@@ -92,7 +99,7 @@ fn place_of<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, mask: 
             return Some((Place::new(hint.directory, name), false));
         }
     }
-    if found_in == 0 || links == 0 || !thread.watches().is_wanted(found_in, mask) {
+    if found_in == 0 || links == 0 || !wanted(found_in) {
         return None;
     }
     search(thread, number, found_in).map(|place| (place, false))
@@ -119,14 +126,22 @@ fn place_of_directory<M: Memory>(thread: &Thread<'_, M>, directory: Node, mask: 
 
 /// Tells watches of a change of a file: those on the directory with its name first.
 #[cold]
-fn tell_file<M: Memory>(thread: &Thread<'_, M>, file: Node, is_directory: bool, found_in: u64, mask: u32) {
-    let mask = mask | kind_bit(is_directory);
+fn tell_file<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, (is_directory, mask): (bool, u32), by: By) {
+    if thread.fs().has_watches() {
+        tell_file_watches(thread, file, found_in, is_directory, mask & event::ALL | kind_bit(is_directory));
+    }
+    if thread.fs().has_marks() {
+        marks::tell_file(thread, file, found_in, (is_directory, mask), by);
+    }
+}
+
+fn tell_file_watches<M: Memory>(thread: &Thread<'_, M>, file: Node, found_in: u64, is_directory: bool, mask: u32) {
     let place = match is_directory {
         // A visit must not start what may wait. It ends descriptions only where another thread
         // closed the descriptor meanwhile.
         _ if thread.pinned() => None,
         true => place_of_directory(thread, file, mask).map(|place| (place, false)),
-        false => place_of(thread, file, found_in, mask),
+        false => place_of(thread, file, found_in, &|directory| thread.watches().is_wanted(directory, mask)),
     };
     if let Some((place, unlinked)) = &place {
         let name = place.name();
@@ -138,14 +153,23 @@ fn tell_file<M: Memory>(thread: &Thread<'_, M>, file: Node, is_directory: bool, 
     thread.watches().tell_watches(&Change { number: file.number, mask, cookie: 0, name: b"", unlinked });
 }
 
+/// A change through a description. (Not a method: a caller whose address is passed on is kept in
+/// memory, which costs each read 20 instructions.)
+#[cold]
+fn tell_described<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile, mask: u32, by: By) {
+    if !file.is_silent() {
+        tell_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), by);
+    }
+}
+
 /// The end of an open file description.
 #[cold]
 pub(crate) fn tell_close<M: Memory>(thread: &Thread<'_, M>, file: &OpenFile) {
-    if file.is_path() || file.is_watcher() {
+    if file.is_path() || file.is_watcher() || file.is_silent() {
         return;
     }
     let mask = if file.writes() { event::CLOSE_WRITE } else { event::CLOSE_NOWRITE };
-    tell_file(thread, file.node(), file.kind() == FileKind::Directory, file.found_in(), mask);
+    tell_file(thread, file.node(), file.found_in(), (file.kind() == FileKind::Directory, mask), By::Descriptor);
 }
 
 impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
@@ -159,7 +183,23 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     #[inline(always)]
     pub(crate) fn tell_open(self, file: &OpenFile, mask: u32) {
         if self.is_watched() {
-            tell_file(self.thread, file.node(), file.kind() == FileKind::Directory, file.found_in(), mask);
+            tell_described(self.thread, file, mask, By::Descriptor);
+        }
+    }
+
+    /// ftruncate, or an open that truncates.
+    #[inline(always)]
+    pub(crate) fn tell_truncated(self, file: &OpenFile) {
+        if self.is_watched() {
+            tell_described(self.thread, file, event::MODIFY, By::Name);
+        }
+    }
+
+    /// A file is run: the kernel opens it, reads its start, and closes it.
+    #[cold]
+    pub(crate) fn tell_run(self, file: Node) {
+        for mask in [event::OPEN | event::OPEN_EXEC, event::ACCESS, event::CLOSE_NOWRITE] {
+            tell_file(self.thread, file, 0, (false, mask), By::Descriptor);
         }
     }
 
@@ -167,7 +207,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     #[inline(always)]
     pub(crate) fn tell_node(self, file: Node, is_directory: bool, mask: u32) {
         if self.is_watched() {
-            tell_file(self.thread, file, is_directory, 0, mask);
+            tell_file(self.thread, file, 0, (is_directory, mask), By::Name);
         }
     }
 
@@ -175,7 +215,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     #[cold]
     pub(crate) fn tell_any(self, file: Node, mask: u32) {
         if let Ok(attributes) = self.thread.stat(file) {
-            tell_file(self.thread, file, attributes.kind == FileKind::Directory, 0, mask);
+            tell_file(self.thread, file, 0, (attributes.kind == FileKind::Directory, mask), By::Name);
         }
     }
 
@@ -187,7 +227,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
         }
         self.tell_open(file, event::OPEN);
         if !created && file.kind() == FileKind::Regular && file.flags() & libc::O_TRUNC != 0 {
-            self.tell_open(file, event::MODIFY);
+            self.tell_truncated(file);
         }
     }
 
@@ -195,7 +235,8 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     #[cold]
     pub(crate) fn record_found(self, file: Node, directory: u64) {
         let is_known = |hint: &engine::watch::NameHint| hint.directory == directory && !hint.is_unknown;
-        if self.thread.watches().is_wanted(directory, event::ALL)
+        if (self.thread.watches().is_wanted(directory, event::ALL)
+            || marks::wants_place(self.thread, file.number, directory))
             && !self.thread.watches().name_hint(file.number).as_ref().is_some_and(is_known)
         {
             self.thread.watches().record_directory(file.number, directory);
@@ -205,7 +246,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     /// A path led to a name.
     #[cold]
     pub(crate) fn record_name(self, file: u64, directory: u64, name: &[u8]) {
-        if self.thread.watches().is_wanted(directory, event::ALL) {
+        if self.thread.watches().is_wanted(directory, event::ALL) || marks::wants_place(self.thread, file, directory) {
             self.thread.watches().record_name(file, directory, name);
         }
     }
@@ -214,13 +255,16 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
     #[cold]
     pub(crate) fn tell_created(self, directory: Node, name: &[u8], file: Node, is_directory: bool) {
         self.thread.watches().record_name(file.number, directory.number, name);
-        tell_name(self.thread, directory.number, name, event::CREATE | kind_bit(is_directory), 0);
+        let mask = event::CREATE | kind_bit(is_directory);
+        tell_name(self.thread, directory.number, name, mask, 0);
+        marks::tell_created(self.thread, directory, name, mask, file);
     }
 
     /// A new name of a file that exists.
     #[cold]
     pub(crate) fn tell_linked(self, file: Node, directory: Node, name: &[u8]) {
         tell(self.thread, file.number, event::ATTRIB);
+        marks::tell_node(self.thread, file, event::ATTRIB);
         self.tell_created(directory, name, file, false);
     }
 
@@ -239,8 +283,14 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
             let is_directory = file.kind == FileKind::Directory;
             match is_directory {
                 // At once, even if a process is in it.
-                true => thread.watches().end_watches(file.number),
-                false => tell(thread, file.number, event::ATTRIB),
+                true => {
+                    thread.watches().end_watches(file.number);
+                    marks::tell_end(thread, file);
+                }
+                false => {
+                    tell(thread, file.number, event::ATTRIB);
+                    marks::tell_inode(thread, id_of(file), event::ATTRIB);
+                }
             }
             // An open file keeps its last name.
             thread.watches().record_name(file.number, directory.number, name);
@@ -249,6 +299,7 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
         if let Ok(Some(file)) = &removed {
             let mask = event::DELETE | kind_bit(file.kind == FileKind::Directory);
             tell_name(thread, directory.number, name, mask, 0);
+            marks::tell_name(thread, directory, name, mask, id_of(file));
         }
         removed.map(drop)
     }
@@ -272,19 +323,22 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
             let replaced = other.filter(|_| !flags.exchange);
             self.tell_moved(from, to, &file);
             if let Some(replaced) = replaced {
-                tell(self.thread, replaced.number, event::ATTRIB | kind_bit(replaced.kind == FileKind::Directory));
+                let mask = event::ATTRIB | kind_bit(replaced.kind == FileKind::Directory);
+                tell(self.thread, replaced.number, mask);
+                marks::tell_inode(self.thread, id_of(&replaced), mask);
             }
-            tell(self.thread, file.number, event::MOVE_SELF);
+            self.tell_moved_self(&file);
             match replaced {
                 Some(replaced) if replaced.kind == FileKind::Directory => {
-                    self.thread.watches().end_watches(replaced.number)
+                    self.thread.watches().end_watches(replaced.number);
+                    marks::tell_end(self.thread, &replaced);
                 }
                 Some(replaced) => self.thread.watches().record_name(replaced.number, to.0.number, to.1),
                 None => {}
             }
             if let Some(other) = other.filter(|_| flags.exchange) {
                 self.tell_moved(to, from, &other);
-                tell(self.thread, other.number, event::MOVE_SELF);
+                self.tell_moved_self(&other);
             }
         }
         drop(held);
@@ -297,10 +351,19 @@ impl<'t, 'f, M: Memory> Reports<'_, 't, 'f, M> {
         Some(NodeRef::owned(self.thread, self.thread.lookup(directory, name).ok()?))
     }
 
+    fn tell_moved_self(self, file: &Attributes) {
+        tell(self.thread, file.number, event::MOVE_SELF);
+        let mask = event::MOVE_SELF | kind_bit(file.kind == FileKind::Directory);
+        marks::tell_inode(self.thread, id_of(file), mask);
+    }
+
     fn tell_moved(self, from: (Node, &[u8]), to: (Node, &[u8]), file: &Attributes) {
         let (cookie, bit) = (self.thread.watches().next_move_cookie(), kind_bit(file.kind == FileKind::Directory));
         self.thread.watches().record_name(file.number, to.0.number, to.1);
         tell_name(self.thread, from.0.number, from.1, event::MOVED_FROM | bit, cookie);
         tell_name(self.thread, to.0.number, to.1, event::MOVED_TO | bit, cookie);
+        marks::tell_renamed(self.thread, from, to, file);
+        marks::tell_name(self.thread, from.0, from.1, event::MOVED_FROM | bit, id_of(file));
+        marks::tell_name(self.thread, to.0, to.1, event::MOVED_TO | bit, id_of(file));
     }
 }

@@ -13,10 +13,10 @@ mod common;
 
 use common::{ROOT, Scratch, Session};
 use engine::format::FileKind;
-use engine::watch::{NewWatch, event};
+use engine::watch::{MarkFlags, NewMark, NewWatch, event};
 use engine::{Fs, Node, Thread};
-use posix::OpenFile;
 use posix::process::{FileMapping, Fork, LockKind, LockRange, Process, Processes, Usage};
+use posix::{MarkGroupFlags, OpenFile};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::AsRawFd;
@@ -79,7 +79,7 @@ const KEY: u64 = 5;
 fn install_watcher(process: &Process<'_>, thread: &Thread<'_>, fd: u32) {
     let root = thread.root().unwrap();
     thread.record_reference(root);
-    process.install(thread, fd, &OpenFile::watcher(root, KEY), false).unwrap();
+    process.install(thread, fd, &OpenFile::watcher(root, KEY, None), false).unwrap();
 }
 
 fn add_watch(thread: &Thread<'_>, node: Node) -> i32 {
@@ -88,6 +88,26 @@ fn add_watch(thread: &Thread<'_>, node: Node) -> i32 {
         .watches()
         .add_watch(&NewWatch { group: (group, KEY), number: node.number, mask: event::ALL, limit: 9 })
         .unwrap()
+}
+
+/// Opens a fanotify descriptor.
+fn install_marker(process: &Process<'_>, thread: &Thread<'_>, fd: u32) {
+    let root = thread.root().unwrap();
+    thread.record_reference(root);
+    let flags = MarkGroupFlags { group: REPORT_FID, event: 0 };
+    process.install(thread, fd, &OpenFile::watcher(root, KEY, Some(flags)), false).unwrap();
+}
+
+const REPORT_FID: u32 = 0x200;
+
+fn mark(thread: &Thread<'_>, node: Node) -> NewMark {
+    let group = thread.watches().make_mark_group(KEY, 0, REPORT_FID, 0).unwrap();
+    let (number, mask, flags) = (node.number, event::ALL, MarkFlags(1));
+    NewMark { group: (group, KEY), number, mask, kept: 0, flags, limit: 9 }
+}
+
+fn add_mark(thread: &Thread<'_>, node: Node) {
+    thread.watches().add_mark(&mark(thread, node)).unwrap();
 }
 
 fn attach(process: &Process<'_>, thread: &Thread<'_>, fd: u32) {
@@ -340,6 +360,35 @@ const OPERATIONS: &[Operation] = &[
             install_watcher(process, thread, 10);
             add_watch(thread, scene.files[0]);
             add_watch(thread, scene.files[1]);
+        },
+        operate: |process, thread, _| assert!(process.remove(thread, 10)),
+        own_references: 0,
+    },
+    Operation {
+        name: "the first mark of a descriptor, and another",
+        prepare: |process, thread, _| install_marker(process, thread, 10),
+        operate: |_, thread, scene| {
+            add_mark(thread, scene.files[0]);
+            add_mark(thread, scene.files[1]);
+        },
+        own_references: 0,
+    },
+    Operation {
+        name: "removal of a mark",
+        prepare: |process, thread, scene| {
+            install_marker(process, thread, 10);
+            add_mark(thread, scene.files[0]);
+            add_mark(thread, scene.files[1]);
+        },
+        operate: |_, thread, scene| thread.watches().remove_mark(&mark(thread, scene.files[0])).unwrap(),
+        own_references: 0,
+    },
+    Operation {
+        name: "close of a descriptor with marks",
+        prepare: |process, thread, scene| {
+            install_marker(process, thread, 10);
+            add_mark(thread, scene.files[0]);
+            add_mark(thread, scene.files[1]);
         },
         operate: |process, thread, _| assert!(process.remove(thread, 10)),
         own_references: 0,

@@ -1,9 +1,16 @@
-//! Leases in the mount: grants, refusals, breaks and ends, as on tmpfs.
+//! Leases under `run`: grants, refusals, breaks and ends, as on tmpfs; and breaks by a mount.
 
 use crate::kit::compiled;
-use crate::support::{directfs, scratch, stderr, stdout};
-use std::fs;
-use std::process::Command;
+use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
 
 const MOUNT: &str = "/mnt/leased";
 
@@ -37,4 +44,177 @@ fn no_open_passes_a_lease_that_is_granted_meanwhile() {
     if let Some(result) = compare(&["2000"]) {
         assert!(result.contains("granted: 1, opened: 1, bad: 0"), "{result}");
     }
+}
+
+/// How long an answer may take on a busy machine. A lease that no open breaks would never answer.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// A process under `run` that takes leases on the file `f`, as it is told.
+struct Holder {
+    child: Child,
+    orders: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Holder {
+    fn start(program: &Path, image: &Path) -> Holder {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["run", "--image", image.to_str().unwrap(), "--at", MOUNT, "--"]).arg(program);
+        command.arg(format!("{MOUNT}/f")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("starts");
+        let (orders, lines) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()).lines());
+        let (sender, answers) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Holder { child, orders, answers }
+    }
+
+    fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+        let mut answer = self.hear();
+        // A writer breaks once more what a reader has broken.
+        while answer == "broken" {
+            answer = self.hear();
+        }
+        assert_eq!(answer, "done", "{order}");
+    }
+
+    fn hear(&mut self) -> String {
+        self.answers.recv_timeout(ANSWER_TIME).expect("the holder answers")
+    }
+
+    fn end(mut self) {
+        drop(self.orders);
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+/// A mount of an image with a file `f`, and a process under `run` that can take leases on it.
+struct Shared {
+    point: PathBuf,
+    file: PathBuf,
+    holder: Option<Holder>,
+    _directory: tempfile::TempDir,
+}
+
+impl Shared {
+    fn new(test: &str) -> Option<Shared> {
+        if !can_mount(test) {
+            return None;
+        }
+        let directory = scratch();
+        let program = compiled("lease_holder", directory.path())?;
+        let image = image_in(directory.path());
+        let point = directory.path().join("mount");
+        fs::create_dir(&point).unwrap();
+        let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", "cache=0"]);
+        assert!(mounted.status.success(), "{}", stderr(&mounted));
+        let file = point.join("f");
+        fs::write(&file, "content").unwrap();
+        let holder = Some(Holder::start(&program, &image));
+        Some(Shared { point, file, holder, _directory: directory })
+    }
+
+    fn tell(&mut self, order: &str) {
+        self.holder.as_mut().unwrap().tell(order);
+    }
+
+    fn hear(&mut self) -> String {
+        self.holder.as_mut().unwrap().hear()
+    }
+
+    fn end(mut self) {
+        if let Some(holder) = self.holder.take() {
+            holder.end();
+        }
+        let unmounted = directfs(&["umount", self.point.to_str().unwrap()]);
+        assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            directfs(&["umount", "--lazy", self.point.to_str().unwrap()]);
+        }
+    }
+}
+
+#[test]
+fn opens_through_a_mount_wait_for_the_holder_of_a_lease() {
+    let Some(mut shared) = Shared::new("opens_through_a_mount_wait_for_the_holder_of_a_lease") else { return };
+    shared.tell("write");
+    let now = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&shared.file);
+    assert_eq!(now.unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert_eq!(shared.hear(), "broken");
+    // More than the server has workers.
+    let waiting: Vec<_> = (0..20)
+        .map(|index| {
+            let file = shared.file.clone();
+            thread::spawn(move || OpenOptions::new().read(index % 2 == 0).append(index % 2 == 1).open(file))
+        })
+        .collect();
+    for round in 0..200 {
+        let other = shared.point.join(format!("other-{round}"));
+        fs::write(&other, "x").unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"x");
+        assert_eq!(fs::metadata(&shared.file).unwrap().len(), 7, "a stat opens nothing");
+    }
+    assert!(waiting.iter().all(|open| !open.is_finished()), "an open passed the lease");
+    shared.tell("release");
+    for open in waiting {
+        open.join().unwrap().expect("opens");
+    }
+    assert_eq!(fs::read(&shared.file).unwrap(), b"content");
+    shared.end();
+}
+
+#[test]
+fn a_read_lease_is_broken_by_writers_and_truncations_on_a_mount() {
+    let Some(mut shared) = Shared::new("a_read_lease_is_broken_by_writers_and_truncations_on_a_mount") else { return };
+    shared.tell("read");
+    assert_eq!(fs::read(&shared.file).unwrap(), b"content", "readers share it");
+    let file = shared.file.clone();
+    let truncate = thread::spawn(move || truncated(&file, 3));
+    assert_eq!(shared.hear(), "broken");
+    assert!(!truncate.is_finished());
+    assert_eq!(fs::read(&shared.file).unwrap(), b"content");
+    shared.tell("release");
+    assert_eq!(truncate.join().unwrap(), 0);
+    assert_eq!(fs::read(&shared.file).unwrap(), b"con");
+    shared.tell("read");
+    let file = shared.file.clone();
+    let writer = thread::spawn(move || File::create(file));
+    assert_eq!(shared.hear(), "broken");
+    assert_eq!(fs::read(&shared.file).unwrap(), b"con", "it is truncated after the lease");
+    shared.tell("release");
+    writer.join().unwrap().expect("opens");
+    assert_eq!(fs::read(&shared.file).unwrap(), b"");
+    shared.end();
+}
+
+fn truncated(path: &Path, length: i64) -> i32 {
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: a terminated path that outlives the call.
+    unsafe { libc::truncate(path.as_ptr(), length) }
+}
+
+#[test]
+fn a_killed_program_does_not_wait_for_a_lease_on_a_mount() {
+    let Some(mut shared) = Shared::new("a_killed_program_does_not_wait_for_a_lease_on_a_mount") else { return };
+    shared.tell("write");
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let mut reader = Command::new("cat").arg(&shared.file).stdout(Stdio::null()).spawn().unwrap();
+        if signal == libc::SIGTERM {
+            assert_eq!(shared.hear(), "broken");
+        }
+        // SAFETY: a process that this test started and has not waited for.
+        assert_eq!(unsafe { libc::kill(reader.id() as i32, signal) }, 0);
+        assert_eq!(reader.wait().unwrap().signal(), Some(signal));
+    }
+    // A lease ends with its holder, too.
+    let file = shared.file.clone();
+    let waiting = thread::spawn(move || fs::read(file));
+    shared.holder.take().unwrap().end();
+    assert_eq!(waiting.join().unwrap().expect("opens"), b"content");
+    shared.end();
 }

@@ -1,4 +1,5 @@
-//! inotify in the mount: events, and the ways in which programs wait for them, as on tmpfs.
+//! inotify and fanotify in the mount: events, and the ways in which programs wait for them, as on
+//! tmpfs.
 
 use crate::kit::compiled;
 use crate::support::{directfs, scratch, stderr, stdout};
@@ -36,6 +37,20 @@ fn each_change_raises_the_events_that_it_raises_on_tmpfs() {
 }
 
 #[test]
+fn each_change_makes_the_events_of_fanotify_that_it_makes_on_tmpfs() {
+    if let Some(events) = compare("mark_calls") {
+        assert!(events.lines().count() > 600, "{events}");
+    }
+}
+
+#[test]
 fn descriptors_poll_fork_exec_and_overflow_as_on_tmpfs() {
     compare("watch_ways");
+}
+
+#[test]
+fn fanotify_descriptors_poll_fork_pass_and_overflow_as_on_tmpfs() {
+    if let Some(steps) = compare("mark_ways") {
+        assert!(steps.contains("overflow: 0x4000"), "{steps}");
+    }
 }

@@ -3,7 +3,7 @@
 use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;
 
-/// Inotify descriptors with watches, of all processes.
+/// Inotify and fanotify descriptors with watches, of all processes.
 pub const GROUPS_MAX: u32 = 128;
 /// Watches of all groups.
 pub(super) const WATCHES_MAX: u32 = 1 << 17;
@@ -32,11 +32,15 @@ pub(super) struct Watch {
     /// Key of its group.
     pub key: AtomicU64,
     pub group: AtomicU32,
-    /// Wanted events, EXCL_UNLINK and ONESHOT.
+    /// Wanted events, EXCL_UNLINK and ONESHOT; of a mark of fanotify its mask.
     pub mask: AtomicU32,
     /// Next of the chain, plus one.
     pub next: AtomicU32,
-    pub reserved: [AtomicU32; 5],
+    /// Zero: a watch of inotify. Else a mark of fanotify: see `marks`.
+    pub kind: AtomicU32,
+    /// Of a mark: its ignore mask.
+    pub ignored: AtomicU32,
+    pub reserved: [AtomicU32; 3],
 }
 
 /// The state of a queue, beside its cells.
@@ -48,8 +52,12 @@ pub(super) struct Queue {
     pub uid: AtomicU32,
     /// Watches.
     pub watches: AtomicU32,
-    pub reserved0: [AtomicU32; 13],
-    /// Position of the next event (high 61 bits), and the cells of the last one.
+    /// Zero: of an inotify descriptor. Else [`super::MARKS`] and the flags of fanotify_init.
+    pub flags: AtomicU32,
+    /// Flags of the descriptors in fanotify's events.
+    pub event_flags: AtomicU32,
+    pub reserved0: [AtomicU32; 11],
+    /// Position of the next event (high 60 bits), and the cells of the last one.
     pub tail: AtomicU64,
     /// Position of the first event that is not read.
     pub head: AtomicU64,
@@ -61,7 +69,9 @@ pub(super) struct Queue {
     pub wake_file: AtomicU64,
     /// Threads that add events: each may be about to make the kernel's descriptor readable.
     pub writers: AtomicU64,
-    pub reserved1: [AtomicU64; 2],
+    /// Of a fanotify descriptor: checksums of the kernel's handles of the wake file and of its
+    /// directory.
+    pub wake_handles: [AtomicU64; 2],
 }
 
 /// A part of an event: see `queue`.
@@ -99,7 +109,7 @@ pub(crate) struct WatchTables {
     pub(super) end: AtomicU32,
     /// Start of the next search for a free entry.
     pub(super) cursor: AtomicU32,
-    /// Watches in chains.
+    /// Watches of inotify in chains.
     pub(super) chained: AtomicU32,
     /// 1: a watch has ended on its own since the last sweep.
     pub(super) has_ended: AtomicU32,
@@ -107,7 +117,9 @@ pub(crate) struct WatchTables {
     pub(super) cookie: AtomicU32,
     /// Counts new watches: earlier hints of names may miss changes that nothing watched.
     pub(super) names_version: AtomicU32,
-    pub(super) reserved0: [AtomicU32; 7],
+    /// Marks in chains.
+    pub(super) chained_marks: AtomicU32,
+    pub(super) reserved0: [AtomicU32; 6],
     /// Keys of the groups; zero: free.
     pub(super) keys: [AtomicU64; GROUPS_MAX as usize],
     pub(super) reserved1: [AtomicU64; 376],

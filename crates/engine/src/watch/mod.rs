@@ -1,8 +1,8 @@
-//! Watches: processes that are told of changes of files (inotify).
+//! Watches: processes that are told of changes of files (inotify, fanotify).
 //!
-//! A *group* belongs to one inotify descriptor. It has watches, each on an inode number, and a
-//! queue of events. All of it is in the DRAM region, so that a change in one process reaches the
-//! queues of all others.
+//! A *group* belongs to one descriptor. It has watches, each on an inode number, and a queue of
+//! events. fanotify's watches are called *marks*. All of it is in the DRAM region, so that a change
+//! in one process reaches the queues of all others.
 //!
 //! Invariants
 //! - While no watch exists, [`Fs::is_watched`] is false, and a change pays for that load only.
@@ -15,6 +15,7 @@
 //!   whichever process drops the last reference or reaps the dead one that did.
 
 pub(crate) mod layout;
+mod marks;
 mod names;
 mod queue;
 mod table;
@@ -23,6 +24,7 @@ mod tests;
 
 pub use layout::GROUPS_MAX;
 pub(crate) use layout::WatchTables;
+pub use marks::{FileId, MARKS, MarkChange, MarkEvent, MarkFlags, NewMark};
 pub use names::NameHint;
 pub use queue::{EVENT_BYTES, Taken, WatchEvent};
 pub use table::NewWatch;
@@ -32,7 +34,13 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 use layout::Queue;
+use marks::FID_BITS;
 use pmem::{Memory, Pm};
+
+/// Bit of the header's mark: a watch of inotify exists.
+const WATCHED: u64 = 1;
+/// The same for a mark of fanotify.
+const MARKED: u64 = 2;
 
 /// Events of a file or directory, with the kernel's numbers.
 pub mod event {
@@ -62,6 +70,12 @@ pub mod event {
     pub const MOVE_SELF: u32 = 0x800;
     /// All of the above.
     pub const ALL: u32 = 0xfff;
+    /// fanotify: it was opened to be run.
+    pub const OPEN_EXEC: u32 = 0x1000;
+    /// fanotify: a name moved, with both places.
+    pub const RENAME: u32 = 0x1000_0000;
+    /// Of a mark: also events of the directory's files.
+    pub const ON_CHILD: u32 = 0x0800_0000;
     /// Linux's: each watch has it, whatever was asked for.
     pub const UNMOUNT: u32 = 0x2000;
     /// Events were lost.
@@ -102,9 +116,20 @@ impl<M: Memory> Fs<M> {
         self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) != 0)
     }
 
-    /// Makes the kernel's descriptor of a group readable.
-    fn signal_watchers(&self, group: u32) -> bool {
-        self.platform.signal_watchers(self.liveness.description.load(Relaxed), group)
+    /// Whether any watch of inotify exists.
+    pub fn has_watches(&self) -> bool {
+        self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) & WATCHED != 0)
+    }
+
+    /// Whether any mark of fanotify exists.
+    pub fn has_marks(&self) -> bool {
+        self.dram().header().is_ok_and(|header| header.watched.load(Relaxed) & MARKED != 0)
+    }
+
+    /// Makes the kernel's descriptor of a group readable. `opens`: it is told of opens, else of
+    /// changed attributes.
+    fn signal_watchers(&self, group: u32, opens: bool) -> bool {
+        self.platform.signal_watchers(self.liveness.description.load(Relaxed), group, opens)
     }
 
     /// `NotFound`: there never was a group, and the area has no memory.
@@ -131,7 +156,8 @@ impl<'f, M: Memory> Watches<'_, 'f, M> {
     fn wake_group(self, group: u32, queue: &Queue) {
         let armed = queue.armed.load(SeqCst);
         // In this order: a death in between leaves one wake-up too many.
-        if armed & 1 == 0 && self.fs.signal_watchers(group) {
+        let opens = queue.flags.load(Relaxed) & (MARKS | FID_BITS) == MARKS;
+        if armed & 1 == 0 && self.fs.signal_watchers(group, opens) {
             let _ = queue.armed.compare_exchange(armed, armed + 1, SeqCst, Relaxed);
         }
     }

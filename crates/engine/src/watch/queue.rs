@@ -1,8 +1,8 @@
 //! Queues of events: one ring of cells per group, for any number of writers and readers, of which
 //! each may stop or die at any instruction.
 //!
-//! An event takes one to five consecutive cells. A writer claims them by advancing the tail, fills
-//! them, and marks the first one complete. A reader copies the first event and takes it by
+//! An event takes one to eleven consecutive cells. A writer claims them by advancing the tail,
+//! fills them, and marks the first one complete. A reader copies the first event and takes it by
 //! advancing the head. If an event stays incomplete, its reader gives it up by the same mark.
 //!
 //! Invariants
@@ -10,7 +10,10 @@
 //! - A writer that was stopped may store into cells that belong to a later event. So each event has
 //!   a checksum over its position, the group's key and its content. A reader that finds another one
 //!   reports lost events.
-//! - As in Linux, an event that equals the last one in the queue is not added.
+//! - As in Linux, an event of inotify that equals the last one in the queue is not added, and one
+//!   of fanotify is united with an equal one. Its mask may thus grow until a reader closes it,
+//!   which precedes the advance of the head. A tag of its position keeps late writers from other
+//!   masks.
 //! - A writer completes the event before it looks at `armed`; a reader clears `armed` before it
 //!   looks at the queue. So an event that a reader misses makes the descriptor readable again.
 
@@ -26,17 +29,85 @@ use pmem::Memory;
 /// Bytes of `struct inotify_event` without the name.
 pub const EVENT_BYTES: usize = 16;
 const NAME_WORDS: usize = 32;
-/// Words of the name in the first cell, and in the others.
-const FIRST_WORDS: usize = 4;
-const MORE_WORDS: usize = 7;
+/// Words of a cell, and those of an event that its first cell has beside the head and the mask.
+const CELL_WORDS: usize = 7;
+const FIRST_WORDS: usize = 5;
+/// Cells of the longest event.
+const EVENT_CELLS: usize = 11;
+/// Words of the longest event.
+pub(super) const RECORD_WORDS: usize = FIRST_WORDS + (EVENT_CELLS - 1) * CELL_WORDS;
 /// Shift of the position in the tail.
-const SHIFT: u32 = 3;
+const SHIFT: u32 = 4;
+const TAIL_CELLS: u64 = (1 << SHIFT) - 1;
+/// In the word of the mask: a reader takes the event.
+const CLOSED: u64 = 1 << 63;
+/// Queued events that a new event of fanotify is compared with.
+const MERGE_LOOKS: u32 = 128;
 /// Polls of an incomplete event before its reader sleeps: its writer has lost the processor.
 const SPINS: u32 = 2000;
 /// Sleeps of 1 ms before it gives up: its writer was stopped or killed between two stores.
 const SLEEPS: u32 = 1000;
 /// Sleeps of 1 ms before a reader no longer waits for threads that add events.
 const WRITER_SLEEPS: u32 = 20;
+
+/// An event as the queue holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Bits of [`event`]. In the queue it may still grow.
+    pub mask: u32,
+    /// The rest, without zeros at the end.
+    count: usize,
+    words: [u64; RECORD_WORDS],
+}
+
+impl Record {
+    pub fn new(mask: u32, words: &[u64]) -> Record {
+        let mut record = Record { mask, count: 0, words: [0; RECORD_WORDS] };
+        record.words[..words.len()].copy_from_slice(words);
+        record.count = words.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
+        record
+    }
+
+    /// All words, with zeros at the end.
+    pub fn words(&self) -> &[u64; RECORD_WORDS] {
+        &self.words
+    }
+
+    fn used(&self) -> &[u64] {
+        &self.words[..self.count]
+    }
+
+    fn cells(&self) -> u64 {
+        1 + self.count.saturating_sub(FIRST_WORDS).div_ceil(CELL_WORDS) as u64
+    }
+
+    /// The word of the first cell that certifies the event: a checksum, the cells of the event
+    /// before it, and its length.
+    fn head(&self, position: u64, key: u64, before: u64) -> u64 {
+        let sum = self.used().iter().fold(mix(mix(0, position), key), |sum, &word| mix(sum, word));
+        sum << 12 | before << 8 | self.count as u64
+    }
+}
+
+fn mix(sum: u64, word: u64) -> u64 {
+    (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+}
+
+/// The high half of the word of the mask, of an event that no reader takes.
+fn mask_tag(position: u64, key: u64) -> u64 {
+    mix(mix(1, position), key) & !CLOSED & !0xffff_ffff
+}
+
+/// Which events a new one equals: then it is not added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Merge {
+    /// inotify: only the last one, with the same mask.
+    Last,
+    /// fanotify: any, and the masks are united.
+    Masks,
+    /// None.
+    Never,
+}
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +123,27 @@ pub struct WatchEvent {
     name: [u64; NAME_WORDS],
 }
 
+/// A name in words, and its length.
+pub(super) fn name_words(name: &[u8]) -> (usize, [u64; NAME_WORDS]) {
+    let mut words = [0; NAME_WORDS];
+    let name = &name[..name.len().min(255)];
+    for (word, bytes) in words.iter_mut().zip(name.chunks(8)) {
+        let mut whole = [0; 8];
+        whole[..bytes.len()].copy_from_slice(bytes);
+        *word = u64::from_le_bytes(whole);
+    }
+    (name.len(), words)
+}
+
+/// The bytes of a name in words.
+pub(super) fn name_bytes(words: &[u64; NAME_WORDS]) -> [u8; 8 * NAME_WORDS] {
+    let mut bytes = [0; 8 * NAME_WORDS];
+    for (bytes, word) in bytes.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
 impl WatchEvent {
     /// An event to be filled.
     pub fn none() -> WatchEvent {
@@ -59,23 +151,29 @@ impl WatchEvent {
     }
 
     pub(super) fn new(watch: i32, mask: u32, cookie: u32, name: &[u8]) -> WatchEvent {
-        let mut words = [0; NAME_WORDS];
-        let name = &name[..name.len().min(255)];
-        for (word, bytes) in words.iter_mut().zip(name.chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(whole);
-        }
-        WatchEvent { watch, mask, cookie, name_length: name.len(), name: words }
+        let (name_length, name) = name_words(name);
+        WatchEvent { watch, mask, cookie, name_length, name }
+    }
+
+    pub(super) fn record(&self) -> Record {
+        let mut words = [0; 1 + NAME_WORDS];
+        words[0] = u64::from(self.watch as u32) | u64::from(self.cookie) << 32;
+        words[1..].copy_from_slice(&self.name);
+        Record::new(self.mask, &words)
+    }
+
+    fn of_record(record: &Record) -> WatchEvent {
+        let mut name = [0; NAME_WORDS];
+        name.copy_from_slice(&record.words[1..=NAME_WORDS]);
+        let bytes = name_bytes(&name);
+        let name_length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()).min(255);
+        let first = record.words[0];
+        WatchEvent { watch: first as u32 as i32, mask: record.mask, cookie: (first >> 32) as u32, name_length, name }
     }
 
     /// The name's bytes, followed by zeros.
     pub fn name(&self) -> [u8; 8 * NAME_WORDS] {
-        let mut bytes = [0; 8 * NAME_WORDS];
-        for (bytes, word) in bytes.chunks_exact_mut(8).zip(self.name) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
-        bytes
+        name_bytes(&self.name)
     }
 
     /// Bytes of the name field: the name with at least one zero byte, in units of an event.
@@ -86,25 +184,6 @@ impl WatchEvent {
     /// Bytes of the event as a program reads it.
     pub fn bytes(&self) -> usize {
         EVENT_BYTES + self.name_field_bytes()
-    }
-
-    fn cells(&self) -> u64 {
-        1 + self.name_length.saturating_sub(8 * FIRST_WORDS).div_ceil(8 * MORE_WORDS) as u64
-    }
-
-    fn words(&self) -> [u64; 2] {
-        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        [pair(self.watch as u32, self.mask), pair(self.cookie, self.name_length as u32)]
-    }
-
-    fn checksum(&self, position: u64, key: u64) -> u64 {
-        let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-        [position, key].into_iter().chain(self.words()).chain(self.name).fold(0, mix)
-    }
-
-    /// Whether Linux would merge it with an earlier one: cookies do not count.
-    fn repeats(&self, other: &WatchEvent) -> bool {
-        self.mask & event::IGNORED == 0 && WatchEvent { cookie: other.cookie, ..*self } == *other
     }
 }
 
@@ -127,22 +206,79 @@ impl<'f> Ring<'f> {
         &self.cells[position as usize % CELLS]
     }
 
-    fn name_words(&self, position: u64) -> impl Iterator<Item = &'f AtomicU64> {
+    /// The words of an event, from its first cell on.
+    fn words(&self, position: u64) -> impl Iterator<Item = &'f AtomicU64> {
         let (cells, first) = (self.cells, self.cell(position));
-        let more = (1..5).flat_map(move |cell| &cells[(position as usize + cell) % CELLS].words);
-        first.words[3..].iter().chain(more)
+        let more = (1..EVENT_CELLS).flat_map(move |cell| &cells[(position as usize + cell) % CELLS].words);
+        first.words[CELL_WORDS - FIRST_WORDS..].iter().chain(more)
+    }
+
+    /// Whether a queued event takes a new one in. `Err`: the cells of the event before it, if that
+    /// is known.
+    fn takes_in(&self, position: u64, record: &Record, merge: Merge) -> core::result::Result<(), Option<u64>> {
+        /// Events of fanotify with different ones of these bits stay apart.
+        const APART: u32 = event::IS_DIRECTORY | event::RENAME | event::Q_OVERFLOW;
+        let cell = self.cell(position);
+        if cell.sequence.load(SeqCst) != 2 * position + 1 {
+            return Err(None);
+        }
+        let (head, mask) = (cell.words[0].load(Relaxed), &cell.words[1]);
+        let before = head >> 8 & TAIL_CELLS;
+        let others = self.words(position).take(record.count).map(|word| word.load(Relaxed));
+        // Of inotify's first word the cookie does not count.
+        let differ = |(index, (one, other)): (usize, (&u64, u64))| match merge {
+            Merge::Last if index == 0 => *one as u32 != other as u32,
+            _ => *one != other,
+        };
+        let is_equal = head & 0xff == record.count as u64 && !record.used().iter().zip(others).enumerate().any(differ);
+        let tag = mask_tag(position, self.key);
+        let unite = |old: u64| {
+            let open = old & !0xffff_ffff == tag;
+            let alike = match merge {
+                Merge::Last => old as u32 == record.mask,
+                _ => (old as u32 ^ record.mask) & APART == 0,
+            };
+            (open && alike).then_some(old | u64::from(record.mask))
+        };
+        match is_equal && mask.fetch_update(SeqCst, SeqCst, unite).is_ok() {
+            true => Ok(()),
+            false => Err(Some(before)),
+        }
+    }
+
+    /// Whether a queued event takes a new one in.
+    fn merges(&self, tail: u64, record: &Record, merge: Merge) -> bool {
+        let looks = match merge {
+            Merge::Never => 0,
+            Merge::Last => 1,
+            Merge::Masks => MERGE_LOOKS,
+        };
+        let (mut position, mut cells) = (tail >> SHIFT, tail & TAIL_CELLS);
+        for _ in 0..looks {
+            // Cells that another process has overwritten may tell any length.
+            let Some(before) = position.checked_sub(cells).filter(|_| cells != 0) else { return false };
+            if self.queue.head.load(SeqCst) > before {
+                return false;
+            }
+            position = before;
+            match self.takes_in(position, record, merge) {
+                Ok(()) => return true,
+                Err(Some(before)) => cells = before,
+                Err(None) => return false,
+            }
+        }
+        false
     }
 
     /// Adds an event. Returns false if it was lost.
-    pub fn add(&self, event: &WatchEvent) -> bool {
-        let cells = event.cells();
+    pub fn add(&self, record: &Record, merge: Merge) -> bool {
+        let cells = record.cells();
         let mut tail = self.queue.tail.load(SeqCst);
         let position = loop {
-            let position = tail >> SHIFT;
-            let last = position.wrapping_sub(tail & 7);
-            if self.complete(last).is_some_and(|last| event.repeats(&last)) && self.queue.head.load(SeqCst) <= last {
+            if self.merges(tail, record, merge) {
                 return true;
             }
+            let position = tail >> SHIFT;
             // The head may be further than a tail that was read long ago: then the exchange fails.
             if (position + cells).saturating_sub(self.queue.head.load(SeqCst)) > CELLS as u64 {
                 self.lose(position);
@@ -154,12 +290,9 @@ impl<'f> Ring<'f> {
             }
         };
         let cell = self.cell(position);
-        for (word, value) in cell.words.iter().zip(event.words()) {
-            word.store(value, Relaxed);
-        }
-        cell.words[2].store(event.checksum(position, self.key), Relaxed);
-        let used = event.name_length.div_ceil(8);
-        for (word, value) in self.name_words(position).zip(event.name).take(used) {
+        cell.words[0].store(record.head(position, self.key, tail & TAIL_CELLS), Relaxed);
+        cell.words[1].store(mask_tag(position, self.key) | u64::from(record.mask), Relaxed);
+        for (word, &value) in self.words(position).zip(record.used()) {
             word.store(value, Relaxed);
         }
         let is_complete = self.mark(position, 2 * position + 1);
@@ -180,21 +313,41 @@ impl<'f> Ring<'f> {
     }
 
     /// The event at a position, if it is complete.
-    fn complete(&self, position: u64) -> Option<WatchEvent> {
+    pub(super) fn complete(&self, position: u64) -> Option<Record> {
         let cell = self.cell(position);
         if cell.sequence.load(SeqCst) != 2 * position + 1 {
             return None;
         }
-        let [first, second, check] = [0, 1, 2].map(|index| cell.words[index].load(Relaxed));
-        let name_length = (second >> 32) as usize;
-        let mut name = [0; NAME_WORDS];
-        let used = name_length.min(255).div_ceil(8);
-        for (into, word) in name.iter_mut().zip(self.name_words(position)).take(used) {
+        let [head, mask] = [0, 1].map(|index| cell.words[index].load(Relaxed));
+        let count = (head & 0xff) as usize;
+        if count > RECORD_WORDS || mask & !CLOSED & !0xffff_ffff != mask_tag(position, self.key) {
+            return None;
+        }
+        let mut record = Record { mask: mask as u32, count, words: [0; RECORD_WORDS] };
+        for (into, word) in record.words.iter_mut().zip(self.words(position)).take(count) {
             *into = word.load(Relaxed);
         }
-        let (watch, mask, cookie) = (first as u32 as i32, (first >> 32) as u32, second as u32);
-        let event = WatchEvent { watch, mask, cookie, name_length, name };
-        (name_length <= 255 && event.checksum(position, self.key) == check).then_some(event)
+        (record.head(position, self.key, head >> 8 & TAIL_CELLS) == head).then_some(record)
+    }
+
+    /// Takes the event at the head. `None`: another reader did.
+    fn take(&self, position: u64, record: &Record) -> Option<u32> {
+        // In this order: until the head moves, the cells are this event's.
+        let mask = self.close(position);
+        self.advance(position, record).then_some(mask).flatten()
+    }
+
+    /// Lets the event at the head take no other in; returns its mask.
+    pub(super) fn close(&self, position: u64) -> Option<u32> {
+        let mask = self.cell(position).words[1].fetch_update(SeqCst, SeqCst, |mask| {
+            (mask & !CLOSED & !0xffff_ffff == mask_tag(position, self.key)).then_some(mask | CLOSED)
+        });
+        mask.ok().map(|mask| mask as u32)
+    }
+
+    /// Moves the head behind its event, unless another reader has.
+    pub(super) fn advance(&self, position: u64, record: &Record) -> bool {
+        self.queue.head.compare_exchange(position, position + record.cells(), SeqCst, SeqCst).is_ok()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -221,7 +374,7 @@ impl<'f> Ring<'f> {
     }
 
     /// The event at a position, after a wait for its writer.
-    fn wait_for<M: Memory>(&self, thread: &Thread<'_, M>, position: u64) -> Option<WatchEvent> {
+    fn wait_for<M: Memory>(&self, thread: &Thread<'_, M>, position: u64) -> Option<Record> {
         for round in 0..SPINS + SLEEPS {
             if let Some(event) = self.complete(position) {
                 return Some(event);
@@ -252,10 +405,16 @@ pub enum Taken {
 impl<M: Memory> Watches<'_, '_, M> {
     /// Adds events, and makes the kernel's descriptor of the group readable.
     pub(super) fn add_events(self, group: u32, ring: &Ring<'_>, events: [Option<WatchEvent>; 2]) {
+        let merge_of = |mask| if mask & event::IGNORED == 0 { Merge::Last } else { Merge::Never };
+        self.add_records(group, ring, events.iter().flatten().map(|event| (event.record(), merge_of(event.mask))));
+    }
+
+    /// As [`Watches::add_events`].
+    pub(super) fn add_records(self, group: u32, ring: &Ring<'_>, records: impl Iterator<Item = (Record, Merge)>) {
         let writers = &ring.queue.writers;
         writers.fetch_add(1, SeqCst);
-        for event in events.iter().flatten() {
-            ring.add(event);
+        for (record, merge) in records {
+            ring.add(&record, merge);
         }
         self.wake_group(group, ring.queue);
         // A reader that waited long has taken this thread for dead.
@@ -283,16 +442,29 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// Takes the first event of a group, if it has at most `room` bytes.
     pub fn take_watch_event(self, group: u32, key: u64, room: usize, into: &mut WatchEvent) -> Result<Taken> {
+        let fits = |record: &Record| WatchEvent::of_record(record).bytes() <= room;
+        let mut record = WatchEvent::new(-1, event::Q_OVERFLOW, 0, b"").record();
+        let taken = self.take_record((group, key), fits, &mut record)?;
+        *into = WatchEvent::of_record(&record);
+        Ok(taken)
+    }
+
+    /// Takes the first event of a group, if it fits. `record`: that of an overflow.
+    pub(super) fn take_record(
+        self,
+        (group, key): (u32, u64),
+        fits: impl Fn(&Record) -> bool,
+        record: &mut Record,
+    ) -> Result<Taken> {
         let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok(Taken::Empty) };
         loop {
             let queue = ring.queue;
             let (lost, head) = (queue.overflow.load(SeqCst), queue.head.load(SeqCst));
             if lost != 0 && head + 1 >= lost {
-                if room < EVENT_BYTES {
+                if !fits(record) {
                     return Ok(Taken::TooLong);
                 }
                 if queue.overflow.compare_exchange(lost, 0, SeqCst, SeqCst).is_ok() {
-                    *into = WatchEvent::new(-1, event::Q_OVERFLOW, 0, b"");
                     return Ok(Taken::Event);
                 }
                 continue;
@@ -306,11 +478,11 @@ impl<M: Memory> Watches<'_, '_, M> {
                 }
                 continue;
             };
-            if event.bytes() > room {
+            if !fits(&event) {
                 return Ok(Taken::TooLong);
             }
-            if queue.head.compare_exchange(head, head + event.cells(), SeqCst, SeqCst).is_ok() {
-                *into = event;
+            if let Some(mask) = ring.take(head, &event) {
+                *record = Record { mask, ..event };
                 return Ok(Taken::Event);
             }
         }
@@ -319,12 +491,21 @@ impl<M: Memory> Watches<'_, '_, M> {
     /// Bytes of the events of a group as a program reads them (FIONREAD), and whether the kernel's
     /// descriptor has one event more than the program gets.
     pub fn watch_events_bytes(self, group: u32, key: u64) -> Result<(usize, bool)> {
+        self.events_bytes((group, key), EVENT_BYTES, |event| WatchEvent::of_record(event).bytes())
+    }
+
+    pub(super) fn events_bytes(
+        self,
+        (group, key): (u32, u64),
+        overflow: usize,
+        bytes_of: impl Fn(&Record) -> usize,
+    ) -> Result<(usize, bool)> {
         let Some(ring) = Ring::new(self.watch_tables()?, group, key) else { return Ok((0, false)) };
-        let mut bytes = if ring.queue.overflow.load(SeqCst) == 0 { 0 } else { EVENT_BYTES };
+        let mut bytes = if ring.queue.overflow.load(SeqCst) == 0 { 0 } else { overflow };
         let (mut position, tail) = (ring.queue.head.load(SeqCst), ring.queue.tail.load(SeqCst) >> SHIFT);
         while position < tail {
             let Some(event) = ring.complete(position) else { break };
-            bytes += event.bytes();
+            bytes += bytes_of(&event);
             position += event.cells();
         }
         Ok((bytes, ring.queue.armed.load(SeqCst) & 1 == 1))

@@ -2,10 +2,11 @@
 
 use super::layout::{BUCKETS, ENDED, FREE, GROUPS_MAX, LIVE, NAMES, NameEntry, WATCHES_MAX, Watch};
 use super::queue::{Ring, WatchEvent};
-use super::{Change, WatchTables, event};
+use super::{Change, MARKED, WATCHED, WatchTables, event};
 use crate::components::Watches;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
+use crate::sync::AtomicU32;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use pmem::Memory;
@@ -17,6 +18,8 @@ const LOOKS: u32 = 100;
 /// Numbers of watches: above those of the kernel, which begin at one; then a generation and the
 /// entry.
 const WATCH_BASE: u32 = 1 << 30;
+/// FAN_UNLIMITED_MARKS: the marks of such a group do not count.
+const UNLIMITED_MARKS: u32 = 0x20;
 const INDEX_BITS: u32 = WATCHES_MAX.trailing_zeros();
 const GENERATIONS: u32 = 1 << (30 - INDEX_BITS);
 
@@ -33,8 +36,13 @@ pub struct NewWatch {
     pub limit: u32,
 }
 
-fn bucket_of(number: u64) -> usize {
+pub(super) fn bucket_of(number: u64) -> usize {
     (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize % BUCKETS
+}
+
+/// More entries than a chain has.
+pub(super) fn entries_max() -> u32 {
+    WATCHES_MAX
 }
 
 fn watch_number(index: u32, watch: &Watch) -> i32 {
@@ -46,13 +54,13 @@ impl WatchTables {
     /// `skipped` ones. Returns their number.
     fn collect(&self, number: u64, mask: u32, skipped: usize, into: &mut [u32; AT_ONCE]) -> usize {
         let mut count = 0;
-        for _ in 0..LOOKS {
-            let before = self.changes.load(SeqCst);
+        self.stable(|| {
             let (mut next, mut found) = (self.buckets[bucket_of(number)].load(Acquire), 0usize);
             // Entries that are reused meanwhile could lead round.
             for _ in 0..WATCHES_MAX {
                 let Some(watch) = next.checked_sub(1).and_then(|index| self.watches.get(index as usize)) else { break };
-                let wants = watch.state.load(Acquire) == LIVE && watch.mask.load(Relaxed) & mask != 0;
+                let lives = watch.state.load(Acquire) == LIVE && watch.kind.load(Relaxed) == 0;
+                let wants = lives && watch.mask.load(Relaxed) & mask != 0;
                 if watch.number.load(Relaxed) == number && wants {
                     if let Some(place) = found.checked_sub(skipped).and_then(|at| into.get_mut(at)) {
                         *place = next - 1;
@@ -62,21 +70,29 @@ impl WatchTables {
                 next = watch.next.load(Acquire);
             }
             count = found.saturating_sub(skipped).min(AT_ONCE);
+        });
+        count
+    }
+
+    /// Runs `look` at the chains, again if they change meanwhile.
+    pub(super) fn stable(&self, mut look: impl FnMut()) {
+        for _ in 0..LOOKS {
+            let before = self.changes.load(SeqCst);
+            look();
             if before & 1 == 0 && self.changes.load(SeqCst) == before {
                 break;
             }
         }
-        count
     }
 
-    /// The entry of a watch of a group, if the watch lives.
-    fn find(&self, key: u64, number: u64) -> Option<u32> {
+    /// The entry of a watch of a group, if the watch lives. `object`: see `marks`.
+    pub(super) fn find(&self, key: u64, number: u64, object: u32) -> Option<u32> {
         let mut next = self.buckets[bucket_of(number)].load(Acquire);
         for _ in 0..WATCHES_MAX {
             let index = next.checked_sub(1)?;
             let watch = self.watches.get(index as usize)?;
             let is_it = watch.number.load(Relaxed) == number && watch.key.load(Relaxed) == key;
-            if is_it && watch.state.load(Acquire) == LIVE {
+            if is_it && watch.kind.load(Relaxed) & 3 == object && watch.state.load(Acquire) == LIVE {
                 return Some(index);
             }
             next = watch.next.load(Acquire);
@@ -94,7 +110,7 @@ impl WatchTables {
     }
 
     /// Removes a watch from its chain and frees its entry. Under the lock.
-    fn remove(&self, index: u32) {
+    pub(super) fn remove(&self, index: u32) {
         let Some(watch) = self.watches.get(index as usize) else { return };
         self.change(|| {
             let mut link = &self.buckets[bucket_of(watch.number.load(Relaxed))];
@@ -112,24 +128,30 @@ impl WatchTables {
             queue.watches.store(queue.watches.load(Relaxed).saturating_sub(1), Relaxed);
         }
         watch.state.store(FREE, Release);
-        self.chained.store(self.chained.load(Relaxed).saturating_sub(1), Relaxed);
+        let chained = self.chained_of(watch);
+        chained.store(chained.load(Relaxed).saturating_sub(1), Relaxed);
         self.cursor.store(self.cursor.load(Relaxed).min(index), Relaxed);
     }
 
     /// Removes all watches for which `ends` is true, and counts the others. Under the lock.
-    fn sweep(&self, ends: impl Fn(&Watch) -> bool) {
+    pub(super) fn sweep(&self, ends: impl Fn(&Watch) -> bool) {
         self.has_ended.store(0, SeqCst);
-        let mut kept = 0;
+        let mut kept = [0; 2];
         for index in 0..self.end.load(Relaxed).min(WATCHES_MAX) {
             let watch = &self.watches[index as usize];
             match watch.state.load(Acquire) {
                 FREE => {}
-                LIVE if !ends(watch) => kept += 1,
+                LIVE if !ends(watch) => kept[usize::from(watch.kind.load(Relaxed) != 0)] += 1,
                 _ => self.remove(index),
             }
         }
         // Exact even if a process died between a change and its count.
-        self.chained.store(kept, Relaxed);
+        self.chained.store(kept[0], Relaxed);
+        self.chained_marks.store(kept[1], Relaxed);
+    }
+
+    fn chained_of(&self, watch: &Watch) -> &AtomicU32 {
+        if watch.kind.load(Relaxed) == 0 { &self.chained } else { &self.chained_marks }
     }
 
     /// Takes a free entry. Under the lock.
@@ -153,22 +175,27 @@ impl WatchTables {
         Some(index as u32).filter(|_| key != 0)
     }
 
-    /// The watches of all groups of a user.
-    fn watches_of(&self, uid: u32) -> u32 {
-        let of_user = |(key, _): &(&crate::sync::AtomicU64, &super::Queue)| key.load(Relaxed) != 0;
-        let groups = self.keys.iter().zip(&self.queues).filter(of_user);
+    /// The watches or marks of all groups of a user that count.
+    pub(super) fn watches_of(&self, uid: u32, are_marks: bool) -> u32 {
+        let counts = |queue: &super::Queue| match queue.flags.load(Relaxed) {
+            0 => !are_marks,
+            flags => are_marks && flags & UNLIMITED_MARKS == 0,
+        };
+        let groups = self.keys.iter().zip(&self.queues).filter(|(key, queue)| key.load(Relaxed) != 0 && counts(queue));
         groups.filter(|(_, queue)| queue.uid.load(Relaxed) == uid).map(|(_, queue)| queue.watches.load(Relaxed)).sum()
     }
 }
 
 impl<M: Memory> Fs<M> {
     /// Removes watches that have ended, and updates the mark that changes look at. Under the lock.
-    fn settle_watches(&self, tables: &WatchTables) {
+    pub(super) fn settle_watches(&self, tables: &WatchTables) {
         if tables.has_ended.load(SeqCst) != 0 {
             tables.sweep(|_| false);
         }
         if let Ok(header) = self.dram().header() {
-            header.watched.store(u64::from(tables.chained.load(Relaxed) != 0), SeqCst);
+            let watched = if tables.chained.load(Relaxed) != 0 { WATCHED } else { 0 };
+            let marked = if tables.chained_marks.load(Relaxed) != 0 { MARKED } else { 0 };
+            header.watched.store(watched | marked, SeqCst);
         }
     }
 }
@@ -271,6 +298,10 @@ impl<M: Memory> Watches<'_, '_, M> {
 
     /// Makes the group with a key, unless it exists. `NoSpace`: there are too many.
     pub fn make_watch_group(self, key: u64, uid: u32) -> Result<u32> {
+        self.make_group(key, uid, (0, 0))
+    }
+
+    pub(super) fn make_group(self, key: u64, uid: u32, (flags, event_flags): (u32, u32)) -> Result<u32> {
         self.provide_watches()?;
         let tables = self.watch_tables()?;
         let _held = self.lock(&tables.lock, &tables.waiters)?;
@@ -285,6 +316,8 @@ impl<M: Memory> Watches<'_, '_, M> {
         queue.wake_file.store(0, SeqCst);
         queue.uid.store(uid, Relaxed);
         queue.watches.store(0, Relaxed);
+        queue.flags.store(flags, Relaxed);
+        queue.event_flags.store(event_flags, Relaxed);
         tables.keys[group as usize].store(key, SeqCst);
         if let Some(ring) = Ring::new(tables, group, key) {
             ring.discard();
@@ -334,7 +367,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         let _held = self.lock(&tables.lock, &tables.waiters)?;
         self.fs.settle_watches(tables);
         let kept = mask & (event::ALL | event::EXCL_UNLINK | event::ONESHOT) | event::UNMOUNT;
-        if let Some(index) = tables.find(key, number) {
+        if let Some(index) = tables.find(key, number, 0) {
             let watch = &tables.watches[index as usize];
             if mask & event::MASK_CREATE != 0 {
                 return Err(Error::Exists);
@@ -343,28 +376,43 @@ impl<M: Memory> Watches<'_, '_, M> {
             watch.mask.store(kept | more, SeqCst);
             return Ok(watch_number(index, watch));
         }
-        let queue = &tables.queues[group as usize];
-        if tables.watches_of(queue.uid.load(Relaxed)) >= limit {
+        if tables.watches_of(tables.queues[group as usize].uid.load(Relaxed), false) >= limit {
             return Err(Error::NoSpace);
         }
+        let index = self.add_entry(tables, (group, key), number, (kept, 0))?;
+        tables.names_version.fetch_add(1, SeqCst);
+        self.fs.settle_watches(tables);
+        Ok(watch_number(index, &tables.watches[index as usize]))
+    }
+
+    /// Adds an entry to its chain. Under the lock.
+    pub(super) fn add_entry(
+        self,
+        tables: &WatchTables,
+        (group, key): (u32, u64),
+        number: u64,
+        (mask, kind): (u32, u32),
+    ) -> Result<u32> {
         let index = tables.take_entry(|watch| self.provide_in_watches(tables, watch))?.ok_or(Error::NoSpace)?;
         let watch = &tables.watches[index as usize];
         watch.generation.store(watch.generation.load(Relaxed).wrapping_add(1), Relaxed);
         watch.number.store(number, Relaxed);
         watch.key.store(key, Relaxed);
         watch.group.store(group, Relaxed);
-        watch.mask.store(kept, Relaxed);
+        watch.mask.store(mask, Relaxed);
+        watch.kind.store(kind, Relaxed);
+        watch.ignored.store(0, Relaxed);
         let bucket = &tables.buckets[bucket_of(number)];
         tables.change(|| {
             watch.next.store(bucket.load(Relaxed), Relaxed);
             watch.state.store(LIVE, Release);
             bucket.store(index + 1, SeqCst);
         });
+        let queue = &tables.queues[group as usize];
         queue.watches.store(queue.watches.load(Relaxed) + 1, Relaxed);
-        tables.chained.store(tables.chained.load(Relaxed) + 1, Relaxed);
-        tables.names_version.fetch_add(1, SeqCst);
-        self.fs.settle_watches(tables);
-        Ok(watch_number(index, watch))
+        let chained = tables.chained_of(watch);
+        chained.store(chained.load(Relaxed) + 1, Relaxed);
+        Ok(index)
     }
 
     /// Removes a watch by its number; `NotFound`: the group has none with that number.
@@ -374,6 +422,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         let watch = &tables.watches[index as usize];
         let _held = self.lock(&tables.lock, &tables.waiters)?;
         let is_it = watch_number(index, watch) == number && watch.key.load(Relaxed) == key;
+        let is_it = is_it && watch.kind.load(Relaxed) == 0;
         if !is_it || watch.state.compare_exchange(LIVE, ENDED, AcqRel, Relaxed).is_err() {
             return Err(Error::NotFound);
         }

@@ -1,5 +1,5 @@
-use super::queue::{Taken, WatchEvent};
-use super::{Change, NewWatch, event};
+use super::queue::{Ring, Taken, WatchEvent};
+use super::{Change, FileId, MarkChange, MarkEvent, MarkFlags, NewMark, NewWatch, event};
 use crate::error::Error;
 use crate::testing::{Attached, new_image};
 use core::sync::atomic::Ordering::Relaxed;
@@ -180,7 +180,129 @@ fn an_event_that_its_writer_left_incomplete_is_given_up() {
     let (group, watch) = watched(&thread, KEY, event::ALL);
     let queue = &thread.watches().watch_tables().expect("tables").queues[group as usize];
     // A writer that died after it claimed two cells.
-    queue.tail.store(2 << 3 | 2, core::sync::atomic::Ordering::SeqCst);
+    queue.tail.store(2 << 4 | 2, core::sync::atomic::Ordering::SeqCst);
     thread.watches().tell_watches(&change(1, event::OPEN, b""));
     assert_eq!(take_all(&thread, group, KEY), [(-1, event::Q_OVERFLOW, Vec::new()), (watch, event::OPEN, Vec::new())]);
+}
+
+/// Flags of fanotify_init.
+const WITH_NAMES: u32 = 0xe00;
+
+fn mark_change<'n>(mask: u32, number: u64, name: &'n [u8]) -> MarkChange<'n> {
+    MarkChange {
+        mask,
+        file: FileId { number, generation: 3 },
+        directory: FileId { number: 1, generation: 1 },
+        name,
+        moved_to: None,
+        on: number,
+        parent: 1,
+        has_path: true,
+        can_open: true,
+    }
+}
+
+/// A group with a mark on directory 1 and its files.
+fn marked(thread: &crate::Thread<'_>, flags: u32) -> u32 {
+    let group = thread.watches().make_mark_group(KEY, 0, flags, 0).expect("a group");
+    let mask = event::ALL | event::RENAME | event::ON_CHILD;
+    let mark = NewMark { group: (group, KEY), number: 1, mask, kept: 0, flags: MarkFlags(1), limit: 9 };
+    thread.watches().add_mark(&mark).expect("a mark");
+    group
+}
+
+fn take_marked(thread: &crate::Thread<'_>, group: u32) -> Option<MarkEvent> {
+    let mut event = MarkEvent::none();
+    let taken = thread.watches().take_mark_event((group, KEY), |_| true, &mut event).expect("tables");
+    (taken == Taken::Event).then_some(event)
+}
+
+#[test]
+fn equal_events_of_marks_are_united_until_they_are_read() {
+    let image = new_image(4 << 20, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let group = marked(&thread, WITH_NAMES);
+    for (mask, number) in [(event::OPEN, 5), (event::OPEN, 6), (event::ACCESS, 5), (event::CLOSE_NOWRITE, 6)] {
+        thread.watches().tell_marks(&mark_change(mask, number, b"name"));
+    }
+    let first = take_marked(&thread, group).expect("an event");
+    assert_eq!((first.mask, first.object.number), (event::OPEN | event::ACCESS, 5));
+    assert_eq!(&first.name(0)[..first.name_lengths[0]], b"name");
+    thread.watches().tell_marks(&mark_change(event::OPEN, 5, b"name"));
+    let next: Vec<_> = core::iter::from_fn(|| take_marked(&thread, group)).map(|event| event.mask).collect();
+    assert_eq!(next, [event::OPEN | event::CLOSE_NOWRITE, event::OPEN], "an event that was read takes none in");
+}
+
+#[test]
+fn no_event_is_lost_between_a_writer_that_unites_and_a_reader() {
+    const FILES: u64 = 20_000;
+    let image = new_image(4 << 20, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let reader = fs.enter().expect("enters");
+    let group = marked(&reader, 0x200);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let thread = fs.enter().expect("enters");
+            for number in 2..FILES {
+                for mask in [event::OPEN, event::ACCESS, event::CLOSE_NOWRITE] {
+                    thread.watches().tell_marks(&mark_change(mask, number, b""));
+                }
+                // Fewer than the queue holds are on their way.
+                while number % 4096 == 0
+                    && thread.watches().mark_events_bytes((group, KEY)).is_ok_and(|(bytes, _)| bytes > 24 * 4096)
+                {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut seen = std::collections::BTreeMap::new();
+        loop {
+            let is_last = writer.is_finished();
+            while let Some(event) = take_marked(&reader, group) {
+                *seen.entry(event.object.number).or_insert(0) |= event.mask;
+            }
+            if is_last {
+                break;
+            }
+        }
+        assert_eq!(seen.remove(&0), None, "no overflow");
+        assert_eq!(seen.len() as u64, FILES - 2);
+        assert!(seen.values().all(|&mask| mask == event::OPEN | event::ACCESS | event::CLOSE_NOWRITE));
+    });
+}
+
+#[test]
+fn an_event_grows_until_its_reader_closes_it() {
+    let image = new_image(4 << 20, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let group = marked(&thread, 0x200);
+    let tell = |mask| thread.watches().tell_marks(&mark_change(mask, 5, b""));
+    let ring = Ring::new(thread.watches().watch_tables().expect("tables"), group, KEY).expect("a ring");
+    tell(event::OPEN);
+    let record = ring.complete(0).expect("an event");
+    // Between the reader's steps.
+    tell(event::ACCESS);
+    assert_eq!(ring.close(0), Some(event::OPEN | event::ACCESS), "the reader gets what came before it closed");
+    tell(event::MODIFY);
+    assert!(ring.advance(0, &record));
+    assert_eq!(take_marked(&thread, group).map(|event| event.mask), Some(event::MODIFY), "what came later is new");
+    assert_eq!(take_marked(&thread, group), None);
+}
+
+#[test]
+fn renames_between_the_longest_names_pass_the_queue_many_times() {
+    let image = new_image(4 << 20, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let group = marked(&thread, WITH_NAMES | 0x1000);
+    let (from, to) = ([b'f'; 255], [b't'; 255]);
+    for number in 2..5000 {
+        let moved_to = Some((FileId { number: 1, generation: 9 }, &to[..]));
+        thread.watches().tell_marks(&MarkChange { moved_to, on: 1, ..mark_change(event::RENAME, number, &from) });
+        let event = take_marked(&thread, group).expect("an event");
+        assert_eq!((event.mask, event.object.number, event.moved_to.generation), (event::RENAME, number, 9));
+        assert_eq!((&event.name(0)[..255], &event.name(1)[..255]), (&from[..], &to[..]));
+    }
 }

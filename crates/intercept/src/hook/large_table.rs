@@ -26,7 +26,7 @@ pub struct LargeTable<T, const N: usize>(AtomicPtr<[T; N]>);
 
 impl<T: Entry, const N: usize> LargeTable<T, N> {
     /// A table without memory.
-    pub const fn new() -> Self {
+    pub const fn unmapped() -> Self {
         LargeTable(AtomicPtr::new(ptr::null_mut()))
     }
 

@@ -143,6 +143,11 @@ pub struct KernelStatfs {
 }
 const _: () = assert!(size_of::<KernelStatfs>() == 120);
 
+/// f_fsid, which events of fanotify hold, too.
+pub fn file_system_id(server: &Server) -> [i32; 2] {
+    [server.device as i32, MAGIC as i32]
+}
+
 /// For statfs and fstatfs.
 pub fn statfs_of(server: &Server, status: &FileSystemStatus) -> KernelStatfs {
     /// The flags are valid.
@@ -161,7 +166,7 @@ pub fn statfs_of(server: &Server, status: &FileSystemStatus) -> KernelStatfs {
         blocks_available: status.blocks_available,
         files: status.files,
         files_free: status.files_free,
-        id: [server.device as i32, MAGIC as i32],
+        id: file_system_id(server),
         name_bytes: status.name_bytes_max as i64,
         fragment_bytes: status.block_bytes as i64,
         flags: ST_VALID | ST_NOSUID | ST_NODEV | ST_RELATIME | read_only,

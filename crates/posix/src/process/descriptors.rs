@@ -17,7 +17,7 @@ use super::shared_tables::{
 use super::table_transaction::{BUSY, OWNED, TableSlot, TableTransaction, entry_of, file_of};
 use super::{DESCRIPTORS_MAX, Descriptor, InFlightFile, Process, Processes};
 use crate::errno::{Errno, Result};
-use crate::open_file::OpenFile;
+use crate::open_file::{MarkGroupFlags, OpenFile};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use engine::Thread;
@@ -141,7 +141,7 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// The description of a descriptor, for the duration of a call; `None` if it does not belong to
-    /// this file system, or is that of an inotify descriptor.
+    /// this file system, or is that of an inotify or fanotify descriptor.
     #[inline]
     pub fn file<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<InFlightFile<'u, 'f, M>> {
         let index = file_of(self.entry(fd))?;
@@ -155,16 +155,21 @@ impl<'f, M: Memory> Process<'f, M> {
         Some(InFlightFile { process: self, thread, file, index, which: NO_REFERENCE })
     }
 
-    /// Whether a description is that of an inotify descriptor. Its placeholder is the kernel's
-    /// inotify descriptor.
+    /// Whether a description is that of an inotify or fanotify descriptor. Its placeholder is the
+    /// kernel's own.
     #[inline]
     pub fn is_watcher(&self, descriptor: &Descriptor) -> bool {
         self.processes.tables.file(descriptor.file).is_ok_and(OpenFile::is_watcher)
     }
 
-    /// The key of the group of watches behind an inotify descriptor.
+    /// The key of the group of watches behind an inotify or fanotify descriptor.
     pub fn watch_key(&self, fd: u32) -> Option<u64> {
         self.processes.tables.file(self.descriptor(fd)?.file).ok()?.watch_key()
+    }
+
+    /// The flags of a fanotify descriptor.
+    pub fn mark_group_flags(&self, fd: u32) -> Option<MarkGroupFlags> {
+        self.processes.tables.file(self.descriptor(fd)?.file).ok()?.mark_group_flags()
     }
 
     fn file_among_threads<'u>(&'u self, thread: &'u Thread<'f, M>, fd: u32) -> Option<InFlightFile<'u, 'f, M>> {

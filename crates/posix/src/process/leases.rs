@@ -59,6 +59,24 @@ pub(crate) fn leases_of<M: Memory>(fs: &Fs<M>, node: Node) -> Result<&AtomicU32>
     Ok(&Processes::new(fs)?.tables.record(node.cachelet)?.leases)
 }
 
+/// Breaks leases on a file as an open with these flags does, but does not wait for their holders:
+/// EAGAIN. For ways in whose opens are not in the tables.
+pub fn break_leases<M: Memory>(fs: &Fs<M>, node: Node, flags: i32) -> Result<()> {
+    if leases_of(fs, node)?.load(SeqCst) == 0 {
+        return Ok(());
+    }
+    let access = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => OFlags::RDONLY,
+        _ => OFlags::RDWR,
+    };
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat(directory(fs)?, LeaseFileName::new(node.number).text(), flags, Mode::empty()) {
+        // The last holder has closed it.
+        Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
+        Err(error) => Err(errno(error)),
+    }
+}
+
 fn errno(error: rustix::io::Errno) -> Errno {
     Errno(error.raw_os_error())
 }

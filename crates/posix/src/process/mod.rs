@@ -33,8 +33,8 @@ mod shared_tables;
 mod table_transaction;
 mod usage;
 
-pub use leases::LeaseFileName;
 pub(crate) use leases::leases_of;
+pub use leases::{LeaseFileName, break_leases};
 pub use observe::{ObservedDescriptor, ObservedLock, ObservedProcess, ObservedWait};
 pub use programs::Program;
 pub(crate) use shared_tables::prefetch_record;

@@ -19,6 +19,7 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 #define SYS_fchmodat2 452
+#define F_CREATED_QUERY 1028
 /* Prints the call, its result (of addresses and the like only that there is one) and its error. */
 #define T(call) \
     do { \
@@ -56,6 +57,7 @@ static void path_descriptors(void) {
     T(fsetxattr(o, "user.x", "a", 1, 0));
     T(flistxattr(o, bytes, 10));
     T(fcntl(o, F_GETFL));
+    T(fcntl(o, F_CREATED_QUERY));
     T(fcntl(o, F_SETFL, O_APPEND));
     T(fcntl(o, F_GETLK, &(struct flock){F_RDLCK}));
     T(fcntl(o, F_SETLK, &(struct flock){F_RDLCK}));
@@ -120,6 +122,16 @@ static void path_descriptors(void) {
     T(epoll_ctl(999, EPOLL_CTL_ADD, f, &ev));
     T(epoll_ctl(ep, EPOLL_CTL_ADD, f, (void *)8));
     T(epoll_ctl(ep, EPOLL_CTL_ADD, f, 0));
+}
+
+static void created(void) {
+    T(fcntl(f, F_CREATED_QUERY));
+    T(fcntl(dup(f), F_CREATED_QUERY));
+    T(fcntl(ro, F_CREATED_QUERY));
+    T(fcntl(open("f", O_CREAT | O_RDONLY, 0600), F_CREATED_QUERY));
+    T(fcntl(open(".", O_TMPFILE | O_RDWR, 0600), F_CREATED_QUERY));
+    T(fcntl(open("created", O_CREAT | O_EXCL | O_RDWR, 0600), F_GETFL));
+    T(fcntl(999, F_CREATED_QUERY));
 }
 
 static void sockets(void) {
@@ -395,6 +407,7 @@ int main(void) {
     if (write(f, bytes, 20000) != 20000 || pipe(p) || pipe(q)) return 1;
     if (mkdir("dir", 0755) || symlink("f", "l") || mkfifo("ff", 0644)) return 1;
     path_descriptors();
+    created();
     sockets();
     splices();
     sendfiles();

@@ -604,6 +604,7 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
             Some(false) if !marks::is_marked(argument as u32) => Ok(NATIVE),
             same => Ok(done(same.unwrap_or(false).into())),
         },
+        F_CREATED_QUERY => with_file(call, |_, file| Ok(file.is_created().into())),
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => with_file(call, |_, _| Err(Errno::EBADF)),
         _ if leases::is_command(command) => leases::fcntl(call),
         _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
@@ -612,10 +613,12 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
 
 /// Linux 6.10.
 const F_DUPFD_QUERY: i32 = 1027;
+/// Linux 6.12.
+const F_CREATED_QUERY: i32 = 1028;
 
 /// The flags as F_GETFL reports them.
 fn reported_flags(file: &OpenFile) -> i32 {
-    let flags = file.flags();
+    let flags = file.flags() & !posix::INTERNAL_FLAGS;
     if file.is_path() {
         return flags & !libc::O_CLOEXEC;
     }

@@ -18,9 +18,9 @@ const AT_HANDLE_MNT_ID_UNIQUE: i32 = 1;
 /// Linux 6.5: a handle that only serves to compare files.
 const AT_HANDLE_FID: i32 = 0x200;
 /// Number and generation.
-const KIND: i32 = 1;
+pub const KIND: i32 = 1;
 /// Generation, low and high half of the number.
-const HANDLE_BYTES: u32 = 12;
+pub const HANDLE_BYTES: u32 = 12;
 /// Maximum length of any handle.
 const HANDLE_BYTES_MAX: u32 = 128;
 /// Length and kind come before the handle.

@@ -14,23 +14,21 @@
 //!   left, and then only.
 //! - The numbers of watches in the mount are above all that the kernel assigns.
 
-use crate::handoff::{write_hexadecimal, write_number};
 use crate::hook::abi::entry::{FDS_MAX, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
-use crate::hook::calls::kernel_objects::meeting;
+use crate::hook::calls::fanotify;
 use crate::hook::calls::names::{by_node, path};
+use crate::hook::calls::watch_descriptors::{WakeFile, describe, is_readable, limit_of};
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::descriptors::{self, fd_numbers};
 use crate::hook::process::session::Calling;
-use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
 use engine::format::FileKind;
 use engine::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, event};
 use engine::{Node, Thread, Watches};
 use posix::path::LastLink;
-use posix::{Errno, OpenFile, Result, Want};
+use posix::{Errno, Result, Want};
 
 /// Bits of a mask, of which a request needs one.
 const MASK_BITS: u32 = event::ALL
@@ -44,11 +42,6 @@ const MASK_BITS: u32 = event::ALL
     | event::MASK_ADD
     | event::IS_DIRECTORY
     | event::ONESHOT;
-/// The limit of watches if the kernel does not tell.
-const WATCHES_DEFAULT: u32 = 8192;
-/// A path of a wake file: `/proc/self/fd/DESCRIPTOR/../watch-GROUP`.
-const PATH_BYTES: usize = 64;
-
 /// inotify_init().
 pub fn init(call: &mut Call<'_>) -> Result<Verdict> {
     make(call, 0)
@@ -66,15 +59,7 @@ fn make(call: &mut Call<'_>, flags: i32) -> Result<Verdict> {
     let Some(fd) = u32::try_from(verdict.result).ok().filter(|&fd| (fd as usize) < FDS_MAX) else { return Ok(verdict) };
     // Without a description it serves the kernel's paths only.
     let Ok(inside) = call.begin() else { return Ok(verdict) };
-    let session = inside.session;
-    let thread = session.caller.thread;
-    let Ok(root) = thread.root() else { return Ok(verdict) };
-    thread.record_reference(root);
-    // Zero is no key.
-    let file = OpenFile::watcher(root, thread.fs().platform().random() | 1);
-    if session.process.install(thread, fd, &file, flags & libc::IN_CLOEXEC != 0).is_ok() {
-        fd_numbers::mark(fd);
-    }
+    describe(&inside.session, fd, None, flags & libc::IN_CLOEXEC != 0);
     Ok(verdict)
 }
 
@@ -90,7 +75,9 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Verdict> {
     descriptors::kernel_verdict(call, call.frame.rdi)?;
     fd_numbers::release_cached();
     let last_link = if mask & libc::IN_DONT_FOLLOW != 0 { LastLink::Stay } else { LastLink::Follow };
-    let key = call.begin()?.session.process.watch_key(fd);
+    let session = call.begin()?.session;
+    // The kernel refuses a fanotify descriptor.
+    let key = session.process.watch_key(fd).filter(|_| session.process.mark_group_flags(fd).is_none());
     by_node(call, path(1), 0, last_link, &mut |caller, node| watch(caller, node, (fd, key), mask))
 }
 
@@ -130,89 +117,22 @@ fn refusal(fd: u32, mask: u32) -> Errno {
 /// that do so at a time do the same.
 fn make_group(thread: &Thread<'static>, fd: u32, key: u64) -> Result<u32> {
     let group = thread.watches().make_watch_group(key, sys::effective_user())?;
-    let meeting = meeting()?;
-    let mut text = [0u8; PATH_BYTES];
-    let mut number = [0u8; 20];
-    let count = write_number(meeting, &mut number);
-    let mut digits = [0u8; 16];
-    write_hexadecimal(group.into(), &mut digits);
-    let (mut length, mut name) = (0, 0);
-    for part in [b"/proc/self/fd/", &number[..count], b"/", b"../watch-", &digits[8..]] {
-        name = if part == b"../watch-" { length } else { name };
-        text[length..length + part.len()].copy_from_slice(part);
-        length += part.len();
-    }
-    let name = text[name..].as_ptr() as u64;
-    let call = |number: i64, arguments: [u64; 4]| {
-        let [a, b, c, d] = arguments;
-        // SAFETY: terminated names that outlive the call, which changes no memory.
-        unsafe { sys::call(number, [a, b, c, d, 0, 0]) }
-    };
-    call(libc::SYS_mknodat, [meeting, name, u64::from(libc::S_IFREG), 0]);
-    // Processes of other users wake the group, too. It may be another process's file.
-    call(libc::SYS_fchmodat, [meeting, name, 0o666, 0]);
-    let mask = u64::from(libc::IN_ATTRIB);
-    let watch = call(libc::SYS_inotify_add_watch, [fd.into(), text.as_ptr() as u64, mask, 0]);
+    let file = WakeFile::make(group)?;
+    let mask = libc::IN_ATTRIB.into();
+    // SAFETY: a terminated path that outlives the call, which changes no memory.
+    let watch =
+        unsafe { sys::call(libc::SYS_inotify_add_watch, [fd.into(), file.text.as_ptr() as u64, mask, 0, 0, 0]) };
     if watch < 0 {
         return Err(Errno(-watch as i32));
     }
-    let mut status = MaybeUninit::<libc::stat>::zeroed();
-    let flags = libc::AT_SYMLINK_NOFOLLOW as u64;
-    // SAFETY: the kernel fills the structure, of which zero is a value.
-    let wake_file = unsafe {
-        sys::call(libc::SYS_newfstatat, [meeting, name, status.as_mut_ptr() as u64, flags, 0, 0]);
-        status.assume_init().st_ino
-    };
-    thread.watches().set_wake_watch(group, watch as i32, wake_file);
+    thread.watches().set_wake_watch(group, watch as i32, file.status().st_ino);
     Ok(group)
-}
-
-/// The key of the group behind a descriptor from another process: of an inotify descriptor the
-/// kernel lists what it watches, and so the wake file. `room` is for the list.
-pub fn received_key(thread: &Thread<'static>, fd: u32, room: &mut [u8]) -> Option<u64> {
-    let mut text = [0u8; PATH_BYTES];
-    let target = sys::read_link(proc_path(b"/proc/self/fd/", fd, &mut text), room).ok()?;
-    if &room[..target] != b"anon_inode:inotify" {
-        return None;
-    }
-    let file = sys::open(proc_path(b"/proc/self/fdinfo/", fd, &mut text), libc::O_RDONLY).ok()?;
-    let mut length = 0;
-    while let Ok(count @ 1..) = file.read(&mut room[length..]) {
-        length += count;
-    }
-    let mut inodes = room[..length].split(|&byte| byte == b' ').filter_map(|word| word.strip_prefix(b"ino:"));
-    inodes.find_map(|digits| thread.watches().watch_key_of_wake_file(hexadecimal(digits)))
-}
-
-/// The terminated path of a descriptor in a directory of /proc.
-fn proc_path<'t>(directory: &[u8], fd: u32, into: &'t mut [u8; PATH_BYTES]) -> &'t [u8] {
-    into[..directory.len()].copy_from_slice(directory);
-    let end = directory.len() + write_number(fd.into(), &mut into[directory.len()..]);
-    into[end] = 0;
-    &into[..=end]
-}
-
-fn hexadecimal(digits: &[u8]) -> u64 {
-    let values = digits.iter().map_while(|&digit| char::from(digit).to_digit(16));
-    values.fold(0, |sum, value| sum << 4 | u64::from(value))
 }
 
 /// The most watches of a user.
 fn limit() -> u32 {
     static LIMIT: AtomicU32 = AtomicU32::new(0);
-    let known = LIMIT.load(Relaxed);
-    if known != 0 {
-        return known;
-    }
-    let mut text = [0u8; 16];
-    let length = sys::open(b"/proc/sys/fs/inotify/max_user_watches\0", libc::O_RDONLY)
-        .and_then(|file| file.read(&mut text))
-        .unwrap_or(0);
-    let digits = text[..length].iter().take_while(|byte| byte.is_ascii_digit());
-    let read = digits.fold(0u32, |sum, digit| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0')));
-    let limit = if length == 0 { WATCHES_DEFAULT } else { read };
-    LIMIT.store(limit, Relaxed);
-    limit
+    limit_of(&LIMIT, b"/proc/sys/fs/inotify/max_user_watches\0")
 }
 
 /// inotify_rm_watch(fd, watch).
@@ -221,6 +141,9 @@ pub fn rm_watch(call: &mut Call<'_>) -> Result<Verdict> {
     let session = call.begin()?.session;
     let thread = session.caller.thread;
     let Some(key) = session.process.watch_key(fd) else { return host_verdict(fd) };
+    if session.process.mark_group_flags(fd).is_some() {
+        return Ok(NATIVE);
+    }
     let Some(group) = thread.watches().watch_group(key) else { return Ok(NATIVE) };
     if number == thread.watches().wake_watch(group) {
         return Err(Errno::EINVAL);
@@ -236,7 +159,11 @@ pub fn rm_watch(call: &mut Call<'_>) -> Result<Verdict> {
 #[cold]
 pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;
-    let Some(key) = call.begin()?.session.process.watch_key(fd) else { return Ok(NATIVE) };
+    let session = call.begin()?.session;
+    let Some(key) = session.process.watch_key(fd) else { return Ok(NATIVE) };
+    if session.process.mark_group_flags(fd).is_some() {
+        return fanotify::read(call, buffer, length);
+    }
     loop {
         let has_events = {
             let thread = call.begin()?.session.caller.thread;
@@ -285,13 +212,6 @@ fn consume_wake_events(
         total = add_events(thread, (group, key), (buffer, length), total)?;
     }
     Ok(total)
-}
-
-/// Whether the kernel has events.
-fn is_readable(fd: u32) -> bool {
-    let mut polled = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one structure, which the kernel fills.
-    unsafe { sys::call(libc::SYS_poll, [&raw mut polled as u64, 1, 0, 0, 0, 0]) == 1 }
 }
 
 /// Removes the wake file's events from those that the kernel has put into the program's buffer;
@@ -361,8 +281,14 @@ pub fn bytes_to_read(call: &mut Call<'_>, address: u64) -> Result<Verdict> {
     if result < 0 {
         return Ok(done(result));
     }
-    let (bytes, has_wake_event) = thread.watches().watch_events_bytes(group, key)?;
-    let extra = if has_wake_event { EVENT_BYTES as i32 } else { 0 };
+    let (bytes, has_wake_event, event_bytes) = match session.process.mark_group_flags(fd) {
+        Some(_) => fanotify::bytes_in_queue(thread, (group, key))?,
+        None => {
+            let (bytes, has_wake_event) = thread.watches().watch_events_bytes(group, key)?;
+            (bytes, has_wake_event, EVENT_BYTES)
+        }
+    };
+    let extra = if has_wake_event { event_bytes as i32 } else { 0 };
     let sum = (kernels - extra).max(0).saturating_add(i32::try_from(bytes).unwrap_or(i32::MAX));
     user_memory::write(address, &sum)?;
     Ok(done(0))

@@ -594,17 +594,6 @@ pub fn unsupported_path(call: &mut Call<'_>) -> Result<Verdict> {
     unsupported(call, path(0))
 }
 
-/// fanotify_mark(group, flags, mask, directory, path): objects of the image cannot be watched.
-pub fn fanotify_mark(call: &mut Call<'_>) -> Result<Verdict> {
-    const FAN_MARK_FLUSH: u64 = 0x80;
-    let arguments = call.arguments();
-    match (arguments[1] & FAN_MARK_FLUSH, arguments[4]) {
-        (0, 0) => on_directory(call, at(3).directory(&arguments), &mut |_, _| Err(Errno::EOPNOTSUPP)),
-        (0, _) => unsupported(call, at(3)),
-        _ => Ok(NATIVE),
-    }
-}
-
 /// quotactl(command, device, id, address): a file of the image is not a block device. Q_SYNC needs
 /// none.
 pub fn quotactl(call: &mut Call<'_>) -> Result<Verdict> {

@@ -296,7 +296,7 @@ impl Drop for Placeholder<'_> {
 /// Puts a description behind a number.
 // By reference: each move reads just-stored data in other pieces, which defeats store forwarding.
 #[inline]
-fn install<'w>(
+pub fn install<'w>(
     session: &'w Session<'w>,
     file: &OpenFile,
     early: Option<Placeholder<'w>>,

@@ -13,8 +13,8 @@ use crate::handoff::write_number;
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
-use crate::hook::calls::inotify;
 use crate::hook::calls::sockets::{self, Address};
+use crate::hook::calls::watch_descriptors;
 use crate::hook::context::{Context, Inside};
 use crate::hook::descriptors::{self, fd_numbers, marks};
 use crate::hook::process::environment;
@@ -355,7 +355,7 @@ fn received(call: &mut Call<'_>, address: u64, room: u32, flags: i32) -> Result<
         let fd = number_of(fd);
         if let Some(token) = read_fd_token(fd) {
             open_fd_token(&session, fd, token, flags)?;
-        } else if let Some(key) = inotify::received_key(session.caller.thread, fd, &mut copy[..])
+        } else if let Some(key) = watch_descriptors::received_key(session.caller.thread, fd, &mut copy[..])
             && let Some(token) = session.process.find_watcher_token(session.caller.thread, key)
         {
             let (cloexec, last) = (flags & libc::MSG_CMSG_CLOEXEC != 0, flags & libc::MSG_PEEK == 0);

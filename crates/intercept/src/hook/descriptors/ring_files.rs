@@ -26,7 +26,7 @@ const LEFT: u64 = 1 << 63;
 /// A slot that a thread is changing.
 const BUSY: u64 = 1 << 62;
 
-static FILES: LargeTable<AtomicU64, FILES_MAX> = LargeTable::new();
+static FILES: LargeTable<AtomicU64, FILES_MAX> = LargeTable::unmapped();
 /// Slots with files.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 

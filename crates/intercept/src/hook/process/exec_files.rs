@@ -130,6 +130,7 @@ pub fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut
         // SAFETY: created above.
         unsafe { sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]) };
     }
+    caller.opens().tell_run(node);
     copied.map(|()| fd)
 }
 

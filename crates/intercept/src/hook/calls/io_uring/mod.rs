@@ -101,7 +101,7 @@ struct Ring {
 // SAFETY: atomic integers.
 unsafe impl large_table::Entry for Ring {}
 
-static RINGS: LargeTable<Ring, RINGS_MAX> = LargeTable::new();
+static RINGS: LargeTable<Ring, RINGS_MAX> = LargeTable::unmapped();
 
 /// The records in the order in which one for a descriptor is sought.
 fn records(fd: u32) -> impl Iterator<Item = &'static Ring> {

@@ -76,7 +76,7 @@ impl Entry {
 // SAFETY: atomic integers.
 unsafe impl large_table::Entry for Entry {}
 
-static COPIES: LargeTable<Entry, COPIES_MAX> = LargeTable::new();
+static COPIES: LargeTable<Entry, COPIES_MAX> = LargeTable::unmapped();
 /// Entries from here on were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 

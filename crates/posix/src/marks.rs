@@ -1,0 +1,145 @@
+//! Which changes raise which events for marks (fanotify): the counterpart of `watch`, which calls
+//! this module while marks exist.
+//!
+//! Of one change Linux tells the marks on the file, on its directory, on the mount and on the file
+//! system at once (`engine::watch`), so a change says here all that it knows.
+
+use crate::watch::{kind_bit, place_of};
+use engine::format::FileKind;
+use engine::watch::{FileId, MarkChange, event};
+use engine::{Attributes, Node, Thread};
+use pmem::Memory;
+
+/// Events of which a mark can be told.
+const ALL: u32 = event::ALL | event::OPEN_EXEC | event::RENAME;
+
+/// How a change reached a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// Through a descriptor: Linux knows the mount.
+    Descriptor,
+    /// By its name or inode only.
+    Name,
+}
+
+pub(crate) fn id_of(file: &Attributes) -> FileId {
+    FileId { number: file.number, generation: file.generation }
+}
+
+fn id<M: Memory>(thread: &Thread<'_, M>, file: Node) -> FileId {
+    let generation = thread.protection(file).map_or(0, |file| file.generation);
+    FileId { number: file.number, generation }
+}
+
+fn id_of_number<M: Memory>(thread: &Thread<'_, M>, number: u64) -> FileId {
+    let Ok(node) = thread.node(number, None) else { return FileId { number, generation: 0 } };
+    let id = id(thread, node);
+    thread.release(node, 1);
+    id
+}
+
+fn change(mask: u32, file: FileId) -> MarkChange<'static> {
+    let directory = FileId::default();
+    MarkChange {
+        mask,
+        file,
+        directory,
+        name: b"",
+        moved_to: None,
+        on: file.number,
+        parent: 0,
+        has_path: false,
+        can_open: false,
+    }
+}
+
+/// Whether a mark may want to know that a path led to a file in a directory.
+pub(crate) fn wants_place<M: Memory>(thread: &Thread<'_, M>, file: u64, directory: u64) -> bool {
+    let watches = thread.watches();
+    thread.fs().has_marks() && (watches.is_marked_parent(directory, ALL) || watches.wants_directory(file, ALL))
+}
+
+/// A change of a file.
+pub(crate) fn tell_file<M: Memory>(
+    thread: &Thread<'_, M>,
+    file: Node,
+    found_in: u64,
+    (is_directory, mask): (bool, u32),
+    by: By,
+) {
+    let Ok(seen) = thread.protection(file) else { return };
+    let own = FileId { number: file.number, generation: seen.generation };
+    let mut told = change(mask | kind_bit(is_directory), own);
+    told.has_path = by == By::Descriptor;
+    told.can_open = matches!(seen.kind(), Some(FileKind::Regular | FileKind::Directory));
+    if is_directory {
+        // A visit must not start what may wait.
+        let parent = (!thread.pinned() && !thread.is_removed(file)).then(|| thread.parent(file).ok()).flatten();
+        told.parent = parent.filter(|&parent| parent != file.number).unwrap_or(0);
+        thread.watches().tell_marks(&told);
+        return;
+    }
+    let needs_place = thread.watches().wants_directory(file.number, mask);
+    let wanted = |directory| needs_place || thread.watches().is_marked_parent(directory, mask);
+    match place_of(thread, file, found_in, &wanted) {
+        None => thread.watches().tell_marks(&told),
+        Some((place, _)) => {
+            told.parent = place.directory;
+            told.directory = id_of_number(thread, place.directory);
+            thread.watches().tell_marks(&MarkChange { name: place.name(), ..told });
+        }
+    }
+}
+
+/// A change of an inode of which its directory is not told.
+pub(crate) fn tell_inode<M: Memory>(thread: &Thread<'_, M>, file: FileId, mask: u32) {
+    if thread.fs().has_marks() {
+        thread.watches().tell_marks(&change(mask, file));
+    }
+}
+
+/// As [`tell_inode`].
+pub(crate) fn tell_node<M: Memory>(thread: &Thread<'_, M>, file: Node, mask: u32) {
+    if thread.fs().has_marks() {
+        thread.watches().tell_marks(&change(mask, id(thread, file)));
+    }
+}
+
+/// A change of a name in a directory.
+pub(crate) fn tell_name<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: FileId) {
+    if thread.fs().has_marks() {
+        let told = change(mask, file);
+        let directory = id(thread, directory);
+        thread.watches().tell_marks(&MarkChange { directory, name, on: directory.number, ..told });
+    }
+}
+
+/// As [`tell_name`], of a new file.
+pub(crate) fn tell_created<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: Node) {
+    if thread.fs().has_marks() {
+        tell_name(thread, directory, name, mask, id(thread, file));
+    }
+}
+
+/// A rename.
+pub(crate) fn tell_renamed<M: Memory>(
+    thread: &Thread<'_, M>,
+    from: (Node, &[u8]),
+    to: (Node, &[u8]),
+    file: &Attributes,
+) {
+    if thread.fs().has_marks() {
+        let told = change(event::RENAME | kind_bit(file.kind == FileKind::Directory), id_of(file));
+        let (directory, target) = (id(thread, from.0), id(thread, to.0));
+        let moved_to = Some((target, to.1));
+        let own = directory.number;
+        thread.watches().tell_marks(&MarkChange { directory, name: from.1, moved_to, on: own, ..told });
+    }
+}
+
+/// A removed directory.
+pub(crate) fn tell_end<M: Memory>(thread: &Thread<'_, M>, directory: &Attributes) {
+    if thread.fs().has_marks() {
+        thread.watches().end_marks(id_of(directory), true);
+    }
+}
