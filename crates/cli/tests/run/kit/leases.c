@@ -148,14 +148,16 @@ static void grants(void) {
         finish(child);
         reader = open("file", O_RDONLY);
         T(fcntl(reader, F_SETLEASE, F_RDLCK));
+        // Before the child is there: it causes the signal.
+        signal(SIGIO, SIG_IGN);
         if (!(child = fork())) {
+            signal(SIGIO, SIG_DFL);
             setuid(1000);
             int fd = open("file", O_RDONLY);
             T(fcntl(fd, F_SETLEASE, F_RDLCK));
             T(open("file", O_WRONLY | O_NONBLOCK) < 0 ? -1 : 0);
             fflush(stdout), _exit(0);
         }
-        signal(SIGIO, SIG_IGN);
         finish(child);
         close(reader);
         chown("file", 0, 0);
