@@ -152,6 +152,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         self.allocator().repair_segments()?;
         self.repair_buckets()?;
         // An error in one step must not prevent the others.
+        let changes = self.recover_changes();
         let intent = self.recover_intent();
         let in_flight = self.recover_in_flight();
         let files = self.for_locked_cachelets(|cachelet| self.recover_cachelet(cachelet));
@@ -166,7 +167,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         self.slot.intent.kind.store(IntentKind::None as u32, Release);
         step();
         let references = self.recover_references();
-        intent.and(in_flight).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
+        changes.and(intent).and(in_flight).and(files).and(lines).and(batch).and(victim).and(blocks).and(references)
     }
 
     /// Clears all of the slot that does not serve its next owner.

@@ -150,6 +150,7 @@ fn check_directory(thread: &MortalThread<'_>, directory: Node, way: &str) {
         assert_eq!(found.number, *number, "{way}/{name} is another inode in the list");
         thread.release(found, 1);
     }
+    thread.check_totals(directory, listed.len() as u64);
     let names: BTreeSet<_> = listed.iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), listed.len(), "{way}: a name is listed twice: {listed:?}");
 }

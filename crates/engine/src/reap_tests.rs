@@ -48,9 +48,17 @@ pub(crate) fn make(thread: &MortalThread<'_>, directory: Node, name: &[u8], kind
     thread.create(directory, name, &new(kind)).expect("creates")
 }
 
-fn make_tree(thread: &MortalThread<'_>) -> Tree {
+fn make_tree(thread: &MortalThread<'_>, kind: ImageKind) -> Tree {
     let root = thread.root().expect("a root");
+    let share = |directory| {
+        let _ = thread.lookup(directory, b"nothing");
+        if kind == ImageKind::Shared {
+            thread.share(directory);
+        }
+    };
+    share(root);
     let full = make(thread, root, b"full", FileKind::Directory);
+    share(full);
     for name in [&b"x"[..], b"y"] {
         let node = make(thread, full, name, FileKind::Regular);
         thread.files().write(node, 0, &[3; 100]).expect("writes");
@@ -69,6 +77,7 @@ fn make_tree(thread: &MortalThread<'_>) -> Tree {
     thread.files().write(orphan, 0, &[4; 9000]).expect("writes");
     thread.unlink(root, b"orphan", |_| Ok(())).expect("unlinks");
     let empty = make(thread, root, b"empty", FileKind::Directory);
+    share(empty);
     let cold = make(thread, root, b"cold", FileKind::Directory);
     for name in [&b"x"[..], LONG, b"y"] {
         thread.release(make(thread, cold, name, FileKind::Regular), 1);
@@ -126,6 +135,8 @@ pub(crate) enum ImageKind {
     Crowded,
     /// With no free inode number, and no two adjacent free blocks.
     Scattered,
+    /// With directories that threads share.
+    Shared,
 }
 
 /// A file system in which a thread will die.
@@ -334,6 +345,17 @@ fn check_without_small(world: World, thread: MortalThread<'_>, tree: &Tree, name
     check(world, thread, tree, name);
 }
 
+/// Checks that a directory counts the names that it lists.
+pub(crate) fn check_totals<M: pmem::Memory>(thread: &Thread<'_, M>, directory: Node) {
+    let mut listed = 0;
+    let list = thread.read_directory(directory, 0, &mut Default::default(), &mut |_| {
+        listed += 1;
+        true
+    });
+    list.expect("lists");
+    thread.check_totals(directory, listed);
+}
+
 /// The survivor leaves; nothing is lost.
 fn check(mut world: World, thread: MortalThread<'_>, tree: &Tree, name: &str) {
     use_everything(&thread, tree);
@@ -354,6 +376,9 @@ fn check(mut world: World, thread: MortalThread<'_>, tree: &Tree, name: &str) {
         let _ = thread.lookup(found, b"nothing");
         thread.maintenance().compact(found).expect("compacts");
         thread.release(found, 1);
+    }
+    for directory in [tree.root, tree.full, tree.empty] {
+        check_totals(&thread, directory);
     }
     release_all(&thread, tree);
     drop(thread);
@@ -406,7 +431,7 @@ fn die(
     // SAFETY: the world is on the heap of its memories; `check` drops the thread before it takes
     // the file system out.
     let thread = unsafe { &*fs }.enter().expect("enters");
-    let tree = make_tree(&thread);
+    let tree = make_tree(&thread, kind);
     if kind == ImageKind::Scattered {
         scatter(&thread, tree.root);
     }
@@ -496,6 +521,12 @@ fn a_thread_may_die_while_another_changes_the_same_objects() {
 #[test]
 fn a_thread_may_die_where_names_crowd_their_buckets() {
     die_everywhere(ImageKind::Crowded, setting("DEATHS_EVERY", 3) as usize, OPERATIONS, check);
+}
+
+#[test]
+fn a_thread_may_die_in_directories_that_threads_share() {
+    die_everywhere(ImageKind::Shared, setting("DEATHS_EVERY", 1) as usize, OPERATIONS, check);
+    reapers_die(ImageKind::Shared, setting("REAPERS_EVERY", 211), OPERATIONS);
 }
 
 const GROWING: &[(&str, Operation)] =

@@ -565,6 +565,11 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         if cachelet.dirty.load(Relaxed) & PLAIN != 0 {
             return Ok((0, Flushed::nothing()));
         }
+        if self.fs.kind(cachelet)? == FileKind::Directory {
+            // A thread that died may have counted a name too late. The cachelet's next life is not
+            // to inherit that.
+            self.discard_changes(cachelet)?;
+        }
         let inode = self.fs.inode(item.a)?;
         let noted = &self.slot.recycling_recorded;
         let [log, xattrs] = &self.slot.recycling_bodies[item.index];

@@ -4,7 +4,8 @@
 //!
 //! Schedules are drawn at random, and by PCT (few switches, at random places). `SCHEDULES=n` draws
 //! n of each, `SCHEDULES_ONLY=name` selects one contest, `SCHEDULES_SEED=n` sets the seed. A
-//! failing schedule is printed; `SCHEDULES_REPLAY` replays it, with `SCHEDULES_ONLY`.
+//! failing schedule is printed; `SCHEDULES_REPLAY` replays it, with `SCHEDULES_ONLY`, and with
+//! `SCHEDULES_SHARED=1` if the directories were shared.
 //!
 //! The scheduler knows one order of all accesses: weaker memory orders are not tried here.
 
@@ -166,6 +167,7 @@ fn dump(thread: &ScheduledThread<'_>, node: Node, path: String, tree: &mut BTree
             true
         })
         .expect("lists");
+    thread.check_totals(node, names.len() as u64);
     for name in names {
         let child = thread.lookup(node, &name).expect("finds what it lists");
         let below = format!("{path}/{}", String::from_utf8_lossy(&name));
@@ -222,9 +224,13 @@ fn contradicts(order: &[usize], times: &CallTimes) -> bool {
 }
 
 /// Runs a contest once, under the scheduler.
-fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>) -> (Outcome, CallTimes) {
+fn at_once(contest: &'static Contest, bytes: &[u8], race: Option<Race>, shared: bool) -> (Outcome, CallTimes) {
     let world = World::new(bytes);
     let held = world.prepare(contest);
+    if shared {
+        let thread = world.thread(&held);
+        held.values().for_each(|node| thread.share(*node));
+    }
     let clock = Cell::new(0);
     let results: Mutex<Vec<_>> = Mutex::new(contest.threads.iter().map(|_| Vec::new()).collect());
     {
@@ -273,14 +279,20 @@ fn run(contest: &'static Contest, schedules: usize, race: Option<Race>) -> usize
     orders(&mut contest.threads.iter().map(|each| each.len()).collect::<Vec<_>>(), &mut Vec::new(), &mut all);
     let serial: Arc<Vec<_>> =
         Arc::new(all.into_iter().map(|order| (one_after_the_other(contest, &bytes, &order), order)).collect());
-    let body = {
+    // In directories that are shared from the start, and in others.
+    let body = |shared| {
+        let (bytes, serial) = (Arc::clone(&bytes), Arc::clone(&serial));
         move || {
-            let (outcome, times) = at_once(contest, &bytes, race);
+            let (outcome, times) = at_once(contest, &bytes, race, shared);
             let explained = serial.iter().any(|(expected, order)| *expected == outcome && !contradicts(order, &times));
-            assert!(explained, "{}: no order gives {outcome:#?} {times:?}", contest.name);
+            assert!(explained, "{}, shared {shared}: no order gives {outcome:#?} {times:?}", contest.name);
         }
     };
-    explore(schedules, body)
+    if let Some(shared) = number("SCHEDULES_SHARED") {
+        return explore(schedules, body(shared != 0));
+    }
+    let count = schedules.div_ceil(2);
+    explore(count, body(false)) + explore(count, body(true))
 }
 
 /// Runs `body` in `schedules` schedules of each kind; returns the number of runs.

@@ -5,10 +5,9 @@
 //! any subset of them. Recovery follows a slot only where dentry, identity and property entry all
 //! verify, and otherwise drops the slot; the call had not yet reported success.
 
-use super::compact::is_worth_it;
 use super::log::ClaimedSlot;
 use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NameLocation, NewNode, check_name};
-use crate::dram::{Cachelet, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
+use crate::dram::{Cachelet, CountChange, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAMED, IntentKind, PLAIN, References};
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
@@ -29,7 +28,7 @@ pub(super) struct PreparedName<'f> {
     pub dentry_offset: u64,
     pub slot: ClaimedSlot<'f>,
     /// Whether the name is counted as the hole that it leaves elsewhere in the directory's log; see
-    /// [`Cachelet::move_name`].
+    /// [`CountChange::MOVE`].
     pub moves: bool,
     lines: u64,
 }
@@ -198,10 +197,15 @@ impl<'f, M: Memory> Thread<'f, M> {
     ) -> Result<PreparedName<'f>> {
         let lines = dentry_lines(length);
         let dentry_offset = self.allocator().allocate_lines(lines)?;
-        let is_alive = if moves { self.count_move(directory) } else { directory.as_directory().add_name() };
+        // Of a name that moves one of the two slots will be a hole, even if the rename fails, and
+        // the number of names stays the same.
+        let is_alive = match moves {
+            true => self.count_names(directory, CountChange::MOVE),
+            false => self.count_names(directory, CountChange::NAME),
+        };
         let claimed = match is_alive {
             true if moves => slot().inspect_err(|_| directory.as_directory().uncount_holes(1)),
-            true => slot().inspect_err(|_| directory.as_directory().uncount_name()),
+            true => slot().inspect_err(|_| self.uncount_name(directory)),
             false => Err(Error::NotFound),
         };
         match claimed {
@@ -216,21 +220,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
-    fn count_move(&self, directory: &Cachelet) -> bool {
-        let counts = directory.as_directory().move_name();
-        if counts.is_some_and(is_worth_it) {
-            directory.as_directory().mark_holey();
-        }
-        counts.is_some()
-    }
-
     /// Gives back what `prepare_name` claimed; a slot that was not inherited stays a hole. Returns
     /// the error that caused the rollback.
     pub(super) fn give_up_name(&self, prepared: &PreparedName<'f>, error: Error) -> Error {
         if prepared.slot.reused {
-            prepared.directory.as_directory().uncount_name();
+            self.uncount_name(prepared.directory);
         } else if !prepared.moves {
-            prepared.directory.as_directory().turn_name_into_hole();
+            self.count_names(prepared.directory, CountChange::NAME_TO_HOLE);
         }
         match self.allocator().free_lines(prepared.dentry_offset, prepared.lines) {
             Ok(()) => error,

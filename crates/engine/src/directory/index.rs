@@ -57,8 +57,8 @@ impl DirectoryState {
         }
     }
 
-    /// Sets the state. The log version in the bits above stays; compaction advances it when log
-    /// positions may have changed.
+    /// Sets the state. The log version in the bits above stays; indexing and compaction advance it
+    /// when log positions may have changed.
     pub(super) fn set(directory: &Cachelet, state: DirectoryState) {
         let changed = |word: u32| Some(word & !0xff | state as u32);
         let _ = directory.as_directory().state().fetch_update(AcqRel, Relaxed, changed);
@@ -135,6 +135,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         let result = self.index_log(directory);
         match result {
             Ok(()) => {
+                // Slots that threads claimed in advance may be claimed again.
+                directory.as_directory().state().fetch_add(1 << 8, AcqRel);
                 DirectoryState::set(directory, DirectoryState::Indexed);
                 self.count_event(Event::DirectoryIndexed);
             }

@@ -1,9 +1,15 @@
 //! Appending to a directory's log (paper III.F). Slots are claimed by CAS on the tail, which lives
 //! in DRAM. The nonzero slots on the image are the truth, so the tail needs no persisting.
 //!
+//! Of a directory that several threads change at once ([`super::totals`]) each thread claims slots
+//! in advance, so that they do not share a line.
+//!
 //! Invariants
 //! - A claimed slot belongs to its claimer alone. If the claimer fails, the slot stays zero for
 //!   ever: a hole.
+//! - Slots claimed in advance are used only while the directory has the log of then: it was neither
+//!   indexed anew nor compacted since, and is not being compacted. A compaction begins before the
+//!   grace period that it waits for, so no slot is filled in a page that it copies.
 //! - A slot that names a dentry changes only when a rename gives its name to another file. One
 //!   store then makes it name the new dentry, which has the same cookie, so a listing meets the
 //!   name once. The store happens under the name's bucket, and never while the log is being
@@ -15,7 +21,7 @@
 use super::DirectoryHint;
 use super::read::log_version;
 use crate::alloc::BlockRun;
-use crate::dram::{Cachelet, DirectoryState, PLAIN};
+use crate::dram::{Cachelet, DirectoryState, LogBatch, PLAIN};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
     Dentry, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, SlotTag, USED_SLOTS_MIN, slot_word,
@@ -24,6 +30,9 @@ use crate::fs::{Fs, Thread};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Commit64, Dirty, Flushed, Memory, Pm};
+
+/// Slots of the log of a shared directory that a thread claims at a time: two lines.
+const BATCH_SLOTS: u64 = 16;
 
 /// A slot of a directory's log that this operation fills.
 #[derive(Clone, Copy)]
@@ -78,8 +87,78 @@ impl<'f, M: Memory> Thread<'f, M> {
         page.used_slots().len()
     }
 
-    /// Claims the next slot of a directory's log. The directory is indexed, so its tail is known.
+    /// Claims a slot of a directory's log. The directory is indexed, so its tail is known.
+    #[inline]
     pub(super) fn claim_slot(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
+        match directory.as_directory().is_shared_and_unmaintained() {
+            true => self.claim_slot_in_advance(directory),
+            false => self.claim_next_slot(directory),
+        }
+    }
+
+    /// As [`Thread::claim_slot`], of a directory that is shared and not maintained.
+    #[inline(never)]
+    fn claim_slot_in_advance(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
+        let index = self.fs.dram.index_of(directory);
+        let batch = self.slot.names.batch(index);
+        if !self.is_batch_of(batch, directory, index) {
+            self.claim_batch(batch, directory, index)?;
+        }
+        let next = Tail(batch.next.load(Relaxed));
+        batch.next.store(next.0 + 1, Relaxed);
+        step();
+        let page = self.fs.pm.get(Pm::<LogPage>::new(next.page()))?;
+        let word = &page.slots[next.slot() as usize % LOG_SLOTS as usize];
+        Ok(ClaimedSlot { word, cookie: page.first_cookie.load() + next.slot(), reused: false })
+    }
+
+    /// Whether there are slots left, and a directory still has the log of which they are.
+    fn is_batch_of(&self, batch: &LogBatch, directory: &Cachelet, index: u32) -> bool {
+        Tail(batch.next.load(Relaxed)).slot() < batch.end.load(Relaxed) as u64
+            && batch.directory.load(Relaxed) == index
+            && batch.number.load(Relaxed) == directory.number.load(Relaxed)
+            && batch.version.load(Relaxed) == directory.version.load(Relaxed)
+            && batch.state.load(Relaxed) == directory.as_directory().state().load(Acquire)
+    }
+
+    /// Claims the rest of a line's slots.
+    fn claim_batch(&self, batch: &LogBatch, directory: &'f Cachelet, index: u32) -> Result<()> {
+        // None is claimed while the words below belong to different directories.
+        batch.end.store(0, Relaxed);
+        step();
+        batch.directory.store(index, Relaxed);
+        batch.number.store(directory.number.load(Relaxed), Relaxed);
+        batch.version.store(directory.version.load(Relaxed), Relaxed);
+        batch.state.store(directory.as_directory().state().load(Acquire), Relaxed);
+        // Brings the line with the tail here, for writing.
+        self.pass_on_batch(directory, index);
+        loop {
+            let tail = Tail(directory.as_directory().log_tail().load(Acquire));
+            if tail.page() == 0 || tail.slot() >= LOG_SLOTS {
+                self.extend_log(directory, tail)?;
+                continue;
+            }
+            let end = ((tail.slot() / BATCH_SLOTS + 1) * BATCH_SLOTS).min(LOG_SLOTS);
+            let next = Tail::new(tail.page(), end);
+            if directory.as_directory().log_tail().compare_exchange_weak(tail.0, next.0, AcqRel, Relaxed).is_err() {
+                continue;
+            }
+            step();
+            let page = self.fs.pm.get(Pm::<LogPage>::new(tail.page()))?;
+            self.fs.pm.prefetch_for_write(self.fs.pm.offset_of(&page.slots[tail.slot() as usize]));
+            if (page.used.load() as u32 as u64) < end {
+                self.raise_used_slots(page, end)?;
+            }
+            batch.next.store(tail.0, Relaxed);
+            step();
+            batch.end.store(end as u32, Relaxed);
+            return Ok(());
+        }
+    }
+
+    /// Claims the next slot of a directory's log.
+    #[inline]
+    fn claim_next_slot(&self, directory: &'f Cachelet) -> Result<ClaimedSlot<'f>> {
         loop {
             let tail = Tail(directory.as_directory().log_tail().load(Acquire));
             if tail.page() == 0 || tail.slot() >= LOG_SLOTS {

@@ -24,6 +24,7 @@ mod remove;
 mod rename;
 #[cfg(test)]
 mod tests;
+mod totals;
 mod undurable;
 
 pub use lookup::{NameLocation, ValidationStamp, Visit, VisitedFile};

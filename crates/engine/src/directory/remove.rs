@@ -4,11 +4,12 @@
 //! The inode is recycled after its last user has released it; the dentry and its log slot when the
 //! directory's log is compacted.
 
-use super::compact::is_worth_it;
 use super::{DIRECTORY_LINKS_MAX, check_name};
 use crate::attributes::Attributes;
 use crate::backoff::Backoff;
-use crate::dram::{Cachelet, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind};
+use crate::dram::{
+    Cachelet, CountChange, DirectoryState, FLAG_DEAD, FLAG_DELETED, IntentKind, References, RetiredKind,
+};
 use crate::error::{Error, Result};
 use crate::format::{Dentry, FileKind};
 use crate::fs::{Node, Thread};
@@ -196,11 +197,10 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Counts a removed name, and a hole in the log unless another name has taken the slot.
     pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, timestamp_ns: i64) {
         match leaves_hole {
-            true if is_worth_it(directory.as_directory().turn_name_into_hole()) => {
-                directory.as_directory().mark_holey()
+            true => {
+                self.count_names(directory, CountChange::NAME_TO_HOLE);
             }
-            true => {}
-            false => directory.as_directory().uncount_name(),
+            false => self.uncount_name(directory),
         }
         step();
         self.touch_directory(directory, timestamp_ns);
@@ -302,7 +302,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         permit(&self.attributes(victim)?)?;
         self.intend_removal(IntentKind::RemoveDirectory, (directory, hash), hit.dentry_offset, index, victim);
         // From here on no name can be made in it.
-        if !victim.as_directory().forbid_names() {
+        if !self.forbid_names(victim) {
             self.end_intent();
             return Err(Error::NotEmpty);
         }

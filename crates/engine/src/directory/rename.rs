@@ -518,7 +518,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         }
         if let Some(replaced) = replaced
             && replaced.kind == FileKind::Directory
-            && !replaced.cachelet.as_directory().forbid_names()
+            && !self.forbid_names(replaced.cachelet)
         {
             self.end_renaming(source, victim);
             return Err(Error::NotEmpty);

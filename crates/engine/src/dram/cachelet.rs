@@ -15,7 +15,7 @@
 mod directory;
 mod file;
 
-pub use directory::{DirectoryState, DirectoryView, LogCounts};
+pub use directory::{CountedChange, DirectoryState, DirectoryView, LogCounts};
 pub use file::{FileView, MAPPED, MAPPED_KEPT, MAPPED_STORES, MAPPED_TIMES_SET};
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64};
@@ -136,7 +136,8 @@ pub struct Cachelet {
     /// [`DirectoryView::state`].
     directory: AtomicU32,
     /// [`FileView::mapped`], [`FreeView::next_batch`]. Directories: bit 1, used since the eviction
-    /// hand passed; bit 2, its log seems worth a compaction; from bit 8 on, slot + 1 of the thread
+    /// hand passed; bit 2, its log seems worth a compaction; bits 3 to 5,
+    /// whether threads share it; from bit 8 on, slot + 1 of the thread
     /// that compacts or evicts it; see [`DirectoryView::maintain`].
     marks: AtomicU32,
 

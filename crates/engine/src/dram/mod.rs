@@ -11,18 +11,20 @@
 mod bucket;
 mod cachelet;
 mod header;
+mod name_changes;
 mod slot;
 mod slot_map;
 
 pub use bucket::{BUCKET_ENTRIES, Bucket, BucketEntry};
 pub use cachelet::{
-    Cachelet, DIRECTORY_LINKS, DIRTY, DirectoryState, DirectoryView, FLAG_DEAD, FLAG_DELETED, FLAG_EVICTED, FLAG_HELD,
-    FLAG_READABLE, FLAG_RENAMING, FLAG_UNNAMED, FileView, FreeView, LogCounts, MAPPED, MAPPED_KEPT, MAPPED_STORES,
-    MAPPED_TIMES_SET, PLAIN, References,
+    Cachelet, CountedChange, DIRECTORY_LINKS, DIRTY, DirectoryState, DirectoryView, FLAG_DEAD, FLAG_DELETED,
+    FLAG_EVICTED, FLAG_HELD, FLAG_READABLE, FLAG_RENAMING, FLAG_UNNAMED, FileView, FreeView, LogCounts, MAPPED,
+    MAPPED_KEPT, MAPPED_STORES, MAPPED_TIMES_SET, PLAIN, References,
 };
 pub use header::{
     DRAM_MAGIC, DRAM_VERSION, DramHeader, INODE_MAP_PARTS, InodeMapPart, JournalPair, Phase, SHARED_JOURNAL_PAIRS,
 };
+pub use name_changes::{CountChange, LogBatch, NameChanges, PendingChange, SeenTotals};
 pub use slot::{
     HELD_MAX, InFlight, Intent, IntentKind, MAGAZINE_INODES, MOVES_MAX, Owner, RECYCLE_BATCH, REDO_MAX, REFERENCES_MAX,
     RETIRED_MAX, Redo, Retired, RetiredKind, STEP_BEGUN, STEP_DONE, STEP_RETIRING, ThreadSlot,
@@ -317,6 +319,12 @@ impl Dram {
     #[inline]
     pub fn cachelet(&self, index: u32) -> Result<&Cachelet> {
         element(self.cachelets, index as u64)
+    }
+
+    /// The index of a cachelet of this region.
+    #[inline]
+    pub fn index_of(&self, cachelet: &Cachelet) -> u32 {
+        ((self.region.offset_of(cachelet) - self.layout.cachelets) / size_of::<Cachelet>() as u64) as u32
     }
 
     /// Prefetches both lines of a cachelet.

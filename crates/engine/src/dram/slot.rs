@@ -9,6 +9,7 @@
 //!   in `held`, in-flight allocations in `in_flight`, the operation in `intent`, and what waits to
 //!   be free in `retired`.
 
+use super::NameChanges;
 use crate::statistics::{CallCounts, CallStatistics};
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::Acquire;
@@ -285,13 +286,15 @@ pub struct ThreadSlot {
     pub in_flight_page: InFlightPage,
     /// What the owners of the slot did.
     pub statistics: CallStatistics,
-    /// Zero to the end of the page.
+    /// Zero.
     pub reserved1: [AtomicU64; SLOT_REST],
+    /// Changes of directories that others change, too; to the end of the page.
+    pub names: NameChanges,
 
     /// Calls of the owners of the slot, by number.
     pub calls: CallCounts,
 }
-const SLOT_REST: usize = 235 - size_of::<CallStatistics>() / 8;
+const SLOT_REST: usize = 235 - size_of::<CallStatistics>() / 8 - size_of::<NameChanges>() / 8;
 const _: () = assert!(size_of::<ThreadSlot>() == 8 * 4096);
 // SAFETY: repr(C), no padding (the fields sum up to the asserted size), atomics only.
 unsafe impl Layout for ThreadSlot {}

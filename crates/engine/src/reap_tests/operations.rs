@@ -59,6 +59,15 @@ pub(super) const OPERATIONS: &[(&str, Operation)] = &[
         thread.recycler().drain().map(drop)
     }),
     ("rmdir", |thread, tree| thread.remove_directory(tree.full, b"inner", |_| Ok(()))),
+    ("rmdir-full", |thread, tree| {
+        for name in [&b"new"[..], b"third"] {
+            made(thread, thread.create(tree.full, name, &new(FileKind::Regular)))?;
+        }
+        match thread.remove_directory(tree.root, b"full", |_| Ok(())) {
+            Err(Error::NotEmpty) => Ok(()),
+            other => other,
+        }
+    }),
     ("rmdir-open", |thread, tree| thread.remove_directory(tree.root, b"empty", |_| Ok(()))),
     ("rmdir-and-recycle", |thread, tree| {
         made(thread, thread.create(tree.empty, b"one", &new(FileKind::Regular)))?;

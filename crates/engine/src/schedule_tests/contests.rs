@@ -171,6 +171,19 @@ pub(super) const CONTESTS: &[Contest] = &[
         threads: &[&[|h| describe(rmdir(h, "/d"))], &[|h| describe(create(h, "/d/x"))]],
     },
     Contest {
+        // Names come and go in different threads' counts, so that none shows whether any is left.
+        name: "rmdir-changes-inside",
+        prepare: |thread| {
+            mkdir(thread, "/d")?;
+            create(thread, "/d/x")
+        },
+        held: &["", "/d"],
+        threads: &[
+            &[|h| describe(create(h, "/d/y")), |h| describe(unlink(h, "/d/x")), |h| describe(unlink(h, "/d/y"))],
+            &[|h| describe(unlink(h, "/d/y")), |h| describe(create(h, "/d/z")), |h| describe(rmdir(h, "/d"))],
+        ],
+    },
+    Contest {
         name: "rename-over-create-inside",
         prepare: |thread| {
             mkdir(thread, "/d")?;
@@ -313,7 +326,12 @@ pub(super) const CONTESTS: &[Contest] = &[
         held: &["", "/d"],
         threads: &[
             &[|h| describe(compact(h, "/d"))],
-            &[|h| describe(create(h, "/d/new")), |h| describe(unlink(h, "/d/4")), |h| describe(list(h, "/d"))],
+            &[
+                |h| describe(create(h, "/d/new")),
+                |h| describe(create(h, "/d/newer")),
+                |h| describe(unlink(h, "/d/4")),
+                |h| describe(list(h, "/d")),
+            ],
         ],
     },
     Contest {

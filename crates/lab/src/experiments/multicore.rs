@@ -42,7 +42,7 @@ const SHOWN: [ThreadOperation; 6] = [
 ];
 /// Printed where a claim does not hold.
 const BOTTLENECKS: &str = "The notes name the words whose lines the processors wait for.";
-const DIRECTORY_WORDS: &str = "Each call changes the directory's count of names, the tail of its log or its references, which are in two lines of its cachelet; these lines move from one processor to the next. A call takes a microsecond or less on one processor, so a few processors keep these lines busy. The paper's call takes two to eight microseconds and reaches that limit with more processors. The notes give the resulting call rates next to NOVA's.";
+const DIRECTORY_WORDS: &str = "Threads that meet in a directory pass on changes of its count of names 32 at a time, and claim 16 slots of its log at a time; then the line with both moves to their processor. Other lines that move have the epochs of reclamation, and buckets of names with neighbouring hashes. The notes give the resulting call rates next to NOVA's.";
 /// Calls that append to the directory's log, which a lock would affect.
 const LOCKED: [ThreadOperation; 2] = [ThreadOperation::Create, ThreadOperation::Rename];
 /// Name of the word from which slots of a directory's log are claimed.
@@ -123,9 +123,10 @@ struct Recording {
 fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
     let (threads, calls) = (processors(bench.size), calls_recorded(bench.size));
     let count = threads as u64 * calls;
-    let mut machine = machine_for(subject, Plan::of_files(count * 4 + 4000), threads)?;
+    let mut machine = machine_for(subject, Plan::of_files(files_needed(bench.size)), threads)?;
     machine.with(&mut |with| {
         with.mkdir(b"/shared", 0o755)?;
+        (0..FILES_BESIDE).try_for_each(|file| with.create(&path('c', file), 0o644))?;
         Ok((0..count).try_for_each(|file| with.create(&path('a', file), 0o644))?)
     })?;
     machine.remount(MEMORIES[0])?;
@@ -181,12 +182,24 @@ fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
     Ok(Recording { programs, named_memory: machine.named_memory() })
 }
 
-/// Lets each thread create and remove a different number of names, so that events that occur only
-/// every n-th call fall on different threads.
+/// Files that the directory has beside those of the threads, so that its log is not rewritten while
+/// calls are recorded: after that all threads would claim places in it anew.
+const FILES_BESIDE: u64 = 5000;
+
+/// Files that the images have room for.
+fn files_needed(size: Size) -> u64 {
+    processors(size) as u64 * calls_recorded(size) * 4 + 4000 + FILES_BESIDE
+}
+
+/// Lets each thread create, rename and remove a different number of names, so that events that
+/// occur only every n-th call fall on different threads. All of them take turns in the end, call by
+/// call, so what a system does for threads that meet has begun, and each recycles.
 fn warm_up(threads: usize, first: u64, result: &dyn Fn(usize, Order) -> Result<Answer>) -> Result<()> {
-    for thread in 0..threads {
-        for _ in 0..3 + thread * 7 % 61 {
-            for operation in [ThreadOperation::Create, ThreadOperation::Rename, ThreadOperation::Remove] {
+    const TURNS: usize = 128;
+    const TURNS_MIN: usize = 67;
+    for turn in 0..TURNS {
+        for operation in [ThreadOperation::Create, ThreadOperation::Rename, ThreadOperation::Remove] {
+            for thread in (0..threads).filter(|thread| turn + TURNS_MIN + thread * 7 % (TURNS - TURNS_MIN) >= TURNS) {
                 result(thread, Order { deed: operation, file: first + thread as u64, recorded: false })?;
             }
         }
@@ -507,7 +520,7 @@ pub const MULTICORE: Experiment = Experiment {
     source: "DirectFS, Fig. 3, Fig. 7 a to d, sections II-D and V-C: 1 to 32 threads on 48 processors; drawings without numbers",
     method: "A model, not a measurement. Each of 64 threads (8 in the quick size) records its own calls: every instruction and its memory accesses. Calls of more than 60,000 instructions, which rewrite a directory's log, are left out. The recordings are replayed on 1 to 64 virtual processors in virtual time. Line transfers between processors cost time; locks are granted in order of arrival and handed over; waiters do not sleep. A line that no other recorded call touches comes from memory at the call's first access. Measured on this machine: the time of one processor, a line transfer between two processors and from memory, the handover of a lock, a locked instruction, a flush and a fence. Memory is not slowed. The distance between a virtual machine's processors varies, so it is measured before and after each round of two threads, which directly follows a round of one. Rounds in which it changed, or which ran on one core, do not count. The median of the others, by the gain of the second thread, counts; the model of two processors next to it uses its distance. The curves use the long distance, since many processors do not share one cache. The clock is held while calls are recorded, so that a directory's times, which change with the clock's tick, do not change in every call. \"DirectFS, locked log\" is DirectFS's recording with a lock around each append to the directory's log, held until the call's last fence. Not modelled: memory bandwidth, distances between sockets, failed exchanges, repeated reads, background threads. Judged at 24 processors, or at the size's maximum: \"scales\" means a speedup of at least half the processor count, \"does not\" at most a sixth.",
     needs_bytes: |size| {
-        let image_bytes = Plan::of_files(processors(size) as u64 * calls_recorded(size) * 4 + 4000).image_bytes();
+        let image_bytes = Plan::of_files(files_needed(size)).image_bytes();
         calibrate::MEMORY_BYTES.max(image_bytes * 2)
     },
     run: |bench| {

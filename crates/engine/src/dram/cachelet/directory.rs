@@ -1,6 +1,7 @@
 //! The words of a cachelet that mean something else for files, as a directory's.
 
 use super::Cachelet;
+use crate::dram::CountChange;
 use crate::sync::{AtomicU32, AtomicU64};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -17,6 +18,13 @@ const ENTRIES_DEAD: u64 = 1 << 63;
 const USED: u32 = 2;
 /// Bit of the marks: its log seems worth a compaction.
 const HOLEY: u32 = 4;
+/// Bit of the marks: several threads change it at once, and collect changes of its totals in their
+/// slots.
+const SHARED: u32 = 8;
+/// Bit of the marks: it was shared since it was indexed, so slots may hold changes of its totals.
+const WAS_SHARED: u32 = 16;
+/// Bit of the marks: a thread is about to remove it, so it does not become shared.
+const CLOSING: u32 = 32;
 /// Shift of the maintaining slot in the marks.
 const MAINTAINER_SHIFT: u32 = 8;
 
@@ -48,7 +56,36 @@ pub struct LogCounts {
 
 impl LogCounts {
     fn from_word(entries: u64) -> LogCounts {
-        LogCounts { names: entries & (ONE_HOLE - 1), holes: (entries & !ENTRIES_DEAD) >> HOLES_SHIFT }
+        let names = entries & (ONE_HOLE - 1);
+        // While threads hold changes of a shared directory back, removals may outnumber the names.
+        // The difference is borrowed from the holes.
+        let names = if names < ONE_HOLE / 2 { names } else { 0 };
+        LogCounts { names, holes: (entries & !ENTRIES_DEAD) >> HOLES_SHIFT }
+    }
+}
+
+impl CountChange {
+    /// What it adds to the word with the totals.
+    #[inline]
+    const fn delta(self) -> u64 {
+        (self.names as i64 as u64).wrapping_add((self.holes as u64) << HOLES_SHIFT)
+    }
+}
+
+/// The word with a directory's totals before and after a change.
+#[derive(Debug, Clone, Copy)]
+pub struct CountedChange {
+    /// Before.
+    pub before: u64,
+    /// After.
+    pub after: u64,
+}
+
+impl CountedChange {
+    /// The new totals.
+    #[inline]
+    pub fn totals(self) -> LogCounts {
+        LogCounts::from_word(self.after)
     }
 }
 
@@ -174,70 +211,120 @@ impl<'c> DirectoryView<'c> {
         self.0.blocks_or_counts.store(names | (holes.min(HOLES_MAX) << HOLES_SHIFT) | dead, Release);
     }
 
-    /// Counts one more name; false if the directory is removed.
+    /// Counts a change. None, and nothing is counted, if the directory is removed, which its names
+    /// and moves prevent. One atomic step for names and holes: they share a word so that concurrent
+    /// updates cannot start or repeat a compaction by missing each other.
     #[inline]
-    pub fn add_name(self) -> bool {
-        let alive = self.0.blocks_or_counts.fetch_add(1, AcqRel) & ENTRIES_DEAD == 0;
-        if !alive {
-            self.uncount_name();
-        }
-        alive
-    }
-
-    /// Uncounts a name that has no slot in the log.
-    #[inline]
-    pub fn uncount_name(self) {
-        self.0.blocks_or_counts.fetch_sub(1, AcqRel);
-    }
-
-    /// Turns a counted name into a hole and returns the new totals. One atomic step
-    /// for both counts: they share a word so that concurrent updates cannot start or repeat a
-    /// compaction by missing each other.
-    #[inline]
-    pub fn turn_name_into_hole(self) -> LogCounts {
+    pub fn count(self, change: CountChange) -> Option<CountedChange> {
         // Without a load before it, which would transfer the line between processors twice.
-        let change = ONE_HOLE - 1;
-        let counts = LogCounts::from_word(self.0.blocks_or_counts.fetch_add(change, AcqRel).wrapping_add(change));
-        self.limit_holes(counts);
-        counts
-    }
-
-    /// A name of it is about to get another slot of its log; returns the new totals,
-    /// or none if the directory is removed. One of the two slots will be a hole, even if the rename
-    /// fails, and the number of names stays the same, so all is counted at once.
-    #[inline]
-    pub fn move_name(self) -> Option<LogCounts> {
-        let before = self.0.blocks_or_counts.fetch_add(ONE_HOLE, AcqRel);
-        if before & ENTRIES_DEAD != 0 {
-            self.0.blocks_or_counts.fetch_sub(ONE_HOLE, AcqRel);
+        let before = self.0.blocks_or_counts.fetch_add(change.delta(), AcqRel);
+        if before & ENTRIES_DEAD != 0 && change.names >= 0 {
+            self.uncount(change);
             return None;
         }
-        let counts = LogCounts::from_word(before + ONE_HOLE);
-        self.limit_holes(counts);
-        Some(counts)
-    }
-
-    #[inline]
-    fn limit_holes(self, counts: LogCounts) {
-        if counts.holes > HOLES_MAX {
-            self.0.blocks_or_counts.fetch_sub(ONE_HOLE, AcqRel);
+        let counted = CountedChange { before, after: before.wrapping_add(change.delta()) };
+        if change.holes > 0 && counted.totals().holes > HOLES_MAX {
+            self.0.blocks_or_counts.fetch_sub((change.holes as u64) << HOLES_SHIFT, AcqRel);
         }
+        Some(counted)
     }
 
-    /// Subtracts the holes that a compaction found.
+    /// Counts a change that slots had collected.
+    pub fn count_always(self, change: CountChange) -> CountedChange {
+        let before = self.0.blocks_or_counts.fetch_add(change.delta(), SeqCst);
+        CountedChange { before, after: before.wrapping_add(change.delta()) }
+    }
+
+    /// Takes a counted change back.
+    pub fn uncount(self, change: CountChange) {
+        self.0.blocks_or_counts.fetch_sub(change.delta(), AcqRel);
+    }
+
+    /// Subtracts the holes that a compaction found. One stays for a directory that was shared:
+    /// names may borrow from it.
     pub fn uncount_holes(self, found: u64) {
+        let kept = u64::from(self.was_shared());
         let fewer = |word: u64| {
-            let holes = (word & !ENTRIES_DEAD) >> HOLES_SHIFT;
+            let holes = ((word & !ENTRIES_DEAD) >> HOLES_SHIFT).saturating_sub(kept);
             Some(word - (holes.min(found) << HOLES_SHIFT))
         };
         let _ = self.0.blocks_or_counts.fetch_update(AcqRel, Relaxed, fewer);
     }
 
-    /// Forbids new names, if it has no names and is not removed already. Returns
-    /// whether it did.
+    /// Whether threads collect changes of its totals in their slots.
+    #[inline]
+    pub fn is_shared(self) -> bool {
+        self.0.marks.load(SeqCst) & SHARED != 0
+    }
+
+    /// Whether it is shared, and no thread compacts or evicts it.
+    #[inline]
+    pub fn is_shared_and_unmaintained(self) -> bool {
+        let marks = self.0.marks.load(SeqCst);
+        marks & SHARED != 0 && marks >> MAINTAINER_SHIFT == 0
+    }
+
+    /// Whether slots may hold changes of its totals.
+    #[inline]
+    pub fn was_shared(self) -> bool {
+        self.0.marks.load(SeqCst) & WAS_SHARED != 0
+    }
+
+    /// Lets threads collect changes of its totals in their slots.
+    pub fn share(self) {
+        let share = |word: u32| (word & (SHARED | CLOSING) == 0).then_some(word | SHARED | WAS_SHARED);
+        if self.0.marks.load(Relaxed) & CLOSING != 0 {
+            return;
+        }
+        // A hole for names to borrow from, before they can.
+        if !self.was_shared() {
+            self.0.blocks_or_counts.fetch_add(ONE_HOLE, AcqRel);
+        }
+        let _ = self.0.marks.fetch_update(SeqCst, Relaxed, share);
+    }
+
+    /// Ends sharing. Changes that slots hold must be collected.
+    pub fn unshare(self) {
+        self.0.marks.fetch_and(!SHARED, SeqCst);
+    }
+
+    /// As [`DirectoryView::unshare`], and no thread shares it until [`DirectoryView::reopen`].
+    pub fn close(self) {
+        let _ = self.0.marks.fetch_update(SeqCst, Relaxed, |word| Some(word & !SHARED | CLOSING));
+    }
+
+    /// Undoes [`DirectoryView::close`].
+    pub fn reopen(self) {
+        self.0.marks.fetch_and(!CLOSING, AcqRel);
+    }
+
+    /// Records that no slot holds changes of its totals, which will be counted anew.
+    pub fn forget_sharing(self) {
+        self.0.marks.fetch_and(!(SHARED | WAS_SHARED | CLOSING), AcqRel);
+    }
+
+    /// Forbids new names, if it has no names and is not removed already. Returns whether it did. If
+    /// it was shared, it must be closed, and the changes of all slots collected.
     pub fn forbid_names(self) -> bool {
-        let empty = |word: u64| (word & ((ONE_HOLE - 1) | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD);
-        self.0.blocks_or_counts.fetch_update(AcqRel, Acquire, empty).is_ok()
+        self.0.blocks_or_counts.fetch_update(SeqCst, Acquire, DirectoryView::forbidden).is_ok()
+    }
+
+    /// As [`DirectoryView::forbid_names`]; none if slots may hold changes.
+    #[inline]
+    pub fn forbid_names_unshared(self) -> Option<bool> {
+        let mut was_shared = false;
+        let forbid = |word: u64| {
+            // The word is read first: from then on sharing would add a hole to it.
+            was_shared = self.was_shared();
+            if was_shared { None } else { DirectoryView::forbidden(word) }
+        };
+        let forbidden = self.0.blocks_or_counts.fetch_update(SeqCst, Acquire, forbid).is_ok();
+        (!was_shared).then_some(forbidden)
+    }
+
+    /// The word with the totals, with names forbidden, if it shows no names.
+    fn forbidden(word: u64) -> Option<u64> {
+        (word & ((ONE_HOLE - 1) | ENTRIES_DEAD) == 0).then_some(word | ENTRIES_DEAD)
     }
 
     /// Undoes [`DirectoryView::forbid_names`].
@@ -267,9 +354,9 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for _ in 0..10_000 {
-                        assert!(directory.add_name());
-                        assert!(directory.add_name());
-                        directory.turn_name_into_hole();
+                        assert!(directory.count(CountChange::NAME).is_some());
+                        assert!(directory.count(CountChange::NAME).is_some());
+                        assert!(directory.count(CountChange::NAME_TO_HOLE).is_some());
                     }
                 });
             }
@@ -285,14 +372,14 @@ mod tests {
     fn a_directory_is_removed_only_without_names_whatever_its_holes() {
         let cachelet = empty();
         let directory = cachelet.as_directory();
-        assert!(directory.add_name());
+        assert!(directory.count(CountChange::NAME).is_some());
         assert!(!directory.forbid_names());
-        directory.turn_name_into_hole();
+        assert!(directory.count(CountChange::NAME_TO_HOLE).is_some());
         assert!(directory.forbid_names() && !directory.forbid_names());
-        assert!(directory.is_removed() && !directory.add_name());
+        assert!(directory.is_removed() && directory.count(CountChange::NAME).is_none());
         assert_eq!(directory.log_counts(), log(0, 1));
         directory.allow_names();
-        assert!(directory.add_name());
+        assert!(directory.count(CountChange::NAME).is_some());
     }
 
     #[test]
@@ -301,7 +388,7 @@ mod tests {
         let directory = cachelet.as_directory();
         directory.set_names(3, u64::MAX);
         let holes = directory.log_counts().holes;
-        directory.turn_name_into_hole();
+        directory.count(CountChange::NAME_TO_HOLE);
         assert_eq!((directory.log_counts(), directory.is_removed()), (log(2, holes), false));
     }
 }
