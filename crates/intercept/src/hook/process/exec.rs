@@ -25,7 +25,9 @@ use crate::hook::loading::{armed_threads, early, elf_dependencies};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::environment::{self, entries, is_directfs};
-use crate::hook::process::exec_files::{HostFile, copy_to_memfd, is_executable, is_privileged, named_by, read_head};
+use crate::hook::process::exec_files::{
+    HostFile, copy_to_memfd, is_executable, is_missing, is_privileged, named_by, read_head,
+};
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
 use crate::hook::process::library_search::LibrarySearch;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
@@ -437,6 +439,7 @@ impl<'c> Planner<'c> {
             ProgramKind::Narrow => b"a 32-bit program",
             ProgramKind::Script(..) | ProgramKind::Unknown | ProgramKind::Dynamic => match file {
                 File::Host if is_privileged(&self.target) => PRIVILEGED,
+                File::Host if matches!(kind, ProgramKind::Unknown) && is_missing(&self.target) => b"",
                 _ if !self.has_library => {
                     b"a program whose user (or root directory) has no access to the preload library"
                 }

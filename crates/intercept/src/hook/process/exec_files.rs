@@ -89,6 +89,15 @@ pub fn is_executable(target: &Target) -> bool {
     unsafe { sys::call(libc::SYS_faccessat2, [directory, path, libc::X_OK as u64, flags, 0, 0]) == 0 }
 }
 
+/// Whether the program's file is not there: execve returns the reason.
+pub fn is_missing(target: &Target) -> bool {
+    let (directory, path, flags) = named_by(target);
+    let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64;
+    let mut status = MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the path is the program's or ends with a zero byte; the kernel fills the structure.
+    unsafe { sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]) < 0 }
+}
+
 /// Whether the loader will not load the library because the program gets other rights than this
 /// process has.
 pub fn is_privileged(target: &Target) -> bool {
