@@ -129,7 +129,7 @@ fn a_write_and_a_store_in_one_page_both_last() {
     }
     const WORDS_PER_PAGE: usize = 512;
     const PAGES: usize = 16;
-    const ROUNDS: usize = 5_000;
+    const ROUNDS: usize = 2_000;
     for options in ["", "cache=0"] {
         let mounted = Mounted::new(options);
         fs::write(mounted.path("file"), vec![0; PAGES * WORDS_PER_PAGE * 8]).unwrap();
