@@ -186,17 +186,20 @@ fn record_all(bench: &Bench<'_>, subject: Subject) -> Result<Recording> {
 /// calls are recorded: after that all threads would claim places in it anew.
 const FILES_BESIDE: u64 = 5000;
 
-/// Files that the images have room for.
+/// Files that the images have room for. The warm-up makes and removes some, whose space a system
+/// may not reuse.
 fn files_needed(size: Size) -> u64 {
-    processors(size) as u64 * calls_recorded(size) * 4 + 4000 + FILES_BESIDE
+    processors(size) as u64 * (calls_recorded(size) * 4 + 4 * TURNS as u64) + 4000 + FILES_BESIDE
 }
+
+/// Turns of the warm-up, of which each thread takes at least the second number.
+const TURNS: usize = 128;
+const TURNS_MIN: usize = 67;
 
 /// Lets each thread create, rename and remove a different number of names, so that events that
 /// occur only every n-th call fall on different threads. All of them take turns in the end, call by
 /// call, so what a system does for threads that meet has begun, and each recycles.
 fn warm_up(threads: usize, first: u64, result: &dyn Fn(usize, Order) -> Result<Answer>) -> Result<()> {
-    const TURNS: usize = 128;
-    const TURNS_MIN: usize = 67;
     for turn in 0..TURNS {
         for operation in [ThreadOperation::Create, ThreadOperation::Rename, ThreadOperation::Remove] {
             for thread in (0..threads).filter(|thread| turn + TURNS_MIN + thread * 7 % (TURNS - TURNS_MIN) >= TURNS) {
