@@ -124,7 +124,7 @@ impl MappedPages {
     }
 
     /// The kernel writes pages back: passes on what direct writes did not write since the pages
-    /// were read. Returns the length of the content.
+    /// were read. Returns the bytes that are settled: all, unless `write` wrote less than it got.
     pub(crate) fn write_back(
         &self,
         number: u64,
@@ -139,7 +139,11 @@ impl MappedPages {
             newer.bytes.iter().for_each(|bytes| rest.remove(&bytes));
         }
         for Range { start, end } in rest.iter() {
-            write(start, &content[(start - offset) as usize..(end - offset) as usize])?;
+            let part = &content[(start - offset) as usize..(end - offset) as usize];
+            let count = write(start, part)?;
+            if count < part.len() {
+                return Ok((start - offset) as usize + count);
+            }
         }
         Ok(content.len())
     }
@@ -237,6 +241,13 @@ mod tests {
         assert_eq!(written_back(&pages, 0, 4096), [(0, 4096)]);
         let writing = pages.begin_write(7, 4000, 10);
         assert!(!pages.has_acted(&writing), "the kernel has dropped the page");
+    }
+
+    #[test]
+    fn what_was_not_written_back_is_not_reported() {
+        let pages = MappedPages::default();
+        let _writing = pages.begin_write(7, 0, 100);
+        assert_eq!(pages.write_back(7, 0, &[0; 4096], |_, _| Ok(50)), Ok(150));
     }
 
     #[test]

@@ -103,6 +103,7 @@ struct HandoffCell(UnsafeCell<(bool, MaybeUninit<HandoffRecord>)>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for HandoffCell {}
 static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new((false, MaybeUninit::uninit())));
+
 /// The entries of an environment.
 ///
 /// # Safety
