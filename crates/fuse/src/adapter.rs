@@ -140,13 +140,7 @@ impl Adapter {
     }
 
     /// Opens a new file: with a name (CREATE) or without (TMPFILE).
-    fn create(
-        &self,
-        call: &Call<'_>,
-        arguments: &mut Arguments<'_>,
-        reply: &mut Reply,
-        channel: &Channel,
-    ) -> Result<Handled> {
+    fn create(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
         let (flags, mode, umask) = (arguments.i32()?, arguments.u32()?, arguments.u32()?);
         arguments.skip(4)?;
         let (made, handle) = match call.opcode {
@@ -163,31 +157,18 @@ impl Adapter {
             files.close(handle);
             files.forget(number, 1);
         };
-        self.break_leases(call, Access { node: number, flags }, after_open(reverse), reply, channel)
+        self.break_leases(call, Access { node: number, flags }, after_open(reverse), reply)
     }
 
     /// Breaks the leases of other ways in, where there are any, and then does the rest.
-    fn break_leases(
-        &self,
-        call: &Call<'_>,
-        access: Access,
-        rest: Rest,
-        reply: &mut Reply,
-        channel: &Channel,
-    ) -> Result<Handled> {
+    fn break_leases(&self, call: &Call<'_>, access: Access, rest: Rest, reply: &mut Reply) -> Result<Handled> {
         if self.files.locks().is_none() {
             return rest(&self.files, Ok(()), reply).map(|()| Handled::Reply);
         }
-        self.files.leases().complete(&self.files, access, rest, reply, (channel, call.unique))
+        self.files.leases().complete(&self.files, access, rest, reply, (call.channel, call.unique))
     }
 
-    fn open(
-        &self,
-        call: &Call<'_>,
-        arguments: &mut Arguments<'_>,
-        reply: &mut Reply,
-        channel: &Channel,
-    ) -> Result<Handled> {
+    fn open(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
         // Opens are only checked if files may be immutable or append-only.
         let is_checked = call.opcode == opcode::OPEN && self.files.has_flags();
         if self.cache.is_exclusive() && !is_checked {
@@ -200,16 +181,10 @@ impl Adapter {
             return Ok(Handled::Reply);
         }
         let reverse = move |files: &Files| files.close(handle);
-        self.break_leases(call, Access { node: call.node, flags }, after_open(reverse), reply, channel)
+        self.break_leases(call, Access { node: call.node, flags }, after_open(reverse), reply)
     }
 
-    fn set_attributes(
-        &self,
-        call: &Call<'_>,
-        arguments: &mut Arguments<'_>,
-        reply: &mut Reply,
-        channel: &Channel,
-    ) -> Result<Handled> {
+    fn set_attributes(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
         let valid = arguments.u32()?;
         arguments.skip(12)?;
         let size = arguments.u64()?;
@@ -242,9 +217,7 @@ impl Adapter {
         };
         // An open descriptor has broken them.
         match valid & (set::SIZE | set::HANDLE) {
-            set::SIZE => {
-                self.break_leases(call, Access { node, flags: libc::O_WRONLY }, Box::new(rest), reply, channel)
-            }
+            set::SIZE => self.break_leases(call, Access { node, flags: libc::O_WRONLY }, Box::new(rest), reply),
             _ => rest(&self.files, Ok(()), reply).map(|()| Handled::Reply),
         }
     }
@@ -269,13 +242,7 @@ impl Adapter {
         })
     }
 
-    fn write(
-        &self,
-        call: &Call<'_>,
-        arguments: &mut Arguments<'_>,
-        reply: &mut Reply,
-        channel: &Channel,
-    ) -> Result<Handled> {
+    fn write(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
         let (handle, offset, size) = (arguments.u64()?, arguments.u64()?, arguments.u32()?);
         let write_flags = arguments.u32()?;
         arguments.skip(8)?;
@@ -285,7 +252,7 @@ impl Adapter {
         let (of_page, direct) = (write_flags & WRITE_CACHE != 0, self.direct.load(Relaxed));
         let write = |offset, content: &[u8]| self.files.write(call.requester, file, offset, content, of_page);
         if direct && !of_page {
-            return self.write_directly(call, (offset, content), write, reply, channel);
+            return self.write_directly(call, (offset, content), write, reply);
         }
         let count = match direct {
             true => self.mapped.write_back(call.node, offset, content, write)?,
@@ -303,7 +270,6 @@ impl Adapter {
         (offset, content): (u64, &[u8]),
         write: impl Fn(u64, &[u8]) -> Result<usize>,
         reply: &mut Reply,
-        channel: &Channel,
     ) -> Result<Handled> {
         let writing = self.mapped.begin_write(call.node, offset, content.len() as u64);
         let written = write(offset, content);
@@ -313,7 +279,7 @@ impl Adapter {
             reply.u32(written? as u32).u32(0);
             return Ok(Handled::Reply);
         };
-        let (mapped, channel, unique) = (Arc::clone(&self.mapped), channel.clone(), call.unique);
+        let (mapped, channel, unique) = (Arc::clone(&self.mapped), call.channel.clone(), call.unique);
         let pages = writing.pages();
         let answer = Box::new(move || {
             mapped.end_write(&writing);
@@ -466,20 +432,14 @@ impl Adapter {
     }
 
     /// A lock is set, released or queried. A lock that has to wait is answered later.
-    fn lock(
-        &self,
-        call: &Call<'_>,
-        arguments: &mut Arguments<'_>,
-        reply: &mut Reply,
-        channel: &Channel,
-    ) -> Result<Handled> {
+    fn lock(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
         let request = LockRequest::parse(call.node, arguments)?;
         let locks = self.files.locks().ok_or(ENOSYS)?;
         if call.opcode == opcode::GETLK {
             locks.query(&self.files, &request, reply)?;
             return Ok(Handled::Reply);
         }
-        locks.set(&self.files, &request, call.opcode == opcode::SETLKW, (channel, call.unique))
+        locks.set(&self.files, &request, call.opcode == opcode::SETLKW, (call.channel, call.unique))
     }
 
     /// A descriptor was closed, or the last one of its description.
@@ -525,13 +485,7 @@ impl Adapter {
         if self.files.needs_sync() { self.files.sync(call.node) } else { Err(ENOSYS) }
     }
 
-    fn dispatch(
-        &self,
-        call: &Call<'_>,
-        arguments: &mut Arguments<'_>,
-        reply: &mut Reply,
-        channel: &Channel,
-    ) -> Result<Handled> {
+    fn dispatch(&self, call: &Call<'_>, arguments: &mut Arguments<'_>, reply: &mut Reply) -> Result<Handled> {
         match call.opcode {
             opcode::LOOKUP => self.lookup(call, arguments.name()?, reply)?,
             opcode::FORGET | opcode::BATCH_FORGET => {
@@ -541,7 +495,7 @@ impl Adapter {
             opcode::GETATTR => {
                 reply.attributes_valid_for(self.validity(), &self.files.stat(call.requester, call.node)?);
             }
-            opcode::SETATTR => return self.set_attributes(call, arguments, reply, channel),
+            opcode::SETATTR => return self.set_attributes(call, arguments, reply),
             opcode::READLINK => {
                 reply.bytes(&self.files.readlink(call.requester, call.node)?);
             }
@@ -555,10 +509,10 @@ impl Adapter {
                 let node = arguments.u64()?;
                 self.entry(&self.files.link(call.requester, node, call.node, arguments.name()?)?, reply)?;
             }
-            opcode::OPEN | opcode::OPENDIR => return self.open(call, arguments, reply, channel),
-            opcode::CREATE | opcode::TMPFILE => return self.create(call, arguments, reply, channel),
+            opcode::OPEN | opcode::OPENDIR => return self.open(call, arguments, reply),
+            opcode::CREATE | opcode::TMPFILE => return self.create(call, arguments, reply),
             opcode::READ => self.read(call, arguments, reply)?,
-            opcode::WRITE => return self.write(call, arguments, reply, channel),
+            opcode::WRITE => return self.write(call, arguments, reply),
             opcode::STATFS => self.status(call, reply)?,
             opcode::FLUSH | opcode::RELEASE => self.close(call, arguments)?,
             opcode::RELEASEDIR => self.files.close(arguments.u64()?),
@@ -567,7 +521,7 @@ impl Adapter {
                 self.extended_attribute(call, arguments, reply)?;
             }
             opcode::READDIR | opcode::READDIRPLUS => self.list(call, arguments, reply)?,
-            opcode::GETLK | opcode::SETLK | opcode::SETLKW => return self.lock(call, arguments, reply, channel),
+            opcode::GETLK | opcode::SETLK | opcode::SETLKW => return self.lock(call, arguments, reply),
             opcode::INTERRUPT => {
                 if let Some(locks) = self.files.locks() {
                     let unique = arguments.u64()?;
@@ -594,6 +548,8 @@ impl Adapter {
 struct Call<'h> {
     header: &'h Header,
     requester: Requester,
+    /// Where it is answered if that happens later.
+    channel: &'h Channel,
 }
 
 impl std::ops::Deref for Call<'_> {
@@ -698,10 +654,10 @@ impl Handler for Adapter {
         channel: &Channel,
     ) -> Result<Handled> {
         let requester = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
-        let call = Call { header, requester };
+        let call = Call { header, requester, channel };
         let began = self.requests.count(header.opcode).then(Instant::now);
         let first = arguments;
-        let handled = match self.dispatch(&call, &mut arguments, reply, channel) {
+        let handled = match self.dispatch(&call, &mut arguments, reply) {
             Err(error) if header.is_resent() => self.after_resend(&call, first, error, reply),
             handled => handled,
         };
