@@ -52,15 +52,6 @@ fn wanted_bytes(path: &Path, text: &str) -> Result<u64> {
     }
 }
 
-/// The space of an image that is reserved for root.
-fn reserved_bytes(path: &Path) -> Result<u64> {
-    let (mapping, _) = image::map_newest(path)?;
-    // SAFETY: nothing is stored through the region.
-    let region = unsafe { mapping.region_for_reading(pmem::Direct) };
-    let superblock = region.first::<engine::format::Superblock>().ok().context("the image has no superblock")?;
-    Ok(superblock.reserved_blocks() * pmem::BLOCK_BYTES)
-}
-
 /// Changes the description of an image.
 pub fn tune(arguments: &Tune) -> Result<()> {
     super::fsck::ensure_idle(&arguments.image)?;
@@ -69,15 +60,15 @@ pub fn tune(arguments: &Tune) -> Result<()> {
         NewUuid::Given(uuid) => uuid,
     });
     let tune = image::Tune { label: arguments.label.clone(), uuid, reserve: arguments.reserved };
-    image::tune(&arguments.image, &tune, &OpenImage::default())?;
+    let reserved_bytes = image::tune(&arguments.image, &tune, &OpenImage::default())?;
     if let Some(label) = &arguments.label {
         println!("label {}", if label.is_empty() { "none" } else { label });
     }
     if let Some(uuid) = uuid {
         println!("uuid {}", units::uuid(&uuid));
     }
-    if arguments.reserved.is_some() {
-        println!("reserved for root {}", units::size(reserved_bytes(&arguments.image)?));
+    if let Some(bytes) = reserved_bytes {
+        println!("reserved for root {}", units::size(bytes));
     }
     Ok(())
 }

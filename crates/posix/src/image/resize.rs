@@ -233,8 +233,9 @@ impl Reserve {
     }
 }
 
-/// Changes the description of an image that no process uses.
-pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<(), ImageError> {
+/// Changes the description of an image that no process uses. Returns the bytes that are reserved
+/// for root, if that was a change.
+pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<Option<u64>, ImageError> {
     let path = path.as_ref();
     let label = tune.label.as_deref().map(make::label_bytes).transpose()?;
     let alone = open_clean(path, options)?;
@@ -244,9 +245,11 @@ pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<
         Superblock::check(&region, true).map_err(|cause| ImageError::NotUsable { path: path.to_owned(), cause })?;
     let reserved_blocks = tune.reserve.map(|reserve| reserve.blocks(path, &geometry)).transpose()?;
     let change = DescriptionChange { uuid: tune.uuid, label, geometry: None, reserved_blocks };
+    let reserved_bytes = reserved_blocks.map(|blocks| u64::from(blocks) * BLOCK_BYTES);
     if alone.mapping().backing() == Backing::DaxDevice {
         // It can only be mapped.
-        return engine::set_identity(&region, &change).map_err(engine_error);
+        engine::set_identity(&region, &change).map_err(engine_error)?;
+        return Ok(reserved_bytes);
     }
     let superblock = changed_superblock(&region, &change).map_err(engine_error)?;
     let resize = Resize { path, alone: &alone };
@@ -256,7 +259,8 @@ pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<
         file.set_len(geometry.blocks * BLOCK_BYTES).map_err(resize.error("remove the journal of"))?;
     }
     resize.write(file, &superblock, geometry.copy_block() * BLOCK_BYTES)?;
-    resize.write(file, &superblock[..DESCRIPTION_BYTES], 0)
+    resize.write(file, &superblock[..DESCRIPTION_BYTES], 0)?;
+    Ok(reserved_bytes)
 }
 
 /// A random UUID (version 4).
