@@ -342,7 +342,6 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.index + 1
     }
 
-    /// The owner word for blocks that are allocated now.
     /// Whether the thread acts for a user that leaves the blocks that are reserved for root. At
     /// first it does not: the engine's own work needs them.
     #[inline(always)]
@@ -357,6 +356,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.leaves_reserve.get()
     }
 
+    /// The owner word for blocks that are allocated now.
     pub(crate) fn block_owner(&self) -> u64 {
         match self.block_owner.get() {
             0 => owned_by_slot(self.ticket()),

@@ -38,21 +38,6 @@ fn id_of_number<M: Memory>(thread: &Thread<'_, M>, number: u64) -> FileId {
     id
 }
 
-fn change(mask: u32, file: FileId) -> MarkChange<'static> {
-    let directory = FileId::default();
-    MarkChange {
-        mask,
-        file,
-        directory,
-        name: b"",
-        moved_to: None,
-        on: file.number,
-        parent: 0,
-        has_path: false,
-        can_open: false,
-    }
-}
-
 /// Whether a mark may want to know that a path led to a file in a directory.
 pub(crate) fn wants_place<M: Memory>(thread: &Thread<'_, M>, file: u64, directory: u64) -> bool {
     let watches = thread.watches();
@@ -69,7 +54,7 @@ pub(crate) fn tell_file<M: Memory>(
 ) {
     let Ok(seen) = thread.protection(file) else { return };
     let own = FileId { number: file.number, generation: seen.generation };
-    let mut told = change(mask | kind_bit(is_directory), own);
+    let mut told = MarkChange::of_file(mask | kind_bit(is_directory), own);
     told.has_path = by == By::Descriptor;
     told.can_open = matches!(seen.kind(), Some(FileKind::Regular | FileKind::Directory));
     if is_directory {
@@ -94,21 +79,21 @@ pub(crate) fn tell_file<M: Memory>(
 /// A change of an inode of which its directory is not told.
 pub(crate) fn tell_inode<M: Memory>(thread: &Thread<'_, M>, file: FileId, mask: u32) {
     if thread.fs().has_marks() {
-        thread.watches().tell_marks(&change(mask, file));
+        thread.watches().tell_marks(&MarkChange::of_file(mask, file));
     }
 }
 
 /// As [`tell_inode`].
 pub(crate) fn tell_node<M: Memory>(thread: &Thread<'_, M>, file: Node, mask: u32) {
     if thread.fs().has_marks() {
-        thread.watches().tell_marks(&change(mask, id(thread, file)));
+        thread.watches().tell_marks(&MarkChange::of_file(mask, id(thread, file)));
     }
 }
 
 /// A change of a name in a directory.
 pub(crate) fn tell_name<M: Memory>(thread: &Thread<'_, M>, directory: Node, name: &[u8], mask: u32, file: FileId) {
     if thread.fs().has_marks() {
-        let told = change(mask, file);
+        let told = MarkChange::of_file(mask, file);
         let directory = id(thread, directory);
         thread.watches().tell_marks(&MarkChange { directory, name, on: directory.number, ..told });
     }
@@ -129,7 +114,7 @@ pub(crate) fn tell_renamed<M: Memory>(
     file: &Attributes,
 ) {
     if thread.fs().has_marks() {
-        let told = change(event::RENAME | kind_bit(file.kind == FileKind::Directory), id_of(file));
+        let told = MarkChange::of_file(event::RENAME | kind_bit(file.kind == FileKind::Directory), id_of(file));
         let (directory, target) = (id(thread, from.0), id(thread, to.0));
         let moved_to = Some((target, to.1));
         let own = directory.number;

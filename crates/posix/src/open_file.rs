@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use engine::format::FileKind;
-use engine::watch::MARKS;
+use engine::watch::group_flag::MARKS;
 use engine::{DirectoryHint, Node};
 
 /// An open file description: the state that descriptors from one `open` share.

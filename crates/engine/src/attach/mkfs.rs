@@ -113,7 +113,8 @@ fn describe<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geome
 }
 
 /// Gives an image that no process uses another UUID, label or reserve, and forgets the last runtime
-/// directory. Not atomic: a crash in between damages the superblock.
+/// directory. A change of the length is not for it. Not atomic: a crash in between damages the
+/// superblock.
 pub fn set_identity<M: Memory>(pm: &Region<M>, change: &DescriptionChange) -> Result<()> {
     let geometry = Superblock::check(pm, true).map_err(crate::error::Error::Superblock)?;
     let superblock = pm.first::<Superblock>()?;

@@ -52,7 +52,7 @@ pub(super) struct Queue {
     pub uid: AtomicU32,
     /// Watches.
     pub watches: AtomicU32,
-    /// Zero: of an inotify descriptor. Else [`super::MARKS`] and the flags of fanotify_init.
+    /// Zero: of an inotify descriptor. Else `group_flag::MARKS`, and the flags of fanotify_init.
     pub flags: AtomicU32,
     /// Flags of the descriptors in fanotify's events.
     pub event_flags: AtomicU32,

@@ -13,20 +13,38 @@ use crate::error::{Error, Result};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use pmem::Memory;
 
-/// In the flags of a group: it is fanotify's.
-pub const MARKS: u32 = 1 << 31;
-/// In the flags of a group: its maker has no privileges.
-const UNPRIVILEGED: u32 = 1 << 30;
-const UNLIMITED_MARKS: u32 = 0x20;
-const REPORT_TID: u32 = 0x100;
-const REPORT_FID: u32 = 0x200;
-const REPORT_DIR_FID: u32 = 0x400;
-const REPORT_NAME: u32 = 0x800;
-const REPORT_TARGET_FID: u32 = 0x1000;
-/// The flags with which events hold handles, not descriptors.
-pub(super) const FID_BITS: u32 = REPORT_FID | REPORT_DIR_FID | REPORT_NAME | REPORT_TARGET_FID;
+/// Flags of a group: those of fanotify_init, with the kernel's numbers, and two of ours.
+pub mod group_flag {
+    /// It is fanotify's.
+    pub const MARKS: u32 = 1 << 31;
+    /// Its maker has no privileges.
+    pub const UNPRIVILEGED: u32 = 1 << 30;
+    /// Its user's limit does not apply.
+    pub const UNLIMITED_MARKS: u32 = 0x20;
+    /// Events hold a descriptor of the process.
+    pub const REPORT_PIDFD: u32 = 0x80;
+    /// Events name the thread.
+    pub const REPORT_TID: u32 = 0x100;
+    /// Events hold the file's handle.
+    pub const REPORT_FID: u32 = 0x200;
+    /// Events hold the directory's handle.
+    pub const REPORT_DIR_FID: u32 = 0x400;
+    /// Events hold the name.
+    pub const REPORT_NAME: u32 = 0x800;
+    /// Events about a name hold the handle of its file as well.
+    pub const REPORT_TARGET_FID: u32 = 0x1000;
+    /// Events report why there is no descriptor.
+    pub const REPORT_FD_ERROR: u32 = 0x2000;
+    /// With any of these, events hold handles, not descriptors.
+    pub const HANDLES: u32 = REPORT_FID | REPORT_DIR_FID | REPORT_NAME | REPORT_TARGET_FID;
+}
+use group_flag::{
+    HANDLES, MARKS, REPORT_DIR_FID, REPORT_FID, REPORT_NAME, REPORT_TARGET_FID, REPORT_TID, UNLIMITED_MARKS,
+    UNPRIVILEGED,
+};
+
 /// Bytes of `struct fanotify_event_metadata`.
-const METADATA_BYTES: usize = 24;
+pub const METADATA_BYTES: usize = 24;
 
 /// What a mark is on (low bits of its kind).
 const OBJECT: u32 = 3;
@@ -41,11 +59,6 @@ const EVICTABLE: u32 = 0x200;
 const IGNORE: u32 = 0x400;
 /// Only in requests: FAN_MARK_IGNORED_MASK.
 const IGNORED_MASK: u32 = 0x20;
-
-/// Events about names in a directory.
-const OF_NAMES: u32 = event::CREATE | event::DELETE | event::MOVED_FROM | event::MOVED_TO | event::RENAME;
-/// Bits of a mask that are no events.
-const NO_EVENTS: u32 = event::IS_DIRECTORY | event::ON_CHILD;
 
 /// A file, as handles name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -130,6 +143,15 @@ pub struct MarkEvent {
     /// Bytes of the names.
     pub name_lengths: [usize; 2],
     names: [[u64; 32]; 2],
+}
+
+impl MarkChange<'static> {
+    /// A change of a file, with nothing else known about it.
+    pub fn of_file(mask: u32, file: FileId) -> Self {
+        let (directory, on) = (FileId::default(), file.number);
+        let (moved_to, has_path, can_open) = (None, false, false);
+        MarkChange { mask, file, directory, name: b"", moved_to, on, parent: 0, has_path, can_open }
+    }
 }
 
 impl MarkEvent {
@@ -230,14 +252,14 @@ fn applies(mask: u32, is_directory: bool, sight: Sight) -> bool {
 fn ignored_by(mark: &Watch, is_directory: bool, sight: Sight) -> u32 {
     let ignored = mark.ignored.load(Relaxed);
     if ignored == 0 || (!is_directory && sight != Sight::Parent) {
-        return ignored & !NO_EVENTS;
+        return ignored & !event::NO_EVENTS;
     }
     // The older form ignores events of directories, and of children that the mark watches.
     let flags = match mark.kind.load(Relaxed) & IGNORE {
         0 => event::IS_DIRECTORY | mark.mask.load(Relaxed) & event::ON_CHILD,
         _ => ignored,
     };
-    if applies(flags, is_directory, sight) { ignored & !NO_EVENTS } else { 0 }
+    if applies(flags, is_directory, sight) { ignored & !event::NO_EVENTS } else { 0 }
 }
 
 impl WatchTables {
@@ -283,18 +305,18 @@ fn event_for(flags: u32, sum: &Sum, change: &MarkChange<'_>) -> Option<MarkEvent
     let is_directory = change.mask & event::IS_DIRECTORY != 0;
     let has_directory = change.directory.number != 0;
     let wanted = change.mask & sum.wanted & !sum.ignored;
-    if wanted & !NO_EVENTS == 0 {
+    if wanted & !event::NO_EVENTS == 0 {
         return None;
     }
     let mut event = MarkEvent { mask: wanted, object: change.file, ..MarkEvent::none() };
-    if flags & FID_BITS == 0 {
-        event.mask &= !NO_EVENTS;
+    if flags & HANDLES == 0 {
+        event.mask &= !event::NO_EVENTS;
         return Some(event).filter(|_| change.has_path && change.can_open);
     }
     if flags & REPORT_FID == 0 && !has_directory && !is_directory {
         return None;
     }
-    let of_names = wanted & OF_NAMES != 0;
+    let of_names = wanted & event::OF_NAMES != 0;
     if of_names && flags & REPORT_TARGET_FID == 0 {
         event.object = change.directory;
     }
@@ -343,7 +365,8 @@ impl<M: Memory> Watches<'_, '_, M> {
         if let Some((target, _)) = change.moved_to {
             tables.add_up(&mut sums, change, target.number, Sight::Target);
         }
-        for (group, sum) in sums.iter().enumerate().filter(|(_, sum)| sum.wanted & change.mask & !NO_EVENTS != 0) {
+        for (group, sum) in sums.iter().enumerate().filter(|(_, sum)| sum.wanted & change.mask & !event::NO_EVENTS != 0)
+        {
             let (flags, key) = (tables.queues[group].flags.load(Relaxed), tables.keys[group].load(SeqCst));
             let Some(mut event) = event_for(flags, sum, change) else { continue };
             let Some(ring) = Ring::new(tables, group as u32, key).filter(|_| key != 0) else { continue };
@@ -361,7 +384,7 @@ impl<M: Memory> Watches<'_, '_, M> {
             tables.each_mark(number, |mark| {
                 let queue = tables.queues.get(mark.group.load(Relaxed) as usize);
                 let reports = queue.is_some_and(|queue| queue.flags.load(Relaxed) & REPORT_DIR_FID != 0);
-                wanted |= reports && mark.mask.load(Relaxed) & mask & !NO_EVENTS != 0;
+                wanted |= reports && mark.mask.load(Relaxed) & mask & !event::NO_EVENTS != 0;
             });
         }
         wanted
@@ -373,7 +396,7 @@ impl<M: Memory> Watches<'_, '_, M> {
         let mut wanted = false;
         tables.each_mark(number, |mark| {
             let bits = mark.mask.load(Relaxed) | mark.ignored.load(Relaxed);
-            wanted |= bits & event::ON_CHILD != 0 && bits & mask & !NO_EVENTS != 0;
+            wanted |= bits & event::ON_CHILD != 0 && bits & mask & !event::NO_EVENTS != 0;
         });
         wanted
     }
@@ -382,17 +405,8 @@ impl<M: Memory> Watches<'_, '_, M> {
     #[cold]
     pub fn end_marks(self, file: FileId, is_directory: bool) {
         let Ok(tables) = self.watch_tables() else { return };
-        self.tell_marks(&MarkChange {
-            mask: event::DELETE_SELF | if is_directory { event::IS_DIRECTORY } else { 0 },
-            file,
-            directory: FileId::default(),
-            name: b"",
-            moved_to: None,
-            on: file.number,
-            parent: 0,
-            has_path: false,
-            can_open: false,
-        });
+        let mask = event::DELETE_SELF | if is_directory { event::IS_DIRECTORY } else { 0 };
+        self.tell_marks(&MarkChange::of_file(mask, file));
         tables.each_mark(file.number, |mark| {
             if mark.state.compare_exchange(LIVE, ENDED, AcqRel, Relaxed).is_ok() {
                 tables.has_ended.store(1, SeqCst);

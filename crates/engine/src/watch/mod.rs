@@ -24,7 +24,7 @@ mod tests;
 
 pub use layout::GROUPS_MAX;
 pub(crate) use layout::WatchTables;
-pub use marks::{FileId, MARKS, MarkChange, MarkEvent, MarkFlags, NewMark};
+pub use marks::{FileId, METADATA_BYTES, MarkChange, MarkEvent, MarkFlags, NewMark, group_flag};
 pub use names::NameHint;
 pub use queue::{EVENT_BYTES, Taken, WatchEvent};
 pub use table::NewWatch;
@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::fs::Fs;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, SeqCst};
 use layout::Queue;
-use marks::FID_BITS;
+use marks::group_flag::{HANDLES, MARKS};
 use pmem::{Memory, Pm};
 
 /// Bit of the header's mark: a watch of inotify exists.
@@ -74,8 +74,12 @@ pub mod event {
     pub const OPEN_EXEC: u32 = 0x1000;
     /// fanotify: a name moved, with both places.
     pub const RENAME: u32 = 0x1000_0000;
+    /// fanotify: events about names in a directory.
+    pub const OF_NAMES: u32 = CREATE | DELETE | MOVED_FROM | MOVED_TO | RENAME;
     /// Of a mark: also events of the directory's files.
     pub const ON_CHILD: u32 = 0x0800_0000;
+    /// Bits of a mark's mask that are no events.
+    pub const NO_EVENTS: u32 = IS_DIRECTORY | ON_CHILD;
     /// Linux's: each watch has it, whatever was asked for.
     pub const UNMOUNT: u32 = 0x2000;
     /// Events were lost.
@@ -156,7 +160,7 @@ impl<'f, M: Memory> Watches<'_, 'f, M> {
     fn wake_group(self, group: u32, queue: &Queue) {
         let armed = queue.armed.load(SeqCst);
         // In this order: a death in between leaves one wake-up too many.
-        let opens = queue.flags.load(Relaxed) & (MARKS | FID_BITS) == MARKS;
+        let opens = queue.flags.load(Relaxed) & (MARKS | HANDLES) == MARKS;
         if armed & 1 == 0 && self.fs.signal_watchers(group, opens) {
             let _ = queue.armed.compare_exchange(armed, armed + 1, SeqCst, Relaxed);
         }

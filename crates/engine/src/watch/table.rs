@@ -2,7 +2,7 @@
 
 use super::layout::{BUCKETS, ENDED, FREE, GROUPS_MAX, LIVE, NAMES, NameEntry, WATCHES_MAX, Watch};
 use super::queue::{Ring, WatchEvent};
-use super::{Change, MARKED, WATCHED, WatchTables, event};
+use super::{Change, MARKED, WATCHED, WatchTables, event, group_flag};
 use crate::components::Watches;
 use crate::error::{Error, Result};
 use crate::fs::Fs;
@@ -18,8 +18,6 @@ const LOOKS: u32 = 100;
 /// Numbers of watches: above those of the kernel, which begin at one; then a generation and the
 /// entry.
 const WATCH_BASE: u32 = 1 << 30;
-/// FAN_UNLIMITED_MARKS: the marks of such a group do not count.
-const UNLIMITED_MARKS: u32 = 0x20;
 const INDEX_BITS: u32 = WATCHES_MAX.trailing_zeros();
 const GENERATIONS: u32 = 1 << (30 - INDEX_BITS);
 
@@ -179,7 +177,7 @@ impl WatchTables {
     pub(super) fn watches_of(&self, uid: u32, are_marks: bool) -> u32 {
         let counts = |queue: &super::Queue| match queue.flags.load(Relaxed) {
             0 => !are_marks,
-            flags => are_marks && flags & UNLIMITED_MARKS == 0,
+            flags => are_marks && flags & group_flag::UNLIMITED_MARKS == 0,
         };
         let groups = self.keys.iter().zip(&self.queues).filter(|(key, queue)| key.load(Relaxed) != 0 && counts(queue));
         groups.filter(|(_, queue)| queue.uid.load(Relaxed) == uid).map(|(_, queue)| queue.watches.load(Relaxed)).sum()

@@ -16,20 +16,15 @@ use crate::hook::process::session::{Calling, Session};
 use crate::hook::{server, status};
 use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
-use engine::watch::{FileId, MarkEvent, MarkFlags, NewMark, Taken, event};
+use engine::watch::group_flag::{
+    HANDLES, REPORT_DIR_FID, REPORT_FD_ERROR, REPORT_FID, REPORT_NAME, REPORT_PIDFD, REPORT_TARGET_FID, UNPRIVILEGED,
+};
+use engine::watch::{FileId, METADATA_BYTES, MarkEvent, MarkFlags, NewMark, Taken, event};
 use engine::{Node, Thread};
 use posix::path::LastLink;
 use posix::{Capabilities, Errno, MarkGroupFlags, Result, Want};
 
 const FAN_CLOEXEC: u32 = 1;
-const UNPRIVILEGED: u32 = 1 << 30;
-const REPORT_PIDFD: u32 = 0x80;
-const REPORT_FID: u32 = 0x200;
-const REPORT_DIR_FID: u32 = 0x400;
-const REPORT_NAME: u32 = 0x800;
-const REPORT_TARGET_FID: u32 = 0x1000;
-const REPORT_FD_ERROR: u32 = 0x2000;
-const FID_BITS: u32 = REPORT_FID | REPORT_DIR_FID | REPORT_NAME | REPORT_TARGET_FID;
 
 const MARK_ADD: u32 = 1;
 const MARK_DONT_FOLLOW: u32 = 4;
@@ -43,13 +38,6 @@ const MARK_IGNORE: u32 = 0x400;
 
 /// Events that wait for an answer.
 const PERMISSION: u32 = 0x17_0000;
-/// FAN_ONDIR and FAN_EVENT_ON_CHILD.
-const EVENT_FLAGS: u32 = event::IS_DIRECTORY | event::ON_CHILD;
-/// Events about names.
-const OF_NAMES: u32 = event::CREATE | event::DELETE | event::MOVED_FROM | event::MOVED_TO | event::RENAME;
-
-/// Bytes of `struct fanotify_event_metadata`.
-const METADATA_BYTES: usize = 24;
 const METADATA_VERSION: u8 = 3;
 /// No descriptor; no process; a process without one.
 const NONE: i32 = -1;
@@ -159,10 +147,10 @@ fn mark_node(
     }
     let is_old_form = ignore == MARK_IGNORED_MASK;
     if is_old_form {
-        mask &= !EVENT_FLAGS;
+        mask &= !event::NO_EVENTS;
     }
     let is_strict = group.flags.group & REPORT_TARGET_FID != 0 || mask & event::RENAME != 0 || flags & MARK_IGNORE != 0;
-    if adds && is_strict && is_inode && !is_directory && mask & (OF_NAMES | EVENT_FLAGS) != 0 {
+    if adds && is_strict && is_inode && !is_directory && mask & (event::OF_NAMES | event::NO_EVENTS) != 0 {
         return Err(Errno::ENOTDIR);
     }
     caller.access(node, Want::READ)?;
@@ -170,7 +158,7 @@ fn mark_node(
     if adds && ignore == MARK_IGNORE && !outlives && (!is_inode || is_directory) {
         return Err(if is_inode { Errno::EISDIR } else { Errno::EINVAL });
     }
-    let mut kept = if is_old_form { EVENT_FLAGS } else { 0 };
+    let mut kept = if is_old_form { event::NO_EVENTS } else { 0 };
     if !is_inode || !is_directory {
         mask &= !event::ON_CHILD;
         kept = event::ON_CHILD;
@@ -208,7 +196,7 @@ fn make_group(thread: &Thread<'static>, fd: u32, group: Group) -> Result<u32> {
     let file = WakeFile::make(index)?;
     mark_wake_file(fd, flags, &file)?;
     let seen = file.status();
-    let known = match flags & FID_BITS {
+    let known = match flags & HANDLES {
         0 => [seen.st_ino, seen.st_dev],
         _ => [handle_of(&file, file.name()), handle_of(&file, b"..\0")],
     };
@@ -218,7 +206,7 @@ fn make_group(thread: &Thread<'static>, fd: u32, group: Group) -> Result<u32> {
 }
 
 fn mark_wake_file(fd: u32, flags: u32, file: &WakeFile) -> Result<()> {
-    let mask = if flags & FID_BITS == 0 { event::OPEN } else { event::ATTRIB };
+    let mask = if flags & HANDLES == 0 { event::OPEN } else { event::ATTRIB };
     match kernels_mark(fd, MARK_ADD, mask.into(), file.meeting, file.name()) {
         0 => Ok(()),
         error => Err(Errno(-error as i32)),
@@ -309,7 +297,7 @@ struct Reader<'s> {
 
 impl Reader<'_> {
     fn has_handles(&self) -> bool {
-        self.group.flags.group & FID_BITS != 0
+        self.group.flags.group & HANDLES != 0
     }
 
     /// As for inotify: a program that polls would read again, and wait.
@@ -490,11 +478,11 @@ impl Reader<'_> {
             return;
         }
         let of_directory = event.mask & event::IS_DIRECTORY != 0;
-        let flags = self.group.flags.group & FID_BITS;
+        let flags = self.group.flags.group & HANDLES;
         let (kind, name): (u8, &[u8]) = match () {
             () if flags == REPORT_FID || !is_first => (INFO_FID, b""),
             () if flags & REPORT_NAME != 0 && of_directory => (INFO_DFID_NAME, b"."),
-            () if event.mask & OF_NAMES != 0 || of_directory => (INFO_DFID, b""),
+            () if event.mask & event::OF_NAMES != 0 || of_directory => (INFO_DFID, b""),
             () => (INFO_FID, b""),
         };
         self.write_handle(kind, event.object, name, text);
