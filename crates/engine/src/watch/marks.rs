@@ -47,7 +47,7 @@ use group_flag::{
 pub const METADATA_BYTES: usize = 24;
 
 /// What a mark is on (low bits of its kind).
-const OBJECT: u32 = 3;
+pub(super) const OBJECT: u32 = 3;
 const INODE: u32 = 1;
 const MOUNT: u32 = 2;
 const FILE_SYSTEM: u32 = 3;

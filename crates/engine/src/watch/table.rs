@@ -1,6 +1,7 @@
 //! Groups and their watches: chains of watches by inode number.
 
 use super::layout::{BUCKETS, ENDED, FREE, GROUPS_MAX, LIVE, NAMES, NameEntry, WATCHES_MAX, Watch};
+use super::marks::OBJECT;
 use super::queue::{Ring, WatchEvent};
 use super::{Change, MARKED, WATCHED, WatchTables, event, group_flag};
 use crate::components::Watches;
@@ -90,7 +91,7 @@ impl WatchTables {
             let index = next.checked_sub(1)?;
             let watch = self.watches.get(index as usize)?;
             let is_it = watch.number.load(Relaxed) == number && watch.key.load(Relaxed) == key;
-            if is_it && watch.kind.load(Relaxed) & 3 == object && watch.state.load(Acquire) == LIVE {
+            if is_it && watch.kind.load(Relaxed) & OBJECT == object && watch.state.load(Acquire) == LIVE {
                 return Some(index);
             }
             next = watch.next.load(Acquire);
