@@ -42,6 +42,7 @@ const MASK_BITS: u32 = event::ALL
     | event::MASK_ADD
     | event::IS_DIRECTORY
     | event::ONESHOT;
+
 /// inotify_init().
 pub fn init(call: &mut Call<'_>) -> Result<Verdict> {
     make(call, 0)

@@ -93,14 +93,14 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
         if !has(CLONE_VFORK) {
             return Err(Errno::ENOSYS);
         }
-        if !call.context.is_child() && !has(libc::CLONE_NEWUSER) && !has(CLONE_FS) {
+        if has(CLONE_FS) {
+            return Err(Errno::EINVAL);
+        }
+        if !call.context.is_child() && !has(libc::CLONE_NEWUSER) {
             return child_in_shared_memory(call, flags);
         }
     }
     if has(CLONE_FS) {
-        if has(CLONE_VM) {
-            return Err(Errno::EINVAL);
-        }
         set_shares_directory();
     }
     clone.flags = flags & !(CLONE_VM as u64);
