@@ -4,9 +4,29 @@
 use crate::kit::compiled;
 use crate::support::{directfs, scratch, stderr, stdout};
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 const MOUNT: &str = "/mnt/watched";
+
+/// A tmpfs of its own at a directory, if this user may mount: marks on a whole file system see what
+/// other programs do there.
+struct OwnTmpfs<'p>(Option<&'p Path>);
+
+impl OwnTmpfs<'_> {
+    fn mount(at: &Path) -> OwnTmpfs<'_> {
+        let mounted = rustix::mount::mount("none", at, "tmpfs", rustix::mount::MountFlags::empty(), None);
+        OwnTmpfs(mounted.is_ok().then_some(at))
+    }
+}
+
+impl Drop for OwnTmpfs<'_> {
+    fn drop(&mut self) {
+        if let Some(at) = self.0 {
+            let _ = rustix::mount::unmount(at, rustix::mount::UnmountFlags::DETACH);
+        }
+    }
+}
 
 /// Runs a program of the kit in a directory of tmpfs and in the mount, and compares its outputs.
 fn compare(name: &str) -> Option<String> {
@@ -15,7 +35,10 @@ fn compare(name: &str) -> Option<String> {
     let (plain, host) = (directory.path().join("plain"), directory.path().join("host"));
     fs::create_dir(&plain).unwrap();
     fs::create_dir(&host).unwrap();
-    let wanted = Command::new(&program).arg(&plain).arg(&host).env("LC_ALL", "C").output().unwrap();
+    let wanted = {
+        let _tmpfs = OwnTmpfs::mount(&plain);
+        Command::new(&program).arg(&plain).arg(&host).env("LC_ALL", "C").output().unwrap()
+    };
     fs::remove_dir_all(&host).unwrap();
     fs::create_dir(&host).unwrap();
     let [program, host] = [&program, &host].map(|path| path.to_str().unwrap());
