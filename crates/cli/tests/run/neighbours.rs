@@ -498,7 +498,12 @@ fn other_namespaces_reach_the_image_and_other_root_directories_work_or_are_refus
     let refused = shell.tell("mknod null c 1 3 && { echo x >null; } 2>&1; ls");
     assert!(refused.contains(&format!("directfs: writing to a device in /mnt/directfs {remedy}")), "{refused}");
     assert!(refused.ends_with("f\nnull\nroot"), "{refused}");
-    let refused = shell.tell(&format!("chroot {} /bin/true; echo status $?", root.display()));
+    let in_root = format!("chroot {} /bin/true; echo status $?", root.display());
+    assert!(shell.tell(&in_root).ends_with("No such file or directory\nstatus 127"), "as without DirectFS");
+    fs::create_dir(root.join("bin")).unwrap();
+    fs::copy("/bin/true", root.join("bin/true")).unwrap();
+    let refused = shell.tell(&in_root);
+    fs::remove_dir_all(root.join("bin")).unwrap();
     assert!(refused.contains("directfs: /bin/true") && refused.ends_with("status 126"), "{refused}");
     // A process that has changed its root directory and executes nothing sees the other one.
     let listing = format!("import os; os.chroot(\"{}\"); print(os.listdir(\"/\"))", root.display());
