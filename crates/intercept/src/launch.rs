@@ -11,7 +11,7 @@ use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -162,14 +162,21 @@ pub fn placeholder() -> io::Result<OwnedFd> {
     inheritable(&unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
-/// A directory that was removed.
+/// A directory that was removed. Its name cannot be guessed, so no other user can take it first.
 fn removed_directory() -> io::Result<OwnedFd> {
-    let path = std::env::temp_dir().join(format!("directfs-placeholder-{}", std::process::id()));
-    std::fs::create_dir(&path)?;
+    let mut path = std::env::temp_dir().join("directfs-placeholder-XXXXXX").into_os_string().into_vec();
+    path.push(0);
+    // SAFETY: the path ends with a zero; the function changes the six bytes before it.
+    if unsafe { libc::mkdtemp(path.as_mut_ptr().cast()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    path.pop();
+    let path = PathBuf::from(OsString::from_vec(path));
     let opened = std::fs::File::open(&path).map(OwnedFd::from);
     std::fs::remove_dir(&path)?;
     opened
 }
+
 /// A duplicate at a high number that programs inherit: above the limit on descriptors if possible,
 /// so that programs may have as many as without it.
 pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
@@ -342,4 +349,20 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
         };
     }
     Err(LaunchError::TooManyInterpreters(program.to_path_buf()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_behind_open_files_has_no_name_and_needs_none_that_others_know() {
+        let known = std::env::temp_dir().join(format!("directfs-placeholder-{}", std::process::id()));
+        std::fs::create_dir(&known).unwrap();
+        let placeholder = removed_directory();
+        std::fs::remove_dir(&known).unwrap();
+        let link = format!("/proc/self/fd/{}", placeholder.as_ref().unwrap().as_raw_fd());
+        assert!(std::fs::read_link(&link).unwrap().to_str().unwrap().ends_with(" (deleted)"));
+        assert_eq!(std::fs::read_dir(link).unwrap().count(), 0);
+    }
 }
