@@ -2,10 +2,11 @@
 
 mod common;
 
-use common::{Mounted, can_mount};
+use common::{Mounted, can_mount, given_file, in_other_process};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -124,47 +125,54 @@ impl Drop for Mapping {
 /// One thread writes a word of a page, while another stores the next word through a mapping.
 #[test]
 fn a_write_and_a_store_in_one_page_both_last() {
-    if !can_mount("a_write_and_a_store_in_one_page_both_last") {
+    const TEST: &str = "a_write_and_a_store_in_one_page_both_last";
+    if let Some(path) = given_file() {
+        return write_beside_stores(&path);
+    }
+    if !can_mount(TEST) {
         return;
     }
+    for options in ["", "cache=0"] {
+        in_other_process(TEST, &Mounted::new(options).path("file"));
+    }
+}
+
+fn write_beside_stores(path: &Path) {
     const WORDS_PER_PAGE: usize = 512;
     const PAGES: usize = 16;
     const ROUNDS: usize = 2_000;
-    for options in ["", "cache=0"] {
-        let mounted = Mounted::new(options);
-        fs::write(mounted.path("file"), vec![0; PAGES * WORDS_PER_PAGE * 8]).unwrap();
-        let file = File::options().read(true).write(true).open(mounted.path("file")).unwrap();
-        let mapping = Mapping::new(&file, PAGES * WORDS_PER_PAGE * 8);
-        let word_of = |round: usize| round % PAGES * WORDS_PER_PAGE + 2 * (round / PAGES % 200);
-        let (turn, has_stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let wrong = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for round in 1..=ROUNDS {
-                    while turn.load(SeqCst) < round {
-                        std::hint::spin_loop();
-                    }
-                    // Some stores come late, when the kernel has dropped the page.
-                    (0..round % 7 * 300).for_each(|_| std::hint::spin_loop());
-                    mapping.store(word_of(round) + 1, round as u64);
-                    has_stored.store(round, SeqCst);
-                }
-            });
-            let wrong = (1..=ROUNDS).find_map(|round| {
-                turn.store(round, SeqCst);
-                let offset = (word_of(round) * 8) as u64;
-                file.write_all_at(&(round as u64).to_ne_bytes(), offset).unwrap();
-                let mapped = mapping.load(word_of(round));
-                while has_stored.load(SeqCst) < round {
+    fs::write(path, vec![0; PAGES * WORDS_PER_PAGE * 8]).unwrap();
+    let file = File::options().read(true).write(true).open(path).unwrap();
+    let mapping = Mapping::new(&file, PAGES * WORDS_PER_PAGE * 8);
+    let word_of = |round: usize| round % PAGES * WORDS_PER_PAGE + 2 * (round / PAGES % 200);
+    let (turn, has_stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let wrong = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                while turn.load(SeqCst) < round {
                     std::hint::spin_loop();
                 }
-                let mut words = [0; 16];
-                file.read_exact_at(&mut words, offset).unwrap();
-                let words = [0, 8].map(|at| u64::from_ne_bytes(words[at..at + 8].try_into().unwrap()));
-                (words != [round as u64; 2] || mapped != round as u64).then_some((round, words, mapped))
-            });
-            turn.store(ROUNDS, SeqCst);
-            wrong
+                // Some stores come late, when the kernel has dropped the page.
+                (0..round % 7 * 300).for_each(|_| std::hint::spin_loop());
+                mapping.store(word_of(round) + 1, round as u64);
+                has_stored.store(round, SeqCst);
+            }
         });
-        assert_eq!(wrong, None, "round, words of the file, word of the mapping; with {options:?}");
-    }
+        let wrong = (1..=ROUNDS).find_map(|round| {
+            turn.store(round, SeqCst);
+            let offset = (word_of(round) * 8) as u64;
+            file.write_all_at(&(round as u64).to_ne_bytes(), offset).unwrap();
+            let mapped = mapping.load(word_of(round));
+            while has_stored.load(SeqCst) < round {
+                std::hint::spin_loop();
+            }
+            let mut words = [0; 16];
+            file.read_exact_at(&mut words, offset).unwrap();
+            let words = [0, 8].map(|at| u64::from_ne_bytes(words[at..at + 8].try_into().unwrap()));
+            (words != [round as u64; 2] || mapped != round as u64).then_some((round, words, mapped))
+        });
+        turn.store(ROUNDS, SeqCst);
+        wrong
+    });
+    assert_eq!(wrong, None, "round, words of the file, word of the mapping; {}", path.display());
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Mounted, can_mount};
+use common::{Mounted, can_mount, given_file, in_other_process};
 use rustix::fs::{Advice, fadvise};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -91,7 +91,11 @@ fn map_each(files: &[File]) -> *mut libc::c_void {
 
 #[test]
 fn a_directory_is_listed_into_its_own_files() {
-    if !can_mount("a_directory_is_listed_into_its_own_files") {
+    const TEST: &str = "a_directory_is_listed_into_its_own_files";
+    if let Some(directory) = given_file() {
+        return list_into_own_files(&directory);
+    }
+    if !can_mount(TEST) {
         return;
     }
     let mut mounted = Mounted::new("");
@@ -104,19 +108,28 @@ fn a_directory_is_listed_into_its_own_files() {
     mounted.unmount();
     mounted.mount();
     list(&mounted.mount);
-    let open = |number: usize| File::options().read(true).write(true).open(mounted.path(&format!("{number}"))).unwrap();
-    let targets: Vec<File> = (0..TARGETS).map(open).collect();
-    let (memory, directory) = (map_each(&targets), File::open(&mounted.mount).unwrap());
+    let targets = open_targets(&mounted.mount);
     // The kernel holds a page of the cached listing while it reads the page that it writes to. With
     // the fourth such read the server wants the listing to be made anew.
+    in_other_process(TEST, &mounted.mount);
+    targets.iter().for_each(|file| fadvise(file, 0, None, Advice::DontNeed).unwrap());
+    wait_for_a_new_listing(&mounted, &mounted.mount.clone());
+    drop(targets);
+    mounted.unmount();
+}
+
+fn open_targets(directory: &Path) -> Vec<File> {
+    let open =
+        |number: usize| File::options().read(true).write(true).open(directory.join(format!("{number}"))).unwrap();
+    (0..TARGETS).map(open).collect()
+}
+
+fn list_into_own_files(path: &Path) {
+    let (memory, directory) = (map_each(&open_targets(path)), File::open(path).unwrap());
     let length = list_into(&directory, memory, TARGETS * PAGE_BYTES);
     assert!(length > 4 * PAGE_BYTES as libc::c_long, "{length}");
     // SAFETY: mapped above, and not used any more.
     unsafe { libc::munmap(memory, TARGETS * PAGE_BYTES) };
-    targets.iter().for_each(|file| fadvise(file, 0, None, Advice::DontNeed).unwrap());
-    wait_for_a_new_listing(&mounted, &mounted.mount.clone());
-    drop((targets, directory));
-    mounted.unmount();
 }
 
 #[test]

@@ -27,6 +27,24 @@ pub fn skip(test: &str, reason: &str) -> bool {
     false
 }
 
+/// Names a file in a mount to a process that a test has started.
+const FILE_VARIABLE: &str = "DIRECTFS_TEST_FILE";
+
+/// In a process that [`in_other_process`] started: the file in the mount.
+pub fn given_file() -> Option<PathBuf> {
+    std::env::var_os(FILE_VARIABLE).map(PathBuf::from)
+}
+
+/// Runs a test in a process of its own, with a file in the mount. A process that maps a file of a
+/// mount must not serve that mount: its page faults and unmappings would wait for the server, which
+/// may itself wait for the lock on the addresses of the process.
+pub fn in_other_process(test: &str, file: &Path) {
+    let program = std::env::current_exe().unwrap();
+    let mut other = std::process::Command::new(program);
+    let status = other.args([test, "--exact", "--nocapture"]).env(FILE_VARIABLE, file).status().unwrap();
+    assert!(status.success(), "{test} in another process: {status}");
+}
+
 /// A mounted image.
 pub struct Mounted {
     server: Option<Server>,
