@@ -40,6 +40,8 @@ pub fn run(arguments: &Experiments) -> Result<()> {
 /// Runs experiments, prints the findings of a single one, and writes the report.
 fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag) -> Result<()> {
     let size = if arguments.quick { Size::Quick } else { Size::Full };
+    // Not only before each: all that an earlier one measured would be lost.
+    chosen.iter().try_for_each(|experiment| experiment.check_memory(size))?;
     let begun = std::time::Instant::now();
     let is_terminal = std::io::stderr().is_terminal();
     let mut done = Vec::new();

@@ -185,14 +185,18 @@ pub fn find(name: &str) -> Option<&'static Experiment> {
 }
 
 impl Experiment {
+    /// Fails unless there is enough memory for the experiment.
+    pub fn check_memory(&self, size: Size) -> Result<()> {
+        let needed = (self.needs_bytes)(size);
+        match available_bytes() {
+            Some(available) if available < needed => Err(Failure::Memory { experiment: self.name, needed, available }),
+            _ => Ok(()),
+        }
+    }
+
     /// Runs the experiment if there is enough memory.
     pub fn carry_out(&self, bench: &Bench<'_>) -> Result<Findings> {
-        let needed = (self.needs_bytes)(bench.size);
-        if let Some(available) = available_bytes()
-            && available < needed
-        {
-            return Err(Failure::Memory { experiment: self.name, needed, available });
-        }
+        self.check_memory(bench.size)?;
         (self.run)(bench)
     }
 }
