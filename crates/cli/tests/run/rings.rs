@@ -15,14 +15,17 @@ unknown flag -22
 files 0
 descriptor -22
 by a registered descriptor -22
-update of any index: submitted 1, completed 1: -95
-an open to any index: submitted 1, completed 1: -95
-a file to another ring: submitted 1, completed 1: -95
+no descriptor -22
+a file to a ring of another process: submitted 1, completed 1: -95
 splice by index: submitted 1, completed 1: -22
 splice: submitted 1, completed 1: -22
 a descriptor in a message: submitted 1, completed 1: -95
 messages without: submitted 2, completed 2: 1 1
 after a poll: submitted 2, completed 2: 4 -95
+errors take no buffer: submitted 3, completed 3: 0 -9 -21
+after a selected buffer: submitted 2, completed 2: 0 flags 1 -95
+a selected buffer in a chain: submitted 2, completed 2: 0 -95
+a selected buffer after a barrier: submitted 2, completed 2: 0 -95
 of a duplicate -95
 of no ring -95 -9
 size 0

@@ -6,6 +6,7 @@
 //! the slot in the engine is still the parent's.
 
 use crate::hook::abi::{sys, user_memory};
+use crate::hook::message_ring::MessageRing;
 use crate::hook::process::identity::Identity;
 use crate::hook::process::session::{self, Session};
 use crate::hook::server::{self, Server};
@@ -65,6 +66,7 @@ pub struct Context {
     cached_parent: CachedReference,
     identity: Identity,
     path_cache: PathCache,
+    message_ring: MessageRing,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
     second: [u8; PATH_ROOM_BYTES],
@@ -253,6 +255,12 @@ impl Context {
             unsafe { self.thread.assume_init_drop() };
         }
         self.identity.discard();
+        self.message_ring.leave();
+    }
+
+    /// The thread's ring for messages. Not for a child in its parent's memory.
+    pub fn message_ring(&mut self) -> &mut MessageRing {
+        &mut self.message_ring
     }
 
     /// Releases the directory of the last path, after a call found the DRAM region full: eviction

@@ -73,6 +73,7 @@ pub mod entry_code;
 pub mod failed_image;
 pub mod large_table;
 pub mod loading;
+pub mod message_ring;
 pub mod mount_table;
 pub mod paths;
 pub mod proc_links;

@@ -27,6 +27,7 @@
 #define FTRUNCATE 55
 #define FD_INSTALL 54
 #define BIND 56
+#define ANY (-1U)
 
 struct ring {
     int fd, large;
@@ -87,7 +88,7 @@ static struct io_uring_sqe *add(struct ring *ring, int code, int fd, const void 
 /* Submits what was added, and prints the completions in the order of the entries. */
 static int submit(struct ring *ring, const char *what, int expected) {
     unsigned count = ring->filled, head, tail, large = ring->parameters.flags & IORING_SETUP_CQE32 ? 2 : 1;
-    int results[256] = {0}, flags = 0;
+    int results[256] = {0}, flags[256] = {0};
     long submitted = enter(ring->fd, count, expected, IORING_ENTER_GETEVENTS);
     head = *word(ring, ring->parameters.cq_off.head);
     tail = __atomic_load_n(word(ring, ring->parameters.cq_off.tail), __ATOMIC_ACQUIRE);
@@ -95,14 +96,14 @@ static int submit(struct ring *ring, const char *what, int expected) {
     for (; head != tail; head++) {
         struct io_uring_cqe *all = (void *)(ring->queue + ring->parameters.cq_off.cqes);
         struct io_uring_cqe *one = &all[(head & (ring->parameters.cq_entries - 1)) * large];
-        results[one->user_data & 255] = one->res, flags |= one->flags;
+        results[one->user_data & 255] = one->res, flags[one->user_data & 255] = one->flags;
     }
     __atomic_store_n(word(ring, ring->parameters.cq_off.head), head, __ATOMIC_RELEASE);
     int sum = 0;
     for (unsigned i = 1; i <= count; i++) sum += results[i];
     if (count > 16) printf(" sum %d", sum);
-    for (unsigned i = 1; i <= count && count <= 16; i++) printf(" %d", results[i]);
-    printf(flags ? " flags %x\n" : "\n", flags);
+    for (unsigned i = 1; i <= count && count <= 16; i++) printf(flags[i] ? " %d flags %x" : " %d", results[i], flags[i]);
+    printf("\n");
     ring->filled = 0;
     return results[1];
 }
@@ -392,6 +393,172 @@ static void registered(struct ring *ring, const char *elsewhere) {
     close(other), unlink(where), unlink("direct");
 }
 
+/* A table without files, for a while. */
+static long sparse(struct ring *ring, unsigned count) {
+    struct { unsigned count, flags; unsigned long reserved, list, tags; } table = {count, 1, 0, 0, 0};
+    return reg(ring->fd, 13, &table, sizeof table);
+}
+
+static void open_any(struct ring *ring, const char *path, int flags) {
+    struct io_uring_sqe *entry = add(ring, IORING_OP_OPENAT, AT_FDCWD, path, 0600, 0);
+    entry->open_flags = flags, entry->file_index = ANY;
+}
+
+/* Files at indexes that the kernel chooses. */
+static void chosen(struct ring *ring, const char *elsewhere) {
+    char where[4096], bytes[64] = {0};
+    struct ring other;
+    snprintf(where, sizeof where, "%s/rings-other-%d", elsewhere, getpid());
+    int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0600), host = open(where, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    write(fd, "of the file", 11), write(host, "elsewhere", 9);
+    open_any(ring, "file", O_RDWR);
+    submit(ring, "an open into no table", 1);
+    printf("sparse %ld\n", sparse(ring, 8));
+    open_any(ring, "file", O_RDWR), open_any(ring, where, O_RDWR), open_any(ring, "none", O_RDWR), open_any(ring, "file", O_RDONLY);
+    submit(ring, "opens to any index", 4);
+    fixed(add(ring, IORING_OP_READ, 0, bytes, 11, 0)), fixed(add(ring, IORING_OP_READ, 1, bytes + 16, 9, 0));
+    fixed(add(ring, IORING_OP_WRITE, 2, "x", 1, 0)), fixed(add(ring, IORING_OP_READ, 3, bytes, 1, 0));
+    submit(ring, "by their indexes", 4);
+    printf("%.11s %.9s\n", bytes, bytes + 16);
+    add(ring, IORING_OP_SOCKET, AF_UNIX, NULL, 0, SOCK_STREAM)->file_index = ANY;
+    submit(ring, "a socket", 1);
+    int list[] = {fd, host, -1, fd};
+    add(ring, IORING_OP_FILES_UPDATE, -1, list, 4, ANY);
+    submit(ring, "an update", 1);
+    printf("indexes %d %d %d %d\n", list[0], list[1], list[2], list[3] == fd);
+    fixed(add(ring, IORING_OP_READ, 4, bytes, 2, 3)), fixed(add(ring, IORING_OP_READ, 5, bytes + 2, 3, 0));
+    submit(ring, "by those", 2);
+    printf("%.5s\n", bytes);
+    open_any(ring, "file", O_RDWR), open_any(ring, "file", O_RDWR), open_any(ring, "file", O_RDWR);
+    submit(ring, "more than there is room for", 3);
+    add(ring, IORING_OP_CLOSE, 0, NULL, 0, 0)->file_index = 3;
+    submit(ring, "a close", 1);
+    flock(fd, LOCK_EX), close(fd);
+    open_any(ring, "file", O_RDWR);
+    submit(ring, "an open in its place", 1);
+    add(ring, IORING_OP_FILES_UPDATE, -1, (void *)16, 1, ANY), list[0] = 987654;
+    add(ring, IORING_OP_FILES_UPDATE, -1, list, 1, ANY), add(ring, IORING_OP_FILES_UPDATE, -1, list, 0, ANY);
+    submit(ring, "updates of nothing", 3);
+    struct { unsigned first, count; unsigned long reserved; } range = {6, 2, 0};
+    printf("range %ld\n", reg(ring->fd, 25, &range, 0));
+    open_any(ring, "file", O_RDWR);
+    submit(ring, "in a full range", 1);
+    for (int i = 1; i <= 8; i += 2) add(ring, IORING_OP_CLOSE, 0, NULL, 0, 0)->file_index = i;
+    submit(ring, "closes", 4);
+    open_any(ring, "file", O_RDWR), open_any(ring, "file", O_RDWR);
+    submit(ring, "in a range", 2);
+    /* A chain across both. */
+    range.first = 0, reg(ring->fd, 25, &range, 0);
+    open_any(ring, where, O_RDWR), ring->entries[(*word(ring, ring->parameters.sq_off.tail) - 1 & ring->parameters.sq_entries - 1) * ring->large].flags = IOSQE_IO_LINK;
+    fixed(add(ring, IORING_OP_WRITE, 6, "elsewhere", 9, 0));
+    submit(ring, "a chain", 2);
+    /* To another ring. */
+    int made = make(&other, 8, ring->parameters.flags & ~NO_MMAP);
+    printf("another ring %d %ld\n", made, sparse(&other, 4));
+    for (int i = 0; i < 4; i++) {
+        struct io_uring_sqe *entry = add(ring, IORING_OP_MSG_RING, other.fd, (void *)1, 0, 70 + i);
+        entry->addr3 = i == 2 ? 9 : 6, entry->file_index = i == 1 ? 3 : ANY, entry->rw_flags = i == 3;
+        submit(ring, "a file to it", 1);
+    }
+    enter(other.fd, 0, 1, IORING_ENTER_GETEVENTS);
+    unsigned *head = word(&other, other.parameters.cq_off.head), tail = *word(&other, other.parameters.cq_off.tail);
+    for (; *head != tail; ++*head) {
+        struct io_uring_cqe *all = (void *)(other.queue + other.parameters.cq_off.cqes);
+        struct io_uring_cqe *one = &all[(*head & (other.parameters.cq_entries - 1)) * (other.parameters.flags & IORING_SETUP_CQE32 ? 2 : 1)];
+        printf("completion %lld: %d\n", (long long)one->user_data, one->res);
+    }
+    for (int i = 0; i < 4; i++) fixed(add(&other, IORING_OP_READ, i, bytes, 9, 0));
+    submit(&other, "by that ring", 4);
+    printf("%.9s\n", bytes);
+    reg(ring->fd, IORING_UNREGISTER_FILES, NULL, 0);
+    int again = open("file", O_RDWR);
+    printf("lock %d\n", flock(again, LOCK_EX | LOCK_NB));
+    fixed(add(&other, IORING_OP_WRITE, 0, "last", 4, 0));
+    submit(&other, "after the first table", 1);
+    close(other.fd), close(again), close(host), unlink(where);
+}
+
+static struct io_uring_sqe *select_from(struct io_uring_sqe *entry, int group) {
+    return entry->flags |= IOSQE_BUFFER_SELECT, entry->buf_group = group, entry;
+}
+
+struct ring_buffer { unsigned long address; unsigned length; unsigned short id, tail; };
+
+/* Reads into buffers that the kernel selects. */
+static void selected(struct ring *ring, const char *elsewhere) {
+    static char bytes[16][64], large[1 << 16];
+    char where[4096], text[200];
+    for (int i = 0; i < sizeof text; i++) text[i] = 'a' + i % 26;
+    snprintf(where, sizeof where, "%s/rings-other-%d", elsewhere, getpid());
+    int fd = open("file", O_RDWR | O_CREAT | O_TRUNC, 0600), host = open(where, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    write(fd, text, sizeof text), write(host, text, sizeof text);
+    lseek(fd, 0, SEEK_SET);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 10, 0), 7);
+    submit(ring, "from no group", 1);
+    add(ring, IORING_OP_PROVIDE_BUFFERS, 16, bytes, 64, 0)->buf_group = 7;
+    submit(ring, "provided", 1);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 10, 3), 7);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 0, 0), 7);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 1000, 100), 7);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 64, 190), 7);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 64, 500), 7);
+    select_from(add(ring, IORING_OP_READ, host, NULL, 20, 0), 7);
+    submit(ring, "reads", 6);
+    for (int i = 0; i < 16; i++) printf("%.64s\n", bytes[i]);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 100, -1), 7);
+    submit(ring, "at the position", 1);
+    printf("position %ld\n", lseek(fd, 0, SEEK_CUR));
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 20, -1), 7);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 20, -1), 9);
+    submit(ring, "and again, and from no group", 2);
+    printf("position %ld\n", lseek(fd, 0, SEEK_CUR));
+    /* At one of these the kernel stops. */
+    struct iovec list[] = {{NULL, 30}, {NULL, 40}};
+    select_from(add(ring, IORING_OP_WRITE, fd, text, 20, 0), 7);
+    submit(ring, "a write", 1);
+    select_from(add(ring, IORING_OP_READ_FIXED, fd, text, 20, 0), 7);
+    submit(ring, "a registered buffer", 1);
+    select_from(add(ring, IORING_OP_FSYNC, fd, NULL, 0, 0), 7);
+    submit(ring, "another operation", 1);
+    select_from(add(ring, IORING_OP_READV, fd, list, 2, 0), 7);
+    submit(ring, "a list of two", 1);
+    select_from(add(ring, IORING_OP_READV, fd, list, 1, 0), 7);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 5, 20), 7)->flags |= IOSQE_ASYNC;
+    submit(ring, "a list, and by a thread of the kernel", 2);
+    printf("registered %ld\n", reg(ring->fd, IORING_REGISTER_FILES, &fd, 1));
+    select_from(fixed(add(ring, IORING_OP_READ, 0, NULL, 5, 10)), 7);
+    submit(ring, "a registered file", 1);
+    reg(ring->fd, IORING_UNREGISTER_FILES, NULL, 0);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 20, 0), 7)->flags |= IOSQE_IO_LINK;
+    add(ring, IORING_OP_NOP, -1, NULL, 0, 0);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 20, 190), 7)->flags |= IOSQE_IO_LINK;
+    add(ring, IORING_OP_NOP, -1, NULL, 0, 0);
+    select_from(add(ring, IORING_OP_READ, fd, NULL, 20, 0), 7);
+    submit(ring, "chains", 5);
+    add(ring, IORING_OP_REMOVE_BUFFERS, 100, NULL, 0, 0)->buf_group = 7;
+    submit(ring, "what was left", 1);
+    /* A ring of buffers. */
+    for (int kind = 0; kind < 2; kind++) {
+        struct ring_buffer *buffers = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct { unsigned long address; unsigned count; unsigned short group, flags; unsigned long reserved[3]; } ring_of = {(unsigned long)buffers, 4, 11, kind * 2};
+        printf("a ring of buffers %ld\n", reg(ring->fd, 22, &ring_of, 1));
+        for (int i = 0; i < 4; i++) buffers[i] = (struct ring_buffer){(unsigned long)(large + 100 * i), 100, 40 + i, buffers[i].tail};
+        __atomic_store_n(&buffers[0].tail, 4, __ATOMIC_RELEASE);
+        memset(large, '.', 400);
+        select_from(add(ring, IORING_OP_READ, fd, NULL, 30, 0), 11);
+        select_from(add(ring, IORING_OP_READ, fd, NULL, 0, 26), 11);
+        select_from(add(ring, IORING_OP_READ, fd, NULL, 500, -1), 11);
+        submit(ring, "reads", 3);
+        printf("%.400s position %ld\n", large, lseek(fd, 0, SEEK_CUR));
+        for (int i = 0; i < 4; i++) select_from(add(ring, IORING_OP_READ, fd, NULL, 0, 0), 11);
+        submit(ring, "until there are none", 4);
+        printf("%.400s\n", large);
+        printf("removed %ld\n", reg(ring->fd, 23, &ring_of, 1));
+        munmap(buffers, 4096), lseek(fd, 0, SEEK_SET);
+    }
+    close(fd), close(host), unlink(where);
+}
+
 /* Processes that are killed while their rings work, with a locked file that only a ring keeps. */
 static void killed(void) {
     int held = 0;
@@ -437,9 +604,11 @@ static int kind(unsigned flags, const char *what, const char *elsewhere) {
     transfers(&ring);
     names(&ring);
     errors(&ring);
+    selected(&ring, elsewhere);
     chains(&ring, elsewhere);
     skipped(&ring);
     registered(&ring, elsewhere);
+    chosen(&ring, elsewhere);
     close(ring.fd);
     unlink("d/r"), unlink("d/s"), rmdir("d"), unlink("file");
     return 0;
@@ -543,12 +712,9 @@ static void refused(void) {
     struct { unsigned offset, reserved; void *ring; } name = {-1U, 0, (void *)(long)ring.fd};
     printf("descriptor %ld\n", reg(ring.fd, 20, &name, 1));
     printf("by a registered descriptor %ld\n", enter(0, 0, 0, 1 << 4));
-    add(&ring, IORING_OP_FILES_UPDATE, -1, own, 1, -1U);
-    submit(&ring, "update of any index", 1);
-    add(&ring, IORING_OP_OPENAT, AT_FDCWD, "file", 0, 0)->file_index = -1U;
-    submit(&ring, "an open to any index", 1);
-    add(&ring, IORING_OP_MSG_RING, ring.fd, (void *)1, 0, 0)->addr3 = 0;
-    submit(&ring, "a file to another ring", 1);
+    printf("no descriptor %ld\n", reg(ring.fd, 21, &name, 1));
+    add(&ring, IORING_OP_MSG_RING, dup(ring.fd), (void *)1, 0, 0)->file_index = ANY;
+    submit(&ring, "a file to a ring of another process", 1);
     fixed(add(&ring, IORING_OP_SPLICE, 0, NULL, 4, 0))->splice_fd_in = fd;
     submit(&ring, "splice by index", 1);
     add(&ring, IORING_OP_SPLICE, fd, NULL, 4, 0)->splice_fd_in = fd;
@@ -572,6 +738,21 @@ static void refused(void) {
     ring.entries[(*word(&ring, ring.parameters.sq_off.tail) - 1) & 7].flags = IOSQE_IO_LINK;
     add(&ring, IORING_OP_WRITE, fd, "x", 1, 0);
     submit(&ring, "after a poll", 2);
+    static char buffer[64];
+    int writer = open("file", O_WRONLY), directory = open(".", O_RDONLY);
+    add(&ring, IORING_OP_PROVIDE_BUFFERS, 1, buffer, 64, 0)->buf_group = 7;
+    select_from(add(&ring, IORING_OP_READ, writer, NULL, 1, 0), 7);
+    select_from(add(&ring, IORING_OP_READ, directory, NULL, 1, 0), 7);
+    submit(&ring, "errors take no buffer", 3);
+    select_from(add(&ring, IORING_OP_READ, fd, NULL, 1, 0), 7)->flags |= IOSQE_IO_HARDLINK;
+    add(&ring, IORING_OP_WRITE, fd, "x", 1, 0);
+    submit(&ring, "after a selected buffer", 2);
+    add(&ring, IORING_OP_NOP, -1, NULL, 0, 0)->flags = IOSQE_IO_LINK;
+    select_from(add(&ring, IORING_OP_READ, fd, NULL, 1, 0), 7);
+    submit(&ring, "a selected buffer in a chain", 2);
+    add(&ring, IORING_OP_NOP, -1, NULL, 0, 0)->flags = IOSQE_IO_DRAIN;
+    select_from(add(&ring, IORING_OP_READ, fd, NULL, 1, 0), 7);
+    submit(&ring, "a selected buffer after a barrier", 2);
     printf("of a duplicate %ld\n", enter(dup(ring.fd), 1, 0, 0));
     printf("of no ring %ld %ld\n", enter(fd, 1, 0, 0), enter(999, 1, 0, 0));
     printf("size %ld\n", lseek(fd, 0, SEEK_END));

@@ -1,6 +1,7 @@
 //! System calls of the kernel, made from here: these never reach the filter.
 
 use core::arch::asm;
+use core::ffi::CStr;
 
 /// Takes number and arguments; returns the kernel's result, a negative errno on failure.
 ///
@@ -41,6 +42,14 @@ pub fn open(path: &[u8], flags: i32) -> Result<Fd, i64> {
     if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
 }
 
+/// Creates an empty file in memory.
+pub fn memory_file(name: &CStr) -> Result<Fd, i64> {
+    // SAFETY: a terminated name, and no memory changes.
+    let result =
+        unsafe { call(libc::SYS_memfd_create, [name.as_ptr() as u64, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0]) };
+    if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
+}
+
 impl Fd {
     /// Takes a descriptor over.
     ///
@@ -65,6 +74,30 @@ impl Fd {
         let result =
             unsafe { call(libc::SYS_read, [self.0 as u64, into.as_mut_ptr() as u64, into.len() as u64, 0, 0, 0]) };
         usize::try_from(result).map_err(|_| result)
+    }
+
+    /// Its position, or an error.
+    pub fn position(&self) -> i64 {
+        // SAFETY: changes no memory.
+        unsafe { call(libc::SYS_lseek, [self.0 as u64, 0, libc::SEEK_CUR as u64, 0, 0, 0]) }
+    }
+
+    /// Sets the file's length.
+    ///
+    /// # Safety
+    /// No mapping of the file is accessed behind this length any more.
+    pub unsafe fn resize(&self, bytes: u64) -> Result<(), i64> {
+        // SAFETY: by the caller's promise.
+        let result = unsafe { call(libc::SYS_ftruncate, [self.0 as u64, bytes, 0, 0, 0, 0]) };
+        if result < 0 { Err(result) } else { Ok(()) }
+    }
+
+    /// Its operations end with EAGAIN where they would wait.
+    pub fn never_wait(&self) -> Result<(), i64> {
+        let arguments = [self.0 as u64, libc::F_SETFL as u64, libc::O_NONBLOCK as u64, 0, 0, 0];
+        // SAFETY: changes no memory.
+        let result = unsafe { call(libc::SYS_fcntl, arguments) };
+        if result < 0 { Err(result) } else { Ok(()) }
     }
 
     /// Its number.

@@ -5,6 +5,7 @@ use crate::hook::abi::user_memory;
 use crate::hook::call::Call;
 use crate::hook::descriptors::marks::{self, kernel};
 use crate::hook::descriptors::ring_files;
+use crate::hook::message_ring::{ANY_INDEX, Message};
 use crate::hook::process::session::Session;
 use posix::{Errno, Result};
 
@@ -16,6 +17,32 @@ pub const UNREGISTER: u32 = 3;
 
 /// In a list of an update: the index keeps its file.
 const SKIP: i32 = -2;
+
+/// Where a file goes in a ring's table.
+#[derive(Clone, Copy)]
+pub enum Place {
+    At(u32),
+    /// At an index that the kernel chooses.
+    Any,
+}
+
+impl Place {
+    /// By the field of an entry. `None`: no place.
+    pub fn of(field: u32) -> Option<Place> {
+        match field {
+            0 => None,
+            ANY_INDEX => Some(Place::Any),
+            index => Some(Place::At(index - 1)),
+        }
+    }
+
+    fn field(self) -> u32 {
+        match self {
+            Place::At(index) => index.wrapping_add(1),
+            Place::Any => ANY_INDEX,
+        }
+    }
+}
 
 /// A list of descriptors in the program's memory.
 #[derive(Clone, Copy)]
@@ -94,11 +121,37 @@ pub fn put(
                 ring_files::release_all(&session, ring);
                 kernel(libc::SYS_io_uring_register, ring.into(), UNREGISTER.into(), 0);
             } else {
-                let nothing = -1i32;
-                update_in_kernel(ring, at, &raw const nothing as u64, 1);
+                remove_in_kernel(ring, at);
             }
             return Err(error);
         }
+    }
+    Ok(result)
+}
+
+fn remove_in_kernel(ring: u32, index: u32) {
+    let nothing = -1i32;
+    update_in_kernel(ring, index, &raw const nothing as u64, 1);
+}
+
+/// Puts a descriptor's file into a ring's table by a message; returns the message's result, which
+/// is the index if the kernel chose one.
+pub fn send(call: &mut Call<'_>, ring: u32, place: Place, fd: u32) -> Result<u32> {
+    let number = fd as i32;
+    let session = call.begin()?.session;
+    if session.is_child {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    List { address: &raw const number as u64, count: 1 }.check(&session)?;
+    let result = call.context.message_ring().send(ring, Message::File { fd: number, index: place.field() })?;
+    let at = match place {
+        Place::At(index) => index,
+        Place::Any => result,
+    };
+    let session = call.begin()?.session;
+    ring_files::release(&session, ring, at);
+    if session.process.descriptor(fd).is_some() {
+        ring_files::keep(&session, ring, at, fd).inspect_err(|_| remove_in_kernel(ring, at))?;
     }
     Ok(result)
 }
@@ -119,17 +172,40 @@ fn update_in_kernel(ring: u32, first: u32, list: u64, count: u32) -> i64 {
     unsafe { crate::hook::abi::sys::call(libc::SYS_io_uring_register, arguments) }
 }
 
-/// Replaces files of a ring's table from an index on; returns how many.
-pub fn update(call: &mut Call<'_>, ring: u32, first: u32, list: List) -> Result<i64> {
+/// Puts a list of files into a ring's table: from an index on, or each at one that the kernel
+/// chooses and the list then holds. Returns how many.
+pub fn update(call: &mut Call<'_>, ring: u32, place: Place, list: List) -> Result<i64> {
+    let Place::At(first) = place else { return put_anywhere(call, ring, list) };
     put(call, ring, (first, list, false), || update_in_kernel(ring, first, list.address, list.count))
 }
 
-/// Moves a descriptor that was just opened into a ring's table.
-pub fn move_into(call: &mut Call<'_>, ring: u32, index: u32, fd: u32) -> Result<()> {
-    let fd = fd as i32;
-    let list = List { address: &raw const fd as u64, count: 1 };
-    match update(call, ring, index, list)? {
-        error @ ..0 => Err(Errno(-error as i32)),
-        _ => Ok(()),
+fn put_anywhere(call: &mut Call<'_>, ring: u32, list: List) -> Result<i64> {
+    let mut put_next = |index: u32| {
+        let address = list.address.wrapping_add(4 * u64::from(index));
+        let at = send(call, ring, Place::Any, user_memory::read(address)?)?;
+        user_memory::write(address, &at).inspect_err(|_| {
+            remove_in_kernel(ring, at);
+            if let Ok(inside) = call.begin() {
+                ring_files::release(&inside.session, ring, at);
+            }
+        })
+    };
+    for index in 0..list.count {
+        match put_next(index) {
+            Ok(()) => {}
+            Err(error) if index == 0 => return Err(error),
+            Err(_) => return Ok(index.into()),
+        }
+    }
+    Ok(list.count.into())
+}
+
+/// Puts a descriptor that was just opened into a ring's table; returns the result of the open.
+pub fn put_opened(call: &mut Call<'_>, ring: u32, place: Place, fd: u32) -> Result<i64> {
+    let number = fd as i32;
+    let list = List { address: &raw const number as u64, count: 1 };
+    match place {
+        Place::Any => send(call, ring, place, fd).map(i64::from),
+        Place::At(_) => update(call, ring, place, list).map(|result| result.min(0)),
     }
 }

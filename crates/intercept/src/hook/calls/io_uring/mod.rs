@@ -20,6 +20,7 @@
 mod buffers;
 mod files;
 mod operations;
+mod selection;
 
 use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
@@ -28,11 +29,13 @@ use crate::hook::calls::entries::serve_entry;
 use crate::hook::descriptors::marks::{self, host_verdict, kernel};
 use crate::hook::descriptors::{fd_numbers, ring_files};
 use crate::hook::large_table::{self, LargeTable};
+use crate::hook::message_ring::Message;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
-use files::List;
-use operations::{Buffer, ENTRY_BYTES, Entry, Request, in_kernel, is_open};
+use files::{List, Place};
+use operations::{Buffer, CHANGING, ENTRY_BYTES, Entry, Request, Words, in_kernel, is_open};
 use posix::{Errno, Result};
+use selection::Selection;
 
 /// Rings that a process may have at a time.
 const RINGS_MAX: usize = 4096;
@@ -88,6 +91,9 @@ struct Ring {
     entries: AtomicU64,
     /// The thread that submits: process and thread.
     lock: AtomicU64,
+    /// Whether an entry has asked to wait for all before it: then the kernel may take entries
+    /// later than when they are submitted.
+    drains: AtomicU32,
     /// See [`buffers`].
     buffers: AtomicU64,
     buffer_count: AtomicU32,
@@ -162,6 +168,7 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
     }
     buffers::forget(ring);
     ring.lock.store(0, Relaxed);
+    ring.drains.store(0, Relaxed);
     let is_mapped = wanted.flags & setup_flag::NO_MMAP != 0;
     let place = |address: u64| if is_mapped { address } else { 0 };
     ring.queue.store(place(wanted.completion_address), Relaxed);
@@ -203,6 +210,7 @@ pub fn register(call: &mut Call<'_>) -> Result<Verdict> {
     const FILES2: u32 = 13;
     const FILES_UPDATE2: u32 = 14;
     const RING_FDS: u32 = 20;
+    const UNREGISTER_RING_FDS: u32 = 21;
     const RESIZE_RINGS: u32 = 33;
     /// From here on unknown to this library.
     const UNKNOWN: u32 = 36;
@@ -210,7 +218,7 @@ pub fn register(call: &mut Call<'_>) -> Result<Verdict> {
     host_verdict(fd as u32)?;
     fd_numbers::release_cached();
     let (first, list) = match operation as u32 {
-        RESTRICTIONS | RING_FDS | RESIZE_RINGS | UNKNOWN.. => return Err(Errno::EINVAL),
+        RESTRICTIONS | RING_FDS | UNREGISTER_RING_FDS | RESIZE_RINGS | UNKNOWN.. => return Err(Errno::EINVAL),
         FILES => (0, List { address: argument, count: count as u32 }),
         FILES_UPDATE => {
             let [first, address]: [u64; 2] = user_memory::read(argument)?;
@@ -337,57 +345,79 @@ impl Ring {
 struct Changed {
     position: u32,
     address: u64,
-    before: [u64; 2],
-    after: [u64; 2],
+    before: Words,
+    after: Words,
 }
-
-/// Offsets of the words that change.
-const CHANGING: [u64; 2] = [0, 24];
 
 /// Changed entries of one batch. Those of a longer chain keep their change.
 struct Batch {
     changed: [Changed; BATCH],
     count: usize,
+    /// Of the only read into a selected buffer, which is never one of those.
+    selection: Option<(Changed, Selection)>,
 }
 
 impl Batch {
     fn new() -> Batch {
-        let none = Changed { position: 0, address: 0, before: [0; 2], after: [0; 2] };
-        Batch { changed: [none; BATCH], count: 0 }
+        let none = Changed { position: 0, address: 0, before: [0; 3], after: [0; 3] };
+        Batch { changed: [none; BATCH], count: 0, selection: None }
     }
 
     fn complete(&mut self, (position, address): (u32, u64), entry: &Entry, outcome: Outcome) -> Result<()> {
-        let before = entry.changing_words();
         let after = match outcome.is_invalid {
             true => entry.refusal(),
             false => entry.completion(outcome.result, outcome.is_shown),
         };
-        // The operation changes last: only then the result counts.
-        for at in [1, 0] {
-            user_memory::write_words(address + CHANGING[at], &[after[at]])?;
-        }
-        if let Some(changed) = self.changed.get_mut(self.count) {
-            *changed = Changed { position, address, before, after };
+        let changed = Changed { position, address, before: entry.changing_words(), after };
+        changed.apply()?;
+        if let Some(place) = self.changed.get_mut(self.count) {
+            *place = changed;
             self.count += 1;
         }
         Ok(())
     }
 
-    /// Restores the entries before `head`, which the kernel has taken, each word unless the program
-    /// has changed it.
-    fn restore(&self, head: u32) {
+    /// Makes an entry a read of a selection.
+    fn select(&mut self, (position, address): (u32, u64), entry: &Entry, selection: Selection) -> Result<()> {
+        let after = entry.selection(selection.fd(), selection.length());
+        let changed = Changed { position, address, before: entry.changing_words(), after };
+        // Also if it cannot be applied: then it was not performed.
+        let (changed, _) = self.selection.insert((changed, selection));
+        changed.apply()
+    }
+
+    /// Restores the entries before `head`, which the kernel has taken. A read into a selected
+    /// buffer that it has not taken was not performed.
+    fn restore(&mut self, call: &mut Call<'_>, head: u32) {
         let is_taken = |changed: &&Changed| (head.wrapping_sub(changed.position) as i32) > 0;
-        for changed in self.changed[..self.count].iter().filter(is_taken) {
-            for (at, offset) in CHANGING.into_iter().enumerate() {
-                let address = changed.address + offset;
-                // SAFETY: used for this call only; the check stores the present value.
-                if !address.is_multiple_of(8) || unsafe { user_memory::bytes_mut(address, 8) }.is_err() {
-                    continue;
-                }
-                // SAFETY: an aligned word of the program's memory, accessed just now.
-                let word = unsafe { &*(address as *const AtomicU64) };
-                let _ = word.compare_exchange(changed.after[at], changed.before[at], SeqCst, Relaxed);
+        self.changed[..self.count].iter().filter(is_taken).for_each(Changed::undo);
+        if let Some((changed, selection)) = self.selection.take() {
+            changed.undo();
+            selection.settle(call);
+        }
+    }
+}
+
+impl Changed {
+    fn apply(&self) -> Result<()> {
+        // The operation changes last: only then the others count.
+        for (at, offset) in CHANGING.into_iter().enumerate().rev() {
+            user_memory::write_words(self.address + offset, &[self.after[at]])?;
+        }
+        Ok(())
+    }
+
+    /// Restores each word unless the program has changed it.
+    fn undo(&self) {
+        for (at, offset) in CHANGING.into_iter().enumerate() {
+            let address = self.address + offset;
+            // SAFETY: used for this call only; the check stores the present value.
+            if !address.is_multiple_of(8) || unsafe { user_memory::bytes_mut(address, 8) }.is_err() {
+                continue;
             }
+            // SAFETY: an aligned word of the program's memory, accessed just now.
+            let word = unsafe { &*(address as *const AtomicU64) };
+            let _ = word.compare_exchange(self.after[at], self.before[at], SeqCst, Relaxed);
         }
     }
 }
@@ -400,10 +430,11 @@ fn submit(call: &mut Call<'_>, ring: &Ring, fd: u32, count: u32) -> Result<u32> 
         let (head, tail) = ring.range()?;
         let available = tail.wrapping_sub(head).min(ring.count.load(Relaxed)).min(count - submitted);
         let mut batch = Batch::new();
-        let length = prepare(call, (ring, fd), &mut batch, (head, available))?;
+        let prepared = prepare(call, (ring, fd), &mut batch, (head, available));
         // Not a blocking call: no signal handler runs while the lock is held.
-        let result = kernel(libc::SYS_io_uring_enter, fd.into(), length.into(), 0);
-        batch.restore(ring.range()?.0);
+        let result = prepared.map(|length| kernel(libc::SYS_io_uring_enter, fd.into(), length.into(), 0));
+        batch.restore(call, ring.range().map_or(head, |range| range.0));
+        let (length, result) = (prepared?, result?);
         let taken = match u32::try_from(result) {
             Ok(taken) => taken,
             Err(_) if submitted > 0 => break,
@@ -430,13 +461,18 @@ fn prepare(
         let position = head.wrapping_add(index);
         let Some(address) = ring.entry(position)? else { continue };
         let entry = Entry::read(address, fd)?;
+        if entry.drains() {
+            ring.drains.store(1, Relaxed);
+        }
         let own_follows = || own_follows((ring, fd), position, available - index - 1);
-        if let Some(outcome) = chain.advance(call, (fd, &entry), own_follows) {
-            batch.complete((position, address), &entry, outcome)?;
+        match chain.advance(call, (ring, fd, &entry), own_follows) {
+            Step::Kernel => {}
+            Step::Done(outcome) => batch.complete((position, address), &entry, outcome)?,
+            Step::Selected(selection) => batch.select((position, address), &entry, selection)?,
         }
         if !entry.is_linked() {
             chain = Chain::default();
-            if index as usize + 1 >= BATCH {
+            if index as usize + 1 >= BATCH || batch.selection.is_some() {
                 return Ok(index + 1);
             }
         }
@@ -450,8 +486,7 @@ fn own_follows((ring, fd): (&Ring, u32), position: u32, count: u32) -> bool {
     for index in 1..=count {
         let Ok(Some(address)) = ring.entry(position.wrapping_add(index)) else { return false };
         let Ok(entry) = Entry::read(address, fd) else { return false };
-        let request = entry.request();
-        if matches!(request, Request::Call { is_own: true, .. } | Request::OpenInto { .. } | Request::Update { .. }) {
+        if entry.request().is_own() {
             return true;
         }
         if !entry.is_linked() {
@@ -510,48 +545,75 @@ struct Chain {
     broken: Option<bool>,
     /// An entry runs in the kernel, perhaps for long.
     waits: bool,
+    /// It has a first entry.
+    started: bool,
 }
 
 impl Chain {
-    /// Performs an entry. `None`: it is the kernel's.
+    /// Performs an entry.
     fn advance(
         &mut self,
         call: &mut Call<'_>,
-        (ring, entry): (u32, &Entry),
+        (ring, fd, entry): (&Ring, u32, &Entry),
         own_follows: impl FnOnce() -> bool,
-    ) -> Option<Outcome> {
+    ) -> Step {
         if let Some(is_hidden) = self.broken {
-            return Some(Outcome::cancelled(is_hidden));
+            return Step::Done(Outcome::cancelled(is_hidden));
         }
-        let outcome = match entry.request() {
-            Request::KernelAtOnce => None,
+        let has_started = core::mem::replace(&mut self.started, true);
+        let step = match entry.request() {
+            Request::KernelAtOnce => Step::Kernel,
             Request::Kernel => {
                 self.waits |= entry.is_linked();
-                replace(call, ring, entry);
-                None
+                replace(call, fd, entry);
+                Step::Kernel
             }
-            Request::OpenInto { .. } | Request::Update { .. } if self.waits => Some(Outcome::error(Errno::EOPNOTSUPP)),
-            Request::OpenInto { number, arguments, index } => {
-                Some(Outcome::of(open_into(call, (ring, index), number, arguments).map(|()| 0)))
-            }
-            Request::Update { first, list } => Some(Outcome::of(files::update(call, ring, first, list))),
-            Request::Refused(error) => Some(Outcome::error(error)),
-            Request::Invalid => Some(Outcome::invalid()),
+            Request::Refused(error) => Step::Done(Outcome::error(error)),
+            Request::Invalid => Step::Done(Outcome::invalid()),
             // It would run before what it waits for.
-            Request::Call { is_own: true, .. } if self.waits => Some(Outcome::error(Errno::EOPNOTSUPP)),
+            request if self.waits && request.is_own() => Step::Done(Outcome::error(Errno::EOPNOTSUPP)),
+            Request::OpenInto { number, arguments, place } => {
+                Step::Done(Outcome::of(open_into(call, (fd, place), number, arguments)))
+            }
+            Request::Update { place, list } => Step::Done(Outcome::of(files::update(call, fd, place, list))),
+            Request::Send { number, ring, place, data, is_shown } => {
+                Step::Done(Outcome::of(send(call, number, (ring, place), is_shown.then_some(data))))
+            }
+            // The kernel may take it later, when the selection has ended.
+            Request::Selected { .. } if has_started || ring.drains.load(Relaxed) != 0 => {
+                Step::Done(Outcome::error(Errno::EOPNOTSUPP))
+            }
+            Request::Selected { fd, offset, length, flags } => {
+                self.waits |= entry.is_linked();
+                match Selection::of(call, fd, (offset, length), flags) {
+                    Ok(Some(selection)) => Step::Selected(selection),
+                    Ok(None) => Step::Kernel,
+                    Err(error) => Step::Done(Outcome::error(error)),
+                }
+            }
             Request::Call { number, arguments, buffer, is_own } => {
                 let is_needed = || entry.is_linked() && own_follows();
-                let outcome = perform(call, entry, (number, arguments, buffer), (is_own, self.waits), is_needed);
-                self.waits |= outcome.is_none() && entry.is_linked();
-                outcome
+                let step = perform(call, entry, (number, arguments, buffer), (is_own, self.waits), is_needed);
+                self.waits |= matches!(step, Step::Kernel) && entry.is_linked();
+                step
             }
         };
-        let is_failure = outcome.is_some_and(|outcome| outcome.is_failure);
+        let is_failure = matches!(step, Step::Done(outcome) if outcome.is_failure);
         if is_failure && entry.is_linked() && !entry.is_hard_linked() {
             self.broken = Some(entry.skips_success());
         }
-        outcome
+        step
     }
+}
+
+/// What becomes of an entry.
+enum Step {
+    /// It stays, for the kernel.
+    Kernel,
+    /// It was performed.
+    Done(Outcome),
+    /// The kernel reads this.
+    Selected(Selection),
 }
 
 /// The kernel is about to perform an entry that may replace files of the ring's table.
@@ -562,30 +624,56 @@ fn replace(call: &mut Call<'_>, ring: u32, entry: &Entry) {
     }
 }
 
-/// Opens a file into a ring's table, by way of a descriptor.
-fn open_into(call: &mut Call<'_>, (ring, index): (u32, u32), number: i64, arguments: [u64; 6]) -> Result<()> {
-    let opened = match serve_entry(call, number, arguments)? {
-        Some(opened) => opened,
-        None => in_kernel(number, arguments),
-    };
-    let fd = u32::try_from(opened).map_err(|_| Errno(-opened as i32))?;
-    let moved = files::move_into(call, ring, index, fd);
-    let close = [fd.into(), 0, 0, 0, 0, 0];
-    if serve_entry(call, libc::SYS_close, close)?.is_none() {
-        in_kernel(libc::SYS_close, close);
-    }
-    moved
+/// Opens a file into a ring's table, by way of a descriptor; returns the entry's result.
+fn open_into(call: &mut Call<'_>, (ring, place): (u32, Place), number: i64, arguments: [u64; 6]) -> Result<i64> {
+    let fd = descriptor(call, number, arguments)?;
+    let result = files::put_opened(call, ring, place, fd);
+    close(call, fd)?;
+    result
 }
 
-/// Performs an entry's call, in the kernel if an entry of the library waits for it. `None`: it is
-/// the kernel's.
+/// Sends a registered file, by its number in the descriptor table, to another ring; then that ring
+/// gets a completion with these data.
+fn send(call: &mut Call<'_>, number: u32, (to, place): (u32, Place), data: Option<u64>) -> Result<i64> {
+    if ring(to).is_none() {
+        return Err(if marks::is_served(to) || is_open(to) { Errno::EOPNOTSUPP } else { Errno::EBADF });
+    }
+    let duplicate = [number.into(), libc::F_DUPFD_CLOEXEC as u64, 0, 0, 0, 0];
+    let fd = descriptor(call, libc::SYS_fcntl, duplicate)?;
+    let sent = files::send(call, to, place, fd);
+    close(call, fd)?;
+    let result = sent? as i32;
+    if let Some(data) = data {
+        call.context.message_ring().send(to, Message::Completion { data, result })?;
+    }
+    Ok(result.into())
+}
+
+/// Makes a descriptor by a call, in the kernel if it is not the library's.
+fn descriptor(call: &mut Call<'_>, number: i64, arguments: [u64; 6]) -> Result<u32> {
+    let result = match serve_entry(call, number, arguments)? {
+        Some(result) => result,
+        None => in_kernel(number, arguments),
+    };
+    u32::try_from(result).map_err(|_| Errno(-result as i32))
+}
+
+fn close(call: &mut Call<'_>, fd: u32) -> Result<()> {
+    let arguments = [fd.into(), 0, 0, 0, 0, 0];
+    if serve_entry(call, libc::SYS_close, arguments)?.is_none() {
+        in_kernel(libc::SYS_close, arguments);
+    }
+    Ok(())
+}
+
+/// Performs an entry's call, in the kernel if an entry of the library waits for it.
 fn perform(
     call: &mut Call<'_>,
     entry: &Entry,
     (number, mut arguments, buffer): (i64, [u64; 6], Buffer),
     (is_own, waits): (bool, bool),
     is_needed: impl FnOnce() -> bool,
-) -> Option<Outcome> {
+) -> Step {
     let single = [arguments[1], arguments[2]];
     if buffer == Buffer::Single {
         (arguments[1], arguments[2]) = (single.as_ptr() as u64, 1);
@@ -595,10 +683,10 @@ fn perform(
     let result = match served {
         Ok(Some(result)) => result,
         Ok(None) if !waits && is_needed() => in_kernel(number, arguments),
-        Ok(None) => return None,
+        Ok(None) => return Step::Kernel,
         Err(Errno(errno)) => i64::from(-errno),
     };
     let is_failure = result < 0 || whole.is_some_and(|whole| result as u64 != whole);
     // An incomplete one is no success.
-    Some(Outcome::new(result as i32, is_failure, is_failure.then_some(true)))
+    Step::Done(Outcome::new(result as i32, is_failure, is_failure.then_some(true)))
 }

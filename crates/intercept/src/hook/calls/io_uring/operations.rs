@@ -1,7 +1,7 @@
 //! The calls that entries of a ring stand for.
 
 use super::buffers;
-use super::files::{self, List};
+use super::files::{self, List, Place};
 use crate::hook::abi::user_memory;
 use crate::hook::descriptors::marks::{self, kernel};
 use crate::hook::descriptors::{fd_numbers, ring_files};
@@ -13,8 +13,10 @@ pub const ENTRY_BYTES: u64 = 64;
 /// Flags of entries.
 pub mod flag {
     pub const FIXED_FILE: u8 = 1;
+    pub const DRAIN: u8 = 2;
     pub const LINK: u8 = 4;
     pub const HARD_LINK: u8 = 8;
+    pub const ASYNC: u8 = 16;
     pub const BUFFER_SELECT: u8 = 32;
     pub const SKIP_SUCCESS: u8 = 64;
 }
@@ -48,6 +50,8 @@ mod operation {
     pub const OPENAT2: u8 = 28;
     pub const EPOLL_CTL: u8 = 29;
     pub const SPLICE: u8 = 30;
+    pub const PROVIDE_BUFFERS: u8 = 31;
+    pub const REMOVE_BUFFERS: u8 = 32;
     pub const TEE: u8 = 33;
     pub const SHUTDOWN: u8 = 34;
     pub const RENAMEAT: u8 = 35;
@@ -77,6 +81,11 @@ mod operation {
 }
 use operation::*;
 
+/// The words of an entry that change: operation, offset, length.
+pub type Words = [u64; 3];
+/// Their offsets.
+pub const CHANGING: [u64; 3] = [0, 8, 24];
+
 /// MSG_RING: sends a registered file, and not a number.
 const SEND_FD: u64 = 1;
 
@@ -101,10 +110,25 @@ pub enum Request {
     Invalid,
     /// A call. `is_own`: it certainly concerns the library.
     Call { number: i64, arguments: [u64; 6], buffer: Buffer, is_own: bool },
-    /// An open into the ring's table, at an index.
-    OpenInto { number: i64, arguments: [u64; 6], index: u32 },
-    /// A change of the ring's table from an index on.
-    Update { first: u32, list: List },
+    /// An open into the ring's table.
+    OpenInto { number: i64, arguments: [u64; 6], place: Place },
+    /// A change of the ring's table.
+    Update { place: Place, list: List },
+    /// A registered file of the image for the table of another ring.
+    Send { number: u32, ring: u32, place: Place, data: u64, is_shown: bool },
+    /// A read into a buffer that the kernel selects, up to a length; zero: the buffer's.
+    Selected { fd: u32, offset: u64, length: u32, flags: u32 },
+}
+
+impl Request {
+    /// Whether the library performs it in its place of a chain.
+    pub fn is_own(&self) -> bool {
+        match self {
+            Request::Call { is_own, .. } => *is_own,
+            Request::OpenInto { .. } | Request::Update { .. } | Request::Send { .. } | Request::Selected { .. } => true,
+            Request::Kernel | Request::KernelAtOnce | Request::Refused(_) | Request::Invalid => false,
+        }
+    }
 }
 
 /// What a call reads or writes.
@@ -176,14 +200,14 @@ impl Entry {
         (self.words[5] >> 32) as u32
     }
 
-    /// The two words that change, as they are.
-    pub fn changing_words(&self) -> [u64; 2] {
-        [self.index.unwrap_or(self.words[0]), self.words[3]]
+    /// The words that change, as they are.
+    pub fn changing_words(&self) -> Words {
+        [self.index.unwrap_or(self.words[0]), self.words[1], self.words[3]]
     }
 
     /// The same of an operation without effect that completes with a result. `is_shown`: whether it
     /// has a completion, if its flags do not decide that.
-    pub fn completion(&self, result: i32, is_shown: Option<bool>) -> [u64; 2] {
+    pub fn completion(&self, result: i32, is_shown: Option<bool>) -> Words {
         const INJECT_RESULT: u64 = 1;
         let mut flags = self.flags() & !(flag::FIXED_FILE | flag::BUFFER_SELECT);
         match is_shown {
@@ -193,15 +217,32 @@ impl Entry {
         }
         [
             u64::from(NOP) | u64::from(flags) << 8 | u64::from(u32::MAX) << 32,
+            self.words[1],
             u64::from(result as u32) | INJECT_RESULT << 32,
         ]
     }
 
-    /// The two words of an operation that the kernel refuses with EINVAL.
-    pub fn refusal(&self) -> [u64; 2] {
+    /// The same of an operation that the kernel refuses with EINVAL, or with EOPNOTSUPP if it
+    /// selects a buffer and has none.
+    pub fn refusal(&self) -> Words {
         const UNKNOWN_FLAG: u64 = 1 << 31;
-        let [operation, result] = self.completion(0, None);
-        [operation, result | UNKNOWN_FLAG << 32]
+        let [operation, offset, result] = self.completion(0, None);
+        match self.selects() && !matches!(self.code(), READ | READV) {
+            true => [operation | u64::from(flag::BUFFER_SELECT) << 8, offset, result],
+            false => [operation, offset, result | UNKNOWN_FLAG << 32],
+        }
+    }
+
+    /// The same of a read of another descriptor from its position on, into a buffer that the kernel
+    /// selects.
+    pub fn selection(&self, fd: i32, length: u32) -> Words {
+        let flags = self.flags() & !(flag::FIXED_FILE | flag::ASYNC);
+        [u64::from(READ) | u64::from(flags) << 8 | u64::from(fd as u32) << 32, u64::MAX, length.into()]
+    }
+
+    /// Whether it waits for all entries before it.
+    pub fn drains(&self) -> bool {
+        self.flags() & flag::DRAIN != 0
     }
 
     /// Whether a success has no completion.
@@ -249,7 +290,10 @@ impl Entry {
             return Request::Refused(Errno::EBADF);
         }
         match self.code() {
-            NOP | LINK_TIMEOUT => Request::KernelAtOnce,
+            NOP | LINK_TIMEOUT | PROVIDE_BUFFERS | REMOVE_BUFFERS => Request::KernelAtOnce,
+            READ | READV if self.selects() => self.selected(),
+            // The operations that select no buffer.
+            _ if self.selects() && self.is_served() && self.code() != READ_MULTISHOT => Request::Invalid,
             READV | WRITEV | READ | WRITE | READ_FIXED | WRITE_FIXED | READV_FIXED | WRITEV_FIXED => self.transfer(),
             FSYNC | SYNC_FILE_RANGE | FALLOCATE | FADVISE | FTRUNCATE | FSETXATTR | FGETXATTR => {
                 if self.is_served() && self.has_excess() { Request::Invalid } else { self.by_file() }
@@ -272,9 +316,10 @@ impl Entry {
             SENDMSG | RECVMSG | SENDMSG_ZC | SEND | SEND_ZC => self.message(),
             FILES_UPDATE => self.update(),
             FIXED_FD_INSTALL if self.index.is_some() => self.install(),
-            MSG_RING if self.words[2] == SEND_FD && ring_files::number(self.ring, self.words[6] as u32).is_some() => {
-                Request::Refused(Errno::EOPNOTSUPP)
-            }
+            MSG_RING if self.words[2] == SEND_FD => match ring_files::number(self.ring, self.words[6] as u32) {
+                Some(number) => self.send(number),
+                None => Request::Kernel,
+            },
             READ_MULTISHOT if self.is_served() => Request::Refused(Errno(libc::EBADFD)),
             URING_CMD if self.is_served() => Request::Refused(Errno::EOPNOTSUPP),
             _ => Request::Kernel,
@@ -348,9 +393,6 @@ impl Entry {
             READ | READ_FIXED => (libc::SYS_preadv2, Buffer::Single),
             _ => (libc::SYS_pwritev2, Buffer::Single),
         };
-        if is_own && self.flags() & flag::BUFFER_SELECT != 0 {
-            return Request::Refused(Errno::EOPNOTSUPP);
-        }
         // Attributes of a transfer.
         if is_own && self.words[7] as u32 != 0 {
             return Request::Refused(Errno::EINVAL);
@@ -369,12 +411,50 @@ impl Entry {
         self.call(number, arguments, buffer, is_own)
     }
 
-    /// An open into the ring's table. The kernel alone knows which index is free.
-    fn open_into(&self) -> Request {
-        let index = self.file_index();
-        if index == u32::MAX {
-            return Request::Refused(Errno::EOPNOTSUPP);
+    /// Whether the kernel selects its buffer.
+    fn selects(&self) -> bool {
+        self.flags() & flag::BUFFER_SELECT != 0
+    }
+
+    /// A read into a buffer that the kernel selects.
+    fn selected(&self) -> Request {
+        let [_, offset, address, ..] = self.words;
+        if !self.is_served() {
+            return Request::Kernel;
         }
+        // Attributes of a transfer, and the credentials of another.
+        if self.words[7] as u32 != 0 || self.personality() != 0 {
+            return Request::Refused(Errno::EINVAL);
+        }
+        let length = match self.code() {
+            READ => Ok(self.length()),
+            _ if self.length() != 1 => return Request::Invalid,
+            // The length of the only buffer in the list.
+            _ => user_memory::read::<u64>(address.wrapping_add(8)).map(|length| length.min(u32::MAX.into()) as u32),
+        };
+        match length {
+            Ok(length) => Request::Selected { fd: self.fd(), offset, length, flags: self.operation_flags() },
+            Err(error) => Request::Refused(error),
+        }
+    }
+
+    /// Sends a registered file of the image to another ring.
+    fn send(&self, number: u32) -> Request {
+        const NO_COMPLETION: u32 = 1;
+        const FLAGS: u32 = 3;
+        let flags = self.operation_flags();
+        if self.words[5] as u16 != 0 || self.personality() != 0 || flags & !FLAGS != 0 || self.length() != 0 {
+            return Request::Refused(Errno::EINVAL);
+        }
+        let is_shown = flags & NO_COMPLETION == 0;
+        match (self.has_fd() && self.fd() != self.ring, Place::of(self.file_index())) {
+            (true, Some(place)) => Request::Send { number, ring: self.fd(), place, data: self.words[1], is_shown },
+            _ => Request::Refused(Errno::EINVAL),
+        }
+    }
+
+    /// An open into the ring's table.
+    fn open_into(&self) -> Request {
         let flags = match self.code() {
             OPENAT => self.operation_flags(),
             _ => user_memory::read::<u32>(self.words[1]).unwrap_or_default(),
@@ -382,9 +462,9 @@ impl Entry {
         if self.has_excess() || flags & libc::O_CLOEXEC as u32 != 0 {
             return Request::Invalid;
         }
-        match self.by_name() {
-            Request::Call { number, arguments, .. } => Request::OpenInto { number, arguments, index: index - 1 },
-            other => other,
+        match (self.by_name(), Place::of(self.file_index())) {
+            (Request::Call { number, arguments, .. }, Some(place)) => Request::OpenInto { number, arguments, place },
+            (other, _) => other,
         }
     }
 
@@ -392,11 +472,8 @@ impl Entry {
     fn update(&self) -> Request {
         let [_, first, address, ..] = self.words;
         let list = List { address, count: self.length() };
-        match list.holds_own() {
-            false => Request::Kernel,
-            true if first as u32 == u32::MAX => Request::Refused(Errno::EOPNOTSUPP),
-            true => Request::Update { first: first as u32, list },
-        }
+        let place = if first as u32 == u32::MAX { Place::Any } else { Place::At(first as u32) };
+        if list.holds_own() { Request::Update { place, list } } else { Request::Kernel }
     }
 
     /// A descriptor of a registered file.
