@@ -330,11 +330,18 @@ impl<'f> Ring<'f> {
         (record.head(position, self.key, head >> 8 & TAIL_CELLS) == head).then_some(record)
     }
 
-    /// Takes the event at the head. `None`: another reader did.
-    fn take(&self, position: u64, record: &Record) -> Option<u32> {
+    /// Takes the event at the head. `None`: another reader did, or a late writer has overwritten
+    /// its mask since it was complete. Then it counts as lost.
+    pub(super) fn take(&self, position: u64, record: &Record) -> Option<u32> {
         // In this order: until the head moves, the cells are this event's.
         let mask = self.close(position);
-        self.advance(position, record).then_some(mask).flatten()
+        if !self.advance(position, record) {
+            return None;
+        }
+        if mask.is_none() {
+            self.lose(position + record.cells());
+        }
+        mask
     }
 
     /// Lets the event at the head take no other in; returns its mask.

@@ -292,6 +292,30 @@ fn an_event_grows_until_its_reader_closes_it() {
 }
 
 #[test]
+fn an_event_whose_mask_is_overwritten_while_it_is_taken_is_reported_as_lost() {
+    let image = new_image(4 << 20, 0);
+    let fs = Attached::new(&image).expect("attaches");
+    let thread = fs.enter().expect("enters");
+    let group = marked(&thread, 0x200);
+    let tables = thread.watches().watch_tables().expect("tables");
+    let ring = Ring::new(tables, group, KEY).expect("a ring");
+    for number in [5, 6] {
+        thread.watches().tell_marks(&mark_change(event::OPEN, number, b""));
+    }
+    let record = ring.complete(0).expect("an event");
+    // A writer of an earlier round was stopped before this store.
+    let mask = &tables.cells[group as usize][0].words[1];
+    let before = mask.swap(1 << 40, Relaxed);
+    assert_eq!(ring.take(0, &record), None);
+    let masks: Vec<_> = core::iter::from_fn(|| take_marked(&thread, group)).map(|event| event.mask).collect();
+    assert_eq!(masks, [event::Q_OVERFLOW, event::OPEN], "the loss is told in its place");
+    // Of two readers the one that was late loses nothing.
+    mask.store(before, Relaxed);
+    assert_eq!(ring.take(0, &record), None);
+    assert_eq!(take_marked(&thread, group), None);
+}
+
+#[test]
 fn renames_between_the_longest_names_pass_the_queue_many_times() {
     let image = new_image(4 << 20, 0);
     let fs = Attached::new(&image).expect("attaches");
