@@ -4,12 +4,12 @@
 //! files of the mount and their events are in the DRAM region (`engine::watch`), and the kernel's
 //! descriptor has a mark on a wake file. Which flags and masks are valid the kernel decides.
 
-use crate::hook::abi::entry::{FDS_MAX, NATIVE, Verdict, done};
+use crate::hook::abi::entry::{FDS_MAX, NATIVE, Verdict};
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::{Call, blocking_call, native_with};
+use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{at, by_node, on_directory};
 use crate::hook::calls::open;
-use crate::hook::calls::watch_descriptors::{WakeFile, describe, is_readable, limit_of};
+use crate::hook::calls::watch_descriptors::{self, EventBuffer, EventKind, WakeFile, describe, limit_of};
 use crate::hook::descriptors::{self, fd_numbers, marks};
 use crate::hook::paths::Directory;
 use crate::hook::process::session::{Calling, Session};
@@ -258,63 +258,40 @@ pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
     // Events hold new descriptors.
     fd_numbers::release_cached();
     let Some(group) = Group::of(&call.begin()?.session, fd) else { return Ok(NATIVE) };
-    let key = group.key;
-    loop {
-        let has_events = {
-            let watches = call.begin()?.session.caller.thread.watches();
-            watches.watch_group(key).is_some_and(|index| watches.rearm_group(index, key) == Ok(false))
-        };
-        // With events of the region there is nothing to wait for.
-        let result = match has_events && !is_readable(fd) {
-            true => 0,
-            // SAFETY: the kernel checks the program's buffer.
-            false => unsafe { blocking_call(libc::SYS_read, [fd.into(), buffer, length, 0, 0, 0]) },
-        };
-        if result < 0 && !(has_events && -result == i64::from(libc::EINVAL)) {
-            return Ok(done(result));
-        }
-        let session = call.begin()?.session;
-        let watches = session.caller.thread.watches();
-        let Some(index) = watches.watch_group(key) else { return Ok(done(result)) };
-        let reader = Reader { session: &session, index, group, buffer, length: length as usize };
-        let from_kernel = reader.without_wake_events(0, result.max(0) as usize)?;
-        watches.disarm_group(index, key)?;
-        let total = reader.add_events(from_kernel)?;
-        if total != 0 {
-            return Ok(done(reader.consume_wake_events(fd, total)? as i64));
-        }
+    watch_descriptors::read(call, group.key, (buffer, length), &Marks(group))
+}
+
+/// Events of marks.
+struct Marks(Group);
+
+impl EventKind for Marks {
+    const BYTES: usize = METADATA_BYTES;
+
+    fn without_wake_events(
+        &self,
+        session: &Session<'_>,
+        into: &EventBuffer,
+        start: usize,
+        length: usize,
+    ) -> Result<usize> {
+        Reader { session, group: self.0, into }.without_wake_events(start, length)
+    }
+
+    fn add_events(&self, session: &Session<'_>, into: &EventBuffer, total: usize) -> Result<usize> {
+        Reader { session, group: self.0, into }.add_events(total)
     }
 }
 
 /// A read into the program's buffer.
 struct Reader<'s> {
     session: &'s Session<'s>,
-    index: u32,
     group: Group,
-    buffer: u64,
-    length: usize,
+    into: &'s EventBuffer,
 }
 
 impl Reader<'_> {
     fn has_handles(&self) -> bool {
         self.group.flags.group & HANDLES != 0
-    }
-
-    /// As for inotify: a program that polls would read again, and wait.
-    fn consume_wake_events(&self, fd: u32, mut total: usize) -> Result<usize> {
-        let (watches, group) = (self.session.caller.thread.watches(), (self.index, self.group.key));
-        while watches.is_drained(group.0, group.1)? && is_readable(fd) {
-            let (at, room) = (self.buffer + total as u64, (self.length - total) as u64);
-            // SAFETY: the kernel checks the program's buffer.
-            let result = unsafe { sys::call(libc::SYS_read, [fd.into(), at, room, 0, 0, 0]) };
-            if result <= 0 {
-                break;
-            }
-            total = self.without_wake_events(total, result as usize)?;
-            watches.disarm_group(group.0, group.1)?;
-            total = self.add_events(total)?;
-        }
-        Ok(total)
     }
 
     /// Removes the wake file's events from those that the kernel has put into the program's buffer
@@ -324,8 +301,8 @@ impl Reader<'_> {
             return Ok(start);
         }
         // SAFETY: used for this call only.
-        let events = unsafe { user_memory::bytes_mut(self.buffer + start as u64, length as u64)? };
-        let known = self.session.caller.thread.watches().wake_handles(self.index);
+        let events = unsafe { user_memory::bytes_mut(self.into.address + start as u64, length as u64)? };
+        let known = self.session.caller.thread.watches().wake_handles(self.into.group.0);
         let (mut from, mut to) = (0, 0);
         while from + METADATA_BYTES <= length {
             let bytes = events[from..].first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes)) as usize;
@@ -370,10 +347,10 @@ impl Reader<'_> {
     /// Adds events of the region to the program's buffer; returns how many bytes it has. EINVAL:
     /// not even one event has room.
     fn add_events(&self, mut total: usize) -> Result<usize> {
-        let (thread, group) = (self.session.caller.thread, (self.index, self.group.key));
+        let (thread, group) = (self.session.caller.thread, self.into.group);
         let mut event = MarkEvent::none();
         let result = loop {
-            let room = self.length - total;
+            let room = self.into.length - total;
             let taken = thread.watches().take_mark_event(group, |event| self.bytes_of(event) <= room, &mut event)?;
             match taken {
                 Taken::Empty => break Ok(total),
@@ -381,7 +358,7 @@ impl Reader<'_> {
                 Taken::TooLong => break Ok(total),
                 Taken::Event => {}
             }
-            match self.put(&event, self.buffer + total as u64) {
+            match self.put(&event, self.into.address + total as u64) {
                 Ok(bytes) => total += bytes,
                 Err(_) if total != 0 => break Ok(total),
                 Err(error) => break Err(error),
@@ -397,7 +374,8 @@ impl Reader<'_> {
         text.length
     }
 
-    /// Puts an event into the program's buffer; returns its length, or zero if its file is gone.
+    /// Puts an event into the program's buffer; returns its length. It has no descriptor if its
+    /// file has ended.
     fn put(&self, event: &MarkEvent, at: u64) -> Result<usize> {
         let flags = self.group.flags.group;
         let mut fd = NONE;
@@ -405,7 +383,7 @@ impl Reader<'_> {
             fd = match self.open(event.object) {
                 Ok(fd) => fd,
                 Err(_) if flags & REPORT_FD_ERROR != 0 => -libc::ENOENT,
-                Err(Errno::ENOENT) => return Ok(0),
+                Err(Errno::ENOENT) => NONE,
                 Err(error) => return Err(error),
             };
         }

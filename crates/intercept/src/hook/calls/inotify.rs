@@ -16,13 +16,13 @@
 
 use crate::hook::abi::entry::{FDS_MAX, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::{Call, blocking_call, native_with};
+use crate::hook::call::{Call, native_with};
 use crate::hook::calls::fanotify;
 use crate::hook::calls::names::{by_node, path};
-use crate::hook::calls::watch_descriptors::{WakeFile, describe, is_readable, limit_of};
+use crate::hook::calls::watch_descriptors::{self, EventBuffer, EventKind, WakeFile, describe, limit_of};
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::descriptors::{self, fd_numbers};
-use crate::hook::process::session::Calling;
+use crate::hook::process::session::{Calling, Session};
 use core::sync::atomic::AtomicU32;
 use engine::format::FileKind;
 use engine::watch::{EVENT_BYTES, NewWatch, Taken, WatchEvent, event};
@@ -165,54 +165,29 @@ pub fn read(call: &mut Call<'_>, buffer: u64, length: u64) -> Result<Verdict> {
     if session.process.mark_group_flags(fd).is_some() {
         return fanotify::read(call, buffer, length);
     }
-    loop {
-        let has_events = {
-            let thread = call.begin()?.session.caller.thread;
-            thread.watches().watch_group(key).is_some_and(|group| thread.watches().rearm_group(group, key) == Ok(false))
-        };
-        // With events of the region there is nothing to wait for.
-        let result = match has_events && !is_readable(fd) {
-            true => 0,
-            // SAFETY: the kernel checks the program's buffer.
-            false => unsafe { blocking_call(libc::SYS_read, [fd.into(), buffer, length, 0, 0, 0]) },
-        };
-        if result < 0 && !(has_events && -result == i64::from(libc::EINVAL)) {
-            return Ok(done(result));
-        }
-        let thread = call.begin()?.session.caller.thread;
-        let Some(group) = thread.watches().watch_group(key) else { return Ok(done(result)) };
-        let from_kernel = without_wake_events(buffer, result.max(0) as usize, thread.watches().wake_watch(group))?;
-        thread.watches().disarm_group(group, key)?;
-        let total = add_events(thread, (group, key), (buffer, length), from_kernel)?;
-        if total != 0 {
-            let total = consume_wake_events(call, (group, key), (buffer, length), total)?;
-            return Ok(done(total as i64));
-        }
-    }
+    watch_descriptors::read(call, key, (buffer, length), &Watched)
 }
 
-/// Removes the wake file's events of what this read has taken already: a program that polls would
-/// read again, and wait. Returns how many bytes the program's buffer has.
-fn consume_wake_events(
-    call: &mut Call<'_>,
-    (group, key): (u32, u64),
-    (buffer, length): (u64, u64),
-    mut total: usize,
-) -> Result<usize> {
-    let fd = call.frame.rdi as u32;
-    let thread = call.begin()?.session.caller.thread;
-    while length as usize - total >= EVENT_BYTES && thread.watches().is_drained(group, key)? && is_readable(fd) {
-        let (at, room) = (buffer + total as u64, length - total as u64);
-        // SAFETY: the kernel checks the program's buffer.
-        let result = unsafe { sys::call(libc::SYS_read, [fd.into(), at, room, 0, 0, 0]) };
-        if result <= 0 {
-            break;
-        }
-        total += without_wake_events(at, result as usize, thread.watches().wake_watch(group))?;
-        thread.watches().disarm_group(group, key)?;
-        total = add_events(thread, (group, key), (buffer, length), total)?;
+/// Events of watches.
+struct Watched;
+
+impl EventKind for Watched {
+    const BYTES: usize = EVENT_BYTES;
+
+    fn without_wake_events(
+        &self,
+        session: &Session<'_>,
+        into: &EventBuffer,
+        start: usize,
+        length: usize,
+    ) -> Result<usize> {
+        let wake_watch = session.caller.thread.watches().wake_watch(into.group.0);
+        Ok(start + without_wake_events(into.address + start as u64, length, wake_watch)?)
     }
-    Ok(total)
+
+    fn add_events(&self, session: &Session<'_>, into: &EventBuffer, total: usize) -> Result<usize> {
+        add_events(session.caller.thread, into, total)
+    }
 }
 
 /// Removes the wake file's events from those that the kernel has put into the program's buffer;
@@ -238,23 +213,18 @@ fn without_wake_events(buffer: u64, length: usize, wake_watch: i32) -> Result<us
 
 /// Adds events of the region to the program's buffer; returns how many bytes it has. EINVAL: not
 /// even one event has room.
-fn add_events(
-    thread: &Thread<'static>,
-    (group, key): (u32, u64),
-    (buffer, length): (u64, u64),
-    mut total: usize,
-) -> Result<usize> {
+fn add_events(thread: &Thread<'static>, into: &EventBuffer, mut total: usize) -> Result<usize> {
+    let (group, key) = into.group;
     let mut event = WatchEvent::none();
     let mut has_ended = false;
     let taken = loop {
-        let taken =
-            thread.watches().take_watch_event(group, key, (length as usize).saturating_sub(total), &mut event)?;
+        let taken = thread.watches().take_watch_event(group, key, into.length.saturating_sub(total), &mut event)?;
         if taken != Taken::Event {
             break taken;
         }
         has_ended |= event.mask & event::IGNORED != 0;
         let head = [event.watch as u32, event.mask, event.cookie, event.name_field_bytes() as u32];
-        let address = buffer + total as u64;
+        let address = into.address + total as u64;
         user_memory::write(address, &head)?;
         user_memory::fill(address + EVENT_BYTES as u64, &event.name()[..event.name_field_bytes()])?;
         total += event.bytes();

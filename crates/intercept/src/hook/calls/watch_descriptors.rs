@@ -1,8 +1,10 @@
 //! Descriptors of inotify and fanotify: their descriptions in the shared tables, and the wake files
-//! by which changes in the mount make them readable.
+//! by which changes in the mount make them readable. A read returns events of both sides.
 
 use crate::handoff::{write_hexadecimal, write_number};
+use crate::hook::abi::entry::{Verdict, done};
 use crate::hook::abi::sys;
+use crate::hook::call::{Call, blocking_call};
 use crate::hook::calls::kernel_objects::meeting;
 use crate::hook::descriptors::fd_numbers;
 use crate::hook::process::session::Session;
@@ -127,8 +129,92 @@ pub fn limit_of(known: &AtomicU32, path: &[u8]) -> u32 {
     limit
 }
 
+/// The program's buffer of a read, and the group that it reads.
+pub struct EventBuffer {
+    /// Index and key of the group.
+    pub group: (u32, u64),
+    /// Where the buffer begins.
+    pub address: u64,
+    /// Its length.
+    pub length: usize,
+}
+
+/// The events of a kind of descriptor, in a program's buffer.
+pub trait EventKind {
+    /// Bytes of the shortest event.
+    const BYTES: usize;
+
+    /// Removes the wake file's events from those that the kernel has put behind the first `start`
+    /// bytes of a buffer; returns how many bytes the buffer has.
+    fn without_wake_events(
+        &self,
+        session: &Session<'_>,
+        into: &EventBuffer,
+        start: usize,
+        length: usize,
+    ) -> Result<usize>;
+
+    /// Adds events of the region to a buffer that has `total` bytes; returns how many it has then.
+    /// EINVAL: not even one event has room.
+    fn add_events(&self, session: &Session<'_>, into: &EventBuffer, total: usize) -> Result<usize>;
+}
+
+/// read(fd, buffer, length), of a descriptor of a group with this key.
+pub fn read(call: &mut Call<'_>, key: u64, (address, length): (u64, u64), kind: &impl EventKind) -> Result<Verdict> {
+    let fd = call.frame.rdi as u32;
+    loop {
+        let has_events = {
+            let watches = call.begin()?.session.caller.thread.watches();
+            watches.watch_group(key).is_some_and(|index| watches.rearm_group(index, key) == Ok(false))
+        };
+        // With events of the region there is nothing to wait for.
+        let result = match has_events && !is_readable(fd) {
+            true => 0,
+            // SAFETY: the kernel checks the program's buffer.
+            false => unsafe { blocking_call(libc::SYS_read, [fd.into(), address, length, 0, 0, 0]) },
+        };
+        if result < 0 && !(has_events && -result == i64::from(libc::EINVAL)) {
+            return Ok(done(result));
+        }
+        let session = call.begin()?.session;
+        let watches = session.caller.thread.watches();
+        let Some(index) = watches.watch_group(key) else { return Ok(done(result)) };
+        let into = EventBuffer { group: (index, key), address, length: length as usize };
+        let from_kernel = kind.without_wake_events(&session, &into, 0, result.max(0) as usize)?;
+        watches.disarm_group(index, key)?;
+        let total = kind.add_events(&session, &into, from_kernel)?;
+        if total != 0 {
+            return Ok(done(consume_wake_events(&session, &into, fd, kind, total)? as i64));
+        }
+    }
+}
+
+/// Removes the wake file's events of what this read has taken already: a program that polls would
+/// read again, and wait. Returns how many bytes the program's buffer has.
+fn consume_wake_events<K: EventKind>(
+    session: &Session<'_>,
+    into: &EventBuffer,
+    fd: u32,
+    kind: &K,
+    mut total: usize,
+) -> Result<usize> {
+    let (watches, (index, key)) = (session.caller.thread.watches(), into.group);
+    while into.length - total >= K::BYTES && watches.is_drained(index, key)? && is_readable(fd) {
+        let (at, room) = (into.address + total as u64, (into.length - total) as u64);
+        // SAFETY: the kernel checks the program's buffer.
+        let result = unsafe { sys::call(libc::SYS_read, [fd.into(), at, room, 0, 0, 0]) };
+        if result <= 0 {
+            break;
+        }
+        total = kind.without_wake_events(session, into, total, result as usize)?;
+        watches.disarm_group(index, key)?;
+        total = kind.add_events(session, into, total)?;
+    }
+    Ok(total)
+}
+
 /// Whether the kernel has events.
-pub fn is_readable(fd: u32) -> bool {
+fn is_readable(fd: u32) -> bool {
     let mut polled = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
     // SAFETY: one structure, which the kernel fills.
     unsafe { sys::call(libc::SYS_poll, [&raw mut polled as u64, 1, 0, 0, 0, 0]) == 1 }
