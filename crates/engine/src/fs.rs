@@ -57,6 +57,8 @@ pub struct Thread<'f, M: Memory = Direct> {
     block_owner: Cell<u64>,
     /// Whether the thread acts for a user that may not take the last blocks.
     leaves_reserve: Cell<bool>,
+    /// See [`Thread::act_for`].
+    requester: Cell<u32>,
 }
 
 impl<M: Memory> Fs<M> {
@@ -254,6 +256,7 @@ impl<M: Memory> Fs<M> {
             slot: self.dram.slot(index)?,
             block_owner: Cell::new(0),
             leaves_reserve: Cell::new(false),
+            requester: Cell::new(0),
         })
     }
 
@@ -354,6 +357,16 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[inline]
     pub(crate) fn leaves_reserve(&self) -> bool {
         self.leaves_reserve.get()
+    }
+
+    /// The thread acts for a thread of another process with this number, which events name as the
+    /// one that makes a change. Zero: for itself.
+    pub fn act_for(&self, requester: u32) {
+        self.requester.set(requester);
+    }
+
+    pub(crate) fn requester(&self) -> u32 {
+        self.requester.get()
     }
 
     /// The owner word for blocks that are allocated now.

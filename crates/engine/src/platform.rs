@@ -34,6 +34,10 @@ pub trait Platform: Sync {
     fn process_id(&self) -> u32;
     /// The id of the calling thread.
     fn thread_id(&self) -> u32;
+    /// The process of a thread of any process; without an answer the thread itself.
+    fn process_of(&self, thread_id: u32) -> u32 {
+        thread_id
+    }
     /// Whether a thread of this process, or of the process whose memory this one runs in, exists.
     fn is_thread_alive(&self, process_id: u32, thread_id: u32) -> bool;
     /// Takes the liveness lock with that number through an open description of the lock file.

@@ -37,7 +37,7 @@ const CHANGING: i32 = libc::O_APPEND | libc::O_NOATIME;
 pub(crate) struct Requester {
     pub uid: u32,
     pub gid: u32,
-    /// The process.
+    /// The thread; zero: unknown, or in another namespace of process numbers.
     pub pid: u32,
 }
 
@@ -198,6 +198,7 @@ impl Files {
     fn call<T>(&self, requester: Requester, call: impl FnOnce(Calling<'_, '_>) -> Result<T>) -> Result<T> {
         self.check_whole()?;
         let thread = self.image.fs().enter()?;
+        thread.act_for(requester.pid);
         let result = call(Caller::new(&thread, Credentials::kernel_checked(requester.uid, requester.gid)));
         // A reply computed from lost pages is not valid.
         self.check_whole().and(result)

@@ -255,6 +255,10 @@ impl Platform for LinuxPlatform {
         rustix::thread::gettid().as_raw_nonzero().get() as u32
     }
 
+    fn process_of(&self, thread_id: u32) -> u32 {
+        process_of(thread_id).unwrap_or(thread_id)
+    }
+
     fn is_thread_alive(&self, process_id: u32, thread_id: u32) -> bool {
         // SAFETY: signal 0 is not delivered; the call changes nothing.
         let result = unsafe { system_call(libc::SYS_tgkill, [process_id as u64, thread_id as u64, 0]) };
@@ -512,6 +516,14 @@ fn thread_state(thread_id: u32) -> Option<u8> {
     let mut text = [0u8; 512];
     let length = read_proc(format_args!("/proc/self/task/{thread_id}/stat"), &mut text)?;
     parse_state(&text[..length])
+}
+
+/// The process of a thread, by /proc/THREAD/status.
+fn process_of(thread_id: u32) -> Option<u32> {
+    let mut text = [0u8; 512];
+    let length = read_proc(format_args!("/proc/{thread_id}/status"), &mut text)?;
+    let line = text[..length].split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Tgid:"))?;
+    core::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 
 /// The field after the command, which may contain any bytes, including spaces and parentheses.

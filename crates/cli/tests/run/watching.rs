@@ -2,10 +2,11 @@
 //! tmpfs.
 
 use crate::kit::compiled;
-use crate::support::{directfs, scratch, stderr, stdout};
-use std::fs;
+use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const MOUNT: &str = "/mnt/watched";
 
@@ -76,4 +77,38 @@ fn fanotify_descriptors_poll_fork_pass_and_overflow_as_on_tmpfs() {
     if let Some(steps) = compare("mark_ways") {
         assert!(steps.contains("overflow: 0x4000"), "{steps}");
     }
+}
+
+#[test]
+fn a_change_through_a_mount_names_the_process_that_makes_it() {
+    if !can_mount("a_change_through_a_mount_names_the_process_that_makes_it") {
+        return;
+    }
+    let directory = scratch();
+    let Some(program) = compiled("mark_process", directory.path()) else { return };
+    let (image, point) = (image_in(directory.path()), directory.path().join("mount"));
+    fs::create_dir(&point).unwrap();
+    let mounted = directfs(&["mount", image.to_str().unwrap(), point.to_str().unwrap(), "-o", "cache=0"]);
+    assert!(mounted.status.success(), "{}", stderr(&mounted));
+    let file = point.join("f");
+    fs::write(&file, "content").unwrap();
+    let mut marker = Command::new(env!("CARGO_BIN_EXE_directfs"))
+        .args(["run", "--image", image.to_str().unwrap(), "--at", MOUNT, "--"])
+        .arg(program)
+        .arg(format!("{MOUNT}/f"))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(marker.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("marked"));
+    let append = |text: &str| OpenOptions::new().append(true).open(&file).unwrap().write_all(text.as_bytes()).unwrap();
+    // A thread is named by its process.
+    std::thread::scope(|scope| scope.spawn(|| append("more")).join().unwrap());
+    assert_eq!(lines.next(), Some(std::process::id().to_string()));
+    let mut other = Command::new("sh").arg("-c").arg(format!("echo end >> {}", file.display())).spawn().unwrap();
+    assert!(other.wait().unwrap().success());
+    assert_eq!(lines.next(), Some(other.id().to_string()));
+    assert!(marker.wait().unwrap().success());
+    let unmounted = directfs(&["umount", point.to_str().unwrap()]);
+    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
 }

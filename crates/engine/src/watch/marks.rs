@@ -370,8 +370,13 @@ impl<M: Memory> Watches<'_, '_, M> {
             let (flags, key) = (tables.queues[group].flags.load(Relaxed), tables.keys[group].load(SeqCst));
             let Some(mut event) = event_for(flags, sum, change) else { continue };
             let Some(ring) = Ring::new(tables, group as u32, key).filter(|_| key != 0) else { continue };
-            let platform = self.fs.platform();
-            event.process = if flags & REPORT_TID != 0 { platform.thread_id() } else { platform.process_id() };
+            let (platform, wants_thread) = (self.fs.platform(), flags & REPORT_TID != 0);
+            event.process = match self.requester() {
+                0 if wants_thread => platform.thread_id(),
+                0 => platform.process_id(),
+                requester if wants_thread => requester,
+                requester => platform.process_of(requester),
+            };
             self.add_records(group as u32, &ring, core::iter::once((event.record(), Merge::Masks)));
         }
     }
