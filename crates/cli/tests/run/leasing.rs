@@ -9,13 +9,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{PoisonError, RwLock};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const MOUNT: &str = "/mnt/leased";
 
 /// Runs the program of the kit in a directory of tmpfs and in the mount, and compares its outputs.
 fn compare(arguments: &[&str]) -> Option<String> {
+    let _time = BREAK_TIME.read().unwrap_or_else(PoisonError::into_inner);
     let directory = scratch();
     let program = compiled("leases", directory.path())?;
     let plain = directory.path().join("plain");
@@ -48,6 +50,33 @@ fn no_open_passes_a_lease_that_is_granted_meanwhile() {
 
 /// How long an answer may take on a busy machine. A lease that no open breaks would never answer.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
+
+/// Held for reading while a test depends on the machine's time for the break of a lease.
+static BREAK_TIME: RwLock<()> = RwLock::new(());
+const BREAK_TIME_PATH: &str = "/proc/sys/fs/lease-break-time";
+
+/// The machine's time for the break of a lease, which ends with this value.
+struct BreakTime {
+    before: String,
+}
+
+impl BreakTime {
+    /// `None`, with a message: this user must not set it.
+    fn set(seconds: u32, test: &str) -> Option<BreakTime> {
+        let before = fs::read_to_string(BREAK_TIME_PATH).ok()?;
+        if fs::write(BREAK_TIME_PATH, seconds.to_string()).is_err() {
+            eprintln!("\n*** SKIPPED: {test}: {BREAK_TIME_PATH} cannot be written ***\n");
+            return None;
+        }
+        Some(BreakTime { before })
+    }
+}
+
+impl Drop for BreakTime {
+    fn drop(&mut self) {
+        let _ = fs::write(BREAK_TIME_PATH, self.before.trim());
+    }
+}
 
 /// A process under `run` that takes leases on the file `f`, as it is told.
 struct Holder {
@@ -141,6 +170,7 @@ impl Drop for Shared {
 
 #[test]
 fn opens_through_a_mount_wait_for_the_holder_of_a_lease() {
+    let _time = BREAK_TIME.read().unwrap_or_else(PoisonError::into_inner);
     let Some(mut shared) = Shared::new("opens_through_a_mount_wait_for_the_holder_of_a_lease") else { return };
     shared.tell("write");
     let now = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&shared.file);
@@ -170,6 +200,7 @@ fn opens_through_a_mount_wait_for_the_holder_of_a_lease() {
 
 #[test]
 fn a_read_lease_is_broken_by_writers_and_truncations_on_a_mount() {
+    let _time = BREAK_TIME.read().unwrap_or_else(PoisonError::into_inner);
     let Some(mut shared) = Shared::new("a_read_lease_is_broken_by_writers_and_truncations_on_a_mount") else { return };
     shared.tell("read");
     assert_eq!(fs::read(&shared.file).unwrap(), b"content", "readers share it");
@@ -200,6 +231,7 @@ fn truncated(path: &Path, length: i64) -> i32 {
 
 #[test]
 fn a_killed_program_does_not_wait_for_a_lease_on_a_mount() {
+    let _time = BREAK_TIME.read().unwrap_or_else(PoisonError::into_inner);
     let Some(mut shared) = Shared::new("a_killed_program_does_not_wait_for_a_lease_on_a_mount") else { return };
     shared.tell("write");
     for signal in [libc::SIGTERM, libc::SIGKILL] {
@@ -216,5 +248,21 @@ fn a_killed_program_does_not_wait_for_a_lease_on_a_mount() {
     let waiting = thread::spawn(move || fs::read(file));
     shared.holder.take().unwrap().end();
     assert_eq!(waiting.join().unwrap().expect("opens"), b"content");
+    shared.end();
+}
+
+#[test]
+fn the_kernel_ends_a_lease_that_its_holder_keeps_while_a_mount_waits() {
+    const TEST: &str = "the_kernel_ends_a_lease_that_its_holder_keeps_while_a_mount_waits";
+    let _time = BREAK_TIME.write().unwrap_or_else(PoisonError::into_inner);
+    let Some(mut shared) = Shared::new(TEST) else { return };
+    let Some(_seconds) = BreakTime::set(2, TEST) else { return shared.end() };
+    shared.tell("write");
+    let start = Instant::now();
+    assert_eq!(fs::read(&shared.file).unwrap(), b"content", "the open waits no longer");
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(1), "{waited:?}: the holder had its time");
+    assert_eq!(shared.hear(), "broken");
+    fs::write(&shared.file, "another").expect("there is no lease any more");
     shared.end();
 }
