@@ -155,6 +155,25 @@ static void transfers(struct ring *ring) {
     reg(ring->fd, IORING_UNREGISTER_BUFFERS, NULL, 0);
     add(ring, IORING_OP_READ_FIXED, fd, bytes, 10, 0);
     submit(ring, "of no buffer", 1);
+    int pipes[2];
+    pipe(pipes);
+    add(ring, IORING_OP_SPLICE, pipes[1], NULL, 100, -1L)->splice_fd_in = fd;
+    submit(ring, "spliced into a pipe", 1);
+    struct io_uring_sqe *entry = add(ring, IORING_OP_SPLICE, fd, (void *)-1L, 100, 300);
+    entry->splice_fd_in = pipes[0];
+    submit(ring, "and from it", 1);
+    pread(fd, back, 100, 300), pread(fd, bytes, 100, 0);
+    printf("same %d\n", memcmp(bytes, back, 100));
+    reg(ring->fd, IORING_REGISTER_FILES, &fd, 1);
+    entry = add(ring, IORING_OP_SPLICE, pipes[1], (void *)200, 10, -1L);
+    entry->splice_fd_in = 0, entry->splice_flags = 1U << 31;
+    submit(ring, "from a registered file", 1);
+    reg(ring->fd, IORING_UNREGISTER_FILES, NULL, 0);
+    add(ring, IORING_OP_SPLICE, fd, (void *)-1L, 100, 0)->splice_fd_in = fd;
+    submit(ring, "between files", 1);
+    add(ring, IORING_OP_CLOSE, ring->fd, NULL, 0, 0);
+    submit(ring, "close of a ring", 1);
+    close(pipes[0]), close(pipes[1]);
     int append = open("file", O_WRONLY | O_APPEND);
     add(ring, IORING_OP_WRITE, append, "tail", 4, 0);
     submit(ring, "append", 1);
@@ -668,6 +687,45 @@ static void many(void) {
     close(fd), unlink("file");
 }
 
+/* A ring with a thread of the kernel, which may sleep. */
+static void polled(void) {
+    struct ring ring;
+    char bytes[8] = {0};
+    int fd = open("file", O_RDWR | O_CREAT, 0600);
+    printf("with other forms of completion %d\n", make(&ring, 8, IORING_SETUP_SQPOLL | IORING_SETUP_COOP_TASKRUN));
+    printf("polled %d", make(&ring, 8, IORING_SETUP_SQPOLL));
+    printf(" %d\n", ring.parameters.flags & IORING_SETUP_SQPOLL);
+    close(ring.fd);
+    /* The thread of the kernel is the only one that submits. */
+    printf("one submits %d\n", make(&ring, 8, IORING_SETUP_SQPOLL | IORING_SETUP_SINGLE_ISSUER));
+    fflush(stdout);
+    if (fork() == 0) {
+        add(&ring, IORING_OP_NOP, -1, NULL, 0, 0);
+        printf("in a child %ld\n", enter(ring.fd, 1, 0, IORING_ENTER_SQ_WAKEUP));
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(NULL);
+    unsigned *last = word(&ring, ring.parameters.cq_off.tail);
+    while (__atomic_load_n(last, __ATOMIC_ACQUIRE) == 0) sched_yield();
+    *word(&ring, ring.parameters.cq_off.head) += 1;
+    for (int round = 0; round < 20; round++) {
+        add(&ring, IORING_OP_WRITE, fd, "abcdefgh" + round % 4, 4, 0)->flags = IOSQE_IO_LINK;
+        add(&ring, IORING_OP_READ, fd, bytes, 4, 0);
+        add(&ring, round % 3 ? IORING_OP_NOP : 250, -1, NULL, 0, 0);
+        add(&ring, IORING_OP_NOP, -1, NULL, 0, 0);
+        __sync_synchronize();
+        if (*word(&ring, ring.parameters.sq_off.flags) & IORING_SQ_NEED_WAKEUP)
+            if (enter(ring.fd, round % 2 ? 4 : 0, 0, IORING_ENTER_SQ_WAKEUP) != (round % 2 ? 4 : 0)) printf("not entered\n");
+        unsigned *head = word(&ring, ring.parameters.cq_off.head), *tail = word(&ring, ring.parameters.cq_off.tail);
+        while (__atomic_load_n(tail, __ATOMIC_ACQUIRE) - *head < 4) sched_yield();
+        if (round == 19) ring.filled = 4, submit(&ring, "seen", 0);
+        else *head += 4, ring.filled = 0;
+    }
+    printf("%.4s\n", bytes);
+    close(ring.fd), close(fd), unlink("file");
+}
+
 static void processes(void) {
     struct ring ring;
     int status, fd = open("file", O_RDWR | O_CREAT, 0600);
@@ -704,7 +762,8 @@ static void processes(void) {
 static void refused(void) {
     struct ring ring;
     int fd = open("file", O_RDWR | O_CREAT, 0600), sockets[2], own[] = {fd, -1}, index;
-    printf("kernel thread %d\n", make(&ring, 8, IORING_SETUP_SQPOLL));
+    if (make(&ring, 8, 0) == -ENOSYS) { printf("no rings\n"); return; }
+    close(ring.fd);
     printf("only registered %d\n", make(&ring, 8, NO_MMAP | 1 << 15));
     printf("unknown flag %d\n", make(&ring, 8, 1 << 30));
     make(&ring, 8, 0);
@@ -772,6 +831,7 @@ int main(int count, char **arguments) {
     failed += kind(IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, "deferred", arguments[2]);
     failed += kind(IORING_SETUP_COOP_TASKRUN, "cooperative", arguments[2]);
     invalid();
+    polled();
     many();
     processes();
     killed();

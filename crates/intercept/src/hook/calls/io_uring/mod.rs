@@ -9,8 +9,9 @@
 //! the library, the library performs both, the former by the call that it stands for.
 //!
 //! Invariants
-//! - Only io_uring_enter submits: the kernel's own thread (SQPOLL) is refused, so are ways
-//!   to a ring that this module does not see.
+//! - Only io_uring_enter submits. A ring gets no thread of the kernel (SQPOLL): it looks as if
+//!   that thread slept, so the program calls. Ways to a ring that this module does not see are
+//!   refused.
 //! - Tables of registered files hold placeholders of the image's files: see [`ring_files`].
 //! - An entry is changed after it was performed, and has its content again when the kernel has
 //!   taken it, unless the program has changed it meanwhile. One that the kernel has not taken
@@ -33,7 +34,7 @@ use crate::hook::message_ring::Message;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use files::{List, Place};
-use operations::{Buffer, CHANGING, ENTRY_BYTES, Entry, Request, Words, in_kernel, is_open};
+use operations::{Buffer, CHANGING, ENTRY_BYTES, Entry, NO_OFFSET, Request, Words, in_kernel, is_open};
 use posix::{Errno, Result};
 use selection::Selection;
 
@@ -45,6 +46,14 @@ const BATCH: usize = 64;
 /// Flags of io_uring_setup.
 mod setup_flag {
     pub const SQPOLL: u32 = 1 << 1;
+    /// The processor of the kernel's thread.
+    pub const SQ_AFF: u32 = 1 << 2;
+    /// One thread submits: with a thread of the kernel that one.
+    pub const SINGLE_ISSUER: u32 = 1 << 12;
+    /// What a ring without that thread does not have.
+    pub const POLLED: u32 = SQPOLL | SQ_AFF | SINGLE_ISSUER;
+    /// Forms of completion that a ring with a thread of the kernel cannot have.
+    pub const NOT_POLLED: u32 = 1 << 8 | 1 << 9 | 1 << 13;
     pub const DISABLED: u32 = 1 << 6;
     pub const LARGE_ENTRIES: u32 = 1 << 10;
     pub const NO_MMAP: u32 = 1 << 14;
@@ -75,7 +84,9 @@ struct Parameters {
 struct SubmissionOffsets {
     head: u32,
     tail: u32,
-    others: [u32; 4],
+    others: [u32; 2],
+    flags: u32,
+    dropped: u32,
     array: u32,
     reserved: u32,
     address: u64,
@@ -101,6 +112,7 @@ struct Ring {
     flags: AtomicU32,
     head: AtomicU32,
     tail: AtomicU32,
+    state: AtomicU32,
     array: AtomicU32,
 }
 
@@ -140,20 +152,34 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
     const FEATURE_MIN_TIMEOUT: u32 = 1 << 15;
     let address = call.frame.rsi;
     let wanted: Parameters = user_memory::read(address)?;
-    if wanted.flags & setup_flag::SQPOLL != 0 {
-        return Err(Errno::EPERM);
+    let is_polled = wanted.flags & setup_flag::SQPOLL != 0;
+    if is_polled && wanted.flags & setup_flag::NOT_POLLED != 0 {
+        return Err(Errno::EINVAL);
     }
     if wanted.flags & !(setup_flag::KNOWN & !setup_flag::REGISTERED_FD_ONLY) != 0 {
         return Err(Errno::EINVAL);
     }
     fd_numbers::release_cached();
+    let unpolled = Parameters { flags: wanted.flags & !setup_flag::POLLED, ..wanted };
+    if is_polled {
+        user_memory::write(address, &unpolled)?;
+    }
     let verdict = native_with(call.frame, call.arguments());
-    let Ok(fd) = u32::try_from(verdict.result) else { return Ok(verdict) };
+    let Ok(fd) = u32::try_from(verdict.result) else {
+        if is_polled {
+            user_memory::write(address, &wanted)?;
+        }
+        return Ok(verdict);
+    };
     let refused = |error| {
         marks::close_placeholder(fd);
         Err(error)
     };
-    let Ok(made) = user_memory::read::<Parameters>(address) else { return refused(user_memory::EFAULT) };
+    let made = user_memory::read::<Parameters>(address);
+    let shown = made.map(|made| Parameters { flags: made.flags | wanted.flags, ..made });
+    let (Ok(made), Ok(())) = (made, shown.and_then(|shown| user_memory::write(address, &shown))) else {
+        return refused(user_memory::EFAULT);
+    };
     if made.features & FEATURE_MIN_TIMEOUT == 0 {
         return refused(Errno(libc::ENOSYS));
     }
@@ -178,6 +204,10 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
     ring.head.store(made.submission.head, Relaxed);
     ring.tail.store(made.submission.tail, Relaxed);
     ring.array.store(made.submission.array, Relaxed);
+    ring.state.store(made.submission.flags, Relaxed);
+    if is_mapped {
+        ring.ask_for_calls();
+    }
     Ok(verdict)
 }
 
@@ -193,7 +223,10 @@ pub fn record_mapping(call: &mut Call<'_>, verdict: Verdict) -> Verdict {
     }
     if let Some(ring) = ring(fd as u32) {
         match offset {
-            QUEUE => ring.queue.store(verdict.result as u64, Release),
+            QUEUE => {
+                ring.queue.store(verdict.result as u64, Release);
+                ring.ask_for_calls();
+            }
             ENTRIES => ring.entries.store(verdict.result as u64, Release),
             _ => {}
         }
@@ -271,16 +304,33 @@ pub fn enter(call: &mut Call<'_>) -> Result<Verdict> {
         return Err(if is_open(fd as u32) { Errno::EOPNOTSUPP } else { Errno::EBADF });
     };
     fd_numbers::release_cached();
-    if count == 0 || ring.flags.load(Relaxed) & setup_flag::DISABLED != 0 {
+    let (is_polled, is_disabled) = (ring.has(setup_flag::SQPOLL), ring.has(setup_flag::DISABLED));
+    if count == 0 && !is_polled || is_disabled {
         return Ok(NATIVE);
     }
-    let submitted = submit(call, ring, fd as u32, count)?;
+    let submitted = match is_polled {
+        true => submit_all(call, ring, fd as u32).map(|()| count)?,
+        false => submit(call, ring, fd as u32, count)?,
+    };
+    if count == 0 {
+        return Ok(NATIVE);
+    }
     if submitted != count || flags & GET_EVENTS == 0 {
         return Ok(done(submitted.into()));
     }
     // SAFETY: the program's own call, which submits nothing more; the kernel checks the pointer.
     unsafe { blocking_call(libc::SYS_io_uring_enter, [fd, 0, completions, flags.into(), argument, bytes]) };
     Ok(done(submitted.into()))
+}
+
+/// Submits all entries, as a thread of the kernel would: it goes on behind one that is invalid.
+fn submit_all(call: &mut Call<'_>, ring: &Ring, fd: u32) -> Result<()> {
+    loop {
+        let (head, tail) = ring.range()?;
+        if head == tail || submit(call, ring, fd, tail.wrapping_sub(head))? == 0 {
+            return Ok(());
+        }
+    }
 }
 
 /// A ring's lock, until it is dropped.
@@ -293,6 +343,25 @@ impl Drop for Held<'_> {
 }
 
 impl Ring {
+    fn has(&self, flag: u32) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    /// Of a ring without the thread of the kernel that the program requested: has the program
+    /// call io_uring_enter for its entries, as it must when that thread sleeps.
+    fn ask_for_calls(&self) {
+        const NEED_WAKEUP: u32 = 1;
+        let address = self.queue.load(Relaxed) + u64::from(self.state.load(Relaxed));
+        if !self.has(setup_flag::SQPOLL) || !address.is_multiple_of(4) {
+            return;
+        }
+        // SAFETY: used for this call only; the check stores the present value.
+        if unsafe { user_memory::bytes_mut(address, 4) }.is_ok() {
+            // SAFETY: an aligned word of the ring, accessed just now.
+            unsafe { &*(address as *const AtomicU32) }.fetch_or(NEED_WAKEUP, SeqCst);
+        }
+    }
+
     /// EBUSY in a signal handler of the thread that holds the lock.
     fn hold(&self) -> Result<Held<'_>> {
         let process = sys::process_id() as u32;
@@ -677,6 +746,12 @@ fn perform(
     let single = [arguments[1], arguments[2]];
     if buffer == Buffer::Single {
         (arguments[1], arguments[2]) = (single.as_ptr() as u64, 1);
+    }
+    let mut offsets = [arguments[1], arguments[3]];
+    if buffer == Buffer::Offsets {
+        for (at, offset) in [1, 3].into_iter().zip(&mut offsets) {
+            arguments[at] = if *offset == NO_OFFSET { 0 } else { &raw mut *offset as u64 };
+        }
     }
     let whole = entry.whole(buffer);
     let served = if is_own { serve_entry(call, number, arguments) } else { Ok(None) };

@@ -139,7 +139,13 @@ pub enum Buffer {
     Single,
     /// A list.
     Vector,
+    /// The second and fourth argument are addresses of offsets, unless the offset is none; then the
+    /// address is zero.
+    Offsets,
 }
+
+/// In place of an offset: the position of the file.
+pub const NO_OFFSET: u64 = u64::MAX;
 
 impl Entry {
     /// Reads an entry of a ring.
@@ -273,7 +279,7 @@ impl Entry {
     /// The result of a complete read or write; `None`: any that is not negative.
     pub fn whole(&self, buffer: Buffer) -> Option<u64> {
         match buffer {
-            Buffer::None => None,
+            Buffer::None | Buffer::Offsets => None,
             Buffer::Single => Some(u64::from(self.length())),
             Buffer::Vector => (0..u64::from(self.length()))
                 .map(|index| user_memory::read::<u64>(self.words[2].wrapping_add(16 * index + 8)).ok())
@@ -299,6 +305,8 @@ impl Entry {
                 if self.is_served() && self.has_excess() { Request::Invalid } else { self.by_file() }
             }
             CLOSE if self.file_index() != 0 => Request::Kernel,
+            // The kernel does not close a ring so.
+            CLOSE if marks::is_ring(self.fd()) => Request::Refused(Errno::EBADF),
             CLOSE if !self.is_served() && !marks::is_hidden(self.fd().into()) => {
                 fd_numbers::forget(self.fd());
                 Request::Kernel
@@ -553,9 +561,10 @@ impl Entry {
         Request::Call { number, arguments, buffer, is_own }
     }
 
-    /// Without a thread that waits for the other end.
+    /// Without a thread that waits for the other end: where the kernel's would wait, EAGAIN.
     fn splice(&self) -> Request {
         const IN_FIXED: u32 = 1 << 31;
+        const NO_WAIT: u32 = 2;
         let source = self.file_index();
         let is_source = self.operation_flags() & IN_FIXED == 0;
         if is_source && marks::is_hidden(source.into()) {
@@ -565,10 +574,18 @@ impl Entry {
             true => marks::is_served(source),
             false => ring_files::number(self.ring, source).is_some(),
         };
-        match self.is_served() || is_own_source {
-            true => Request::Refused(Errno::EINVAL),
-            false => Request::Kernel,
+        if !self.is_served() && !is_own_source {
+            return Request::Kernel;
         }
+        // A registered file of the kernel on the other side has no number.
+        let source = if is_source { Some(source) } else { ring_files::number(self.ring, source) };
+        let Some(source) = source.filter(|_| self.code() == SPLICE && self.has_fd()) else {
+            return Request::Refused(Errno::EINVAL);
+        };
+        let [_, to, from, ..] = self.words;
+        let flags = u64::from(self.operation_flags() & !IN_FIXED | NO_WAIT);
+        let arguments = [source.into(), from, self.fd().into(), to, self.length().into(), flags];
+        self.call(libc::SYS_splice, arguments, Buffer::Offsets, true)
     }
 
     /// A message that could carry descriptors of the image, or go to a socket with a name in the
