@@ -21,7 +21,7 @@ use crate::hook::calls::{
     aio, attributes, copy_calls, fanotify, files, handles, inotify, io_uring, landlock, locks, mapping, names, open,
     renames, seccomp, sockets,
 };
-use crate::hook::descriptors::{self, fd_passing};
+use crate::hook::descriptors::{self, fd_passing, polling};
 use crate::hook::process::{exec, limits, processes, working_directory};
 use crate::hook::signals;
 use crate::routes::{NUMBERS, Route, SYS_MISSING_PAGE, route_of};
@@ -287,8 +287,8 @@ pub const ROWS: &[Row] = &[
         calls: &[
             // The kernel polls: a placeholder is as ready as any file. But it must not find one
             // behind a number that the program has closed.
-            call!(SYS_poll, Numbers, descriptors::with_numbers),
-            call!(SYS_ppoll, Numbers, descriptors::with_numbers),
+            call!(SYS_poll, Numbers, polling::poll),
+            call!(SYS_ppoll, Numbers, polling::poll),
             call!(SYS_select, Numbers, descriptors::with_numbers),
             call!(SYS_pselect6, Numbers, descriptors::with_numbers),
             call!(SYS_epoll_create, Numbers, descriptors::with_numbers),

@@ -162,6 +162,11 @@ impl<'f, M: Memory> Process<'f, M> {
         self.processes.tables.file(descriptor.file).is_ok_and(OpenFile::is_watcher)
     }
 
+    /// Whether a description was opened with O_PATH.
+    pub fn is_path(&self, descriptor: &Descriptor) -> bool {
+        self.processes.tables.file(descriptor.file).is_ok_and(OpenFile::is_path)
+    }
+
     /// The key of the group of watches behind an inotify or fanotify descriptor.
     pub fn watch_key(&self, fd: u32) -> Option<u64> {
         self.processes.tables.file(self.descriptor(fd)?.file).ok()?.watch_key()

@@ -131,8 +131,8 @@ pub static DIRECTFS_CWD: core::sync::atomic::AtomicU8 = core::sync::atomic::Atom
 /// Whether every call with a route goes to the dispatcher.
 pub static DIRECTFS_ALL: core::sync::atomic::AtomicU8 = core::sync::atomic::AtomicU8::new(0);
 
-/// Whether there may be cached placeholder fds: numbers that are free for the program and open in
-/// the kernel.
+/// Not zero: calls that use numbers go to the dispatcher. There may be cached placeholder fds,
+/// numbers that are free for the program and open in the kernel, or descriptors with O_PATH.
 pub static DIRECTFS_PARKED: core::sync::atomic::AtomicU32 = core::sync::atomic::AtomicU32::new(0);
 
 /// The mount's path without its first slash. Written only before the first hooked call.

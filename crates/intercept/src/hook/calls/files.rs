@@ -606,11 +606,19 @@ pub fn fcntl(call: &mut Call<'_>) -> Result<Verdict> {
         },
         F_CREATED_QUERY => with_file(call, |_, file| Ok(file.is_created().into())),
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => with_file(call, |_, _| Err(Errno::EBADF)),
+        // As of a kernel without dnotify, which has nothing to end either.
+        F_NOTIFY => with_open_file(call, |_, file| match file.kind() {
+            _ if argument as u32 & !DN_MULTISHOT == 0 => Ok(0),
+            FileKind::Directory => Err(Errno::EINVAL),
+            _ => Err(Errno::ENOTDIR),
+        }),
         _ if leases::is_command(command) => leases::fcntl(call),
         _ => with_open_file(call, |_, _| Err(Errno::EINVAL)),
     }
 }
 
+const F_NOTIFY: i32 = 1026;
+const DN_MULTISHOT: u32 = 1 << 31;
 /// Linux 6.10.
 const F_DUPFD_QUERY: i32 = 1027;
 /// Linux 6.12.

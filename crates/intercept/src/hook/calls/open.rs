@@ -311,6 +311,9 @@ pub fn install<'w>(
     if may_be_leased || file.truncates_late() {
         leases::complete_open(session, fd, file)?;
     }
+    if file.is_path() {
+        fd_numbers::record_path_descriptor();
+    }
     core::mem::forget(placeholder);
     Ok(done(i64::from(fd)))
 }

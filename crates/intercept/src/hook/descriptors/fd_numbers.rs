@@ -53,6 +53,10 @@ const KNOWN_AT_ONCE: u32 = 64;
 static LOW_WATER_MARK: AtomicU64 = AtomicU64::new(0);
 /// No number from here on is known to be the host's.
 static KNOWN_END: AtomicU32 = AtomicU32::new(0);
+/// In `DIRECTFS_PARKED`: cached numbers may exist.
+const MAY_BE_CACHED: u32 = 1;
+/// In `DIRECTFS_PARKED`, for good: a descriptor was opened with O_PATH.
+const MAY_BE_PATHS: u32 = 2;
 /// In the mark's word: the mark was lowered, or something below what other threads inspected was
 /// freed.
 const ONE_FREED: u64 = 1 << 32;
@@ -167,7 +171,7 @@ fn is_cached(state: u8) -> bool {
 /// Takes the first cached number of a range for the caller; returns it, and whether exec closes its
 /// placeholder.
 fn take_first_cached(from: u32, to: u32) -> Option<(u32, bool)> {
-    if DIRECTFS_PARKED.load(SeqCst) == 0 {
+    if DIRECTFS_PARKED.load(SeqCst) & MAY_BE_CACHED == 0 {
         return None;
     }
     (from..to.min(CACHED_BELOW)).find_map(|fd| take_cached(fd).map(|cloexec| (fd, cloexec)))
@@ -325,8 +329,8 @@ fn cache_placeholder(fd: u32, cloexec: bool) -> bool {
     }
     let cached = if cloexec { CACHED_CLOEXEC } else { CACHED };
     set_state(fd, cached);
-    if DIRECTFS_PARKED.load(SeqCst) == 0 {
-        DIRECTFS_PARKED.store(1, SeqCst);
+    if DIRECTFS_PARKED.load(SeqCst) & MAY_BE_CACHED == 0 {
+        DIRECTFS_PARKED.fetch_or(MAY_BE_CACHED, SeqCst);
     }
     // A child is about to run in this memory: the thread that shares it cannot close what it did
     // not see.
@@ -352,7 +356,7 @@ pub fn record_free(fd: u32) {
 /// close-on-exec state if it was cached. If the kernel puts nothing there after all, [`close`] must
 /// release it.
 pub fn claim(fd: u32) -> Option<bool> {
-    if DIRECTFS_PARKED.load(Relaxed) == 0 {
+    if DIRECTFS_PARKED.load(Relaxed) & MAY_BE_CACHED == 0 {
         return None;
     }
     take_cached(fd)
@@ -361,20 +365,32 @@ pub fn claim(fd: u32) -> Option<bool> {
 /// Returns all cached numbers to the kernel.
 #[inline]
 pub fn release_cached() {
-    if DIRECTFS_PARKED.load(Acquire) != 0 {
+    if DIRECTFS_PARKED.load(Acquire) & MAY_BE_CACHED != 0 {
         release_all_cached();
     }
 }
 
 #[cold]
 fn release_all_cached() {
-    DIRECTFS_PARKED.swap(0, SeqCst);
+    DIRECTFS_PARKED.fetch_and(!MAY_BE_CACHED, SeqCst);
     for fd in 0..CACHED_BELOW {
         if take_cached(fd).is_some() {
             set_state(fd, 0);
             close_placeholder(fd);
         }
     }
+}
+
+/// A descriptor of this process has a description of O_PATH: from now on the filter shows calls
+/// that poll.
+#[cold]
+pub fn record_path_descriptor() {
+    DIRECTFS_PARKED.fetch_or(MAY_BE_PATHS, SeqCst);
+}
+
+/// Whether a descriptor with O_PATH may exist.
+pub fn may_be_paths() -> bool {
+    DIRECTFS_PARKED.load(Relaxed) & MAY_BE_PATHS != 0
 }
 
 /// A child that runs in this memory is about to be created: nothing is cached until

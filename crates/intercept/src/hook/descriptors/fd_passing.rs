@@ -391,6 +391,9 @@ fn open_fd_token(session: &Session<'_>, fd: u32, token: FdToken, flags: i32) -> 
     // A token of another file system: a placeholder without function remains.
     if session.process.import(session.caller.thread, token, fd, cloexec, last).is_ok() {
         fd_numbers::mark(fd);
+        if session.process.descriptor(fd).is_some_and(|descriptor| session.process.is_path(&descriptor)) {
+            fd_numbers::record_path_descriptor();
+        }
     }
     Ok(())
 }

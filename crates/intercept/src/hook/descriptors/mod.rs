@@ -18,6 +18,7 @@ pub mod fd_numbers;
 pub mod fd_passing;
 pub mod hidden_numbers;
 pub mod marks;
+pub mod polling;
 pub mod ring_files;
 
 use crate::hook::abi::entry::{FDS_MAX, Frame, NATIVE, Next, Verdict, done};

@@ -112,8 +112,11 @@ fn take(
     }
     record_directory(server, process.directory().is_some());
     process.mappings(context.thread(server)?, &mut mapping::watch_mapping)?;
-    process.descriptors(&mut |fd, _| {
+    process.descriptors(&mut |fd, descriptor| {
         fd_numbers::mark(fd);
+        if process.is_path(&descriptor) {
+            fd_numbers::record_path_descriptor();
+        }
         true
     });
     Ok(())
