@@ -33,6 +33,17 @@ fn a_program_under_a_filter_goes_on_with_its_open_files() {
 }
 
 #[test]
+fn threads_under_a_filter_make_no_calls_of_the_library_s_own_to_learn_who_they_are() {
+    let directory = scratch();
+    let Some(program) = compiled("filtered_threads", directory.path()) else { return };
+    let script = r#"cd /mnt/directfs; "$0" before after; echo $?; cat before after; stat -c %U:%a before after"#;
+    let output = directfs(&["run", "--", "sh", "-c", script, program.to_str().unwrap()]);
+    let user = stdout(&std::process::Command::new("id").arg("-un").output().unwrap());
+    let line = format!("{}:600\n", user.trim());
+    assert_eq!((stdout(&output), stderr(&output)), (format!("0\nmade\nmade\n{line}{line}"), String::new()));
+}
+
+#[test]
 fn a_program_without_room_to_attach_gets_errors_and_not_the_files_of_the_machine() {
     let directory = scratch();
     let image = image_in(directory.path());

@@ -8,7 +8,7 @@ use posix::Result;
 /// seccomp: a filter may forbid calls of the library that the program does not make.
 pub fn seccomp(call: &mut Call<'_>) -> Result<Verdict> {
     if call.frame.rdi <= libc::SECCOMP_SET_MODE_FILTER.into() {
-        posix::host::expect_filter();
+        expect_filter(call);
     }
     fd_numbers::release_cached();
     Ok(NATIVE)
@@ -17,7 +17,12 @@ pub fn seccomp(call: &mut Call<'_>) -> Result<Verdict> {
 /// prctl: concerns no file, but may install a filter.
 pub fn prctl(call: &mut Call<'_>) -> Result<Verdict> {
     if call.frame.rdi as i32 == libc::PR_SET_SECCOMP {
-        posix::host::expect_filter();
+        expect_filter(call);
     }
     Ok(NATIVE)
+}
+
+fn expect_filter(call: &mut Call<'_>) {
+    posix::host::expect_filter();
+    call.context.identity().leave_for_others();
 }

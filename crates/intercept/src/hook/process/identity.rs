@@ -6,12 +6,16 @@
 //! identity: so a thread that changes its own alone (setfsuid, or setresuid without the C library)
 //! acts alone with it.
 //!
+//! A filter of system calls may forbid these queries. So the thread that installs one leaves its
+//! identity for threads that have not asked.
+//!
 //! Invariant: an identity is overwritten only by its thread, between two calls.
 
 use crate::hook::abi::sys;
+use crate::hook::process::session::has_threads;
 use crate::hook::process::user_namespace::{self, GROUPS_AT_ENTRY, IdsAtEntry, Namespace};
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use posix::{Capabilities, Credentials, OVERFLOW_ID};
 
 /// Maximum number of groups without separate memory.
@@ -20,6 +24,25 @@ const GROUPS_FEW: usize = GROUPS_AT_ENTRY;
 /// Twice the number of changes of identities in this process. It begins with zero: the library has
 /// no initialised data.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
+
+/// Whether threads may differ: one of several has changed its identity.
+static MAY_DIFFER: AtomicBool = AtomicBool::new(false);
+
+/// The identity of the thread that installed a filter. A value of `CHANGES` belongs to one identity
+/// unless threads differ, so pieces of two snapshots with the same value are pieces of the same.
+struct Snapshot {
+    /// As in [`Identity`]; zero: there is none.
+    asked_at: AtomicU32,
+    /// Effective ids, real ids, both capabilities, the number of groups.
+    words: [AtomicU64; 5],
+    groups: [AtomicU32; GROUPS_FEW],
+}
+
+static AT_FILTER: Snapshot = Snapshot {
+    asked_at: AtomicU32::new(0),
+    words: [const { AtomicU64::new(0) }; 5],
+    groups: [const { AtomicU32::new(0) }; GROUPS_FEW],
+};
 
 /// What a thread acts as. All zero is valid: not asked yet.
 pub struct Identity {
@@ -77,9 +100,48 @@ impl Identity {
         IdsAtEntry { real: self.real, effective: self.effective, groups, count }
     }
 
+    /// The thread is about to install a filter of system calls.
+    pub fn leave_for_others(&mut self) {
+        self.refresh();
+        let pair = |(one, other): (u32, u32)| u64::from(one) | u64::from(other) << 32;
+        if self.many.0 != 0 || MAY_DIFFER.load(Relaxed) {
+            return;
+        }
+        AT_FILTER.asked_at.store(0, Relaxed);
+        fence(Release);
+        let words =
+            [pair(self.effective), pair(self.real), self.capabilities, self.real_capabilities, self.count as u64];
+        AT_FILTER.words.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+        AT_FILTER.groups.iter().zip(self.groups).for_each(|(to, group)| to.store(group, Relaxed));
+        AT_FILTER.asked_at.store(self.asked_at, Release);
+    }
+
+    /// Takes what the thread left that installed a filter; returns whether it is this thread's.
+    fn take_left(&mut self) -> bool {
+        let now = CHANGES.load(Acquire) | 1;
+        if AT_FILTER.asked_at.load(Acquire) != now || MAY_DIFFER.load(Relaxed) {
+            return false;
+        }
+        let [effective, real, capabilities, real_capabilities, count] =
+            [0, 1, 2, 3, 4].map(|index: usize| AT_FILTER.words[index].load(Relaxed));
+        let pair = |word: u64| (word as u32, (word >> 32) as u32);
+        self.release_many();
+        (self.effective, self.real) = (pair(effective), pair(real));
+        (self.capabilities, self.real_capabilities) = (capabilities, real_capabilities);
+        self.count = (count as usize).min(GROUPS_FEW);
+        self.groups.iter_mut().zip(&AT_FILTER.groups).for_each(|(group, left)| *group = left.load(Relaxed));
+        fence(Acquire);
+        let is_whole = AT_FILTER.asked_at.load(Relaxed) == now && CHANGES.load(Relaxed) | 1 == now;
+        self.asked_at = if is_whole { now } else { 0 };
+        is_whole
+    }
+
     #[cold]
     #[inline(never)]
     fn query(&mut self) {
+        if self.take_left() {
+            return;
+        }
         // In this order: a change meanwhile leads to another query.
         self.asked_at = CHANGES.load(Acquire) | 1;
         let ids = KernelIds::query();
@@ -235,6 +297,9 @@ pub fn changed(result: i64) {
         && result >= 0
     {
         namespace.lose_ids();
+    }
+    if has_threads() {
+        MAY_DIFFER.store(true, Relaxed);
     }
     CHANGES.fetch_add(2, AcqRel);
 }
