@@ -108,3 +108,12 @@ fn locking_all_memory_locks_neither_the_image_nor_its_index() {
     let run = directfs(&["run", "--size", "1G", "-C", "/mnt/directfs", "--", "sh", "-c", &script]);
     assert_eq!((stdout(&run), stderr(&run)), (stdout(&expected), String::new()));
 }
+
+#[test]
+fn all_numbers_below_a_low_hard_limit_are_the_program_s() {
+    let script = "for i in 1 2 3; do echo $i >$i; done; ulimit -n 6; sort -n -m 1 2 3; echo $?";
+    let expected = on_tmpfs(script);
+    assert_eq!((stdout(&expected), stderr(&expected)), ("1\n2\n3\n0\n".into(), String::new()));
+    let run = under_run("", script);
+    assert_eq!((stdout(&run), stderr(&run)), (stdout(&expected), String::new()));
+}

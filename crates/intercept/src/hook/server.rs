@@ -13,6 +13,7 @@
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::abi::entry::DIRECTFS_PREFIX;
 use crate::hook::abi::sys;
+use crate::hook::process::limits;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
@@ -230,17 +231,27 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
 fn take_up_number(fs: &Fs<Direct>, slot: Option<u32>) -> posix::Result<()> {
     let processes = Processes::new(fs)?;
     let Some((index, (number, shared))) = slot.and_then(|index| Some((index, processes.number_of(index)?))) else {
-        if !fs.processes().renew_process_number()? {
+        if !renew_number(fs)? {
             fs.processes().share_process_number();
         }
         return Ok(());
     };
-    if shared && fs.processes().renew_process_number()? {
+    if shared && renew_number(fs)? {
         processes.change_number(index, number)?;
     } else {
         fs.processes().set_process_number(number, shared);
     }
     Ok(())
+}
+
+/// Takes an own number, if the limit on descriptors lets the process hold its lock at the usual
+/// descriptor. Elsewhere the lock would take a number of the program's.
+fn renew_number(fs: &Fs<Direct>) -> posix::Result<bool> {
+    let usual = fs.processes().liveness_description();
+    if usual.is_some_and(|usual| !limits::permits(usual)) {
+        return Ok(false);
+    }
+    Ok(fs.processes().renew_process_number()?)
 }
 
 /// The process has attached and has its slot: from now on every thread serves calls. A failure
