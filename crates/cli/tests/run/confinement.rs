@@ -44,6 +44,19 @@ fn threads_under_a_filter_make_no_calls_of_the_library_s_own_to_learn_who_they_a
 }
 
 #[test]
+fn a_filter_of_a_child_in_the_parent_s_memory_leaves_the_parent_its_identity() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("\n*** SKIPPED: a filter of a child: only root can become another user ***\n");
+        return;
+    }
+    let directory = scratch();
+    let Some(program) = compiled("filter_in_child", directory.path()) else { return };
+    let script = r#"cd /mnt/directfs; "$0" made; echo $?; stat -c %u made"#;
+    let output = directfs(&["run", "--", "sh", "-c", script, program.to_str().unwrap()]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("0\n0\n", ""));
+}
+
+#[test]
 fn a_program_without_room_to_attach_gets_errors_and_not_the_files_of_the_machine() {
     let directory = scratch();
     let image = image_in(directory.path());
