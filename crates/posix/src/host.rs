@@ -46,6 +46,11 @@ pub fn expects_filter() -> bool {
     IS_FILTERED.load(Relaxed)
 }
 
+/// Whether a limit on descriptors that permits a number can be set.
+pub fn is_within_hard_limit(fd: i32) -> bool {
+    getrlimit(Resource::Nofile).maximum.is_none_or(|highest| highest > fd as u64)
+}
+
 /// Runs with a limit on descriptors that permits a number. Only while the process has one thread:
 /// others could exceed the limit meanwhile.
 pub fn within_limit<R>(fd: i32, run: impl FnOnce() -> R) -> R {

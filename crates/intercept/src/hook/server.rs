@@ -13,7 +13,6 @@
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::abi::entry::DIRECTFS_PREFIX;
 use crate::hook::abi::sys;
-use crate::hook::process::limits;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
@@ -248,7 +247,7 @@ fn take_up_number(fs: &Fs<Direct>, slot: Option<u32>) -> posix::Result<()> {
 /// descriptor. Elsewhere the lock would take a number of the program's.
 fn renew_number(fs: &Fs<Direct>) -> posix::Result<bool> {
     let usual = fs.processes().liveness_description();
-    if usual.is_some_and(|usual| !limits::permits(usual)) {
+    if usual.is_some_and(|usual| !posix::host::is_within_hard_limit(usual)) {
         return Ok(false);
     }
     Ok(fs.processes().renew_process_number()?)
