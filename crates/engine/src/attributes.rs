@@ -256,7 +256,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             if !matches!(before.kind, FileKind::Regular | FileKind::Directory) {
                 return Err(Error::NotSupported);
             }
-            self.fs.set_feature_of_flags()?;
+            self.announce_flags()?;
         }
         let mut property = self.property_now(cachelet);
         property.change(|property| changes.apply(property, self.stamp(cachelet)));

@@ -8,7 +8,7 @@ use crate::format::{
     FEATURE_FILE_FLAGS, PROPERTY_ACCESS_LIST, PROPERTY_APPEND_ONLY, PROPERTY_FILE_FLAGS, PROPERTY_IMMUTABLE,
     PROPERTY_NO_ACCESS_TIME, PROPERTY_NO_DUMP, Superblock,
 };
-use crate::fs::Fs;
+use crate::fs::{Fs, Thread};
 use pmem::{BLOCK_BYTES, Memory, Pm};
 
 /// Shift from the property flags that programs set to FS_*_FL of Linux.
@@ -91,6 +91,14 @@ impl FileFlags {
     }
 }
 
+impl<M: Memory> Thread<'_, M> {
+    /// Gives the image the feature. Meanwhile its description is not replaced as a whole.
+    pub(crate) fn announce_flags(&self) -> Result<()> {
+        let _held = self.lock_commits()?;
+        self.fs.set_feature_of_flags()
+    }
+}
+
 impl<M: Memory> Fs<M> {
     /// Whether files of the image may have flags.
     pub fn has_file_flags(&self) -> bool {
@@ -104,7 +112,7 @@ impl<M: Memory> Fs<M> {
     /// of the one without the feature counts ([`Superblock::description_verifies`]).
     pub(crate) fn set_feature_of_flags(&self) -> Result<()> {
         let superblock = self.superblock()?;
-        let copy = self.pm.get(Pm::<Superblock>::new(self.geometry.copy_block() * BLOCK_BYTES))?;
+        let copy = self.pm.get(Pm::<Superblock>::new(self.geometry().copy_block() * BLOCK_BYTES))?;
         // A damaged copy stays one.
         let copy = copy.description_verifies().then_some(copy);
         for description in copy.into_iter().chain([superblock]) {

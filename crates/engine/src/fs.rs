@@ -4,9 +4,10 @@ use crate::ablation_options::Ablation;
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::dram::{Cachelet, Dram, DramHeader, GROUP_BLOCKS, HUGE_PAGE_BYTES, Owner, SLOTS_MAX, ThreadSlot};
 use crate::error::{Corruption, Error, Result};
-use crate::format::{Geometry, INODE_BYTES, INODES_PER_SEGMENT, Inode, Segment, Superblock, listed_inode_offset};
+use crate::format::{INODE_BYTES, INODES_PER_SEGMENT, Inode, Segment, Superblock, listed_inode_offset};
 use crate::liveness::Liveness;
 use crate::platform::Platform;
+use crate::size::Areas;
 use crate::step::{dead, step};
 use core::cell::Cell;
 use core::ops::Range;
@@ -17,7 +18,7 @@ use pmem::{BLOCK_BYTES, Commit64, Direct, Flushed, Memory, Pm, Region};
 pub struct Fs<M: Memory = Direct> {
     pub(crate) pm: Region<M>,
     pub(crate) dram: Dram,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: Areas,
     pub(crate) platform: &'static dyn Platform,
     pub(crate) liveness: Liveness,
     pub(crate) epoch: u32,
@@ -75,11 +76,6 @@ impl<M: Memory> Fs<M> {
     /// Services of the operating system.
     pub fn platform(&self) -> &'static dyn Platform {
         self.platform
-    }
-
-    /// The positions of the image's areas.
-    pub fn geometry(&self) -> &Geometry {
-        &self.geometry
     }
 
     /// The image's epoch: counts the attaches that built a DRAM region.

@@ -50,6 +50,7 @@ mod recycle;
 mod redo;
 #[cfg(test)]
 mod schedule_tests;
+mod size;
 mod spill;
 pub mod statistics;
 mod step;
@@ -61,8 +62,9 @@ pub mod watch;
 
 pub use ablation_options::{Ablation, LogLocks, Tree};
 pub use attach::{
-    AttachOptions, BlockUses, DESCRIPTION_BYTES, DescriptionChange, ImageIdentity, MkfsOptions, Recovery,
-    RecoveryReport, SNAPSHOT_FIGURES, changed_superblock, directory_secret, load_metadata, mkfs, set_identity,
+    AttachOptions, BlockUses, DESCRIPTION_BYTES, DescriptionChange, Growth, GrowthRefusal, ImageIdentity, ImageSize,
+    MkfsOptions, Recovery, RecoveryReport, SNAPSHOT_FIGURES, changed_superblock, directory_secret, image_size,
+    load_metadata, mkfs, set_identity,
 };
 pub use attributes::{Attributes, CacheReport, Changes, Protection, SpaceReport};
 pub use components::{

@@ -89,11 +89,14 @@ impl<M: Memory> Fs<M> {
             ),
             (is_in(layout.buckets, layout.buckets_max, size_of::<Bucket>()), "is making or removing this name"),
             (is_in(layout.overflow, layout.overflow_max, size_of::<Bucket>()), "is making or removing this name"),
-            (is_in(layout.groups, layout.groups_count, size_of::<Group>()), "is allocating blocks"),
-            (is_in(layout.slabs, self.geometry.blocks, size_of::<SlabState>()), "is allocating directory entries"),
+            (is_in(layout.groups, layout.groups_max, size_of::<Group>()), "is allocating blocks"),
+            (is_in(layout.slabs, self.blocks(), size_of::<SlabState>()), "is allocating directory entries"),
             (offset == core::mem::offset_of!(DramHeader, directory_move_lock) as u64, "is moving a directory"),
             (offset == core::mem::offset_of!(DramHeader, evict_lock) as u64, "is evicting directories from memory"),
-            (offset == core::mem::offset_of!(DramHeader, commit_lock) as u64, "is writing a commit to the disk"),
+            (
+                offset == core::mem::offset_of!(DramHeader, commit_lock) as u64,
+                "is writing a commit to the disk, or making the image larger",
+            ),
             (offset == layout.watches, "is changing watches"),
         ];
         named.into_iter().find_map(|(is, reason)| is.then_some(reason)).unwrap_or("is allocating inodes")
@@ -132,17 +135,20 @@ pub(crate) struct NameWait {
     interrupted: bool,
 }
 
-/// The right to commit the image to its disk, until it is dropped. It protects nothing in the two
-/// regions: a commit that dies leaves nothing to repair there.
+/// The right to commit the image to its disk, or to make it larger, until it is dropped. A commit
+/// that dies leaves nothing to repair in the two regions; a growth, see `attach::growth`.
 pub struct CommitGuard<'f> {
     _held: LockGuard<'f>,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
-    /// Waits until no other thread, of any process, commits the image to its disk.
+    /// Waits until no other thread, of any process, commits the image to its disk or makes it
+    /// larger. A growth whose thread has died is completed or forgotten.
     pub fn lock_commits(&self) -> Result<CommitGuard<'f>> {
         let header = self.fs.header()?;
-        Ok(CommitGuard { _held: self.lock(&header.commit_lock, &header.commit_waiters)? })
+        let guard = CommitGuard { _held: self.lock(&header.commit_lock, &header.commit_waiters)? };
+        self.settle_growth()?;
+        Ok(guard)
     }
 
     /// Takes a lock: spins briefly, then sleeps.

@@ -86,8 +86,10 @@ impl<'f, M: Memory> Provider<'f, M> {
             .map_err(|_| Error::NoMemory)?;
         self.provide(0, size_of::<DramHeader>() as u64)?;
         self.provide(layout.slot_map, layout.block_bits - layout.slot_map)?;
-        self.provide(layout.block_bits, layout.groups_count * GROUP_BLOCKS / 8)?;
-        self.provide(layout.groups, layout.groups_count * size_of::<Group>() as u64)?;
+        // Of groups that the image may get, the memory comes when it grows.
+        let groups = self.geometry.attached().blocks.div_ceil(GROUP_BLOCKS);
+        self.provide(layout.block_bits, groups * GROUP_BLOCKS / 8)?;
+        self.provide(layout.groups, groups * size_of::<Group>() as u64)?;
         self.provide(layout.buckets, BUCKETS_MIN * size_of::<Bucket>() as u64)?;
         self.provide(layout.overflow, size_of::<Bucket>() as u64)?;
         self.provide(layout.upper, UPPER_START_BYTES)?;
@@ -148,7 +150,7 @@ impl<'f, M: Memory> Provider<'f, M> {
             let provided = state.provided.load(Relaxed);
             if provided >> chunk & 1 == 0 {
                 let at = group * BLOCK_BYTES + chunk * CHUNK_BYTES;
-                self.request(&self.pm, at..(at + CHUNK_BYTES).min(self.pm.length()))?;
+                self.request(&self.pm, at..(at + CHUNK_BYTES).min(self.image_bytes()))?;
                 state.provided.store(provided | 1 << chunk, Relaxed);
             }
         }
@@ -179,14 +181,14 @@ impl<'f, M: Memory> Provider<'f, M> {
             return Ok(());
         }
         let (start, end) = (at / BLOCK_BYTES * BLOCK_BYTES, (at + bytes).next_multiple_of(BLOCK_BYTES));
-        self.request(&self.pm, start..end.min(self.pm.length()))?;
+        self.request(&self.pm, start..end.min(self.image_bytes()))?;
         Ok(self.pm.load(at, bytes)?)
     }
 
     /// Provides the allocated blocks in a range of the image that may be holes: a copy leaves out
     /// what is zero. Before other threads enter. `NoSpace` if the storage is full.
     pub fn provide_allocated(self, range: Range<u64>) -> Result<()> {
-        let end = (range.end / BLOCK_BYTES).min(self.geometry.blocks);
+        let end = (range.end / BLOCK_BYTES).min(self.blocks());
         let mut at = (range.start / BLOCK_BYTES).max(self.geometry.data_block);
         while at < end {
             let (group, first) = (at / GROUP_BLOCKS, at / GROUP_BLOCKS * GROUP_BLOCKS);

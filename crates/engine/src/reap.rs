@@ -24,7 +24,7 @@ mod renames;
 
 use crate::backoff::SPINS;
 use crate::components::Reaper;
-use crate::dram::{Cachelet, Group, IntentKind, SlabState};
+use crate::dram::{Cachelet, GROUP_BLOCKS, Group, IntentKind, SlabState};
 use crate::error::Result;
 use crate::fs::Fs;
 use crate::step::step;
@@ -201,9 +201,9 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
     /// counts of groups, which come first because later steps take the locks.
     fn release_allocators(self) -> Result<()> {
         let (layout, header) = (&self.fs.dram.layout, self.fs.header()?);
-        let groups = (layout.groups, layout.groups_count, size_of::<Group>() as u64, 0);
+        let groups = (layout.groups, layout.groups_max, size_of::<Group>() as u64, 0);
         let lock = core::mem::offset_of!(SlabState, lock) as u64;
-        let slabs = (layout.slabs, self.fs.geometry.blocks, size_of::<SlabState>() as u64, lock);
+        let slabs = (layout.slabs, layout.groups_max * GROUP_BLOCKS, size_of::<SlabState>() as u64, lock);
         for record in &self.slot.held {
             let group = self.locked_element(record, groups)?;
             if let Some(index) = group {

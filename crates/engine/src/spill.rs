@@ -86,7 +86,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// As the reaper of this slot: calls `visit` with the block and the records of each page.
     pub(crate) fn for_spilled(self, mut visit: impl FnMut(BlockRun, &[[Cell64; 3]]) -> Result<()>) -> Result<()> {
         let mut offset = self.slot.spilled.load(Relaxed);
-        for _ in 0..self.fs.geometry.blocks {
+        for _ in 0..self.fs.blocks() {
             if offset == 0 {
                 break;
             }

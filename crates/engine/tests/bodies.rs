@@ -237,7 +237,7 @@ fn check_blocks<M: Memory>(fs: &engine::Fs<M>, thread: &Thread<'_, M>, node: Nod
     let stat = thread.stat(node).expect("stat");
     let root = thread.files().body_root(node).expect("a body");
     let mut blocks = 0;
-    visit_body(fs.pm(), fs.geometry(), root, &mut |_| blocks += 1).expect("a map");
+    visit_body(fs.pm(), &fs.geometry(), root, &mut |_| blocks += 1).expect("a map");
     assert_eq!(stat.blocks, blocks);
 }
 

@@ -340,6 +340,10 @@ impl Adapter {
                     arguments.skip(4)?;
                 }
                 let (name, value) = (arguments.name()?, arguments.bytes(size as usize)?);
+                if name == requests::SIZE_ATTRIBUTE.as_bytes() {
+                    let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
+                    return self.files.grow_image(call.requester, text.parse().map_err(|_| Errno::EINVAL)?);
+                }
                 self.files.set_attribute(call.requester, call.node, (name, value), flags, clears_set_gid)
             }
             opcode::REMOVEXATTR => self.files.remove_attribute(call.requester, call.node, arguments.name()?),
@@ -349,6 +353,9 @@ impl Adapter {
                 let name = arguments.name()?;
                 if name == requests::ATTRIBUTE.as_bytes() {
                     return reply_text(size, &self.requests.text(), reply);
+                }
+                if name == requests::SIZE_ATTRIBUTE.as_bytes() {
+                    return reply_text(size, &self.files.image_sizes(), reply);
                 }
                 if name == requests::LATENCIES_ATTRIBUTE.as_bytes() {
                     return reply_text(size, &self.requests.latencies_text(), reply);

@@ -37,6 +37,6 @@ pub use inherited::{Inherited, NAME as INHERITED_NAME};
 pub use mounting::{mount_device, open_device, remount};
 pub use options::{Cache, MountOptions};
 pub use other::serve_other;
-pub use requests::{ATTRIBUTE as REQUESTS_ATTRIBUTE, LATENCIES_ATTRIBUTE};
+pub use requests::{ATTRIBUTE as REQUESTS_ATTRIBUTE, LATENCIES_ATTRIBUTE, SIZE_ATTRIBUTE};
 pub use ring::THREAD as RING_THREAD;
 pub use server::{Ended, Role, Server, Stopper, serve, serve_device};

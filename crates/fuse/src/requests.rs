@@ -13,6 +13,10 @@ pub const ATTRIBUTE: &str = "system.directfs.requests";
 /// The attribute with the latencies, which is like it.
 pub const LATENCIES_ATTRIBUTE: &str = "system.directfs.latencies";
 
+/// The attribute with the bytes of the image, and the most that it can have while it is mounted.
+/// Root and the user of the server set it to the bytes that the image is to have.
+pub const SIZE_ATTRIBUTE: &str = "system.directfs.size";
+
 /// Larger than every code of a request that is served.
 const CODES: usize = 64;
 

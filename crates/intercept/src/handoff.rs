@@ -34,7 +34,8 @@
 //! | `DIRECTFS_LOADED` | only for the library as a program that loads another one (`hook::loading::program_loader`): a descriptor of that, and the path by which it was started (`fd,path`) |
 //! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program that the library cannot be in (set-id, unreadable) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
 //!
-//! In each program the library's constructor maps image and region completely, attaches
+//! In each program the library's constructor maps image and region completely, the image with the
+//! addresses into which it may grow, attaches
 //! (`Fs::attach_shared`) and enters its process slot (`posix::process`). A program that has nothing
 //! of the image does so at its first call that may concern the file system. Without
 //! `DIRECTFS_IMAGE` the library is loaded but serves nothing.
@@ -62,7 +63,7 @@ pub const IDS: &[u8] = b"DIRECTFS_IDS=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; incremented whenever anything here changes its meaning.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Maximum length of a record's text, with its zero byte.
 pub const TEXT_BYTES_MAX: usize = 176;
 /// Where the search for free descriptor numbers starts, downwards if the limit is lower. It is not
@@ -76,7 +77,8 @@ pub const DESCRIPTORS_FROM: i32 = 1000;
 pub struct HandoffRecord {
     /// Descriptor of the image.
     pub image: i32,
-    /// Bytes of the image. A working copy is longer: see [`HandoffRecord::mapped_bytes`].
+    /// Bytes of a working copy's image; the file is longer: see [`HandoffRecord::mapped_bytes`]. An
+    /// image without one may grow: its bytes are in the DRAM region.
     pub image_bytes: u64,
     /// Descriptor of the DRAM region.
     pub region: i32,
@@ -148,9 +150,9 @@ impl HandoffRecord {
         [image, region, placeholder, meeting, journal]
     }
 
-    /// Bytes to map of what holds the image: a working copy has its tracking area behind it.
+    /// Bytes to map of a working copy, which has its tracking area behind the image.
     pub fn mapped_bytes(&self) -> u64 {
-        if self.journal == 0 { self.image_bytes } else { posix::commits::working_bytes(self.image_bytes) }
+        posix::commits::working_bytes(self.image_bytes)
     }
 
     /// The descriptor of the image's file.
@@ -267,15 +269,15 @@ mod tests {
         for text in [
             "",
             ",",
-            "3,3,4,5,6,7,8,9,0,0,0,0",
-            "4,3,4,5,6,7,8,0,0,0,0",
-            "4,3,4,5,6,7,8,9,2,0,0,0",
-            "4,-3,4,5,6,7,8,9,0,0,0,0",
+            "4,3,4,5,6,7,8,9,0,0,0,0",
+            "5,3,4,5,6,7,8,0,0,0,0",
+            "5,3,4,5,6,7,8,9,2,0,0,0",
+            "5,-3,4,5,6,7,8,9,0,0,0,0",
         ] {
             assert_eq!(HandoffRecord::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(HandoffRecord::parse(b"4,3,99999999999999999999,5,6,7,8,9,0,0,0,0"), None);
-        assert_eq!(HandoffRecord::parse(b"4,2147483648,4,5,6,7,8,9,0,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"5,3,99999999999999999999,5,6,7,8,9,0,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"5,2147483648,4,5,6,7,8,9,0,0,0,0"), None);
     }
 
     #[test]

@@ -176,7 +176,8 @@ fn name(path: &Option<PathBuf>) -> String {
 /// Mapped memory, shared with every process that maps the same object, and the open file behind it.
 ///
 /// The length is the file's, rounded down to whole pages (for a DAX device, to its alignment). It
-/// does not follow when the file grows. The file stays open so that locks can be taken on it.
+/// does not follow when the file grows; a mapping that [reserves](Mapping::reserving) addresses has
+/// the new bytes behind it then. The file stays open so that locks can be taken on it.
 ///
 /// Truncating a mapped file removes its pages: the next access raises SIGBUS. A program that called
 /// [`survive_truncations`](crate::survive_truncations) reads zeros there instead, and
@@ -185,6 +186,8 @@ fn name(path: &Option<PathBuf>) -> String {
 pub struct Mapping {
     address: NonNull<u8>,
     length: u64,
+    /// Bytes of addresses, of which the file may have fewer.
+    reach: u64,
     access: Access,
     backing: Backing,
     file: Option<File>,
@@ -235,7 +238,18 @@ impl Mapping {
         if !kind.is_file() {
             return Err(MapError::NotMappable { path: path.to_owned(), kind: file_type_name(kind) });
         }
-        Mapping::of_regular_file(file, path, access, metadata.len().min(length_max))
+        Mapping::of_regular_file(file, path, access, (metadata.len().min(length_max), 0))
+    }
+
+    /// Maps the first `length` bytes of a regular file that is at least as long, and the addresses
+    /// up to `reach` bytes. Until the file becomes longer, an access there raises SIGBUS.
+    pub fn reserving(
+        file: File,
+        path: impl AsRef<Path>,
+        access: Access,
+        (length, reach): (u64, u64),
+    ) -> Result<Mapping, MapError> {
+        Mapping::of_regular_file(file, path.as_ref(), access, (length, reach))
     }
 
     /// Creates a sparse file of `length` bytes (rounded up to whole pages) with exactly the
@@ -251,7 +265,7 @@ impl Mapping {
             Errno::EXIST => MapError::Exists { path: path.to_owned() },
             _ => MapError::Create { path: path.to_owned(), length, source: errno.into() },
         })?;
-        Mapping::of_regular_file(file, path, Access::ReadWrite, length)
+        Mapping::of_regular_file(file, path, Access::ReadWrite, (length, 0))
     }
 
     /// Maps `length` bytes (rounded up to whole pages) of zeros without a file. Children that are
@@ -272,29 +286,35 @@ impl Mapping {
             )
         }
         .map_err(|errno| MapError::Mmap { path: None, length, source: errno.into() })?;
-        Ok(Mapping::new(address, length, Access::ReadWrite, Backing::Anonymous, None))
+        Ok(Mapping::new(address, (length, length), Access::ReadWrite, Backing::Anonymous, None))
     }
 
-    fn of_regular_file(file: File, path: &Path, access: Access, length: u64) -> Result<Mapping, MapError> {
-        if length > LENGTH_BYTES_MAX {
+    fn of_regular_file(
+        file: File,
+        path: &Path,
+        access: Access,
+        (length, reach): (u64, u64),
+    ) -> Result<Mapping, MapError> {
+        if length.max(reach) > LENGTH_BYTES_MAX {
             return Err(MapError::TooLarge { path: Some(path.to_owned()), length });
         }
         let mapped = length / PAGE_BYTES * PAGE_BYTES;
         if mapped == 0 {
             return Err(MapError::Empty { path: path.to_owned(), length });
         }
-        let (address, backing) = match map_file(&file, mapped, access, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
+        let reach = mapped.max(reach.next_multiple_of(PAGE_BYTES));
+        let (address, backing) = match map_file(&file, reach, access, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
             Ok(address) => (address, Backing::Dax),
             // The file system does not support DAX, or the kernel does not know `MAP_SYNC`: the
             // page cache is used.
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                let address = map_file(&file, mapped, access, MapFlags::SHARED)
-                    .map_err(|errno| mmap_error(path, access, mapped, errno))?;
+                let address = map_file(&file, reach, access, MapFlags::SHARED)
+                    .map_err(|errno| mmap_error(path, access, reach, errno))?;
                 (address, Backing::of_file(&file))
             }
-            Err(errno) => return Err(mmap_error(path, access, mapped, errno)),
+            Err(errno) => return Err(mmap_error(path, access, reach, errno)),
         };
-        Ok(Mapping::new(address, mapped, access, backing, Some(file)))
+        Ok(Mapping::new(address, (mapped, reach), access, backing, Some(file)))
     }
 
     fn of_dax_device(file: File, path: &Path, access: Access, attributes: &Path) -> Result<Mapping, MapError> {
@@ -303,22 +323,33 @@ impl Mapping {
         // need.
         let address = map_file(&file, length, access, MapFlags::SHARED)
             .map_err(|errno| mmap_error(path, access, length, errno))?;
-        Ok(Mapping::new(address, length, access, Backing::DaxDevice, Some(file)))
+        Ok(Mapping::new(address, (length, length), access, Backing::DaxDevice, Some(file)))
     }
 
-    fn new(address: *mut c_void, length: u64, access: Access, backing: Backing, file: Option<File>) -> Mapping {
+    fn new(
+        address: *mut c_void,
+        (length, reach): (u64, u64),
+        access: Access,
+        backing: Backing,
+        file: Option<File>,
+    ) -> Mapping {
         let address: NonNull<u8> =
             NonNull::new(address.cast()).expect("the kernel maps nothing at address zero without MAP_FIXED");
         // A core dump of the program holds the program. SAFETY: changes no memory.
         let _ =
-            unsafe { rustix::mm::madvise(address.as_ptr().cast(), length as usize, rustix::mm::Advice::LinuxDontDump) };
-        let guarded = file.is_some().then(|| GuardSlot::claim(address.as_ptr() as usize, length as usize));
-        Mapping { address, length, access, backing, file, guarded }
+            unsafe { rustix::mm::madvise(address.as_ptr().cast(), reach as usize, rustix::mm::Advice::LinuxDontDump) };
+        let guarded = file.is_some().then(|| GuardSlot::claim(address.as_ptr() as usize, reach as usize));
+        Mapping { address, length, reach, access, backing, file, guarded }
     }
 
     /// Length of the mapping in bytes.
     pub fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Bytes of addresses: see [`Mapping::reserving`].
+    pub fn reach(&self) -> u64 {
+        self.reach
     }
 
     /// The address of the first byte; never make a reference of it.
@@ -459,7 +490,7 @@ impl Drop for Mapping {
         }
         // SAFETY: regions over the mapping hold an `Arc` of it, so none is left; the range is
         // exactly the mapped one. After a failure the memory stays mapped, which is harmless.
-        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.length as usize) };
+        let _ = unsafe { rustix::mm::munmap(self.address().cast(), self.reach as usize) };
     }
 }
 

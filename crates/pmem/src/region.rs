@@ -2,7 +2,7 @@
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use core::{mem, slice};
 
 use crate::cell::{Cell32, Cell64, Commit64, Layout, Pm};
@@ -10,7 +10,7 @@ use crate::memory::{Direct, Memory};
 use crate::residency::{LoadError, Residency};
 use crate::token::{Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Unreachable};
 use crate::tracking::Tracking;
-use crate::{copy, flush};
+use crate::{BLOCK_BYTES, copy, flush};
 
 /// An offset, length or alignment that does not fit the region: the image is corrupt, or the
 /// caller's arithmetic is wrong.
@@ -23,9 +23,16 @@ pub struct BadOffset {
 }
 
 /// Mapped memory. The creator of a region guarantees that the mapping outlives it.
+///
+/// A region may grow: see [`Region::reaching`].
 pub struct Region<M: Memory = Direct> {
     base: *mut u8,
-    length: u64,
+    /// Bytes that may be accessed, as far as this process knows. It never shrinks.
+    length: AtomicU64,
+    /// The most that `length` becomes.
+    reach: u64,
+    /// The word with the present size, if the region may grow.
+    size: Option<NonNull<AtomicU64>>,
     memory: M,
     /// Whether lines must leave the cache to be durable.
     flushes: bool,
@@ -67,7 +74,35 @@ impl<M: Memory> Region<M> {
     /// `base` is aligned to a page. Rust references to its bytes in this process exist only through
     /// regions.
     pub const unsafe fn new(base: *mut u8, length: u64, memory: M) -> Self {
-        Region { base, length, memory, flushes: true, tracking: None, residency: None }
+        let (size, flushes, tracking, residency) = (None, true, None, None);
+        Region { base, length: AtomicU64::new(length), reach: length, size, memory, flushes, tracking, residency }
+    }
+
+    /// The same region, which may grow to `reach` bytes once it [follows](Region::following) a
+    /// size. Until then bytes behind its length are not accessed.
+    ///
+    /// # Safety
+    /// `base .. base + reach` stays mapped for as long as the region lives.
+    pub unsafe fn reaching(mut self, reach: u64) -> Self {
+        self.reach = reach.max(self.length());
+        self
+    }
+
+    /// The same region, whose size is in a word that processes share: bytes, and in the bits of the
+    /// remainder by [`BLOCK_BYTES`] what the region ignores. When an offset behind the known length
+    /// comes, the region looks at the word.
+    ///
+    /// # Safety
+    /// The word stays mapped for as long as the region lives. What it says is there, as far as the
+    /// region reaches: the memory was made longer before.
+    pub unsafe fn following(mut self, size: NonNull<AtomicU64>) -> Self {
+        self.size = (self.reach > self.length()).then_some(size);
+        self
+    }
+
+    /// Bytes that the region can have without a new mapping.
+    pub fn reach(&self) -> u64 {
+        self.reach
     }
 
     /// The same region for memory where a flush adds no safety: its pages survive, with the bytes
@@ -79,7 +114,7 @@ impl<M: Memory> Region<M> {
     }
 
     /// The same region, whose flushed lines are marked in a tracking area: see [`Tracking`]. The
-    /// area must belong to a region of this length.
+    /// area must belong to a region that reaches at least as far.
     pub fn tracked(self, tracking: Tracking) -> Result<Self, BadOffset> {
         let region = self.trackable(tracking)?;
         tracking.set_active(true);
@@ -89,7 +124,7 @@ impl<M: Memory> Region<M> {
     /// As [`Region::tracked`], but lines are marked only while the area is active. Until then it
     /// costs a load per flush and fence.
     pub fn trackable(mut self, tracking: Tracking) -> Result<Self, BadOffset> {
-        tracking.fits(self.length)?;
+        tracking.covers(self.reach)?;
         self.tracking = Some(tracking);
         Ok(self)
     }
@@ -107,7 +142,7 @@ impl<M: Memory> Region<M> {
     /// The same region, of whose pages only some are in the memory: see [`Residency`], which must
     /// belong to a region of this length.
     pub fn partly_resident(mut self, residency: Residency) -> Result<Self, BadOffset> {
-        residency.fits(self.length)?;
+        residency.fits(self.reach)?;
         self.residency = Some(residency);
         Ok(self)
     }
@@ -220,10 +255,10 @@ impl<M: Memory> Region<M> {
         self.flushes
     }
 
-    /// Length of the region in bytes.
+    /// Length of the region in bytes, as far as this process knows.
     #[inline(always)]
     pub fn length(&self) -> u64 {
-        self.length
+        self.length.load(Ordering::Relaxed)
     }
 
     /// The memory hooks of this region.
@@ -234,7 +269,20 @@ impl<M: Memory> Region<M> {
     /// Whether `length` bytes at `offset` lie inside.
     #[inline(always)]
     pub fn contains(&self, offset: u64, length: u64) -> bool {
-        offset <= self.length && length <= self.length - offset
+        let now = self.length();
+        offset <= now && length <= now - offset || self.contains_after_growth(offset, length)
+    }
+
+    /// The same after a look at the present size.
+    #[cold]
+    #[inline(never)]
+    fn contains_after_growth(&self, offset: u64, length: u64) -> bool {
+        let Some(size) = self.size else { return false };
+        // SAFETY: mapped by the contract of `following`.
+        let size = unsafe { size.as_ref() }.load(Ordering::Acquire);
+        let now = (size / BLOCK_BYTES * BLOCK_BYTES).min(self.reach);
+        self.length.fetch_max(now, Ordering::Relaxed);
+        offset <= now && length <= now - offset
     }
 
     /// The structure at `at`, after a check of bounds and alignment. Its content is not checked.
@@ -258,7 +306,7 @@ impl<M: Memory> Region<M> {
     /// The structure at offset zero (superblock, header).
     #[inline(always)]
     pub fn first<T: Layout>(&self) -> Result<&T, BadOffset> {
-        if mem::size_of::<T>() as u64 > self.length {
+        if mem::size_of::<T>() as u64 > self.length() {
             return Err(BadOffset { offset: 0, length: mem::size_of::<T>() as u64 });
         }
         // SAFETY: as in `get`; offset zero is aligned for every layout.
@@ -637,7 +685,7 @@ impl<M: Memory> Region<M> {
 
     #[inline(always)]
     fn prefetch_by(&self, offset: u64, prefetch: impl FnOnce(*const u8)) {
-        if offset < self.length {
+        if offset < self.length() {
             // SAFETY: in bounds.
             prefetch(unsafe { self.base.add(offset as usize) });
             if M::WATCHED {

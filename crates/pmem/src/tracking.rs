@@ -213,6 +213,22 @@ impl Tracking {
         (self.area.as_ptr(), Tracking::area_bytes(self.region_bytes) as usize)
     }
 
+    /// What of it is used while the region has that many bytes, as addresses and bytes: the header,
+    /// and of each map the marks of these bytes and both levels above.
+    pub fn memory_for(&self, region_bytes: u64) -> [(*mut u8, usize); 5] {
+        let [_, groups, tops] = levels(self.region_bytes);
+        let [pages, ..] = levels(region_bytes.min(self.region_bytes));
+        let words = |level: *const AtomicU64, count: u64| (level.cast_mut().cast(), count as usize * 8);
+        let [marked, pending] = [self.marked(), self.pending()];
+        [
+            (self.area.as_ptr(), HEADER_BYTES as usize),
+            words(marked.pages, pages),
+            words(marked.groups, groups + tops),
+            words(pending.pages, pages),
+            words(pending.groups, groups + tops),
+        ]
+    }
+
     /// Marks the lines of a range, which was stored to. The region checks bounds.
     #[inline]
     pub(crate) fn mark(&self, offset: u64, length: u64) {
@@ -410,6 +426,11 @@ impl Tracking {
     /// Bytes of the tracked region.
     pub const fn region_bytes(&self) -> u64 {
         self.region_bytes
+    }
+
+    /// Fails unless the area has marks for a region that reaches so far.
+    pub(crate) fn covers(&self, region_bytes: u64) -> Result<(), BadOffset> {
+        if self.region_bytes >= region_bytes { Ok(()) } else { Err(BadOffset { offset: 0, length: region_bytes }) }
     }
 
     /// Fails unless the area belongs to a region of that length.

@@ -227,8 +227,8 @@ impl Machine {
         let layout = &self.layout;
         let areas = [
             // Bits, groups, slabs, links, shares: adjacent areas.
-            (layout.block_bits, layout.block_shares + layout.groups_count * GROUP_BLOCKS * 4 - layout.block_bits),
-            (layout.block_owners, layout.groups_count * GROUP_BLOCKS * 8),
+            (layout.block_bits, layout.block_shares + layout.groups_max * GROUP_BLOCKS * 4 - layout.block_bits),
+            (layout.block_owners, layout.groups_max * GROUP_BLOCKS * 8),
             (layout.cachelets, used(&header.cachelets_next, size_of::<Cachelet>())),
             (layout.buckets, layout.buckets_max * size_of::<Bucket>() as u64),
             (layout.overflow, used(&header.overflow_next, size_of::<Bucket>()) + size_of::<Bucket>() as u64),

@@ -210,14 +210,18 @@ pub struct Trim {
 /// Arguments of `resize`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The image must not be in use. Its files are not moved, so it can shrink as far as the space at its
-end is free; the error tells how far. The number of files that it can hold stays. If the command is
-killed, or the machine stops, the image has the old size or the new one. An image that was resized
-cannot be used by versions of this program that cannot resize. Interrupts are heeded before the
-change begins.
+An image in memory or on DAX can grow while programs and mounts use it, to four times the size that
+it had when they began, and at least 1 GiB; they find the new space at once. If one of them has a
+limit of its address space (ulimit -v) it cannot grow meanwhile. An image on a disk must not be in
+use, nor may one that is to shrink.
+
+Files are not moved, so an image can shrink as far as the space at its end is free; the error tells
+how far. The number of files that it can hold stays. If the command is killed, or the machine stops,
+the image has the old size or the new one. An image that was resized cannot be used by versions of
+this program that cannot resize. Interrupts are heeded before the change begins.
 
 Examples:
-  directfs resize /dev/shm/work.img 8G
+  directfs resize /dev/shm/work.img 8G            also while programs work on it
   directfs resize /var/lib/mail.img +500G         500 GiB more
   directfs resize /dev/shm/work.img 1.5G --json")]
 pub struct Resize {

@@ -1,9 +1,13 @@
 //! `directfs resize` and `directfs tune`.
 
 use crate::arguments::{NewUuid, Resize, Tune};
+use crate::mounts::{self, Mount};
 use crate::units;
 use anyhow::{Context, Result, ensure};
-use posix::image::{self, OpenImage};
+use pmem::BLOCK_BYTES;
+use posix::image::{self, ImageError, OpenImage, Resized};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use serde_json::json;
 use std::path::Path;
 
@@ -11,8 +15,14 @@ use std::path::Path;
 pub fn run(arguments: &Resize) -> Result<()> {
     let path = &arguments.image;
     let wanted = wanted_bytes(path, &arguments.size)?;
-    super::fsck::ensure_idle(path)?;
-    let resized = image::resize(path, wanted, &OpenImage::default())?;
+    let resized = match resize(path, wanted) {
+        Err(error @ (ImageError::GrowsUnused { .. } | ImageError::ShrinksUnused { .. })) => {
+            // It names the processes.
+            super::fsck::ensure_idle(path).with_context(|| error.to_string())?;
+            return Err(error.into());
+        }
+        resized => resized?,
+    };
     if arguments.json {
         let value = json!({
             "image": path,
@@ -28,6 +38,41 @@ pub fn run(arguments: &Resize) -> Result<()> {
         false => println!("{} has {after} now, and had {before}", path.display()),
     }
     Ok(())
+}
+
+/// By the server of a mount, which may be alone on the image; otherwise by this process.
+fn resize(path: &Path, wanted: u64) -> Result<Resized, ImageError> {
+    let wanted = wanted / BLOCK_BYTES * BLOCK_BYTES;
+    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_ours = |mount: &Mount| mount.kind == "fuse.directfs" && mount.source == real;
+    match mounts::all().into_iter().find(is_ours).and_then(|mount| resize_mounted(path, &mount.point, wanted)) {
+        Some(resized) => resized,
+        None => image::resize(path, wanted, &OpenImage::default()),
+    }
+}
+
+/// `None`: the mount has no server that can do it.
+fn resize_mounted(path: &Path, point: &Path, wanted: u64) -> Option<Result<Resized, ImageError>> {
+    let sizes = || -> Option<(u64, u64)> {
+        let mut text = [0; 64];
+        let length = rustix::fs::getxattr(point, fuse::SIZE_ATTRIBUTE, &mut text).ok()?;
+        let (now, most) = std::str::from_utf8(&text[..length]).ok()?.split_once(' ')?;
+        Some((now.parse().ok()?, most.parse().ok()?))
+    };
+    let (before_bytes, most) = sizes()?;
+    let set = rustix::fs::setxattr(point, fuse::SIZE_ATTRIBUTE, wanted.to_string().as_bytes(), XattrFlags::empty());
+    let path = path.to_owned();
+    Some(set.map(|()| Resized { before_bytes, after_bytes: wanted }).map_err(|errno| match errno {
+        Errno::FBIG => ImageError::BeyondCapacity { path, most, reason: "its processes have no addresses for more" },
+        Errno::INVAL if wanted < before_bytes => ImageError::ShrinksUnused { path },
+        Errno::INVAL => ImageError::GrowthTooSmall { path, now: before_bytes },
+        Errno::OPNOTSUPP => ImageError::GrowsUnused { path },
+        Errno::NOSPC => {
+            let available = rustix::fs::statvfs(&path).map_or(0, |space| space.f_bavail * space.f_frsize);
+            ImageError::NoSpace { path, available, needed: wanted - before_bytes }
+        }
+        errno => ImageError::File { action: "enlarge the mounted image", path, source: errno.into() },
+    }))
 }
 
 /// The size that was asked for: absolute, or with a sign.

@@ -135,7 +135,7 @@ impl<'f, M: Memory> BlockMap<'f, M> {
     /// Number of blocks not in use; exact while no thread is inside.
     pub(crate) fn blocks_free(self) -> Result<u64> {
         let mut free = 0;
-        for group in 0..self.dram.layout.groups_count {
+        for group in 0..self.groups() {
             free += self.dram.group(group)?.free.load(Relaxed) as u64;
         }
         Ok(free)
@@ -144,11 +144,11 @@ impl<'f, M: Memory> BlockMap<'f, M> {
     /// Whether all blocks of a run lie in the data area.
     pub(crate) fn is_data(self, run: BlockRun) -> bool {
         let Some(end) = run.first.checked_add(run.count) else { return false };
-        run.first >= self.geometry.data_block && end <= self.geometry.data_end()
+        run.first >= self.geometry.data_block && self.reaches(end)
     }
 
     fn provide_groups_of(self, run: BlockRun) -> Result<()> {
-        let end = (run.first + run.count).div_ceil(GROUP_BLOCKS).min(self.dram.layout.groups_count);
+        let end = (run.first + run.count).div_ceil(GROUP_BLOCKS).min(self.groups());
         (run.first / GROUP_BLOCKS..end).try_for_each(|group| self.provider().provide_group(group))
     }
 
@@ -188,16 +188,16 @@ impl<'f, M: Memory> BlockMap<'f, M> {
     /// While the region is being built: marks what is never handed out: the fixed areas, at the
     /// end the superblock's copy, and the part of the last group beyond the image.
     pub(crate) fn mark_fixed_blocks(self) -> Result<()> {
-        let end = self.geometry.data_end();
+        let end = self.geometry.attached().data_end();
         self.mark_blocks(BlockRun { first: 0, count: self.geometry.data_block })?;
-        self.mark_blocks(BlockRun { first: end, count: self.dram.layout.groups_count * GROUP_BLOCKS - end })?;
+        self.mark_blocks(BlockRun { first: end, count: self.groups() * GROUP_BLOCKS - end })?;
         Ok(())
     }
 
     /// Ends building the region: counts the free blocks of every group and returns their total.
     pub(crate) fn count_groups(self) -> Result<u64> {
         let mut total = 0;
-        for group in 0..self.dram.layout.groups_count {
+        for group in 0..self.groups() {
             let mut free = 0;
             for word in 0..GROUP_WORDS as u64 {
                 free += self.dram.block_word(group * GROUP_WORDS as u64 + word)?.load(Relaxed).count_zeros() as u64;
@@ -265,7 +265,7 @@ impl<M: Memory> Allocator<'_, '_, M> {
     /// marks of the others.
     pub(crate) fn sweep_blocks(self, owner: u64) -> Result<()> {
         step();
-        for index in 0..self.fs.dram.layout.groups_count * GROUP_WORDS as u64 {
+        for index in 0..self.fs.groups() * GROUP_WORDS as u64 {
             let mut used = self.fs.dram.block_word(index)?.load(Acquire);
             while used != 0 {
                 let block = index * 64 + used.trailing_zeros() as u64;
@@ -286,8 +286,15 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// Between one and `wanted` contiguous blocks, as long a run as can be found nearby. Their
     /// content is undefined.
     pub(crate) fn allocate_blocks(self, wanted: u64) -> Result<BlockRun> {
+        match self.find_blocks(wanted) {
+            Err(Error::NoSpace) if self.has_grown()? => self.find_blocks(wanted),
+            found => found,
+        }
+    }
+
+    fn find_blocks(self, wanted: u64) -> Result<BlockRun> {
         let wanted = self.permitted(wanted.clamp(1, GROUP_BLOCKS), 1)?;
-        let groups = self.fs.dram.layout.groups_count;
+        let groups = self.fs.groups();
         // Groups with room for a run of useful length first, each tried at most once.
         for tried in 0..groups {
             let least = (wanted.min(SHORT_RUN_BLOCKS) >> (tried / GROUPS_TRIED).min(63)).max(1);
@@ -299,13 +306,18 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
                 Err(error) => return Err(error),
             }
         }
-        // Then any free block, in any group.
+        // Then any free block, in any group whose state is in memory or gets there.
         let own = self.slot.group.load(Relaxed).max(1) - 1;
+        let mut has_memory = true;
+        let mut has_state = |group| -> Result<bool> {
+            has_memory = has_memory && self.fs.provider().provide_group(group).is_ok();
+            Ok(has_memory || self.fs.provider().is_group_provided(group)?)
+        };
         for patience in [Patience::Brief, Patience::Long] {
             for step in 0..groups {
                 let group = (own + step) % groups;
                 if self.fs.dram.group(group)?.free.load(Acquire) != 0
-                    && self.fs.provider().is_group_provided(group)?
+                    && has_state(group)?
                     && let Some(run) = self.allocate_in(group, 0, (wanted, 1), patience)?
                 {
                     return Ok(run);
@@ -330,7 +342,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         // So they are at first, when the count begins with zero, or is below.
         let known = counted.load(Relaxed);
         let mut permitted = left(known);
-        if permitted < wanted + GROUP_BLOCKS || known > self.fs.geometry.blocks {
+        if permitted < wanted + GROUP_BLOCKS || known > self.fs.blocks() {
             let free = self.fs.block_map().blocks_free()?;
             counted.store(free, Relaxed);
             permitted = left(free);
@@ -349,6 +361,13 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         if count == 0 || count > GROUP_BLOCKS {
             return Err(Error::NoSpace);
         }
+        match self.find_contiguous(count) {
+            Err(Error::NoSpace) if self.has_grown()? => self.find_contiguous(count),
+            found => found,
+        }
+    }
+
+    fn find_contiguous(self, count: u64) -> Result<BlockRun> {
         self.permitted(count, count)?;
         for may_claim in [true, false] {
             match self.allocate_in_own(count, count) {
@@ -358,7 +377,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
                 Err(error) => return Err(error),
             }
         }
-        for group in 0..self.fs.dram.layout.groups_count {
+        for group in 0..self.fs.groups() {
             if self.fs.dram.group(group)?.free.load(Acquire) as u64 >= count
                 && self.fs.provider().is_group_provided(group)?
                 && let Some(run) = self.allocate_in(group, 0, (count, count), Patience::Brief)?
@@ -484,7 +503,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     /// blocks. Returns whether there was one.
     fn claim_group(self, least: u64) -> Result<bool> {
         let header = self.fs.header()?;
-        let groups = self.fs.dram.layout.groups_count;
+        let groups = self.fs.groups();
         let old = self.slot.group.load(Relaxed).checked_sub(1);
         if let Some(old) = old {
             let _ = self.fs.dram.group(old)?.owner.compare_exchange(self.ticket(), 0, AcqRel, Relaxed);

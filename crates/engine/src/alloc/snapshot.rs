@@ -155,7 +155,7 @@ pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, ge
 /// Writes the snapshot of a file system that no thread is inside, up to the fence. All shards have
 /// given back what they held.
 pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
-    let (pm, geometry) = (&fs.pm, &fs.geometry);
+    let (pm, geometry) = (&fs.pm, &fs.geometry());
     let header = fs.header()?;
     let block_map_blocks = (block_map_words(geometry) * 8).div_ceil(BLOCK_BYTES);
     let maps = [
@@ -168,9 +168,9 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
         return Ok(set_figures(pm, fs.superblock()?, &Snapshot::default()));
     }
     let (entries, any_shared) = count_entries(fs)?;
-    let mut pages = FreeBlocks { fs, next: geometry.data_block };
+    let mut pages = FreeBlocks { fs, next: geometry.data_block, end: geometry.data_end() };
     let wanted = entries.div_ceil(LIST_PAGE_ENTRIES as u64);
-    let listed = FreeBlocks { fs, next: geometry.data_block }
+    let listed = FreeBlocks { fs, next: geometry.data_block, end: geometry.data_end() }
         .take(wanted as usize)
         .take_while(|block| fs.provider().provide_image(block * BLOCK_BYTES, BLOCK_BYTES).is_ok())
         .count() as u64
@@ -205,17 +205,18 @@ pub(crate) fn write<M: Memory>(fs: &Fs<M>) -> Result<Flushed> {
 struct FreeBlocks<'f, M: Memory> {
     fs: &'f Fs<M>,
     next: u64,
+    end: u64,
 }
 
 impl<M: Memory> Iterator for FreeBlocks<'_, M> {
     type Item = u64;
     fn next(&mut self) -> Option<u64> {
-        while self.next < self.fs.geometry.data_end() {
+        while self.next < self.end {
             let word = !self.fs.dram.block_word(self.next / 64).ok()?.load(Relaxed) >> (self.next % 64);
             if word != 0 {
                 let found = self.next + word.trailing_zeros() as u64;
                 self.next = found + 1;
-                return (found < self.fs.geometry.data_end()).then_some(found);
+                return (found < self.end).then_some(found);
             }
             self.next = (self.next / 64 + 1) * 64;
         }
@@ -240,12 +241,13 @@ fn list_entry<M: Memory>(fs: &Fs<M>, block: u64) -> Result<Option<(u64, u64)>> {
 
 /// Calls `each` with every block that has a list entry, ascending: number, code and word.
 fn for_entries<M: Memory>(fs: &Fs<M>, mut each: impl FnMut(u64, u64, u64) -> Result<()>) -> Result<()> {
-    for index in 0..fs.geometry.blocks.div_ceil(64) {
+    let blocks = fs.blocks();
+    for index in 0..blocks.div_ceil(64) {
         let mut used = fs.dram.block_word(index)?.load(Acquire);
         while used != 0 {
             let block = index * 64 + used.trailing_zeros() as u64;
             used &= used - 1;
-            if block < fs.geometry.blocks
+            if block < blocks
                 && let Some((code, word)) = list_entry(fs, block)?
             {
                 each(block, code, word)?;
@@ -275,7 +277,7 @@ fn count_entries<M: Memory>(fs: &Fs<M>) -> Result<(u64, bool)> {
 fn block_codes<M: Memory>(fs: &Fs<M>, index: u64, listed: bool) -> Result<u64> {
     let first = index * BLOCKS_PER_WORD;
     let mut used = (fs.dram.block_word(first / 64)?.load(Acquire) >> (first % 64)) as u32;
-    let beyond = fs.geometry.blocks - first;
+    let beyond = fs.blocks() - first;
     if beyond < BLOCKS_PER_WORD {
         used &= (1 << beyond) - 1;
     }
@@ -373,11 +375,12 @@ pub(crate) fn for_used_blocks<M: Memory>(
 pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     let superblock = fs.superblock()?;
     let figures = figures_of(superblock);
-    if !verify(&fs.pm, &fs.geometry, &figures, state.epoch)? {
+    let geometry = &fs.geometry();
+    if !verify(&fs.pm, geometry, &figures, state.epoch)? {
         return Ok(false);
     }
     let mut unused = 0;
-    read_words(&fs.pm, fs.geometry.block_map_block, block_map_words(&fs.geometry), &mut unused, |index, word| {
+    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut unused, |index, word| {
         let used = (gather(word) | gather(word >> 1)) as u64;
         if used != 0 {
             let first = index * BLOCKS_PER_WORD;
@@ -387,7 +390,7 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
         Ok(())
     })?;
     (0..figures.segments).try_for_each(|segment| fs.provider().provide_segment(segment))?;
-    read_words(&fs.pm, fs.geometry.inode_map_block, inode_map_words(&fs.geometry), &mut unused, |index, word| {
+    read_words(&fs.pm, geometry.inode_map_block, inode_map_words(geometry), &mut unused, |index, word| {
         if word != 0 {
             fs.dram.inode_word(index)?.store(word, Relaxed);
         }
@@ -404,7 +407,7 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
 /// Marks all blocks that the last maps called used, whether or not they match their checksum: for a
 /// damaged image.
 pub(crate) fn mark_as_left<M: Memory>(fs: &Fs<M>) -> Result<()> {
-    let geometry = &fs.geometry;
+    let geometry = &fs.geometry();
     read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut 0, |index, word| {
         let first = index * BLOCKS_PER_WORD;
         fs.provider().provide_group(first / GROUP_BLOCKS)?;
@@ -489,6 +492,6 @@ fn load_list<M: Memory>(fs: &Fs<M>, figures: &Snapshot) -> Result<()> {
 /// The code of a block in the block map.
 fn code_of<M: Memory>(fs: &Fs<M>, block: u64) -> Result<u64> {
     let mut word = [0u8; 8];
-    fs.pm.read_bytes(fs.geometry.block_map_block * BLOCK_BYTES + block / BLOCKS_PER_WORD * 8, &mut word)?;
+    fs.pm.read_bytes(fs.geometry().block_map_block * BLOCK_BYTES + block / BLOCKS_PER_WORD * 8, &mut word)?;
     Ok(u64::from_le_bytes(word) >> (block % BLOCKS_PER_WORD * 2) & 3)
 }

@@ -30,7 +30,7 @@ impl<M: Memory> Fs<M> {
         let superblock = self.superblock()?;
         let figures = Snapshot::from_words(&core::array::from_fn(|index| superblock.snapshot[index].load()));
         let mut at = figures.list_page;
-        for _ in 0..figures.list_pages.min(self.geometry.blocks) {
+        for _ in 0..figures.list_pages.min(self.blocks()) {
             if at == 0 {
                 break;
             }

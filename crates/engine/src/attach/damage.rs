@@ -175,7 +175,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// lines by now.
     pub(super) fn keep_damaged_lines(self, inode: &Inode, number: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
-        for _ in 0..self.geometry.blocks {
+        for _ in 0..self.blocks() {
             let Some(page) = self.log_page_of(offset, number) else { break };
             for slot in &page.slots {
                 let word = slot.load();

@@ -74,13 +74,14 @@ pub fn changed_superblock<M: Memory>(pm: &Region<M>, change: &DescriptionChange)
 impl<M: Memory> Fs<M> {
     /// The last block that is in use, of the data area.
     pub fn last_used_block(&self) -> Result<u64> {
-        let mut index = self.geometry.data_end().div_ceil(64);
+        let data_end = self.geometry().data_end();
+        let mut index = data_end.div_ceil(64);
         while index > 0 {
             index -= 1;
             let mut used = self.dram.block_word(index)?.load(Relaxed);
             while used != 0 {
                 let block = index * 64 + 63 - used.leading_zeros() as u64;
-                if block < self.geometry.data_end() {
+                if block < data_end {
                     return Ok(block);
                 }
                 used &= !(1 << (block % 64));

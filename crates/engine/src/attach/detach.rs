@@ -23,6 +23,7 @@ impl<M: Memory> Fs<M> {
         self.reap_all()?;
         {
             let thread = self.enter()?;
+            self.recover_growth()?;
             if self.header()?.reaped.load(Acquire) != 0 {
                 thread.maintenance().recount_directories()?;
             }

@@ -10,6 +10,9 @@
 mod damage;
 mod description;
 mod detach;
+mod growth;
+#[cfg(test)]
+mod growth_tests;
 mod metadata;
 mod mkfs;
 mod recovery;
@@ -20,6 +23,7 @@ mod replay;
 mod tests;
 
 pub use description::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock};
+pub use growth::{Growth, GrowthRefusal, ImageSize, image_size};
 pub use metadata::{BlockUses, load_metadata};
 pub use mkfs::{mkfs, set_identity};
 
@@ -28,10 +32,13 @@ use crate::alloc::snapshot;
 use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramHeader, DramLayout, Phase};
 use crate::epoch::FIRST_EPOCH;
 use crate::error::{Error, Result};
-use crate::format::{State, Superblock};
+use crate::format::{Geometry, State, Superblock, SuperblockError};
 use crate::fs::Fs;
 use crate::liveness::Liveness;
 use crate::platform::Platform;
+use crate::size::{Areas, geometry_with, size_word};
+use crate::sync::AtomicU32;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, BadOffset, Direct, Memory, Region};
 
@@ -65,6 +72,17 @@ pub struct AttachOptions {
     pub cached_files_max: u64,
     /// The image's file, as this process has it open.
     pub image: ImageIdentity,
+    /// Bytes that the image can get while the DRAM region lives; fewer than it has: those. Only the
+    /// first attach says so.
+    pub capacity_bytes: u64,
+    /// The space of the image's file is reserved as a whole. Only the first attach says so.
+    pub is_reserved: bool,
+}
+
+impl AttachOptions {
+    fn capacity_blocks(&self, geometry: &Geometry) -> u64 {
+        (self.capacity_bytes / BLOCK_BYTES).max(geometry.blocks)
+    }
 }
 
 /// Identifies the image's file as far as the kernel can: copies of an image have the same UUID.
@@ -125,7 +143,7 @@ impl<M: Memory> Fs<M> {
     /// or an existing region of the same image.
     pub fn dram_layout(pm: &Region<M>, options: &AttachOptions) -> Result<DramLayout> {
         let geometry = Superblock::check(pm, !options.read_only).map_err(Error::Superblock)?;
-        Ok(DramLayout::new(&geometry, options.cached_files_max))
+        Ok(DramLayout::new(&geometry, options.capacity_blocks(&geometry), options.cached_files_max))
     }
 
     /// The attach of the first process: builds the DRAM region. The caller holds the lock that
@@ -137,7 +155,9 @@ impl<M: Memory> Fs<M> {
         liveness: Liveness,
         options: &AttachOptions,
     ) -> Result<Recovery<M>> {
-        let mut fs = Self::view(pm, dram, platform, liveness, options)?;
+        let geometry = Superblock::check(&pm, !options.read_only).map_err(Error::Superblock)?;
+        let capacity_blocks = options.capacity_blocks(&geometry);
+        let mut fs = Self::view((pm, dram), (geometry, capacity_blocks), platform, liveness, options)?;
         let state = fs.superblock()?.state();
         if options.read_only && !state.clean {
             return Err(Error::NeedsRecovery);
@@ -179,11 +199,14 @@ impl<M: Memory> Fs<M> {
         liveness: Liveness,
         options: &AttachOptions,
     ) -> Result<Fs<M>> {
-        let mut fs = Self::view(pm, dram, platform, liveness, options)?;
-        let header = fs.header()?;
-        if header.phase.load(Acquire) != Phase::Ready as u32 {
+        if dram.first::<DramHeader>()?.phase.load(Acquire) != Phase::Ready as u32 {
             return Err(Error::Busy);
         }
+        let header = ready_header(&dram)?;
+        let geometry = shared_geometry(&pm, header, platform, !options.read_only)?;
+        let capacity_blocks = header.capacity_blocks.load(Relaxed);
+        let mut fs = Self::view((pm, dram), (geometry, capacity_blocks), platform, liveness, options)?;
+        let header = fs.header()?;
         let read_only = header.read_only.load(Relaxed) != 0;
         if read_only && !options.read_only {
             return Err(Error::ReadOnly);
@@ -193,9 +216,7 @@ impl<M: Memory> Fs<M> {
         let same_epoch = read_only || epoch == superblock.state().epoch as u64;
         let same_uuid =
             superblock.uuid.iter().zip(&header.uuid).all(|(image, region)| image.load() == region.load(Relaxed));
-        let same_region = header.magic.load(Relaxed) == DRAM_MAGIC
-            && header.version.load(Relaxed) == DRAM_VERSION
-            && header.cached_files_max.load(Relaxed) == options.cached_files_max;
+        let same_region = header.cached_files_max.load(Relaxed) == options.cached_files_max;
         if !same_epoch || !same_uuid || !same_region {
             return Err(Error::Invalid);
         }
@@ -216,26 +237,29 @@ impl<M: Memory> Fs<M> {
         Ok(())
     }
 
-    /// Combines the two regions, after a check of the superblock and of the DRAM region's length.
+    /// Combines the two regions, after a check of the DRAM region's length.
     fn view(
-        pm: Region<M>,
-        dram: Region<Direct>,
+        (pm, dram): (Region<M>, Region<Direct>),
+        (geometry, capacity_blocks): (Geometry, u64),
         platform: &'static dyn Platform,
         liveness: Liveness,
         options: &AttachOptions,
     ) -> Result<Fs<M>> {
-        let geometry = Superblock::check(&pm, !options.read_only).map_err(Error::Superblock)?;
-        let layout = DramLayout::new(&geometry, options.cached_files_max);
+        let layout = DramLayout::new(&geometry, capacity_blocks, options.cached_files_max);
         if dram.length() < layout.length {
             return Err(BadOffset { offset: dram.length(), length: layout.length }.into());
         }
         let dram = Dram::new(dram, layout)?;
         let read_only = options.read_only;
         let reserved_blocks = pm.first::<Superblock>()?.reserved_blocks();
-        let is_whole = pm.length() == geometry.blocks * BLOCK_BYTES;
+        // A process may have mapped the image just before it grew.
+        let is_image_only = pm.length() <= geometry.blocks * BLOCK_BYTES;
+        // SAFETY: the header is mapped as long as the region, which the file system keeps. The size
+        // in it is stored after the image's file has it.
+        let pm = unsafe { pm.following(NonNull::from(&dram.header()?.image_size).cast()) };
         let pm = match pm.tracking_area() {
-            None if is_whole => {
-                let tracking = dram.tracking(pm.length(), platform.sleeping())?;
+            None if is_image_only => {
+                let tracking = dram.tracking(capacity_blocks * BLOCK_BYTES, platform.sleeping())?;
                 pm.trackable(tracking)?
             }
             _ => pm,
@@ -243,7 +267,7 @@ impl<M: Memory> Fs<M> {
         Ok(Fs {
             pm,
             dram,
-            geometry,
+            geometry: Areas::new(geometry),
             platform,
             liveness,
             epoch: 0,
@@ -264,6 +288,13 @@ impl<M: Memory> Fs<M> {
         header.version.store(DRAM_VERSION, Relaxed);
         header.epoch.store(self.epoch as u64, Relaxed);
         header.cached_files_max.store(options.cached_files_max, Relaxed);
+        let geometry = self.geometry.attached();
+        let capacity_blocks = options.capacity_blocks(geometry);
+        header.capacity_blocks.store(capacity_blocks, Relaxed);
+        header.image_bytes_max.store(capacity_blocks * BLOCK_BYTES, Relaxed);
+        header.image_size.store(size_word(geometry), Relaxed);
+        header.is_reserved.store(options.is_reserved.into(), Relaxed);
+        header.data_opened.store(geometry.data_end(), Relaxed);
         header.read_only.store(options.read_only as u32, Relaxed);
         header.hash_seed.store(self.hash_seed, Relaxed);
         for (cell, word) in header.image.iter().zip(options.image.words()) {
@@ -281,11 +312,40 @@ impl<M: Memory> Fs<M> {
 /// The secret part of the name of the directory with the lock file, for a process that maps the
 /// region and has not attached yet.
 pub fn directory_secret(dram: &Region<Direct>) -> Result<[u64; 2]> {
-    let header = dram.first::<DramHeader>()?;
-    if header.magic.load(Acquire) != DRAM_MAGIC || header.version.load(Relaxed) != DRAM_VERSION {
-        return Err(Error::Invalid);
-    }
+    let header = ready_header(dram)?;
     Ok(header.directory_secret.each_ref().map(|word| word.load(Relaxed)))
+}
+
+/// The header of a region of this version of the program.
+fn ready_header(dram: &Region<Direct>) -> Result<&DramHeader> {
+    let header = dram.first::<DramHeader>()?;
+    let is_known = header.magic.load(Acquire) == DRAM_MAGIC && header.version.load(Relaxed) == DRAM_VERSION;
+    if is_known { Ok(header) } else { Err(Error::Invalid) }
+}
+
+/// The geometry of an image in use. Its size is the one that the processes know: the description
+/// may be ahead.
+fn shared_geometry<M: Memory>(
+    pm: &Region<M>,
+    header: &DramHeader,
+    platform: &dyn Platform,
+    writing: bool,
+) -> Result<Geometry> {
+    /// Waits of 1 ms for a description that is just being replaced.
+    const WAITS: u32 = 100;
+    let mut waits = 0;
+    let described = loop {
+        match Superblock::check_within(pm, writing, u64::MAX) {
+            Err(SuperblockError::Checksum { .. } | SuperblockError::Geometry) if waits < WAITS => {
+                waits += 1;
+                platform.wait(&AtomicU32::new(0), 0, 1);
+            }
+            checked => break checked.map_err(Error::Superblock)?,
+        }
+    };
+    let now = geometry_with(&described, header.image_size.load(Acquire)).ok_or(Error::Invalid)?;
+    let is_plausible = (now.blocks..=Geometry::BLOCKS_MAX).contains(&header.capacity_blocks.load(Relaxed));
+    if is_plausible { Ok(now) } else { Err(Error::Invalid) }
 }
 
 impl<M: Memory> Recovery<M> {

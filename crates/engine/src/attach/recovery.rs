@@ -104,7 +104,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
         let segments = self.header()?.segments.load(Acquire);
         self.phase(0, segments, |segment| self.recover_directories(segment))?;
         self.phase(1, segments, |segment| self.recover_inodes(segment))?;
-        let units = self.dram.layout.groups_count.div_ceil(GROUPS_PER_UNIT);
+        let units = self.groups().div_ceil(GROUPS_PER_UNIT);
         self.phase(2, units, |unit| self.sweep_slabs(unit))
     }
 
@@ -495,7 +495,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// was lost to damage.
     fn has_names(self, inode: &Inode, number: u64) -> bool {
         let mut offset = inode.log.load_acquire();
-        for _ in 0..self.geometry.blocks {
+        for _ in 0..self.blocks() {
             let Some(page) = self.log_page_of(offset, number) else { break };
             if page.slots.iter().any(|slot| matches!(self.log_entry(slot.load(), number, page), LogEntry::Name { .. }))
             {
@@ -509,7 +509,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// Clears the marks of an orphan's log pages.
     fn unmark_log(self, inode: &Inode, number: u64) -> Result<()> {
         let mut offset = inode.log.load_acquire();
-        for _ in 0..self.geometry.blocks {
+        for _ in 0..self.blocks() {
             if self.log_page_of(offset, number).is_none() {
                 break;
             }
@@ -525,13 +525,13 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     /// Turns the lines in use of a range of blocks into free lines of slabs.
     fn sweep_slabs(self, unit: u64) -> Result<()> {
         let words = GROUPS_PER_UNIT * GROUP_BLOCKS / 64;
-        let end = ((unit + 1) * words).min(self.geometry.blocks.div_ceil(64));
+        let end = ((unit + 1) * words).min(self.blocks().div_ceil(64));
         for index in unit * words..end {
             let mut used = self.dram.block_word(index)?.load(Acquire);
             while used != 0 {
                 let block = index * 64 + used.trailing_zeros() as u64;
                 used &= used - 1;
-                if block < self.geometry.data_end() {
+                if self.reaches(block + 1) {
                     self.sweep_block(block)?;
                 }
             }

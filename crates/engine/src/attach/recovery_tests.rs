@@ -409,7 +409,7 @@ fn bytes_gone_wrong_anywhere_never_stop_or_hang_an_attach() {
     let image = new_image(4 * MIB, 0);
     let fs = Attached::new(&image).expect("attaches");
     populate(&fs.enter().expect("enters"));
-    let geometry = *fs.geometry();
+    let geometry = fs.geometry();
     let mut seed = 88172645463325252u64;
     let mut random = || {
         seed ^= seed << 13;

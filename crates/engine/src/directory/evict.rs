@@ -216,7 +216,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
         let (mut pages, mut found) = (0, Logged::default());
         let mut buffer = [0u8; NAME_BYTES_MAX + 1];
-        while offset != 0 && pages < self.fs.geometry.blocks {
+        while offset != 0 && pages < self.fs.blocks() {
             pages += 1;
             let (page, _) = self.fs.log_page(offset, number)?;
             for (index, slot) in page.used_slots().iter().enumerate() {

@@ -158,7 +158,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut pending = [Pending::default(); AHEAD];
         while offset != 0 {
             pages += 1;
-            if pages > self.fs.geometry.blocks {
+            if pages > self.fs.blocks() {
                 return Err(Corruption::LogPage(offset).into());
             }
             let (page, kind) = self.fs.log_page(offset, number)?;

@@ -223,7 +223,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let number = directory.number.load(Relaxed);
         let mut offset = self.fs.inode_at(directory.inode.load(Relaxed))?.log.load_acquire();
         let mut flushed = Flushed::nothing();
-        for _ in 0..self.fs.geometry.blocks {
+        for _ in 0..self.fs.blocks() {
             // A log that is damaged gets no names.
             let Ok((page, _)) = self.fs.log_page(offset, number) else { break };
             flushed = flushed.and(self.fs.pm.flush_all(&page.used));

@@ -157,7 +157,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let mut pages = 0;
         while offset != 0 {
             pages += 1;
-            if pages > self.fs.geometry.blocks {
+            if pages > self.fs.blocks() {
                 return Err(Corruption::LogPage(offset).into());
             }
             let (page, kind) = self.fs.log_page(offset, node.number)?;
@@ -191,7 +191,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             Some(Ok((page, _))) if page.first_cookie.load() <= cookie => hint.page,
             _ => head,
         };
-        for _ in 0..self.fs.geometry.blocks {
+        for _ in 0..self.fs.blocks() {
             if offset == 0 {
                 return Ok(0);
             }

@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 26;
+pub const DRAM_VERSION: u64 = 27;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,8 +174,21 @@ pub struct DramHeader {
     pub reap_at: AtomicU64,
     /// For threads whose slots have no journal slots of their own: see `directory::journal`.
     pub journal_pairs: [JournalPair; SHARED_JOURNAL_PAIRS],
+    /// Blocks that the layout has room for.
+    pub capacity_blocks: AtomicU64,
+    /// The present size: see [`crate::size`].
+    pub image_size: AtomicU64,
+    /// Bytes that each process of the region can map.
+    pub image_bytes_max: AtomicU64,
+    /// The size that the image gets: see `attach::growth`. Zero: it does not grow now.
+    pub image_size_wanted: AtomicU64,
+    /// Of all blocks before this one the bits are right. It lags behind the size while an image
+    /// grows.
+    pub data_opened: AtomicU64,
+    /// 1: the space of the image's file was reserved as a whole when the region was built.
+    pub is_reserved: AtomicU64,
     /// Zero to the end of the page.
-    pub reserved3: [AtomicU64; 436 - 2 * INODE_MAP_PARTS - 2 * SHARED_JOURNAL_PAIRS],
+    pub reserved3: [AtomicU64; 430 - 2 * INODE_MAP_PARTS - 2 * SHARED_JOURNAL_PAIRS],
 }
 impl DramHeader {
     /// Inode numbers in use or in the magazine of a shard.

@@ -103,7 +103,8 @@ const _: () = assert!(GROUP_BLOCKS * BLOCK_BYTES == CHUNK_BYTES * u32::BITS as u
 // SAFETY: repr(C), 8 * 4 bytes without padding, atomics only.
 unsafe impl Layout for Group {}
 
-/// Offsets of the areas of a DRAM region: a pure function of geometry and budget.
+/// Offsets of the areas of a DRAM region: a pure function of geometry, capacity and budget. An area
+/// with something per block has room for the blocks that the image may get while it is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DramLayout {
     /// A bit per thread slot: see [`SlotMap`].
@@ -112,8 +113,8 @@ pub struct DramLayout {
     pub block_bits: u64,
     /// A [`Group`] per group: see `alloc::blocks`.
     pub groups: u64,
-    /// Number of groups.
-    pub groups_count: u64,
+    /// Number of groups that there is room for.
+    pub groups_max: u64,
     /// A [`SlabState`] per block.
     pub slabs: u64,
     /// A bit per inode number, set: in use.
@@ -155,8 +156,8 @@ pub struct DramLayout {
 
 impl DramLayout {
     /// The layout for an image with at most `cached_files_max` cached files (0: as many as the
-    /// image holds).
-    pub fn new(geometry: &Geometry, cached_files_max: u64) -> DramLayout {
+    /// image holds) and `capacity_blocks` blocks.
+    pub fn new(geometry: &Geometry, capacity_blocks: u64, cached_files_max: u64) -> DramLayout {
         let files = match cached_files_max {
             0 => geometry.inodes_max(),
             limit => limit.clamp(1024, geometry.inodes_max().max(1024)),
@@ -167,23 +168,24 @@ impl DramLayout {
             at = start + bytes.next_multiple_of(4096);
             start
         };
-        let groups_count = geometry.blocks.div_ceil(GROUP_BLOCKS);
+        let blocks = capacity_blocks.max(geometry.blocks);
+        let groups_max = blocks.div_ceil(GROUP_BLOCKS);
         let inodes_max = geometry.segments_max * INODES_PER_SEGMENT;
         let cachelets_max = files + CACHELETS_READY;
         let buckets_max = files.next_power_of_two().max(BUCKETS_MIN);
         let overflow_max = buckets_max;
         let mut layout = DramLayout {
             slot_map: reserve(SLOTS_MAX / 8, 4096),
-            block_bits: reserve(groups_count * GROUP_BLOCKS / 8, 4096),
-            groups: reserve(groups_count * size_of::<Group>() as u64, 4096),
-            groups_count,
-            slabs: reserve(geometry.blocks * size_of::<SlabState>() as u64, 4096),
+            block_bits: reserve(groups_max * GROUP_BLOCKS / 8, 4096),
+            groups: reserve(groups_max * size_of::<Group>() as u64, 4096),
+            groups_max,
+            slabs: reserve(blocks * size_of::<SlabState>() as u64, 4096),
             inode_bits: reserve(inodes_max / 8, 4096),
             inode_links: reserve(inodes_max * 4, 4096),
-            block_shares: reserve(geometry.blocks * 4, 4096),
+            block_shares: reserve(blocks * 4, 4096),
             // Areas with random access begin at a huge page, so that they can have huge pages of
             // their own.
-            block_owners: reserve(groups_count * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
+            block_owners: reserve(groups_max * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
             cachelets: reserve(cachelets_max * size_of::<Cachelet>() as u64, HUGE_PAGE_BYTES),
             cachelets_max,
             buckets: reserve(buckets_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
@@ -200,7 +202,7 @@ impl DramLayout {
         };
         layout.provided = at;
         layout.tracking = (at + layout.provided_words() * 8).next_multiple_of(4096);
-        layout.length = layout.tracking + Tracking::area_bytes(geometry.blocks * BLOCK_BYTES);
+        layout.length = layout.tracking + Tracking::area_bytes(blocks * BLOCK_BYTES);
         layout
     }
 
@@ -250,7 +252,7 @@ unsafe fn table<T: Layout>(region: &Region<Direct>, at: u64, count: u64) -> Resu
 impl Dram {
     /// A region of that layout; fails if the region is too short.
     pub fn new(region: Region<Direct>, layout: DramLayout) -> Result<Dram> {
-        let blocks = layout.groups_count * GROUP_BLOCKS;
+        let blocks = layout.groups_max * GROUP_BLOCKS;
         let inode_words = (layout.inode_links - layout.inode_bits) / 8;
         let inode_links = (layout.block_shares - layout.inode_links) / 4;
         let block_shares = (layout.block_owners - layout.block_shares) / 4;
@@ -266,7 +268,7 @@ impl Dram {
                 overflow: table(&region, layout.overflow, layout.overflow_max)?,
                 slabs: table(&region, layout.slabs, blocks)?,
                 block_words: table(&region, layout.block_bits, blocks / 64)?,
-                groups: table(&region, layout.groups, layout.groups_count)?,
+                groups: table(&region, layout.groups, layout.groups_max)?,
                 inode_words: table(&region, layout.inode_bits, inode_words)?,
                 inode_links: table(&region, layout.inode_links, inode_links)?,
                 block_shares: table(&region, layout.block_shares, block_shares)?,
@@ -277,7 +279,7 @@ impl Dram {
         }
     }
 
-    /// The tracking area of an image of that length.
+    /// The tracking area of an image that reaches so far.
     pub(crate) fn tracking(&self, image_bytes: u64, sleeping: &'static Sleeping) -> Result<Tracking> {
         let area = self.region.address(self.layout.tracking, Tracking::area_bytes(image_bytes))?;
         let area = NonNull::new(area).ok_or(BadOffset { offset: self.layout.tracking, length: 0 })?;

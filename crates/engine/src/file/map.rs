@@ -233,7 +233,11 @@ pub enum BodyPart {
 /// The memory that holds the maps. Needs no file system, so that a checker can use it too.
 pub(super) struct Map<'m, M: Memory> {
     pub pm: &'m Region<M>,
-    pub geometry: &'m Geometry,
+    /// Where data and nodes may be.
+    data_block: u64,
+    data_end: u64,
+    /// The file system, whose image may have grown beyond that.
+    fs: Option<&'m Fs<M>>,
 }
 
 impl<M: Memory> Clone for Map<'_, M> {
@@ -245,11 +249,26 @@ impl<M: Memory> Copy for Map<'_, M> {}
 
 impl<M: Memory> Fs<M> {
     pub(super) fn map(&self) -> Map<'_, M> {
-        Map { pm: &self.pm, geometry: &self.geometry }
+        Map { pm: &self.pm, data_block: self.geometry.data_block, data_end: self.data_end_known(), fs: Some(self) }
     }
 }
 
 impl<'m, M: Memory> Map<'m, M> {
+    fn of(pm: &'m Region<M>, geometry: &Geometry) -> Map<'m, M> {
+        Map { pm, data_block: geometry.data_block, data_end: geometry.data_end(), fs: None }
+    }
+
+    /// No body has more nodes.
+    fn nodes_max(&self) -> u64 {
+        self.fs.map_or(self.data_end, Fs::blocks)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_in_growth(&self, block: u64) -> bool {
+        self.fs.is_some_and(|fs| fs.reaches_after_growth(block + 1))
+    }
+
     /// A word as a tree of `level`, if it leads to where data and nodes may be.
     #[inline]
     pub fn tree(&self, word: u64, level: u32) -> Result<Tree> {
@@ -258,7 +277,7 @@ impl<'m, M: Memory> Map<'m, M> {
         }
         let flags_known = if level == 0 { BLOCK_UNWRITTEN | BLOCK_SHARED } else { 0 };
         let block = word / BLOCK_BYTES;
-        let inside = block >= self.geometry.data_block && block < self.geometry.data_end();
+        let inside = block >= self.data_block && (block < self.data_end || self.is_in_growth(block));
         if !inside || word & LOW_BITS & !flags_known != 0 {
             return Err(Corruption::BlockMap(word).into());
         }
@@ -377,7 +396,7 @@ impl<'m, M: Memory> Map<'m, M> {
     pub fn walk(&self, tree: Tree, each: &mut dyn FnMut(Part<'m>) -> Result<()>) -> Result<()> {
         // A damaged image may lead to one node many times; no body has more nodes than the image
         // has blocks.
-        let mut nodes_left = self.geometry.blocks;
+        let mut nodes_left = self.nodes_max();
         self.walk_from(Part { tree, index: 0, slot: None }, &mut nodes_left, each)
     }
 
@@ -598,7 +617,7 @@ pub fn visit_body<M: Memory>(
     root: u64,
     each: &mut dyn FnMut(BodyPart),
 ) -> Result<()> {
-    let map = Map { pm, geometry };
+    let map = Map::of(pm, geometry);
     map.walk(map.root(root)?, &mut |part| {
         each(match part.tree.level {
             0 => BodyPart::Data { index: part.index, block: part.tree.block(), flags: part.tree.word & LOW_BITS },
@@ -616,8 +635,8 @@ pub(crate) fn visit_data<M: Memory>(
     root: u64,
     each: &mut dyn FnMut(Range<u64>),
 ) -> Result<()> {
-    let map = Map { pm, geometry };
-    let mut nodes_left = geometry.blocks;
+    let map = Map::of(pm, geometry);
+    let mut nodes_left = map.nodes_max();
     map.visit_data_from(map.root(root)?, &mut nodes_left, each)
 }
 

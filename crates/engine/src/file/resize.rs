@@ -204,7 +204,7 @@ impl<M: Memory> Files<'_, '_, M> {
         range: Range<u64>,
         keep_size: bool,
     ) -> Result<()> {
-        if range.end.div_ceil(BLOCK_BYTES) - range.start / BLOCK_BYTES > self.fs.geometry.blocks {
+        if range.end.div_ceil(BLOCK_BYTES) - range.start / BLOCK_BYTES > self.fs.blocks() {
             return Err(Error::NoSpace);
         }
         let mut property = *property;

@@ -15,7 +15,7 @@ use std::vec::Vec;
 /// Number of references beyond the first to the blocks of a file.
 fn shares(fs: &Fs, thread: &Thread<'_>, node: Node) -> u64 {
     let mut sum = 0;
-    visit_body(fs.pm(), fs.geometry(), property(fs, thread, node).root, &mut |part| {
+    visit_body(fs.pm(), &fs.geometry(), property(fs, thread, node).root, &mut |part| {
         if let BodyPart::Data { block, .. } = part {
             let count = fs.dram().block_shares(block).expect("a count");
             sum += count.load(core::sync::atomic::Ordering::Acquire) as u64;

@@ -46,7 +46,7 @@ pub(super) fn check(fs: &Fs, thread: &Thread<'_>, node: Node) {
     assert_eq!(durable, Property { links: durable.links, ..property });
     let mut none_behind_end = Ok(());
     let end = property.size_bytes.div_ceil(BLOCK_BYTES);
-    visit_body(fs.pm(), fs.geometry(), property.root, &mut |part| {
+    visit_body(fs.pm(), &fs.geometry(), property.root, &mut |part| {
         if let BodyPart::Data { index, flags, .. } = part
             && index >= end
             && flags & BLOCK_UNWRITTEN == 0
@@ -643,16 +643,16 @@ fn damaged_maps_are_errors() {
         fs.pm().persist(dirty);
         let expected = Err(Error::Corrupt(Corruption::BlockMap(bad)));
         assert_eq!(thread.files().read(node, 0, &mut [0; 10]), expected);
-        assert_eq!(visit_body(fs.pm(), fs.geometry(), property.root, &mut |_| {}).map(|()| 0), expected);
+        assert_eq!(visit_body(fs.pm(), &fs.geometry(), property.root, &mut |_| {}).map(|()| 0), expected);
         assert_eq!(thread.files().write(node, 0, b"y"), expected);
     }
     for bad in [5, root.word | 5, root.word | 1 << 4 | 1, root.word | 0x80] {
-        assert!(visit_body(fs.pm(), fs.geometry(), bad, &mut |_| {}).is_err(), "{bad:#x}");
+        assert!(visit_body(fs.pm(), &fs.geometry(), bad, &mut |_| {}).is_err(), "{bad:#x}");
     }
     // A node that leads to itself must not loop.
     let dirty = fs.pm().commit(cell, good[1], fs.pm().fence(Flushed::nothing()));
     fs.pm().persist(dirty);
-    let _ = visit_body(fs.pm(), fs.geometry(), property.root, &mut |_| {});
+    let _ = visit_body(fs.pm(), &fs.geometry(), property.root, &mut |_| {});
     let _ = thread.files().read(node, 0, &mut [0; 10]);
 }
 

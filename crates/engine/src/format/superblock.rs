@@ -3,7 +3,7 @@
 //! Invariants
 //! - Magic, UUID and label are at fixed offsets in every version of the format.
 //! - The description has a checksum. The last block holds a copy of it. While the image is in use
-//!   only [`FEATURE_FILE_FLAGS`] is added to it.
+//!   it changes only under the lock of commits: it gets [`FEATURE_FILE_FLAGS`], or another length.
 //! - All else that changes and matters after a crash (epoch, clean flag) is one word on a line of
 //!   its own.
 
@@ -87,7 +87,7 @@ assert_layout!(Superblock, 4096, magic @ 0, uuid @ 8, label @ 24, version @ 88, 
 // SAFETY: repr(C), cells only, no padding by the assertions above.
 unsafe impl Layout for Superblock {}
 
-/// The positions of all areas: fixed by mkfs.
+/// The positions of all areas: fixed by mkfs, and by a change of the size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Blocks of the image.
@@ -112,7 +112,7 @@ impl Geometry {
     /// The smallest image, in bytes: in smaller ones the fixed areas leave too little room.
     pub const LENGTH_MIN: u64 = 1 << 20;
     /// More blocks than any image has.
-    const BLOCKS_MAX: u64 = 1 << 50;
+    pub(crate) const BLOCKS_MAX: u64 = 1 << 50;
 
     /// The geometry of an image of `length` bytes with room for `inodes_max` inodes (rounded up to
     /// segments).
@@ -363,11 +363,16 @@ impl Superblock {
     /// Checks magic, version, features, checksum, length and geometry. `writing`: ro-compat
     /// features matter.
     pub fn check<M: Memory>(pm: &Region<M>, writing: bool) -> Result<Geometry, SuperblockError> {
-        let length = pm.length();
-        let too_short = SuperblockError::TooShort { length };
-        if length < BLOCK_BYTES {
-            return Err(too_short);
-        }
+        Self::check_within(pm, writing, pm.length())
+    }
+
+    /// The same for a region that begins an image of at most `length` bytes.
+    pub(crate) fn check_within<M: Memory>(
+        pm: &Region<M>,
+        writing: bool,
+        length: u64,
+    ) -> Result<Geometry, SuperblockError> {
+        let too_short = SuperblockError::TooShort { length: pm.length() };
         let superblock = pm.first::<Superblock>().map_err(|_| too_short)?;
         if superblock.magic.load() != MAGIC {
             return Err(SuperblockError::NotAnImage);
@@ -397,7 +402,7 @@ impl Superblock {
 
     /// Whether the last block of the region holds a whole copy.
     pub fn copy_verifies<M: Memory>(pm: &Region<M>) -> bool {
-        let last = (pm.length() / BLOCK_BYTES - 1) * BLOCK_BYTES;
+        let last = (pm.length() / BLOCK_BYTES).saturating_sub(1) * BLOCK_BYTES;
         match pm.get(Pm::<Superblock>::new(last)) {
             Ok(copy) => copy.magic.load() == MAGIC && copy.description_verifies(),
             Err(_) => false,

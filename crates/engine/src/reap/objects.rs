@@ -182,7 +182,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
             DirectoryState::mark_needs_recount(directory);
         }
         let mut offset = inode.log.load_acquire();
-        for _ in 0..self.fs.geometry.blocks {
+        for _ in 0..self.fs.blocks() {
             if offset == 0 {
                 break;
             }

@@ -53,7 +53,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     ) -> Result<()> {
         let mut offset = first;
         // A directory has no more pages than the image has blocks; a longer chain is a cycle.
-        for _ in 0..self.fs.geometry.blocks {
+        for _ in 0..self.fs.blocks() {
             if offset == 0 {
                 break;
             }
@@ -163,7 +163,7 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         mut each: impl FnMut(&LogPage, BlockRun) -> Result<()>,
     ) -> Result<()> {
         let mut offset = first;
-        for _ in 0..self.fs.geometry.blocks {
+        for _ in 0..self.fs.blocks() {
             if offset == end || offset == 0 {
                 break;
             }

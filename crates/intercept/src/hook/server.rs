@@ -46,7 +46,7 @@ pub struct Attached {
     pub image_base: usize,
     /// Base of the DRAM region.
     pub region_base: usize,
-    /// Sizes of the two regions.
+    /// Bytes of addresses that the two regions have.
     lengths: [usize; 2],
 }
 
@@ -180,32 +180,44 @@ pub unsafe fn prepare(mount: &'static [u8]) -> &'static Server {
 /// Called once, after [`prepare`], while no other thread serves calls.
 pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) -> Result<(), &'static [u8]> {
     let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
-    let image = map(hint, handoff.image, handoff.mapped_bytes(), protection(handoff.image_read_only), &IMAGE_REASONS)?;
-    let hint = hint.saturating_sub(hint >> 3);
-    let region = map(hint, handoff.region, handoff.region_bytes, protection(false), &REGION_REASONS)?;
+    let below = hint.saturating_sub(hint >> 3);
+    let region_bytes = handoff.region_bytes;
+    let region = map(below, handoff.region, (region_bytes, 0), protection(false), &REGION_REASONS)?;
+    let region_base = region as usize;
+    // SAFETY: completely mapped for the life of the process, and only regions access it.
+    let region = unsafe { Region::new(region, region_bytes, Direct) };
+    let (bytes, reach) = image_lengths(handoff, &region)?;
+    let (image, reach) = map_image(hint, handoff, (bytes, reach), protection(handoff.image_read_only))?;
     let status = sys::status(handoff.image_file()).map_err(|_| IMAGE_REASONS[0])?;
     let options = AttachOptions {
         read_only: handoff.read_only,
         cached_files_max: handoff.cached_files_max,
         image: ImageIdentity { device: status.st_dev, inode: status.st_ino, boot: 0 },
+        ..AttachOptions::default()
     };
-    // SAFETY: both are completely mapped for the life of the process, and only regions access them;
-    // a read-only mapping is attached read-only, so nothing is stored.
+    // SAFETY: mapped as far as that for the life of the process, and only regions access it; a
+    // read-only mapping is attached read-only, so nothing is stored.
     let attached = unsafe {
-        let pm = Region::new(image, handoff.image_bytes, Direct);
+        let pm = if handoff.journal == 0 {
+            Region::new(image, bytes, Direct).reaching(reach)
+        } else {
+            Region::new(image, handoff.image_bytes, Direct)
+        };
         let pm = match tracking(handoff, image) {
             Some(tracking) => Commits::new(ImageFile::new(handoff.journal), tracking).tracked(pm),
             None if handoff.flushes => pm,
             None => pm.without_flushes(),
         };
-        let region = Region::new(region, handoff.region_bytes, Direct);
         Fs::attach_shared(pm, region, &PLATFORM, Liveness::supervised(handoff.meeting), &options)
     };
     let Ok(fs) = attached else {
-        return Err(b"cannot attach to the file system: it was closed, or another version of directfs opened it");
+        return Err(OTHER_VERSION);
     };
     if take_up_number(&fs, slot).is_err() {
         return Err(b"the kernel refused this process's liveness lock, so it cannot join the file system");
+    }
+    if !fs.limit_growth().unwrap_or(false) {
+        return Err(b"the file system grew while this program started; start it again");
     }
     let root = match fs.enter().and_then(|thread| thread.root()) {
         Ok(root) => root,
@@ -215,8 +227,8 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
         Err(_) => return Err(b"the file system is damaged; check it with `directfs fsck`"),
     };
     let device = device(&fs);
-    let (image_base, region_base) = (image as usize, region as usize);
-    let lengths = [handoff.mapped_bytes() as usize, handoff.region_bytes as usize];
+    let image_base = image as usize;
+    let lengths = [reach as usize, region_bytes as usize];
     let attached = Attached { fs, root, device, image_base, region_base, lengths };
     // SAFETY: no other thread serves calls, and nothing has read it yet (the caller's promise).
     unsafe { (*(*SERVER.0.get()).assume_init_ref().attached.get()).write(attached) };
@@ -268,6 +280,9 @@ fn device(fs: &Fs<Direct>) -> u64 {
     libc::makedev(0, minor as u32)
 }
 
+const OTHER_VERSION: &[u8] =
+    b"cannot attach to the file system: it was closed, or another version of directfs opened it";
+
 /// Why a region is not mapped: its descriptor is not there, or there is no room.
 type Reasons = [&'static [u8]; 2];
 const IMAGE_REASONS: Reasons = [
@@ -292,14 +307,55 @@ unsafe fn tracking(handoff: &HandoffRecord, image: *mut u8) -> Option<Tracking> 
     Some(unsafe { Tracking::new(area, handoff.image_bytes, &posix::commits::SLEEPING) })
 }
 
-/// Maps a region; returns its address.
-fn map(hint: usize, fd: i32, bytes: u64, protection: i32, reasons: &Reasons) -> Result<*mut u8, &'static [u8]> {
+/// Bytes to map of what holds the image, and those that an image in memory can get: they are in the
+/// header of the DRAM region, since it may have grown.
+fn image_lengths(handoff: &HandoffRecord, region: &Region<Direct>) -> Result<(u64, u64), &'static [u8]> {
+    if handoff.journal != 0 {
+        return Ok((handoff.mapped_bytes(), 0));
+    }
+    match engine::image_size(region) {
+        // Addresses for more are left to a program with a limit.
+        Ok(size) if has_address_limit() => Ok((size.bytes, size.bytes)),
+        Ok(size) => Ok((size.bytes, size.capacity_bytes)),
+        Err(_) => Err(OTHER_VERSION),
+    }
+}
+
+fn has_address_limit() -> bool {
+    sys::limit(libc::RLIMIT_AS as _).is_none_or(|[limit, _]| limit != libc::RLIM_INFINITY)
+}
+
+/// Maps what holds the image, with addresses behind it if there are any; returns its address, and
+/// the bytes of addresses.
+fn map_image(
+    hint: usize,
+    handoff: &HandoffRecord,
+    (bytes, reach): (u64, u64),
+    protection: i32,
+) -> Result<(*mut u8, u64), &'static [u8]> {
+    if reach > bytes
+        && let Ok(address) = map(hint, handoff.image, (bytes, reach), protection, &IMAGE_REASONS)
+    {
+        return Ok((address, reach));
+    }
+    Ok((map(hint, handoff.image, (bytes, 0), protection, &IMAGE_REASONS)?, bytes))
+}
+
+/// Maps a region of that many bytes, and addresses for more; returns its address.
+fn map(
+    hint: usize,
+    fd: i32,
+    (bytes, reach): (u64, u64),
+    protection: i32,
+    reasons: &Reasons,
+) -> Result<*mut u8, &'static [u8]> {
     let fits = |status: &libc::stat| {
         let is_device = status.st_mode & libc::S_IFMT == libc::S_IFCHR;
         is_device || status.st_size as u64 >= bytes
     };
     sys::status(fd).ok().filter(fits).ok_or(reasons[0])?;
-    let address = sys::map_huge(hint, bytes as usize, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
-    sys::leave_out_of_core_dumps(address, bytes as usize);
+    let mapped = bytes.max(reach) as usize;
+    let address = sys::map_huge(hint, mapped, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
+    sys::leave_out_of_core_dumps(address, mapped);
     Ok(address)
 }

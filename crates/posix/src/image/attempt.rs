@@ -8,6 +8,7 @@
 use super::extents::for_each_hole;
 use super::locks::{self, Byte, Lock, LockGuard, try_set};
 use super::regions::{dram_region, recover, tracking_of};
+use super::resize::is_reserved;
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
 use super::working::{self, Base, Pending, RecoveredJournal, WorkingCopy};
 use super::{
@@ -82,7 +83,7 @@ impl<M: Memory> Attempt<'_, M> {
         };
         let image = match recovered {
             Some(journal) => self.attach_working_copy(place, journal)?,
-            None => self.attach_first(place, ImageMemory::in_place(self.pm))?,
+            None => self.attach_first(place, self.growing_memory()?)?,
         };
         if self.options.exclusive {
             return Ok(image);
@@ -143,7 +144,7 @@ impl<M: Memory> Attempt<'_, M> {
         Ok(superblock.runtime_directory.load())
     }
 
-    fn engine_error(&self, source: Error) -> ImageError {
+    pub fn engine_error(&self, source: Error) -> ImageError {
         match source {
             Error::Superblock(cause) => ImageError::NotUsable { path: self.path.to_owned(), cause },
             source => ImageError::Engine { path: self.path.to_owned(), source },
@@ -168,7 +169,7 @@ impl<M: Memory> Attempt<'_, M> {
         let create = |needs| runtime.create_working(self.file, self.path, needs, limit_bytes);
         let made = base.make_working_copy(journal, self.options, create).inspect_err(|_| runtime.remove());
         let WorkingCopy { mapping, commits, report } = made?;
-        let memory = ImageMemory { image_bytes, mapping, commits: Some(commits) };
+        let memory = ImageMemory { image_bytes, reach: 0, mapping, commits: Some(commits) };
         let name = runtime.name();
         let mut image = self.attach_first(place, memory)?;
         image.report = report.or(image.report);
@@ -183,6 +184,7 @@ impl<M: Memory> Attempt<'_, M> {
             read_only: self.options.read_only,
             cached_files_max: self.options.cached_files_max,
             image: identity_of(self.file, self.path)?,
+            ..AttachOptions::default()
         })
     }
 
@@ -203,7 +205,8 @@ impl<M: Memory> Attempt<'_, M> {
         place: &DramBacking,
         memory: &ImageMemory,
     ) -> Result<(Fs<M>, Arc<Mapping>, RecoveryReport), ImageError> {
-        let options = self.attach_options()?;
+        let (capacity_bytes, is_reserved) = (memory.reach, is_reserved(self.file, memory.image_bytes));
+        let options = AttachOptions { capacity_bytes, is_reserved, ..self.attach_options()? };
         let region = || self.region(memory);
         let layout = Fs::<M>::dram_layout(&region(), &options).map_err(|error| self.engine_error(error))?;
         let dram = Arc::new(match place {
@@ -267,7 +270,7 @@ impl<M: Memory> Attempt<'_, M> {
         let shared_path = found.path();
         let memory = match found.open_working(self.file, self.path)? {
             Some(working) => self.working_memory(Arc::new(working), &options.image, &shared_path)?,
-            None => ImageMemory::in_place(self.pm),
+            None => self.shared_memory(&dram)?,
         };
         let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
         let other_version = "it was made by another version of this program, or is not ready";
@@ -282,6 +285,7 @@ impl<M: Memory> Attempt<'_, M> {
             ),
             other => self.engine_error(other),
         })?;
+        self.join_growth(&fs)?;
         Ok(self.image(fs, memory, dram, DramBacking::NamedFile(runtime), None))
     }
 
@@ -335,5 +339,5 @@ pub(super) fn working_memory(mapping: Arc<Mapping>, image_bytes: u64, file: &Fil
     }
     let tracking = tracking_of(&mapping, image_bytes);
     let commits = Commits::new(ImageFile::new(file.as_raw_fd()), tracking);
-    Some(ImageMemory { mapping, image_bytes, commits: Some(commits) })
+    Some(ImageMemory { mapping, image_bytes, reach: 0, commits: Some(commits) })
 }

@@ -193,6 +193,47 @@ pub enum ImageError {
         /// Bytes that are possible.
         least: u64,
     },
+    /// An image on a disk is in use.
+    #[error(
+        "{} is on a disk and in use, and only images in memory or on DAX change their size meanwhile: end its processes first \
+         (`fuser -v {}` lists them; directfs umount DIR)",
+        path.display(), path.display()
+    )]
+    GrowsUnused {
+        /// The image.
+        path: PathBuf,
+    },
+    /// An image in use cannot shrink.
+    #[error(
+        "{} is in use and can only grow meanwhile: end its processes first (`fuser -v {}` lists them; directfs umount DIR)",
+        path.display(), path.display()
+    )]
+    ShrinksUnused {
+        /// The image.
+        path: PathBuf,
+    },
+    /// An image in use has no addresses for the wanted size.
+    #[error(
+        "{} can have at most {most} bytes while it is in use, because {reason}: choose at most that, or end its processes first \
+         (`fuser -v {}` lists them)",
+        path.display(), path.display()
+    )]
+    BeyondCapacity {
+        /// The image.
+        path: PathBuf,
+        /// Bytes that it can get.
+        most: u64,
+        /// Why.
+        reason: &'static str,
+    },
+    /// The growth is less than what its bookkeeping needs.
+    #[error("{} has {now} bytes, and the wanted size gives files no block more: choose a larger one", path.display())]
+    GrowthTooSmall {
+        /// The image.
+        path: PathBuf,
+        /// Its bytes.
+        now: u64,
+    },
     /// Root would have most of the image.
     #[error("{} cannot reserve so much for root: choose at most {most} bytes, half of what files can have", path.display())]
     ReserveTooLarge {

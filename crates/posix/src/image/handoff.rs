@@ -9,11 +9,10 @@
 //!   recovers the image.
 
 use super::attempt::working_memory;
+use super::growth::{join_growth, memory_of};
 use super::locks::{Byte, Lock, try_set, wait_and_set};
 use super::regions::dram_region;
-use super::{
-    DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, PLATFORM, identity_of, lock_error, runtime,
-};
+use super::{DramBacking, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, identity_of, lock_error, runtime};
 use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Access, Direct, Mapping, Memory};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -136,7 +135,7 @@ impl<M: Memory> Image<M> {
         }
     }
 
-    fn engine_error(&self, source: engine::Error) -> ImageError {
+    pub(super) fn engine_error(&self, source: engine::Error) -> ImageError {
         ImageError::Engine { path: self.path.clone(), source }
     }
 
@@ -176,22 +175,29 @@ impl Image<Direct> {
         };
         let file = Arc::new(file.map_err(|source| lock_error(path, source))?);
         let identity = identity_of(&file, path)?;
+        let dram = Arc::new(Mapping::from_file(region, path, Access::ReadWrite)?);
         let (memory, backing) = if journal.is_some() {
             let mapping = Arc::new(Mapping::from_file(image, path, Access::ReadWrite)?);
             let backing = pmem::Backing::of_file(&*file);
             (working_memory(mapping, image_bytes, &file).ok_or_else(unsupported)?, backing)
         } else {
-            let mapping = Arc::new(Mapping::of_beginning(image, path, Access::ReadWrite, image_bytes)?);
-            let backing = mapping.backing();
-            (ImageMemory::in_place(&mapping), backing)
+            let size = engine::image_size(&dram_region(&dram));
+            let size = size.map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
+            let memory = memory_of(image, path, Access::ReadWrite, (size.bytes, size.capacity_bytes))?;
+            let backing = memory.mapping.backing();
+            (memory, backing)
         };
-        let dram = Arc::new(Mapping::from_file(region, path, Access::ReadWrite)?);
-        let attach =
-            AttachOptions { read_only: options.read_only, cached_files_max: options.cached_files_max, image: identity };
+        let attach = AttachOptions {
+            read_only: options.read_only,
+            cached_files_max: options.cached_files_max,
+            image: identity,
+            ..AttachOptions::default()
+        };
         let liveness = Liveness::shared(meeting.as_raw_fd());
         let region = memory.region(Direct, options.always_flush);
         let fs = Fs::attach_shared(region, dram_region(&dram), &PLATFORM, liveness, &attach)
             .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
+        join_growth(&fs, path)?;
         Ok(Image {
             service: None,
             trims: None,

@@ -21,6 +21,7 @@ mod error;
 mod exclusive;
 mod extents;
 mod fill;
+mod growth;
 mod handoff;
 mod locks;
 mod make;
@@ -148,14 +149,17 @@ impl OpenImage {
 #[derive(Clone)]
 struct ImageMemory {
     mapping: Arc<Mapping>,
+    /// Bytes of the image when it was mapped.
     image_bytes: u64,
+    /// Bytes that it can get in this mapping; zero: it cannot grow.
+    reach: u64,
     /// If the memory is the working copy of an image on a disk.
     commits: Option<Commits>,
 }
 
 impl ImageMemory {
     fn in_place(mapping: &Arc<Mapping>) -> ImageMemory {
-        ImageMemory { mapping: Arc::clone(mapping), image_bytes: mapping.length(), commits: None }
+        ImageMemory { mapping: Arc::clone(mapping), image_bytes: mapping.length(), reach: 0, commits: None }
     }
 
     /// A region that flushes, unless the storage behind its mapping needs no flushes.
@@ -163,7 +167,7 @@ impl ImageMemory {
         // SAFETY: mapped as far as that. The owner of this region (`Image`, or an attempt) keeps
         // the mapping at least as long. A read-only mapping is attached read-only, so nothing is
         // stored.
-        let region = unsafe { Region::new(self.mapping.address(), self.image_bytes, memory) };
+        let region = unsafe { Region::new(self.mapping.address(), self.image_bytes, memory).reaching(self.reach) };
         match &self.commits {
             Some(commits) => commits.tracked(region),
             None if always_flush || self.mapping.backing().needs_flushes() => region,
@@ -303,7 +307,7 @@ impl<M: Memory + 'static> Image<M> {
         if let Some(fs) = &self.fs
             && !fs.is_read_only()
         {
-            self.trims = trim::start(Arc::clone(fs), &self.memory.mapping, self.memory.image_bytes);
+            self.trims = trim::start(Arc::clone(fs), &self.memory.mapping);
         }
     }
 
@@ -342,9 +346,9 @@ impl<M: Memory> Image<M> {
         self.report.as_ref()
     }
 
-    /// Bytes of the image.
+    /// Bytes of the image now.
     pub fn length(&self) -> u64 {
-        self.memory.image_bytes
+        self.fs().image_bytes()
     }
 
     /// The mapping that the file system works on: that of the image's file, or of the working copy.

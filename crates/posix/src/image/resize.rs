@@ -1,4 +1,5 @@
-//! Changes of an image that no process uses: its size, its label, its UUID.
+//! Changes of an image that no process uses: its size, its label, its UUID. An image in use only
+//! grows, see `growth`.
 //!
 //! The description of the image is replaced by one write within a sector, after all that it relies
 //! on is durable. So a crash at any instant leaves the image as it was, or as it is to be. Nothing
@@ -8,7 +9,7 @@ use super::exclusive::ExclusiveImage;
 use super::{Image, ImageError, OpenImage, make};
 use engine::format::{Geometry, Superblock};
 use engine::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock};
-use pmem::{BLOCK_BYTES, Backing, Direct};
+use pmem::{BLOCK_BYTES, Backing, Direct, Memory};
 use rustix::fs::FallocateFlags;
 use std::fs::File;
 use std::io;
@@ -27,12 +28,17 @@ pub struct Resized {
     pub after_bytes: u64,
 }
 
-/// Changes the size of an image that no process uses. Files are not moved: an image can shrink only
-/// as far as blocks at its end are free.
+/// Changes the size of an image. Files are not moved: an image can shrink only as far as blocks at
+/// its end are free, and when no process uses it.
 pub fn resize(path: impl AsRef<Path>, length: u64, options: &OpenImage) -> Result<Resized, ImageError> {
     let path = path.as_ref();
     let length = length / BLOCK_BYTES * BLOCK_BYTES;
-    let alone = open_clean(path, options)?;
+    let alone = match open_clean(path, options) {
+        Err(ImageError::NotExclusive { .. } | ImageError::InUse { .. } | ImageError::Changing { .. }) => {
+            return super::growth::grow(path, length, options);
+        }
+        alone => alone?,
+    };
     if alone.mapping().backing() == Backing::DaxDevice {
         return Err(ImageError::DeviceSize { path: path.to_owned() });
     }
@@ -68,20 +74,16 @@ struct Resize<'a> {
 }
 
 impl Resize<'_> {
-    fn error(&self, action: &'static str) -> impl FnOnce(io::Error) -> ImageError {
-        let path = self.path.to_owned();
-        move |source| ImageError::File { action, path, source }
-    }
-
-    fn file(&self) -> Result<&File, ImageError> {
-        self.alone.mapping().file().ok_or_else(|| self.error("resize")(io::ErrorKind::Unsupported.into()))
+    fn file(&self) -> Result<ResizedFile<'_>, ImageError> {
+        let unsupported = || file_error("resize", self.path)(io::ErrorKind::Unsupported.into());
+        Ok(ResizedFile { path: self.path, file: self.alone.mapping().file().ok_or_else(unsupported)? })
     }
 
     /// Returns whether the image is on a disk, and its old length.
     fn perform(&self, length: u64) -> Result<(bool, u64), ImageError> {
         let reading = self.alone.attach_for_reading(self.path)?;
         let fs = reading.fs();
-        let before = *fs.geometry();
+        let before = fs.geometry();
         let (file, before_bytes) = (self.file()?, before.blocks * BLOCK_BYTES);
         let is_on_disk = matches!(self.alone.mapping().backing(), Backing::File { .. });
         if length == before_bytes {
@@ -96,34 +98,53 @@ impl Resize<'_> {
         let region = self.alone.mapping().region(Direct)?;
         let change = DescriptionChange { geometry: Some(geometry), ..DescriptionChange::default() };
         let superblock = changed_superblock(&region, &change).map_err(|source| self.engine_error(source))?;
-        self.make_room(file, before_bytes, length)?;
+        file.make_room(before_bytes, length, is_reserved(file.file, before_bytes))?;
         // Crash points: until the description is written, the image has its old length.
-        self.drop_snapshot(file)?;
-        self.clear_behind(file, length, before_bytes)?;
-        self.write(file, &superblock, length - BLOCK_BYTES)?;
-        self.write(file, &superblock[..DESCRIPTION_BYTES], 0)?;
+        file.drop_snapshot()?;
+        file.clear_behind(length, before_bytes)?;
+        file.write(&superblock, length - BLOCK_BYTES)?;
+        file.write(&superblock[..DESCRIPTION_BYTES], 0)?;
         // The new length counts from here on.
-        self.write_block_map(file, fs, &geometry)?;
+        file.write_block_map(fs, &geometry)?;
         if length < before_bytes {
-            file.set_len(length).map_err(self.error("shorten"))?;
+            file.file.set_len(length).map_err(file_error("shorten", self.path))?;
         }
-        file.sync_all().map_err(self.error("sync"))?;
+        file.file.sync_all().map_err(file_error("sync", self.path))?;
         Ok((is_on_disk, before_bytes))
     }
 
     fn engine_error(&self, source: engine::Error) -> ImageError {
         ImageError::Engine { path: self.path.to_owned(), source }
     }
+}
 
-    /// Removes the empty journal behind the image, and lengthens the file.
-    fn make_room(&self, file: &File, before_bytes: u64, length: u64) -> Result<(), ImageError> {
-        let taken_bytes = file.metadata().map_err(self.error("examine"))?.blocks() * 512;
-        file.set_len(before_bytes).map_err(self.error("remove the journal of"))?;
+/// Whether the space of an image's file is reserved as a whole, as far as that can be seen: it may
+/// also be full.
+pub(super) fn is_reserved(file: &File, image_bytes: u64) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.blocks() * 512 >= image_bytes)
+}
+
+fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
+    let path = path.to_owned();
+    move |source| ImageError::File { action, path, source }
+}
+
+/// The file of an image whose size or description changes.
+pub(super) struct ResizedFile<'a> {
+    pub path: &'a Path,
+    pub file: &'a File,
+}
+
+impl ResizedFile<'_> {
+    /// Removes the empty journal behind the image, and lengthens the file. `is_reserved`: so is the
+    /// new space.
+    pub fn make_room(&self, before_bytes: u64, length: u64, is_reserved: bool) -> Result<(), ImageError> {
+        let file = self.file;
+        file.set_len(before_bytes).map_err(file_error("remove the journal of", self.path))?;
         if length <= before_bytes {
             return Ok(());
         }
         let added = length - before_bytes;
-        let is_reserved = taken_bytes >= before_bytes;
         let reserved = match is_reserved {
             true => rustix::fs::fallocate(file, FallocateFlags::empty(), before_bytes, added),
             false => Err(rustix::io::Errno::OPNOTSUPP),
@@ -135,39 +156,44 @@ impl Resize<'_> {
         };
         lengthened.map_err(|source| {
             let _ = file.set_len(before_bytes);
-            match source.raw_os_error() {
-                Some(libc::ENOSPC) => {
-                    let available = rustix::fs::fstatvfs(file).map_or(0, |space| space.f_bavail * space.f_frsize);
-                    ImageError::NoSpace { path: self.path.to_owned(), available, needed: added }
-                }
-                _ => self.error("lengthen")(source),
-            }
+            self.without_space(file_error("lengthen", self.path)(source), added)
         })
     }
 
+    /// The error that tells what is free, if that was the reason.
+    pub fn without_space(&self, error: ImageError, needed: u64) -> ImageError {
+        match error {
+            ImageError::File { source, .. } if source.raw_os_error() == Some(libc::ENOSPC) => {
+                let available = rustix::fs::fstatvfs(self.file).map_or(0, |space| space.f_bavail * space.f_frsize);
+                ImageError::NoSpace { path: self.path.to_owned(), available, needed }
+            }
+            error => error,
+        }
+    }
+
     /// The snapshot describes the old geometry. Without one, the next use finds out what is free.
-    fn drop_snapshot(&self, file: &File) -> Result<(), ImageError> {
+    fn drop_snapshot(&self) -> Result<(), ImageError> {
         let (at, bytes) = SNAPSHOT_FIGURES;
-        self.write(file, &vec![0; bytes], at)
+        self.write(&vec![0; bytes], at)
     }
 
     /// What lies behind a shrunk image until the file is shortened must not look like a journal. It
     /// belongs to the old image, and is free or the old copy of the superblock.
-    fn clear_behind(&self, file: &File, length: u64, before_bytes: u64) -> Result<(), ImageError> {
+    fn clear_behind(&self, length: u64, before_bytes: u64) -> Result<(), ImageError> {
         let end = (length + 2 * BLOCK_BYTES).min(before_bytes.saturating_sub(BLOCK_BYTES));
         match end.checked_sub(length) {
-            Some(bytes @ 1..) => self.write(file, &vec![0; bytes as usize], length),
+            Some(bytes @ 1..) => self.write(&vec![0; bytes as usize], length),
             _ => Ok(()),
         }
     }
 
-    fn write(&self, file: &File, bytes: &[u8], at: u64) -> Result<(), ImageError> {
-        let written = file.write_all_at(bytes, at).and_then(|()| file.sync_data());
-        written.map_err(self.error("write to"))
+    pub fn write(&self, bytes: &[u8], at: u64) -> Result<(), ImageError> {
+        let written = self.file.write_all_at(bytes, at).and_then(|()| self.file.sync_data());
+        written.map_err(file_error("write to", self.path))
     }
 
     /// The block map without a snapshot: it keeps the blocks of damaged files from being reused.
-    fn write_block_map(&self, file: &File, fs: &engine::Fs, geometry: &Geometry) -> Result<(), ImageError> {
+    pub fn write_block_map<M: Memory>(&self, fs: &engine::Fs<M>, geometry: &Geometry) -> Result<(), ImageError> {
         let words = geometry.blocks.div_ceil(BLOCKS_PER_WORD);
         let per_block = BLOCK_BYTES / 8;
         for first in (0..words).step_by(per_block as usize) {
@@ -182,7 +208,7 @@ impl Resize<'_> {
                 block.extend_from_slice(&used.to_le_bytes());
             }
             let at = geometry.block_map_block * BLOCK_BYTES + first * 8;
-            file.write_all_at(&block, at).map_err(self.error("write to"))?;
+            self.file.write_all_at(&block, at).map_err(file_error("write to", self.path))?;
         }
         Ok(())
     }
@@ -256,10 +282,11 @@ pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<
     let file = resize.file()?;
     if tune.uuid.is_some() {
         // The journal of an image on a disk carries the UUID. It is empty.
-        file.set_len(geometry.blocks * BLOCK_BYTES).map_err(resize.error("remove the journal of"))?;
+        let shortened = file.file.set_len(geometry.blocks * BLOCK_BYTES);
+        shortened.map_err(file_error("remove the journal of", path))?;
     }
-    resize.write(file, &superblock, geometry.copy_block() * BLOCK_BYTES)?;
-    resize.write(file, &superblock[..DESCRIPTION_BYTES], 0)?;
+    file.write(&superblock, geometry.copy_block() * BLOCK_BYTES)?;
+    file.write(&superblock[..DESCRIPTION_BYTES], 0)?;
     Ok(reserved_bytes)
 }
 

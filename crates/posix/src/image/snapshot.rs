@@ -87,7 +87,7 @@ fn copy_live(base: &Base<'_>, image: &Image, new: &NewFile, watch: make::Watch<'
     let thread = image.fs().enter().map_err(|error| errno(error.into()))?;
     // One snapshot at a time.
     let _held = thread.lock_commits().map_err(|error| errno(error.into()))?;
-    let _marking = Marking::begin(&image.dram, tracking).map_err(failed)?;
+    let _marking = Marking::begin(&image.dram, tracking, image.length()).map_err(failed)?;
     let mut copy = LiveCopy { region: image.fs().pm(), tracking, file: &new.file };
     new.file.set_len(image.length()).map_err(failed)?;
     copy.copy_all(image, watch).map_err(|error| base.copy_error(error))?;
@@ -98,12 +98,13 @@ fn copy_live(base: &Base<'_>, image: &Image, new: &NewFile, watch: make::Watch<'
 struct Marking(Tracking);
 
 impl Marking {
-    fn begin(dram: &Mapping, tracking: Tracking) -> io::Result<Marking> {
-        let (address, length) = tracking.memory();
+    fn begin(dram: &Mapping, tracking: Tracking, image_bytes: u64) -> io::Result<Marking> {
         if let Some(file) = dram.file() {
-            // Programs mark without a test whether there is room.
-            let at = (address.addr() - dram.address().addr()) as u64;
-            rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, length as u64)?;
+            // Programs mark without a test whether there is room. The image does not grow now.
+            for (address, length) in tracking.memory_for(image_bytes) {
+                let at = (address.addr() - dram.address().addr()) as u64;
+                rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, at, length as u64)?;
+            }
         }
         tracking.clear();
         tracking.set_active(true);

@@ -77,7 +77,7 @@ fn trim_in_use(image: &Image, watch: Watch<'_>) -> Result<Trimmed, ImageError> {
     let before_bytes = taken_bytes(file);
     let thread = image.fs().enter().map_err(engine_error)?;
     thread.recycle_idle_shards().map_err(engine_error)?;
-    let holes = Holes { file, image_bytes: image.memory.image_bytes, kept: BTreeSet::new(), least: 1 };
+    let holes = Holes { file, image_bytes: image.length(), kept: BTreeSet::new(), least: 1 };
     holes.punch_free(&thread, watch).map_err(|errno| hole_error(path, errno))?;
     Ok(Trimmed { before_bytes, after_bytes: taken_bytes(file), is_working_copy: image.memory.commits.is_some() })
 }
@@ -103,7 +103,7 @@ fn trim_unused(path: &Path, file: &File, options: &OpenImage, watch: Watch<'_>) 
     let mut kept = BTreeSet::new();
     image.fs().each_snapshot_page(&mut |offset| kept.extend([offset])).map_err(engine_error)?;
     let thread = image.fs().enter().map_err(engine_error)?;
-    let holes = Holes { file, image_bytes: image.memory.image_bytes, kept, least: 1 };
+    let holes = Holes { file, image_bytes: image.length(), kept, least: 1 };
     holes.punch_free(&thread, watch).map_err(|errno| hole_error(path, errno))?;
     Ok(Trimmed { before_bytes, after_bytes: taken_bytes(file), is_working_copy: false })
 }
@@ -179,11 +179,11 @@ impl Holes<'_> {
 
 /// Starts the service of this process, if the memory is a file in memory that is not reserved as a
 /// whole. Without a thread the memory is given back at the end only.
-pub(super) fn start<M: Memory + 'static>(fs: Arc<Fs<M>>, mapping: &Arc<Mapping>, image_bytes: u64) -> Option<Service> {
-    let is_reserved = |file: &File| taken_bytes(file) >= image_bytes;
-    let file = mapping.file().filter(|file| mapping.backing() == Backing::Tmpfs && !is_reserved(file))?;
+pub(super) fn start<M: Memory + 'static>(fs: Arc<Fs<M>>, mapping: &Arc<Mapping>) -> Option<Service> {
+    let is_reserved = fs.is_reserved();
+    let file = mapping.file().filter(|_| mapping.backing() == Backing::Tmpfs && !is_reserved)?;
     let file = file.try_clone().ok()?;
-    Service::start("directfs-trim", move |is_ending| serve(&fs, &file, image_bytes, is_ending))
+    Service::start("directfs-trim", move |is_ending| serve(&fs, &file, is_ending))
 }
 
 /// What the service remembers between two looks.
@@ -209,11 +209,11 @@ impl Watched {
     }
 }
 
-fn serve<M: Memory>(fs: &Fs<M>, file: &File, image_bytes: u64, is_ending: &AtomicBool) {
+fn serve<M: Memory>(fs: &Fs<M>, file: &File, is_ending: &AtomicBool) {
     super::service::block_signals();
     let look = || -> Option<(u64, u64)> {
         let free = fs.free_bytes().ok()?;
-        Some((free, taken_bytes(file).saturating_sub(image_bytes.saturating_sub(free))))
+        Some((free, taken_bytes(file).saturating_sub(fs.image_bytes().saturating_sub(free))))
     };
     let Some((free, _)) = look() else { return };
     let mut watched = Watched { free_min: free, free_before: free, left: 0 };
@@ -229,6 +229,7 @@ fn serve<M: Memory>(fs: &Fs<M>, file: &File, image_bytes: u64, is_ending: &Atomi
         let trimmed = fs.enter().map_err(|_| Errno::AGAIN).and_then(|thread| {
             // What it does not recycle is recycled by its shard.
             let _ = thread.recycle_idle_shards();
+            let image_bytes = fs.image_bytes();
             let holes = Holes { file, image_bytes, kept: BTreeSet::new(), least: RUN_BLOCKS };
             holes.punch_free(&thread, &mut |_, _| !is_ending.load(Acquire))
         });

@@ -128,7 +128,7 @@ impl Attempt<'_, Direct> {
         };
         let WorkingCopy { mapping, commits, report } = base.make_working_copy(recovered, self.options, create)?;
         commits.set_held(true);
-        let memory = ImageMemory { mapping, image_bytes, commits: Some(commits) };
+        let memory = ImageMemory { mapping, image_bytes, reach: 0, commits: Some(commits) };
         let mut image = self.attach_first(self.unnamed_place()?, memory)?;
         image.report = report.or(image.report);
         // From exclusive to shared: programs take it, too. Others find no runtime directory.

@@ -214,7 +214,12 @@ impl<'a> Base<'a> {
         let mapping = Arc::new(create(Needs { length, filled })?);
         let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
         let identity = identity_of(self.file, self.path)?;
-        let attach = AttachOptions { read_only: false, cached_files_max: options.cached_files_max, image: identity };
+        let attach = AttachOptions {
+            read_only: false,
+            cached_files_max: options.cached_files_max,
+            image: identity,
+            ..AttachOptions::default()
+        };
         let fill = Fill {
             file: self.file,
             mapping: &mapping,

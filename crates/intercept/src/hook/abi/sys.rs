@@ -265,6 +265,14 @@ pub fn map_near(address: usize, bytes: usize, protection: i32, flags: i32, fd: i
     if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
 }
 
+/// A limit of this process, and what it can be raised to.
+pub fn limit(kind: u32) -> Option<[u64; 2]> {
+    let mut found = [0u64; 2];
+    // SAFETY: the kernel writes a local structure.
+    let result = unsafe { call(libc::SYS_prlimit64, [0, kind.into(), 0, found.as_mut_ptr() as u64, 0, 0]) };
+    (result == 0).then_some(found)
+}
+
 /// Maps a large file at a multiple of a huge page's size, so that huge pages can serve it; near
 /// `hint`, unless that is zero.
 pub fn map_huge(hint: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {

@@ -116,14 +116,15 @@ pub fn out_of_the_way() -> usize {
 /// to use. No call reaches this copy afterwards: the sites are about to lead elsewhere, and this is
 /// the only thread.
 extern "C" fn retire(index: &mut u32) -> bool {
-    let (Some(server), Some(handoff)) = (server::get(), environment::handoff()) else { return false };
+    let Some(server) = server::get() else { return false };
     *index = session::main().index();
     // SAFETY: the constructor prepared this thread's stack, and no call is in progress.
     unsafe { stack::context() }.leave();
     // SAFETY: nothing of the file system is used here any more.
     unsafe {
-        sys::unmap(server.image_base as *mut u8, handoff.mapped_bytes() as usize);
-        sys::unmap(server.region_base as *mut u8, handoff.region_bytes as usize);
+        for region in server.regions() {
+            sys::unmap(region.start as *mut u8, region.len());
+        }
     }
     true
 }

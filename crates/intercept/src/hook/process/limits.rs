@@ -24,10 +24,7 @@ static DESCRIPTORS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// The limit, and what it can be raised to.
 fn get(kind: u32) -> [u64; 2] {
-    let mut found = [0u64; 2];
-    // SAFETY: the kernel writes a local structure.
-    let result = unsafe { sys::call(libc::SYS_prlimit64, [0, kind.into(), 0, found.as_mut_ptr() as u64, 0, 0]) };
-    if result == 0 { found } else { [u64::MAX; 2] }
+    sys::limit(kind).unwrap_or([u64::MAX; 2])
 }
 
 /// Whether this process may put something of its own at a number, now or after it has raised the
