@@ -56,7 +56,8 @@ impl Areas {
 
 /// The word for the size of an image.
 pub(crate) fn size_word(geometry: &Geometry) -> u64 {
-    geometry.blocks * BLOCK_BYTES | if geometry.mkfs_blocks == 0 { 0 } else { RESIZED }
+    let is_resized = geometry.mkfs_blocks != 0;
+    geometry.blocks * BLOCK_BYTES + if is_resized { RESIZED } else { 0 }
 }
 
 /// Bytes of an image with that size.
