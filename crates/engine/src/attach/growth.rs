@@ -1,8 +1,8 @@
 //! Growth of an image while processes use it.
 //!
-//! A thread that holds the lock of commits prepares the growth ([`Thread::begin_growth`]), makes the
-//! image's file longer, and stores the description there by one write: the image has the new size.
-//! Then the size in the DRAM region follows, and group after group of the new blocks becomes
+//! A thread that holds the lock of commits prepares the growth ([`Thread::begin_growth`]), makes
+//! the image's file longer, and stores the description there by one write: the image has the new
+//! size. Then the size in the DRAM region follows, and group after group of the new blocks becomes
 //! free. Other threads go on meanwhile.
 //!
 //! Invariants
