@@ -1,9 +1,8 @@
 //! Gives the linker the order of functions and tables.
 
-use std::path::Path;
-
 fn main() {
-    let order = Path::new(env!("CARGO_MANIFEST_DIR")).join("order.ld");
-    println!("cargo:rerun-if-changed={}", order.display());
-    println!("cargo:rustc-link-arg-cdylib=-Wl,-T,{}", order.display());
+    // By a relative name, since a checkout may be moved together with what was built in it. The
+    // linker runs in the directory of this workspace.
+    println!("cargo:rerun-if-changed=order.ld");
+    println!("cargo:rustc-link-arg-cdylib=-Wl,-T,order.ld");
 }
