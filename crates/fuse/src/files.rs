@@ -4,6 +4,8 @@
 //! Open files have no state here: each request names the file and its flags. So a server can answer
 //! requests for files that an earlier server opened, and the kernel need not announce opens.
 
+mod growth;
+
 use crate::generations::Generations;
 use crate::inherited::Inherited;
 use crate::leases::Leases;
@@ -13,7 +15,7 @@ use crate::options::MountOptions;
 use engine::format::FileKind;
 use engine::{Attributes, FileFlags, Node, SeekWhat, Thread};
 use pmem::Direct;
-use posix::image::{Image, ImageError};
+use posix::image::Image;
 use posix::process::Process;
 use posix::{
     Append, Caller, Credentials, Errno, ExtendedFlags, FileSystemStatus, NodeRef, OpenFile, Result, TimeToSet,
@@ -202,30 +204,6 @@ impl Files {
         let result = call(Caller::new(&thread, Credentials::kernel_checked(requester.uid, requester.gid)));
         // A reply computed from lost pages is not valid.
         self.check_whole().and(result)
-    }
-
-    /// Bytes of the image, and the most that it can have while it is mounted.
-    pub(crate) fn image_sizes(&self) -> String {
-        format!("{} {}", self.image.length(), self.image.fs().image_bytes_max())
-    }
-
-    /// Makes the image larger, for root and for the server's own user.
-    pub(crate) fn grow_image(&self, requester: Requester, bytes: u64) -> Result<()> {
-        self.check_whole()?;
-        if ![0, rustix::process::geteuid().as_raw()].contains(&requester.uid) {
-            return Err(Errno(libc::EPERM));
-        }
-        let grown = self.image.grow(bytes).map(drop);
-        grown.map_err(|error| match error {
-            ImageError::BeyondCapacity { .. } => Errno(libc::EFBIG),
-            ImageError::ShrinksUnused { .. } | ImageError::GrowthTooSmall { .. } => Errno(libc::EINVAL),
-            ImageError::GrowsUnused { .. } => Errno(libc::EOPNOTSUPP),
-            ImageError::NoSpace { .. } => Errno(libc::ENOSPC),
-            ImageError::Changing { .. } => Errno(libc::EBUSY),
-            ImageError::Engine { source, .. } => source.into(),
-            ImageError::File { source, .. } => Errno(source.raw_os_error().unwrap_or(libc::EIO)),
-            _ => Errno(libc::EIO),
-        })
     }
 
     /// EIO once the image was truncated under the mount.
