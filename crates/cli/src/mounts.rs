@@ -21,6 +21,19 @@ pub fn all() -> Vec<Mount> {
     std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().filter_map(parse).collect()
 }
 
+impl Mount {
+    /// Whether an image is mounted there. `image`: its path without links.
+    pub fn is_of(&self, image: &Path) -> bool {
+        self.kind == "fuse.directfs" && self.source == image
+    }
+}
+
+/// The mounts of an image that this process sees.
+pub fn of_image(path: &Path) -> Vec<Mount> {
+    let Ok(image) = path.canonicalize() else { return Vec::new() };
+    all().into_iter().filter(|mount| mount.is_of(&image)).collect()
+}
+
 /// The mount that contains a path.
 pub fn covering(path: &Path) -> Option<Mount> {
     let path = path.canonicalize().ok()?;

@@ -244,9 +244,7 @@ fn footprint() -> Footprint {
 }
 
 fn mounted_on(path: &Path) -> Vec<PathBuf> {
-    let Ok(image) = path.canonicalize() else { return Vec::new() };
-    let directfs = mounts::all().into_iter().filter(|mount| mount.kind == "fuse.directfs" && mount.source == image);
-    directfs.map(|mount| mount.point).collect()
+    mounts::of_image(path).into_iter().map(|mount| mount.point).collect()
 }
 
 /// Usage of the image as reported by the server that has it mounted.

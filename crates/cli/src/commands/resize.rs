@@ -1,7 +1,7 @@
 //! `directfs resize` and `directfs tune`.
 
 use crate::arguments::{NewUuid, Resize, Tune};
-use crate::mounts::{self, Mount};
+use crate::mounts;
 use crate::units;
 use anyhow::{Context, Result, ensure};
 use pmem::BLOCK_BYTES;
@@ -43,9 +43,8 @@ pub fn run(arguments: &Resize) -> Result<()> {
 /// By the server of a mount, which may be alone on the image; otherwise by this process.
 fn resize(path: &Path, wanted: u64) -> Result<Resized, ImageError> {
     let wanted = wanted / BLOCK_BYTES * BLOCK_BYTES;
-    let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let is_ours = |mount: &Mount| mount.kind == "fuse.directfs" && mount.source == real;
-    match mounts::all().into_iter().find(is_ours).and_then(|mount| resize_mounted(path, &mount.point, wanted)) {
+    let first = mounts::of_image(path).into_iter().next();
+    match first.and_then(|mount| resize_mounted(path, &mount.point, wanted)) {
         Some(resized) => resized,
         None => image::resize(path, wanted, &OpenImage::default()),
     }

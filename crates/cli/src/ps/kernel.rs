@@ -125,7 +125,7 @@ fn mount_points(pid: i32, image: &Path) -> Vec<(u64, PathBuf)> {
     let point = |line: &str| {
         let id = line.split(' ').next()?.parse().ok()?;
         let mount = mounts::parse(line)?;
-        (mount.kind == "fuse.directfs" && mount.source == image).then_some((id, mount.point))
+        mount.is_of(image).then_some((id, mount.point))
     };
     table.lines().filter_map(point).collect()
 }

@@ -116,9 +116,8 @@ fn error_of(error: engine::Error) -> anyhow::Error {
 
 /// The image's mounts, of those that this process sees. A server that is dead reports nothing.
 fn mounts_of(image: &Path) -> Vec<MountReading> {
-    let Ok(image) = image.canonicalize() else { return Vec::new() };
-    let of_image = mounts::all().into_iter().filter(|mount| mount.kind == "fuse.directfs" && mount.source == image);
-    of_image
+    mounts::of_image(image)
+        .into_iter()
         .filter_map(|mount| Some(MountReading { requests: requests_of(&mount.point)?, point: mount.point }))
         .collect()
 }
