@@ -9,6 +9,7 @@
 //!   parent's memory; in both cases `owner` is not its own.
 //! - One message is in flight at a time.
 
+use crate::hook::abi::ring_parameters::{Parameters, setup_flag};
 use crate::hook::abi::sys;
 use core::ptr;
 use core::sync::atomic::AtomicU32;
@@ -22,18 +23,6 @@ const PAGE_BYTES: usize = 4096;
 /// The queues, and behind them the entries.
 const MEMORY_BYTES: usize = 2 * PAGE_BYTES;
 const ENTRIES: u32 = 2;
-
-/// `struct io_uring_params`, by words.
-const PARAMETER_WORDS: usize = 30;
-mod parameter {
-    pub const FLAGS: usize = 2;
-    pub const SUBMISSION_TAIL: usize = 11;
-    pub const SUBMISSION_ADDRESS: usize = 18;
-    pub const COMPLETION_HEAD: usize = 20;
-    pub const COMPLETION_TAIL: usize = 21;
-    pub const COMPLETIONS: usize = 25;
-    pub const COMPLETION_ADDRESS: usize = 28;
-}
 
 /// A thread's ring. All zero: it has none.
 pub struct MessageRing {
@@ -131,9 +120,6 @@ impl MessageRing {
 
     #[cold]
     fn make(&mut self) -> Result<()> {
-        const NO_MMAP: u32 = 1 << 14;
-        const NO_DESCRIPTOR: u32 = 1 << 15;
-        const NO_ARRAY: u32 = 1 << 16;
         // Of a thread that has ended, or a copy. It may also be the parent's.
         self.leave();
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -141,22 +127,15 @@ impl MessageRing {
         let start = sys::map(MEMORY_BYTES, protection, flags, -1).map_err(|error| Errno(-error as i32))?;
         sys::leave_out_of_core_dumps(start, MEMORY_BYTES);
         let memory = start as u64;
-        let mut words = [0u32; PARAMETER_WORDS];
-        words[parameter::FLAGS] = NO_MMAP | NO_DESCRIPTOR | NO_ARRAY;
-        for (at, address) in
-            [(parameter::COMPLETION_ADDRESS, memory), (parameter::SUBMISSION_ADDRESS, memory + PAGE_BYTES as u64)]
-        {
-            (words[at], words[at + 1]) = (address as u32, (address >> 32) as u32);
-        }
+        let flags = setup_flag::NO_MMAP | setup_flag::REGISTERED_FD_ONLY | setup_flag::NO_ARRAY;
+        let mut made = Parameters { flags, ..Parameters::default() };
+        made.completion.address = memory;
+        made.submission.address = memory + PAGE_BYTES as u64;
+        let parameters = &raw mut made as u64;
         // SAFETY: the kernel writes the parameters, and from now on the mapping, which is new.
-        let number =
-            unsafe { sys::call(libc::SYS_io_uring_setup, [ENTRIES.into(), words.as_mut_ptr() as u64, 0, 0, 0, 0]) };
-        let offsets = [
-            words[parameter::SUBMISSION_TAIL],
-            words[parameter::COMPLETION_HEAD],
-            words[parameter::COMPLETION_TAIL],
-            words[parameter::COMPLETIONS],
-        ];
+        let number = unsafe { sys::call(libc::SYS_io_uring_setup, [ENTRIES.into(), parameters, 0, 0, 0, 0]) };
+        let Parameters { submission, completion, .. } = made;
+        let offsets = [submission.tail, completion.head, completion.tail, completion.entries];
         let is_within = offsets.iter().all(|at| at.is_multiple_of(4) && *at as usize <= PAGE_BYTES - 4 * 16);
         self.memory = memory as usize;
         if number < 0 || !is_within {

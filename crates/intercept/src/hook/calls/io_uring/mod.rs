@@ -24,6 +24,7 @@ mod operations;
 mod selection;
 
 use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
+use crate::hook::abi::ring_parameters::{Parameters, setup_flag};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
 use crate::hook::calls::entries::serve_entry;
@@ -42,56 +43,6 @@ use selection::Selection;
 const RINGS_MAX: usize = 4096;
 /// Entries that one call of the kernel takes, if no chain is longer.
 const BATCH: usize = 64;
-
-/// Flags of io_uring_setup.
-mod setup_flag {
-    pub const SQPOLL: u32 = 1 << 1;
-    /// The processor of the kernel's thread.
-    pub const SQ_AFF: u32 = 1 << 2;
-    /// One thread submits: with a thread of the kernel that one.
-    pub const SINGLE_ISSUER: u32 = 1 << 12;
-    /// What a ring without that thread does not have.
-    pub const POLLED: u32 = SQPOLL | SQ_AFF | SINGLE_ISSUER;
-    /// Forms of completion that a ring with a thread of the kernel cannot have.
-    pub const NOT_POLLED: u32 = 1 << 8 | 1 << 9 | 1 << 13;
-    pub const DISABLED: u32 = 1 << 6;
-    pub const LARGE_ENTRIES: u32 = 1 << 10;
-    pub const NO_MMAP: u32 = 1 << 14;
-    pub const REGISTERED_FD_ONLY: u32 = 1 << 15;
-    pub const NO_ARRAY: u32 = 1 << 16;
-    /// Those that this library knows. Of the later ones some change the layout of entries.
-    pub const KNOWN: u32 = (1 << 19) - 1;
-}
-
-/// `struct io_uring_params`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Parameters {
-    entries: u32,
-    completions: u32,
-    flags: u32,
-    thread: [u32; 2],
-    features: u32,
-    work_queue: u32,
-    reserved: [u32; 3],
-    submission: SubmissionOffsets,
-    completion: [u32; 8],
-    completion_address: u64,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct SubmissionOffsets {
-    head: u32,
-    tail: u32,
-    others: [u32; 2],
-    flags: u32,
-    dropped: u32,
-    array: u32,
-    reserved: u32,
-    address: u64,
-}
-const _: () = assert!(size_of::<Parameters>() == 120);
 
 /// A ring of this process.
 struct Ring {
@@ -197,7 +148,7 @@ pub fn setup(call: &mut Call<'_>) -> Result<Verdict> {
     ring.drains.store(0, Relaxed);
     let is_mapped = wanted.flags & setup_flag::NO_MMAP != 0;
     let place = |address: u64| if is_mapped { address } else { 0 };
-    ring.queue.store(place(wanted.completion_address), Relaxed);
+    ring.queue.store(place(wanted.completion.address), Relaxed);
     ring.entries.store(place(wanted.submission.address), Relaxed);
     ring.count.store(made.entries, Relaxed);
     ring.flags.store(wanted.flags, Relaxed);

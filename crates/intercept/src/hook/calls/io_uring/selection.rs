@@ -7,13 +7,12 @@
 //! Invariant: the file is closed when the kernel has taken the entry or has refused it, so the
 //! kernel must take it at once. Entries that it may take later are refused.
 
+use super::operations::NO_OFFSET;
 use crate::hook::abi::sys;
 use crate::hook::call::Call;
 use crate::hook::calls::entries::serve_entry;
 use posix::{Errno, Result};
 
-/// In place of an offset: the position of the descriptor.
-const AT_POSITION: u64 = u64::MAX;
 /// The most that is read at once: a larger buffer gets an incomplete read.
 const BYTES_MAX: u32 = 64 << 20;
 
@@ -45,7 +44,7 @@ impl Selection {
         unsafe { sys::unmap(start, room as usize) };
         let Some(result) = served? else { return Ok(None) };
         let bytes = u64::try_from(result).map_err(|_| error(result))?;
-        let at_position = (offset == AT_POSITION).then_some(fd);
+        let at_position = (offset == NO_OFFSET).then_some(fd);
         let selection = Selection { file, length, bytes, at_position };
         // SAFETY: as above.
         if let Err(failed) = unsafe { selection.file.resize(bytes) } {
