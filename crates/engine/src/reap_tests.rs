@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::file::AllocateMode;
 use crate::format::{FileKind, INODES_PER_SEGMENT};
 use crate::fs::{Fs, Node, Thread};
-use crate::testing::mortality::{at_next_step, dies_at};
+use crate::testing::mortal_thread::dies_in_thread;
+use crate::testing::mortality::at_next_step;
 use crate::testing::{Attached, Memory, Mortal, TestPlatform, new_image, new_node as new};
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use operations::{LONG, OPERATIONS, OPERATIONS_BESIDE_OTHERS, rename};
@@ -177,18 +178,7 @@ impl World {
 
     /// Runs `work` in a new thread, which dies at step `step`. Returns whether it died.
     pub(crate) fn dies(&self, step: u64, work: impl FnOnce(&MortalThread<'_>) + Send) -> bool {
-        std::thread::scope(|scope| {
-            let mortal = scope.spawn(|| {
-                let thread = self.fs().enter().expect("enters");
-                let died = dies_at(step, || work(&thread));
-                if died {
-                    self.platform.kill();
-                    core::mem::forget(thread);
-                }
-                died
-            });
-            mortal.join().expect("no other panic")
-        })
+        dies_in_thread(self.fs(), self.platform, step, work)
     }
 }
 

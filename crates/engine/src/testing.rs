@@ -1,6 +1,7 @@
 //! Support for the engine's tests: a platform on the standard library, and images in anonymous
 //! memory that survive simulated power cuts.
 
+pub(crate) mod mortal_thread;
 pub(crate) mod mortality;
 pub(crate) mod schedule;
 

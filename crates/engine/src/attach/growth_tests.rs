@@ -5,7 +5,7 @@ use crate::dram::GROUP_BLOCKS;
 use crate::error::Error;
 use crate::fs::{Fs, Thread};
 use crate::liveness::Liveness;
-use crate::testing::mortality::dies_at;
+use crate::testing::mortal_thread::dies_in_thread;
 use crate::testing::{Memory, TestPlatform, new_image};
 use pmem::{BLOCK_BYTES, Direct, Region};
 use std::collections::BTreeSet;
@@ -61,18 +61,7 @@ impl World {
 
     /// Runs `work` in a thread that dies at step `step`; returns whether it did.
     fn dies(&self, step: u64, work: impl FnOnce(&Thread<'_>) + Send) -> bool {
-        std::thread::scope(|scope| {
-            let mortal = scope.spawn(|| {
-                let thread = self.fs().enter().expect("enters");
-                let died = dies_at(step, || work(&thread));
-                if died {
-                    self.platform.kill();
-                    core::mem::forget(thread);
-                }
-                died
-            });
-            mortal.join().expect("no other panic")
-        })
+        dies_in_thread(self.fs(), self.platform, step, work)
     }
 
     /// Takes every block that is free, each once, and gives them back. Returns their number.
