@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use support::killing::killed_at;
@@ -175,6 +176,35 @@ fn a_mounted_image_grows_alone_and_beside_programs() {
         is_sound(&image);
         assert_eq!(length(&image), 64 * MIB);
     }
+}
+
+#[test]
+fn other_users_do_not_make_a_mounted_image_larger() {
+    if !has_python() || !can_mount("growth by another user") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("\n*** SKIPPED: growth by another user: only root can become one ***\n");
+        return;
+    }
+    let directory = scratch();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (image, point) = (image_in(directory.path()), directory.path().join("point"));
+    fs::create_dir(&point).unwrap();
+    mount(&image, &point, "rw");
+    let script = "import os, sys
+try: os.setxattr(sys.argv[1], 'system.directfs.size', b'67108864')
+except OSError as error: print(error.errno)
+else: print('grown')";
+    let grow_as = |user: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups", "/usr/bin/env", "python3", "-c", script]);
+        stdout(&command.arg(&point).output().unwrap())
+    };
+    assert_eq!((grow_as("1234"), length(&image)), (format!("{}\n", libc::EPERM), 16 * MIB));
+    assert_eq!((grow_as("0"), length(&image)), ("grown\n".to_owned(), 64 * MIB));
+    unmount(&point);
+    is_sound(&image);
 }
 
 #[test]
