@@ -261,7 +261,9 @@ fn the_kernel_ends_a_lease_that_its_holder_keeps_while_a_mount_waits() {
     let start = Instant::now();
     assert_eq!(fs::read(&shared.file).unwrap(), b"content", "the open waits no longer");
     let waited = start.elapsed();
-    assert!(waited >= Duration::from_secs(1), "{waited:?}: the holder had its time");
+    // The usual time is 45 s.
+    let permitted = Duration::from_secs(1)..Duration::from_secs(40);
+    assert!(permitted.contains(&waited), "{waited:?}: the holder had its time, and no more");
     assert_eq!(shared.hear(), "broken");
     fs::write(&shared.file, "another").expect("there is no lease any more");
     shared.end();
