@@ -118,6 +118,10 @@ impl Identity {
 
     /// Takes what the thread left that installed a filter; returns whether it is this thread's.
     fn take_left(&mut self) -> bool {
+        // Nothing was left, and its page stays untouched.
+        if !posix::host::expects_filter() {
+            return false;
+        }
         let now = CHANGES.load(Acquire) | 1;
         if AT_FILTER.asked_at.load(Acquire) != now || MAY_DIFFER.load(Relaxed) {
             return false;
