@@ -7,6 +7,7 @@ use crate::cache::{Cache, Refused};
 use crate::elf::{BadElf, Elf};
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::loading::{early, elf_dependencies};
+use crate::hook::process::environment;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -108,6 +109,7 @@ impl Serving<'_> {
             tunables.push(OsStr::from_bytes(ours.strip_prefix(b"GLIBC_TUNABLES=").unwrap_or(ours)));
             command.env("GLIBC_TUNABLES", tunables);
         }
+        hide(command);
     }
 
     /// Whether the loader needs the mount before the program starts; and whether paths to libraries
@@ -134,6 +136,22 @@ impl Serving<'_> {
         };
         let by_program = by_program().unwrap_or(false);
         (by_environment || by_program, has_paths)
+    }
+}
+
+/// Hides from the program what is not its own: an even number of entries.
+fn hide(command: &mut Command) {
+    command.env("DIRECTFS_HIDE", "").env_remove("DIRECTFS_FILL");
+    let library = command.get_envs().find(|(name, _)| *name == "DIRECTFS_RUN").and_then(|(_, value)| value);
+    let library = library.unwrap_or_default().as_bytes();
+    let inherited = std::env::vars_os().filter(|(name, _)| command.get_envs().all(|(set, _)| set != name));
+    let set = command.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+    let is_hidden = |(name, value): &(OsString, OsString)| {
+        let entry = [name.as_bytes(), b"=", value.as_bytes(), b"\0"].concat();
+        !environment::is_seen(&entry, library, false)
+    };
+    if inherited.chain(set).filter(is_hidden).count() % 2 == 1 {
+        command.env("DIRECTFS_FILL", "");
     }
 }
 

@@ -53,7 +53,7 @@ impl Subject {
     /// DirectFS, with an image in this directory; `name` is for tables.
     pub fn directfs(name: &str, at: &Path, always_flush: bool) -> Result<Subject> {
         ensure!(
-            std::env::var_os("DIRECTFS_IMAGE").is_none(),
+            crate::run::surrounding_mount().is_none(),
             "this program already runs under directfs run, which allows one image: start it outside, or measure without DirectFS (--beside)"
         );
         let scratch = Scratch::beside_others(at, "image")?;

@@ -141,7 +141,7 @@ impl Drop for Subject<'_> {
 /// An error if `run` is not possible with these directories.
 pub fn require_run(tree: &Tree, scratch: &Scratch) -> Result<()> {
     ensure!(
-        std::env::var_os("DIRECTFS_IMAGE").is_none(),
+        crate::run::surrounding_mount().is_none(),
         "this program already runs under directfs run, which allows one image: start the demonstration outside"
     );
     for (what, path) in [("the tree", tree.root()), ("the scratch directory", scratch.path())] {

@@ -35,7 +35,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Entries of the environment for the library alone.
-const LIBRARY_VARIABLES: [&str; 9] = [
+const LIBRARY_VARIABLES: [&str; 11] = [
+    "DIRECTFS_HIDE",
+    "DIRECTFS_FILL",
     "DIRECTFS_EARLY",
     "DIRECTFS_RUN",
     "DIRECTFS_IMAGE",

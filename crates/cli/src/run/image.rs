@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use posix::image::{Image, MakeOptions, OpenImage, memory_available_bytes};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -105,9 +106,17 @@ pub fn announce(image: &Image, changes: Changes, mount: &Path) {
     }
 }
 
+/// The mount of the run in which this process is. The preload library hides its entries from the
+/// environment of a program, but not from the kernel's view.
+pub fn surrounding_mount() -> Option<OsString> {
+    let environment = std::fs::read("/proc/self/environ").ok()?;
+    let value = |name: &[u8]| environment.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(name));
+    value(b"DIRECTFS_IMAGE=").and(value(b"DIRECTFS_MOUNT=")).map(|mount| OsStr::from_bytes(mount).to_owned())
+}
+
 /// Rejects nesting: a program sees one mount.
 pub fn refuse_nesting() -> Result<()> {
-    if let Some(mount) = std::env::var_os("DIRECTFS_IMAGE").and(std::env::var_os("DIRECTFS_MOUNT")) {
+    if let Some(mount) = surrounding_mount() {
         bail!(
             "this command runs under `directfs run` already, with an image at {}: a program can use one image; leave that run first",
             Path::new(&mount).display()

@@ -30,6 +30,7 @@ mod namespace;
 mod profile;
 
 pub use fuse_program::run as run_static;
+pub use image::surrounding_mount;
 
 use crate::arguments::{self, Run};
 use crate::file_size_limit::Lifted;

@@ -1,6 +1,6 @@
 //! The location of the preload library: only root can change what a run of root loads.
 
-use crate::support::{scratch, stderr, stdout};
+use crate::support::{say_hidden, scratch, stderr, stdout};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
@@ -66,7 +66,7 @@ fn root_takes_no_library_from_a_directory_that_another_user_can_rename() {
         eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
         return;
     }
-    let mut command = run(&home, "echo $DIRECTFS_RUN; read line; /bin/echo next");
+    let mut command = run(&home, &format!("{}; read line; /bin/echo next", say_hidden("DIRECTFS_RUN")));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     let library = PathBuf::from(output.next().unwrap().unwrap());
@@ -86,7 +86,7 @@ fn root_takes_no_library_from_a_directory_that_another_user_can_rename() {
 #[test]
 fn root_takes_no_library_that_another_user_has_put_in_place() {
     let Some((directory, home)) = other_home() else { return };
-    let output = run(&home, "echo $DIRECTFS_RUN").output().unwrap();
+    let output = run(&home, &say_hidden("DIRECTFS_RUN")).output().unwrap();
     assert_library_is_of_root(&output);
     // A directory of root's in the place of the cache, with a library of the other user.
     let name = Path::new(stdout(&output).trim_end()).file_name().unwrap().to_owned();
@@ -97,14 +97,14 @@ fn root_takes_no_library_that_another_user_has_put_in_place() {
         fs::write(&library, "evil").unwrap();
         chown(&library, Some(owner), None).unwrap();
         fs::set_permissions(&library, fs::Permissions::from_mode(mode)).unwrap();
-        let output = run(&home, "echo $DIRECTFS_RUN").output().unwrap();
+        let output = run(&home, &say_hidden("DIRECTFS_RUN")).output().unwrap();
         assert_library_is_of_root(&output);
         assert_eq!(fs::read(&library).unwrap(), b"evil", "root wrote in the home");
     }
     // A link of root's that leads through the home.
     let link = directory.path().join("link");
     symlink(home.join(".cache"), &link).unwrap();
-    let output = run(&home, "echo $DIRECTFS_RUN").env("XDG_CACHE_HOME", &link).output().unwrap();
+    let output = run(&home, &say_hidden("DIRECTFS_RUN")).env("XDG_CACHE_HOME", &link).output().unwrap();
     assert_library_is_of_root(&output);
 }
 
@@ -116,7 +116,7 @@ fn a_cache_that_others_can_write_makes_way_for_another() {
     fs::create_dir(&shared).unwrap();
     for (mode, is_used) in [(0o775, false), (0o755, true)] {
         fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
-        let output = run(&shared, "echo $DIRECTFS_RUN").env("XDG_CACHE_HOME", &shared).output().unwrap();
+        let output = run(&shared, &say_hidden("DIRECTFS_RUN")).env("XDG_CACHE_HOME", &shared).output().unwrap();
         let said = stdout(&output);
         assert!(said.starts_with('/'), "{}", stderr(&output));
         assert_eq!(Path::new(&said).starts_with(&shared), is_used, "{mode:o}: {said}");

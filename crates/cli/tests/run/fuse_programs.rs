@@ -1,7 +1,7 @@
 //! Programs that the preload library cannot be in see the image through a private mount, or are
 //! refused with a message; users without privileges.
 
-use crate::support::{can_mount, copy_program, directfs, image_in, scratch, stderr, stdout};
+use crate::support::{can_mount, copy_program, directfs, image_in, say_hidden, scratch, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -256,8 +256,9 @@ fn a_program_that_goes_on_as_another_user_sees_the_mount_with_that_users_rights(
 fn a_program_that_does_not_get_to_the_library_any_more_never_works_elsewhere() {
     let directory = scratch();
     let script = format!(
-        "PATH=/nowhere:$PATH; echo text >$DIRECTFS_MOUNT/file; chmod 700 ${{DIRECTFS_RUN%/*}}; \
-         {BECOME_NOBODY} cat $DIRECTFS_MOUNT/file; echo status $?; {BECOME_NOBODY} echo elsewhere"
+        "PATH=/nowhere:$PATH; echo text >$DIRECTFS_MOUNT/file; library=$({}); chmod 700 ${{library%/*}}; \
+         {BECOME_NOBODY} cat $DIRECTFS_MOUNT/file; echo status $?; {BECOME_NOBODY} echo elsewhere",
+        say_hidden("DIRECTFS_RUN")
     );
     let Some(output) = as_root_then_nobody(directory.path(), 0o755, &script) else { return };
     let (answer, said) = (stdout(&output), stderr(&output));

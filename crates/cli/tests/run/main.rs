@@ -18,6 +18,7 @@
 //! - `identities`: user namespaces, and threads with ids of their own
 //! - `limits`: many processes and threads, and little shared memory
 //! - `watching`: inotify; `leasing`: leases
+//! - `environment`: what programs see in it
 //! - `figures`: durations of calls
 
 #[path = "../support/mod.rs"]
@@ -27,6 +28,7 @@ mod answers;
 mod cache;
 mod confinement;
 mod durable;
+mod environment;
 mod figures;
 mod fuse_programs;
 mod identities;

@@ -1,7 +1,7 @@
 //! The start of a program: it shares patched code with others, and attaches only if it needs to.
 
 use crate::kit::compiled;
-use crate::support::{directfs, image_in, scratch, stderr, stdout};
+use crate::support::{directfs, image_in, say_hidden, scratch, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Cache {
     fn maps_of_second_program(&self) -> String {
         let script = "cat /proc/self/maps >/dev/null; cat /proc/self/maps";
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
-        command.args(["run", "--", "sh", "-c", script]).env("XDG_CACHE_HOME", self.0.path());
+        command.args(["run", "--", "sh", "-c", &script]).env("XDG_CACHE_HOME", self.0.path());
         let output = command.output().unwrap();
         assert_eq!(stderr(&output), "");
         stdout(&output)
@@ -80,8 +80,9 @@ fn shared_code_that_others_can_write_or_that_is_incomplete_is_replaced() {
 fn programs_start_under_a_limit_on_the_size_of_files() {
     let cache = Cache::new();
     let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
-    let script = r#"rm "$DIRECTFS_TEXT"/*; ulimit -f 0; cat /proc/self/maps"#;
-    command.args(["run", "--", "sh", "-c", script]).env("XDG_CACHE_HOME", cache.0.path());
+    let text = say_hidden("DIRECTFS_TEXT");
+    let script = format!(r#"text=$({text}); rm "$text"/*; ulimit -f 0; cat /proc/self/maps"#);
+    command.args(["run", "--", "sh", "-c", &script]).env("XDG_CACHE_HOME", cache.0.path());
     let output = command.output().unwrap();
     assert!(output.status.success() && stdout(&output).contains("libc"), "{}", stderr(&output));
 }

@@ -170,7 +170,7 @@ fn library_paths_of_a_static_program_concern_its_children_only() {
     fs::write(directory.path().join("libc.so.6"), "no library").unwrap();
     let place = directory.path().to_str().unwrap();
     let script = format!(
-        "echo >/mnt/directfs/f; export LD_LIBRARY_PATH={place}; LD_PRELOAD=$LD_PRELOAD:{place}/libc.so.6 exec {place}/show /mnt/directfs/f"
+        "echo >/mnt/directfs/f; export LD_LIBRARY_PATH={place}; LD_PRELOAD={place}/libc.so.6 exec {place}/show /mnt/directfs/f"
     );
     let output = directfs(&["run", "--", "sh", "-c", &script]);
     assert_eq!((stdout(&output), stderr(&output)), (format!("{place}\n{place}/libc.so.6\n"), String::new()));

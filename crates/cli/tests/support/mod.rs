@@ -41,6 +41,11 @@ pub fn copy_into(image: &str, tree: &Path) -> Output {
     directfs(&["run", "--image", image, "--at", "/mnt/copy", "--", "cp", "-r", content.to_str().unwrap(), "/mnt/copy"])
 }
 
+/// A command of a shell that prints an entry of its environment that the library hides from it.
+pub fn say_hidden(name: &str) -> String {
+    format!(r"tr '\0' '\n' </proc/$$/environ | sed -n 's/^{name}=//p'")
+}
+
 /// Whether mounts are possible; if not, prints that the test is skipped.
 pub fn can_mount(test: &str) -> bool {
     let works = std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();

@@ -84,6 +84,10 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         unsafe { see_other_calls(environment, next) };
         signals::guard();
     }
+    if !is_early {
+        // SAFETY: this is the constructor, and nothing of this library looks at the list later.
+        unsafe { environment::hide(environment.cast_mut()) };
+    }
 }
 
 /// Prepares the state that calls use.

@@ -46,10 +46,18 @@ pub const TUNABLES_BYTES: [u64; 4] = [2048, 8192, 25600, 102_400];
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
-/// process, the ids, the program, the early copy and a program to load.
-pub const ADDED: usize = HANDED_ON.len() + 9;
+/// process, the ids, the program, the early copy, a program to load, and the two without meaning.
+pub const ADDED: usize = HANDED_ON.len() + 11;
+/// The program does not see the entries that are not its own.
+pub const HIDE: &[u8] = b"DIRECTFS_HIDE=\0";
+/// The same for a program whose own environment does not name the mount.
+pub const HIDE_MOUNT: &[u8] = b"DIRECTFS_HIDE=mount\0";
+/// Makes the number of hidden entries even.
+pub const FILL: &[u8] = b"DIRECTFS_FILL=\0";
 /// Entries that belong to DirectFS, whatever set them.
-const DIRECTFS_ENTRIES: [&[u8]; 13] = [
+const DIRECTFS_ENTRIES: [&[u8]; 15] = [
+    HIDE.split_at(HIDE.len() - 1).0,
+    FILL.split_at(FILL.len() - 1).0,
     PROFILE,
     handoff::LOADED,
     RUN,
@@ -187,6 +195,85 @@ pub unsafe fn restore(environment: *mut *const u8) {
             }
             _ => first = None,
         }
+    }
+}
+
+/// Removes from the program's list what others than the program have added: it sees the
+/// environment that it was started with. Programs that it starts get the entries from here.
+///
+/// A program may search the kernel's auxiliary vector after the list. So the list's free end
+/// becomes pairs of that vector that say nothing. With an odd number one entry stays.
+///
+/// # Safety
+/// As for [`entries`]; only for the start of a process. The list has the auxiliary vector behind
+/// it, or nothing looks there.
+pub unsafe fn hide(environment: *mut *const u8) {
+    // SAFETY: by the caller's promise, here and below.
+    let all = || unsafe { entries(environment) };
+    let Some(hides_mount) = all().find_map(hides_mount) else { return };
+    let is_seen = |entry: &[u8]| is_seen(entry, library(), hides_mount);
+    let (count, seen) = (all().count(), all().filter(|entry| is_seen(entry)).count());
+    let mut spare = (count - seen) % 2;
+    let mut length = 0;
+    for index in 0..count {
+        // SAFETY: a string of the list, below its end; nothing else uses it yet.
+        let (start, entry) = unsafe {
+            let start = (*environment.add(index)).cast_mut();
+            (start, CStr::from_ptr(start.cast()).to_bytes_with_nul())
+        };
+        if !is_seen(entry) {
+            if spare == 0 {
+                continue;
+            }
+            spare -= 1;
+        }
+        let mut shown = start;
+        if let Some((name, rest @ [_, ..])) = loader_list(entry, library()) {
+            // The name moves to the program's part, over what precedes that.
+            let at = entry.len() - rest.len() - name.len();
+            // SAFETY: inside the entry, which has no references here any more.
+            unsafe {
+                shown = start.add(at);
+                core::ptr::copy_nonoverlapping(name.as_ptr(), shown, name.len());
+            }
+        }
+        // SAFETY: not beyond what was read.
+        unsafe { *environment.add(length) = shown };
+        length += 1;
+    }
+    // SAFETY: the list extends to its null.
+    unsafe {
+        *environment.add(length) = core::ptr::null();
+        for pair in (length + 1..count).step_by(2) {
+            *environment.add(pair) = AT_IGNORE;
+            *environment.add(pair + 1) = core::ptr::null();
+        }
+    }
+}
+
+/// A pair of the auxiliary vector with this kind says nothing.
+const AT_IGNORE: *const u8 = core::ptr::without_provenance(1);
+
+/// If the entry asks for hiding: whether the mount is hidden, too.
+fn hides_mount(entry: &[u8]) -> Option<bool> {
+    if entry == HIDE { Some(false) } else { (entry == HIDE_MOUNT).then_some(true) }
+}
+
+/// Whether the program sees an entry, or a part of it. `library`: this library's path.
+pub fn is_seen(entry: &[u8], library: &[u8], hides_mount: bool) -> bool {
+    if entry.starts_with(handoff::MOUNT) {
+        return !hides_mount;
+    }
+    !is_directfs(entry) && loader_list(entry, library).is_none_or(|(_, rest)| !rest.is_empty())
+}
+
+/// For one of the loader's lists that begins with this library: its name, and the rest.
+fn loader_list<'e>(entry: &'e [u8], library: &[u8]) -> Option<(&'static [u8], &'e [u8])> {
+    let (name, value) = [LD_PRELOAD, LD_AUDIT].into_iter().find_map(|name| Some((name, entry.strip_prefix(name)?)))?;
+    match value.strip_prefix(library)? {
+        [0] => Some((name, &[])),
+        [b':' | b' ', rest @ ..] => Some((name, rest)),
+        _ => None,
     }
 }
 
@@ -358,27 +445,6 @@ pub fn start_directory() -> Option<&'static [u8]> {
 /// The program's file, if it lies in the mount.
 pub fn program() -> Option<&'static [u8]> {
     get(PROGRAM).map(|entry| &entry[handoff::PROGRAM.len()..entry.len() - 1])
-}
-
-/// Hides this library from a loader that the program contains or has: nothing is to be loaded.
-///
-/// # Safety
-/// As for [`entries`]; only for the start of a process.
-#[cfg(feature = "loader")]
-pub unsafe fn hide_library(environment: *mut *const u8) {
-    // SAFETY: by the caller's promise.
-    for (index, entry) in unsafe { entries(environment) }.enumerate() {
-        let Some(rest) = entry.strip_prefix(LD_PRELOAD).and_then(|value| value.strip_prefix(library())) else {
-            continue;
-        };
-        let rest = rest.strip_prefix(b":").unwrap_or(rest);
-        // SAFETY: inside the entry, before the rest of its value; nothing else uses it yet.
-        unsafe {
-            let start = rest.as_ptr().cast_mut().sub(LD_PRELOAD.len());
-            core::ptr::copy(LD_PRELOAD.as_ptr(), start, LD_PRELOAD.len());
-            *environment.add(index) = start;
-        }
-    }
 }
 
 /// Sets the entry with the program's file.

@@ -74,6 +74,24 @@ pub struct ExecStart<'a> {
     pub is_helper: bool,
 }
 
+/// What the program's own environment says about entries that are made for it. The values end with
+/// a zero byte.
+struct OwnEntries<'e> {
+    libraries: &'e [u8],
+    audits: &'e [u8],
+    /// Where the loader searches.
+    paths: &'e [u8],
+    names_mount: bool,
+}
+
+impl OwnEntries<'_> {
+    /// How many of the entries that are made the program sees, entirely or in part.
+    fn seen(&self) -> usize {
+        let lists = [self.libraries, self.audits].into_iter().filter(|list| !without_library(list).is_empty());
+        lists.count() + usize::from(self.names_mount)
+    }
+}
+
 /// What the loader's entries of the environment begin with.
 pub const LOADER_PREFIX: &[u8] = b"LD_";
 
@@ -127,23 +145,10 @@ impl ExecStart<'_> {
                 length += 1;
             }
         };
-        let (mut others, mut audits, mut paths): (&[u8], &[u8], &[u8]) = (b"\0", b"\0", b"\0");
         let is_early = self.early_load.is_some_and(|early| early.is_needed);
         // SAFETY: as in `run`.
-        for entry in unsafe { entries(arguments[lists + 1] as *const *const u8) } {
-            if self.is_helper && entry.starts_with(LOADER_PREFIX) {
-                continue;
-            }
-            match (entry.strip_prefix(LD_PRELOAD), entry.strip_prefix(LD_AUDIT)) {
-                (Some(value), _) => others = value,
-                (_, Some(value)) => audits = value,
-                _ if is_directfs(entry) => {}
-                _ => push(entry.as_ptr()),
-            }
-            if let Some(value) = entry.strip_prefix(LD_LIBRARY_PATH) {
-                paths = value;
-            }
-        }
+        let own = self.pass_on(unsafe { entries(arguments[lists + 1] as *const *const u8) }, &mut push);
+        let OwnEntries { libraries: others, audits, paths, .. } = own;
         let audits = if is_early || without_library(audits) != b"" { Some(audits) } else { None };
         if !write_list(&mut preload, LD_PRELOAD, self.has_library, others)
             || audits.is_some_and(|audits| !write_list(&mut audit, LD_AUDIT, is_early, audits))
@@ -152,13 +157,13 @@ impl ExecStart<'_> {
         }
         let preload = (self.has_library || without_library(others) != b"").then_some(preload.as_ptr());
         let audits = audits.map(|_| audit.as_ptr());
-        let own = self.early_load.and_then(|early| early.library_paths);
+        let built_in = self.early_load.and_then(|early| early.library_paths);
         // SAFETY: stored in the thread's context, with a zero byte.
-        let own = own.map(|own| unsafe { core::ffi::CStr::from_ptr(own.cast()) }.to_bytes());
-        if own.is_some_and(|own| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), own)) {
+        let built_in = built_in.map(|list| unsafe { core::ffi::CStr::from_ptr(list.cast()) }.to_bytes());
+        if built_in.is_some_and(|list| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), list)) {
             return done(-i64::from(libc::E2BIG));
         }
-        let own = own.map(|_| library_path.as_ptr());
+        let built_in = built_in.map(|_| library_path.as_ptr());
         let taken = is_early.then_some(early::UNTAKEN.as_ptr());
         let storage_bytes = self.early_load.map_or(0, |early| early.static_storage_bytes);
         let tunables = is_early.then_some(early::tunables(storage_bytes).as_ptr());
@@ -172,8 +177,12 @@ impl ExecStart<'_> {
         let own_numbers = environment::own_entry(&mut image);
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
-        let added = [preload, audits, own, tunables, taken, slot, ids, self.program, self.loaded_program];
+        let hide = if own.names_mount { environment::HIDE } else { environment::HIDE_MOUNT };
+        let hide = (!self.is_helper).then_some(hide.as_ptr());
+        let added = [preload, audits, built_in, tunables, taken, slot, ids, self.program, self.loaded_program, hide];
         let added = added.into_iter().flatten();
+        let hidden = added.clone().chain(handed_on(own_numbers)).count() - own.seen();
+        let added = added.chain((hidden % 2 == 1).then_some(environment::FILL.as_ptr()));
         for entry in added.chain(handed_on(own_numbers)).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;
@@ -181,6 +190,26 @@ impl ExecStart<'_> {
         arguments[lists + 1] = list.as_ptr() as u64;
         // SAFETY: lists and strings live on this stack, in the thread's context and in the library.
         unsafe { self.exec(number, arguments) }
+    }
+
+    /// Passes the program's own entries on.
+    fn pass_on<'e>(&self, entries: impl Iterator<Item = &'e [u8]>, push: &mut impl FnMut(*const u8)) -> OwnEntries<'e> {
+        let mut own = OwnEntries { libraries: b"\0", audits: b"\0", paths: b"\0", names_mount: false };
+        for entry in entries {
+            if self.is_helper && entry.starts_with(LOADER_PREFIX) {
+                continue;
+            }
+            match (entry.strip_prefix(LD_PRELOAD), entry.strip_prefix(LD_AUDIT)) {
+                (Some(value), _) => own.libraries = value,
+                (_, Some(value)) => own.audits = value,
+                _ if is_directfs(entry) => own.names_mount |= entry.starts_with(handoff::MOUNT),
+                _ => push(entry.as_ptr()),
+            }
+            if let Some(value) = entry.strip_prefix(LD_LIBRARY_PATH) {
+                own.paths = value;
+            }
+        }
+        own
     }
 
     /// Writes the entry with the process's slot and its meeting directory, if it has a slot.
