@@ -35,7 +35,7 @@ use crate::fs::Thread;
 use crate::redo::WordChange;
 use crate::step::step;
 use crate::watch::FileId;
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
 use pmem::{BLOCK_BYTES, BadOffset, Flushed, LINE_BYTES, Memory, Pm};
 
@@ -45,6 +45,9 @@ const ROOM: u64 = RETIRED_MAX as u64 / 4;
 /// This many blocks are recycled before a batch has gathered: the thread may stay idle for long,
 /// and no other thread can use its queue meanwhile.
 const HEAVY_BLOCKS: u32 = 256;
+
+/// Up to this many slots, looking at each of them for an epoch costs little.
+const SLOTS_FEW: u64 = 8;
 
 /// A record being recycled.
 #[derive(Clone, Copy)]
@@ -180,12 +183,24 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
     /// operation that retires, not pinned. (Inside another operation it does nothing.)
     #[inline]
     pub(crate) fn recycle_some(self) {
+        let worth_it = self.has_gathered() || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
         // An error means that the region does not fit its layout; the next operation reports that,
         // too.
-        let worth_it = self.queued() >= BATCH as u64 || self.slot.retired_blocks.load(Relaxed) >= HEAVY_BLOCKS;
         if worth_it && !self.pinned() && self.recycle(BATCH).is_err() {
             self.mark_unclean();
         }
+    }
+
+    /// Whether a batch has gathered. With many threads it lies behind another one: by then other
+    /// threads have usually advanced the epoch far enough.
+    #[inline]
+    fn has_gathered(self) -> bool {
+        let queued = self.queued();
+        queued >= BATCH as u64 && (queued >= 2 * BATCH as u64 || !self.has_many_threads())
+    }
+
+    fn has_many_threads(self) -> bool {
+        self.fs.header().is_ok_and(|header| header.slots_high.load(Relaxed) > SLOTS_FEW)
     }
 
     /// Recycles at most `limit` objects whose grace period is over; returns their number. Must not
@@ -520,19 +535,23 @@ impl<'f, M: Memory> Recycler<'_, 'f, M> {
         if queued == 0 {
             return Ok(0);
         }
-        let oldest = self.slot.retired[first as usize % RETIRED_MAX].kind.load(Relaxed) >> 8;
-        let mut now = 0;
-        for _ in 0..=GRACE_PERIOD_EPOCHS {
-            now = self.fs.advance_epoch(false)?;
-            if now >= oldest + GRACE_PERIOD_EPOCHS {
-                break;
+        let expiry = |place: u64| {
+            let record = &self.slot.retired[place as usize % RETIRED_MAX];
+            (record.kind.load(Relaxed) >> 8) + GRACE_PERIOD_EPOCHS
+        };
+        let mut now = self.fs.header()?.global_epoch.load(Acquire);
+        // An attempt reads a line of each thread, and an advance takes one from each.
+        if now < expiry(first + queued - 1) {
+            for _ in 0..=GRACE_PERIOD_EPOCHS {
+                now = self.fs.advance_epoch(false)?;
+                if now >= expiry(first) {
+                    break;
+                }
             }
         }
         let mut count = 0;
         for (offset, item) in (0..queued).zip(into) {
-            let record = &self.slot.retired[(first + offset) as usize % RETIRED_MAX];
-            let word = record.kind.load(Relaxed);
-            if now < (word >> 8) + GRACE_PERIOD_EPOCHS {
+            if now < expiry(first + offset) {
                 break;
             }
             *item = self.item(first, offset);
