@@ -280,13 +280,31 @@ directfs_memory:
     jb 5b
 6:  ret
 
+    // By aligned pieces, none of which reaches into another page.
     FUNCTION strlen
-    xor eax, eax
-5:  cmp byte ptr [rdi + rax], 0
-    je 6f
-    inc rax
-    jmp 5b
-6:  ret
+    pxor xmm0, xmm0
+    mov rdx, rdi
+    and rdx, -16
+    mov ecx, edi
+    and ecx, 15
+    movdqa xmm1, xmmword ptr [rdx]
+    pcmpeqb xmm1, xmm0
+    pmovmskb eax, xmm1
+    shr eax, cl
+    test eax, eax
+    jnz 6f
+5:  add rdx, 16
+    movdqa xmm1, xmmword ptr [rdx]
+    pcmpeqb xmm1, xmm0
+    pmovmskb eax, xmm1
+    test eax, eax
+    jz 5b
+    bsf eax, eax
+    sub rdx, rdi
+    add rax, rdx
+    ret
+6:  bsf eax, eax
+    ret
     .globl directfs_memory_end
     .hidden directfs_memory_end
 directfs_memory_end:
