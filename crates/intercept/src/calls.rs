@@ -24,7 +24,7 @@ use crate::hook::calls::{
 use crate::hook::descriptors::{self, fd_passing, polling};
 use crate::hook::process::{exec, limits, processes, working_directory};
 use crate::hook::signals;
-use crate::routes::{NUMBERS, Route, SYS_MISSING_PAGE, route_of};
+use crate::routes::{NUMBERS, Route, Routes, SYS_MISSING_PAGE, route_of};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
 use numbers::*;
 
@@ -493,11 +493,19 @@ pub const OTHERS: &[Entry] = &[
 ];
 
 /// The table by numbers.
-pub static TABLE: Table = table();
+pub static TABLE: Table = Table { routes: COLUMNS.routes, handlers: COLUMNS.handlers, on_failure: &ON_FAILURE };
+static ON_FAILURE: [OnFailure; NUMBERS] = COLUMNS.on_failure;
+const COLUMNS: Columns = columns();
 
-const fn table() -> Table {
+struct Columns {
+    routes: Routes,
+    handlers: [Option<Handler>; NUMBERS],
+    on_failure: [OnFailure; NUMBERS],
+}
+
+const fn columns() -> Columns {
     let mut table =
-        Table { routes: [Route::Native; NUMBERS], handlers: [None; NUMBERS], on_failure: [Kernel; NUMBERS] };
+        Columns { routes: [Route::Native; NUMBERS], handlers: [None; NUMBERS], on_failure: [Kernel; NUMBERS] };
     let mut taken = [false; NUMBERS];
     let mut index = 0;
     while index < ROWS.len() {
@@ -509,7 +517,7 @@ const fn table() -> Table {
 }
 
 /// Its panics are errors of compilation.
-const fn add(table: &mut Table, taken: &mut [bool; NUMBERS], calls: &[Entry]) {
+const fn add(table: &mut Columns, taken: &mut [bool; NUMBERS], calls: &[Entry]) {
     let mut index = 0;
     while index < calls.len() {
         let call = &calls[index];

@@ -53,8 +53,9 @@ pub struct Table {
     pub routes: Routes,
     /// What serves a call; `None`: the kernel.
     pub handlers: [Option<Handler>; NUMBERS],
-    /// What happens to a call after the image failed.
-    pub on_failure: [OnFailure; NUMBERS],
+    /// What happens to a call after the image failed. Apart from the handlers, whose addresses each
+    /// start of a program relocates.
+    pub on_failure: &'static [OnFailure; NUMBERS],
 }
 const _: () = assert!(core::mem::offset_of!(Table, routes) == 0);
 
