@@ -149,7 +149,9 @@ impl<M: Memory> Fs<M> {
 
     /// In a child: enters the slot that its parent reserved, or another one if it was reaped.
     pub fn enter_reserved(&self, index: u32, number: u32) -> Result<Thread<'_, M>> {
-        if self.claim_slot(index, Owner { process: number, thread: UNBORN }.word())? {
+        let unborn = Owner { process: number, thread: UNBORN }.word();
+        // The page is read before it is written: a read's fault maps the slot's other pages, too.
+        if self.dram.slot(index)?.owner.load(Relaxed) == unborn && self.claim_slot(index, unborn)? {
             return self.as_thread(index);
         }
         self.enter()

@@ -67,6 +67,15 @@ pub fn within_limit<R>(fd: i32, run: impl FnOnce() -> R) -> R {
     result
 }
 
+/// Has the kernel put something at a number: within the limit on descriptors, or else as
+/// [`within_limit`] does. `put` returns the kernel's answer.
+pub fn with_number(fd: i32, put: impl Fn() -> i64) -> i64 {
+    match put() {
+        result if result == -i64::from(libc::EBADF) => within_limit(fd, put),
+        result => result,
+    }
+}
+
 /// Offset in the lock file at which the processes' locks begin: the byte of number zero.
 const LOCKS_AT: i64 = 1 << 40;
 /// Lock directories of an image.

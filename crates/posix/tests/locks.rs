@@ -216,7 +216,7 @@ fn story(seed: u64, calls: usize) {
         if pid == 0 {
             drop((order, answer));
             let thread = fs.enter().unwrap();
-            let child = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
+            let child = Processes::new(fs).unwrap().adopt(child).unwrap();
             let session = Session::new(&thread, root, ROOT);
             obey(orders, answers, |call| both(place.path(), &child, &session, call));
             // SAFETY: as above.

@@ -152,7 +152,7 @@ fn a_child_inherits_and_the_parent_s_closes_are_its_own() {
         let pid = fork(|| {
             let fs = thread.fs();
             let thread = fs.enter().unwrap();
-            let child = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
+            let child = Processes::new(fs).unwrap().adopt(child).unwrap();
             let mut fds = Vec::new();
             child.descriptors(&mut |fd, descriptor| {
                 fds.push((fd, descriptor.cloexec));
@@ -201,11 +201,11 @@ fn a_shared_table_outlives_the_process_that_made_it() {
         let pid = fork(|| {
             let fs = thread.fs();
             let thread = fs.enter().unwrap();
-            let owner = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
+            let owner = Processes::new(fs).unwrap().adopt(child).unwrap();
             let sharer = owner.prepare_fork(&thread, Fork { shares_files: true, ..Fork::default() }).unwrap();
             let pid = fork(|| {
                 let thread = fs.enter().unwrap();
-                let sharer = Processes::new(fs).unwrap().adopt(&thread, sharer).unwrap();
+                let sharer = Processes::new(fs).unwrap().adopt(sharer).unwrap();
                 let file = thread.node(engine::format::ROOT_INODE, None).unwrap();
                 let file = OpenFile::new(file, engine::format::FileKind::Directory, libc::O_RDONLY);
                 sharer.install(&thread, 9, &file, false).unwrap();
@@ -563,7 +563,7 @@ fn waiters_get_the_lock_of_a_process_that_was_killed() {
         let pid = fork(|| {
             let fs = thread.fs();
             let thread = fs.enter().unwrap();
-            let child = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
+            let child = Processes::new(fs).unwrap().adopt(child).unwrap();
             let range = LockRange::new(0, 10, 5).unwrap();
             let done = child.lock_range(&thread, 3, range, Some(LockKind::Exclusive), false, false).unwrap();
             assert_eq!(done, Locked::Done);
@@ -615,7 +615,7 @@ fn calls_that_do_not_wait_get_the_lock_of_a_process_that_was_killed() {
             let pid = fork(|| {
                 let fs = thread.fs();
                 let thread = fs.enter().unwrap();
-                let child = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
+                let child = Processes::new(fs).unwrap().adopt(child).unwrap();
                 // A description of its own: the parent shares those that it had.
                 child.install(&thread, 4, &open(session, "a"), false).unwrap();
                 assert_eq!(lock(&child, &thread, 4), Locked::Done);
@@ -749,7 +749,7 @@ fn exec_gives_a_process_that_shared_its_table_one_of_its_own() {
             let fs = thread.fs();
             let thread = fs.enter().unwrap();
             let all = Processes::new(fs).unwrap();
-            all.adopt(&thread, index).unwrap();
+            all.adopt(index).unwrap();
             let child = all.resume(&thread, Some(index)).unwrap().unwrap();
             assert_ne!(child.index(), index);
             assert!(child.remove(&thread, 3));

@@ -461,7 +461,7 @@ impl Server<'_> {
     fn serve(self, mut begun: File, is_ready: &mut impl Write) -> i32 {
         detach_helper::detach_from_terminal(&self.foreign);
         let Ok(processes) = Processes::new(self.image.fs()) else { return 1 };
-        let adopted = self.image.fs().enter().ok().and_then(|thread| processes.adopt(&thread, self.process).ok());
+        let adopted = processes.adopt(self.process).ok();
         let Some(process) = adopted else { return 1 };
         if is_ready.write_all(b"+").is_err() {
             return 1;

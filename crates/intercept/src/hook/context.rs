@@ -11,8 +11,8 @@ use crate::hook::process::identity::Identity;
 use crate::hook::process::session::{self, Session};
 use crate::hook::server::{self, Server};
 use core::mem::MaybeUninit;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 use engine::Thread;
 use engine::statistics::CallClass;
 use pmem::Direct;
@@ -33,40 +33,52 @@ pub fn prepare() {
     GENERATION.store(1, Relaxed);
 }
 
-/// A thread's state for serving calls. All zero is a valid context that has not been entered.
+/// Whether each call is recorded from the first one on.
+static RECORDS_ALL: AtomicBool = AtomicBool::new(false);
+
+/// For the constructor: from now on each call is recorded.
+pub fn record_all() {
+    RECORDS_ALL.store(true, Relaxed);
+}
+
+/// A thread's state for serving calls. All zero is a valid context that has not been entered. What
+/// each call uses comes first, since it shares a page with the upper end of the stack.
+#[repr(C)]
 pub struct Context {
     thread: MaybeUninit<Thread<'static, Direct>>,
     /// Generation in which `thread` was entered; zero if not entered.
     entered: u32,
+    /// Generation in which `own` was requested; zero if it was not.
+    own_entered: u32,
     /// Whether the kernel may have reported the end of a process to this thread since its last
     /// call.
     has_waited: bool,
     /// Calls until one is recorded.
     unrecorded: u8,
-    /// As `entered`, for `suspended`.
-    suspended_entered: u32,
-    /// The parent's thread while a child runs in the same memory.
-    suspended: MaybeUninit<Thread<'static, Direct>>,
-    /// What a parent prepared for a child in the same memory.
-    prepared: Prepared,
-    /// Whether that child has adopted the slot.
+    /// Whether the child has adopted the slot that was prepared for it.
     adopted: bool,
-    /// That child, if it has hidden descriptors at other numbers than the memory says.
-    moved_by: i32,
     /// The process of a child that runs in its parent's memory, while it runs.
     child: Option<Process<'static>>,
     /// This thread's own view of the process, in a process of several threads, if there was a place
     /// for it.
     own: Option<Process<'static>>,
-    /// Generation in which `own` was requested; zero if it was not.
-    own_entered: u32,
     /// Of `thread`: its cached reference to the working directory.
     cached_directory: CachedReference,
     /// Of `thread`: its cached reference to the parent directory of the last path.
     cached_parent: CachedReference,
     identity: Identity,
-    path_cache: PathCache,
+    /// The parent's thread while a child runs in the same memory.
+    suspended: MaybeUninit<Thread<'static, Direct>>,
+    /// As `entered`, for `suspended`.
+    suspended_entered: u32,
+    /// Which query of the kernel `identity` came from at that time.
+    suspended_identity: u32,
+    /// What a parent prepared for a child in the same memory.
+    prepared: Prepared,
+    /// That child, if it has hidden descriptors at other numbers than the memory says.
+    moved_by: i32,
     message_ring: MessageRing,
+    path_cache: PathCache,
     walk: PathBuffer,
     path: [u8; PATH_ROOM_BYTES],
     second: [u8; PATH_ROOM_BYTES],
@@ -83,6 +95,14 @@ pub struct Prepared {
     pub number: ChildNumber,
     /// The slot of its first thread.
     pub thread_slot: u32,
+}
+
+/// A thread and its process.
+pub struct Place<'c> {
+    /// The thread's place in the engine.
+    pub thread: &'c Thread<'static, Direct>,
+    /// The process.
+    pub process: Process<'static>,
 }
 
 /// The parts of an entered context.
@@ -172,6 +192,11 @@ impl Context {
         records
     }
 
+    /// A thread begins: threads of few calls, too, record one call in 256, of all threads together.
+    pub fn start_records(&mut self, calls: u8) {
+        self.unrecorded = if RECORDS_ALL.load(Relaxed) { 0 } else { calls };
+    }
+
     /// So many calls are not recorded.
     pub fn skip(&mut self, calls: u8) {
         self.unrecorded = calls;
@@ -201,17 +226,10 @@ impl Context {
         if session::has_threads() && self.own_entered != self.entered {
             self.enter_multithreaded();
         }
+        self.identity.refresh();
         // SAFETY: entered in this generation.
         let thread = unsafe { self.thread.assume_init_ref() };
-        self.identity.refresh();
-        let process = match (&self.child, &self.own) {
-            (Some(child), _) => child,
-            (None, Some(own)) => own,
-            (None, None) => session::main(),
-        };
-        if process.is_lost() {
-            return Err(Self::lose());
-        }
+        let process = Self::process(&self.child, &self.own)?;
         Ok(Inside {
             session: Session {
                 caller: Caller::new(thread, self.identity.credentials())
@@ -228,6 +246,31 @@ impl Context {
             host: &mut self.host,
             copy: &mut self.copy,
         })
+    }
+
+    /// This thread's place in the engine, and the process for which it acts: for calls whose result
+    /// depends on no identity, so that the kernel need not be asked for one.
+    pub fn place(&mut self, server: &'static Server) -> Result<Place<'_>> {
+        self.enter(server)?;
+        if session::has_threads() && self.own_entered != self.entered {
+            self.enter_multithreaded();
+        }
+        // SAFETY: entered in this generation.
+        Ok(Place { thread: unsafe { self.thread.assume_init_ref() }, process: *Self::process(&self.child, &self.own)? })
+    }
+
+    /// The process for which an entered thread acts.
+    #[inline(always)]
+    fn process<'c>(
+        child: &'c Option<Process<'static>>,
+        own: &'c Option<Process<'static>>,
+    ) -> Result<&'c Process<'static>> {
+        let process = match (child, own) {
+            (Some(child), _) => child,
+            (None, Some(own)) => own,
+            (None, None) => session::main(),
+        };
+        if process.is_lost() { Err(Self::lose()) } else { Ok(process) }
     }
 
     /// The process has several threads from now on.
@@ -254,7 +297,10 @@ impl Context {
             // SAFETY: as above, and not used afterwards.
             unsafe { self.thread.assume_init_drop() };
         }
-        self.identity.discard();
+        // That of a child in its parent's memory may be the parent's: see `resume`.
+        if self.child.is_none() {
+            self.identity.discard();
+        }
         self.message_ring.leave();
     }
 
@@ -292,6 +338,7 @@ impl Context {
         }
         core::mem::swap(&mut self.thread, &mut self.suspended);
         self.suspended_entered = core::mem::take(&mut self.entered);
+        self.suspended_identity = self.identity.query_number();
         (self.prepared, self.adopted, self.child) = (prepared, false, None);
     }
 
@@ -300,8 +347,11 @@ impl Context {
     pub fn resume(&mut self) -> (Prepared, bool) {
         core::mem::swap(&mut self.thread, &mut self.suspended);
         self.entered = core::mem::take(&mut self.suspended_entered);
-        // The references cached now are the child's.
+        // The references cached now are the child's, and so is an identity that it asked for.
         self.discard_cached();
+        if self.identity.query_number() != self.suspended_identity {
+            self.identity.discard();
+        }
         self.child = None;
         (self.prepared, self.adopted)
     }
@@ -319,7 +369,7 @@ impl Context {
             server.fs.processes().share_process_number();
         }
         self.enter_prepared(server, prepared)?;
-        let process = session::all(server)?.adopt(self.thread(server)?, prepared.slot)?;
+        let process = session::all(server)?.adopt(prepared.slot)?;
         (self.adopted, self.child) = (true, Some(process));
         Ok(())
     }
@@ -342,6 +392,11 @@ impl Context {
     /// In its parent: the child, if it had.
     pub fn take_moved(&mut self) -> Option<i32> {
         Some(core::mem::take(&mut self.moved_by)).filter(|child| *child != 0)
+    }
+
+    /// The buffer for content from an offset on, between two uses of the context.
+    pub fn copy_after(&mut self, offset: usize) -> &mut [u8] {
+        &mut self.copy[offset..]
     }
 
     /// The identity for which the thread acts.

@@ -12,7 +12,7 @@
 
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::abi::entry::DIRECTFS_PREFIX;
-use crate::hook::abi::sys;
+use crate::hook::abi::sys::{self, Place};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::ops::{Deref, Range};
@@ -180,14 +180,18 @@ pub unsafe fn prepare(mount: &'static [u8]) -> &'static Server {
 /// Called once, after [`prepare`], while no other thread serves calls.
 pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) -> Result<(), &'static [u8]> {
     let protection = |read_only| if read_only { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
-    let below = hint.saturating_sub(hint >> 3);
+    let place = match hint {
+        0 => Place::Below(sys::below_libraries()),
+        hint => Place::Near(hint - (hint >> 3)),
+    };
     let region_bytes = handoff.region_bytes;
-    let region = map(below, handoff.region, (region_bytes, 0), protection(false), &REGION_REASONS)?;
+    let region = map(place, handoff.region, (region_bytes, 0), protection(false), &REGION_REASONS)?;
     let region_base = region as usize;
     // SAFETY: completely mapped for the life of the process, and only regions access it.
     let region = unsafe { Region::new(region, region_bytes, Direct) };
     let (bytes, reach) = image_lengths(handoff, &region)?;
-    let (image, reach) = map_image(hint, handoff, (bytes, reach), protection(handoff.image_read_only))?;
+    let place = if hint == 0 { Place::Below(region_base) } else { Place::Near(hint) };
+    let (image, reach) = map_image(place, handoff, (bytes, reach), protection(handoff.image_read_only))?;
     let status = sys::status(handoff.image_file()).map_err(|_| IMAGE_REASONS[0])?;
     let options = AttachOptions {
         read_only: handoff.read_only,
@@ -328,22 +332,22 @@ fn has_address_limit() -> bool {
 /// Maps what holds the image, with addresses behind it if there are any; returns its address, and
 /// the bytes of addresses.
 fn map_image(
-    hint: usize,
+    place: Place,
     handoff: &HandoffRecord,
     (bytes, reach): (u64, u64),
     protection: i32,
 ) -> Result<(*mut u8, u64), &'static [u8]> {
     if reach > bytes
-        && let Ok(address) = map(hint, handoff.image, (bytes, reach), protection, &IMAGE_REASONS)
+        && let Ok(address) = map(place, handoff.image, (bytes, reach), protection, &IMAGE_REASONS)
     {
         return Ok((address, reach));
     }
-    Ok((map(hint, handoff.image, (bytes, 0), protection, &IMAGE_REASONS)?, bytes))
+    Ok((map(place, handoff.image, (bytes, 0), protection, &IMAGE_REASONS)?, bytes))
 }
 
 /// Maps a region of that many bytes, and addresses for more; returns its address.
 fn map(
-    hint: usize,
+    place: Place,
     fd: i32,
     (bytes, reach): (u64, u64),
     protection: i32,
@@ -355,7 +359,7 @@ fn map(
     };
     sys::status(fd).ok().filter(fits).ok_or(reasons[0])?;
     let mapped = bytes.max(reach) as usize;
-    let address = sys::map_huge(hint, mapped, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
+    let address = sys::map_huge(place, mapped, protection, libc::MAP_SHARED, fd).map_err(|_| reasons[1])?;
     sys::leave_out_of_core_dumps(address, mapped);
     Ok(address)
 }

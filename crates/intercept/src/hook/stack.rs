@@ -14,12 +14,15 @@ use core::sync::atomic::{AtomicU64, AtomicUsize};
 
 /// Signal handlers that interrupt the dispatcher run on it, too.
 const STACK_BYTES: usize = 1 << 20;
+/// The part of the page at its top that the stack has. Calls that need little, like the one that
+/// ends a short program, touch that page alone: the rest has what each call uses of the context.
+const TOP_BYTES: usize = 3072;
 /// Above its top.
-const CONTEXT_BYTES: usize = size_of::<Context>().next_multiple_of(4096);
+const CONTEXT_BYTES: usize = size_of::<Context>();
 /// Below its end.
 const GUARD_BYTES: usize = 4096;
-/// Threads beyond this number use the program's stack.
-const STACKS_MAX: usize = 1024;
+/// Threads beyond this number and the first use the program's stack.
+const STACKS_MAX: usize = 1023;
 
 struct Stack {
     /// Process and thread that own it; zero: no owner yet.
@@ -28,6 +31,8 @@ struct Stack {
     top: AtomicUsize,
 }
 
+/// The stack of the first thread, apart from the others: most programs touch no page of these.
+static FIRST: Stack = Stack { owner: AtomicU64::new(0), top: AtomicUsize::new(0) };
 static STACKS: [Stack; STACKS_MAX] =
     [const { Stack { owner: AtomicU64::new(0), top: AtomicUsize::new(0) } }; STACKS_MAX];
 
@@ -76,7 +81,7 @@ fn take() -> Option<usize> {
     // SAFETY: only queries.
     let process = unsafe { sys::call(libc::SYS_getpid, [0; 6]) } as u64;
     let me = process << 32 | sys::thread_id() as u64;
-    for Stack { owner, top } in &STACKS {
+    for Stack { owner, top } in core::iter::once(&FIRST).chain(&STACKS) {
         // Writing first saves the page fault of reading.
         let found = owner.compare_exchange(0, me, AcqRel, Acquire).unwrap_or_else(|found| found);
         let is_left = || found >> 32 == process && !is_alive(process, found & u64::from(u32::MAX));
@@ -94,6 +99,8 @@ fn take() -> Option<usize> {
                 owner.store(found, Release);
                 return None;
             };
+            // SAFETY: a new context, without other references.
+            unsafe { (*(new as *mut Context)).start_records(me as u8) };
             top.store(new, Release);
         }
         return Some(top.load(Acquire));
@@ -110,9 +117,9 @@ pub fn is_alive(process: u64, thread: u64) -> bool {
 
 fn new_stack() -> Option<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_STACK;
-    let start = sys::map(GUARD_BYTES + STACK_BYTES + CONTEXT_BYTES, libc::PROT_READ | libc::PROT_WRITE, flags, -1)
-        .ok()? as usize;
+    let bytes = GUARD_BYTES + STACK_BYTES + TOP_BYTES + CONTEXT_BYTES;
+    let start = sys::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1).ok()? as usize;
     // SAFETY: the page is new and has no other users.
     unsafe { sys::protect(start, GUARD_BYTES, libc::PROT_NONE) }.ok()?;
-    Some(start + GUARD_BYTES + STACK_BYTES)
+    Some(start + GUARD_BYTES + STACK_BYTES + TOP_BYTES)
 }

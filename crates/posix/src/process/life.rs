@@ -147,7 +147,7 @@ impl<'f, M: Memory> Processes<'f, M> {
 
     /// In the child, before anything else: adopts the slot that [`Process::prepare_fork`] made.
     /// ESRCH if it was reaped, because the parent died before the child was known.
-    pub fn adopt(&self, thread: &Thread<'f, M>, child: u32) -> Result<Process<'f, M>> {
+    pub fn adopt(&self, child: u32) -> Result<Process<'f, M>> {
         let slot = self.tables.slot(child)?;
         let (number, own) = (slot.number(), self.fs.processes().process_number()?);
         if state_of(slot) != SlotState::Prepared || number != own && !slot.change_number(number, own) {
@@ -157,9 +157,7 @@ impl<'f, M: Memory> Processes<'f, M> {
         if !change_state(slot, SlotState::Prepared, SlotState::Live) {
             return Err(Errno::ESRCH);
         }
-        let process = self.process(child)?;
-        process.processes.reap_some(thread)?;
-        Ok(process)
+        self.process(child)
     }
 
     // End of processes.
@@ -660,7 +658,7 @@ impl<'f, M: Memory> Process<'f, M> {
     /// another slot.
     fn unshare(self, thread: &Thread<'f, M>) -> Result<Process<'f, M>> {
         let fresh = self.prepare_fork(thread, Fork::default())?;
-        let moved = self.processes.adopt(thread, fresh)?;
+        let moved = self.processes.adopt(fresh)?;
         if self.slot.claim_reaping(self.number, 0, moved.processes.own_ticket) {
             set_state(self.slot, SlotState::Dying);
             moved.processes.release_slot(thread, self.index)?;

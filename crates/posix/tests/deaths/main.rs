@@ -103,7 +103,7 @@ impl Victim {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let thread = fs.enter().unwrap();
-            let process = Processes::new(fs).unwrap().adopt(&thread, child).unwrap();
+            let process = Processes::new(fs).unwrap().adopt(child).unwrap();
             (operation.prepare)(&process, &thread, scene);
             // SAFETY: requests tracing by the parent.
             unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) };

@@ -273,17 +273,44 @@ pub fn limit(kind: u32) -> Option<[u64; 2]> {
     (result == 0).then_some(found)
 }
 
-/// Maps a large file at a multiple of a huge page's size, so that huge pages can serve it; near
-/// `hint`, unless that is zero.
-pub fn map_huge(hint: usize, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
-    if hint != 0 {
-        return map_near(hint & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd);
+/// Where a large file is to be mapped.
+#[derive(Debug, Clone, Copy)]
+pub enum Place {
+    /// Near this address.
+    Near(usize),
+    /// At a multiple of a huge page's size, so that huge pages can serve it; below this address, if
+    /// there is room.
+    Below(usize),
+}
+
+/// An address below which nothing is when a program starts: the kernel places mappings downwards
+/// from where the first libraries are.
+pub fn below_libraries() -> usize {
+    /// More than the libraries of a program take.
+    const LIBRARIES_BYTES: usize = 1 << 30;
+    static OWN: u8 = 0;
+    (&raw const OWN as usize).saturating_sub(LIBRARIES_BYTES)
+}
+
+/// Maps a large file.
+pub fn map_huge(place: Place, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
+    let map_at = |address: usize| map_near(address & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd);
+    let above = match place {
+        Place::Near(hint) => return map_at(hint),
+        Place::Below(above) => above,
+    };
+    // Not adjacent: what passes the end of one file does not reach another.
+    let found = map_at(above.saturating_sub(bytes + HUGE_PAGE_BYTES))?;
+    if (found as usize).is_multiple_of(HUGE_PAGE_BYTES) {
+        return Ok(found);
     }
     let wide = bytes + HUGE_PAGE_BYTES;
-    let free = map(wide, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
     // SAFETY: just mapped, without other users.
+    unsafe { unmap(found, bytes) };
+    let free = map(wide, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)?;
+    // SAFETY: as above.
     unsafe { unmap(free, wide) };
-    map_near((free as usize).next_multiple_of(HUGE_PAGE_BYTES), bytes, protection, flags, fd)
+    map_at((free as usize).next_multiple_of(HUGE_PAGE_BYTES))
 }
 
 const HUGE_PAGE_BYTES: usize = 2 << 20;

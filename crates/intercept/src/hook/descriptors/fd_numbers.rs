@@ -138,8 +138,9 @@ pub fn unmark(fd: u32) {
 
 /// Stops hiding a number from the program.
 pub fn unprotect(fd: i32) {
+    let is_hidden = |byte: &&AtomicU8| byte.load(Relaxed) == PROTECTED && is_hidden_here(fd);
     // A number that this child took is still its parent's.
-    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32).filter(|_| is_hidden_here(fd)) {
+    if let Some(byte) = DIRECTFS_FDS.byte(fd as u32).filter(is_hidden) {
         byte.store(0, Release);
         record_free(fd as u32);
     }

@@ -173,6 +173,9 @@ pub fn leads_in(list: &[u8], mount: &[u8], inside: ProgramInside) -> bool {
 
 /// The same for an entry of an environment, if the loader reads it.
 pub fn entry_leads_in(entry: &[u8], mount: &[u8], inside: ProgramInside) -> bool {
+    if !entry.starts_with(b"LD_") {
+        return false;
+    }
     let entry = entry.strip_suffix(b"\0").unwrap_or(entry);
     if let Some(list) = entry.strip_prefix(environment::LD_LIBRARY_PATH) {
         return !list.is_empty() && leads_in(list, mount, inside);

@@ -10,8 +10,6 @@ const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
-/// Maximum number of dynamic entries that are read; programs have some thirty.
-const ENTRIES_MAX: usize = 256;
 /// Maximum number of strings of one program that are read.
 const STRINGS_MAX: usize = 128;
 const ENTRY_BYTES: usize = 16;
@@ -28,9 +26,8 @@ pub fn any_path(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8]) -> b
 /// Whether `matches` accepts a list of paths that is built into a program or library, or the name
 /// of a needed library; it is told whether the string is a list.
 pub fn any_string(head: &[u8], read: Read<'_>, matches: &mut dyn FnMut(&[u8], bool) -> bool) -> bool {
-    let mut entries = [0u8; ENTRIES_MAX * ENTRY_BYTES];
-    let mut text = [0u8; HEAD_BYTES];
-    strings(head, &mut entries, read).is_some_and(|(table, found)| look_at(table, found, &mut text, read, matches))
+    let mut room = [0u8; HEAD_BYTES];
+    strings(head, &mut room, read).is_some_and(|(table, found)| look_at(table, found, &mut room, read, matches))
 }
 
 /// Bytes of thread-local storage of a program or library. `None`: its headers are not at its start.
@@ -43,7 +40,8 @@ pub fn thread_storage_bytes(head: &[u8]) -> Option<u64> {
 /// Relevant strings: the offset of each in the string table, and whether it is a list of paths.
 type Strings = [Option<(u64, bool)>; STRINGS_MAX];
 
-/// Where the string table begins in the file, and the relevant strings.
+/// Where the string table begins in the file, and the relevant strings, of as many dynamic entries
+/// as `room` has room for: programs have some thirty.
 fn strings(head: &[u8], room: &mut [u8], read: Read<'_>) -> Option<(u64, Strings)> {
     let (offset, bytes) =
         segments(head).find(|segment| segment.kind == PT_DYNAMIC).map(|found| (found.offset, found.bytes))?;

@@ -42,7 +42,9 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Maximum size of a library's file.
 const LIBRARY_BYTES_MAX: u64 = 64 << 20;
 
-const PATH_BYTES: usize = handoff::ENTRY_BYTES_MAX + 256;
+/// Maximum length of a file's name.
+const NAME_BYTES_MAX: usize = 256;
+const PATH_BYTES: usize = handoff::ENTRY_BYTES_MAX + NAME_BYTES_MAX;
 
 /// The end of a file.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -81,7 +83,18 @@ impl Trailer {
 /// Maps the shared code of the libraries; returns the number of slots. `None`: there is no such
 /// file, and nothing changed.
 pub fn map<'l>(libraries: impl Iterator<Item = &'l Library> + Clone) -> Result<Option<usize>, Refusal> {
-    let mut path = [0u8; PATH_BYTES];
+    // Most paths are short, and a start touches as few pages of the stack as it can.
+    const SHORT_BYTES: usize = 1024;
+    match environment::value(environment::TEXT) {
+        Some(directory) if directory.len() > SHORT_BYTES - NAME_BYTES_MAX => map_by::<PATH_BYTES>(libraries),
+        _ => map_by::<SHORT_BYTES>(libraries),
+    }
+}
+
+// Apart from the start, whose later calls reuse the buffer's part of the stack.
+#[inline(never)]
+fn map_by<'l, const N: usize>(libraries: impl Iterator<Item = &'l Library> + Clone) -> Result<Option<usize>, Refusal> {
+    let mut path = [0u8; N];
     let Some((file, trailer)) = find_file(libraries.clone(), &mut path) else { return Ok(None) };
     let slots = trailer.slots as usize;
     let protection = libc::PROT_READ | libc::PROT_EXEC;
@@ -104,10 +117,7 @@ pub fn map<'l>(libraries: impl Iterator<Item = &'l Library> + Clone) -> Result<O
 }
 
 /// Opens the file that fits, if its author is trusted.
-fn find_file<'l>(
-    libraries: impl Iterator<Item = &'l Library> + Clone,
-    path: &mut [u8; PATH_BYTES],
-) -> Option<(sys::Fd, Trailer)> {
+fn find_file<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, path: &mut [u8]) -> Option<(sys::Fd, Trailer)> {
     let end = write_path(path, libraries.clone())?;
     let file = sys::open(&path[..=end], libc::O_RDONLY | libc::O_NOFOLLOW).ok()?;
     let status = file.status().ok()?;
@@ -121,6 +131,8 @@ fn find_file<'l>(
 
 /// Writes the file for the libraries, which were patched just now, with `slots` slots. If that
 /// fails, later processes patch their libraries themselves.
+#[cold]
+#[inline(never)]
 pub fn make<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, slots: usize) {
     let mut path = [0u8; PATH_BYTES];
     let Some(end) = write_path(&mut path, libraries.clone()) else { return };
@@ -161,7 +173,7 @@ fn slot_address(first: usize) -> usize {
 
 /// The path of the file for libraries at their present distances; returns its length without the
 /// zero byte.
-fn write_path<'l>(into: &mut [u8; PATH_BYTES], libraries: impl Iterator<Item = &'l Library>) -> Option<usize> {
+fn write_path<'l>(into: &mut [u8], libraries: impl Iterator<Item = &'l Library>) -> Option<usize> {
     let directory = environment::value(environment::TEXT)?;
     let mut length = 0;
     let mut push = |part: &[u8]| {

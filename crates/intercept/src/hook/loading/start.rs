@@ -42,8 +42,11 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     let mut look = |mapping: &proc_maps::Mapping<'_>| {
         signals::record(mapping);
         early::record(mapping, before);
-        record(&mut libraries, mapping);
-        armed_threads::record(mapping, makes_calls(mapping.path));
+        let makes_calls = makes_calls(mapping.path);
+        if makes_calls {
+            record(&mut libraries, mapping);
+        }
+        armed_threads::record(mapping, makes_calls);
     };
     let is_plain = adopted.early.is_none() && !adopted.has_audit;
     // SAFETY: this is the constructor, in the only namespace.
@@ -107,6 +110,7 @@ pub unsafe fn begin() {
     }
     if let Some(path) = environment::profile_path() {
         profile::open(path);
+        context::record_all();
     }
 }
 
@@ -202,9 +206,6 @@ fn reason(refusal: Refusal) -> &'static [u8] {
 
 /// Records the mappings of a library whose calls are to be seen.
 fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>) {
-    if !makes_calls(mapping.path) {
-        return;
-    }
     if mapping.offset == 0 {
         if let Some(free) = libraries.iter_mut().find(|library| library.is_none()) {
             *free = Some(Library { base: mapping.start, code: (0, 0) });

@@ -43,6 +43,9 @@ pub const TUNABLES: [&[u8]; 4] = [
 /// Bytes of the entries' surplus.
 pub const TUNABLES_BYTES: [u64; 4] = [2048, 8192, 25600, 102_400];
 
+/// What the names of DirectFS's entries begin with.
+const OWN_PREFIX: &[u8] = b"DIRECTFS_";
+
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
@@ -84,27 +87,39 @@ const KEPT: [&[u8]; HANDED_ON.len() + 2] = {
     names[HANDED_ON.len() + 1] = handoff::PROGRAM;
     names
 };
+/// All entries that are read here begin with it.
+const _: () = {
+    let mut index = 0;
+    while index < DIRECTFS_ENTRIES.len() {
+        let (name, mut at) = (DIRECTFS_ENTRIES[index], 0);
+        while at < OWN_PREFIX.len() {
+            assert!(name[at] == OWN_PREFIX[at]);
+            at += 1;
+        }
+        index += 1;
+    }
+};
 const START: usize = HANDED_ON.len();
 const PROGRAM: usize = HANDED_ON.len() + 1;
 
-/// The kept entries, each with its name, value and a zero byte, one after the other: most programs
-/// touch one page of them.
+/// The kept entries, each with its name, value and a zero byte, from the end on: there they share a
+/// page with the library's other variables (preload/order.ld), and most programs touch no other.
 #[repr(C)]
 struct KeptEntries {
+    bytes: [u8; KEPT_BYTES],
     used: usize,
     /// Where each begins; `None`: there is no such entry.
     starts: [Option<u32>; KEPT.len()],
-    bytes: [u8; KEPT.len() * ENTRY_BYTES_MAX],
 }
+/// Whole pages for all of it.
+const KEPT_BYTES: usize = (KEPT.len() * ENTRY_BYTES_MAX).next_multiple_of(4096) + 4096 - 8 - 8 * KEPT.len();
+const _: () = assert!(size_of::<KeptEntries>().is_multiple_of(4096));
 struct KeptCell(UnsafeCell<KeptEntries>);
 // SAFETY: see the module's invariant.
 unsafe impl Sync for KeptCell {}
 
-static ENTRIES: KeptCell = KeptCell(UnsafeCell::new(KeptEntries {
-    used: 0,
-    starts: [None; KEPT.len()],
-    bytes: [0; KEPT.len() * ENTRY_BYTES_MAX],
-}));
+static ENTRIES: KeptCell =
+    KeptCell(UnsafeCell::new(KeptEntries { bytes: [0; KEPT_BYTES], used: 0, starts: [None; KEPT.len()] }));
 
 /// The record, and whether there is one: zero at the start.
 struct HandoffCell(UnsafeCell<(bool, MaybeUninit<HandoffRecord>)>);
@@ -144,10 +159,10 @@ impl KeptEntries {
         if self.starts[index].is_some() {
             return;
         }
-        let start = self.used;
+        self.used += room;
+        let start = KEPT_BYTES - self.used;
         self.bytes[start..start + entry.len()].copy_from_slice(entry);
         self.starts[index] = Some(start as u32);
-        self.used += room;
     }
 }
 
@@ -182,7 +197,9 @@ pub fn early_address(entry: &[u8]) -> Option<usize> {
 /// # Safety
 /// As for [`entries`]; only for the constructor.
 pub unsafe fn restore(environment: *mut *const u8) {
-    let is_for_loader = |entry: &[u8]| entry.starts_with(LD_LIBRARY_PATH) || TUNABLES.contains(&entry);
+    let is_for_loader = |entry: &[u8]| {
+        matches!(entry[0], b'L' | b'G') && (entry.starts_with(LD_LIBRARY_PATH) || TUNABLES.contains(&entry))
+    };
     let mut first = None;
     // SAFETY: by the caller's promise.
     for (index, entry) in unsafe { entries(environment) }.enumerate() {
@@ -288,6 +305,12 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     unsafe { (&raw mut (*ENTRIES.0.get()).used).write_volatile(0) };
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
+        if entry[0] == b'L' {
+            adopted.has_audit |= entry.starts_with(LD_AUDIT);
+        }
+        if !entry.starts_with(OWN_PREFIX) {
+            continue;
+        }
         let index = KEPT.iter().position(|name| entry.starts_with(name));
         if let Some(index) = index.filter(|_| entry.len() <= ENTRY_BYTES_MAX) {
             // SAFETY: nothing else runs yet (the module's invariant).
@@ -302,7 +325,6 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
         if let Some(value) = entry.strip_suffix(b"\0").and_then(|entry| entry.strip_prefix(handoff::IDS)) {
             user_namespace::adopt(value);
         }
-        adopted.has_audit |= entry.starts_with(LD_AUDIT);
         if let Some(address) = early_address(entry) {
             adopted.early = Some((entry.as_ptr() as usize, address));
         }
@@ -328,10 +350,12 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
         // That program had its parent's memory, and the parent uses the number for its own
         // directory.
         // SAFETY: descriptors that are hidden from the program; no memory changes.
-        posix::host::within_limit(handoff.meeting, || unsafe {
-            sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, 0, 0, 0, 0]);
+        unsafe {
+            posix::host::with_number(handoff.meeting, || {
+                sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, 0, 0, 0, 0])
+            });
             sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
-        });
+        }
     }
     // SAFETY: only the constructor runs (the module's invariant).
     unsafe { *HANDOFF.0.get() = (true, MaybeUninit::new(handoff)) };
@@ -361,7 +385,7 @@ fn with_own_numbers(mut handoff: HandoffRecord) -> HandoffRecord {
 
 /// The entry with the descriptors, as a child in its parent's memory passes it on. `None`: as the
 /// memory says.
-pub fn own_entry(into: &mut [u8; ENTRY_BYTES_MAX]) -> Option<*const u8> {
+pub fn own_entry(into: &mut [u8]) -> Option<*const u8> {
     if !child_numbers::are_any() {
         return None;
     }
@@ -401,7 +425,11 @@ pub fn renumber(from: i32, to: i32) -> Option<HandoffRecord> {
 
 /// Whether an entry of an environment belongs to DirectFS, and is not the program's to pass on.
 pub fn is_directfs(entry: &[u8]) -> bool {
-    DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name)) || TUNABLES.contains(&entry)
+    match entry.first() {
+        Some(b'D') => entry.starts_with(OWN_PREFIX) && DIRECTFS_ENTRIES.iter().any(|name| entry.starts_with(name)),
+        Some(b'G') => TUNABLES.contains(&entry),
+        _ => false,
+    }
 }
 
 /// The entries that every program gets unchanged, but for that with descriptors if this process has

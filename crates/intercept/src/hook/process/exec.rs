@@ -19,7 +19,7 @@ use crate::hook::abi::entry::{Frame, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{PathArguments, at, path};
-use crate::hook::context::{Inside, PATH_ROOM_BYTES};
+use crate::hook::context::{COPY_BYTES, Inside, PATH_ROOM_BYTES};
 use crate::hook::descriptors::marks;
 use crate::hook::loading::{armed_threads, early, elf_dependencies};
 use crate::hook::paths::{self, Directory, PathOwner};
@@ -28,7 +28,7 @@ use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_files::{
     HostFile, copy_to_memfd, is_executable, is_missing, is_privileged, named_by, read_head,
 };
-use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, Target};
+use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, SCRATCH_BYTES, Target};
 use crate::hook::process::library_search::LibrarySearch;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::process::session::{Calling, Session};
@@ -51,8 +51,8 @@ const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5 + 2 * LOADER_ENTRIES_MAX;
 const LOADER_ENTRIES_MAX: usize = 8;
 /// Why the library cannot serve a program that the kernel gives other rights.
 const PRIVILEGED: &[u8] = b"a set-user-ID or set-group-ID program, or one with capabilities";
-/// Size of their strings.
-const ARENA_BYTES: usize = 32 << 10;
+/// Size of their strings. The rest of the buffer is for the strings of the environment.
+const ARENA_BYTES: usize = COPY_BYTES - SCRATCH_BYTES;
 
 /// execve(path, arguments, environment).
 pub fn execve(call: &mut Call<'_>) -> Result<Verdict> {
@@ -103,7 +103,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         has_library: can_reach(environment::RUN),
         is_helper: false,
     }
-    .run()
+    .run(&mut [0; SCRATCH_BYTES])
 }
 
 /// Arguments that precede the program's own, in the order of the list; their strings are in an
@@ -176,7 +176,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         has_library,
         is_helper,
     }
-    .run();
+    .run(call.context.copy_after(ARENA_BYTES));
     if let Ok(inside) = call.begin() {
         inside.session.process.set_program(running);
     }
@@ -328,11 +328,11 @@ impl<'c> Planner<'c> {
         {
             return Ok((file, false));
         }
-        let mut text = [0u8; PATH_ROOM_BYTES];
+        let text = &mut *self.second;
         text[..=self.length].copy_from_slice(&self.path[..=self.length]);
         for _ in 0..=LINKS_FOLLOWED_MAX {
             let PathOwner::Directfs { walk_start, offset, end, retained } =
-                paths::locate(self.server, &session, self.directory, &mut text, self.length, self.host)?
+                paths::locate(self.server, &session, self.directory, text, self.length, self.host)?
             else {
                 if rewritten {
                     self.path[..=self.length].copy_from_slice(&text[..=self.length]);
@@ -346,7 +346,7 @@ impl<'c> Planner<'c> {
             match outcome? {
                 Outcome::Inside(found) => return Ok((File::Directfs(found), rewritten)),
                 Outcome::Left(exit) => {
-                    self.length = paths::resume_walk(self.server, exit, self.walk.rest(), &mut text)?;
+                    self.length = paths::resume_walk(self.server, exit, self.walk.rest(), text)?;
                 }
             }
             (self.directory, rewritten) = (Directory::Working, true);
@@ -453,6 +453,7 @@ impl<'c> Planner<'c> {
     }
 
     /// Has the launcher's helper start a program that the library cannot serve.
+    #[inline(never)]
     fn plan_helper(mut self, unfit: &[u8], early_load: EarlyLoad) -> Result<ExecPlan> {
         let path = &self.path[..self.length];
         let name = self.before.keep(&[path])?;
@@ -496,9 +497,10 @@ impl<'c> Planner<'c> {
                     && let Some(opened) = HostFile::new(&self.target)
                 {
                     let name = &self.path[..self.length];
-                    let search = LibrarySearch::new(self.server, &session, self.walk, self.host, name, libraries);
-                    early_load.static_storage_bytes =
-                        search.static_storage_bytes(head, &mut |offset, into| opened.read(offset, into));
+                    early_load.static_storage_bytes = apart(|| {
+                        let search = LibrarySearch::new(self.server, &session, self.walk, self.host, name, libraries);
+                        search.static_storage_bytes(head, &mut |offset, into| opened.read(offset, into))
+                    });
                 }
                 let (target, start) = self.anchor.unwrap_or((self.target, self.before.start));
                 return Ok(self.plan(target, start, early_load));
@@ -516,11 +518,12 @@ impl<'c> Planner<'c> {
             let name = &self.second[range];
             if early_load.is_needed {
                 early_load.library_paths = library_paths(&session.caller, held.node(), head, name, &mut self.before)?;
-                let search = LibrarySearch::new(self.server, &session, self.walk, self.host, name, libraries);
-                let mut read = |offset, into: &mut [u8]| {
-                    session.caller.thread.files().read(held.node(), offset, into).unwrap_or(0)
-                };
-                early_load.static_storage_bytes = search.static_storage_bytes(head, &mut read);
+                early_load.static_storage_bytes = apart(|| {
+                    let search = LibrarySearch::new(self.server, &session, self.walk, self.host, name, libraries);
+                    search.static_storage_bytes(head, &mut |offset, into| {
+                        session.caller.thread.files().read(held.node(), offset, into).unwrap_or(0)
+                    })
+                });
             }
             program = Some(self.before.keep(&[handoff::PROGRAM, name])?);
         }
@@ -555,6 +558,7 @@ impl<'c> Planner<'c> {
     }
 
     /// Has another program load this one, which it gets by a descriptor.
+    #[inline(never)]
     fn plan_loader(mut self, file: File<'c>, mut early_load: EarlyLoad) -> Result<ExecPlan> {
         self.library_paths_of_environment(&mut early_load);
         let session = self.session;
@@ -603,7 +607,15 @@ impl<'c> Planner<'c> {
     }
 }
 
+/// Runs something whose large buffers are not to enlarge the caller's part of the stack: most
+/// starts of programs do without, and the child of a fork touches each page for the first time.
+#[inline(never)]
+fn apart<R>(run: impl FnOnce() -> R) -> R {
+    run()
+}
+
 /// The lists of paths that are built into a program of the mount, with its directory inserted.
+#[inline(never)]
 fn library_paths(
     caller: &Calling<'_>,
     node: Node,
@@ -662,6 +674,7 @@ fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, befor
 /// Writes the path of a program in the mount, as /proc/self/exe shows it, without symbolic links,
 /// to the end of `into`. `path` is the path that led to it.
 #[allow(clippy::too_many_arguments)]
+#[inline(never)]
 fn full_path(
     server: &'static Server,
     session: &Session<'_>,

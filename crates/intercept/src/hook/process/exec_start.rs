@@ -24,6 +24,11 @@ const ENTRIES_FEW: usize = 512;
 const ENTRIES_MAX: usize = 16384;
 /// Size of the entry with the process's slot.
 const PROCESS_BYTES: usize = 64;
+/// Sizes of the entries that are written here: three lists of the loader, the ids, the descriptors.
+/// They are not on the stack, whose pages a child of a fork touches for the first time.
+const LIST_BYTES: usize = 2 * ENTRY_BYTES_MAX;
+/// Room for all of them.
+pub const SCRATCH_BYTES: usize = 3 * LIST_BYTES + 2 * ENTRY_BYTES_MAX;
 
 /// The call that starts a program.
 #[derive(Debug, Clone, Copy)]
@@ -96,8 +101,8 @@ impl OwnEntries<'_> {
 pub const LOADER_PREFIX: &[u8] = b"LD_";
 
 impl ExecStart<'_> {
-    /// Starts the program. It returns only if that failed.
-    pub fn run(&self) -> Verdict {
+    /// Starts the program. It returns only if that failed. `scratch`: [`SCRATCH_BYTES`] at least.
+    pub fn run(&self, scratch: &mut [u8]) -> Verdict {
         // The new program would find them open, without knowledge of them.
         fd_numbers::release_cached();
         mount_table::hand_over();
@@ -114,16 +119,16 @@ impl ExecStart<'_> {
         };
         let needed = count + (ADDED + 2).max(self.before.len()) + 1;
         if needed <= ENTRIES_FEW {
-            self.with_lists::<ENTRIES_FEW>()
+            self.with_lists::<ENTRIES_FEW>(scratch)
         } else if needed <= ENTRIES_MAX {
-            self.with_lists::<ENTRIES_MAX>()
+            self.with_lists::<ENTRIES_MAX>(scratch)
         } else {
             done(-i64::from(libc::E2BIG))
         }
     }
 
     #[inline(never)]
-    fn with_lists<const N: usize>(&self) -> Verdict {
+    fn with_lists<const N: usize>(&self, scratch: &mut [u8]) -> Verdict {
         let Target { number, mut arguments, lists } = self.target;
         let mut words: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
         if !self.before.is_empty() {
@@ -134,9 +139,10 @@ impl ExecStart<'_> {
             arguments[lists] = words.as_ptr() as u64;
         }
         let mut list: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
-        let mut preload = [0u8; 2 * ENTRY_BYTES_MAX];
-        let mut audit = [0u8; 2 * ENTRY_BYTES_MAX];
-        let mut library_path = [0u8; 2 * ENTRY_BYTES_MAX];
+        let (preload, scratch) = scratch.split_at_mut(LIST_BYTES);
+        let (audit, scratch) = scratch.split_at_mut(LIST_BYTES);
+        let (library_path, scratch) = scratch.split_at_mut(LIST_BYTES);
+        let (ids, image) = scratch.split_at_mut(ENTRY_BYTES_MAX);
         let mut slot = [0u8; PROCESS_BYTES];
         let mut length = 0;
         let mut push = |entry: *const u8| {
@@ -150,8 +156,8 @@ impl ExecStart<'_> {
         let own = self.pass_on(unsafe { entries(arguments[lists + 1] as *const *const u8) }, &mut push);
         let OwnEntries { libraries: others, audits, paths, .. } = own;
         let audits = if is_early || without_library(audits) != b"" { Some(audits) } else { None };
-        if !write_list(&mut preload, LD_PRELOAD, self.has_library, others)
-            || audits.is_some_and(|audits| !write_list(&mut audit, LD_AUDIT, is_early, audits))
+        if !write_list(preload, LD_PRELOAD, self.has_library, others)
+            || audits.is_some_and(|audits| !write_list(audit, LD_AUDIT, is_early, audits))
         {
             return done(-i64::from(libc::E2BIG));
         }
@@ -160,7 +166,7 @@ impl ExecStart<'_> {
         let built_in = self.early_load.and_then(|early| early.library_paths);
         // SAFETY: stored in the thread's context, with a zero byte.
         let built_in = built_in.map(|list| unsafe { core::ffi::CStr::from_ptr(list.cast()) }.to_bytes());
-        if built_in.is_some_and(|list| !write_parts(&mut library_path, LD_LIBRARY_PATH, without_zero(paths), list)) {
+        if built_in.is_some_and(|list| !write_parts(library_path, LD_LIBRARY_PATH, without_zero(paths), list)) {
             return done(-i64::from(libc::E2BIG));
         }
         let built_in = built_in.map(|_| library_path.as_ptr());
@@ -168,13 +174,11 @@ impl ExecStart<'_> {
         let storage_bytes = self.early_load.map_or(0, |early| early.static_storage_bytes);
         let tunables = is_early.then_some(early::tunables(storage_bytes).as_ptr());
         let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
-        let mut ids = [0u8; ENTRY_BYTES_MAX];
-        if self.ids.as_ref().is_some_and(|at_entry| user_namespace::write_entry(at_entry, &mut ids).is_none()) {
+        if self.ids.as_ref().is_some_and(|at_entry| user_namespace::write_entry(at_entry, ids).is_none()) {
             return done(-i64::from(libc::E2BIG));
         }
         let ids = self.ids.as_ref().map(|_| ids.as_ptr());
-        let mut image = [0u8; ENTRY_BYTES_MAX];
-        let own_numbers = environment::own_entry(&mut image);
+        let own_numbers = environment::own_entry(image);
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
         let hide = if own.names_mount { environment::HIDE } else { environment::HIDE_MOUNT };

@@ -68,6 +68,12 @@ impl Identity {
         }
     }
 
+    /// Tells queries of the kernel apart between which an identity of the process changed; zero:
+    /// none yet.
+    pub fn query_number(&self) -> u32 {
+        self.asked_at
+    }
+
     /// The effective ids for files.
     #[inline]
     pub fn credentials(&self) -> Credentials<'_> {

@@ -17,11 +17,11 @@ use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::thread_words;
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::mapping;
-use crate::hook::context::{self, Prepared};
+use crate::hook::context::{self, Place, Prepared};
 use crate::hook::descriptors::{fd_numbers, hidden_numbers, marks};
 use crate::hook::loading::{armed_threads, hot_sites, site_slots};
 use crate::hook::process::clone_call::CloneCall;
-use crate::hook::process::session::{Session, all, has_threads, set_main, set_shares_directory, set_threads};
+use crate::hook::process::session::{all, has_threads, set_main, set_shares_directory, set_threads};
 #[cfg(feature = "loader")]
 use crate::hook::process::thread_places;
 use crate::hook::process::user_namespace::{self, Entered};
@@ -29,7 +29,7 @@ use crate::hook::process::working_directory::record_directory;
 use crate::hook::process::{identity, leak_tracer, limits};
 use crate::hook::server::{self, Server};
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
-use posix::process::{ChildNumber, Fork};
+use posix::process::{ChildNumber, Fork, Process};
 use posix::{Errno, Result, child_numbers};
 
 /// fork().
@@ -135,17 +135,21 @@ fn fork_of(flags: u64, child: ChildNumber) -> Fork {
 
 /// A process number for a child. A child that uses its parent's descriptor table cannot hold its
 /// own lock: the kernel would drop the lock with the table, not with the child.
-fn take_child_number(server: &Server, session: &Session<'_>, flags: u64) -> Result<ChildNumber> {
+fn take_child_number(server: &Server, process: &Process<'_>, flags: u64) -> Result<ChildNumber> {
     if flags & CLONE_FILES as u64 != 0 {
-        return Ok(session.process.share_number());
+        return Ok(process.share_number());
     }
     // It could not put its lock at the usual number.
     let usual = server.fs.processes().liveness_description();
     if usual.is_some_and(|usual| !limits::permits(usual)) {
-        return Ok(session.process.share_number());
+        return Ok(process.share_number());
     }
-    let child = session.process.take_child_number(handoff::DESCRIPTORS_FROM)?;
-    if let Some(description) = child.description {
+    let child = process.take_child_number(handoff::DESCRIPTORS_FROM)?;
+    // Unless the program runs while the descriptor is there, its byte needs no change, which would
+    // copy a page in the parent and in the child.
+    if let Some(description) = child.description
+        && (flags & CLONE_VM as u64 != 0 || has_threads())
+    {
         marks::protect(description);
     }
     Ok(child)
@@ -164,10 +168,12 @@ pub fn give_child_number(child: ChildNumber) {
 fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     if let (Some(description), Some(usual)) = (child.description, server.fs.processes().liveness_description()) {
         let moved =
-            posix::host::within_limit(usual, || marks::kernel(libc::SYS_dup3, description as u64, usual as u64, 0));
+            posix::host::with_number(usual, || marks::kernel(libc::SYS_dup3, description as u64, usual as u64, 0));
         // Otherwise it holds the lock where it is.
         if moved >= 0 {
             give_child_number(child);
+        } else {
+            marks::protect(description);
         }
     }
     server.fs.processes().set_process_number(child.number, child.description.is_none());
@@ -175,10 +181,10 @@ fn take_up_child_number(server: &'static Server, child: ChildNumber) {
 
 /// Prepares all that a child needs to join the file system: whatever is missing fails the call in
 /// the parent.
-fn prepare(server: &'static Server, session: &Session<'_>, flags: u64) -> Result<Prepared> {
-    let number = take_child_number(server, session, flags)?;
+fn prepare(server: &'static Server, place: &Place<'_>, flags: u64) -> Result<Prepared> {
+    let number = take_child_number(server, &place.process, flags)?;
     let prepared = server.fs.reserve_slot(number.number).map_err(Errno::from).and_then(|thread_slot| {
-        let slot = session.process.prepare_fork(session.caller.thread, fork_of(flags, number));
+        let slot = place.process.prepare_fork(place.thread, fork_of(flags, number));
         let slot = slot.inspect_err(|_| server.fs.release_reserved(thread_slot, number.number))?;
         Ok(Prepared { slot, number, thread_slot })
     });
@@ -189,10 +195,9 @@ fn prepare(server: &'static Server, session: &Session<'_>, flags: u64) -> Result
 fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() -> i64) -> Result<Verdict> {
     let namespace = prepare_user_namespace(call, flags)?;
     let Call { server, context, .. } = call;
-    let session = context.begin(server)?.session;
-    let thread = session.caller.thread;
-    share_numbers(flags, session.is_child);
-    let prepared = prepare(server, &session, flags)?;
+    share_numbers(flags, context.is_child());
+    let place = context.place(server)?;
+    let prepared = prepare(server, &place, flags)?;
     let child = prepared.number;
     // SAFETY: the words are this thread's.
     let (owned, masked) = unsafe { ((*thread_words()).owned, (*thread_words()).masked) };
@@ -200,7 +205,7 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
     let result = run();
     if result != 0 {
         if result < 0 {
-            session.process.cancel_fork(thread, prepared.slot);
+            place.process.cancel_fork(place.thread, prepared.slot);
             server.fs.release_reserved(prepared.thread_slot, child.number);
         }
         give_child_number(child);
@@ -230,8 +235,8 @@ fn child_with_own_memory(call: &mut Call<'_>, flags: u64, run: &mut dyn FnMut() 
         ((*words).owned, (*words).masked, (*words).forked_by) = (owned, masked, 0);
     }
     let had_threads = set_threads(false);
-    let entered = context.enter_prepared(server, prepared).and_then(|()| context.thread(server));
-    match entered.map_err(Errno::from).and_then(|thread| all(server)?.adopt(thread, prepared.slot)) {
+    let entered = context.enter_prepared(server, prepared).map_err(Errno::from);
+    match entered.and_then(|()| all(server)?.adopt(prepared.slot)) {
         Ok(process) => {
             leak_tracer::forget();
             set_main(process);
@@ -263,9 +268,8 @@ fn share_numbers(flags: u64, is_child: bool) {
 /// Has the call's site create a child, which runs in this memory while this thread waits.
 fn child_in_shared_memory(call: &mut Call<'_>, flags: u64) -> Result<Verdict> {
     let Call { server, context, .. } = call;
-    let session = context.begin(server)?.session;
-    share_numbers(flags, session.is_child);
-    let prepared = prepare(server, &session, flags)?;
+    share_numbers(flags, context.is_child());
+    let prepared = prepare(server, &context.place(server)?, flags)?;
     fd_numbers::begin_memory_sharing();
     context.suspend(prepared);
     // SAFETY: the words are this thread's, and no reference to them exists.
@@ -302,14 +306,14 @@ pub fn after_shared_memory_child(server: &'static Server, context: &mut context:
     }
     give_child_number(prepared.number);
     let moved_by = context.take_moved();
-    let Ok(inside) = context.begin(server) else { return };
+    let Ok(place) = context.place(server) else { return };
     if let Some(child) = moved_by {
-        hidden_numbers::forget(child, inside.session.process);
+        hidden_numbers::forget(child, &place.process);
     }
     if !adopted {
-        inside.session.process.cancel_fork(inside.session.caller.thread, prepared.slot);
+        place.process.cancel_fork(place.thread, prepared.slot);
     }
-    record_directory(server, inside.session.process.directory().is_some());
+    record_directory(server, place.process.directory().is_some());
 }
 
 /// exit_group(status): releases what the process holds. The kernel does the rest.
@@ -317,8 +321,8 @@ pub fn exit_group(call: &mut Call<'_>) -> Result<Verdict> {
     if server::is_pending() {
         return Ok(NATIVE);
     }
-    if let Ok(inside) = call.begin() {
-        inside.session.process.exit(inside.session.caller.thread);
+    if let Ok(place) = call.context.place(call.server) {
+        place.process.exit(place.thread);
     }
     call.context.leave();
     Ok(NATIVE)

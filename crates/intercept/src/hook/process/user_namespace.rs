@@ -15,7 +15,7 @@
 //! - Of a map that cannot be read, no id is known. Once a thread has changed its ids there, it owns
 //!   nothing in the image.
 
-use crate::handoff::{self, ENTRY_BYTES_MAX, write_number};
+use crate::handoff::{self, write_number};
 use crate::hook::abi::sys;
 use core::sync::atomic::Ordering::{Acquire, Release};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
@@ -156,7 +156,7 @@ fn read_map(path: &[u8], map: &IdMap, outer: Option<&IdMap>) -> bool {
 /// The entry for a program that a thread with these ids starts: ids, groups, and the lines of each
 /// map, separated by semicolons. Returns its length with a zero byte; `None`: too long, or there is
 /// nothing to pass on.
-pub fn write_entry(ids: &IdsAtEntry, into: &mut [u8; ENTRY_BYTES_MAX]) -> Option<usize> {
+pub fn write_entry(ids: &IdsAtEntry, into: &mut [u8]) -> Option<usize> {
     let namespace = current()?;
     let outer = [&namespace.outer.users, &namespace.outer.groups];
     let own = [&namespace.maps.users, &namespace.maps.groups];
