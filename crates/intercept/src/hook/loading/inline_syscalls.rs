@@ -47,6 +47,13 @@ pub unsafe fn are_in_program(environment: *const *const u8, routes: &Routes) -> 
     if code.len() < CACHED_FROM_BYTES || environment::program().is_some() {
         return has_inline_syscalls(code, functions, routes);
     }
+    are_in_large(code, functions, routes)
+}
+
+/// The same for code whose answer is cached. Its buffer is not to enlarge the start's part of the
+/// stack.
+#[inline(never)]
+fn are_in_large(code: &[u8], functions: &[u8], routes: &Routes) -> bool {
     let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
     let Some(path) = answer_path(&mut path) else { return has_inline_syscalls(code, functions, routes) };
     if let Some(known) = cached_answer(path) {

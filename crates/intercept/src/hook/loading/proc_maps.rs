@@ -23,6 +23,8 @@ pub struct Mapping<'l> {
 }
 
 /// Calls `visit` for every mapping, in the order of addresses.
+// Its buffer is not to enlarge the stack of starts that do without.
+#[inline(never)]
 pub fn for_each(mut visit: impl FnMut(&Mapping<'_>)) -> Result<(), i64> {
     let file = sys::open(b"/proc/self/maps\0", libc::O_RDONLY)?;
     let mut buffer = [0u8; 2 * LINE_BYTES_MAX];
