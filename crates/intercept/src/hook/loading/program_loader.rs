@@ -117,7 +117,7 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
     }
     signals::guard();
     // SAFETY: the environment has no other users yet.
-    unsafe { environment::hide(passed.environment.cast_mut()) };
+    unsafe { environment::hide(passed.environment.cast_mut(), &adopted) };
     program.start
 }
 

@@ -89,7 +89,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     }
     if !is_early {
         // SAFETY: this is the constructor, and nothing of this library looks at the list later.
-        unsafe { environment::hide(environment.cast_mut()) };
+        unsafe { environment::hide(environment.cast_mut(), &adopted) };
     }
 }
 

@@ -179,6 +179,8 @@ pub struct Adopted {
     pub meeting: Option<i32>,
     /// Whether the loader loads audit modules, which have libraries of their own.
     pub has_audit: bool,
+    /// Whether the entries that are not the program's are to be hidden; and the mount, too?
+    pub hides_mount: Option<bool>,
     /// The entry of the early copy, and the address in it.
     pub early: Option<(usize, usize)>,
 }
@@ -221,16 +223,21 @@ pub unsafe fn restore(environment: *mut *const u8) {
 /// A program may search the kernel's auxiliary vector after the list. So the list's free end
 /// becomes pairs of that vector that say nothing. With an odd number one entry stays.
 ///
+/// `adopted`: what says whether to hide.
+///
 /// # Safety
 /// As for [`entries`]; only for the start of a process. The list has the auxiliary vector behind
 /// it, or nothing looks there.
-pub unsafe fn hide(environment: *mut *const u8) {
-    // SAFETY: by the caller's promise, here and below.
-    let all = || unsafe { entries(environment) };
-    let Some(hides_mount) = all().find_map(hides_mount) else { return };
+pub unsafe fn hide(environment: *mut *const u8, adopted: &Adopted) {
+    let Some(hides_mount) = adopted.hides_mount else { return };
     let is_seen = |entry: &[u8]| is_seen(entry, library(), hides_mount);
-    let (count, seen) = (all().count(), all().filter(|entry| is_seen(entry)).count());
-    let mut spare = (count - seen) % 2;
+    let (mut count, mut hidden) = (0, 0);
+    // SAFETY: by the caller's promise.
+    for entry in unsafe { entries(environment) } {
+        count += 1;
+        hidden += usize::from(!is_seen(entry));
+    }
+    let mut spare = hidden % 2;
     let mut length = 0;
     for index in 0..count {
         // SAFETY: a string of the list, below its end; nothing else uses it yet.
@@ -271,17 +278,13 @@ pub unsafe fn hide(environment: *mut *const u8) {
 /// A pair of the auxiliary vector with this kind says nothing.
 const AT_IGNORE: *const u8 = core::ptr::without_provenance(1);
 
-/// If the entry asks for hiding: whether the mount is hidden, too.
-fn hides_mount(entry: &[u8]) -> Option<bool> {
-    if entry == HIDE { Some(false) } else { (entry == HIDE_MOUNT).then_some(true) }
-}
-
 /// Whether the program sees an entry, or a part of it. `library`: this library's path.
 pub fn is_seen(entry: &[u8], library: &[u8], hides_mount: bool) -> bool {
-    if entry.starts_with(handoff::MOUNT) {
-        return !hides_mount;
+    match entry.first() {
+        Some(b'D' | b'G') => entry.starts_with(handoff::MOUNT) && !hides_mount || !is_directfs(entry),
+        Some(b'L') => loader_list(entry, library).is_none_or(|(_, rest)| !rest.is_empty()),
+        _ => true,
     }
-    !is_directfs(entry) && loader_list(entry, library).is_none_or(|(_, rest)| !rest.is_empty())
 }
 
 /// For one of the loader's lists that begins with this library: its name, and the rest.
@@ -315,6 +318,9 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
         if let Some(index) = index.filter(|_| entry.len() <= ENTRY_BYTES_MAX) {
             // SAFETY: nothing else runs yet (the module's invariant).
             unsafe { (*ENTRIES.0.get()).keep(index, entry) };
+        }
+        if entry == HIDE || entry == HIDE_MOUNT {
+            adopted.hides_mount = Some(entry == HIDE_MOUNT);
         }
         if let Some(value) = entry.strip_prefix(handoff::PROCESS) {
             let mut parts = value[..value.len() - 1].split(|&byte| byte == b',').map(handoff::number);
