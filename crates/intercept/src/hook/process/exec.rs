@@ -86,7 +86,10 @@ fn check(call: &mut Call<'_>, flags: i32) -> Result<Verdict> {
     Ok(native_with(call.frame, arguments))
 }
 
-/// Starts a program with the library in its environment, and changes nothing else.
+/// Starts a program with the library in its environment, and changes nothing else. Its buffer is
+/// not to enlarge the dispatcher's frame, which may be on a small stack for signals.
+#[cold]
+#[inline(never)]
 pub fn inject(frame: &Frame, which: usize) -> Verdict {
     let target = Target { number: i64::from(frame.number as u32), arguments: frame.arguments(), lists: which - 1 };
     ExecStart {
