@@ -89,6 +89,11 @@ fn length(image: &Path) -> u64 {
     value["length"].as_u64().unwrap()
 }
 
+/// A scratch directory on a disk.
+fn on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
 fn make(directory: &Path, options: &[&str]) -> PathBuf {
     let image = directory.join("image");
     let made = directfs(&[&["mkfs", image.to_str().unwrap(), "--size", "16M"], options].concat());
@@ -101,8 +106,9 @@ fn programs_that_found_an_image_full_go_on_when_it_has_grown() {
     if !has_python() {
         return;
     }
-    for options in [&["--sparse"][..], &[]] {
-        let directory = scratch();
+    for (options, directory) in
+        [(&["--sparse"][..], scratch()), (&[], scratch()), (&["--sparse"], on_disk()), (&[], on_disk())]
+    {
         let image = make(directory.path(), options);
         let mut programs = [Program::under_run(&image, WRITERS), Program::under_run(&image, WRITERS)];
         for program in &mut programs {
@@ -142,8 +148,7 @@ fn a_mounted_image_grows_alone_and_beside_programs() {
     if !can_mount("growth of a mounted image") {
         return;
     }
-    for options in ["", "cache=0"] {
-        let directory = scratch();
+    for (options, directory) in [("", scratch()), ("cache=0", scratch()), ("", on_disk()), ("cache=0", on_disk())] {
         let (image, point) = (image_in(directory.path()), directory.path().join("point"));
         fs::create_dir(&point).unwrap();
         match options {
@@ -212,10 +217,16 @@ fn a_growth_that_is_killed_leaves_the_old_or_the_new_size_to_programs_that_run_o
     if !has_python() {
         return;
     }
-    let directory = scratch();
+    for directory in [scratch(), on_disk()] {
+        kill_growths(directory.path());
+    }
+}
+
+/// Kills a growth at each of its calls, with a program that runs on.
+fn kill_growths(directory: &Path) {
     let (mut sizes, mut killed) = (Vec::new(), true);
     while killed {
-        let image = make(directory.path(), &["--sparse"]);
+        let image = make(directory, &["--sparse"]);
         let mut user = Program::under_run(&image, USER);
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
         command.args(["resize", image.to_str().unwrap(), "40M"]).stdout(Stdio::null());
@@ -277,16 +288,172 @@ fn what_an_image_in_use_cannot_become_is_refused_with_the_remedy() {
     is_sound(&image);
     resize(&image, "2G");
     is_sound(&image);
+}
 
-    // On a disk the image must not be in use.
-    let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let image = make(disk.path(), &["--sparse"]);
+/// Programs under `run` with these options, in the directory of the mount.
+fn under_run_with(image: &Path, options: &[&str]) -> Program {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "--at", "/mnt/ps", "-C", "/mnt/ps", "--image"]).arg(image).args(options);
+    Program::start(command.args(["--", "python3", "-c", USER]))
+}
+
+#[test]
+fn what_an_image_on_a_disk_cannot_become_in_use_is_refused_with_the_remedy() {
+    if !has_python() {
+        return;
+    }
+    let directory = on_disk();
+    let image = make(directory.path(), &["--sparse"]);
     let user = Program::under_run(&image, USER);
+    let before = fs::metadata(&image).unwrap().len();
+    for (size, part) in [
+        ("8M", "only grow"),
+        ("+4096", "choose a larger one"),
+        ("+12288", "choose a larger one"),
+        ("2G", "at most 1073741824 bytes while it is in use"),
+    ] {
+        let message = refused(&image, size);
+        assert!(message.contains(part), "{size}: {message}");
+    }
+    assert_eq!((fs::metadata(&image).unwrap().len(), length(&image)), (before, 16 * MIB));
+    // By less than the journal is long, which the new one then overlaps.
+    resize(&image, "+64K");
+    resize(&image, "20M");
+    // A program that has no addresses to spare.
+    let mut limited = Command::new("sh");
+    let arguments = "ulimit -v 16000000; exec \"$0\" run --image \"$1\" --at /mnt/ps -C /mnt/ps -- python3 -c \"$2\"";
+    limited.args(["-c", arguments, env!("CARGO_BIN_EXE_directfs")]).arg(&image).arg(USER);
+    let limited = Program::start(&mut limited);
+    let message = refused(&image, "24M");
+    assert!(message.contains("at most 20971520 bytes") && message.contains("ulimit -v"), "{message}");
+    limited.end();
+    user.end();
+    is_sound(&image);
+    // A process whose files may not be so long.
+    let user = Program::under_run(&image, USER);
+    let script = "ulimit -f 20000; exec \"$0\" resize \"$1\" 24M";
+    let limited = Command::new("sh").args(["-c", script, env!("CARGO_BIN_EXE_directfs")]).arg(&image).output().unwrap();
+    assert!(limited.status.code() == Some(1) && stderr(&limited).contains("too large"), "{limited:?}");
+    user.end();
+    is_sound(&image);
+    assert_eq!(length(&image), 20 * MIB);
+    // In place there is no working copy.
+    let user = under_run_with(&image, &["--no-commit"]);
     let message = refused(&image, "32M");
-    assert!(message.contains("is on a disk and in use") && message.contains("is in use by process"), "{message}");
+    assert!(message.contains("--no-commit") && message.contains("is in use by process"), "{message}");
     user.end();
     resize(&image, "32M");
     is_sound(&image);
+}
+
+#[test]
+fn a_working_copy_grows_within_its_memory_and_beside_the_image() {
+    if !has_python() {
+        return;
+    }
+    // The copy is in memory, where it may take so much; and on the disk, where it takes what it
+    // needs.
+    for (memory, most) in [("40M", 38 * MIB), ("1M", 1 << 30)] {
+        let directory = on_disk();
+        let image = make(directory.path(), &["--sparse"]);
+        let mut user = under_run_with(&image, &["--memory", memory]);
+        let message = refused(&image, "2G");
+        let allowed = message.split("at most ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+        let allowed: u64 = allowed.parse().unwrap();
+        assert!((most..=most + 2 * MIB).contains(&allowed), "{message}");
+        assert!(message.contains("--memory"), "{message}");
+        resize(&image, "38M");
+        std::io::Write::write_all(user.child.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        assert_eq!(user.line(), "100000 37\n");
+        user.end();
+        is_sound(&image);
+        assert_eq!(length(&image), 38 * MIB);
+    }
+}
+
+#[test]
+fn a_growth_of_an_image_whose_data_are_on_the_disk_leaves_them_there() {
+    if !has_python() {
+        return;
+    }
+    const READER: &str = r#"
+import hashlib, sys
+print('ready', flush=True)
+for line in sys.stdin:
+    with open('new', 'wb') as file:
+        file.write(b'n' * (30 << 20))
+    with open('old', 'rb') as file:
+        print(hashlib.sha256(file.read()).hexdigest(), flush=True)
+"#;
+    for memory in [&[][..], &["--memory", "1M"]] {
+        let directory = on_disk();
+        let image = directory.path().join("image");
+        let path = image.to_str().unwrap();
+        assert!(directfs(&["mkfs", path, "--size", "48M", "--sparse"]).status.success());
+        let run = |script: &str| {
+            let output =
+                directfs(&["run", "--image", path, "--at", "/mnt/ps", "-C", "/mnt/ps", "--", "sh", "-c", script]);
+            assert!(output.status.success(), "{}", stderr(&output));
+            stdout(&output)
+        };
+        let sum = run("head -c 30M /dev/urandom >old; sha256sum <old");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["run", "--at", "/mnt/ps", "-C", "/mnt/ps", "--image", path]).args(memory);
+        let mut user = Program::start(command.args(["--", "python3", "-c", READER]));
+        resize(&image, "80M");
+        let copy = directory.path().join("copy");
+        assert!(directfs(&["snapshot", path, copy.to_str().unwrap()]).status.success());
+        std::io::Write::write_all(user.child.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        assert_eq!(user.line().trim(), sum.split(' ').next().unwrap());
+        user.end();
+        is_sound(&image);
+        is_sound(&copy);
+        assert_eq!((length(&copy), run("sha256sum <old; stat -c %s new")), (80 * MIB, format!("{sum}31457280\n")));
+    }
+}
+
+#[test]
+fn a_growth_during_which_all_processes_are_killed_is_recovered_with_all_that_was_done() {
+    if !has_python() {
+        return;
+    }
+    let directory = on_disk();
+    let (mut sizes, mut killed) = (Vec::new(), true);
+    while killed {
+        let image = make(directory.path(), &["--sparse"]);
+        let mut user = Program::under_run(&image, USER);
+        std::io::Write::write_all(user.child.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        assert_eq!(user.line(), "100000 15\n");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["resize", image.to_str().unwrap(), "40M"]).stdout(Stdio::null());
+        killed = killed_at(&mut command, sizes.len() + 1);
+        // Of the launcher; its programs die with it. Nothing was synced.
+        user.child.kill().unwrap();
+        user.child.wait().unwrap();
+        assert_eq!(user.line(), "", "the program has ended");
+        let found = directfs(&[
+            "run",
+            "--image",
+            image.to_str().unwrap(),
+            "--at",
+            "/mnt/ps",
+            "--",
+            "sh",
+            "-c",
+            "stat -c %s /mnt/ps/file; stat -f -c %b /mnt/ps",
+        ]);
+        let text = stdout(&found);
+        let (bytes, blocks) = text.split_once('\n').unwrap_or_else(|| panic!("{}", stderr(&found)));
+        let size = length(&image);
+        assert_eq!((bytes, blocks.trim().parse::<u64>().unwrap() * 4096 / MIB), ("100000", size / MIB - 1), "{text}");
+        is_sound(&image);
+        resize(&image, "48M");
+        is_sound(&image);
+        sizes.push(size);
+        fs::remove_file(&image).unwrap();
+    }
+    assert!(sizes.len() > 40 && sizes.is_sorted(), "{sizes:?}");
+    assert!(sizes[0] == 16 * MIB && sizes.last() == Some(&(40 * MIB)), "{sizes:?}");
 }
 
 #[test]
@@ -313,4 +480,37 @@ fn a_growth_without_space_on_the_host_changes_nothing() {
     let [content, blocks, status, check, bytes] = lines[..] else { panic!("{text}{}", stderr(&output)) };
     assert_eq!((content, status, check, bytes), ("before", "0", "0", "20971520"), "{}", stderr(&output));
     assert!((5000..5120).contains(&blocks.parse().unwrap()), "{blocks}");
+}
+
+#[test]
+fn a_growth_without_space_on_the_disk_changes_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("\n*** SKIPPED: a full disk: only root can mount one ***\n");
+        return;
+    }
+    let script = r#"truncate -s 128M "$1.disk" && mkfs.ext4 -q "$1.disk" && mount -o loop "$1.disk" "$1" && cd "$1" || exit 1
+        "$2" mkfs image --size 16M --sparse >/dev/null || exit 2
+        "$2" run --image image $3 --at /mnt/full -C /mnt/full -- sh -c 'echo before >file; sync file
+            before=$(stat -c %s "$0/image")
+            head -c 200M /dev/zero >"$0/filler" 2>/dev/null
+            "$1" resize "$0/image" 256M 2>"$0/../error" && exit 3
+            grep -q "space" "$0/../error" || exit 4
+            [ $(stat -c %s "$0/image") = $before ] || exit 5
+            cat file; echo more >>file; rm "$0/filler"; sync file
+            "$1" resize "$0/image" 256M >/dev/null || exit 6
+            head -c 18M /dev/zero >large && sync large && cat file; stat -f -c %b .' "$1" "$2"
+        echo $?; "$2" fsck -n image >/dev/null; echo $?; cd /; umount "$1""#;
+    for memory in ["", "--memory 1M"] {
+        let directory = scratch();
+        let point = directory.path().join("disk");
+        fs::create_dir(&point).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["-m", "--propagation", "private", "sh", "-c", script, "sh"]);
+        let output = command.arg(&point).arg(env!("CARGO_BIN_EXE_directfs")).arg(memory).output().unwrap();
+        let text = stdout(&output);
+        let lines: Vec<_> = text.lines().collect();
+        let [first, again, more, blocks, status, check] = lines[..] else { panic!("{text}{}", stderr(&output)) };
+        assert_eq!((first, again, more, status, check), ("before", "before", "more", "0", "0"), "{}", stderr(&output));
+        assert!(blocks.parse::<u64>().unwrap() > 60_000, "{blocks}");
+    }
 }

@@ -3,7 +3,8 @@
 //! and by a disk with a cache ([`store`]), which loses a part of what was not flushed.
 //!
 //! Each cut: programs work on the image, some of them sync, and note what an fsync acknowledged. A
-//! helper makes the kernel write back random ranges of the image's file. At a random moment the
+//! helper makes the kernel write back random ranges of the image's file, and in half of the cuts
+//! another one makes the image larger meanwhile. At a random moment the
 //! file system is cut off. The processes are killed, memory is lost (a private /dev/shm, another
 //! boot id), the file system is mounted again. Then `fsck -n` must be clean, each program finds
 //! what was acknowledged, and files that were not touched since an early sync are as they were. In
@@ -167,9 +168,21 @@ struct Storm {
     image: String,
     script: PathBuf,
     options: Vec<String>,
+    /// Bytes that the image may have.
+    sizes: Vec<u64>,
 }
 
+/// By so much the image grows.
+const GROWTH_BYTES: u64 = 3 << 20;
+
 impl Storm {
+    /// Bytes of the image now.
+    fn length(&self) -> u64 {
+        let output = support::directfs(&["info", &self.image, "--json"]);
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("an image");
+        value["length"].as_u64().unwrap()
+    }
+
     fn command(&self, what: &str, kind: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
         command.args(["run", "--image", &self.image]).args(&self.options).args(["--", "python3"]);
@@ -190,8 +203,10 @@ impl Storm {
         let of_image = (!checked.status.success())
             .then(|| format!("fsck: {}{}", support::stdout(&checked), support::stderr(&checked)));
         let programs = acknowledged.iter().map(|(kind, lines)| (*kind, lines.as_slice()));
+        let length = self.length();
+        let of_size = (!self.sizes.contains(&length)).then(|| format!("{length} bytes, and not {:?}", self.sizes));
         let of_programs = programs.chain([("untouched", &[][..])]).filter_map(|(kind, lines)| self.check(kind, lines));
-        of_image.into_iter().chain(of_programs).collect()
+        of_image.into_iter().chain(of_size).chain(of_programs).collect()
     }
 
     fn start(&self, kind: &'static str, progress: &Arc<Progress>) -> Program {
@@ -219,7 +234,7 @@ impl Storm {
     }
 
     /// Works until a random moment, and cuts the disk off. Returns what was acknowledged.
-    fn interrupted(&self, disk: &Disk, random: &mut Random) -> Vec<(&'static str, Vec<String>)> {
+    fn interrupted(&self, disk: &Disk, random: &mut Random, grows: bool) -> Vec<(&'static str, Vec<String>)> {
         let progress = Arc::default();
         let mut programs: Vec<Program> = PROGRAMS.into_iter().map(|kind| self.start(kind, &progress)).collect();
         let file = File::options().read(true).write(true).open(&self.image).unwrap();
@@ -228,6 +243,13 @@ impl Storm {
         let mut other = Random(random.next());
         std::thread::scope(|scope| {
             scope.spawn(|| write_back(&file, length, &mut other, &stop));
+            progress.wait_for(lines / 2);
+            if grows {
+                scope.spawn(|| {
+                    let size = format!("+{GROWTH_BYTES}");
+                    support::directfs(&["resize", &self.image, &size])
+                });
+            }
             progress.wait_for(lines);
             // The moment of the cut is what the storm varies; no condition ends this wait.
             std::thread::sleep(Duration::from_millis(more_ms));
@@ -270,18 +292,22 @@ fn storm(kind: &'static str, cut: Cut) -> Option<Vec<String>> {
     let image = disk.point.join("image");
     let image = image.to_str().unwrap().to_owned();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power/work.py");
-    let mut storm = Storm { image, script, options: Vec::new() };
+    let mut storm = Storm { image, script, options: Vec::new(), sizes: Vec::new() };
     let flushes = || disk.store.as_ref().map(Store::flushes);
     let flushes_before = flushes();
     storm.prepare();
     assert!(flushes_before.is_none() || flushes_before < flushes(), "an fsync on the file system flushes its disk");
     let (mut violations, mut acknowledged_in_all, mut lost_in_all) = (Vec::new(), 0, Lost::default());
+    let mut grown = 0;
     for cut in 0..cuts {
         storm.options = options(cut);
-        let acknowledged = storm.interrupted(&disk, &mut random);
+        let (length, grows) = (storm.length(), random.below(2) == 0);
+        storm.sizes = vec![length, length + if grows { GROWTH_BYTES } else { 0 }];
+        let acknowledged = storm.interrupted(&disk, &mut random, grows);
         acknowledged_in_all += acknowledged.iter().map(|(_, lines)| lines.len()).sum::<usize>();
         lose_memory(directory.path(), &mut random);
         let lost = disk.remount();
+        grown += u32::from(grows && storm.length() == storm.sizes[1]);
         lost_in_all.pieces += lost.pieces;
         lost_in_all.kept_pieces += lost.kept_pieces;
         let found = storm.violations(&acknowledged);
@@ -296,7 +322,7 @@ fn storm(kind: &'static str, cut: Cut) -> Option<Vec<String>> {
     }
     disk.unmount();
     println!(
-        "{kind}: {cuts} cuts, {acknowledged_in_all} acknowledged, {} violations; {lost_in_all:?}",
+        "{kind}: {cuts} cuts, {acknowledged_in_all} acknowledged, {grown} growths, {} violations; {lost_in_all:?}",
         violations.len()
     );
     assert!(acknowledged_in_all as u64 > cuts, "the programs hardly worked");

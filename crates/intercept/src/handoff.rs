@@ -64,7 +64,7 @@ pub const IDS: &[u8] = b"DIRECTFS_IDS=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; incremented whenever anything here changes its meaning.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// Maximum length of a record's text, with its zero byte.
 pub const TEXT_BYTES_MAX: usize = 176;
 /// Where the search for free descriptor numbers starts, downwards if the limit is lower. It is not
@@ -78,8 +78,8 @@ pub const DESCRIPTORS_FROM: i32 = 1000;
 pub struct HandoffRecord {
     /// Descriptor of the image.
     pub image: i32,
-    /// Bytes of a working copy's image; the file is longer: see [`HandoffRecord::mapped_bytes`]. An
-    /// image without one may grow: its bytes are in the DRAM region.
+    /// Bytes of the image when it was handed off. Its present ones are in the DRAM region, with
+    /// those that it can get.
     pub image_bytes: u64,
     /// Descriptor of the DRAM region.
     pub region: i32,
@@ -149,11 +149,6 @@ impl HandoffRecord {
     pub fn numbers(&mut self) -> [&mut i32; 5] {
         let HandoffRecord { image, region, placeholder, meeting, journal, .. } = self;
         [image, region, placeholder, meeting, journal]
-    }
-
-    /// Bytes to map of a working copy, which has its tracking area behind the image.
-    pub fn mapped_bytes(&self) -> u64 {
-        posix::commits::working_bytes(self.image_bytes)
     }
 
     /// The descriptor of the image's file.
@@ -270,15 +265,15 @@ mod tests {
         for text in [
             "",
             ",",
-            "4,3,4,5,6,7,8,9,0,0,0,0",
-            "5,3,4,5,6,7,8,0,0,0,0",
-            "5,3,4,5,6,7,8,9,2,0,0,0",
-            "5,-3,4,5,6,7,8,9,0,0,0,0",
+            "5,3,4,5,6,7,8,9,0,0,0,0",
+            "6,3,4,5,6,7,8,0,0,0,0",
+            "6,3,4,5,6,7,8,9,2,0,0,0",
+            "6,-3,4,5,6,7,8,9,0,0,0,0",
         ] {
             assert_eq!(HandoffRecord::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(HandoffRecord::parse(b"5,3,99999999999999999999,5,6,7,8,9,0,0,0,0"), None);
-        assert_eq!(HandoffRecord::parse(b"5,2147483648,4,5,6,7,8,9,0,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"6,3,99999999999999999999,5,6,7,8,9,0,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"6,2147483648,4,5,6,7,8,9,0,0,0,0"), None);
     }
 
     #[test]

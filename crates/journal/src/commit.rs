@@ -45,7 +45,11 @@ impl<D: Disk> Journal<D> {
         buffer: &mut [u8],
     ) -> Result<Committed, JournalError> {
         let tracking = *region.tracking().ok_or(JournalError::NotTracked)?;
-        tracking.fits(self.image_bytes)?;
+        tracking.covers(self.image_bytes)?;
+        // The image may have grown since this process looked at its size.
+        if !region.contains(0, self.image_bytes) {
+            return Err(JournalError::NotTracked);
+        }
         if store.load().needs_trim {
             self.checkpoint(store, buffer)?;
         }

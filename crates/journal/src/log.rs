@@ -6,8 +6,8 @@ use crate::header::{Header, HeaderError};
 use crate::is_planted;
 use pmem::{BLOCK_BYTES, BadOffset};
 
-/// Bytes of zeros that are written at once.
-const ZEROS_BYTES: usize = 4096;
+/// Zeros that are written at once.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Why a call of the journal failed. Nothing that was durable is lost; the call can be repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum JournalError {
     /// The log names bytes outside of the image, under valid checksums: it was not written by this
     /// program.
     Hostile,
-    /// The region does not track its changes, or has another length than the image.
+    /// The region does not track its changes, or is shorter than the image.
     NotTracked,
     /// The log has a longer chunk than the buffer.
     ShortBuffer {
@@ -154,11 +154,10 @@ impl<D: Disk> Journal<D> {
     ) -> Result<(Journal<D>, State), JournalError> {
         let log_bytes = log_bytes.next_multiple_of(BLOCK_BYTES);
         let journal = Journal { disk, uuid, image_bytes, log_bytes };
-        let zeros = [0; ZEROS_BYTES];
         // The headers as well: an older journal in the same place must not count.
-        let start = journal.header_at(0);
-        for at in (start..journal.log_at(log_bytes)).step_by(ZEROS_BYTES) {
-            journal.disk.write(at, &zeros)?;
+        let (start, end) = (journal.header_at(0), journal.log_at(log_bytes));
+        for at in (start..end).step_by(ZEROS.len()) {
+            journal.disk.write(at, &ZEROS[..ZEROS.len().min((end - at) as usize)])?;
         }
         journal.disk.flush()?;
         let state = core::cell::Cell::new(State {
@@ -177,6 +176,11 @@ impl<D: Disk> Journal<D> {
     /// The journal of an image that another process opened. `log_bytes`: of that one.
     pub const fn opened(disk: D, uuid: [u8; 16], image_bytes: u64, log_bytes: u64) -> Journal<D> {
         Journal { disk, uuid, image_bytes, log_bytes }
+    }
+
+    /// Bytes of the image.
+    pub fn image_bytes(&self) -> u64 {
+        self.image_bytes
     }
 
     /// The file.

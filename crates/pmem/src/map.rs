@@ -41,6 +41,13 @@ impl Access {
             Access::ReadWrite => "reading and writing",
         }
     }
+
+    fn protection(self) -> ProtFlags {
+        match self {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
 }
 
 /// Why a mapping failed, and the remedy.
@@ -250,6 +257,33 @@ impl Mapping {
         (length, reach): (u64, u64),
     ) -> Result<Mapping, MapError> {
         Mapping::of_regular_file(file, path.as_ref(), access, (length, reach))
+    }
+
+    /// Maps the first `beginning` bytes of a regular file and, behind them, what it has from `end`
+    /// on: for a process without addresses for what lies between. Both are whole pages.
+    pub fn of_both_ends(
+        file: File,
+        path: impl AsRef<Path>,
+        access: Access,
+        (beginning, end): (u64, u64),
+    ) -> Result<Mapping, MapError> {
+        let path = path.as_ref();
+        let metadata = file.metadata().map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
+        let end_bytes = metadata.len().checked_sub(end).filter(|bytes| *bytes > 0 && beginning <= end);
+        let Some(end_bytes) = end_bytes else {
+            return Err(MapError::Empty { path: path.to_owned(), length: metadata.len() });
+        };
+        let (from, again) = (end, file.try_clone());
+        let again = again.map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
+        let mapping = Mapping::of_regular_file(file, path, access, (beginning + end_bytes, 0))?;
+        let at = mapping.address().wrapping_add(beginning as usize).cast();
+        let protection = access.protection();
+        // SAFETY: replaces whole pages of the new mapping, which nothing uses yet.
+        let mapped = unsafe {
+            rustix::mm::mmap(at, end_bytes as usize, protection, MapFlags::SHARED | MapFlags::FIXED, again, from)
+        };
+        mapped.map_err(|errno| mmap_error(path, access, end_bytes, errno))?;
+        Ok(mapping)
     }
 
     /// Creates a sparse file of `length` bytes (rounded up to whole pages) with exactly the
@@ -574,10 +608,7 @@ fn dax_length(path: &Path, attributes: &Path) -> Result<u64, MapError> {
 }
 
 fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result<*mut c_void, Errno> {
-    let protection = match access {
-        Access::ReadOnly => ProtFlags::READ,
-        Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
-    };
+    let protection = access.protection();
     // SAFETY: a new mapping whose address is only a hint: it replaces no existing mapping.
     unsafe { rustix::mm::mmap(hint(length), length as usize, protection, flags, file, 0) }
 }

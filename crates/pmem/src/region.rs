@@ -140,9 +140,9 @@ impl<M: Memory> Region<M> {
     }
 
     /// The same region, of whose pages only some are in the memory: see [`Residency`], which must
-    /// belong to a region of this length.
+    /// have bits for a region that reaches at least as far.
     pub fn partly_resident(mut self, residency: Residency) -> Result<Self, BadOffset> {
-        residency.fits(self.reach)?;
+        residency.covers(self.reach)?;
         self.residency = Some(residency);
         Ok(self)
     }

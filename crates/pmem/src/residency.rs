@@ -86,9 +86,9 @@ impl Residency {
         self.keeps_reads
     }
 
-    /// Fails unless the bits belong to a region of that length.
-    pub(crate) fn fits(&self, region_bytes: u64) -> Result<(), BadOffset> {
-        if self.region_bytes == region_bytes { Ok(()) } else { Err(BadOffset { offset: 0, length: region_bytes }) }
+    /// Fails unless there are bits for a region that reaches so far.
+    pub(crate) fn covers(&self, region_bytes: u64) -> Result<(), BadOffset> {
+        if self.region_bytes >= region_bytes { Ok(()) } else { Err(BadOffset { offset: 0, length: region_bytes }) }
     }
 
     #[inline(always)]

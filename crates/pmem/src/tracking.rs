@@ -60,6 +60,8 @@ pub struct TrackingHeader {
     pub words: [AtomicU64; 32],
     /// Waits at the flag: element n counts those below 2^n ns that no lower element counts.
     pub(crate) waits: [AtomicU64; WAIT_CLASSES],
+    /// More words of the commit's own state.
+    pub more_words: [AtomicU64; 4],
 }
 
 /// How threads sleep on a word that processes share.
@@ -429,13 +431,8 @@ impl Tracking {
     }
 
     /// Fails unless the area has marks for a region that reaches so far.
-    pub(crate) fn covers(&self, region_bytes: u64) -> Result<(), BadOffset> {
+    pub fn covers(&self, region_bytes: u64) -> Result<(), BadOffset> {
         if self.region_bytes >= region_bytes { Ok(()) } else { Err(BadOffset { offset: 0, length: region_bytes }) }
-    }
-
-    /// Fails unless the area belongs to a region of that length.
-    pub fn fits(&self, region_bytes: u64) -> Result<(), BadOffset> {
-        if self.region_bytes == region_bytes { Ok(()) } else { Err(BadOffset { offset: 0, length: region_bytes }) }
     }
 }
 

@@ -13,7 +13,14 @@
 //! *service* commits at intervals and does the work that no call should wait for: see
 //! `image::service`.
 //!
+//! The journal follows the image in its file, so it moves when the image grows. The image has the
+//! new size once its description on the disk says so. Until the working copy has adopted that, a
+//! word of the tracking area tells that the image *moves*.
+//!
 //! Invariants
+//! - A thread that takes the lock of commits here, and finds that the image moves, completes or
+//!   forgets that first ([`Commits::lock`]). So no commit goes to a place where recovery does not
+//!   look for it.
 //! - A call that needs a commit is served only by one that began after the call.
 //! - The state of the journal is stored in two copies with a word that selects one. So a process
 //!   that dies while it stores leaves the old state.
@@ -21,11 +28,13 @@
 use crate::child_numbers;
 use crate::errno::{Errno, Result};
 use crate::host::{PLATFORM, monotonic_ns};
+use core::mem::offset_of;
 use core::num::NonZero;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
-use engine::{ImageIdentity, Platform, Thread};
+use engine::format::Superblock;
+use engine::{CommitGuard, DESCRIPTION_BYTES, ImageIdentity, Platform, Thread};
 use journal::{CHUNK_BYTES_MAX, Disk, DiskError, Journal, JournalError, State, StateStore};
 use pmem::{BLOCK_BYTES, Memory, ReadAt, Region, Residency, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 use rustix::fd::BorrowedFd;
@@ -66,6 +75,11 @@ const RESIDENT: usize = 30;
 const PARTLY: u64 = 1;
 /// Pages that are read become resident.
 const KEEPS_READS: u64 = 2;
+
+/// Bytes of the image, behind which its journal is: see [`Commits::image_bytes`].
+const IMAGE_BYTES: usize = 31;
+/// Of `more_words`: the size that the image gets; zero: it does not move.
+const MOVING: usize = 0;
 
 /// `DFSWORK2` as a little-endian word.
 const READY: u64 = u64::from_le_bytes(*b"DFSWORK2");
@@ -295,6 +309,12 @@ impl Commits {
         Commits { file, tracking }
     }
 
+    /// Where changes are marked.
+    #[cfg(feature = "std")]
+    pub(crate) fn tracking(&self) -> &Tracking {
+        &self.tracking
+    }
+
     fn header(&self) -> &TrackingHeader {
         self.tracking.header()
     }
@@ -306,13 +326,28 @@ impl Commits {
     /// Records an opened journal, and the image that the working copy belongs to.
     pub fn begin(&self, journal: &Journal<ImageFile>, state: &State, uuid: [u8; 16], image: &ImageIdentity) {
         let words = self.words();
-        self.store(state);
-        words[LOG_BYTES].store(journal.log_bytes(), Relaxed);
+        self.set_journal(journal, state);
         for (index, value) in [image.device, image.inode, image.boot].into_iter().enumerate() {
             words[IDENTITY + index].store(value, Relaxed);
         }
         for (index, half) in uuid.as_chunks::<8>().0.iter().enumerate() {
             words[UUID + index].store(u64::from_le_bytes(*half), Relaxed);
+        }
+    }
+
+    fn set_journal(&self, journal: &Journal<ImageFile>, state: &State) {
+        let words = self.words();
+        self.store(state);
+        words[LOG_BYTES].store(journal.log_bytes(), Relaxed);
+        words[IMAGE_BYTES].store(journal.image_bytes(), Release);
+    }
+
+    /// Bytes of the image, behind which its journal is in the file.
+    pub fn image_bytes(&self) -> u64 {
+        match self.words()[IMAGE_BYTES].load(Acquire) {
+            // Of a working copy that an earlier version left: it has no room for more.
+            0 => self.tracking.region_bytes(),
+            bytes => bytes.min(self.tracking.region_bytes()),
         }
     }
 
@@ -332,11 +367,10 @@ impl Commits {
     /// The region of the working copy, whose flushed lines are marked for commits. Its lines need
     /// no flushes: they are in memory.
     pub fn tracked<M: Memory>(&self, region: Region<M>) -> Region<M> {
-        debug_assert_eq!(region.length(), self.tracking.region_bytes());
         let tracked = region.without_flushes().tracked(self.tracking);
         match tracked.and_then(|region| self.with_residency(region)) {
             Ok(region) => region,
-            Err(_) => unreachable!("the tracking area is computed from the same length"),
+            Err(_) => unreachable!("the tracking area is that of the region's capacity"),
         }
     }
 
@@ -374,14 +408,19 @@ impl Commits {
         self.words()[RESIDENT].store(state, Relaxed);
     }
 
-    fn journal(&self) -> Journal<ImageFile> {
-        let words = self.words();
+    /// The image's UUID.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
         let mut uuid = [0; 16];
         for (index, half) in uuid.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-            *half = words[UUID + index].load(Relaxed).to_le_bytes();
+            *half = self.words()[UUID + index].load(Relaxed).to_le_bytes();
         }
+        uuid
+    }
+
+    fn journal(&self) -> Journal<ImageFile> {
+        let (words, uuid) = (self.words(), self.uuid());
         let log_bytes = words[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
-        Journal::opened(self.file, uuid, self.tracking.region_bytes(), log_bytes)
+        Journal::opened(self.file, uuid, self.image_bytes(), log_bytes)
     }
 
     /// Holds commits back: a sync returns at once. Or no longer.
@@ -398,7 +437,7 @@ impl Commits {
     /// A commit and checkpoint of what was held back.
     #[cfg(feature = "std")]
     pub(crate) fn commit_held<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
-        let _held = thread.lock_commits()?;
+        let _held = self.lock(thread)?;
         self.commit_now(thread.fs().pm())?;
         self.checkpoint_now()
     }
@@ -419,7 +458,7 @@ impl Commits {
     pub(crate) fn commit_here<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
         let words = self.words();
         let needed = words[STARTED].load(SeqCst) + 1;
-        let _held = thread.lock_commits()?;
+        let _held = self.lock(thread)?;
         if words[FINISHED].load(Acquire) >= needed {
             return Ok(());
         }
@@ -460,17 +499,17 @@ impl Commits {
     /// A file that lost its end holds no image any more: nothing is reported as safe in it.
     fn check_whole(&self) -> Result<()> {
         let status = rustix::fs::fstat(self.file.fd()).map_err(|errno| Errno(errno.raw_os_error()))?;
-        if (status.st_size as u64) < self.tracking.region_bytes() { Err(Errno::EIO) } else { Ok(()) }
+        if (status.st_size as u64) < self.image_bytes() { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Writes the commits of the log to their places in the image.
     pub fn checkpoint<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
-        let _held = thread.lock_commits()?;
+        let _held = self.lock(thread)?;
         if self.is_pinned(thread) { Ok(()) } else { self.checkpoint_now() }
     }
 
     /// Whether a snapshot that lives keeps checkpoints away.
-    fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
+    pub(crate) fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
         let number = self.words()[PINNED].load(Acquire) as u32;
         number != 0 && thread.fs().processes().is_process_alive(number)
     }
@@ -490,8 +529,7 @@ impl Commits {
     pub(crate) fn is_file_size_limited(&self) -> bool {
         let limit = rustix::process::getrlimit(Resource::Fsize).current;
         let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
-        limit
-            .is_some_and(|limit| limit < 3 * self.tracking.region_bytes() + Journal::<ImageFile>::area_bytes(log_bytes))
+        limit.is_some_and(|limit| limit < 3 * self.image_bytes() + Journal::<ImageFile>::area_bytes(log_bytes))
     }
 
     /// A process whose files may not grow cannot write the journal: the kernel would kill it.
@@ -543,6 +581,72 @@ impl Commits {
     }
 }
 
+/// The image moves: see `image::growth`.
+impl Commits {
+    /// Waits until no other thread commits or makes the image larger. A move whose thread has died
+    /// is completed or forgotten.
+    pub fn lock<'f, M: Memory>(&self, thread: &Thread<'f, M>) -> Result<CommitGuard<'f>> {
+        let held = thread.lock_commits()?;
+        if self.is_moving() {
+            self.settle_move(thread, &held)?;
+        }
+        Ok(held)
+    }
+
+    /// The size that the image gets; zero: it does not move now.
+    pub(crate) fn moving_bytes(&self) -> u64 {
+        self.header().more_words[MOVING].load(Acquire)
+    }
+
+    /// Whether it moves, or a thread has died that made it move.
+    pub(crate) fn is_moving(&self) -> bool {
+        self.moving_bytes() != 0
+    }
+
+    /// Begins or ends a move. The caller holds the lock, and the log is empty.
+    pub(crate) fn set_moving(&self, bytes: u64) {
+        self.header().more_words[MOVING].store(bytes, Release);
+    }
+
+    /// Completes a move if the image on the disk has the new size, and forgets it otherwise.
+    ///
+    /// The description is written once more, and flushed: the thread that wrote it may have died
+    /// before the flush, or that may have failed. Only then a commit may count in the new place.
+    pub(crate) fn settle_move<M: Memory>(&self, thread: &Thread<'_, M>, held: &CommitGuard<'_>) -> Result<()> {
+        let failed = |error: DiskError| Errno(error.0);
+        let bytes = self.moving_bytes();
+        let mut description = [0; DESCRIPTION_BYTES];
+        if self.file.read(0, &mut description).map_err(failed)? != DESCRIPTION_BYTES {
+            return Err(Errno::EIO);
+        }
+        if length_in(&description) != bytes {
+            self.forget_move();
+            return Ok(());
+        }
+        self.file.write(0, &description).map_err(failed)?;
+        self.file.flush().map_err(failed)?;
+        thread.adopt_size(held, bytes)?;
+        let (journal, state) = Journal::open(self.file, self.uuid(), bytes).map_err(errno_of)?;
+        self.set_journal(&journal, &state);
+        self.set_moving(0);
+        Ok(())
+    }
+
+    /// Forgets a move: the image keeps its size, and its file loses what was to be more.
+    pub(crate) fn forget_move(&self) {
+        let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
+        let image_bytes = self.image_bytes();
+        self.file.shorten(image_bytes + Journal::<ImageFile>::area_bytes(log_bytes));
+        self.set_moving(0);
+    }
+}
+
+/// The bytes of an image in its description.
+fn length_in(description: &[u8; DESCRIPTION_BYTES]) -> u64 {
+    let at = offset_of!(Superblock, length);
+    description[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+}
+
 /// For snapshots: no checkpoint changes the image's file while this exists. The log grows instead.
 #[cfg(feature = "std")]
 pub(crate) struct Pinned {
@@ -562,7 +666,7 @@ impl Commits {
     /// Keeps checkpoints away, as the process with that number. EBUSY: another snapshot does.
     pub(crate) fn keep_checkpoints_away<M: Memory>(&self, thread: &Thread<'_, M>, number: u32) -> Result<Pinned> {
         // One that runs holds the lock.
-        let _held = thread.lock_commits()?;
+        let _held = self.lock(thread)?;
         if self.is_pinned(thread) {
             return Err(Errno::EBUSY);
         }
@@ -612,9 +716,30 @@ impl Commits {
 }
 
 /// Bytes of the file that holds a working copy, with its tracking area and the bits of the pages
-/// that it has.
-pub const fn working_bytes(image_bytes: u64) -> u64 {
-    tracking_at(image_bytes) + Tracking::area_bytes(image_bytes) + Residency::area_bytes(image_bytes)
+/// that it has. `capacity_bytes`: what its image can get. Of a working copy that an earlier version
+/// left, that is what its image has.
+pub const fn working_bytes(capacity_bytes: u64) -> u64 {
+    tracking_at(capacity_bytes) + area_bytes(capacity_bytes)
+}
+
+/// Bytes of what follows the image there.
+pub const fn area_bytes(capacity_bytes: u64) -> u64 {
+    Tracking::area_bytes(capacity_bytes) + Residency::area_bytes(capacity_bytes)
+}
+
+/// The capacity of the image in such a file, from the file's length: the most that fits in so many
+/// bytes.
+#[cfg(feature = "std")]
+pub(crate) fn capacity_within(working_bytes_max: u64) -> u64 {
+    /// More than a process can map.
+    const BYTES_MAX: u64 = 1 << 47;
+    let working_bytes_max = working_bytes_max.min(BYTES_MAX);
+    let (mut fits, mut exceeds) = (0, working_bytes_max / BLOCK_BYTES + 1);
+    while fits + 1 < exceeds {
+        let middle = fits + (exceeds - fits) / 2;
+        if working_bytes(middle * BLOCK_BYTES) <= working_bytes_max { fits = middle } else { exceeds = middle }
+    }
+    fits * BLOCK_BYTES
 }
 
 /// As [`working_bytes`] of a working copy without such bits, which an earlier version left.
@@ -624,6 +749,24 @@ pub(crate) const fn working_bytes_before(image_bytes: u64) -> u64 {
 }
 
 /// Where the tracking area begins in that file.
-pub const fn tracking_at(image_bytes: u64) -> u64 {
-    image_bytes.next_multiple_of(BLOCK_BYTES)
+pub const fn tracking_at(capacity_bytes: u64) -> u64 {
+    capacity_bytes.next_multiple_of(BLOCK_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_working_copy_tells_its_capacity_and_whether_an_earlier_version_left_it() {
+        for blocks in (1..40_000).step_by(7).chain([1 << 20, (1 << 28) + 1, 1 << 33]) {
+            let capacity_bytes = blocks * BLOCK_BYTES;
+            let length = working_bytes(capacity_bytes);
+            assert_eq!(capacity_within(length), capacity_bytes);
+            assert_eq!(capacity_within(length - 1), capacity_bytes - BLOCK_BYTES);
+            assert!(working_bytes_before(capacity_bytes) < length);
+        }
+        assert!(capacity_within(u64::MAX) > 1 << 46);
+        assert_eq!(capacity_within(0), 0);
+    }
 }

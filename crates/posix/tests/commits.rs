@@ -315,6 +315,74 @@ fn a_process_whose_files_may_not_grow_has_its_commits_made_by_another() {
 }
 
 #[test]
+fn a_working_copy_without_room_for_more_is_recovered_and_the_next_one_has_room() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    // A process with a limit of file sizes makes one as earlier versions did.
+    killed(|| {
+        let limit = libc::rlimit { rlim_cur: 1 << 40, rlim_max: 1 << 40 };
+        // SAFETY: a complete limit, of a child.
+        unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+        let image = disk.open();
+        touch(&image, "only in memory");
+        assert!(matches!(image.grow(2 * IMAGE_BYTES), Err(ImageError::BeyondCapacity { most: IMAGE_BYTES, .. })));
+        image
+    });
+    let image = disk.open();
+    assert!(has(&image, "only in memory"));
+    image.grow(2 * IMAGE_BYTES).unwrap();
+    let other = disk.open();
+    assert_eq!((image.length(), other.length()), (2 * IMAGE_BYTES, 2 * IMAGE_BYTES));
+    touch(&other, "later");
+    other.sync().unwrap();
+    let after = disk.after_power_failure();
+    assert!(has(&after, "later") && after.length() == 2 * IMAGE_BYTES);
+}
+
+#[test]
+fn a_process_commits_what_others_did_in_space_of_which_it_does_not_know() {
+    const LENGTH: usize = 40 << 20;
+    let content: Vec<u8> = (0..LENGTH).map(|at| (at / 4096 + at) as u8).collect();
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let (writer, mut committer) = (disk.open(), disk.open());
+    let _paused = committer.pause_services();
+    writer.grow(2 * IMAGE_BYTES).unwrap();
+    with_root(&writer, |session| {
+        let file = session.open("file", libc::O_CREAT | libc::O_WRONLY).unwrap();
+        assert_eq!(session.caller.data().write_at(&file, 0, &content), Ok(LENGTH));
+        session.caller.opens().close(&file);
+    });
+    committer.sync().unwrap();
+    with_root(&disk.after_power_failure(), |session| {
+        let file = session.open("file", libc::O_RDONLY).unwrap();
+        let mut found = vec![0; LENGTH];
+        assert_eq!(session.caller.data().read(&file, &mut found), Ok(LENGTH));
+        assert!(found == content);
+        session.caller.opens().close(&file);
+    });
+}
+
+#[test]
+fn an_image_does_not_grow_while_its_file_is_copied_and_not_as_a_whole() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    touch(&image, "one");
+    let copy = disk.directory.path().join("snapshot");
+    let mut grown = None;
+    snapshot(&disk.path, &copy, None, &disk.options, &mut |_, _| {
+        grown.get_or_insert_with(|| image.grow(2 * IMAGE_BYTES).map(drop));
+        true
+    })
+    .unwrap();
+    assert!(matches!(grown, Some(Err(ImageError::Changing { .. }))), "{grown:?}");
+    image.grow(2 * IMAGE_BYTES).unwrap();
+    let copied = Image::open(&copy, &disk.options).unwrap();
+    assert!(has(&copied, "one") && copied.length() == IMAGE_BYTES);
+    drop((copied, image));
+    let whole = Image::open_atomic(&disk.path, &disk.options).unwrap();
+    assert!(matches!(whole.grow(3 * IMAGE_BYTES), Err(ImageError::GrowsUnused { .. })));
+}
+
+#[test]
 fn changes_that_are_held_back_are_committed_only_on_request() {
     let disk = Disk::new(CommitPolicy::WhenSynced);
     let image = Image::open_atomic(&disk.path, &disk.options).unwrap();

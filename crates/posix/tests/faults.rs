@@ -1,6 +1,6 @@
 //! Errors of the disk below an image, at each write and each flush of commits and checkpoints: a
 //! sync reports them, reading goes on, the next sync works, and a power failure at any of these
-//! moments costs nothing that was acknowledged.
+//! moments costs nothing that was acknowledged. The same of a growth of the image in use.
 
 mod common;
 #[allow(dead_code, reason = "another test uses the rest")]
@@ -178,6 +178,66 @@ fn each_error_of_a_close_is_reported_and_the_next_open_finds_everything() {
             drop(after);
             // Without a power failure, what was never synced is there, too.
             assert_holds(&disk.open(), 1..=2 * number, BYTES);
+        }
+    }
+}
+
+const GROWN_BYTES: u64 = IMAGE_BYTES + (8 << 20);
+
+/// Makes an image larger, while a request of that number fails. Returns whether there is one.
+fn fail_a_request_of_a_growth(disk: &mut Disk, fault: Fault) -> bool {
+    const BYTES: usize = 20_000;
+    const OLD_OR_NEW: [u64; 2] = [IMAGE_BYTES, GROWN_BYTES];
+    let mut image = disk.open();
+    // The service would complete the growth, too.
+    let _paused = image.pause_services();
+    write(&image, 1, BYTES);
+    image.sync().unwrap();
+    write(&image, 2, BYTES);
+    disk.store.fail(fault);
+    let grown = image.grow(GROWN_BYTES).map(|resized| resized.after_bytes);
+    let was_hit = disk.store.end_fault();
+    assert_eq!(grown.is_err(), was_hit, "{fault:?}: {grown:?}");
+    assert_holds(&image, 1..=2, BYTES);
+    let after = disk.after_power_failure();
+    assert_holds(&after, 1..=1, BYTES);
+    assert!(OLD_OR_NEW.contains(&after.length()), "{fault:?}: {}", after.length());
+    drop(after);
+    // What is synced afterwards is safe, whichever journal has it.
+    write(&image, 3, BYTES);
+    image.sync().unwrap();
+    assert!(OLD_OR_NEW.contains(&image.length()), "{fault:?}: {}", image.length());
+    let after = disk.after_power_failure();
+    assert_holds(&after, 1..=3, BYTES);
+    assert_eq!(after.length(), image.length(), "{fault:?}");
+    drop(after);
+    image.grow(GROWN_BYTES).unwrap();
+    assert_eq!(disk.after_power_failure().length(), GROWN_BYTES, "{fault:?}: the growth itself is synced");
+    // In some cases more than the old size holds.
+    const LONG: usize = 2 << 20;
+    let count = if fault.number % 8 == 1 { IMAGE_BYTES as usize / LONG } else { 0 };
+    let files = 4..=4 + count as u64;
+    for number in files.clone() {
+        write(&image, number, LONG);
+        image.sync().unwrap();
+    }
+    let after = disk.after_power_failure();
+    assert_holds(&after, 1..=3, BYTES);
+    assert_holds(&after, files, LONG);
+    assert_eq!(after.length(), GROWN_BYTES);
+    drop(after);
+    assert_eq!(image.close().unwrap(), Closed::Last);
+    was_hit
+}
+
+#[test]
+fn each_error_of_a_growth_leaves_one_of_the_two_sizes_and_every_commit() {
+    for number in 1.. {
+        let Some(mut disk) = Disk::new() else { return };
+        let errno = ERRORS[number as usize % 2];
+        if !fail_a_request_of_a_growth(&mut disk, Fault { number, errno }) {
+            assert!(number > 40, "commit, checkpoint, journal, map, copy, description: {number} requests");
+            break;
         }
     }
 }

@@ -432,7 +432,6 @@ fn receiver(handoff: &posix::image::Handoff, options: &OpenImage) -> (libc::pid_
     let (started, start) = std::io::pipe().unwrap();
     let handed_off = posix::image::HandedOff {
         image: copy(handoff.image().0),
-        image_bytes: handoff.image().1,
         journal: handoff.journal().map(copy),
         region: copy(handoff.region().0),
         meeting: handoff.meeting().try_clone_to_owned().unwrap(),

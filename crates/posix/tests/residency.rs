@@ -632,6 +632,10 @@ fn a_working_copy_that_an_earlier_version_left_is_believed() {
     const READINESS_AT: u64 = 24 + 22 * 8;
     let disk = Disk::in_memory();
     killed(|| {
+        // That version left no room for a larger image, as a process with this limit does not.
+        let limit = libc::rlimit { rlim_cur: 1 << 40, rlim_max: 1 << 40 };
+        // SAFETY: a complete limit, of a child.
+        unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
         let image = disk.open_whole();
         with_file(&image, 1, |thread, node| thread.files().write(node, 7, b"newest").unwrap());
         std::mem::forget(image);

@@ -210,10 +210,11 @@ pub struct Trim {
 /// Arguments of `resize`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An image in memory or on DAX can grow while programs and mounts use it, to four times the size that
-it had when they began, and at least 1 GiB; they find the new space at once. If one of them has a
-limit of its address space (ulimit -v) it cannot grow meanwhile. An image on a disk must not be in
-use, nor may one that is to shrink.
+An image can grow while programs and mounts use it, to four times the size that it had when they
+began, and at least 1 GiB; they find the new space at once. If one of them has a limit of its address
+space (ulimit -v) it cannot grow meanwhile. One on a disk grows as far as the copy in memory on which
+the programs work may (--memory), and not if it is used in place (--no-commit). An image that is to
+shrink must not be in use.
 
 Files are not moved, so an image can shrink as far as the space at its end is free; the error tells
 how far. The number of files that it can hold stays. If the command is killed, or the machine stops,
@@ -222,7 +223,7 @@ this program that cannot resize. Interrupts are heeded before the change begins.
 
 Examples:
   directfs resize /dev/shm/work.img 8G            also while programs work on it
-  directfs resize /var/lib/mail.img +500G         500 GiB more
+  directfs resize /var/lib/mail.img +500G         500 GiB more, on a disk
   directfs resize /dev/shm/work.img 1.5G --json")]
 pub struct Resize {
     /// The image.

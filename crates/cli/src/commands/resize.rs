@@ -62,7 +62,7 @@ fn resize_mounted(path: &Path, point: &Path, wanted: u64) -> Option<Result<Resiz
     let set = rustix::fs::setxattr(point, fuse::SIZE_ATTRIBUTE, wanted.to_string().as_bytes(), XattrFlags::empty());
     let path = path.to_owned();
     Some(set.map(|()| Resized { before_bytes, after_bytes: wanted }).map_err(|errno| match errno {
-        Errno::FBIG => ImageError::BeyondCapacity { path, most, reason: "its processes have no addresses for more" },
+        Errno::FBIG => ImageError::BeyondCapacity { path, most, reason: image::NO_ROOM },
         Errno::INVAL if wanted < before_bytes => ImageError::ShrinksUnused { path },
         Errno::INVAL => ImageError::GrowthTooSmall { path, now: before_bytes },
         Errno::OPNOTSUPP => ImageError::GrowsUnused { path },

@@ -292,7 +292,6 @@ fn open_handed_off(handoff: &HandoffRecord, meeting: OwnedFd) -> Result<Image> {
     };
     let handed_off = HandedOff {
         image: duplicate_contracted(handoff.image)?.into(),
-        image_bytes: handoff.image_bytes,
         journal: match handoff.journal {
             0 => None,
             journal => Some(duplicate_contracted(journal)?.into()),

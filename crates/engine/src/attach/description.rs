@@ -42,11 +42,18 @@ pub(super) fn reserve_words(features_compat: u64, blocks: u32) -> (u64, u64) {
 /// [`DESCRIPTION_BYTES`] bytes what block 0 is to hold.
 pub fn changed_superblock<M: Memory>(pm: &Region<M>, change: &DescriptionChange) -> Result<[u8; BLOCK_BYTES as usize]> {
     Superblock::check(pm, true).map_err(Error::Superblock)?;
+    let mut block = superblock_with(pm, change)?;
+    block[offset_of!(Superblock, runtime_directory)..][..8].copy_from_slice(&[0; 8]);
+    Ok(block)
+}
+
+/// The same of an image in use, whose processes are found by the superblock. It is right also where
+/// a thread that made the same change died before it had stored all words of it.
+pub fn superblock_with<M: Memory>(pm: &Region<M>, change: &DescriptionChange) -> Result<[u8; BLOCK_BYTES as usize]> {
     let mut block = [0u8; BLOCK_BYTES as usize];
     pm.read_bytes(0, &mut block)?;
     let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
     put(offset_of!(Superblock, magic), &MAGIC.to_le_bytes());
-    put(offset_of!(Superblock, runtime_directory), &[0; 8]);
     if let Some(uuid) = change.uuid {
         put(offset_of!(Superblock, uuid), &uuid);
     }

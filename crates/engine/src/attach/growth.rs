@@ -5,6 +5,10 @@
 //! size. Then the size in the DRAM region follows, and group after group of the new blocks becomes
 //! free. Other threads go on meanwhile.
 //!
+//! Of an image on a disk the processes have a working copy, and its commits a journal that moves.
+//! The layer above makes the image in the file larger first, and then this one adopts the size
+//! ([`Thread::adopt_size`]).
+//!
 //! Invariants
 //! - The header names the wanted size from before the description changes until all is done. So a
 //!   thread that takes the lock after a death finds it, and the description decides: the growth is
@@ -17,7 +21,7 @@
 //! - What the new data area takes of the old image, its copy of the superblock and its block map,
 //!   becomes free last.
 
-use super::description::{DescriptionChange, changed_superblock};
+use super::description::{DESCRIPTION_BYTES, DescriptionChange, superblock_with};
 use super::ready_header;
 use crate::components::Allocator;
 use crate::dram::{GROUP_BLOCKS, Group};
@@ -28,7 +32,6 @@ use crate::lock::CommitGuard;
 use crate::redo::WordChange;
 use crate::size::{bytes_of, geometry_with, size_word};
 use crate::step::{dead, step};
-use core::mem::offset_of;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Direct, Memory, Region};
 
@@ -71,15 +74,9 @@ impl<M: Memory> Growth<'_, '_, M> {
         &self.geometry
     }
 
-    /// The superblock of the image then: see [`changed_superblock`].
+    /// The superblock of the image then: see [`superblock_with`].
     pub fn superblock(&self) -> Result<[u8; BLOCK_BYTES as usize]> {
-        let fs = self.thread.fs;
-        let change = DescriptionChange { geometry: Some(self.geometry), ..DescriptionChange::default() };
-        let mut block = changed_superblock(&fs.pm, &change)?;
-        // Others find the processes of the image by it.
-        let name = fs.superblock()?.runtime_directory.load();
-        block[offset_of!(crate::format::Superblock, runtime_directory)..][..8].copy_from_slice(&name.to_le_bytes());
-        Ok(block)
+        self.thread.superblock_of(self.geometry)
     }
 }
 
@@ -96,8 +93,17 @@ impl<M: Memory> Drop for Growth<'_, '_, M> {
 impl<'f, M: Memory> Thread<'f, M> {
     /// Prepares the image's growth to `bytes` bytes.
     pub fn begin_growth(&self, bytes: u64) -> core::result::Result<Growth<'_, 'f, M>, GrowthRefusal> {
-        self.fs.writable()?;
         let held = self.lock_commits()?;
+        let geometry = self.prepare_growth(&held, bytes)?;
+        self.fs.header()?.image_size_wanted.store(size_word(&geometry), Release);
+        step();
+        Ok(Growth { thread: self, geometry, _held: held })
+    }
+
+    /// Whether the image can have `bytes` bytes: the positions of its areas then. The tables have
+    /// memory for it.
+    pub fn prepare_growth(&self, _held: &CommitGuard<'_>, bytes: u64) -> core::result::Result<Geometry, GrowthRefusal> {
+        self.fs.writable()?;
         let (header, before) = (self.fs.header()?, self.fs.geometry());
         let capacity_bytes = header.capacity_blocks.load(Relaxed) * BLOCK_BYTES;
         let most_bytes = self.fs.image_bytes_max().min(capacity_bytes);
@@ -108,9 +114,35 @@ impl<'f, M: Memory> Thread<'f, M> {
         let wanted = before.with_length(bytes).filter(|wanted| wanted.data_end() > before.data_end());
         let Some(geometry) = wanted else { return Err(GrowthRefusal::TooSmall { now_bytes }) };
         self.fs.prepare_groups(geometry.blocks.div_ceil(GROUP_BLOCKS))?;
-        header.image_size_wanted.store(size_word(&geometry), Release);
+        Ok(geometry)
+    }
+
+    /// The superblock of the image with that geometry: see [`superblock_with`].
+    pub fn superblock_of(&self, geometry: Geometry) -> Result<[u8; BLOCK_BYTES as usize]> {
+        let change = DescriptionChange { geometry: Some(geometry), ..DescriptionChange::default() };
+        superblock_with(&self.fs.pm, &change)
+    }
+
+    /// Gives a working copy the size that its image has on the disk already. After a death another
+    /// thread repeats it. The block map of that size is in the memory.
+    pub fn adopt_size(&self, _held: &CommitGuard<'_>, bytes: u64) -> Result<()> {
+        let (fs, header) = (self.fs, self.fs.header()?);
+        let geometry = fs.geometry().with_length(bytes).ok_or(Error::Invalid)?;
+        if bytes > header.capacity_blocks.load(Relaxed) * BLOCK_BYTES {
+            return Err(Error::Invalid);
+        }
+        if fs.image_bytes() < bytes {
+            fs.prepare_groups(geometry.blocks.div_ceil(GROUP_BLOCKS))?;
+            header.image_size_wanted.store(size_word(&geometry), Release);
+            step();
+        }
+        let block = self.superblock_of(geometry)?;
+        fs.pm.persist(fs.pm.write_bytes(0, &block[..DESCRIPTION_BYTES])?);
         step();
-        Ok(Growth { thread: self, geometry, _held: held })
+        self.settle_growth()?;
+        // It may have got a feature since the image on the disk has its copy.
+        fs.pm.persist(fs.pm.write_bytes(geometry.copy_block() * BLOCK_BYTES, &block)?);
+        if fs.image_bytes() == bytes { Ok(()) } else { Err(Error::Invalid) }
     }
 
     /// Completes or forgets a growth that has begun. The caller holds the lock of commits. Returns
@@ -146,6 +178,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             let to = geometry.data_end().min((index + 1) * GROUP_BLOCKS);
             let group: &Group = dram.group(index)?;
             let _held = self.lock(&group.lock, &group.waiters)?;
+            // The memory was provided up to the old end.
+            self.fs.provider().forget_provided(group, (from % GROUP_BLOCKS, to - from));
             let (mut changes, mut free) = ([WordChange::Nothing; WORDS as usize + 2], 0);
             for (change, number) in changes.iter_mut().zip(index * WORDS..(index + 1) * WORDS) {
                 let word = dram.block_word(number)?;

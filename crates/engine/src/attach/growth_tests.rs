@@ -189,3 +189,67 @@ fn a_growth_that_dies_at_any_step_is_completed_or_forgotten() {
     assert!(step > 50, "{step} steps");
     assert!(sizes.is_sorted() && sizes[0] == BEFORE && sizes.last() == Some(&AFTER), "{sizes:?}");
 }
+
+/// As a thread gives a working copy the size that its image has on the disk.
+fn adopt(world: &World, thread: &Thread<'_>, bytes: u64) {
+    let held = thread.lock_commits().expect("the lock");
+    if world.fs().image_bytes() < bytes {
+        thread.prepare_growth(&held, bytes).expect("can grow");
+    }
+    thread.adopt_size(&held, bytes).expect("adopts");
+}
+
+#[test]
+fn a_size_that_the_image_has_on_its_disk_is_adopted_whatever_thread_dies() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    for step in 0.. {
+        let world = World::new(&PLATFORM);
+        let died = world.dies(step, |thread| adopt(&world, thread, AFTER));
+        let thread = world.fs().enter().expect("enters");
+        // Threads that know nothing of the disk may complete it or not.
+        if step % 2 == 0 {
+            assert_eq!(world.use_all(&thread), world_free(world.fs()), "step {step}");
+        }
+        if step % 3 == 1 {
+            let _ = world.dies(step / 3, |thread| adopt(&world, thread, AFTER));
+        }
+        adopt(&world, &thread, AFTER);
+        assert_eq!(world.fs().image_bytes(), AFTER, "step {step}");
+        assert_eq!(world.use_all(&thread), world.free_after(AFTER), "step {step}");
+        adopt(&world, &thread, LATER);
+        assert_eq!(world.use_all(&thread), world.free_after(LATER), "step {step}");
+        if !died {
+            assert!(step > 50, "{step} steps");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_size_is_adopted_by_a_description_of_which_a_dead_thread_stored_a_part() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    for words in 0..DESCRIPTION_BYTES / 8 {
+        let world = World::new(&PLATFORM);
+        let thread = world.fs().enter().expect("enters");
+        let geometry = world.fs().geometry().with_length(AFTER).expect("fits");
+        let superblock = thread.superblock_of(geometry).expect("a superblock");
+        let _ = world.file.region().write_bytes(0, &superblock[..words * 8]).expect("fits");
+        adopt(&world, &thread, AFTER);
+        let found = crate::format::Superblock::check(&world.file.region(), true);
+        assert_eq!(found, Ok(geometry), "{words} words");
+        assert_eq!(world.fs().image_bytes(), AFTER);
+    }
+}
+
+#[test]
+fn what_the_old_image_had_of_a_chunk_of_memory_is_not_taken_for_the_whole() {
+    static PLATFORM: TestPlatform = TestPlatform::new();
+    let world = World::new(&PLATFORM);
+    let thread = world.fs().enter().expect("enters");
+    world.use_all(&thread);
+    let at_the_end = |chunks: u32| chunks >> ((100 * BLOCK_BYTES - 1) / crate::dram::CHUNK_BYTES) & 1;
+    let provided = || world.fs().dram.group(2).expect("a group").provided.load(core::sync::atomic::Ordering::Relaxed);
+    assert_eq!(at_the_end(provided()), 1);
+    world.grow(&thread, AFTER).expect("grows");
+    assert_eq!(at_the_end(provided()), 0);
+}

@@ -22,7 +22,7 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use description::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock};
+pub use description::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock, superblock_with};
 pub use growth::{Growth, GrowthRefusal, ImageSize, image_size};
 pub use metadata::{BlockUses, load_metadata};
 pub use mkfs::{mkfs, set_identity};

@@ -21,7 +21,7 @@ impl Files {
             ImageError::BeyondCapacity { .. } => Errno(libc::EFBIG),
             ImageError::ShrinksUnused { .. } | ImageError::GrowthTooSmall { .. } => Errno(libc::EINVAL),
             ImageError::GrowsUnused { .. } => Errno(libc::EOPNOTSUPP),
-            ImageError::NoSpace { .. } => Errno(libc::ENOSPC),
+            ImageError::NoSpace { .. } | ImageError::NoScratch { .. } => Errno(libc::ENOSPC),
             ImageError::Changing { .. } => Errno(libc::EBUSY),
             ImageError::Engine { source, .. } => source.into(),
             ImageError::File { source, .. } => Errno(source.raw_os_error().unwrap_or(libc::EIO)),

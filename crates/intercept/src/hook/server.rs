@@ -20,9 +20,9 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8};
 use engine::format::Superblock;
-use engine::{AttachOptions, Fs, ImageIdentity, Liveness, Node};
+use engine::{AttachOptions, Fs, ImageIdentity, ImageSize, Liveness, Node};
 use pmem::{Direct, Region, Tracking};
-use posix::commits::{Commits, ImageFile};
+use posix::commits::{Commits, ImageFile, area_bytes, tracking_at};
 use posix::host::PLATFORM;
 use posix::process::Processes;
 
@@ -189,9 +189,10 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     let region_base = region as usize;
     // SAFETY: completely mapped for the life of the process, and only regions access it.
     let region = unsafe { Region::new(region, region_bytes, Direct) };
-    let (bytes, reach) = image_lengths(handoff, &region)?;
     let place = if hint == 0 { Place::Below(region_base) } else { Place::Near(hint) };
-    let (image, reach) = map_image(place, handoff, (bytes, reach), protection(handoff.image_read_only))?;
+    let size = engine::image_size(&region).map_err(|_| OTHER_VERSION)?;
+    let MappedImage { image, bytes, reach, area_at, mapped } =
+        map_image(place, handoff, size, protection(handoff.image_read_only))?;
     let status = sys::status(handoff.image_file()).map_err(|_| IMAGE_REASONS[0])?;
     let options = AttachOptions {
         read_only: handoff.read_only,
@@ -202,12 +203,9 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     // SAFETY: mapped as far as that for the life of the process, and only regions access it; a
     // read-only mapping is attached read-only, so nothing is stored.
     let attached = unsafe {
-        let pm = if handoff.journal == 0 {
-            Region::new(image, bytes, Direct).reaching(reach)
-        } else {
-            Region::new(image, handoff.image_bytes, Direct)
-        };
-        let pm = match tracking(handoff, image) {
+        let pm = Region::new(image, bytes, Direct).reaching(reach);
+        let tracking = area_at.and_then(|at| NonNull::new(image.wrapping_add(at as usize)));
+        let pm = match tracking.map(|area| Tracking::new(area, size.capacity_bytes, &posix::commits::SLEEPING)) {
             Some(tracking) => Commits::new(ImageFile::new(handoff.journal), tracking).tracked(pm),
             None if handoff.flushes => pm,
             None => pm.without_flushes(),
@@ -232,7 +230,7 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     };
     let device = device(&fs);
     let image_base = image as usize;
-    let lengths = [reach as usize, region_bytes as usize];
+    let lengths = [mapped as usize, region_bytes as usize];
     let attached = Attached { fs, root, device, image_base, region_base, lengths };
     // SAFETY: no other thread serves calls, and nothing has read it yet (the caller's promise).
     unsafe { (*(*SERVER.0.get()).assume_init_ref().attached.get()).write(attached) };
@@ -298,51 +296,55 @@ const REGION_REASONS: Reasons = [
     b"cannot map the shared memory: not enough address space; raise the limit (ulimit -v)",
 ];
 
-/// The tracking area behind the working copy of an image on a disk.
-///
-/// # Safety
-/// `image`: where [`HandoffRecord::mapped_bytes`] are mapped for the life of the process.
-unsafe fn tracking(handoff: &HandoffRecord, image: *mut u8) -> Option<Tracking> {
-    if handoff.journal == 0 {
-        return None;
-    }
-    let area = NonNull::new(image.wrapping_add(posix::commits::tracking_at(handoff.image_bytes) as usize))?;
-    // SAFETY: by the caller's promise.
-    Some(unsafe { Tracking::new(area, handoff.image_bytes, &posix::commits::SLEEPING) })
-}
-
-/// Bytes to map of what holds the image, and those that an image in memory can get: they are in the
-/// header of the DRAM region, since it may have grown.
-fn image_lengths(handoff: &HandoffRecord, region: &Region<Direct>) -> Result<(u64, u64), &'static [u8]> {
-    if handoff.journal != 0 {
-        return Ok((handoff.mapped_bytes(), 0));
-    }
-    match engine::image_size(region) {
-        // Addresses for more are left to a program with a limit.
-        Ok(size) if has_address_limit() => Ok((size.bytes, size.bytes)),
-        Ok(size) => Ok((size.bytes, size.capacity_bytes)),
-        Err(_) => Err(OTHER_VERSION),
-    }
+/// What holds the image, as this process maps it.
+struct MappedImage {
+    image: *mut u8,
+    /// Bytes of the image.
+    bytes: u64,
+    /// Bytes that it can get here.
+    reach: u64,
+    /// Where the tracking area of a working copy is, from the image on.
+    area_at: Option<u64>,
+    /// Bytes of addresses in all.
+    mapped: u64,
 }
 
 fn has_address_limit() -> bool {
     sys::limit(libc::RLIMIT_AS as _).is_none_or(|[limit, _]| limit != libc::RLIM_INFINITY)
 }
 
-/// Maps what holds the image, with addresses behind it if there are any; returns its address, and
-/// the bytes of addresses.
+/// Maps what holds the image, with addresses behind it if there are any. They are left to a program
+/// with a limit. `size`: of the header of the DRAM region, since the image may have grown.
 fn map_image(
     place: Place,
     handoff: &HandoffRecord,
-    (bytes, reach): (u64, u64),
+    ImageSize { bytes, capacity_bytes }: ImageSize,
     protection: i32,
-) -> Result<(*mut u8, u64), &'static [u8]> {
-    if reach > bytes
-        && let Ok(address) = map(place, handoff.image, (bytes, reach), protection, &IMAGE_REASONS)
-    {
-        return Ok((address, reach));
+) -> Result<MappedImage, &'static [u8]> {
+    let has_copy = handoff.journal != 0;
+    let area_bytes = if has_copy { area_bytes(capacity_bytes) } else { 0 };
+    if capacity_bytes > bytes && !has_address_limit() || has_copy && capacity_bytes == bytes {
+        let mapped = capacity_bytes + area_bytes;
+        // The file of a working copy is as long.
+        let present = if has_copy { mapped } else { bytes };
+        match map(place, handoff.image, (present, mapped), protection, &IMAGE_REASONS) {
+            Ok(image) => {
+                let area_at = has_copy.then_some(capacity_bytes);
+                return Ok(MappedImage { image, bytes, reach: capacity_bytes, area_at, mapped });
+            }
+            Err(reason) if capacity_bytes == bytes => return Err(reason),
+            Err(_) => {}
+        }
     }
-    Ok((map(place, handoff.image, (bytes, 0), protection, &IMAGE_REASONS)?, bytes))
+    let mapped = bytes + area_bytes;
+    let image = map(place, handoff.image, (bytes, mapped), protection, &IMAGE_REASONS)?;
+    if has_copy {
+        let area = (handoff.image, tracking_at(capacity_bytes));
+        // SAFETY: a part of the new mapping.
+        let over = unsafe { sys::map_over(image.wrapping_add(bytes as usize), area_bytes as usize, protection, area) };
+        over.map_err(|_| IMAGE_REASONS[1])?;
+    }
+    Ok(MappedImage { image, bytes, reach: bytes, area_at: has_copy.then_some(bytes), mapped })
 }
 
 /// Maps a region of that many bytes, and addresses for more; returns its address.

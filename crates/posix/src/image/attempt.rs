@@ -7,15 +7,15 @@
 
 use super::extents::for_each_hole;
 use super::locks::{self, Byte, Lock, LockGuard, try_set};
-use super::regions::{dram_region, recover, tracking_of};
+use super::regions::{MappedCopy, dram_region, map_working_copy, recover};
 use super::resize::is_reserved;
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
-use super::working::{self, Base, Pending, RecoveredJournal, WorkingCopy};
+use super::working::{Base, Pending, RecoveredJournal, WorkingCopy};
 use super::{
     CommitPolicy, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
     name_runtime_directory,
 };
-use crate::commits::{Commits, ImageFile};
+use crate::commits::{Commits, ImageFile, working_bytes};
 use crate::host::PLATFORM;
 use engine::format::Superblock;
 use engine::{AttachOptions, Error, Fs, ImageIdentity, Liveness, RecoveryReport};
@@ -168,8 +168,8 @@ impl<M: Memory> Attempt<'_, M> {
         let limit_bytes = self.options.memory_bytes_max;
         let create = |needs| runtime.create_working(self.file, self.path, needs, limit_bytes);
         let made = base.make_working_copy(journal, self.options, create).inspect_err(|_| runtime.remove());
-        let WorkingCopy { mapping, commits, report } = made?;
-        let memory = ImageMemory { image_bytes, reach: 0, mapping, commits: Some(commits) };
+        let WorkingCopy { mapping, capacity_bytes, commits, report } = made?;
+        let memory = ImageMemory { image_bytes, reach: capacity_bytes, mapping, commits: Some(commits) };
         let name = runtime.name();
         let mut image = self.attach_first(place, memory)?;
         image.report = report.or(image.report);
@@ -269,7 +269,7 @@ impl<M: Memory> Attempt<'_, M> {
         let options = self.attach_options()?;
         let shared_path = found.path();
         let memory = match found.open_working(self.file, self.path)? {
-            Some(working) => self.working_memory(Arc::new(working), &options.image, &shared_path)?,
+            Some(working) => self.working_memory(working, &dram, &options.image, &shared_path)?,
             None => self.shared_memory(&dram)?,
         };
         let refused = |reason: &str| cannot_share(self.path, &shared_path, reason.to_owned());
@@ -285,20 +285,19 @@ impl<M: Memory> Attempt<'_, M> {
             ),
             other => self.engine_error(other),
         })?;
-        self.join_growth(&fs)?;
+        self.join_growth(&fs, memory.commits)?;
         Ok(self.image(fs, memory, dram, DramBacking::NamedFile(runtime), None))
     }
 
     /// The working copy that another process made.
     fn working_memory(
         &self,
-        mapping: Arc<Mapping>,
+        working: File,
+        dram: &Arc<Mapping>,
         identity: &ImageIdentity,
         shared_path: &Path,
     ) -> Result<ImageMemory, ImageError> {
-        let head = working::Head::read(self.file).map_err(|source| lock_error(self.path, source))?;
-        let image_bytes = head.map_or(0, |head| head.image_bytes);
-        let memory = working_memory(mapping, image_bytes, self.file)
+        let memory = working_memory(working, dram, self.path, self.file)?
             .filter(|memory| memory.commits.is_some_and(|commits| commits.is_ready_for(identity)));
         memory.ok_or_else(|| {
             cannot_share(
@@ -332,12 +331,18 @@ impl<M: Memory> Attempt<'_, M> {
     }
 }
 
-/// A working copy with its commits; `None`: the file has another length.
-pub(super) fn working_memory(mapping: Arc<Mapping>, image_bytes: u64, file: &File) -> Option<ImageMemory> {
-    if mapping.length() != crate::commits::working_bytes(image_bytes) {
-        return None;
-    }
-    let tracking = tracking_of(&mapping, image_bytes);
+/// A working copy with its commits, of the size that the DRAM region says; `None`: the file has
+/// another length, or the region is of another version.
+pub(super) fn working_memory(
+    working: File,
+    dram: &Arc<Mapping>,
+    path: &Path,
+    file: &File,
+) -> Result<Option<ImageMemory>, ImageError> {
+    let length = working.metadata().map_err(|source| lock_error(path, source))?.len();
+    let size = engine::image_size(&dram_region(dram)).ok();
+    let Some(size) = size.filter(|size| length == working_bytes(size.capacity_bytes)) else { return Ok(None) };
+    let MappedCopy { mapping, tracking, reach } = map_working_copy(working, path, (size.bytes, size.capacity_bytes))?;
     let commits = Commits::new(ImageFile::new(file.as_raw_fd()), tracking);
-    Some(ImageMemory { mapping, image_bytes, reach: 0, commits: Some(commits) })
+    Ok(Some(ImageMemory { mapping, image_bytes: size.bytes, reach, commits: Some(commits) }))
 }

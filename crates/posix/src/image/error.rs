@@ -50,8 +50,8 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
-    /// Another process attaches, recovers or detaches, for longer than the timeout.
-    #[error("another process attaches, recovers or detaches {} and takes long: try again", path.display())]
+    /// Another process attaches, recovers, copies or detaches, for longer than the timeout.
+    #[error("another process attaches, recovers, copies or detaches {} and takes long: try again", path.display())]
     Changing {
         /// The image.
         path: PathBuf,
@@ -193,10 +193,10 @@ pub enum ImageError {
         /// Bytes that are possible.
         least: u64,
     },
-    /// An image on a disk is in use.
+    /// An image is used in a way in which its size cannot change.
     #[error(
-        "{} is on a disk and in use, and only images in memory or on DAX change their size meanwhile: end its processes first \
-         (`fuser -v {}` lists them; directfs umount DIR)",
+        "{} is in use as a device, or in place on a disk (--no-commit), or as a whole (--atomic), and its size cannot change \
+         meanwhile: end its processes first (`fuser -v {}` lists them; directfs umount DIR)",
         path.display(), path.display()
     )]
     GrowsUnused {

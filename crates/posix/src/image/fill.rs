@@ -31,6 +31,8 @@ pub(super) struct Fill<'a> {
     pub file: &'a File,
     pub mapping: &'a Arc<Mapping>,
     pub image_bytes: u64,
+    /// Bytes that the image can get.
+    pub capacity_bytes: u64,
     pub commits: &'a Commits,
     /// For recovery, and the number of its threads.
     pub attach: &'a AttachOptions,
@@ -62,8 +64,7 @@ impl Fill<'_> {
     }
 
     fn fill(&self) -> io::Result<Filled> {
-        let bits_at = tracking_at(self.image_bytes) + Tracking::area_bytes(self.image_bytes);
-        provide(self.mapping, bits_at, Residency::area_bytes(self.image_bytes))?;
+        provide_bits(self.mapping, (self.image_bytes, self.capacity_bytes))?;
         self.commits.set_partly_resident(Some(!matches!(self.mapping.backing(), Backing::File { .. })));
         // The working copy is zero there already.
         let region = self.region(Direct)?;
@@ -113,7 +114,7 @@ impl Fill<'_> {
             let loaded = self.region(Direct)?;
             self.region(Loading { region: loaded, loads: Mutex::new(()), failure: Arc::clone(&failure) })
         };
-        let region = region().map_err(failed)?.tracked(tracking_of(self.mapping, self.image_bytes))?;
+        let region = region().map_err(failed)?.tracked(tracking_of(self.mapping, self.capacity_bytes))?;
         let layout = Fs::dram_layout(&region, self.attach)?;
         let dram = Arc::new(Mapping::anonymous(layout.length).map_err(|_| Error::NoMemory)?);
         let recovered = || -> engine::Result<RecoveryReport> {
@@ -135,7 +136,7 @@ impl Fill<'_> {
     /// Makes the working copy as it was: zero, without marks.
     fn empty(&self) -> io::Result<()> {
         self.commits.set_partly_resident(None);
-        tracking_of(self.mapping, self.image_bytes).clear();
+        tracking_of(self.mapping, self.capacity_bytes).clear();
         let Some(file) = self.mapping.file() else { return Err(io::ErrorKind::Unsupported.into()) };
         Ok(rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, self.image_bytes)?)
     }
@@ -211,6 +212,22 @@ pub(super) fn provide(mapping: &Mapping, at: u64, bytes: u64) -> io::Result<()> 
         Err(Errno::OPNOTSUPP) => Ok(()),
         provided => Ok(provided?),
     }
+}
+
+/// Provides parts of the tracking area of a working copy: addresses and bytes.
+pub(super) fn provide_marks(mapping: &Mapping, tracking: &Tracking, parts: &[(*mut u8, usize)]) -> io::Result<()> {
+    let (area, _) = tracking.memory();
+    for (address, bytes) in parts {
+        let within = (address.addr() - area.addr()) as u64;
+        provide(mapping, tracking_at(tracking.region_bytes()) + within, *bytes as u64)?;
+    }
+    Ok(())
+}
+
+/// Provides the bits of its pages.
+pub(super) fn provide_bits(mapping: &Mapping, (image_bytes, capacity_bytes): (u64, u64)) -> io::Result<()> {
+    let at = tracking_at(capacity_bytes) + Tracking::area_bytes(capacity_bytes);
+    provide(mapping, at, Residency::area_bytes(image_bytes))
 }
 
 /// What the blocks of an image are used for: a bit each.

@@ -1,41 +1,33 @@
 //! Addresses for images that grow while they are in use, and the growth.
 //!
-//! An image in memory or on DAX is mapped with addresses behind it, so that nothing is mapped anew
-//! when it grows: see the engine's `attach::growth`. The first process chooses how many, the
-//! *capacity*. Images on disks, devices and images without a name have no more than they need.
+//! An image in memory or on DAX, and the working copy of one on a disk, is mapped with addresses
+//! behind it, so that nothing is mapped anew when it grows: see the engine's `attach::growth`. The
+//! first process chooses how many, the *capacity*. Images that are used in place on a disk, devices
+//! and images without a name have no more than they need.
+//!
+//! How an image on a disk grows is in `growth_on_disk`.
 //!
 //! Invariant: a process with fewer addresses than the capacity keeps the image from growing beyond
 //! them ([`Fs::limit_growth`]).
 
 use super::attempt::Attempt;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
-use super::regions::dram_region;
+use super::regions::{capacity_bytes, dram_region, has_address_limit};
 use super::resize::{Resized, ResizedFile};
-use super::working::map_base;
-use super::{CommitPolicy, Image, ImageError, ImageMemory, OpenImage, lock_error, open_file};
+use super::{CommitPolicy, Image, ImageError, ImageMemory, OpenImage, lock_error};
+use crate::commits::Commits;
 use engine::{DESCRIPTION_BYTES, Fs, GrowthRefusal};
 use pmem::{Access, BLOCK_BYTES, Backing, Mapping, Memory};
-use rustix::process::Resource;
 use std::cmp::Ordering;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The least capacity.
-const CAPACITY_BYTES_MIN: u64 = 1 << 30;
-/// The capacity in sizes of the image.
-const CAPACITY_TIMES: u64 = 4;
-/// Half of the addresses that a mapping may have.
-const CAPACITY_BYTES_MAX: u64 = 1 << 45;
+/// Why an image in use does not get larger than its capacity.
+pub const NO_ROOM: &str = "its processes have no addresses, or its working copy no memory (--memory), for more";
 /// How long a growth waits for a process that attaches or detaches.
-const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The capacity of an image of that size.
-fn capacity_bytes(image_bytes: u64) -> u64 {
-    let wanted = image_bytes.saturating_mul(CAPACITY_TIMES).clamp(CAPACITY_BYTES_MIN, CAPACITY_BYTES_MAX);
-    wanted.max(image_bytes)
-}
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maps the memory of an image: its present bytes, and the addresses for its capacity where they
 /// can be had. A limit of this process's address space (`ulimit -v`) is left to the program.
@@ -45,8 +37,7 @@ pub(super) fn memory_of(
     access: Access,
     (bytes, capacity_bytes): (u64, u64),
 ) -> Result<ImageMemory, ImageError> {
-    let is_limited = rustix::process::getrlimit(Resource::As).current.is_some();
-    if capacity_bytes > bytes && !is_limited {
+    if capacity_bytes > bytes && !has_address_limit() {
         let again = file.try_clone().map_err(|source| lock_error(path, source))?;
         if let Ok(mapping) = Mapping::reserving(again, path, access, (bytes, capacity_bytes)) {
             let reach = mapping.reach();
@@ -64,6 +55,16 @@ pub(super) fn join_growth<M: Memory>(fs: &Fs<M>, path: &Path) -> Result<(), Imag
         Ok(false) => Err(ImageError::Changing { path: path.to_owned() }),
         Err(source) => Err(ImageError::Engine { path: path.to_owned(), source }),
     }
+}
+
+/// Completes or forgets the growth of a process that has died.
+pub(super) fn settle<M: Memory>(fs: &Fs<M>, commits: Option<&Commits>) -> engine::Result<()> {
+    if let Some(commits) = commits.filter(|commits| commits.is_moving()) {
+        let thread = fs.enter()?;
+        let settled = commits.lock(&thread);
+        return settled.map(drop).map_err(|errno| engine::Error::Disk(errno.0));
+    }
+    fs.recover_growth()
 }
 
 impl<M: Memory> Attempt<'_, M> {
@@ -95,51 +96,56 @@ impl<M: Memory> Attempt<'_, M> {
         }
     }
 
-    /// See [`join_growth`]. Completes the growth of a process that has died.
-    pub fn join_growth(&self, fs: &Fs<M>) -> Result<(), ImageError> {
-        fs.recover_growth().map_err(|error| self.engine_error(error))?;
+    /// See [`join_growth`] and [`settle`].
+    pub fn join_growth(&self, fs: &Fs<M>, commits: Option<Commits>) -> Result<(), ImageError> {
+        settle(fs, commits.as_ref()).map_err(|error| self.engine_error(error))?;
         join_growth(fs, self.path)
     }
 }
 
 /// Makes an image larger that processes use.
 pub(super) fn grow(path: &Path, length: u64, options: &OpenImage) -> Result<Resized, ImageError> {
-    let (file, access) = open_file(path, false)?;
-    if !can_grow(map_base(file, path, access)?.backing()) {
-        return Err(ImageError::GrowsUnused { path: path.to_owned() });
-    }
     let image = Image::open(path, &OpenImage { commits: CommitPolicy::WhenSynced, ..options.clone() })?;
     let resized = image.grow(length);
     image.close()?;
     resized
 }
 
-fn can_grow(backing: Backing) -> bool {
-    matches!(backing, Backing::Tmpfs | Backing::Dax)
-}
-
 impl<M: Memory> Image<M> {
-    /// Makes the image larger, for all processes that use it. Images on disks grow only when no
-    /// process uses them.
+    /// Makes the image larger, for all processes that use it.
     pub fn grow(&self, length: u64) -> Result<Resized, ImageError> {
         let length = length / BLOCK_BYTES * BLOCK_BYTES;
-        if !can_grow(self.backing) {
+        let can_grow = match self.memory.commits {
+            // What is held back may never reach the image.
+            Some(commits) => !commits.is_held(),
+            None => matches!(self.backing, Backing::Tmpfs | Backing::Dax),
+        };
+        if !can_grow {
             return Err(ImageError::GrowsUnused { path: self.path.clone() });
         }
         // Processes that attach by the path find one size.
         let take = || LockGuard::take(&*self.file, Byte::Attaching, Lock::Exclusive);
         let attaching = retry_until(TIMEOUT, take).map_err(|source| lock_error(&self.path, source))?;
         let Some(_attaching) = attaching else { return Err(ImageError::Changing { path: self.path.clone() }) };
-        self.fs().recover_growth().map_err(|source| self.engine_error(source))?;
+        settle(self.fs(), self.memory.commits.as_ref()).map_err(|source| self.engine_error(source))?;
         let resized = Resized { before_bytes: self.length(), after_bytes: length };
         match length.cmp(&resized.before_bytes) {
             Ordering::Less => Err(ImageError::ShrinksUnused { path: self.path.clone() }),
             Ordering::Equal => Ok(resized),
-            Ordering::Greater => self.grow_from(resized).map(|()| resized),
+            Ordering::Greater => {
+                match &self.memory.commits {
+                    Some(commits) => self.grow_on_disk(commits, resized)?,
+                    None => self.grow_in_place(resized)?,
+                }
+                match self.length() == length {
+                    true => Ok(resized),
+                    false => Err(self.engine_error(engine::Error::Busy)),
+                }
+            }
         }
     }
 
-    fn grow_from(&self, Resized { before_bytes, after_bytes: length }: Resized) -> Result<(), ImageError> {
+    fn grow_in_place(&self, Resized { before_bytes, after_bytes: length }: Resized) -> Result<(), ImageError> {
         let engine_error = |source| self.engine_error(source);
         let thread = self.fs().enter().map_err(engine_error)?;
         let growth = thread.begin_growth(length).map_err(|refusal| self.refused(refusal))?;
@@ -156,16 +162,16 @@ impl<M: Memory> Image<M> {
         file.write(&superblock[..DESCRIPTION_BYTES], 0)?;
         // The new length counts from here on. The processes learn of it now.
         drop(growth);
-        if self.length() == length { Ok(()) } else { Err(engine_error(engine::Error::Busy)) }
+        Ok(())
     }
 
-    fn refused(&self, refusal: GrowthRefusal) -> ImageError {
+    pub(super) fn refused(&self, refusal: GrowthRefusal) -> ImageError {
         let path = self.path.clone();
         match refusal {
             GrowthRefusal::BeyondCapacity { most_bytes, is_limited } => {
                 let reason = match is_limited {
                     true => "a process that uses it, or did so, has a limit of its address space (ulimit -v)",
-                    false => "its processes have no addresses for more",
+                    false => NO_ROOM,
                 };
                 ImageError::BeyondCapacity { path, most: most_bytes, reason }
             }

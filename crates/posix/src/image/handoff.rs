@@ -75,8 +75,6 @@ impl Handoff {
 pub struct HandedOff {
     /// The memory that holds the image.
     pub image: File,
-    /// Bytes of the image.
-    pub image_bytes: u64,
     /// The image's file, if `image` is a working copy of it.
     pub journal: Option<File>,
     /// The DRAM region.
@@ -117,7 +115,7 @@ impl<M: Memory> Image<M> {
         };
         Ok(Handoff {
             image,
-            image_bytes: self.memory.image_bytes,
+            image_bytes: self.length(),
             journal,
             region,
             region_bytes: self.dram.length(),
@@ -166,7 +164,7 @@ impl<M: Memory> Image<M> {
 impl Image<Direct> {
     /// Opens an image by handed-off descriptors. Dropping it does nothing more.
     pub fn open_handed_off(handed_off: HandedOff, options: &OpenImage) -> Result<Image, ImageError> {
-        let HandedOff { image, image_bytes, journal, region, meeting } = handed_off;
+        let HandedOff { image, journal, region, meeting } = handed_off;
         let path = Path::new(MEMORY_NAME);
         let unsupported = || lock_error(path, io::ErrorKind::Unsupported.into());
         let file = match &journal {
@@ -177,9 +175,8 @@ impl Image<Direct> {
         let identity = identity_of(&file, path)?;
         let dram = Arc::new(Mapping::from_file(region, path, Access::ReadWrite)?);
         let (memory, backing) = if journal.is_some() {
-            let mapping = Arc::new(Mapping::from_file(image, path, Access::ReadWrite)?);
             let backing = pmem::Backing::of_file(&*file);
-            (working_memory(mapping, image_bytes, &file).ok_or_else(unsupported)?, backing)
+            (working_memory(image, &dram, path, &file)?.ok_or_else(unsupported)?, backing)
         } else {
             let size = engine::image_size(&dram_region(&dram));
             let size = size.map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;

@@ -22,6 +22,7 @@ mod exclusive;
 mod extents;
 mod fill;
 mod growth;
+mod growth_on_disk;
 mod handoff;
 mod locks;
 mod make;
@@ -38,6 +39,7 @@ mod working_file;
 
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
+pub use growth::NO_ROOM;
 pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched};
 pub use resize::{Reserve, Resized, Tune, random_uuid, resize, tune};
@@ -51,7 +53,7 @@ pub use working_file::memory_available_bytes;
 use crate::commits::{CommitStatus, Commits};
 use crate::host::PLATFORM;
 use attempt::Attempt;
-use engine::format::Superblock;
+use engine::format::{Superblock, SuperblockError};
 use engine::{Fs, ImageIdentity, RecoveryReport};
 use locks::{Byte, Lock, LockGuard, retry_until, try_set};
 use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Persistence, Region};
@@ -178,6 +180,8 @@ impl ImageMemory {
 
 /// Where runtime directories are, unless the user chooses another directory.
 const RUNTIME_PARENT: &str = "/dev/shm";
+/// Times that an image may grow between the mapping of its file and a look at its description.
+const GROWTHS_MAX: u32 = 8;
 /// Copying so much takes some milliseconds.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;
 /// Stands for the path in messages about an image without one.
@@ -272,8 +276,27 @@ impl<M: Memory + 'static> Image<M> {
         let path = path.as_ref();
         let (file, access) = open_file(path, options.read_only)?;
         let locked = Arc::new(file.try_clone().map_err(|source| lock_error(path, source))?);
-        let pm = Arc::new(working::map_base(file, path, access)?);
-        let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &memory };
+        let mut growths_left = GROWTHS_MAX;
+        loop {
+            let again = file.try_clone().map_err(|source| lock_error(path, source))?;
+            let pm = Arc::new(working::map_base(again, path, access)?);
+            let attempt = Attempt { path, pm: &pm, file: &locked, options, memory: &memory };
+            match Self::open_mapped(&attempt) {
+                // It has grown since it was mapped.
+                Err(ImageError::NotUsable { cause: SuperblockError::Truncated { expected, .. }, .. })
+                    if growths_left > 0
+                        && pm.length() < expected
+                        && file.metadata().is_ok_and(|metadata| metadata.len() >= expected) =>
+                {
+                    growths_left -= 1;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_mapped(attempt: &Attempt<'_, M>) -> Result<Image<M>, ImageError> {
+        let (path, options) = (attempt.path, attempt.options);
         let mut last_error = None;
         let attached = retry_until(options.timeout, || {
             let result = if options.read_only { attempt.read_only() } else { attempt.writing() };
@@ -409,10 +432,9 @@ impl<M: Memory> Image<M> {
 
     /// Whether the image's file or the shared memory was truncated while in use.
     pub fn is_truncated(&self) -> bool {
-        let is_base_short = || self.file.metadata().is_ok_and(|metadata| metadata.len() < self.memory.image_bytes);
-        self.memory.mapping.is_truncated()
-            || self.dram.has_lost_pages()
-            || self.memory.commits.is_some() && is_base_short()
+        let is_short =
+            |commits: Commits| self.file.metadata().is_ok_and(|metadata| metadata.len() < commits.image_bytes());
+        self.memory.mapping.is_truncated() || self.dram.has_lost_pages() || self.memory.commits.is_some_and(is_short)
     }
 
     /// Makes all completed calls as durable as the storage allows: commits them to the disk where
@@ -479,6 +501,14 @@ impl<M: Memory> Image<M> {
             self.unlock(file);
             return Err(ImageError::Truncated { path });
         }
+        if let Some(commits) = &self.memory.commits {
+            let settled = growth::settle(&fs, Some(commits));
+            if let Err(source) = settled {
+                // What the next process finds is whole.
+                self.unlock(file);
+                return Err(ImageError::Engine { path, source });
+            }
+        }
         if self.backing_of_dram.runtime().is_some() {
             name_runtime_directory(&fs, 0);
         }
@@ -488,7 +518,7 @@ impl<M: Memory> Image<M> {
             None => Ok(()),
         };
         let synced = match &self.memory.commits {
-            Some(commits) => working::commit_all(commits, &self.memory.mapping, self.memory.image_bytes)
+            Some(commits) => working::commit_all(commits, &self.memory.mapping, commits.image_bytes())
                 .map_err(|errno| io::Error::from_raw_os_error(errno.0)),
             None => self.memory.mapping.sync(0..self.memory.mapping.length()),
         };

@@ -51,13 +51,17 @@ pub fn resize(path: impl AsRef<Path>, length: u64, options: &OpenImage) -> Resul
     Ok(Resized { before_bytes, after_bytes: length })
 }
 
-/// Opens an image that no process uses and that needs no recovery.
+/// Opens an image that no process uses and that needs no recovery. It has its maps.
 fn open_clean(path: &Path, options: &OpenImage) -> Result<ExclusiveImage, ImageError> {
     let not_usable = |cause| ImageError::NotUsable { path: path.to_owned(), cause };
     let is_clean = |alone: &ExclusiveImage| -> Result<bool, ImageError> {
         let region = alone.mapping().region(Direct)?;
         Superblock::check(&region, true).map_err(not_usable)?;
-        Ok(region.first::<Superblock>().is_ok_and(|superblock| superblock.state().clean))
+        // A resize of an image on a disk leaves no snapshot.
+        let mut figures = [0; SNAPSHOT_FIGURES.1];
+        let has_snapshot =
+            region.read_bytes(SNAPSHOT_FIGURES.0, &mut figures).is_ok() && figures.iter().any(|&byte| byte != 0);
+        Ok(has_snapshot && region.first::<Superblock>().is_ok_and(|superblock| superblock.state().clean))
     };
     let alone = ExclusiveImage::open(path)?;
     if is_clean(&alone)? {
@@ -124,9 +128,22 @@ pub(super) fn is_reserved(file: &File, image_bytes: u64) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.blocks() * 512 >= image_bytes)
 }
 
-fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
+pub(super) fn file_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ImageError {
     let path = path.to_owned();
     move |source| ImageError::File { action, path, source }
+}
+
+/// Makes a file longer. `reserved_from`: from there on its space is reserved.
+pub(super) fn lengthen(file: &File, length: u64, reserved_from: Option<u64>) -> io::Result<()> {
+    let reserved = match reserved_from {
+        Some(from) => rustix::fs::fallocate(file, FallocateFlags::empty(), from, length - from),
+        None => Err(rustix::io::Errno::OPNOTSUPP),
+    };
+    match reserved {
+        // Not reserved before, or the file system cannot.
+        Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
+        reserved => Ok(reserved?),
+    }
 }
 
 /// The file of an image whose size or description changes.
@@ -145,16 +162,7 @@ impl ResizedFile<'_> {
             return Ok(());
         }
         let added = length - before_bytes;
-        let reserved = match is_reserved {
-            true => rustix::fs::fallocate(file, FallocateFlags::empty(), before_bytes, added),
-            false => Err(rustix::io::Errno::OPNOTSUPP),
-        };
-        let lengthened = match reserved {
-            // Not reserved before, or the file system cannot.
-            Err(rustix::io::Errno::OPNOTSUPP) => file.set_len(length),
-            reserved => reserved.map_err(io::Error::from),
-        };
-        lengthened.map_err(|source| {
+        lengthen(file, length, is_reserved.then_some(before_bytes)).map_err(|source| {
             let _ = file.set_len(before_bytes);
             self.without_space(file_error("lengthen", self.path)(source), added)
         })

@@ -26,7 +26,9 @@
 //!   unless it holds a working copy that its image still names.
 
 use super::ImageError;
+use super::regions::working_capacity;
 use super::working_file::{self, Needs, WORKING};
+use crate::commits::{capacity_within, working_bytes};
 use crate::host::{PLATFORM, is_any_liveness_held, open_description, reopen_directory};
 use engine::Platform;
 use pmem::{Access, MapError, Mapping};
@@ -152,13 +154,15 @@ impl RuntimeDirectory {
         limit_bytes: Option<u64>,
     ) -> Result<Mapping, ImageError> {
         self.name_image(image, path)?;
-        let fits = working_file::fits_in_memory(needs.length, limit_bytes);
-        if fits && working_file::fits_in_directory(needs.length, &self.directory) {
-            return self.create_shared(WORKING, image, path, needs.length);
+        let (least, most) = (working_bytes(needs.image_bytes), working_bytes(working_capacity(needs.image_bytes)));
+        let room = working_file::room_in_memory(limit_bytes).min(working_file::room_in_directory(&self.directory));
+        if least <= room {
+            let length = working_bytes(capacity_within(room)).clamp(least, most);
+            return self.create_shared(WORKING, image, path, length);
         }
         let owner = stat(image, path)?;
         let made = working_file::create_hidden(&self.directory, self.name, path).and_then(|file| {
-            file.set_len(needs.length)?;
+            file.set_len(most)?;
             adopt_owner(&file, &owner);
             Ok(file)
         });
@@ -168,7 +172,7 @@ impl RuntimeDirectory {
             Err(source) => {
                 working_file::remove(&self.directory, self.name);
                 match self.lacking(needs.filled + ROOM_BYTES) {
-                    None => self.create_shared(WORKING, image, path, needs.length),
+                    None => self.create_shared(WORKING, image, path, least),
                     Some((available, needed)) => Err(ImageError::NoWorkingCopy {
                         path: path.to_owned(),
                         directory: self.parent.clone(),
@@ -281,24 +285,25 @@ impl Found {
         let region = self.path().join(REGION);
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::openat(&self.directory, REGION, flags, Mode::empty());
-        let opened = self.map_shared(file, &region, image, path)?;
-        opened.ok_or_else(|| cannot_share(path, &region, io::Error::from(Errno::NOENT).to_string()))
+        let opened = self.check_shared(file, &region, image, path)?;
+        let opened = opened.ok_or_else(|| cannot_share(path, &region, io::Error::from(Errno::NOENT).to_string()))?;
+        Ok(Mapping::from_file(opened, &region, Access::ReadWrite)?)
     }
 
     /// Opens the working copy; `None`: the processes of the image work on its file.
-    pub(super) fn open_working(&self, image: &File, path: &Path) -> Result<Option<Mapping>, ImageError> {
+    pub(super) fn open_working(&self, image: &File, path: &Path) -> Result<Option<File>, ImageError> {
         let file = working_file::open(&self.directory, self.name, path);
-        self.map_shared(file, &self.path().join(WORKING), image, path)
+        self.check_shared(file, &self.path().join(WORKING), image, path)
     }
 
-    /// Maps a file of the directory that was opened; none if it does not exist.
-    fn map_shared(
+    /// Checks a file of the directory that was opened; none if it does not exist.
+    fn check_shared(
         &self,
         file: Result<OwnedFd, Errno>,
         region: &Path,
         image: &File,
         path: &Path,
-    ) -> Result<Option<Mapping>, ImageError> {
+    ) -> Result<Option<File>, ImageError> {
         let failed = |reason: String| cannot_share(path, region, reason);
         if matches!(file, Err(Errno::NOENT)) {
             return Ok(None);
@@ -308,7 +313,7 @@ impl Found {
         if !is_trusted(&made, &stat(image, path)?) || FileType::from_raw_mode(made.st_mode) != FileType::RegularFile {
             return Err(failed(format!("user {} created it, without permission to write the image", made.st_uid)));
         }
-        Ok(Some(Mapping::from_file(file, region, Access::ReadWrite)?))
+        Ok(Some(file))
     }
 
     /// Enters the meeting directory, whose name is stored in the region.

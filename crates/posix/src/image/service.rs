@@ -100,6 +100,10 @@ fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_endi
         }
         commits.take_service(&thread, number);
         let wants = commits.wait_for_requests(sleep_ms(interval_ms, age_ms()));
+        if commits.is_moving() {
+            // The thread that makes the image larger has ended when the lock is free.
+            let _ = commits.lock(&thread);
+        }
         work(&thread, commits, is_due(interval_ms, age_ms()), wants);
     }
     commits.end_service(number);

@@ -12,6 +12,7 @@ use super::working_file::{self, Needs};
 use super::{
     Closed, DramBacking, Image, ImageError, ImageMemory, MEMORY_NAME, OpenImage, lock_error, open_file, runtime,
 };
+use crate::commits::working_bytes;
 use pmem::{Access, Backing, Direct, Mapping};
 use std::io;
 use std::path::Path;
@@ -121,12 +122,13 @@ impl Attempt<'_, Direct> {
         let image_bytes = recovered.head.image_bytes;
         let create = |needs: Needs| {
             let failed = |source| lock_error(self.path, source);
-            let file = working_file::create_unnamed(needs.length, self.options.memory_bytes_max, self.path);
+            let length = working_bytes(needs.image_bytes);
+            let file = working_file::create_unnamed(length, self.options.memory_bytes_max, self.path);
             let file = file.map_err(failed)?;
-            file.set_len(needs.length).map_err(failed)?;
+            file.set_len(length).map_err(failed)?;
             Ok(Mapping::from_file(file, self.path, Access::ReadWrite)?)
         };
-        let WorkingCopy { mapping, commits, report } = base.make_working_copy(recovered, self.options, create)?;
+        let WorkingCopy { mapping, commits, report, .. } = base.make_working_copy(recovered, self.options, create)?;
         commits.set_held(true);
         let memory = ImageMemory { mapping, image_bytes, reach: 0, commits: Some(commits) };
         let mut image = self.attach_first(self.unnamed_place()?, memory)?;

@@ -6,20 +6,22 @@
 //! the superblock by the next process that opens the image, which commits it first.
 //!
 //! Invariants
-//! - Nothing in the image's file is believed before the journal is recovered, except for magic,
-//!   UUID and length, which never change.
+//! - Nothing in the image's file is believed before the journal is recovered, except for magic and
+//!   UUID, which never change, and the length, which changes while the journal is empty.
 //! - A working copy counts only if it names the image file (device, inode, boot) and is whole.
 
 use super::extents::for_each_extent;
 use super::fill::{self, Fill, Filled};
 use super::make::Watch;
-use super::regions::tracking_of;
+use super::regions::{MappedCopy, map_working_copy, tracking_of};
 use super::runtime::Found;
 use super::working_file::{self, Needs};
 use super::{ImageError, OpenImage, identity_of};
-use crate::commits::{ChunkBuffer, Commits, ImageFile, errno_of, tracking_at, working_bytes, working_bytes_before};
+use crate::commits::{
+    ChunkBuffer, Commits, ImageFile, capacity_within, errno_of, tracking_at, working_bytes, working_bytes_before,
+};
 use engine::format::{Geometry, MAGIC, Superblock};
-use engine::{AttachOptions, RecoveryReport};
+use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, RecoveryReport, superblock_with};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
 use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Residency, Tracking};
 use rustix::fd::AsRawFd;
@@ -155,6 +157,9 @@ impl<'a> Base<'a> {
         let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
         journal.recover(&state, buffer.bytes()).map_err(|error| self.journal_error(error))?;
         if let Some((left, commits)) = self.left_working_copy(&head)? {
+            if commits.image_bytes() != head.image_bytes {
+                self.adopt_size(&left.mapping, &head)?;
+            }
             // Its process may have died inside a commit, so only the disk tells where the log ends.
             commits.begin(&journal, &state.get(), head.uuid, &identity_of(self.file, self.path)?);
             let put = commit_all(&commits, &left.mapping, head.image_bytes);
@@ -177,15 +182,40 @@ impl<'a> Base<'a> {
         let Some(found) = Found::find_left(parent, head.runtime_directory, self.file, self.path)? else {
             return Ok(None);
         };
-        let Some(mapping) = found.open_working(self.file, self.path)? else { return Ok(None) };
-        if ![working_bytes(head.image_bytes), working_bytes_before(head.image_bytes)].contains(&mapping.length()) {
+        let Some(file) = found.open_working(self.file, self.path)? else { return Ok(None) };
+        let length = file.metadata().map_err(self.file_error("examine"))?.len();
+        let is_of_earlier_version = length == working_bytes_before(head.image_bytes);
+        let capacity_bytes = if is_of_earlier_version { head.image_bytes } else { capacity_within(length) };
+        let is_working_copy = is_of_earlier_version || length == working_bytes(capacity_bytes);
+        if !is_working_copy || head.image_bytes > capacity_bytes {
             return Ok(None);
         }
-        let mapping = Arc::new(mapping);
-        let tracking = tracking_of(&mapping, head.image_bytes);
+        let MappedCopy { mapping, tracking, .. } =
+            map_working_copy(file, self.path, (head.image_bytes, capacity_bytes))?;
         let commits = Commits::new(self.disk(), tracking);
-        let is_whole = commits.is_ready_for(&identity_of(self.file, self.path)?);
+        // Its processes may have ended while the image grew. It has the size that the disk says.
+        let is_of_size = [commits.image_bytes(), commits.moving_bytes()].contains(&head.image_bytes);
+        let is_whole = is_of_size && commits.is_ready_for(&identity_of(self.file, self.path)?);
         Ok(is_whole.then_some((LeftCopy { found, mapping }, commits)))
+    }
+
+    /// Gives a working copy the size that its image has on the disk: its processes ended before
+    /// they did. The block map of that size is in it.
+    fn adopt_size(&self, mapping: &Arc<Mapping>, head: &Head) -> Result<(), ImageError> {
+        let file = self.file.try_clone().map_err(self.file_error("open"))?;
+        // The journal is recovered.
+        let base = Arc::new(Mapping::of_beginning(file, self.path, Access::ReadWrite, head.image_bytes)?);
+        let not_usable = |cause| ImageError::NotUsable { path: self.path.to_owned(), cause };
+        let geometry = Superblock::check(&*base.region(Direct)?, true).map_err(not_usable)?;
+        let damaged = || self.file_error("read")(io::ErrorKind::InvalidData.into());
+        // SAFETY: a working copy is mapped readable and writable, as far as that. The mapping
+        // outlives the region.
+        let region = unsafe { Region::new(mapping.address(), head.image_bytes, Direct) };
+        let change = DescriptionChange { geometry: Some(geometry), ..DescriptionChange::default() };
+        let superblock = superblock_with(&region, &change).map_err(|_| damaged())?;
+        let written = region.write_bytes(0, &superblock[..DESCRIPTION_BYTES]);
+        let copied = region.write_bytes(geometry.copy_block() * BLOCK_BYTES, &superblock);
+        written.and(copied).map(drop).map_err(|_| damaged())
     }
 
     /// Stores the name of the runtime directory where other processes of this machine look for it.
@@ -209,10 +239,12 @@ impl<'a> Base<'a> {
                 .map_err(|error| self.journal_error(error))?,
         };
         let content = content_bytes(self.file, head.image_bytes).map_err(self.file_error("read"))?;
-        let tracking_bytes = Tracking::area_bytes(head.image_bytes) / 64;
-        let (length, filled) = (working_bytes(head.image_bytes), content + tracking_bytes);
-        let mapping = Arc::new(create(Needs { length, filled })?);
-        let commits = Commits::new(self.disk(), tracking_of(&mapping, head.image_bytes));
+        let image_bytes = head.image_bytes;
+        let filled = content + Tracking::area_bytes(image_bytes) / 64;
+        let mapping = Arc::new(create(Needs { image_bytes, filled })?);
+        let capacity_bytes = capacity_within(mapping.length());
+        let tracking = tracking_of(&mapping, capacity_bytes);
+        let commits = Commits::new(self.disk(), tracking);
         let identity = identity_of(self.file, self.path)?;
         let attach = AttachOptions {
             read_only: false,
@@ -223,25 +255,26 @@ impl<'a> Base<'a> {
         let fill = Fill {
             file: self.file,
             mapping: &mapping,
-            image_bytes: head.image_bytes,
+            image_bytes,
+            capacity_bytes,
             commits: &commits,
             attach: &attach,
             threads: options.recovery_threads(),
         };
-        let made = provide_tracking(&mapping, head.image_bytes).and_then(|()| {
+        let made = provide_tracking(&mapping, &tracking, image_bytes).and_then(|()| {
             if content > options.whole_bytes_max
                 && let Filled::Metadata(report) = fill.metadata()?
             {
                 return Ok(report);
             }
-            copy_content(self.file, &mapping, head.image_bytes, options.copied).map(|()| None)
+            copy_content(self.file, &mapping, image_bytes, options.copied).map(|()| None)
         });
         let report = made.map_err(|error| match error.raw_os_error() {
             Some(libc::ENOSPC | libc::EDQUOT) => ImageError::NoScratch { path: self.path.to_owned(), needed: filled },
             _ => self.file_error("copy")(error),
         })?;
         commits.begin(&journal, &state, head.uuid, &identity);
-        Ok(WorkingCopy { mapping, commits, report })
+        Ok(WorkingCopy { mapping, capacity_bytes, commits, report })
     }
 
     /// The newest state of an image, for reading: its working copy, or the state that recovery
@@ -306,6 +339,8 @@ impl<'a> Base<'a> {
 /// A working copy that was made.
 pub(super) struct WorkingCopy {
     pub mapping: Arc<Mapping>,
+    /// Bytes that the image can get in it.
+    pub capacity_bytes: u64,
     pub commits: Commits,
     /// Of recovery, if the image was recovered in it.
     pub report: Option<RecoveryReport>,
@@ -420,7 +455,7 @@ impl Disk for Overlay<'_> {
 }
 
 /// Bytes of the log for an image of that length.
-fn log_bytes(image_bytes: u64) -> u64 {
+pub(super) fn log_bytes(image_bytes: u64) -> u64 {
     (image_bytes / 16).clamp(*LOG_BYTES.start(), *LOG_BYTES.end()).next_multiple_of(BLOCK_BYTES)
 }
 
@@ -474,12 +509,11 @@ fn copy_pages(
 }
 
 /// Provides the tracking area of a working copy on a disk, and its first page in memory.
-fn provide_tracking(mapping: &Mapping, image_bytes: u64) -> io::Result<()> {
-    let bytes = match mapping.backing() {
-        Backing::File { .. } => Tracking::area_bytes(image_bytes),
-        _ => BLOCK_BYTES,
-    };
-    fill::provide(mapping, tracking_at(image_bytes), bytes)
+fn provide_tracking(mapping: &Mapping, tracking: &Tracking, image_bytes: u64) -> io::Result<()> {
+    match mapping.backing() {
+        Backing::File { .. } => fill::provide_marks(mapping, tracking, &tracking.memory_for(image_bytes)),
+        _ => fill::provide(mapping, tracking_at(tracking.region_bytes()), BLOCK_BYTES),
+    }
 }
 
 /// The commit and checkpoint of a working copy that no other process uses.

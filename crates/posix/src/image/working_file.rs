@@ -33,9 +33,9 @@ const ROOM_BYTES: u64 = 16 << 20;
 /// What a working copy needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Needs {
-    /// Bytes of the file.
-    pub length: u64,
-    /// Bytes of it that are used at once.
+    /// Bytes of the image.
+    pub image_bytes: u64,
+    /// Bytes of the file that are used at once.
     pub filled: u64,
 }
 
@@ -84,21 +84,20 @@ pub(super) fn free_bytes(directory: impl AsFd) -> u64 {
     rustix::fs::fstatvfs(directory).map_or(u64::MAX, |space| space.f_bavail.saturating_mul(space.f_frsize))
 }
 
-/// Whether a file fits in memory for as long as it is used, however full the image gets. Without a
-/// limit it may take half of what is available.
-pub(super) fn fits_in_memory(length: u64, limit_bytes: Option<u64>) -> bool {
-    let limit_bytes = limit_bytes.or_else(|| Some(memory_available_bytes()? / 2));
-    limit_bytes.is_none_or(|limit_bytes| length <= limit_bytes)
+/// Bytes that a file may take of the memory for as long as it is used, however full the image gets.
+/// Without a limit it is half of what is available.
+pub(super) fn room_in_memory(limit_bytes: Option<u64>) -> u64 {
+    limit_bytes.or_else(|| Some(memory_available_bytes()? / 2)).unwrap_or(u64::MAX)
 }
 
-/// Whether a file of the runtime directory fits there, too.
-pub(super) fn fits_in_directory(length: u64, directory: impl AsFd) -> bool {
-    length.saturating_add(ROOM_BYTES) <= free_bytes(directory)
+/// The same of the runtime directory.
+pub(super) fn room_in_directory(directory: impl AsFd) -> u64 {
+    free_bytes(directory).saturating_sub(ROOM_BYTES)
 }
 
 /// Creates a file without a name for a copy of an image: in memory, or beside the image.
 pub(super) fn create_unnamed(length: u64, limit_bytes: Option<u64>, image: &Path) -> io::Result<File> {
-    if !fits_in_memory(length, limit_bytes) {
+    if length > room_in_memory(limit_bytes) {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         if let Ok(file) = rustix::fs::open(directory_of(image), flags, Mode::RUSR | Mode::WUSR) {
             return Ok(File::from(file));

@@ -265,6 +265,19 @@ pub fn map_near(address: usize, bytes: usize, protection: i32, flags: i32, fd: i
     if (-4095..0).contains(&result) { Err(result) } else { Ok(result as *mut u8) }
 }
 
+/// Maps a file from an offset on, in place of what is mapped at this address.
+///
+/// # Safety
+/// Nothing uses what is mapped there.
+pub unsafe fn map_over(address: *mut u8, bytes: usize, protection: i32, (fd, from): (i32, u64)) -> Result<(), i64> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: by the caller's promise.
+    let result = unsafe {
+        call(libc::SYS_mmap, [address as u64, bytes as u64, protection as u64, flags as u64, fd as u64, from])
+    };
+    if (-4095..0).contains(&result) { Err(result) } else { Ok(()) }
+}
+
 /// A limit of this process, and what it can be raised to.
 pub fn limit(kind: u32) -> Option<[u64; 2]> {
     let mut found = [0u64; 2];
