@@ -22,7 +22,7 @@ impl Cache {
     fn maps_of_second_program(&self) -> String {
         let script = "cat /proc/self/maps >/dev/null; cat /proc/self/maps";
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
-        command.args(["run", "--", "sh", "-c", &script]).env("XDG_CACHE_HOME", self.0.path());
+        command.args(["run", "--", "sh", "-c", script]).env("XDG_CACHE_HOME", self.0.path());
         let output = command.output().unwrap();
         assert_eq!(stderr(&output), "");
         stdout(&output)
