@@ -211,10 +211,10 @@ pub struct Trim {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 An image can grow while programs and mounts use it, to four times the size that it had when they
-began, and at least 1 GiB; they find the new space at once. If one of them has a limit of its address
-space (ulimit -v) it cannot grow meanwhile. One on a disk grows as far as the copy in memory on which
-the programs work may (--memory), and not if it is used in place (--no-commit). An image that is to
-shrink must not be in use.
+began, and at least 1 GiB; they find the new space at once. If one of them has a limit of its
+address space (ulimit -v) it cannot grow meanwhile. One on a disk grows as far as the copy in
+memory on which the programs work may (--memory), and not if it is used in place (--no-commit). An
+image that is to shrink must not be in use.
 
 Files are not moved, so an image can shrink as far as the space at its end is free; the error tells
 how far. The number of files that it can hold stays. If the command is killed, or the machine stops,
