@@ -262,6 +262,18 @@ fn kill_growths(directory: &Path) {
     assert!(sizes[0] == 16 * MIB && sizes.last() == Some(&(40 * MIB)), "{sizes:?}");
 }
 
+/// Tries to make an image of 20 MiB larger beside a program with a limit of its address space. It
+/// has no addresses to spare.
+fn is_refused_beside_a_limited_program(image: &Path) {
+    let mut limited = Command::new("sh");
+    let arguments = "ulimit -v 16000000; exec \"$0\" run --image \"$1\" --at /mnt/ps -C /mnt/ps -- python3 -c \"$2\"";
+    limited.args(["-c", arguments, env!("CARGO_BIN_EXE_directfs")]).arg(image).arg(USER);
+    let limited = Program::start(&mut limited);
+    let message = refused(image, "24M");
+    assert!(message.contains("at most 20971520 bytes") && message.contains("ulimit -v"), "{message}");
+    limited.end();
+}
+
 #[test]
 fn what_an_image_in_use_cannot_become_is_refused_with_the_remedy() {
     if !has_python() {
@@ -283,14 +295,7 @@ fn what_an_image_in_use_cannot_become_is_refused_with_the_remedy() {
     assert_eq!((fs::metadata(&image).unwrap().len(), length(&image)), (before, 16 * MIB));
     resize(&image, "16M");
     resize(&image, "20M");
-    // A program with a limit of its address space has no addresses to spare.
-    let mut limited = Command::new("sh");
-    let arguments = "ulimit -v 16000000; exec \"$0\" run --image \"$1\" --at /mnt/ps -C /mnt/ps -- python3 -c \"$2\"";
-    limited.args(["-c", arguments, env!("CARGO_BIN_EXE_directfs")]).arg(&image).arg(USER);
-    let limited = Program::start(&mut limited);
-    let message = refused(&image, "24M");
-    assert!(message.contains("at most 20971520 bytes") && message.contains("ulimit -v"), "{message}");
-    limited.end();
+    is_refused_beside_a_limited_program(&image);
     user.end();
     is_sound(&image);
     resize(&image, "2G");
@@ -326,14 +331,7 @@ fn what_an_image_on_a_disk_cannot_become_in_use_is_refused_with_the_remedy() {
     // By less than the journal is long, which the new one then overlaps.
     resize(&image, "+64K");
     resize(&image, "20M");
-    // A program that has no addresses to spare.
-    let mut limited = Command::new("sh");
-    let arguments = "ulimit -v 16000000; exec \"$0\" run --image \"$1\" --at /mnt/ps -C /mnt/ps -- python3 -c \"$2\"";
-    limited.args(["-c", arguments, env!("CARGO_BIN_EXE_directfs")]).arg(&image).arg(USER);
-    let limited = Program::start(&mut limited);
-    let message = refused(&image, "24M");
-    assert!(message.contains("at most 20971520 bytes") && message.contains("ulimit -v"), "{message}");
-    limited.end();
+    is_refused_beside_a_limited_program(&image);
     user.end();
     is_sound(&image);
     // A process whose files may not be so long.
