@@ -293,7 +293,6 @@ mod tests {
         has_inline_syscalls(&memory[table_bytes..], &memory[..table_bytes], &TABLE.routes)
     }
 
-    /// Instructions that contain the bytes are no calls; calls count by their number.
     #[test]
     fn both_instructions_are_found_wherever_they_are() {
         for length in [0, 1, 2, 17, 63, 64, 65, 66, 130, 200] {
@@ -311,6 +310,7 @@ mod tests {
         }
     }
 
+    /// Instructions that contain the bytes are no calls; calls count by their number.
     #[test]
     fn a_scan_tells_calls_from_bytes_of_other_instructions() {
         // mov eax, 0x12345; add rax, [rip + 0x50f]; mov word ptr [rdi], 0x50f; ret
