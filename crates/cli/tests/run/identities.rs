@@ -221,3 +221,15 @@ fn a_set_user_id_program_follows_one_rule_as_first_command_and_from_a_shell() {
     let inside = run(&["sh", "-c", &format!("cd /mnt/directfs; {program}")]);
     assert_eq!(inside.status.code(), Some(126), "the working directory is in the mount");
 }
+
+/// The child's identity is not the parent's, which runs in the same memory.
+#[test]
+fn a_child_in_its_parents_memory_changes_its_own_identity_alone() {
+    if !can("identity of a child in its parent's memory", &["setpriv", "--reuid", "1234", "true"]) {
+        return;
+    }
+    let directory = scratch();
+    let Some(program) = compiled("vfork_identity", &[], directory.path()) else { return };
+    let output = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap()]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("1234 0\n", ""));
+}
