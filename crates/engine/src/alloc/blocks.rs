@@ -25,7 +25,8 @@ use crate::file::Blocks;
 use crate::lock::Patience;
 use crate::redo::WordChange;
 use crate::step::step;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::fence;
 use pmem::{Allocation, BLOCK_BYTES, BadOffset, Layout, Memory, Unreachable};
 
 /// Words of bits in a group.
@@ -294,6 +295,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     fn find_blocks(self, wanted: u64) -> Result<BlockRun> {
         let wanted = self.permitted(wanted.clamp(1, GROUP_BLOCKS), 1)?;
+        self.leave_reserve(self.search_blocks(wanted)?, 1)
+    }
+
+    fn search_blocks(self, wanted: u64) -> Result<BlockRun> {
         let groups = self.fs.groups();
         // Groups with room for a run of useful length first, each tried at most once.
         for tried in 0..groups {
@@ -336,18 +341,44 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     #[cold]
     fn unreserved(self, wanted: u64, least: u64) -> Result<u64> {
+        let permitted = self.blocks_known(wanted)?.saturating_sub(self.fs.reserved_blocks);
+        if permitted < least { Err(Error::NoSpace) } else { Ok(wanted.min(permitted)) }
+    }
+
+    /// The free blocks. The number is exact where fewer than `wanted` and a group's worth are left
+    /// above the reserve.
+    fn blocks_known(self, wanted: u64) -> Result<u64> {
         let counted = &self.fs.header()?.blocks_counted;
-        let left = |free: u64| free.saturating_sub(self.fs.reserved_blocks);
         // Near the limit the groups are counted: threads may have died between a bit and the count.
         // So they are at first, when the count begins with zero, or is below.
         let known = counted.load(Relaxed);
-        let mut permitted = left(known);
-        if permitted < wanted + GROUP_BLOCKS || known > self.fs.blocks() {
-            let free = self.fs.block_map().blocks_free()?;
-            counted.store(free, Relaxed);
-            permitted = left(free);
+        if known >= self.fs.reserved_blocks + wanted + GROUP_BLOCKS && known <= self.fs.blocks() {
+            return Ok(known);
         }
-        if permitted < least { Err(Error::NoSpace) } else { Ok(wanted.min(permitted)) }
+        let free = self.fs.block_map().blocks_free()?;
+        counted.store(free, Relaxed);
+        Ok(free)
+    }
+
+    /// Gives back what the reserve lacks of blocks that were just allocated: other threads may have
+    /// been permitted the same free blocks. `NoSpace`: fewer than `least` would be left.
+    #[inline]
+    fn leave_reserve(self, run: BlockRun, least: u64) -> Result<BlockRun> {
+        if self.fs.reserved_blocks == 0 || !self.leaves_reserve() { Ok(run) } else { self.settle_reserve(run, least) }
+    }
+
+    #[cold]
+    fn settle_reserve(self, run: BlockRun, least: u64) -> Result<BlockRun> {
+        // Of two threads that allocate at once, the later one sees the blocks of both.
+        fence(SeqCst);
+        let lacking = self.fs.reserved_blocks.saturating_sub(self.blocks_known(0)?);
+        if lacking == 0 {
+            return Ok(run);
+        }
+        let left = run.count.saturating_sub(lacking);
+        let kept = if left < least { 0 } else { left };
+        self.free_blocks(BlockRun { first: run.first + kept, count: run.count - kept })?;
+        if kept == 0 { Err(Error::NoSpace) } else { Ok(BlockRun { first: run.first, count: kept }) }
     }
 
     /// A block of its own for a structure that no crash state reaches yet. Its content is
@@ -369,6 +400,10 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     fn find_contiguous(self, count: u64) -> Result<BlockRun> {
         self.permitted(count, count)?;
+        self.leave_reserve(self.search_contiguous(count)?, count)
+    }
+
+    fn search_contiguous(self, count: u64) -> Result<BlockRun> {
         for may_claim in [true, false] {
             match self.allocate_in_own(count, count) {
                 Ok(Some(run)) => return Ok(run),

@@ -1,6 +1,7 @@
 //! Everything that is handed out is handed out once.
 
 use super::BlockRun;
+use crate::attach::{DescriptionChange, set_identity};
 use crate::dram::RetiredKind;
 use crate::error::Error;
 use crate::format::{FileKind, INODES_PER_SEGMENT, SegmentEntry};
@@ -9,6 +10,7 @@ use crate::testing::{Attached, new_image, new_node};
 use core::sync::atomic::Ordering::Relaxed;
 use pmem::BLOCK_BYTES;
 use std::collections::HashSet;
+use std::sync::Barrier;
 use std::vec::Vec;
 
 const MIB: u64 = 1 << 20;
@@ -43,6 +45,38 @@ fn every_block_is_handed_out_once_until_there_are_none_and_again_after_they_were
         assert_eq!(fs.block_map().blocks_free(), Ok(0));
         runs.iter().for_each(|run| thread.allocator().free_blocks(*run).expect("frees"));
         assert_eq!(fs.block_map().blocks_free(), Ok(free));
+    }
+}
+
+#[test]
+fn threads_that_allocate_at_once_leave_the_reserve_together() {
+    const RESERVE: u32 = 1000;
+    let image = new_image(16 * MIB, 0);
+    let change = DescriptionChange { reserved_blocks: Some(RESERVE), ..DescriptionChange::default() };
+    set_identity(&image.region(), &change).expect("a reserve");
+    let fs = Attached::new(&image).expect("attaches");
+    let all = fs.block_map().blocks_free().expect("a count");
+    let start = Barrier::new(3);
+    for wanted in [32, 7, 1].repeat(100) {
+        let taken: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let thread = fs.enter().expect("enters");
+                        thread.set_leaves_reserve(|| true);
+                        start.wait();
+                        take_all(&thread, wanted)
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("ends")).collect()
+        });
+        let free = fs.block_map().blocks_free().expect("a count");
+        assert_eq!(free + blocks_of(&taken).len() as u64, all, "each block once");
+        assert!(free >= RESERVE.into(), "{wanted} wanted, {free} left");
+        assert!(free < u64::from(RESERVE) + 3 * wanted, "{wanted} wanted, {free} left");
+        let thread = fs.enter().expect("enters");
+        taken.iter().for_each(|run| thread.allocator().free_blocks(*run).expect("frees"));
     }
 }
 
