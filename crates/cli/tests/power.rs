@@ -56,6 +56,11 @@ struct Disk {
     piece_bytes: usize,
 }
 
+/// Whether the test can make and mount such a file system.
+fn can_make(kind: &str) -> bool {
+    enter_private_mounts() && Command::new(format!("mkfs.{kind}")).arg("-V").output().is_ok()
+}
+
 fn run(command: &mut Command) {
     let output = command.output().expect("the program starts");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -280,7 +285,7 @@ fn write_back(file: &File, length: u64, random: &mut Random, stop: &AtomicBool) 
 /// Cuts a file system off under programs, time and again. Returns the violations.
 fn storm(kind: &'static str, cut: Cut) -> Option<Vec<String>> {
     let directory = tempfile::tempdir().unwrap();
-    let is_possible = enter_private_mounts() && Command::new(format!("mkfs.{kind}")).arg("-V").output().is_ok();
+    let is_possible = can_make(kind);
     let Some(disk) = is_possible.then(|| Disk::make(kind, cut, directory.path(), 1 << 30)).flatten() else {
         eprintln!("\n*** SKIPPED: power failures on {kind}: this needs root, FUSE and mkfs.{kind} ***\n");
         return None;
@@ -432,8 +437,8 @@ fn an_xfs_that_fills_under_a_working_copy_on_it_is_a_lack_of_space() {
 /// Fills a disk on which an image and its working copy lie.
 fn fill_under_a_working_copy(file_system: &'static str, bytes: usize) {
     let directory = tempfile::tempdir().unwrap();
-    if !enter_private_mounts() {
-        eprintln!("\n*** SKIPPED: a full disk under a working copy: this needs root ***\n");
+    if !can_make(file_system) {
+        eprintln!("\n*** SKIPPED: a full {file_system} under a working copy: this needs root and mkfs ***\n");
         return;
     }
     let disk = Disk::make(file_system, Cut::Shutdown, directory.path(), bytes).unwrap();
