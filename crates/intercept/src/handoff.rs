@@ -64,16 +64,16 @@ pub const IDS: &[u8] = b"DIRECTFS_IDS=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; incremented whenever anything here changes its meaning.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 /// Maximum length of a record's text, with its zero byte.
-pub const TEXT_BYTES_MAX: usize = 176;
+pub const TEXT_BYTES_MAX: usize = 184;
 /// Where the search for free descriptor numbers starts, downwards if the limit is lower. It is not
 /// higher because each fork copies the kernel's table up to the highest number.
 pub const DESCRIPTORS_FROM: i32 = 1000;
 
 /// Content of `DIRECTFS_IMAGE`, in decimal and separated by commas: version, image, image_bytes,
 /// region, region_bytes, placeholder, meeting, cached_files_max, read_only, image_read_only,
-/// journal, flushes.
+/// journal, processor, flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// Descriptor of the image.
@@ -99,10 +99,12 @@ pub struct HandoffRecord {
     pub flushes: bool,
     /// Descriptor of the image's file, if the image is a working copy of it; zero otherwise.
     pub journal: i32,
+    /// What the processor can do: see [`pmem::features`].
+    pub processor: u8,
 }
 
 /// Fields of the text.
-const FIELDS: usize = 12;
+const FIELDS: usize = 13;
 
 impl HandoffRecord {
     /// Parses the value of the entry; `None` if it has another version or is incomplete.
@@ -125,6 +127,7 @@ impl HandoffRecord {
             read_only,
             image_read_only,
             journal,
+            processor,
             flushes,
         ] = fields;
         if count != FIELDS || version != VERSION || read_only > 1 || image_read_only > 1 || flushes > 1 {
@@ -142,6 +145,7 @@ impl HandoffRecord {
             image_read_only: image_read_only == 1,
             flushes: flushes == 1,
             journal: i32::try_from(journal).ok()?,
+            processor: u8::try_from(processor).ok()?,
         })
     }
 
@@ -171,6 +175,7 @@ impl HandoffRecord {
             u64::from(self.read_only),
             u64::from(self.image_read_only),
             self.journal as u64,
+            self.processor.into(),
             u64::from(self.flushes),
         ];
         let mut length = 0;
@@ -250,6 +255,7 @@ mod tests {
             image_read_only: false,
             flushes: true,
             journal: 1004,
+            processor: 255,
         };
         let mut text = [0; TEXT_BYTES_MAX];
         let length = handoff.write(&mut text);
@@ -265,15 +271,16 @@ mod tests {
         for text in [
             "",
             ",",
-            "5,3,4,5,6,7,8,9,0,0,0,0",
-            "6,3,4,5,6,7,8,0,0,0,0",
-            "6,3,4,5,6,7,8,9,2,0,0,0",
-            "6,-3,4,5,6,7,8,9,0,0,0,0",
+            "6,3,4,5,6,7,8,9,0,0,0,1,0",
+            "7,3,4,5,6,7,8,0,0,0,1,0",
+            "7,3,4,5,6,7,8,9,2,0,0,1,0",
+            "7,-3,4,5,6,7,8,9,0,0,0,1,0",
+            "7,3,4,5,6,7,8,9,0,0,0,256,0",
         ] {
             assert_eq!(HandoffRecord::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(HandoffRecord::parse(b"6,3,99999999999999999999,5,6,7,8,9,0,0,0,0"), None);
-        assert_eq!(HandoffRecord::parse(b"6,2147483648,4,5,6,7,8,9,0,0,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"7,3,99999999999999999999,5,6,7,8,9,0,0,0,1,0"), None);
+        assert_eq!(HandoffRecord::parse(b"7,2147483648,4,5,6,7,8,9,0,0,0,1,0"), None);
     }
 
     #[test]

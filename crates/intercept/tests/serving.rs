@@ -45,6 +45,7 @@ impl FileSystem {
             image_read_only: false,
             flushes: false,
             journal: 0,
+            processor: pmem::features(),
         };
         let mut command = launch::command(program.as_os_str(), None).unwrap();
         let start = Some(Path::new("/"));

@@ -7,6 +7,9 @@
 mod copy;
 #[path = "../src/flush.rs"]
 mod flush;
+#[allow(dead_code)]
+#[path = "../src/processor.rs"]
+mod processor;
 
 use std::hint::black_box;
 use std::time::Instant;

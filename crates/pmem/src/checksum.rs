@@ -4,7 +4,7 @@
 //! every call; the `crc32` instruction takes 7 ns, a call through a library with feature detection
 //! several times that. And it must work without std.
 
-use core::sync::atomic::{AtomicU8, Ordering};
+use crate::processor::{self, CRC32C};
 
 /// The Castagnoli polynomial, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -26,16 +26,14 @@ const fn table() -> [u32; 256] {
 }
 
 static TABLE: [u32; 256] = table();
-static HARDWARE: AtomicU8 = AtomicU8::new(0);
 
 /// Continues the CRC-32C `crc` (initially 0) over `bytes`.
 #[inline]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
-    match HARDWARE.load(Ordering::Relaxed) {
-        // SAFETY: 1 is stored only after CPUID reported SSE 4.2.
-        1 => unsafe { with_instruction(crc, bytes) },
-        2 => with_table(crc, bytes),
-        _ => detect(crc, bytes),
+    match processor::common() & CRC32C {
+        0 => with_table(crc, bytes),
+        // SAFETY: this processor has the instruction.
+        _ => unsafe { with_instruction(crc, bytes) },
     }
 }
 
@@ -44,14 +42,10 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 /// reached the cache. Whole words do not wait.
 #[inline]
 pub fn crc32c_words<const COUNT: usize>(words: &[u64; COUNT], half: Option<u32>) -> u32 {
-    match HARDWARE.load(Ordering::Relaxed) {
-        // SAFETY: 1 is stored only after CPUID reported SSE 4.2.
-        1 => unsafe { words_with_instruction(words, half) },
-        2 => words_with_table(words, half),
-        _ => {
-            detect(0, &[]);
-            crc32c_words(words, half)
-        }
+    match processor::common() & CRC32C {
+        0 => words_with_table(words, half),
+        // SAFETY: this processor has the instruction.
+        _ => unsafe { words_with_instruction(words, half) },
     }
 }
 
@@ -69,14 +63,6 @@ pub fn flipped_bit(length: usize, difference: u32) -> Option<usize> {
         flip = if flip & 1 != 0 { (flip >> 1) ^ POLYNOMIAL } else { flip >> 1 };
     }
     None
-}
-
-#[cold]
-fn detect(crc: u32, bytes: &[u8]) -> u32 {
-    // Miri does not support `cpuid`.
-    let has_sse42 = !cfg!(miri) && core::arch::x86_64::__cpuid(1).ecx & (1 << 20) != 0;
-    HARDWARE.store(if has_sse42 { 1 } else { 2 }, Ordering::Relaxed);
-    crc32c(crc, bytes)
 }
 
 #[target_feature(enable = "sse4.2")]

@@ -12,10 +12,10 @@
 //! server at 2.8 GHz.
 
 use core::arch::asm;
-use core::arch::x86_64::{__cpuid, __cpuid_count};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::flush;
+use crate::processor::{self, FAST_STRINGS, INTEL};
 
 /// Bytes from which a copy of whole lines streams past the cache. Times with the fence, store and
 /// flush against streaming: to cold lines 223 and 117 ns for 64 bytes, 227 and 143 for 256, 428 and
@@ -66,63 +66,6 @@ pub(crate) enum StreamKind {
     Movdir64b,
 }
 
-/// Features of the processor; zero means not yet detected.
-static DETECTED_FEATURES: AtomicU8 = AtomicU8::new(0);
-const DETECTED: u8 = 1;
-#[cfg(feature = "std")]
-const HAS_AVX512: u8 = 2;
-const HAS_MOVDIR64B: u8 = 4;
-const HAS_FAST_STRINGS: u8 = 8;
-const IS_INTEL: u8 = 16;
-
-#[inline(always)]
-fn detected_features() -> u8 {
-    match DETECTED_FEATURES.load(Ordering::Relaxed) {
-        0 => detect(),
-        found => found,
-    }
-}
-
-#[cold]
-fn detect() -> u8 {
-    let mut found = DETECTED;
-    let first = if cfg!(miri) { None } else { Some(__cpuid(0)) };
-    if let Some(first) = first.filter(|first| first.eax >= 7) {
-        if [first.ebx, first.edx, first.ecx].map(u32::to_le_bytes) == [*b"Genu", *b"ineI", *b"ntel"] {
-            found |= IS_INTEL;
-        }
-        let leaf = __cpuid_count(7, 0);
-        #[cfg(feature = "std")]
-        if leaf.ebx & (1 << 16) != 0 && system_saves_avx512() {
-            found |= HAS_AVX512;
-        }
-        if leaf.ecx & (1 << 28) != 0 {
-            found |= HAS_MOVDIR64B;
-        }
-        if leaf.ebx & (1 << 9) != 0 {
-            found |= HAS_FAST_STRINGS;
-        }
-    }
-    DETECTED_FEATURES.store(found, Ordering::Relaxed);
-    found
-}
-
-/// Whether the kernel saves the AVX-512 registers across task switches. If it does not, they must
-/// not be used, whatever CPUID reports.
-#[cfg(feature = "std")]
-fn system_saves_avx512() -> bool {
-    const SSE_AVX_AND_AVX512: u32 = 0b1110_0110;
-    if __cpuid(1).ecx & (1 << 27) == 0 {
-        return false;
-    }
-    let enabled: u32;
-    // SAFETY: CPUID reports (OSXSAVE) that xgetbv works in user space; it touches no memory.
-    unsafe {
-        asm!("xgetbv", in("ecx") 0, out("eax") enabled, out("edx") _, options(nomem, nostack, preserves_flags));
-    }
-    enabled & SSE_AVX_AND_AVX512 == SSE_AVX_AND_AVX512
-}
-
 impl StreamKind {
     /// The best kind of this processor, detected once per process.
     #[inline(always)]
@@ -148,8 +91,8 @@ impl StreamKind {
         match self {
             StreamKind::Sse2 => true,
             #[cfg(feature = "std")]
-            StreamKind::Avx512 => detected_features() & HAS_AVX512 != 0,
-            StreamKind::Movdir64b => detected_features() & HAS_MOVDIR64B != 0,
+            StreamKind::Avx512 => processor::newer() & processor::AVX512 != 0,
+            StreamKind::Movdir64b => processor::newer() & processor::MOVDIR64B != 0,
         }
     }
 }
@@ -332,14 +275,14 @@ unsafe extern "C" {
 fn best_as_string(to: *const u8, from: *const u8, length: usize) -> bool {
     let distance = (to as usize).wrapping_sub(from as usize) % PAGE_BYTES;
     length >= STRING_BYTES_MIN
-        && detected_features() & HAS_FAST_STRINGS != 0
-        && (detected_features() & IS_INTEL != 0 || !STRING_STALLS.contains(&distance))
+        && processor::common() & FAST_STRINGS != 0
+        && (processor::common() & INTEL != 0 || !STRING_STALLS.contains(&distance))
 }
 
 /// Whether this length is faster without strings: see [`INTEL_BYTES_MIN`].
 #[inline]
 fn is_long_on_intel(length: usize) -> bool {
-    length >= INTEL_BYTES_MIN && detected_features() & IS_INTEL != 0
+    length >= INTEL_BYTES_MIN && processor::common() & INTEL != 0
 }
 
 /// # Safety

@@ -159,3 +159,18 @@ fn comparison_sees_every_byte() {
         }
     }
 }
+
+#[test]
+fn what_another_process_found_of_the_processor_is_adopted_and_nothing_else() {
+    let found = crate::features();
+    for unknown in [0, found & !1, found | 16, 255] {
+        crate::adopt_features(unknown);
+        assert_eq!(crate::features(), found, "{unknown}");
+    }
+    // A processor without any of the features.
+    crate::adopt_features(1);
+    assert_eq!(crate::features(), 1);
+    assert_eq!(crate::crc32c(0, b"123456789"), 0xe306_9283);
+    crate::adopt_features(found);
+    assert_eq!(crate::features(), found);
+}

@@ -1,50 +1,29 @@
 //! Flushes of cache lines by the processor's best instruction, and the fence.
 
+use crate::processor;
 #[cfg(not(miri))]
 use core::arch::asm;
-use core::sync::atomic::{AtomicU8, Ordering};
 
 /// The instruction that writes a line back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub enum FlushKind {
     /// `clwb`: writes back and may keep the line cached.
-    Clwb = 1,
+    Clwb,
     /// `clflushopt`: writes back and drops the line, unordered among lines.
-    Clflushopt = 2,
+    Clflushopt,
     /// `clflush`: writes back and drops the line, ordered among lines.
-    Clflush = 3,
+    Clflush,
 }
 
-static KIND: AtomicU8 = AtomicU8::new(0);
-
 impl FlushKind {
-    /// The best kind of this processor, detected once per process.
+    /// The best kind of this processor.
     #[inline(always)]
     pub fn best() -> FlushKind {
-        match KIND.load(Ordering::Relaxed) {
-            1 => FlushKind::Clwb,
-            2 => FlushKind::Clflushopt,
-            3 => FlushKind::Clflush,
-            _ => Self::detect(),
+        match processor::newer() {
+            found if found & processor::CLWB != 0 => FlushKind::Clwb,
+            found if found & processor::CLFLUSHOPT != 0 => FlushKind::Clflushopt,
+            _ => FlushKind::Clflush,
         }
-    }
-
-    #[cold]
-    fn detect() -> FlushKind {
-        if cfg!(miri) {
-            return FlushKind::Clflush;
-        }
-        let leaf = core::arch::x86_64::__cpuid_count(7, 0);
-        let kind = if leaf.ebx & (1 << 24) != 0 {
-            FlushKind::Clwb
-        } else if leaf.ebx & (1 << 23) != 0 {
-            FlushKind::Clflushopt
-        } else {
-            FlushKind::Clflush
-        };
-        KIND.store(kind as u8, Ordering::Relaxed);
-        kind
     }
 
     /// The instruction's name, for display.

@@ -66,6 +66,7 @@ mod copy;
 mod copy_tests;
 mod flush;
 mod memory;
+mod processor;
 mod region;
 mod residency;
 mod token;
@@ -99,6 +100,7 @@ pub use flush::FlushKind;
 #[cfg(feature = "std")]
 pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
+pub use processor::{adopt_features, features};
 #[cfg(feature = "std")]
 pub use recorder::{Bytes, Event, Recorded, Recorder};
 pub use region::{BadOffset, Region, prefetch_for_write};

@@ -339,6 +339,7 @@ impl Descriptors {
             image_read_only: false,
             flushes: self.flushes,
             journal: self.journal.as_ref().map_or(0, AsRawFd::as_raw_fd),
+            processor: pmem::features(),
         };
         Serving { handoff, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
     }

@@ -363,6 +363,7 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
             sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
         }
     }
+    pmem::adopt_features(handoff.processor);
     // SAFETY: only the constructor runs (the module's invariant).
     unsafe { *HANDOFF.0.get() = (true, MaybeUninit::new(handoff)) };
     Some(handoff)
