@@ -15,7 +15,7 @@ use crate::dram::{
     PLAIN, References, RetiredKind,
 };
 use crate::error::{Corruption, Error, Result};
-use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property};
+use crate::format::{FileKind, INODE_BYTES, INODES_PER_SEGMENT, Inode, Property, ROOT_INODE};
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::{Hit, NameHash, Target};
 use crate::property::load_property;
@@ -230,7 +230,10 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// The root directory, with a reference.
     pub fn root(&self) -> Result<Node> {
-        self.node(crate::format::ROOT_INODE, None)
+        match self.node_once(ROOT_INODE, None) {
+            Err(Error::NoMemory) => self.node(ROOT_INODE, None),
+            found => found,
+        }
     }
 
     /// The file of an inode number, with a reference. With a generation, only if the inode has that
@@ -249,13 +252,15 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
     }
 
+    #[inline(never)]
     fn node_once(&self, number: u64, generation: Option<u32>) -> Result<Node> {
         let _pin = self.pin();
         let inode = self.fs.inode(number).map_err(|_| Error::NotFound)?;
         let mut backoff = Backoff::new();
         for _ in 0..TRIES_MAX {
-            // The identity of a free number may be that of its last life.
-            if !self.fs.inode_is_taken(number)? || inode.generation(number).is_none() {
+            // The identity of a free number may be that of its last life. The root's is never free.
+            let is_taken = number == ROOT_INODE || self.fs.inode_is_taken(number)?;
+            if !is_taken || inode.generation(number).is_none() {
                 return Err(Error::NotFound);
             }
             let index = self.cachelet_of(number)?;

@@ -194,7 +194,10 @@ impl<M: Memory> Fs<M> {
                 }
             }
             let index = found.ok_or(Error::TooManyThreads)?;
-            self.provider().provide_slot(index)?;
+            // Each slot below the mark was provided by the thread that found it free first.
+            if index >= self.header()?.slots_high.load(Acquire) {
+                self.provider().provide_slot(index)?;
+            }
             let slot = self.dram.slot(index as u32)?;
             if slot.owner.load(Relaxed) == 0 && self.claim_slot_as(index as u32, 0, owner)? {
                 slot.pins.store(0, Relaxed);

@@ -71,7 +71,9 @@ impl<M: Memory> Fs<M> {
     /// The owner of a lock, and what it is doing, given the word of the DRAM region on which a
     /// thread sleeps. `None`: it is not the word of a lock, or no thread owns it now.
     pub fn awaited_lock(&self, offset: u64) -> Option<(Owner, &'static str)> {
-        if offset >= self.dram.layout.upper {
+        let layout = &self.dram.layout;
+        let of_others = [layout.upper..layout.block_bits, layout.upper_files..layout.cachelets, layout.slots..u64::MAX];
+        if of_others.iter().any(|area| area.contains(&offset)) {
             return None;
         }
         let ticket = self.dram_word(offset).ok()?.load(Relaxed);

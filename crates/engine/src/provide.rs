@@ -11,7 +11,7 @@
 
 use crate::components::Provider;
 use crate::dram::{
-    BUCKETS_MIN, Bucket, CHUNK_BYTES, Cachelet, DramHeader, GROUP_BLOCKS, Group, SlabState, ThreadSlot,
+    BUCKETS_MIN, Bucket, CHUNK_BYTES, Cachelet, DramHeader, GROUP_BLOCKS, Group, SLOTS_MAX, SlabState, ThreadSlot,
     UPPER_FILE_BYTES, UPPER_START_BYTES,
 };
 use crate::error::{Error, Result};
@@ -82,10 +82,10 @@ impl<'f, M: Memory> Provider<'f, M> {
     pub(crate) fn provide_fixed(self) -> Result<()> {
         let layout = &self.dram.layout;
         // Its own bits are in none of the chunks that it describes.
-        self.request(self.dram.region(), layout.provided..layout.tracking + BLOCK_BYTES)
-            .map_err(|_| Error::NoMemory)?;
+        self.request(self.dram.region(), layout.provided..layout.tracking).map_err(|_| Error::NoMemory)?;
         self.provide(0, size_of::<DramHeader>() as u64)?;
-        self.provide(layout.slot_map, layout.block_bits - layout.slot_map)?;
+        self.provide(layout.slot_map, SLOTS_MAX / 8)?;
+        self.provide(layout.tracking_header, BLOCK_BYTES)?;
         // Of groups that the image may get, the memory comes when it grows.
         let groups = self.geometry.attached().blocks.div_ceil(GROUP_BLOCKS);
         self.provide(layout.block_bits, groups * GROUP_BLOCKS / 8)?;
@@ -217,14 +217,11 @@ impl<'f, M: Memory> Provider<'f, M> {
 
     /// Provides cachelets with what the layers above keep for each.
     pub(crate) fn provide_cachelets(self, indexes: Range<u64>) -> Result<()> {
+        let (layout, bytes) = (&self.dram.layout, size_of::<Cachelet>() as u64);
+        let Some(last) = indexes.end.checked_sub(1) else { return Ok(()) };
         let count = indexes.end - indexes.start;
-        for (area, bytes) in [
-            (self.dram.layout.cachelets, size_of::<Cachelet>() as u64),
-            (self.dram.layout.upper_files, UPPER_FILE_BYTES),
-        ] {
-            self.provide(area + indexes.start * bytes, count * bytes)?;
-        }
-        Ok(())
+        self.provide(layout.cachelets + indexes.start * bytes, count * bytes)?;
+        self.provide(layout.upper_file(last), count * UPPER_FILE_BYTES)
     }
 
     /// Provides a thread slot.

@@ -94,7 +94,8 @@ const fn levels(region_bytes: u64) -> [u64; 3] {
 /// the region share.
 #[derive(Debug, Clone, Copy)]
 pub struct Tracking {
-    /// The header; the marked and the pending map follow.
+    header: NonNull<TrackingHeader>,
+    /// A page for the header; the marked and the pending map follow.
     area: NonNull<u8>,
     region_bytes: u64,
     sleeping: &'static Sleeping,
@@ -135,7 +136,17 @@ impl Tracking {
     /// the view and every region with it live. `base` is aligned to a page. Zeros are an empty
     /// area.
     pub const unsafe fn new(base: NonNull<u8>, region_bytes: u64, sleeping: &'static Sleeping) -> Tracking {
-        Tracking { area: base, region_bytes, sleeping }
+        Tracking { header: base.cast(), area: base, region_bytes, sleeping }
+    }
+
+    /// The same with a header elsewhere: each store to the region reads it, so it had best lie with
+    /// what every process touches.
+    ///
+    /// # Safety
+    /// A page at `header` is mapped, readable and writable for as long as the view and every region
+    /// with it live. Zeros are an empty header.
+    pub const unsafe fn with_header(self, header: NonNull<u8>) -> Tracking {
+        Tracking { header: header.cast(), ..self }
     }
 
     /// The memory with the marks of a range of the region, as addresses and bytes: for callers that
@@ -179,8 +190,8 @@ impl Tracking {
     /// The header.
     #[inline(always)]
     pub fn header(&self) -> &TrackingHeader {
-        // SAFETY: mapped by the contract of `new`; atomics only.
-        unsafe { self.area.cast::<TrackingHeader>().as_ref() }
+        // SAFETY: mapped by the contract of `new` or `with_header`; atomics only.
+        unsafe { self.header.as_ref() }
     }
 
     /// A word of a level.
@@ -223,7 +234,7 @@ impl Tracking {
         let words = |level: *const AtomicU64, count: u64| (level.cast_mut().cast(), count as usize * 8);
         let [marked, pending] = [self.marked(), self.pending()];
         [
-            (self.area.as_ptr(), HEADER_BYTES as usize),
+            (self.header.as_ptr().cast(), HEADER_BYTES as usize),
             words(marked.pages, pages),
             words(marked.groups, groups + tops),
             words(pending.pages, pages),

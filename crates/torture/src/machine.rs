@@ -234,7 +234,7 @@ impl Machine {
             (layout.overflow, used(&header.overflow_next, size_of::<Bucket>()) + size_of::<Bucket>() as u64),
             // Last, because the header tells how much of the other areas was used.
             (layout.slots, used(&header.slots_high, size_of::<ThreadSlot>())),
-            (0, layout.block_bits),
+            (0, layout.upper),
         ];
         for (offset, length) in areas {
             let address = region.address(offset, length).expect("inside the region");
@@ -269,10 +269,15 @@ mod tests {
         }
         fs.detach_last().expect("leaves");
         machine.clear_dram();
-        let mut bytes = vec![0; machine.layout.upper as usize];
         // SAFETY: as in `attach`.
         let region = unsafe { Region::new(machine.dram.address(), machine.dram.length(), Direct) };
-        region.read_bytes(0, &mut bytes).expect("all of it");
-        assert_eq!(bytes.iter().position(|byte| *byte != 0), None);
+        let layout = &machine.layout;
+        // The slots of threads that never ran are left out.
+        for area in [0..layout.upper, layout.block_bits..layout.upper_files, layout.cachelets..layout.slots + (1 << 20)]
+        {
+            let mut bytes = vec![0; (area.end - area.start) as usize];
+            region.read_bytes(area.start, &mut bytes).expect("all of it");
+            assert_eq!(bytes.iter().position(|byte| *byte != 0), None, "from {}", area.start);
+        }
     }
 }

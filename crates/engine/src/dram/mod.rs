@@ -60,6 +60,12 @@ pub const UPPER_START_BYTES: u64 = 16 << 10;
 /// Bytes of the layers above per cachelet.
 pub const UPPER_FILE_BYTES: u64 = 32;
 
+/// Bytes of them for so many cachelets: rounded up, so that those of the first cachelets lie at the
+/// start of a huge page, in one chunk with the cachelets.
+const fn upper_files_bytes(cachelets: u64) -> u64 {
+    (cachelets * UPPER_FILE_BYTES).next_multiple_of(HUGE_PAGE_BYTES) + CHUNK_BYTES / 4
+}
+
 /// State of a block that holds dentries. Changes under its lock.
 #[repr(C, align(32))]
 pub struct SlabState {
@@ -109,6 +115,11 @@ unsafe impl Layout for Group {}
 pub struct DramLayout {
     /// A bit per thread slot: see [`SlotMap`].
     pub slot_map: u64,
+    /// The header of the image's tracking area.
+    pub tracking_header: u64,
+    /// Area for the layers above (open files, processes, locks). It begins in the first chunk:
+    /// each page fault of a start maps what lies close together.
+    pub upper: u64,
     /// A bit per block, set: in use.
     pub block_bits: u64,
     /// A [`Group`] per group: see `alloc::blocks`.
@@ -125,10 +136,6 @@ pub struct DramLayout {
     pub block_shares: u64,
     /// A word per block: its owner, where that must be known. See `alloc::blocks`.
     pub block_owners: u64,
-    /// Cachelets.
-    pub cachelets: u64,
-    /// Number of cachelets.
-    pub cachelets_max: u64,
     /// Buckets.
     pub buckets: u64,
     /// Maximum number of buckets.
@@ -137,18 +144,21 @@ pub struct DramLayout {
     pub overflow: u64,
     /// Number of overflow buckets.
     pub overflow_max: u64,
-    /// Area for the layers above (open files, processes, locks).
-    pub upper: u64,
-    /// [`UPPER_FILE_BYTES`] of theirs per cachelet.
+    /// [`UPPER_FILE_BYTES`] of theirs per cachelet, those of the first one last: see
+    /// [`DramLayout::upper_file`].
     pub upper_files: u64,
+    /// Cachelets. The first ones share a chunk with what the layers above have for them.
+    pub cachelets: u64,
+    /// Number of cachelets.
+    pub cachelets_max: u64,
     /// Thread slots.
     pub slots: u64,
     /// Watches and their queues.
     pub watches: u64,
     /// A bit per [`CHUNK_BYTES`] of the region before this area, set: its memory was provided.
     pub provided: u64,
-    /// The [`Tracking`] area of the image, in use while a snapshot is taken of an image that is not
-    /// committed to a disk.
+    /// The [`Tracking`] area of the image without its header, in use while a snapshot is taken of
+    /// an image that is not committed to a disk.
     pub tracking: u64,
     /// Bytes of the region.
     pub length: u64,
@@ -162,20 +172,22 @@ impl DramLayout {
             0 => geometry.inodes_max(),
             limit => limit.clamp(1024, geometry.inodes_max().max(1024)),
         };
-        let mut at = 4096u64;
-        let mut reserve = |bytes: u64, align: u64| {
-            let start = at.next_multiple_of(align);
-            at = start + bytes.next_multiple_of(4096);
-            start
-        };
         let blocks = capacity_blocks.max(geometry.blocks);
         let groups_max = blocks.div_ceil(GROUP_BLOCKS);
         let inodes_max = geometry.segments_max * INODES_PER_SEGMENT;
         let cachelets_max = files + CACHELETS_READY;
         let buckets_max = files.next_power_of_two().max(BUCKETS_MIN);
         let overflow_max = buckets_max;
+        let mut at = size_of::<DramHeader>() as u64;
+        let mut reserve = |bytes: u64, align: u64| {
+            let start = at.next_multiple_of(align);
+            at = start + bytes.next_multiple_of(4096);
+            start
+        };
         let mut layout = DramLayout {
             slot_map: reserve(SLOTS_MAX / 8, 4096),
+            tracking_header: reserve(BLOCK_BYTES, 4096),
+            upper: reserve(UPPER_BYTES, 4096),
             block_bits: reserve(groups_max * GROUP_BLOCKS / 8, 4096),
             groups: reserve(groups_max * size_of::<Group>() as u64, 4096),
             groups_max,
@@ -186,15 +198,14 @@ impl DramLayout {
             // Areas with random access begin at a huge page, so that they can have huge pages of
             // their own.
             block_owners: reserve(groups_max * GROUP_BLOCKS * 8, HUGE_PAGE_BYTES),
-            cachelets: reserve(cachelets_max * size_of::<Cachelet>() as u64, HUGE_PAGE_BYTES),
-            cachelets_max,
             buckets: reserve(buckets_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
             buckets_max,
             overflow: reserve(overflow_max * size_of::<Bucket>() as u64, HUGE_PAGE_BYTES),
             overflow_max,
-            upper: reserve(UPPER_BYTES, 4096),
-            upper_files: reserve(UPPER_FILE_BYTES * cachelets_max, 4096),
-            slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, 4096),
+            upper_files: reserve(upper_files_bytes(cachelets_max), HUGE_PAGE_BYTES),
+            cachelets: reserve(cachelets_max * size_of::<Cachelet>() as u64, 4096),
+            cachelets_max,
+            slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, CHUNK_BYTES),
             watches: reserve(WATCH_BYTES, 4096),
             provided: 0,
             tracking: 0,
@@ -204,6 +215,20 @@ impl DramLayout {
         layout.tracking = (at + layout.provided_words() * 8).next_multiple_of(4096);
         layout.length = layout.tracking + Tracking::area_bytes(blocks * BLOCK_BYTES);
         layout
+    }
+
+    /// Where the [`UPPER_FILE_BYTES`] of the layers above for a cachelet are. The further the
+    /// cachelet is from the start of its area, the further these are from the end of theirs.
+    #[inline(always)]
+    pub fn upper_file(&self, cachelet: u64) -> u64 {
+        self.cachelets.wrapping_sub((cachelet + 1) * UPPER_FILE_BYTES)
+    }
+
+    /// The cachelet for which the layers above have the byte at an offset.
+    pub fn cachelet_of_upper_file(&self, offset: u64) -> Option<u64> {
+        let is_inside = (self.upper_files..self.cachelets).contains(&offset);
+        let cachelet = (self.cachelets - 1).checked_sub(offset)? / UPPER_FILE_BYTES;
+        (is_inside && cachelet < self.cachelets_max).then_some(cachelet)
     }
 
     /// Words of the bits in `provided`.
@@ -283,9 +308,11 @@ impl Dram {
     pub(crate) fn tracking(&self, image_bytes: u64, sleeping: &'static Sleeping) -> Result<Tracking> {
         let area = self.region.address(self.layout.tracking, Tracking::area_bytes(image_bytes))?;
         let area = NonNull::new(area).ok_or(BadOffset { offset: self.layout.tracking, length: 0 })?;
-        // SAFETY: the range lies in the region, which is mapped as long as the image is used. Only
-        // tracking areas access it.
-        Ok(unsafe { Tracking::new(area, image_bytes, sleeping) })
+        let header = self.region.address(self.layout.tracking_header, BLOCK_BYTES)?;
+        let header = NonNull::new(header).ok_or(BadOffset { offset: self.layout.tracking_header, length: 0 })?;
+        // SAFETY: both ranges lie in the region, which is mapped as long as the image is used. Only
+        // tracking areas access them.
+        Ok(unsafe { Tracking::new(area, image_bytes, sleeping).with_header(header) })
     }
 
     /// The memory.

@@ -34,8 +34,13 @@ impl<'f> SlotMap<'f> {
 
     /// Sets the bit of a slot.
     pub fn set(self, index: u64) {
-        if let Some(word) = self.0.get(index as usize / 64) {
-            word.fetch_or(1 << (index % 64), AcqRel);
+        // A slot that a parent reserved has its bit, and a page fault of a read maps more pages
+        // than one of a write.
+        let bit = 1 << (index % 64);
+        if let Some(word) = self.0.get(index as usize / 64)
+            && word.load(Acquire) & bit == 0
+        {
+            word.fetch_or(bit, AcqRel);
         }
     }
 

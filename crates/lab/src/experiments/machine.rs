@@ -23,9 +23,6 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Threads whose slots are populated in advance.
-const THREADS_MAX: u64 = 72;
-
 /// The memory type of experiments.
 pub type Slow = Arc<Emulated>;
 
@@ -337,10 +334,9 @@ impl DirectFsMachine {
         let options = &self.options;
         let layout = Fs::dram_layout(&image, options)?;
         let dram = Arc::new(Mapping::anonymous(layout.length)?);
-        // Populates what the engine uses. The slots of threads that never run, and the tables of
-        // programs, stay holes.
-        let slots_end = layout.slots + THREADS_MAX * size_of::<ThreadSlot>() as u64;
-        for part in [0..slots_end.min(layout.block_bits), layout.block_bits..layout.upper] {
+        // Populates what the engine uses. The slots of threads, and the tables of programs, stay
+        // holes.
+        for part in [0..layout.upper, layout.block_bits..layout.upper_files, layout.cachelets..layout.slots] {
             dram.populate_huge(part).map_err(|_| Errno::ENOMEM)?;
         }
         let start = Instant::now();
@@ -450,7 +446,7 @@ fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
     let bucket = [(0, "lock, version"), (offset_of!(Bucket, entries), "entries")];
     vec![
         NamedMemory::at("the DRAM region's header", base, size_of::<DramHeader>() as u64).fields(&header),
-        area("map of thread slots, word", layout.slot_map, layout.block_bits).each(8),
+        area("map of thread slots, word", layout.slot_map, layout.tracking_header).each(8),
         area("thread slot", layout.slots, layout.watches).each(size_of::<ThreadSlot>() as u64).fields(&slot),
         area("watches", layout.watches, layout.provided),
         area("bits of provided memory, word", layout.provided, layout.length).each(8),
@@ -460,9 +456,11 @@ fn dram_named_memory(dram: &Mapping, layout: &DramLayout) -> Vec<NamedMemory> {
         area("bits of free inodes, word", layout.inode_bits, layout.inode_links).each(8),
         area("links of an inode", layout.inode_links, layout.block_shares),
         area("shares of a block", layout.block_shares, layout.block_owners),
-        area("owner of a block", layout.block_owners, layout.cachelets),
-        area("cachelet", layout.cachelets, layout.buckets).each(size_of::<Cachelet>() as u64).fields(&cachelet),
+        area("owner of a block", layout.block_owners, layout.buckets),
+        area("cachelet", layout.cachelets, layout.slots).each(size_of::<Cachelet>() as u64).fields(&cachelet),
         area("index bucket", layout.buckets, layout.overflow).each(size_of::<Bucket>() as u64).fields(&bucket),
-        area("index bucket (overflow)", layout.overflow, layout.upper).each(size_of::<Bucket>() as u64).fields(&bucket),
+        area("index bucket (overflow)", layout.overflow, layout.upper_files)
+            .each(size_of::<Bucket>() as u64)
+            .fields(&bucket),
     ]
 }

@@ -89,9 +89,13 @@ impl<'f, M: Memory> Processes<'f, M> {
         let mut from = range.start;
         while let Some(index) = map.first_free(from.into()).map(|index| index as u32).filter(|index| *index < range.end)
         {
-            self.fs.provider().provide_upper(SharedTables::slot_part(index))?;
-            if index != RESERVED_SLOT {
-                self.tables.header().slots_high.fetch_max(index + 1, AcqRel);
+            // Each slot below the mark is provided.
+            let high = &self.tables.header().slots_high;
+            if index >= high.load(Acquire) {
+                self.fs.provider().provide_upper(SharedTables::slot_part(index))?;
+                if index != RESERVED_SLOT {
+                    high.fetch_max(index + 1, AcqRel);
+                }
             }
             let owner = &self.tables.slot(index)?.owner;
             if owner.load(Relaxed) == 0 && owner.compare_exchange(0, number as u64, AcqRel, Relaxed).is_ok() {

@@ -7,14 +7,13 @@
 
 use super::locks::{EXCLUSIVE, LockRequest, is_linked};
 use super::mappings;
-use super::shared_tables::{SLOTS, SlotState, TableKind, records_at};
+use super::shared_tables::{SLOTS, SlotState, TableKind};
 use super::table_transaction::file_of;
 use super::{FileMapping, LockKind, LockOwner, LockRange, Processes};
 use crate::errno::Result;
 use crate::open_file::OpenFile;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use engine::dram::UPPER_FILE_BYTES;
 use pmem::Memory;
 
 /// A process in the shared tables.
@@ -164,10 +163,9 @@ impl<'f, M: Memory> Processes<'f, M> {
     /// The file whose locks a thread waits for, given the word in the DRAM region on which it
     /// sleeps: its inode number. `None`: the word is another one.
     pub fn awaited_locks(&self, offset: u64) -> Option<u64> {
-        let at = offset.checked_sub(records_at(self.fs))?;
-        let is_version = at % UPPER_FILE_BYTES == offset_of!(super::shared_tables::Record, version) as u64;
-        let cachelet = at / UPPER_FILE_BYTES;
-        let is_record = is_version && cachelet < self.fs.dram().layout.cachelets_max;
-        is_record.then(|| self.inode_of(cachelet as u32))
+        let layout = &self.fs.dram().layout;
+        let cachelet = layout.cachelet_of_upper_file(offset)?;
+        let version = layout.upper_file(cachelet) + offset_of!(super::shared_tables::Record, version) as u64;
+        (offset == version).then(|| self.inode_of(cachelet as u32))
     }
 }

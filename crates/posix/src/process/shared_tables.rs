@@ -366,6 +366,7 @@ unsafe impl Layout for FixedTables {}
 #[derive(Clone, Copy)]
 pub(super) struct SharedTables<'f> {
     fixed: &'f FixedTables,
+    /// Of the last cachelet first: see [`engine::dram::DramLayout::upper_file`].
     records: &'f [Record],
 }
 
@@ -403,23 +404,19 @@ fn entry<T>(table: &[T], index: u32) -> Result<&T> {
     table.get(index as usize).ok_or(Errno::EIO)
 }
 
-/// Where the records of files begin in the DRAM region.
-pub(super) fn records_at<M: Memory>(fs: &Fs<M>) -> u64 {
-    fs.dram().layout.upper_files
-}
-
 /// Prefetches the record of a file that is about to be referenced.
 #[inline]
 pub fn prefetch_record<M: Memory>(fs: &Fs<M>, cachelet: u32) {
     let dram = fs.dram();
-    dram.region().prefetch_for_write(dram.layout.upper_files + cachelet as u64 * UPPER_FILE_BYTES);
+    dram.region().prefetch_for_write(dram.layout.upper_file(cachelet.into()));
 }
 
 impl<'f> SharedTables<'f> {
     pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<SharedTables<'f>> {
         let (region, layout) = (fs.dram().region(), &fs.dram().layout);
         let tables = region.get(Pm::new(layout.upper)).map_err(|_| Errno::EIO)?;
-        let records = region.slice(Pm::new(layout.upper_files), layout.cachelets_max).map_err(|_| Errno::EIO)?;
+        let start = layout.cachelets - layout.cachelets_max * UPPER_FILE_BYTES;
+        let records = region.slice(Pm::new(start), layout.cachelets_max).map_err(|_| Errno::EIO)?;
         Ok(SharedTables { fixed: tables, records })
     }
 
@@ -449,7 +446,8 @@ impl<'f> SharedTables<'f> {
 
     #[inline]
     pub fn record(&self, cachelet: u32) -> Result<&'f Record> {
-        entry(self.records, cachelet)
+        let from_end = self.records.len().checked_sub(cachelet as usize + 1).ok_or(Errno::EIO)?;
+        self.records.get(from_end).ok_or(Errno::EIO)
     }
 
     pub fn lock(&self, index: u32) -> Result<&'f LockNode> {

@@ -210,7 +210,7 @@ impl Victim {
 /// The tables of an image, read from the file behind the DRAM region.
 struct Tables {
     file: std::fs::File,
-    areas: [std::ops::Range<u64>; 3],
+    areas: [std::ops::Range<u64>; 4],
     /// The file's touched pages, and its number of blocks when they were collected.
     pages: RefCell<(u64, Vec<Page>)>,
 }
@@ -232,7 +232,8 @@ impl Tables {
         let layout = scratch.image.fs().dram().layout;
         // Files' marks and counts are in the first cachelets.
         let cachelets = layout.cachelets..layout.cachelets + 4096;
-        let areas = [cachelets, layout.upper..layout.slots, layout.watches..layout.provided];
+        let (tables, files) = (layout.upper..layout.block_bits, layout.upper_files..layout.cachelets);
+        let areas = [cachelets, tables, files, layout.watches..layout.provided];
         Tables { file: std::fs::File::open(path.join("region")).unwrap(), areas, pages: RefCell::default() }
     }
 
