@@ -37,6 +37,7 @@ use crate::file_size_limit::Lifted;
 use anyhow::{Context, Result};
 use detach_helper::End;
 use directory::MountDirectory;
+use engine::format::MAGIC;
 use image::Changes;
 use intercept::handoff::HandoffRecord;
 use intercept::hook::loading::armed_threads;
@@ -45,6 +46,8 @@ use posix::image::Handoff;
 use profile::Recording;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -215,6 +218,13 @@ struct Program {
     is_inside: bool,
 }
 
+/// Whether a file begins like an image.
+fn is_image(path: &Path) -> bool {
+    let mut start = [0; 8];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    read.is_ok() && start == MAGIC.to_le_bytes()
+}
+
 impl Program {
     fn choose(words: &[OsString], mount: &MountDirectory, start: &Start) -> Result<Program> {
         let Some((name, arguments)) = words.split_first() else {
@@ -241,6 +251,14 @@ impl Program {
                     return self.inside_command();
                 }
                 self.fuse_command()?
+            }
+            Err(LaunchError::NotProgram(path)) if is_image(&path) => {
+                let path = path.display();
+                let error = anyhow::anyhow!(
+                    "{path}: a DirectFS image, not a command; give it as an option: \
+                     directfs run --image {path} -- COMMAND"
+                );
+                return Err(Failure { exit_code: EXIT_NOT_RUN, error });
             }
             command => command?,
         };

@@ -282,10 +282,13 @@ fn what_cannot_be_run_is_refused_with_the_codes_of_env() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
     let file = file.to_str().unwrap();
     let below = format!("{file}/below");
+    let image = image_in(directory.path());
+    let image = image.to_str().unwrap();
     for (arguments, code, said) in [
         (&["--", "no-such-program"][..], 127, "command not found"),
         (&["--", "/no/such/program"], 127, "command not found"),
         (&["--", file], 126, "neither"),
+        (&[image, "--", "true"], 126, "directfs run --image"),
         (&["--image", "/no/such/image", "--", "true"], 125, "does not exist"),
         (&["--image", file, "--", "true"], 125, "page of 4096"),
         (&["--at", "relative", "--", "true"], 125, "not absolute"),
