@@ -11,8 +11,8 @@
 
 use crate::components::Provider;
 use crate::dram::{
-    BUCKETS_MIN, Bucket, CHUNK_BYTES, Cachelet, DramHeader, GROUP_BLOCKS, Group, SLOTS_MAX, SlabState, ThreadSlot,
-    UPPER_FILE_BYTES, UPPER_START_BYTES,
+    BUCKETS_MIN, Bucket, CHUNK_BYTES, Cachelet, DramHeader, FIRST_CACHELETS, GROUP_BLOCKS, Group, SLOTS_MAX, SlabState,
+    ThreadSlot, UPPER_FILE_BYTES, UPPER_START_BYTES,
 };
 use crate::error::{Error, Result};
 use crate::format::INODES_PER_SEGMENT;
@@ -93,7 +93,7 @@ impl<'f, M: Memory> Provider<'f, M> {
         self.provide(layout.buckets, BUCKETS_MIN * size_of::<Bucket>() as u64)?;
         self.provide(layout.overflow, size_of::<Bucket>() as u64)?;
         self.provide(layout.upper, UPPER_START_BYTES)?;
-        self.provide_cachelets(0..1)?;
+        self.provide_cachelets(0..FIRST_CACHELETS)?;
         self.provide_segment(0)
     }
 

@@ -60,10 +60,14 @@ pub const UPPER_START_BYTES: u64 = 16 << 10;
 /// Bytes of the layers above per cachelet.
 pub const UPPER_FILE_BYTES: u64 = 32;
 
-/// Bytes of them for so many cachelets: rounded up, so that those of the first cachelets lie at the
-/// start of a huge page, in one chunk with the cachelets.
+/// For so many of the first cachelets these lie in one chunk with the first of the cachelets.
+pub const FIRST_CACHELETS: u64 = CHUNK_BYTES / 4 / UPPER_FILE_BYTES;
+const _: () = assert!(FIRST_CACHELETS <= CACHELETS_READY);
+
+/// Bytes of them for so many cachelets: rounded up, so that the first ones lie at the start of a
+/// huge page.
 const fn upper_files_bytes(cachelets: u64) -> u64 {
-    (cachelets * UPPER_FILE_BYTES).next_multiple_of(HUGE_PAGE_BYTES) + CHUNK_BYTES / 4
+    (cachelets * UPPER_FILE_BYTES).next_multiple_of(HUGE_PAGE_BYTES) + FIRST_CACHELETS * UPPER_FILE_BYTES
 }
 
 /// State of a block that holds dentries. Changes under its lock.
