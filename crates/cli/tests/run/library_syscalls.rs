@@ -25,6 +25,54 @@ fn check(output: &Output) {
     assert!(output.status.success());
 }
 
+/// A record of an answer: the build-id; facts, with their checksum above.
+fn record_of_library(build_id: [u64; 3], has_sites: bool) -> [u64; 4] {
+    let facts = 3 << 8 | 2 << 1 | u64::from(has_sites);
+    let [first, second, third] = build_id;
+    let checksum = pmem::crc32c_words(&[first, second, third, facts], None);
+    [first, second, third, u64::from(checksum) << 32 | facts]
+}
+
+/// A library is searched for calls once, by its build-id. A damaged answer counts as none.
+#[test]
+fn libraries_are_known_by_their_build_id() {
+    let (directory, cache) = (scratch(), scratch());
+    let Some((_, program)) = compiled(directory.path(), true) else { return };
+    let answers = cache.path().join("directfs/answers.calls");
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["run", "--"]).arg(&program).arg("/mnt/directfs/file").env("XDG_CACHE_HOME", cache.path());
+        command.output().unwrap()
+    };
+    let words = || -> Vec<u64> {
+        let bytes = std::fs::read(&answers).unwrap();
+        bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect()
+    };
+    let write = |words: &[u64]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        std::fs::write(&answers, bytes).unwrap();
+    };
+    check(&run());
+    let mut found = words();
+    let records = || (0..found.len()).step_by(4).filter(|at| found[at + 3] & 7 == 5);
+    let at = records().next().unwrap();
+    assert_eq!(records().count(), 1, "the C library is not searched");
+    let build_id = [found[at], found[at + 1], found[at + 2]];
+    assert_eq!(found[at..at + 4], record_of_library(build_id, true));
+    // Without its checksum.
+    found[at + 3] &= !1;
+    write(&found);
+    check(&run());
+    assert!(words().chunks(4).any(|record| record == record_of_library(build_id, true)), "searched again");
+    // With it: the library's calls go to the machine.
+    found[at..at + 4].copy_from_slice(&record_of_library(build_id, false));
+    write(&found);
+    assert!(stdout(&run()).contains("wrong: "), "the answer is not read");
+    // A file that others can write.
+    std::fs::set_permissions(&answers, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    check(&run());
+}
+
 /// Open, read, unlink; threads, signal handlers, faults, bad pointers, children.
 #[test]
 fn calls_of_a_linked_library_are_served() {

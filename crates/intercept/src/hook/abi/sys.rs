@@ -30,7 +30,7 @@ impl Drop for Fd {
     }
 }
 
-/// Opens a file by a path that ends with a zero byte.
+/// Opens a file by a path that ends with a zero byte. All users can read a file that it makes.
 pub fn open(path: &[u8], flags: i32) -> Result<Fd, i64> {
     if path.last() != Some(&0) {
         return Err(-i64::from(libc::EINVAL));
@@ -38,7 +38,7 @@ pub fn open(path: &[u8], flags: i32) -> Result<Fd, i64> {
     let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
     // SAFETY: the path is terminated (checked) and opening changes no memory.
     let result =
-        unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0, 0, 0]) };
+        unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o644, 0, 0]) };
     if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
 }
 
@@ -188,25 +188,6 @@ pub fn create(path: &[u8]) -> Result<Fd, i64> {
     let result =
         unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0]) };
     if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
-}
-
-/// Appends bytes in one piece to a file of up to `bytes_max`, or does nothing; `path` ends with a
-/// zero byte.
-pub fn append(path: &[u8], bytes: &[u8], bytes_max: u64) {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    if path.last() != Some(&0) {
-        return;
-    }
-    // SAFETY: a terminated path and bytes that are read; the descriptor is closed again.
-    unsafe {
-        let fd = call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o644, 0, 0]);
-        if fd >= 0 {
-            if status(fd as i32).is_ok_and(|status| (status.st_size as u64) < bytes_max) {
-                call(libc::SYS_write, [fd as u64, bytes.as_ptr() as u64, bytes.len() as u64, 0, 0, 0]);
-            }
-            call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
-        }
-    }
 }
 
 /// Renames a file; both paths hold a zero byte.

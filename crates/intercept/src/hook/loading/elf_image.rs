@@ -54,6 +54,14 @@ fn long(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes) as usize)
 }
 
+/// A build-id of a usual length.
+pub fn padded(id: &[u8]) -> Option<BuildId> {
+    let mut bytes = [0u8; size_of::<BuildId>()];
+    bytes.get_mut(..id.len())?.copy_from_slice(id);
+    let word = |index: usize| bytes[8 * index..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    Some([word(0), word(1), word(2)])
+}
+
 impl<'m> ElfImage<'m> {
     /// A library that the loader mapped. `None`: it is laid out in an unusual way.
     ///
@@ -116,12 +124,7 @@ impl<'m> ElfImage<'m> {
             }
         }
         image.functions = functions.and_then(|(address, bytes)| Some((address, image.at(address, bytes)?)));
-        image.build_id = patch::build_id_of(head).filter(|id| id.len() <= size_of::<BuildId>()).map(|id| {
-            let mut padded = [0u8; size_of::<BuildId>()];
-            padded[..id.len()].copy_from_slice(id);
-            let word = |index: usize| padded[8 * index..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-            [word(0), word(1), word(2)]
-        });
+        image.build_id = patch::build_id_of(head).and_then(padded);
         Some(image)
     }
 

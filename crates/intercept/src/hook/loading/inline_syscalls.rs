@@ -21,12 +21,11 @@
 //! - In such a program the signal (SIGSYS) is never blocked, like those of faults: see
 //!   [`signals`](crate::hook::signals).
 
-use crate::hook::abi::sys;
+use crate::hook::loading::answers::{self, Answers, Scanned};
 use crate::hook::loading::loaded::LoadedProgram;
-use crate::hook::loading::{instruction_lengths, narrow_calls, patch};
+use crate::hook::loading::{instruction_lengths, narrow_calls};
 use crate::hook::process::environment;
 use crate::routes::{Route, Routes, route_of};
-use crate::{handoff, table};
 use core::arch::x86_64::{
     _mm_and_si128, _mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8,
 };
@@ -39,76 +38,26 @@ const CACHED_FROM_BYTES: usize = 128 << 10;
 ///
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
-pub unsafe fn are_in_program(environment: *const *const u8, routes: &Routes) -> bool {
+pub unsafe fn are_in_program(environment: *const *const u8, routes: &Routes, answers: &mut Answers) -> bool {
     // SAFETY: by the caller's promise.
     let Some(program) = (unsafe { LoadedProgram::find(environment) }) else { return false };
     let Some(code) = program.segment(|kind, flags| kind == PT_LOAD && flags & PF_X != 0) else { return false };
     let functions = program.segment(|kind, _| kind == PT_GNU_EH_FRAME).unwrap_or_default();
-    if code.len() < CACHED_FROM_BYTES || environment::program().is_some() {
+    if code.len() < CACHED_FROM_BYTES {
         return has_inline_syscalls(code, functions, routes);
     }
-    are_in_large(code, functions, routes)
-}
-
-/// The same for code whose answer is cached. Its buffer is not to enlarge the start's part of the
-/// stack.
-#[inline(never)]
-fn are_in_large(code: &[u8], functions: &[u8], routes: &Routes) -> bool {
-    let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
-    let Some(path) = answer_path(&mut path) else { return has_inline_syscalls(code, functions, routes) };
-    if let Some(known) = cached_answer(path) {
-        return known;
-    }
-    let answer = has_inline_syscalls(code, functions, routes);
-    cache_answer(path, answer);
-    answer
-}
-
-/// The file with the cached answer for this program's file.
-fn answer_path(into: &mut [u8]) -> Option<&[u8]> {
-    let file = sys::open(b"/proc/self/exe\0", libc::O_RDONLY).ok()?.status().ok()?;
-    /// Version of the scan: another version scans again.
-    const VERSION: u64 = 2;
-    let words = [
-        VERSION,
-        file.st_dev,
-        file.st_ino,
-        file.st_size as u64,
-        file.st_mtime as u64,
-        file.st_mtime_nsec as u64,
-        file.st_ctime as u64,
-        file.st_ctime_nsec as u64,
-    ];
-    let library = environment::library();
-    let start = library.iter().rposition(|&byte| byte == b'/')? + 1;
-    into[..start].copy_from_slice(&library[..start]);
-    let mut digits = [0u8; 16];
-    crate::handoff::write_hexadecimal(table::checksum(&words), &mut digits);
-    into[start..start + 16].copy_from_slice(&digits);
-    let ending = b".calls\0";
-    into[start + 16..start + 16 + ending.len()].copy_from_slice(ending);
-    Some(&into[..start + 16 + ending.len()])
-}
-
-/// A cached answer, if its author is trusted.
-fn cached_answer(path: &[u8]) -> Option<bool> {
-    let file = sys::open(path, libc::O_RDONLY | libc::O_NOFOLLOW).ok()?;
-    let trusted = patch::is_trusted(&file.status().ok()?);
-    let mut answer = [0u8; 1];
-    (trusted && file.read(&mut answer) == Ok(1)).then_some(answer[0] == b'y')
-}
-
-fn cache_answer(path: &[u8], answer: bool) {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    let byte: &[u8; 1] = if answer { b"y" } else { b"n" };
-    // SAFETY: a terminated path and a byte that is read; the descriptor is closed again.
-    unsafe {
-        let fd = sys::call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o644, 0, 0]);
-        if fd >= 0 {
-            sys::call(libc::SYS_write, [fd as u64, byte.as_ptr() as u64, 1, 0, 0, 0]);
-            sys::call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0]);
-        }
-    }
+    let (scanned, id) = match program.build_id() {
+        Some(id) => (Scanned::Program, Some(id)),
+        // Of a program in the mount the kernel knows a copy.
+        None if environment::program().is_some() => (Scanned::ProgramFile, None),
+        None => (Scanned::ProgramFile, answers::of_program_file()),
+    };
+    let known = id.and_then(|id| answers.find(scanned, id));
+    known.unwrap_or_else(|| {
+        let answer = has_inline_syscalls(code, functions, routes);
+        id.inspect(|id| answers::remember(scanned, *id, answer));
+        answer
+    })
 }
 
 /// Whether code has a syscall instruction that may concern the image. `functions`: the table of

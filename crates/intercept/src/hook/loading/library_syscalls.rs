@@ -6,7 +6,7 @@
 //! jump at the site. Threads need no preparation for it. A trap costs some microseconds; one that
 //! repeats becomes a jump ([`hot_sites`](crate::hook::loading::hot_sites)).
 //!
-//! Libraries are scanned once per build-id; answers are cached beside the tables.
+//! Libraries are scanned once per build-id: see [`answers`].
 //!
 //! Not seen: code that is generated at run time or mapped without a file, and libraries of which
 //! the instruction cannot be told from data ([`Scan`]).
@@ -17,8 +17,8 @@
 //! - A site has its slot before its bytes change. Its pages are the process's own (MAP_PRIVATE),
 //!   and nothing executes there yet.
 
-use crate::handoff;
 use crate::hook::abi::sys;
+use crate::hook::loading::answers::{self, Answers, Scanned};
 use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES};
 use crate::hook::loading::inline_syscalls::{self, CALL, next_pair, number_after};
 use crate::hook::loading::loaded::LoadedProgram;
@@ -43,7 +43,12 @@ static IS_ACTIVE: AtomicBool = AtomicBool::new(false);
 ///
 /// # Safety
 /// Only for the constructor; `environment` is the program's.
-pub unsafe fn patch_loaded(environment: *const *const u8, routes: &Routes, makes_calls: impl Fn(&[u8]) -> bool) {
+pub unsafe fn patch_loaded(
+    environment: *const *const u8,
+    routes: &Routes,
+    answers: &mut Answers,
+    makes_calls: impl Fn(&[u8]) -> bool,
+) {
     const TOGETHER: usize = 16;
     IS_ACTIVE.store(true, Relaxed);
     let mut found = [Library::default(); TOGETHER];
@@ -61,10 +66,10 @@ pub unsafe fn patch_loaded(environment: *const *const u8, routes: &Routes, makes
             found[count] = Library { base, build_id: image.build_id(), has_sites: None, keeps_traps };
             count += 1;
             if count == TOGETHER {
-                patch_some(&mut found[..core::mem::take(&mut count)], routes);
+                patch_some(&mut found[..core::mem::take(&mut count)], routes, answers);
             }
         });
-        patch_some(&mut found[..count], routes);
+        patch_some(&mut found[..count], routes, answers);
         if has_sanitizer {
             program.give_way();
         }
@@ -85,11 +90,13 @@ fn is_any_sanitizer(path: &[u8]) -> bool {
 
 /// # Safety
 /// The libraries are mapped at their bases.
-unsafe fn patch_some(libraries: &mut [Library], routes: &Routes) {
+unsafe fn patch_some(libraries: &mut [Library], routes: &Routes, answers: &mut Answers) {
     if libraries.is_empty() {
         return;
     }
-    recall(libraries);
+    for library in libraries.iter_mut() {
+        library.has_sites = library.build_id.and_then(|id| answers.find(Scanned::Library, id));
+    }
     for library in libraries.iter().filter(|library| library.has_sites != Some(false)) {
         // SAFETY: by the caller's promise.
         if let Some(image) = unsafe { ElfImage::in_memory(library.base) } {
@@ -98,7 +105,7 @@ unsafe fn patch_some(libraries: &mut [Library], routes: &Routes) {
             if has_sites && !library.keeps_traps {
                 record_code(&image, place);
             }
-            remember(library, has_sites);
+            library.remember(has_sites);
         }
     }
 }
@@ -131,7 +138,7 @@ pub fn patch_mapped(
     }
     let Some(image) = ElfImage::headers(&head) else { return };
     let mut library = Library { base: 0, build_id: image.build_id(), has_sites: None, keeps_traps: false };
-    recall(core::slice::from_mut(&mut library));
+    library.has_sites = library.build_id.and_then(|id| Answers::default().find(Scanned::Library, id));
     if library.has_sites == Some(false) {
         return;
     }
@@ -156,7 +163,7 @@ pub fn patch_mapped(
         if has_sites {
             record_code(&image, |code| place(code).filter(|start| is_whole(&mapping.addresses, *start, code)));
         }
-        remember(&library, has_sites);
+        library.remember(has_sites);
     }
     // SAFETY: the reference has ended.
     unsafe { sys::unmap(start, bytes) };
@@ -293,52 +300,13 @@ struct Library {
     keeps_traps: bool,
 }
 
-/// Words of an answer in the file: the build-id, then version and answer.
-const ANSWER_WORDS: usize = 4;
-/// Version of the scan, above the answer.
-const VERSION: u64 = 2 << 8;
-/// Limit for the file.
-const ANSWERS_BYTES_MAX: u64 = 64 << 10;
-
-/// Sets the answers that are known.
-fn recall(libraries: &mut [Library]) {
-    let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
-    let Some(file) = answers_path(&mut path).and_then(|path| sys::open(path, libc::O_RDONLY | libc::O_NOFOLLOW).ok())
-    else {
-        return;
-    };
-    if !file.status().is_ok_and(|status| patch::is_trusted(&status)) {
-        return;
-    }
-    let (mut words, mut offset) = ([0u64; 64 * ANSWER_WORDS], 0);
-    while let Ok(bytes @ 1..) = file.read_words_at(offset, &mut words) {
-        offset += bytes as u64;
-        for answer in words[..bytes / 8].as_chunks::<ANSWER_WORDS>().0 {
-            let [build_id @ .., last] = *answer;
-            for library in libraries.iter_mut().filter(|library| library.build_id == Some(build_id)) {
-                library.has_sites = (last & !1 == VERSION).then_some(last & 1 != 0).or(library.has_sites);
-            }
+impl Library {
+    /// Keeps an answer that was not known, for later programs.
+    fn remember(&self, has_sites: bool) {
+        if let (Some(id), None) = (self.build_id, self.has_sites) {
+            answers::remember(Scanned::Library, id, has_sites);
         }
     }
-}
-
-/// Adds an answer that was not known, for later programs.
-fn remember(library: &Library, has_sites: bool) {
-    let (Some([a, b, c]), None) = (library.build_id, library.has_sites) else { return };
-    let mut path = [0u8; handoff::ENTRY_BYTES_MAX + 64];
-    let Some(path) = answers_path(&mut path) else { return };
-    let answer = [a, b, c, VERSION | u64::from(has_sites)];
-    sys::append(path, answer.map(u64::to_ne_bytes).as_flattened(), ANSWERS_BYTES_MAX);
-}
-
-/// The file with the answers.
-fn answers_path(into: &mut [u8]) -> Option<&[u8]> {
-    let library = environment::library();
-    let start = library.iter().rposition(|&byte| byte == b'/')? + 1;
-    let name = b"libraries.calls\0";
-    into.get_mut(..start)?.copy_from_slice(&library[..start]);
-    into.get_mut(start..start + name.len())?.copy_from_slice(name);
-    Some(&into[..start + name.len()])
 }
 
 #[cfg(test)]

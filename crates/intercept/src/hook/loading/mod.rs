@@ -1,6 +1,7 @@
 //! Start of the library in a program: patching of libraries, search for inline syscalls, and the
 //! dynamic loader before the program starts.
 
+pub mod answers;
 pub mod armed_threads;
 pub mod early;
 pub mod elf_dependencies;

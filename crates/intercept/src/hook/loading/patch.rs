@@ -136,7 +136,6 @@ pub fn build_id(library: &Library) -> Option<&'static [u8]> {
 
 /// The build-id in the first page of a library.
 pub fn build_id_of(page: &[u8]) -> Option<&[u8]> {
-    const NT_GNU_BUILD_ID: u32 = 3;
     let word = |at: usize| page.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
     let table = word(32)? as usize;
     let count = (word(56)? & 0xffff) as usize;
@@ -145,16 +144,26 @@ pub fn build_id_of(page: &[u8]) -> Option<&[u8]> {
         if word(header)? != PT_NOTE {
             continue;
         }
-        let (mut note, bytes) = (word(header + 16)? as usize, word(header + 32)? as usize);
-        let end = note + bytes;
-        while note + 12 <= end {
-            let (name, content, kind) = (word(note)? as usize, word(note + 4)? as usize, word(note + 8)?);
-            let start = note + 12 + name.next_multiple_of(4);
-            if kind == NT_GNU_BUILD_ID && content <= table::BUILD_ID_BYTES_MAX {
-                return page.get(start..start + content);
-            }
-            note = start + content.next_multiple_of(4);
+        let (notes, bytes) = (word(header + 16)? as usize, word(header + 32)? as usize);
+        if let Some(id) = page.get(notes..notes + bytes).and_then(build_id_in) {
+            return Some(id);
         }
+    }
+    None
+}
+
+/// The build-id in a segment of notes.
+pub fn build_id_in(notes: &[u8]) -> Option<&[u8]> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    let word = |at: usize| notes.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+    let mut note = 0;
+    while note + 12 <= notes.len() {
+        let (name, content, kind) = (word(note)? as usize, word(note + 4)? as usize, word(note + 8)?);
+        let start = note + 12 + name.next_multiple_of(4);
+        if kind == NT_GNU_BUILD_ID && content <= table::BUILD_ID_BYTES_MAX {
+            return notes.get(start..start + content);
+        }
+        note = start + content.next_multiple_of(4);
     }
     None
 }

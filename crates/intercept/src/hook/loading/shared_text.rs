@@ -194,7 +194,7 @@ fn write_path<'l>(into: &mut [u8], libraries: impl Iterator<Item = &'l Library>)
 }
 
 /// A limit on the size of files would end this program by a signal.
-fn is_file_size_limited() -> bool {
+pub fn is_file_size_limited() -> bool {
     let mut limit = [0u64; 2];
     let arguments = [0, libc::RLIMIT_FSIZE as u64, 0, limit.as_mut_ptr() as u64, 0, 0];
     // SAFETY: the kernel fills two words.

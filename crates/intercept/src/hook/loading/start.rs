@@ -8,6 +8,7 @@ use crate::handoff;
 use crate::hook::abi::entry::{DIRECTFS_ALL, DIRECTFS_PREFIX};
 use crate::hook::abi::sys;
 use crate::hook::descriptors::marks;
+use crate::hook::loading::answers::Answers;
 use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
@@ -150,11 +151,12 @@ unsafe fn see_other_calls(environment: *const *const u8, next: usize) {
     site_slots::set_first(next);
     // SAFETY: by the caller's promise.
     unsafe {
-        if inline_syscalls::are_in_program(environment, &TABLE.routes) {
+        let mut answers = Answers::default();
+        if inline_syscalls::are_in_program(environment, &TABLE.routes, &mut answers) {
             armed_threads::arm();
             record_program(environment);
         }
-        library_syscalls::patch_loaded(environment, &TABLE.routes, makes_calls);
+        library_syscalls::patch_loaded(environment, &TABLE.routes, &mut answers, makes_calls);
     }
 }
 
