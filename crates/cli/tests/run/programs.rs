@@ -274,6 +274,7 @@ scripts!(
     libraries_at_start,
     make_project,
     mappings,
+    mapping_faults,
     node,
     perl,
     program_names,

@@ -52,6 +52,8 @@ pub struct ThreadWords {
     /// The address of a missing page that the thread is about to request: see
     /// `calls/mapping/missing.rs`.
     pub missing: u64,
+    /// The address of the access.
+    pub missing_from: u64,
     /// The address of one that it requested in vain.
     pub unresolved: u64,
 }
@@ -67,5 +69,7 @@ pub const HELD_OFFSET: usize = core::mem::offset_of!(ThreadWords, held);
 pub const MASKED_OFFSET: usize = core::mem::offset_of!(ThreadWords, masked);
 /// Offset of `child_runs`.
 pub const CHILD_RUNS_OFFSET: usize = core::mem::offset_of!(ThreadWords, child_runs);
+/// Offset of `missing_from`.
+pub const MISSING_FROM_OFFSET: usize = core::mem::offset_of!(ThreadWords, missing_from);
 /// Size of the words, as entry_code.rs reserves them.
 pub const WORDS_BYTES: usize = size_of::<ThreadWords>();

@@ -407,6 +407,8 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         let words = thread_words();
         // The interrupted code may continue to wait, or be a handler on that stack.
         let (passive, alternate) = ((*words).passive, ((*words).alternate, (*words).alternate_end));
+        // Or it is on its way to request a missing page.
+        let missing = ((*words).missing, (*words).missing_from);
         if let Some(range) = alternate_stack(context) {
             ((*words).alternate, (*words).alternate_end) = range;
         }
@@ -416,6 +418,7 @@ pub unsafe extern "C" fn directfs_signal(signal: i32, info: *mut siginfo_t, cont
         handler(signal, info, context);
         (*words).passive = passive;
         ((*words).alternate, (*words).alternate_end) = alternate;
+        ((*words).missing, (*words).missing_from) = missing;
     }
 }
 

@@ -18,8 +18,10 @@
 //! - No signal handler of the program runs while its thread holds the lock.
 
 use super::pieces::{PAGE_BYTES, Pieces};
-use crate::hook::abi::entry::{DIRECTFS_ALL, Frame, NATIVE, RED_ZONE_BYTES, Verdict, directfs_entry, done};
-use crate::hook::abi::thread_words::thread_words;
+use crate::hook::abi::entry::{
+    DIRECTFS_ALL, Frame, NATIVE, RED_ZONE_BYTES, Verdict, directfs_entry, done, thread_macros,
+};
+use crate::hook::abi::thread_words::{MISSING_FROM_OFFSET, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::context::Context;
@@ -102,8 +104,12 @@ unsafe extern "C" {
     fn directfs_missing();
 }
 
-// On the stack, below the red zone, lies the address of the access. All registers are preserved.
+// The address of the access comes from the thread's words and goes to the stack, below the red
+// zone. The handler cannot put it there: the end of the signal's frame, by which the kernel
+// recognises saved vector registers, can lie directly below the red zone. All registers and flags
+// are preserved, also the direction of a copy.
 global_asm!(
+    thread_macros!(),
     r#"
     .section .text.directfs_missing,"ax",@progbits
     .p2align 4
@@ -116,12 +122,18 @@ global_asm!(
     .cfi_offset 16, -{red_zone} - 8
     nop
 directfs_missing:
+    pushfq
+    .cfi_adjust_cfa_offset 8
     push rax
     .cfi_adjust_cfa_offset 8
     push rcx
     .cfi_adjust_cfa_offset 8
     push r11
     .cfi_adjust_cfa_offset 8
+    WORDS rcx
+    OF_THREAD
+    mov rax, qword ptr [rcx + {missing_from}]
+    mov qword ptr [rsp + 32], rax
     mov eax, {number}
     lea r11, [rip + 2f]
     jmp {entry}
@@ -132,10 +144,18 @@ directfs_missing:
     .cfi_adjust_cfa_offset -8
     pop rax
     .cfi_adjust_cfa_offset -8
+    popfq
+    .cfi_adjust_cfa_offset -8
     ret {red_zone}
     .cfi_endproc
     .size directfs_missing, . - directfs_missing
+    .purgem WORDS
+    .purgem OF_THREAD
+    .purgem WORDS_ADDRESS
+    .purgem THREAD
+    .purgem PROC
     "#,
+    missing_from = const MISSING_FROM_OFFSET,
     red_zone = const RED_ZONE_BYTES,
     number = const SYS_MISSING_PAGE,
     entry = sym directfs_entry,
@@ -152,11 +172,11 @@ pub fn redirect(code: i32, address: u64, registers: &mut [libc::greg_t]) -> bool
     let unresolved = unsafe { core::mem::take(&mut (*thread_words()).unresolved) };
     let stack = (registers[libc::REG_RSP as usize] as u64).wrapping_sub(RED_ZONE_BYTES + 8);
     let at = registers[libc::REG_RIP as usize] as u64;
-    if unresolved == address || user_memory::write_words(stack, &[at]).is_err() {
+    if unresolved == address || user_memory::read::<u64>(stack).is_err() {
         return false;
     }
     // SAFETY: as above.
-    unsafe { (*thread_words()).missing = address };
+    unsafe { ((*thread_words()).missing, (*thread_words()).missing_from) = (address, at) };
     registers[libc::REG_RSP as usize] = stack as i64;
     registers[libc::REG_RIP as usize] = directfs_missing as *const () as i64;
     true
