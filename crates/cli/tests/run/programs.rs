@@ -275,6 +275,7 @@ scripts!(
     make_project,
     mappings,
     mapping_faults,
+    named_objects,
     node,
     perl,
     program_names,

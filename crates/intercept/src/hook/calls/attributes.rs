@@ -5,10 +5,10 @@ use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::user_memory;
 use crate::hook::call::Call;
 use crate::hook::calls::files::with_open_file;
-use crate::hook::calls::leases;
 use crate::hook::calls::names::{
     PathArguments, at, by_node, check_flags, follow, is_empty_or_none, on_directory, path, query_fast,
 };
+use crate::hook::calls::{kernel_objects, leases};
 use crate::hook::descriptors;
 use crate::hook::paths::Directory;
 use crate::hook::process::limits;
@@ -22,8 +22,22 @@ fn chmod_by(call: &mut Call<'_>, by: PathArguments, mode: u64, flags: i32) -> Re
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
     by_node(call, by, flags, last_link, &mut |caller, node| {
         check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
-        caller.chmod(node, mode as u32).map(|_| 0)
+        change_mode(caller, node, mode as u32)
     })
+}
+
+/// chmod for a file. The kernel's object behind a FIFO or a socket follows.
+pub fn change_mode(caller: &Calling<'_>, node: Node, mode: u32) -> Result<i64> {
+    let changed = caller.chmod(node, mode)?;
+    kernel_objects::follow_rights(caller, &changed.protection());
+    Ok(0)
+}
+
+/// chown for a file, likewise.
+pub fn change_owner(caller: &Calling<'_>, node: Node, (user, group): (u64, u64)) -> Result<i64> {
+    let changed = caller.chown(node, id(user), id(group))?;
+    kernel_objects::follow_rights(caller, &changed.protection());
+    Ok(0)
 }
 
 /// chmod(path, mode).
@@ -45,7 +59,7 @@ pub fn fchmodat2(call: &mut Call<'_>) -> Result<Verdict> {
 }
 
 /// Parses an id to set; -1 leaves the id unchanged.
-pub fn id(argument: u64) -> Option<u32> {
+fn id(argument: u64) -> Option<u32> {
     Some(argument as u32).filter(|&id| id != u32::MAX)
 }
 
@@ -53,7 +67,7 @@ fn chown_by(call: &mut Call<'_>, by: PathArguments, owner: (u64, u64), flags: i3
     let last_link = follow(flags, AT_SYMLINK_NOFOLLOW, LastLink::Stay);
     by_node(call, by, flags, last_link, &mut |caller, node| {
         check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)?;
-        caller.chown(node, id(owner.0), id(owner.1)).map(|_| 0)
+        change_owner(caller, node, owner)
     })
 }
 
@@ -202,7 +216,16 @@ pub fn set_attribute(caller: &Calling<'_>, node: Node, [name, value, length, fla
     }
     // SAFETY: used for this call only.
     let value = unsafe { user_memory::bytes(value, length)? };
-    caller.xattrs().set_attribute(node, name.bytes(), value, flags as i32).map(|()| 0)
+    caller.xattrs().set_attribute(node, name.bytes(), value, flags as i32)?;
+    follow_access_list(caller, node, name.bytes())
+}
+
+/// The kernel's object behind a FIFO or a socket follows a change of its access list.
+fn follow_access_list(caller: &Calling<'_>, node: Node, attribute: &[u8]) -> Result<i64> {
+    if attribute == b"system.posix_acl_access" {
+        kernel_objects::follow_rights(caller, &caller.thread.protection(node)?);
+    }
+    Ok(0)
 }
 
 /// getxattr for a file.
@@ -231,7 +254,8 @@ pub fn list_attributes(caller: &Calling<'_>, node: Node, [names, room]: [u64; 2]
 /// removexattr for a file.
 pub fn remove_attribute(caller: &Calling<'_>, node: Node, name: u64) -> Result<i64> {
     let name = AttributeName::copy(name)?;
-    caller.xattrs().remove_attribute(node, name.bytes()).map(|()| 0)
+    caller.xattrs().remove_attribute(node, name.bytes())?;
+    follow_access_list(caller, node, name.bytes())
 }
 
 /// An operation on a file's extended attributes, by the call's arguments.

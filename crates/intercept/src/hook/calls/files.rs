@@ -7,7 +7,7 @@ use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::Call;
 use crate::hook::calls::open::LARGE_FILE;
-use crate::hook::calls::{attributes, copy_calls, inotify, leases, locks, parent_listing};
+use crate::hook::calls::{attributes, copy_calls, inotify, kernel_objects, leases, locks, parent_listing};
 use crate::hook::context::{COPY_BYTES, Inside};
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::descriptors::{self, fd_numbers};
@@ -16,8 +16,8 @@ use crate::hook::process::limits;
 use crate::hook::process::session::{Calling, Session};
 use crate::hook::signals::faults;
 use crate::hook::{mount_table, status};
-use engine::FileFlags;
 use engine::format::FileKind;
+use engine::{FileFlags, Node};
 use posix::{Append, Errno, ExtendedFlags, OpenFile, Result, Whence};
 
 /// Maximum length of one read or write, as in the kernel.
@@ -50,6 +50,25 @@ pub(in crate::hook) fn with_open_file(
     act: impl FnOnce(&Calling<'_>, &OpenFile) -> Result<i64>,
 ) -> Result<Verdict> {
     with_file(call, |caller, file| if file.is_path() { Err(Errno::EBADF) } else { act(caller, file) })
+}
+
+/// Acts on the file of the first argument, for calls that concern attributes: also on an open FIFO,
+/// whose description is the kernel's.
+fn with_node(
+    call: &mut Call<'_>,
+    allows_path: bool,
+    act: impl FnOnce(&Calling<'_>, Node) -> Result<i64>,
+) -> Result<Verdict> {
+    let fd = call.frame.rdi as u32;
+    let session = call.begin()?.session;
+    match session.process.file(session.caller.thread, fd) {
+        Some(file) if file.is_path() && !allows_path => Err(Errno::EBADF),
+        Some(file) => act(&session.caller, file.node()).map(done),
+        None => match kernel_objects::file_of_fifo(&session.caller, fd) {
+            Some(file) => act(&session.caller, file.node()).map(done),
+            None => host_verdict(fd),
+        },
+    }
 }
 
 // Content.
@@ -438,8 +457,8 @@ pub fn readahead(call: &mut Call<'_>) -> Result<Verdict> {
 /// fstat(fd, status).
 pub fn fstat(call: &mut Call<'_>) -> Result<Verdict> {
     let (into, server) = (call.frame.rsi, call.server);
-    with_file(call, |caller, file| {
-        user_memory::write_words(into, &status::stat_of(server, caller, &caller.stat(file.node())?)).map(|()| 0)
+    with_node(call, true, |caller, node| {
+        user_memory::write_words(into, &status::stat_of(server, caller, &caller.stat(node)?)).map(|()| 0)
     })
 }
 
@@ -452,39 +471,37 @@ pub fn fstatfs(call: &mut Call<'_>) -> Result<Verdict> {
 /// fchmod(fd, mode).
 pub fn fchmod(call: &mut Call<'_>) -> Result<Verdict> {
     let mode = call.frame.rsi as u32;
-    with_open_file(call, |caller, file| caller.chmod(file.node(), mode).map(|_| 0))
+    with_node(call, false, |caller, node| attributes::change_mode(caller, node, mode))
 }
 
 /// fchown(fd, user, group).
 pub fn fchown(call: &mut Call<'_>) -> Result<Verdict> {
     let (user, group) = (call.frame.rsi, call.frame.rdx);
-    with_open_file(call, |caller, file| {
-        caller.chown(file.node(), attributes::id(user), attributes::id(group)).map(|_| 0)
-    })
+    with_node(call, false, |caller, node| attributes::change_owner(caller, node, (user, group)))
 }
 
 /// fsetxattr(fd, name, value, length, flags).
 pub fn fsetxattr(call: &mut Call<'_>) -> Result<Verdict> {
     let [_, name, value, length, flags, _] = call.arguments();
-    with_open_file(call, |caller, file| attributes::set_attribute(caller, file.node(), [name, value, length, flags]))
+    with_node(call, false, |caller, node| attributes::set_attribute(caller, node, [name, value, length, flags]))
 }
 
 /// fgetxattr(fd, name, value, room).
 pub fn fgetxattr(call: &mut Call<'_>) -> Result<Verdict> {
     let [_, name, value, room, ..] = call.arguments();
-    with_open_file(call, |caller, file| attributes::get_attribute(caller, file.node(), [name, value, room]))
+    with_node(call, false, |caller, node| attributes::get_attribute(caller, node, [name, value, room]))
 }
 
 /// flistxattr(fd, names, room).
 pub fn flistxattr(call: &mut Call<'_>) -> Result<Verdict> {
     let [_, list, room, ..] = call.arguments();
-    with_open_file(call, |caller, file| attributes::list_attributes(caller, file.node(), [list, room]))
+    with_node(call, false, |caller, node| attributes::list_attributes(caller, node, [list, room]))
 }
 
 /// fremovexattr(fd, name).
 pub fn fremovexattr(call: &mut Call<'_>) -> Result<Verdict> {
     let name = call.frame.rsi;
-    with_open_file(call, |caller, file| attributes::remove_attribute(caller, file.node(), name))
+    with_node(call, false, |caller, node| attributes::remove_attribute(caller, node, name))
 }
 
 /// quotactl_fd(fd, ...): as in any file system without quotas.

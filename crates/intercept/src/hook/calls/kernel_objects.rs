@@ -6,6 +6,8 @@
 //!   directory, whose own name is a secret. The kernel follows no link on the way.
 //! - It has the owner and the mode of the file that it represents, as far as its creator may set
 //!   them. Otherwise processes of the image may use it, and the file in the mount decides which do.
+//! - Calls that read or change attributes by a descriptor of a FIFO concern the file: the name of
+//!   the object leads to it. After a program is replaced (exec) they concern the object.
 //! - Inode number and generation name it. The two never name another file, so an object that
 //!   outlives its file is never found again. It is removed with the meeting directory.
 
@@ -13,12 +15,13 @@ use crate::handoff::{write_hexadecimal, write_number};
 use crate::hook::abi::entry::{Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::blocking_call;
-use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::{fd_numbers, marks};
 use crate::hook::process::environment;
+use crate::hook::process::session::Calling;
 use crate::hook::server;
 use engine::format::FileKind;
 use engine::{FileFlags, Protection};
-use posix::{Credentials, Errno, Result};
+use posix::{Credentials, Errno, NodeRef, Result};
 
 /// Size of an object's name, with its zero byte.
 const NAME_BYTES: usize = 40;
@@ -109,7 +112,56 @@ fn open_fifo(credentials: &Credentials<'_>, file: &Protection, flags: i32) -> Re
         // The file in the mount has changed its mode or owner since.
         opened = open();
     }
+    if let Ok(fd) = u32::try_from(opened) {
+        marks::mark_fifo(fd);
+    }
     Ok(done(opened))
+}
+
+/// The file of an open FIFO. `None`: the descriptor is another file's, or the file has no name any
+/// more.
+pub fn file_of_fifo<'c>(caller: &Calling<'c>, fd: u32) -> Option<NodeRef<'c, 'static>> {
+    /// Room for the path of an object.
+    const PATH_ROOM: usize = 512;
+    if !marks::is_fifo(fd) {
+        return None;
+    }
+    let (mut link, mut digits) = ([0u8; 40], [0u8; 20]);
+    let count = write_number(fd.into(), &mut digits);
+    let start = b"/proc/self/fd/";
+    link[..start.len()].copy_from_slice(start);
+    link[start.len()..start.len() + count].copy_from_slice(&digits[..count]);
+    let mut target = [0u8; PATH_ROOM];
+    let arguments = [libc::AT_FDCWD as u64, link.as_ptr() as u64, target.as_mut_ptr() as u64, PATH_ROOM as u64, 0, 0];
+    // SAFETY: a terminated name, and a buffer that is borrowed for writing.
+    let length = usize::try_from(unsafe { sys::call(libc::SYS_readlinkat, arguments) }).ok()?;
+    let (number, generation) = fifo_of_path(target.get(..length)?)?;
+    let node = caller.thread.node(number, Some(generation)).ok()?;
+    Some(NodeRef::owned(caller.thread, node))
+}
+
+/// Inode number and generation of the FIFO whose object has this path.
+fn fifo_of_path(path: &[u8]) -> Option<(u64, u32)> {
+    let name = path.rsplit(|&byte| byte == b'/').next()?.strip_prefix(b"fifo-")?;
+    let (number, generation) = name.split_at_checked(16)?;
+    let hexadecimal = |digits: &[u8], count: usize| {
+        let text = core::str::from_utf8(digits).ok().filter(|_| digits.len() == count)?;
+        u64::from_str_radix(text, 16).ok()
+    };
+    let generation = hexadecimal(generation.strip_prefix(b"-")?, 8)?;
+    Some((hexadecimal(number, 16)?, u32::try_from(generation).ok()?))
+}
+
+/// Gives the object of a FIFO or a socket, if it has one, the rights that its file has got.
+pub fn follow_rights(caller: &Calling<'_>, file: &Protection) {
+    let kind: &[u8] = match FileKind::from_mode(file.mode) {
+        Some(FileKind::Fifo) => b"fifo",
+        Some(FileKind::Socket) => b"socket",
+        _ => return,
+    };
+    if let Ok(meeting) = meeting() {
+        give_rights(&caller.credentials, meeting, Name::of(kind, file).address(), file);
+    }
 }
 
 /// Creates the object of a FIFO. It gets its final name together with its rights: until then its
@@ -204,4 +256,22 @@ pub fn leave_host_directory() -> Result<()> {
         call(libc::SYS_close, [opened as u64, 0, 0, 0, 0, 0]);
     }
     if left < 0 { Err(Errno(-left as i32)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_object_leads_to_its_file() {
+        let name = Name::new(b"fifo", 0x1234_5678_9abc, 0xdef);
+        let text = name.text().strip_prefix(b"..").unwrap();
+        let path = [b"/dev/shm/directfs-1/secret", text].concat();
+        assert_eq!(fifo_of_path(&path), Some((0x1234_5678_9abc, 0xdef)));
+        assert_eq!(fifo_of_path(&[&path, &b" (deleted)"[..]].concat()), None);
+        for path in ["/fifo-", "/fifo-0000000000000001", "/fifo-0000000000000001-", "/socket-0000000000000001-00000001"]
+        {
+            assert_eq!(fifo_of_path(path.as_bytes()), None, "{path}");
+        }
+    }
 }

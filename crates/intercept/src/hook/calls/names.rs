@@ -6,8 +6,9 @@
 use crate::hook::abi::entry::{Frame, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
+use crate::hook::calls::kernel_objects;
 use crate::hook::context::Inside;
-use crate::hook::descriptors::marks::host_verdict;
+use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::process::identity::RealIds;
 use crate::hook::process::session::Calling;
@@ -152,7 +153,10 @@ pub(in crate::hook) fn on_directory(call: &mut Call<'_>, directory: Directory, a
         },
         Directory::Descriptor(fd) => match session.process.file(session.caller.thread, fd) {
             Some(file) => act(&session.caller, file.node()).map(done),
-            None => host_verdict(fd),
+            None => match kernel_objects::file_of_fifo(&session.caller, fd) {
+                Some(file) => act(&session.caller, file.node()).map(done),
+                None => host_verdict(fd),
+            },
         },
     }
 }
@@ -169,7 +173,8 @@ fn descriptor_behind(call: &mut Call<'_>, by: PathArguments, last_link: LastLink
     let may_be = matches!(begins(1), Ok(b'p' | b'd'));
     let Some(fd) = may_be.then(|| descriptor_by_name(address)).flatten() else { return Ok(None) };
     let Inside { session, .. } = call.begin()?;
-    Ok(session.process.file(session.caller.thread, fd).map(|_| Directory::Descriptor(fd)))
+    let is_file = marks::is_fifo(fd) || session.process.file(session.caller.thread, fd).is_some();
+    Ok(is_file.then_some(Directory::Descriptor(fd)))
 }
 
 /// The descriptor that a path in /proc or /dev names.

@@ -28,8 +28,10 @@ pub const HOST: u8 = 16;
 pub const TABLE: u8 = 32;
 /// A ring: see [`io_uring`](crate::hook::calls::io_uring).
 pub const RING: u8 = 64;
+/// A FIFO of the image: see [`kernel_objects`](crate::hook::calls::kernel_objects).
+pub const FIFO: u8 = 128;
 /// Bits of the descriptors whose calls reach the dispatcher.
-pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED | TABLE | RING;
+pub const SERVED: u8 = DIRECTFS | PROTECTED | ABOVE | CACHED | TABLE | RING | FIFO;
 const _: () = assert!(SERVED & HOST == 0 && SERVED & CACHED_CLOEXEC == CACHED_CLOEXEC);
 
 /// Whether a descriptor is a directory of the host above the mount.
@@ -50,6 +52,16 @@ pub fn is_served(fd: u32) -> bool {
 /// Whether a descriptor is a ring that this process made, or one whose copy it is.
 pub fn is_ring(fd: u32) -> bool {
     DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == RING)
+}
+
+/// Whether a descriptor is a FIFO of the image that this process opened, or a copy of one.
+pub fn is_fifo(fd: u32) -> bool {
+    DIRECTFS_FDS.byte(fd).is_some_and(|byte| byte.load(Relaxed) == FIFO)
+}
+
+/// Records that a descriptor that the kernel has just created is a FIFO of the image.
+pub fn mark_fifo(fd: u32) {
+    record(fd, FIFO);
 }
 
 /// Records that a descriptor that the kernel has just created is a ring.

@@ -48,6 +48,10 @@ fn record_duplicate(server: &Server, from: u32, to: i64) {
         record_above(server, to);
     } else if mount_table::is_marked(from) {
         mount_table::record(to);
+    } else if marks::is_fifo(from)
+        && let Ok(to) = u32::try_from(to)
+    {
+        marks::mark_fifo(to);
     }
 }
 
@@ -240,7 +244,7 @@ pub fn give_up(session: &Session<'_>, fd: u32, cloexec: bool) {
 /// Has the kernel duplicate a descriptor of the host, and records directories above the mount.
 fn duplicate_host(server: &Server, frame: &Frame, from: u32) -> Verdict {
     fd_numbers::release_cached();
-    if !is_above(from) && !mount_table::is_marked(from) {
+    if !is_above(from) && !mount_table::is_marked(from) && !marks::is_fifo(from) {
         return NATIVE;
     }
     let verdict = native_with(frame, frame.arguments());
