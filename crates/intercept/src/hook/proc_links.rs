@@ -50,6 +50,18 @@ pub fn descriptor_of_another(path: &[u8]) -> Option<(u32, u32)> {
     Some((process, fd))
 }
 
+/// The process whose working directory a path names; `None` inside: this one.
+pub fn owner_of_directory(path: &[u8]) -> Option<Option<u32>> {
+    let (process, rest) = cut(path.strip_prefix(b"/proc/")?);
+    if after_task(rest) != b"/cwd" {
+        return None;
+    }
+    if is_this_process(process) {
+        return Some(None);
+    }
+    Some(Some(u32::try_from(number(process)?).ok()?))
+}
+
 /// What follows a thread of the process: all threads have the same descriptors.
 fn after_task(rest: &[u8]) -> &[u8] {
     match rest.strip_prefix(b"/task/").map(cut) {
@@ -89,6 +101,14 @@ mod tests {
         assert_eq!(descriptor_of_another(b"/proc/12/task/13/fd/3"), Some((12, 3)));
         for path in ["/proc/12/fd/", "/proc/12/fd/3/", "/proc/self/fd/3", "/proc/12/task/x/fd/3", "/dev/fd/3"] {
             assert_eq!(descriptor_of_another(path.as_bytes()), None, "{path}");
+        }
+        for path in ["/proc/self/cwd", "/proc/thread-self/cwd", &own.replace("fd/7", "cwd")] {
+            assert_eq!(owner_of_directory(path.as_bytes()), Some(None), "{path}");
+        }
+        assert_eq!(owner_of_directory(b"/proc/12/cwd"), Some(Some(12)));
+        assert_eq!(owner_of_directory(b"/proc/12/task/13/cwd"), Some(Some(12)));
+        for path in ["/proc/12/cwd/", "/proc/x/cwd", "/proc/12/cwdx", "/proc/cwd", "/proc/12/fd/cwd"] {
+            assert_eq!(owner_of_directory(path.as_bytes()), None, "{path}");
         }
         assert_eq!(descriptor_of(b"/dev/stderr"), Some(2));
         assert_eq!(split(b"/dev/fd/12/a/b"), Some((12, &b"/a/b"[..])));

@@ -1,5 +1,6 @@
 # needs: cat
 # Descriptors of another process, by the links in /proc: their content, and never an empty file.
+# Working directories, of this and of another one.
 set -u
 echo content >file
 exec 3<file
@@ -17,3 +18,10 @@ cat /proc/$$/fd/9 2>/dev/null || echo "no such descriptor"
 cat <<X | cat /proc/self/fd/0
 by a pipe
 X
+mkdir -p deep/er
+cd deep/er
+readlink /proc/$$/cwd /proc/$$/task/$$/cwd
+(cd / && readlink /proc/$$/cwd)
+(cd .. && readlink /proc/$$/cwd /proc/self/cwd)
+cd /
+readlink /proc/$$/cwd

@@ -7,6 +7,7 @@ use crate::hook::abi::entry::{Frame, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::kernel_objects;
+use crate::hook::calls::open::directory_of_another;
 use crate::hook::context::Inside;
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::paths::{self, Directory, PathOwner};
@@ -426,10 +427,14 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
             }
             None => return Ok(None),
         },
-        b"/proc/self/cwd" => match session.process.directory() {
-            Some(node) => crate::hook::process::working_directory::path_of(server, caller, node, &mut path[..])?,
-            None => return Ok(None),
-        },
+        text if let Some(owner) = proc_links::owner_of_directory(text) => {
+            let of_another = owner.and_then(|process_id| directory_of_another(&session, process_id, text));
+            let own = session.process.directory().filter(|_| owner.is_none());
+            match own.or_else(|| of_another.as_ref().map(|directory| directory.node())) {
+                Some(node) => crate::hook::process::working_directory::path_of(server, caller, node, &mut path[..])?,
+                None => return Ok(None),
+            }
+        }
         text if proc_links::is_program(text) => match program_of_another(address, server.mount(), path) {
             Some(start) => start,
             None => return Ok(None),

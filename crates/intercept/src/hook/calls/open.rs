@@ -14,8 +14,8 @@ use engine::format::FileKind;
 use engine::{Node, Protection};
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
-use posix::process::ObservedDescriptor;
-use posix::{Capabilities, Errno, OpenFile, Result};
+use posix::process::{ObservedDescriptor, ObservedProcess};
+use posix::{Capabilities, Errno, NodeRef, OpenFile, Result};
 
 /// Arguments of an open.
 #[derive(Debug, Clone, Copy)]
@@ -318,35 +318,51 @@ pub fn install<'w>(
     Ok(done(i64::from(fd)))
 }
 
-/// The file of the image behind a descriptor of another process, if the kernel lets this one follow
-/// the link to it: the kernel would open the placeholder. `None` also if the process cannot be told
-/// from one of another namespace.
-fn file_of_another(session: &Session<'_>, path: &[u8]) -> Option<Node> {
-    let (process_id, fd) = proc_links::descriptor_of_another(path)?;
+/// Another process of the image, if the kernel lets this one follow a link of it in /proc. `None`
+/// also if the process cannot be told from one of another namespace.
+fn another_process(session: &Session<'_>, process_id: u32, link: &[u8]) -> Option<ObservedProcess> {
     let mut text = [0u8; 64];
-    text.get_mut(..path.len())?.copy_from_slice(path);
+    text.get_mut(..link.len())?.copy_from_slice(link);
     // Leaves room for the zero byte.
-    sys::read_link(text.get(..path.len() + 1)?, &mut [0u8; 64]).ok()?;
+    sys::read_link(text.get(..link.len() + 1)?, &mut [0u8; 64]).ok()?;
     if !fd_passing::is_neighbour(process_id as i32) {
         return None;
     }
-    let processes = session.process.processes();
-    let (mut table, mut count, mut node) = (None, 0, None);
-    processes
-        .each_process(&mut |process| {
-            if process.process_id == process_id {
-                (table, count) = (Some(process.table), count + 1);
-            }
-        })
-        .ok()?;
+    let (mut found, mut count) = (None, 0);
+    let each = &mut |process: ObservedProcess| {
+        if process.process_id == process_id {
+            (found, count) = (Some(process), count + 1);
+        }
+    };
+    session.process.processes().each_process(each).ok()?;
     // Of several, all but one are in other namespaces.
-    let table = table.filter(|_| count == 1);
+    found.filter(|_| count == 1)
+}
+
+/// The working directory of another process, by the link that names it, if it is in the image.
+pub fn directory_of_another<'c>(
+    session: &'c Session<'_>,
+    process_id: u32,
+    link: &[u8],
+) -> Option<NodeRef<'c, 'static>> {
+    let number = another_process(session, process_id, link)?.directory?;
+    let thread = session.caller.thread;
+    Some(NodeRef::owned(thread, thread.node(number, None).ok()?))
+}
+
+/// The file of the image behind a descriptor of another process: the kernel would open the
+/// placeholder.
+fn file_of_another(session: &Session<'_>, path: &[u8]) -> Option<Node> {
+    let (process_id, fd) = proc_links::descriptor_of_another(path)?;
+    let table = another_process(session, process_id, path)?.table;
+    let processes = session.process.processes();
+    let mut node = None;
     let each = &mut |found: ObservedDescriptor<'_>| {
         if found.fd == fd && !found.file.is_watcher() {
             node = Some(found.file.node());
         }
     };
-    processes.each_descriptor(table?, each).ok()?;
+    processes.each_descriptor(table, each).ok()?;
     node
 }
 

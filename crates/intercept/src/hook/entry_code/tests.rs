@@ -47,9 +47,15 @@ fn assert_addresses_are_seen(seen: &dyn Fn(c_long, [u64; 6]) -> bool, fd: u64) {
     assert!(!seen(SYS_sendmsg, [fd, pointer, 0, 0, 0, 0]) && !seen(SYS_sendmsg, [fd, 0, 0, 0, 0, 0]));
 }
 
-/// Links to descriptors of other processes.
+/// Links to descriptors and working directories of other processes.
 fn assert_links_are_seen(seen: &dyn Fn(c_long, [u64; 6]) -> bool) {
-    for (path, wanted) in [(c"/proc/1/fd/3", true), (c"/proc/1/fdinfo/3", false), (c"/proc/1/fd", false)] {
+    for (path, wanted) in [
+        (c"/proc/1/fd/3", true),
+        (c"/proc/1/fdinfo/3", false),
+        (c"/proc/1/fd", false),
+        (c"/proc/1/cwd", true),
+        (c"/proc/1/c", false),
+    ] {
         assert_eq!(seen(SYS_access, [path.as_ptr() as u64, 0, 0, 0, 0, 0]), wanted, "{path:?}");
     }
 }
