@@ -233,3 +233,12 @@ fn a_child_in_its_parents_memory_changes_its_own_identity_alone() {
     let output = directfs(&["run", "-C", "/mnt/directfs", "--", program.to_str().unwrap()]);
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("1234 0\n", ""));
 }
+
+#[test]
+fn programs_of_a_process_whose_effective_ids_are_not_its_real_ones_work_in_the_mount() {
+    if !can("other ids", &["sh", "-c", "test $(id -u) = 0 && python3 -c 'import os; os.seteuid(1234)'"]) {
+        return;
+    }
+    let seen = same_as_on_tmpfs("python3 $KIT/secure_start.py");
+    assert_eq!(seen.matches("inside").count(), 15, "{seen}");
+}

@@ -5,6 +5,8 @@
 //!
 //! Static programs, those of another C library, and those in Go are loaded by this library as a
 //! program of its own ([`program_loader`](crate::hook::loading)), which is started in their place.
+//! So are all programs of a process whose effective ids are not its real ones (seteuid): the kernel
+//! has their loader ignore the environment, which names the library.
 //!
 //! The library cannot be in some programs: those that change the user, those of a user without
 //! access to it, and unreadable static ones. They would not see the mount, and would silently work
@@ -26,7 +28,7 @@ use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::environment::{self, entries, is_directfs};
 use crate::hook::process::exec_files::{
-    HostFile, copy_to_memfd, is_executable, is_missing, is_privileged, named_by, read_head,
+    HostFile, copy_to_memfd, is_executable, is_missing, is_privileged, named_by, read_head, starts_securely,
 };
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, SCRATCH_BYTES, Target};
 use crate::hook::process::library_search::LibrarySearch;
@@ -51,6 +53,8 @@ const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5 + 2 * LOADER_ENTRIES_MAX;
 const LOADER_ENTRIES_MAX: usize = 8;
 /// Why the library cannot serve a program that the kernel gives other rights.
 const PRIVILEGED: &[u8] = b"a set-user-ID or set-group-ID program, or one with capabilities";
+/// The same, if the loader of its C library would not heed the environment.
+const SECURE: &[u8] = b"a program whose effective user or group is not its real one";
 /// Size of their strings. The rest of the buffer is for the strings of the environment.
 const ARENA_BYTES: usize = COPY_BYTES - SCRATCH_BYTES;
 
@@ -221,7 +225,8 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
             planner.enter_interpreter(depth, &head, interpreter, argument)?;
             continue;
         }
-        if kind.needs_loader() && planner.can_load(&file, &head) {
+        let needs_loader = kind.needs_loader() || kind == ProgramKind::Dynamic && starts_securely();
+        if needs_loader && planner.can_load(&file, &head) {
             return planner.plan_loader(file, early_load);
         }
         let unfit = planner.unfit_reason(&file, &kind);
@@ -446,6 +451,7 @@ impl<'c> Planner<'c> {
                 _ if !self.has_library => {
                     b"a program whose user (or root directory) has no access to the preload library"
                 }
+                _ if matches!(kind, ProgramKind::Dynamic) && starts_securely() => SECURE,
                 _ => b"",
             },
         }
@@ -463,7 +469,8 @@ impl<'c> Planner<'c> {
         // The kernel would take ids of the image for those of the namespace; and a program that
         // changes the user would not do so in the namespace of a private mount.
         let is_apart = user_namespace::current().is_some();
-        let is_usable = |_: &&[u8]| !is_apart && unfit != PRIVILEGED && can_reach(handoff::BINARY);
+        let keeps_user = unfit != PRIVILEGED && unfit != SECURE;
+        let is_usable = |_: &&[u8]| !is_apart && keeps_user && can_reach(handoff::BINARY);
         let Some(binary) = environment::value(handoff::BINARY).filter(is_usable) else {
             let place: &[u8] = if is_apart { b" in a user namespace" } else { b"" };
             let (effect, remedy) =

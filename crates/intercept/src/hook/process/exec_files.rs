@@ -122,6 +122,14 @@ pub fn is_privileged(target: &Target) -> bool {
     }
 }
 
+/// Whether the kernel tells the loader of a program that is started now to ignore the environment
+/// (AT_SECURE), because of this process's ids.
+pub fn starts_securely() -> bool {
+    // SAFETY: only queries.
+    let id = |number| unsafe { sys::call(number, [0; 6]) };
+    id(libc::SYS_geteuid) != id(libc::SYS_getuid) || id(libc::SYS_getegid) != id(libc::SYS_getgid)
+}
+
 /// Copies a program to memory; returns the copy's descriptor. Other processes see its path, in the
 /// name of the copy.
 pub fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut [u8]) -> Result<i32> {
