@@ -1,21 +1,22 @@
 //! open and similar calls.
 
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
-use crate::hook::abi::{sys, user_memory};
+use crate::hook::abi::user_memory;
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{PathArguments, at, by_path, native_by, path};
 use crate::hook::calls::{handles, kernel_objects, leases};
 use crate::hook::context::{Inside, PATH_ROOM_BYTES};
-use crate::hook::descriptors::{self, fd_numbers, fd_passing, marks};
+use crate::hook::descriptors::{self, fd_numbers, marks};
 use crate::hook::paths::{self, Directory, PathOwner};
+use crate::hook::process::other_processes::another_process;
 use crate::hook::process::session::{Calling, Session};
 use crate::hook::{mount_table, proc_links};
 use engine::format::FileKind;
 use engine::{Node, Protection};
 use libc::{O_CLOEXEC, O_CREAT, O_NOFOLLOW, O_PATH, O_TMPFILE, O_TRUNC, O_WRONLY};
 use posix::path::{Exit, LINKS_FOLLOWED_MAX, LastLink, Outcome, PathBuffer, WalkStart};
-use posix::process::{ObservedDescriptor, ObservedProcess};
-use posix::{Capabilities, Errno, NodeRef, OpenFile, Result};
+use posix::process::ObservedDescriptor;
+use posix::{Capabilities, Errno, OpenFile, Result};
 
 /// Arguments of an open.
 #[derive(Debug, Clone, Copy)]
@@ -316,38 +317,6 @@ pub fn install<'w>(
     }
     core::mem::forget(placeholder);
     Ok(done(i64::from(fd)))
-}
-
-/// Another process of the image, if the kernel lets this one follow a link of it in /proc. `None`
-/// also if the process cannot be told from one of another namespace.
-fn another_process(session: &Session<'_>, process_id: u32, link: &[u8]) -> Option<ObservedProcess> {
-    let mut text = [0u8; 64];
-    text.get_mut(..link.len())?.copy_from_slice(link);
-    // Leaves room for the zero byte.
-    sys::read_link(text.get(..link.len() + 1)?, &mut [0u8; 64]).ok()?;
-    if !fd_passing::is_neighbour(process_id as i32) {
-        return None;
-    }
-    let (mut found, mut count) = (None, 0);
-    let each = &mut |process: ObservedProcess| {
-        if process.process_id == process_id {
-            (found, count) = (Some(process), count + 1);
-        }
-    };
-    session.process.processes().each_process(each).ok()?;
-    // Of several, all but one are in other namespaces.
-    found.filter(|_| count == 1)
-}
-
-/// The working directory of another process, by the link that names it, if it is in the image.
-pub fn directory_of_another<'c>(
-    session: &'c Session<'_>,
-    process_id: u32,
-    link: &[u8],
-) -> Option<NodeRef<'c, 'static>> {
-    let number = another_process(session, process_id, link)?.directory?;
-    let thread = session.caller.thread;
-    Some(NodeRef::owned(thread, thread.node(number, None).ok()?))
 }
 
 /// The file of the image behind a descriptor of another process: the kernel would open the

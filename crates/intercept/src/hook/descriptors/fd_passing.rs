@@ -9,7 +9,6 @@
 //! outside of the image fails. A message that is never received keeps its description open until
 //! the file system is detached.
 
-use crate::handoff::write_number;
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call, native_with};
@@ -18,6 +17,7 @@ use crate::hook::calls::watch_descriptors;
 use crate::hook::context::{Context, Inside};
 use crate::hook::descriptors::{self, fd_numbers, marks};
 use crate::hook::process::environment;
+use crate::hook::process::other_processes::status_of;
 use crate::hook::process::session::Session;
 use crate::hook::server::Server;
 use posix::process::FdToken;
@@ -228,37 +228,6 @@ fn leads_outside(session: &Session<'_>, socket: u64) -> bool {
     let processes = session.process.processes();
     let _ = processes.each_process(&mut |process| is_known |= process.process_id == peer.pid as u32);
     is_other && !is_known
-}
-
-/// Whether a process that its id names here is one of the image, and names itself by the same id:
-/// ids of processes in other namespaces may be those of any process here.
-pub fn is_neighbour(process: i32) -> bool {
-    let Some(handoff) = environment::handoff() else { return false };
-    let identity = |status: libc::stat| (status.st_dev, status.st_ino);
-    let namespace = |process| status_of(process, b"/ns/pid", None).map(identity).ok();
-    let region = status_of(process, b"/fd/", Some(handoff.region)).map(identity).ok();
-    region.is_some()
-        && region == sys::status(handoff.region).map(identity).ok()
-        && namespace(process).is_some()
-        && namespace(process) == namespace(sys::process_id())
-}
-
-/// The file to which a link of a process in /proc leads: `rest`, and a number behind it.
-fn status_of(process: i32, rest: &[u8], number: Option<i32>) -> core::result::Result<libc::stat, i64> {
-    let mut path = [0u8; 64];
-    let (mut length, mut digits) = (0, [0u8; 20]);
-    for (part, number) in [(&b"/proc/"[..], Some(process)), (rest, number)] {
-        let count = number.map_or(0, |number| write_number(number as u64, &mut digits));
-        for piece in [part, &digits[..count]] {
-            path[length..length + piece.len()].copy_from_slice(piece);
-            length += piece.len();
-        }
-    }
-    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
-    let arguments = [libc::AT_FDCWD as u64, path.as_ptr() as u64, status.as_mut_ptr() as u64, 0, 0, 0];
-    // SAFETY: a terminated path; the kernel fills the structure, for which all zero is valid.
-    let (result, status) = unsafe { (sys::call(libc::SYS_newfstatat, arguments), status.assume_init()) };
-    if result < 0 { Err(result) } else { Ok(status) }
 }
 
 fn is_alive(process: i32) -> bool {

@@ -12,6 +12,7 @@ pub mod leak_tracer;
 mod library_search;
 pub mod limits;
 mod other_libc;
+pub mod other_processes;
 #[cfg(feature = "loader")]
 pub mod own_program;
 pub mod processes;
