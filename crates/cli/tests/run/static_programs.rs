@@ -175,3 +175,50 @@ fn library_paths_of_a_static_program_concern_its_children_only() {
     let output = directfs(&["run", "--", "sh", "-c", &script]);
     assert_eq!((stdout(&output), stderr(&output)), (format!("{place}\n{place}/libc.so.6\n"), String::new()));
 }
+
+/// The kernel would start the interpreter of a registered format without the library, and finds no
+/// program in the image.
+#[test]
+fn programs_of_registered_formats_are_started_by_their_interpreters() {
+    let directory = scratch();
+    let Some(emulator) = kit(directory.path(), "emulator") else { return };
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/run/kit/emulator.c");
+    let dynamic = directory.path().join("dynamic");
+    assert!(Command::new("cc").args(["-w", "-o"]).arg(&dynamic).arg(source).status().unwrap().success());
+    let formats = "/proc/sys/fs/binfmt_misc";
+    // Registrations of a user namespace of its own, since Linux 6.7.
+    let register = format!(
+        "mount -t binfmt_misc none {formats} && echo ':one:M::FORMAT1::{}:' >{formats}/register \
+         && echo ':two:M:1:ORMAT2:\\xff\\xff\\xff\\xff\\xff\\xff:{}:' >{formats}/register \
+         && echo ':three:E::third::{}:' >{formats}/register",
+        emulator.display(),
+        dynamic.display(),
+        emulator.display()
+    );
+    let apart = |then: &str| {
+        let script = format!("{register} && {then}");
+        Command::new("timeout").args(["60", "unshare", "-Urm", "sh", "-c", &script]).output().unwrap()
+    };
+    if !apart("true").status.success() {
+        eprintln!("\n*** SKIPPED: registered formats: {} ***\n", stderr(&apart("true")));
+        return;
+    }
+    let host = directory.path().join("host");
+    let make = "echo FORMAT1 >one; echo FORMAT2 >two; echo text >a.third; echo FORMAT3 >four; chmod 755 *; cp one denied; \
+                chmod 644 denied; ./one 1 2; ./two 3; ./a.third; ./denied; ./four; cat made";
+    fs::create_dir(&host).unwrap();
+    fs::write(directory.path().join("script"), make).unwrap();
+    let script = directory.path().join("script");
+    let wanted = apart(&format!("cd {} && bash {} 2>/dev/null", host.display(), script.display()));
+    let run = env!("CARGO_BIN_EXE_directfs");
+    let found = apart(&format!("{run} run -C /mnt/directfs -- bash {} 2>/dev/null", script.display()));
+    assert_eq!(stdout(&found), stdout(&wanted), "{}", stderr(&found));
+    assert!(stdout(&found).starts_with("./one 1 2 FORMAT1\n./two 3 FORMAT2\n./a.third text\n"), "{}", stdout(&found));
+    // A program of the machine, with a name in the image.
+    let found = apart(&format!(
+        "cd {} && {run} run -- sh -c 'cd $DIRECTFS_MOUNT; {}/one; cat made'",
+        host.display(),
+        host.display()
+    ));
+    assert!(stdout(&found).ends_with("/one FORMAT1\nmade\n"), "{}{}", stdout(&found), stderr(&found));
+}

@@ -1,7 +1,8 @@
 //! Starting programs: a new program gets the library too, whatever environment the call passes.
 //!
 //! A program that lies in the mount is copied to memory and run from there. A script is passed to
-//! its interpreter here, if the kernel could not find the script or the interpreter.
+//! its interpreter here, if the kernel could not find the script or the interpreter, and so is a
+//! program of a registered format ([`registered_formats`]).
 //!
 //! Static programs, those of another C library, and those in Go are loaded by this library as a
 //! program of its own ([`program_loader`](crate::hook::loading)), which is started in their place.
@@ -34,7 +35,7 @@ use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, SCRA
 use crate::hook::process::library_search::LibrarySearch;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
 use crate::hook::process::session::{Calling, Session};
-use crate::hook::process::{identity, other_libc, user_namespace, working_directory};
+use crate::hook::process::{identity, other_libc, registered_formats, user_namespace, working_directory};
 use crate::hook::server::Server;
 use crate::{LOADER_ENDING, handoff};
 use core::ops::Range;
@@ -223,6 +224,9 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
         let (kind, early_load) = planner.inspect(&file, &mut head)?;
         if let ProgramKind::Script(interpreter, argument) = kind {
             planner.enter_interpreter(depth, &head, interpreter, argument)?;
+            continue;
+        }
+        if kind == ProgramKind::Unknown && planner.enter_registered(depth, &file, &mut head)? {
             continue;
         }
         let needs_loader = kind.needs_loader() || kind == ProgramKind::Dynamic && starts_securely();
@@ -436,6 +440,21 @@ impl<'c> Planner<'c> {
         self.path[self.length] = 0;
         self.directory = Directory::Working;
         Ok(())
+    }
+
+    /// The same for a program of a format that is registered with the kernel. False: it has none.
+    #[cold]
+    #[inline(never)]
+    fn enter_registered(&mut self, depth: usize, file: &File<'_>, head: &mut [u8; HEAD_BYTES]) -> Result<bool> {
+        let is_read = head.iter().any(|&byte| byte != 0);
+        if !is_read || matches!(file, File::Host) && !is_executable(&self.target) {
+            return Ok(false);
+        }
+        let Some(length) = registered_formats::find_interpreter(head, &self.path[..self.length]) else {
+            return Ok(false);
+        };
+        self.enter_interpreter(depth, head, 0..length, None)?;
+        Ok(true)
     }
 
     /// Why the library cannot serve a program, in words; empty if it can.

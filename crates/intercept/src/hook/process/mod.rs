@@ -17,6 +17,7 @@ pub mod other_processes;
 pub mod own_program;
 pub mod processes;
 pub mod programs;
+mod registered_formats;
 pub mod session;
 #[cfg(feature = "loader")]
 pub mod thread_places;
