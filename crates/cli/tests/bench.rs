@@ -215,8 +215,10 @@ fn programs_run_on_mounts_and_their_requests_are_counted() {
         assert!(requests(what, tmpfs).is_none(), "tmpfs has no server");
     }
     assert!(requests("cp -r, into it", alone).unwrap() >= 3.0);
-    // The listing before has outdated the directories' access times: one request for each of five.
-    assert!(requests("du -s, again", alone) < Some(0.3), "the kernel has all attributes of files");
+    // The kernel has the attributes of files, unless it needed the memory. The listing before has
+    // outdated the directories' access times.
+    let [kept, asked] = [alone, shared].map(|subject| requests("du -s, again", subject).unwrap());
+    assert!(kept < asked / 2.0, "{kept} requests for each file, and {asked} of a shared image");
 
     let said = stdout(&command(""));
     assert!(
