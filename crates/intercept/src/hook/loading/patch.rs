@@ -47,8 +47,13 @@ pub enum Refusal {
 }
 
 /// Patches the libraries; returns the next free slot, which begins a page. `may_share`: with code
-/// that all processes share, if there is such code.
-pub fn patch<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, may_share: bool) -> Result<usize, Refusal> {
+/// that all processes share, if there is such code; if not, it is made if the libraries `may_fit`
+/// other processes.
+pub fn patch<'l>(
+    libraries: impl Iterator<Item = &'l Library> + Clone,
+    may_share: bool,
+    may_fit: impl FnOnce() -> bool,
+) -> Result<usize, Refusal> {
     if may_share && let Some(slots) = shared_text::map(libraries.clone())? {
         return Ok(slots);
     }
@@ -57,7 +62,7 @@ pub fn patch<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, may_share
         let build_id = build_id(library).ok_or(Refusal::Unnamed)?;
         next = with_sites(build_id, |sites| patch_all(library, sites, next)).ok_or(Refusal::NoTable)??;
     }
-    if may_share && next > 0 {
+    if may_share && next > 0 && may_fit() {
         shared_text::make(libraries, next);
     }
     Ok(next)

@@ -222,15 +222,20 @@ fn has_room() -> bool {
     files > 0 && files < FILES_MAX + 2
 }
 
+/// Whether a mapping of a file at an address makes the distance between a library and this one
+/// random.
+pub fn is_random_by(library: &Library, start: usize) -> bool {
+    let own = &raw const directfs_slots as usize;
+    start.is_multiple_of(HUGE_PAGE_BYTES) && (library.base.min(own)..library.base.max(own)).contains(&start)
+}
+
 /// Writes the path of a library's file, with a zero byte, and returns its length. `None` if another
 /// start of this program would find the library at another distance.
 fn find(library: &Library, into: &mut [u8; PATH_BYTES]) -> Option<usize> {
-    let own = &raw const directfs_slots as usize;
-    let between = library.base.min(own)..library.base.max(own);
     let (mut length, mut is_random, mut offset) = (0, false, None);
     let looked = proc_maps::for_each(|mapping| {
         let is_file = mapping.path.first() == Some(&b'/');
-        is_random |= is_file && mapping.start % HUGE_PAGE_BYTES == 0 && between.contains(&mapping.start);
+        is_random |= is_file && is_random_by(library, mapping.start);
         if mapping.start == library.base && mapping.path.len() < PATH_BYTES {
             into[..mapping.path.len()].copy_from_slice(mapping.path);
             length = mapping.path.len();

@@ -12,7 +12,7 @@ use crate::hook::loading::answers::Answers;
 use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
-use crate::hook::loading::shared_text::LIBRARIES_MAX;
+use crate::hook::loading::shared_text::{self, LIBRARIES_MAX};
 use crate::hook::loading::{armed_threads, early, inline_syscalls, library_syscalls, proc_maps, site_slots};
 use crate::hook::process::environment::{self, Adopted};
 use crate::hook::process::{attach, limits};
@@ -67,7 +67,9 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
         }
         early::take_over()
     };
-    let next = match patch::patch(libraries.iter().flatten(), adopted.early.is_none()) {
+    // SAFETY: this is the constructor.
+    let may_fit = || unsafe { lie_as_in_other_starts(environment, &libraries) };
+    let next = match patch::patch(libraries.iter().flatten(), adopted.early.is_none(), may_fit) {
         Ok(next) => next,
         Err(refusal) => sys::refuse(&[reason(refusal)]),
     };
@@ -193,6 +195,24 @@ unsafe fn look_by_loader(environment: *const *const u8, look: &mut impl FnMut(&p
         }
         program.libraries(own, makes_calls, look)
     }
+}
+
+/// Whether other starts of the program may have these libraries at the same distances. A program
+/// with a large library would make shared code in vain at each of its starts.
+///
+/// # Safety
+/// As for [`LoadedProgram::each_library`].
+unsafe fn lie_as_in_other_starts(environment: *const *const u8, libraries: &[Option<Library>]) -> bool {
+    let mut is_random = false;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        if let Some(program) = LoadedProgram::find(environment) {
+            program.each_library(|base, _| {
+                is_random |= libraries.iter().flatten().any(|library| shared_text::is_random_by(library, base));
+            });
+        }
+    }
+    !is_random
 }
 
 fn reason(refusal: Refusal) -> &'static [u8] {
