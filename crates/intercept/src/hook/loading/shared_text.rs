@@ -34,7 +34,7 @@ const PAGE_BYTES: usize = 4096;
 pub const SLOTS_PER_PAGE: usize = PAGE_BYTES / SLOT_BYTES;
 /// The loader, the C library, and the libraries that were separate until glibc 2.33.
 pub const LIBRARIES_MAX: usize = 4;
-/// Maximum number of files for one version: some programs put large libraries at random distances.
+/// Maximum number of files for one version, of about 2 MiB each.
 const FILES_MAX: usize = 128;
 /// The kernel may place a mapping of this size or more at any multiple of it, so the distance
 /// between what lies above and below is random.
