@@ -102,6 +102,7 @@ pub fn profile(arguments: &arguments::Profile) -> Result<std::convert::Infallibl
 pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::convert::Infallible, Failure> {
     let foreign = detach_helper::open_descriptors();
     image::refuse_nesting()?;
+    refuse_two_users()?;
     let signals = child::Signals::block();
     let mount = MountDirectory::parse(&arguments.at)?;
     let start = Start::choose(arguments, &mount)?;
@@ -143,6 +144,18 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
         recording.report()?;
     }
     ended.repeat(&signals)
+}
+
+/// The kernel tells the loader of a program whose effective user or group is not its real one to
+/// ignore the preload library (AT_SECURE): the program would work on the machine's own files.
+fn refuse_two_users() -> Result<()> {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    anyhow::ensure!(
+        geteuid() == getuid() && getegid() == getgid(),
+        "the effective user or group of this process is not its real one, so programs would not see the image; start \
+         directfs with one user and group, for example by `setpriv --reuid USER --regid GROUP --clear-groups`"
+    );
+    Ok(())
 }
 
 /// What was done with the changes of a run, if that is not as usual.

@@ -242,3 +242,21 @@ fn programs_of_a_process_whose_effective_ids_are_not_its_real_ones_work_in_the_m
     let seen = same_as_on_tmpfs("python3 $KIT/secure_start.py");
     assert_eq!(seen.matches("inside").count(), 15, "{seen}");
 }
+
+/// Their loaders would ignore the library.
+#[test]
+fn a_run_by_two_users_at_once_is_refused() {
+    if !can("other ids", &["sh", "-c", "test $(id -u) = 0 && which python3"]) {
+        return;
+    }
+    let directory = scratch();
+    for change in ["os.seteuid(1234)", "os.setegid(1234)", "os.setresuid(1234, 0, 0)", "os.setresgid(1234, 0, 0)"] {
+        let code = format!("import os, sys; {change}; os.execv(sys.argv[1], sys.argv[1:])");
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", &code, env!("CARGO_BIN_EXE_directfs"), "run", "--", "sh", "-c", "echo >made"]);
+        let output = command.current_dir(directory.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(125), "{change}: {}", stderr(&output));
+        assert!(stderr(&output).contains("setpriv --reuid"), "{change}: {}", stderr(&output));
+        assert!(!directory.path().join("made").exists(), "{change}");
+    }
+}
