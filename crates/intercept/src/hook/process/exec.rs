@@ -229,11 +229,11 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
         if kind == ProgramKind::Unknown && planner.enter_registered(depth, &file, &mut head)? {
             continue;
         }
-        let needs_loader = kind.needs_loader() || kind == ProgramKind::Dynamic && starts_securely();
-        if needs_loader && planner.can_load(&file, &head) {
+        let is_secure = kind == ProgramKind::Dynamic && starts_securely();
+        if (kind.needs_loader() || is_secure) && planner.can_load(&file, &head) {
             return planner.plan_loader(file, early_load);
         }
-        let unfit = planner.unfit_reason(&file, &kind);
+        let unfit = planner.unfit_reason(&file, &kind, is_secure);
         if !unfit.is_empty() && planner.mentions_mount() {
             return planner.plan_helper(unfit, early_load);
         }
@@ -457,8 +457,9 @@ impl<'c> Planner<'c> {
         Ok(true)
     }
 
-    /// Why the library cannot serve a program, in words; empty if it can.
-    fn unfit_reason(&self, file: &File<'_>, kind: &ProgramKind) -> &'static [u8] {
+    /// Why the library cannot serve a program, in words; empty if it can. `is_secure`: its loader
+    /// ignores the environment.
+    fn unfit_reason(&self, file: &File<'_>, kind: &ProgramKind, is_secure: bool) -> &'static [u8] {
         match kind {
             ProgramKind::Static => b"a static program",
             ProgramKind::Foreign => b"a program for another C library",
@@ -470,7 +471,7 @@ impl<'c> Planner<'c> {
                 _ if !self.has_library => {
                     b"a program whose user (or root directory) has no access to the preload library"
                 }
-                _ if matches!(kind, ProgramKind::Dynamic) && starts_securely() => SECURE,
+                _ if is_secure => SECURE,
                 _ => b"",
             },
         }
