@@ -20,6 +20,7 @@ use crate::hook::abi::entry::{DIRECTFS_FDS, NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::descriptors::marks::{self, TABLE, is_hidden, kernel};
+use crate::hook::proc_links::descriptor_path;
 use crate::hook::process::environment;
 use crate::hook::server::{self, Server};
 use crate::hook::status;
@@ -96,14 +97,6 @@ fn table_path(fd: u32, into: &mut [u8]) -> Option<usize> {
     }
     let length = sys::read_link(&descriptor_path(fd), into).ok()?;
     Table::of(&into[..length]).map(|_| length)
-}
-
-fn descriptor_path(fd: u32) -> [u8; 32] {
-    let mut path = [0u8; 32];
-    let base = b"/proc/self/fd/";
-    path[..base.len()].copy_from_slice(base);
-    write_number(fd.into(), &mut path[base.len()..]);
-    path
 }
 
 /// Whether a process, whose directory in /proc is `path[..length]`, sees the mounts of this one.

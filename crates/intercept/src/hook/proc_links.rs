@@ -1,7 +1,16 @@
 //! Paths of the kernel that name descriptors: /proc/self/fd/N and similar ones.
 
-use crate::handoff::number;
+use crate::handoff::{number, write_number};
 use crate::hook::abi::sys;
+
+/// The path of a descriptor of this process, which ends with a zero byte.
+pub fn descriptor_path(fd: u32) -> [u8; 32] {
+    let mut path = [0u8; 32];
+    let base = b"/proc/self/fd/";
+    path[..base.len()].copy_from_slice(base);
+    write_number(fd.into(), &mut path[base.len()..]);
+    path
+}
 
 /// The descriptor of this process that a path names, if nothing follows it.
 pub fn descriptor_of(path: &[u8]) -> Option<u32> {

@@ -16,6 +16,7 @@ use crate::hook::abi::entry::{Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::call::blocking_call;
 use crate::hook::descriptors::{fd_numbers, marks};
+use crate::hook::proc_links;
 use crate::hook::process::environment;
 use crate::hook::process::session::Calling;
 use crate::hook::server;
@@ -126,15 +127,8 @@ pub fn file_of_fifo<'c>(caller: &Calling<'c>, fd: u32) -> Option<NodeRef<'c, 'st
     if !marks::is_fifo(fd) {
         return None;
     }
-    let (mut link, mut digits) = ([0u8; 40], [0u8; 20]);
-    let count = write_number(fd.into(), &mut digits);
-    let start = b"/proc/self/fd/";
-    link[..start.len()].copy_from_slice(start);
-    link[start.len()..start.len() + count].copy_from_slice(&digits[..count]);
     let mut target = [0u8; PATH_ROOM];
-    let arguments = [libc::AT_FDCWD as u64, link.as_ptr() as u64, target.as_mut_ptr() as u64, PATH_ROOM as u64, 0, 0];
-    // SAFETY: a terminated name, and a buffer that is borrowed for writing.
-    let length = usize::try_from(unsafe { sys::call(libc::SYS_readlinkat, arguments) }).ok()?;
+    let length = sys::read_link(&proc_links::descriptor_path(fd), &mut target).ok()?;
     let (number, generation) = fifo_of_path(target.get(..length)?)?;
     let node = caller.thread.node(number, Some(generation)).ok()?;
     Some(NodeRef::owned(caller.thread, node))
