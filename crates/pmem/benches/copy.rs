@@ -7,7 +7,7 @@
 mod copy;
 #[path = "../src/flush.rs"]
 mod flush;
-#[allow(dead_code)]
+#[expect(dead_code, reason = "a benchmark adopts no features")]
 #[path = "../src/processor.rs"]
 mod processor;
 

@@ -30,7 +30,7 @@ static TABLE: [u32; 256] = table();
 /// Continues the CRC-32C `crc` (initially 0) over `bytes`.
 #[inline]
 pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
-    match processor::common() & CRC32C {
+    match processor::features() & CRC32C {
         0 => with_table(crc, bytes),
         // SAFETY: this processor has the instruction.
         _ => unsafe { with_instruction(crc, bytes) },
@@ -42,7 +42,7 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 /// reached the cache. Whole words do not wait.
 #[inline]
 pub fn crc32c_words<const COUNT: usize>(words: &[u64; COUNT], half: Option<u32>) -> u32 {
-    match processor::common() & CRC32C {
+    match processor::features() & CRC32C {
         0 => words_with_table(words, half),
         // SAFETY: this processor has the instruction.
         _ => unsafe { words_with_instruction(words, half) },

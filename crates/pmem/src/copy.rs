@@ -275,14 +275,14 @@ unsafe extern "C" {
 fn best_as_string(to: *const u8, from: *const u8, length: usize) -> bool {
     let distance = (to as usize).wrapping_sub(from as usize) % PAGE_BYTES;
     length >= STRING_BYTES_MIN
-        && processor::common() & FAST_STRINGS != 0
-        && (processor::common() & INTEL != 0 || !STRING_STALLS.contains(&distance))
+        && processor::features() & FAST_STRINGS != 0
+        && (processor::features() & INTEL != 0 || !STRING_STALLS.contains(&distance))
 }
 
 /// Whether this length is faster without strings: see [`INTEL_BYTES_MIN`].
 #[inline]
 fn is_long_on_intel(length: usize) -> bool {
-    length >= INTEL_BYTES_MIN && processor::common() & INTEL != 0
+    length >= INTEL_BYTES_MIN && processor::features() & INTEL != 0
 }
 
 /// # Safety

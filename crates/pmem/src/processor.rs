@@ -30,9 +30,10 @@ pub(crate) const AVX512: u8 = 16;
 static COMMON_FEATURES: AtomicU8 = AtomicU8::new(0);
 static NEWER_FEATURES: AtomicU8 = AtomicU8::new(0);
 
-/// Features by constants from [`CRC32C`] on.
+/// Features by constants from [`CRC32C`] on: what a process hands down to another one on the same
+/// machine, see [`adopt_features`].
 #[inline(always)]
-pub(crate) fn common() -> u8 {
+pub fn features() -> u8 {
     match COMMON_FEATURES.load(Ordering::Relaxed) {
         0 => detect_common(),
         found => found,
@@ -46,11 +47,6 @@ pub(crate) fn newer() -> u8 {
         0 => detect_newer(),
         found => found,
     }
-}
-
-/// What a process hands down to another one on the same machine: see [`adopt_features`].
-pub fn features() -> u8 {
-    common()
 }
 
 /// Takes what another process on this machine found with [`features`], so that this one need not
