@@ -415,8 +415,8 @@ impl<'f> SharedTables<'f> {
     pub fn new<M: Memory>(fs: &'f Fs<M>) -> Result<SharedTables<'f>> {
         let (region, layout) = (fs.dram().region(), &fs.dram().layout);
         let tables = region.get(Pm::new(layout.upper)).map_err(|_| Errno::EIO)?;
-        let start = layout.cachelets - layout.cachelets_max * UPPER_FILE_BYTES;
-        let records = region.slice(Pm::new(start), layout.cachelets_max).map_err(|_| Errno::EIO)?;
+        let start = Pm::new(layout.upper_file(layout.cachelets_max - 1));
+        let records = region.slice(start, layout.cachelets_max).map_err(|_| Errno::EIO)?;
         Ok(SharedTables { fixed: tables, records })
     }
 
