@@ -438,7 +438,7 @@ fn an_xfs_that_fills_under_a_working_copy_on_it_is_a_lack_of_space() {
 fn fill_under_a_working_copy(file_system: &'static str, bytes: usize) {
     let directory = tempfile::tempdir().unwrap();
     if !can_make(file_system) {
-        eprintln!("\n*** SKIPPED: a full {file_system} under a working copy: this needs root and mkfs ***\n");
+        eprintln!("\n*** SKIPPED: a full {file_system} under a working copy: needs root, mkfs ***\n");
         return;
     }
     let disk = Disk::make(file_system, Cut::Shutdown, directory.path(), bytes).unwrap();

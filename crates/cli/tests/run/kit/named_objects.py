@@ -1,4 +1,4 @@
-"""Attributes of FIFOs by descriptor, and rights of FIFOs and sockets that change after their use."""
+"""Attributes of FIFOs by descriptor; rights of FIFOs and sockets that change after their use."""
 import os
 import socket
 
