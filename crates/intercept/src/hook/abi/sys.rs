@@ -130,12 +130,23 @@ impl Fd {
         unsafe { call(libc::SYS_pwrite64, arguments) == bytes.len() as i64 }
     }
 
-    /// Reads records of a directory; returns their bytes.
-    pub fn entries(&self, into: &mut [u64]) -> Result<usize, i64> {
-        let arguments = [self.0 as u64, into.as_mut_ptr() as u64, size_of_val(into) as u64, 0, 0, 0];
-        // SAFETY: as above.
-        let result = unsafe { call(libc::SYS_getdents64, arguments) };
-        usize::try_from(result).map_err(|_| result)
+    /// Calls `visit` with each name in a directory, the own and the parent's among them, until it
+    /// returns false.
+    pub fn each_name(&self, visit: &mut dyn FnMut(&[u8]) -> bool) {
+        let mut buffer = [0u64; 256];
+        loop {
+            let arguments = [self.0 as u64, buffer.as_mut_ptr() as u64, size_of_val(&buffer) as u64, 0, 0, 0];
+            // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
+            let Ok(bytes @ 1..) = usize::try_from(unsafe { call(libc::SYS_getdents64, arguments) }) else { return };
+            // SAFETY: words are bytes, and the kernel has written these.
+            let mut records = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), bytes) };
+            while let Some((name, rest)) = first_record(records) {
+                records = rest;
+                if !visit(name) {
+                    return;
+                }
+            }
+        }
     }
 
     /// Writes all bytes.
@@ -188,6 +199,16 @@ pub fn create(path: &[u8]) -> Result<Fd, i64> {
     let result =
         unsafe { call(libc::SYS_openat, [libc::AT_FDCWD as u64, path.as_ptr() as u64, flags as u64, 0o600, 0, 0]) };
     if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
+}
+
+/// The name in the first of the kernel's records of a directory, and the other records.
+fn first_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
+    const LENGTH: usize = 16;
+    const NAME: usize = 19;
+    let length = usize::from(u16::from_ne_bytes(*records.get(LENGTH..)?.first_chunk()?));
+    let (record, rest) = records.split_at_checked(length)?;
+    let name = record.get(NAME..)?;
+    Some((name.split(|&byte| byte == 0).next()?, rest))
 }
 
 /// Renames a file; both paths hold a zero byte.
@@ -415,4 +436,33 @@ pub fn is_on_disk(fd: i32) -> bool {
     // SAFETY: the kernel writes a structure of 120 bytes, for which there is room.
     let result = unsafe { call(libc::SYS_fstatfs, [fd as u64, room.as_mut_ptr() as u64, 0, 0, 0, 0]) };
     result == 0 && !matches!(room[0], TMPFS | RAMFS | HUGETLBFS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn each_name_of_a_directory_is_visited_once_until_the_visitor_has_enough() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut wanted: BTreeSet<_> = (0..300).map(|number| format!("a longer name, {number}").into_bytes()).collect();
+        for name in &wanted {
+            std::fs::write(directory.path().join(std::str::from_utf8(name).unwrap()), "").unwrap();
+        }
+        wanted.extend([b".".to_vec(), b"..".to_vec()]);
+        let path = [directory.path().as_os_str().as_bytes(), b"\0"].concat();
+        let names = |most: usize| {
+            let mut found = Vec::new();
+            open(&path, libc::O_RDONLY | libc::O_DIRECTORY).unwrap().each_name(&mut |name| {
+                found.push(name.to_vec());
+                found.len() < most
+            });
+            found
+        };
+        let all = names(usize::MAX);
+        assert_eq!((all.len(), all.into_iter().collect()), (302, wanted));
+        assert_eq!(names(7).len(), 7);
+    }
 }

@@ -206,18 +206,11 @@ pub fn is_file_size_limited() -> bool {
 fn has_room() -> bool {
     let Some(path) = environment::string(environment::TEXT) else { return false };
     let Ok(directory) = sys::open(path, libc::O_RDONLY | libc::O_DIRECTORY) else { return false };
-    /// Length of a record, in a `linux_dirent64`.
-    const LENGTH_OFFSET: usize = 16;
-    let mut buffer = [0u64; 512];
     let mut files = 0;
-    while let Ok(bytes @ 1..) = directory.entries(&mut buffer) {
-        let mut at = 0;
-        while at < bytes {
-            let word = buffer[(at + LENGTH_OFFSET) / 8].to_ne_bytes();
-            at += usize::from(u16::from_ne_bytes([word[0], word[1]])).max(8);
-            files += 1;
-        }
-    }
+    directory.each_name(&mut |_| {
+        files += 1;
+        true
+    });
     // Two of the names are those of directories.
     files > 0 && files < FILES_MAX + 2
 }

@@ -24,39 +24,27 @@ pub fn find_interpreter(head: &mut [u8], file: &[u8]) -> Option<usize> {
     let mut path = [0u8; DIRECTORY.len() + NAME_BYTES_MAX + 1];
     path[..DIRECTORY.len()].copy_from_slice(DIRECTORY);
     let directory = sys::open(&path[..=DIRECTORY.len()], libc::O_RDONLY | libc::O_DIRECTORY).ok()?;
-    let mut buffer = [0u64; 128];
-    while let Ok(bytes @ 1..) = directory.entries(&mut buffer) {
-        // SAFETY: words are bytes, and the kernel has written these.
-        let mut records = unsafe { core::slice::from_raw_parts(buffer.as_ptr().cast::<u8>(), bytes) };
-        while let Some((name, rest)) = first_record(records) {
-            records = rest;
-            let Some(room) = path.get_mut(DIRECTORY.len()..=DIRECTORY.len() + name.len()) else { continue };
-            room[..name.len()].copy_from_slice(name);
-            room[name.len()] = 0;
-            let mut text = [0u8; TEXT_BYTES_MAX];
-            let opened = sys::open(&path[..=DIRECTORY.len() + name.len()], libc::O_RDONLY).ok();
-            let length = opened.and_then(|opened| opened.read(&mut text).ok()).unwrap_or(0);
-            if name == b"status" && text.starts_with(b"disabled") {
-                return None;
-            }
-            if let Some(interpreter) = interpreter_for(&text[..length], &head[..COMPARED_BYTES.min(head.len())], file) {
-                head.get_mut(..interpreter.len())?.copy_from_slice(interpreter);
-                *head.get_mut(interpreter.len())? = 0;
-                return Some(interpreter.len());
-            }
+    let mut found = None;
+    directory.each_name(&mut |name| {
+        let Some(room) = path.get_mut(DIRECTORY.len()..=DIRECTORY.len() + name.len()) else { return true };
+        room[..name.len()].copy_from_slice(name);
+        room[name.len()] = 0;
+        let mut text = [0u8; TEXT_BYTES_MAX];
+        let opened = sys::open(&path[..=DIRECTORY.len() + name.len()], libc::O_RDONLY).ok();
+        let length = opened.and_then(|opened| opened.read(&mut text).ok()).unwrap_or(0);
+        if name == b"status" && text.starts_with(b"disabled") {
+            return false;
         }
-    }
-    None
-}
-
-/// The name in the first of the kernel's records of a directory, and the other records.
-fn first_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
-    const LENGTH: usize = 16;
-    const NAME: usize = 19;
-    let length = usize::from(u16::from_ne_bytes(*records.get(LENGTH..)?.first_chunk()?));
-    let (record, rest) = records.split_at_checked(length)?;
-    let name = record.get(NAME..)?;
-    Some((name.split(|&byte| byte == 0).next()?, rest))
+        if let Some(interpreter) = interpreter_for(&text[..length], &head[..COMPARED_BYTES.min(head.len())], file)
+            && let Some(room) = head.get_mut(..=interpreter.len())
+        {
+            room[..interpreter.len()].copy_from_slice(interpreter);
+            room[interpreter.len()] = 0;
+            found = Some(interpreter.len());
+        }
+        found.is_none()
+    });
+    found
 }
 
 /// The interpreter of a registration, if it is for this program.
@@ -122,21 +110,5 @@ mod tests {
         }
         let odd = b"enabled\ninterpreter /x\noffset 0\nmagic zz\n";
         assert_eq!(interpreter_for(odd, b"PK", b"/a"), None);
-    }
-
-    #[test]
-    fn records_of_a_directory_are_read_one_by_one() {
-        let mut records = Vec::new();
-        for name in ["status", "qemu-arm"] {
-            let length = (19 + name.len() + 1).next_multiple_of(8);
-            let mut record = vec![0u8; length];
-            record[16..18].copy_from_slice(&(length as u16).to_ne_bytes());
-            record[19..19 + name.len()].copy_from_slice(name.as_bytes());
-            records.extend(record);
-        }
-        let (name, rest) = first_record(&records).unwrap();
-        assert_eq!(name, b"status");
-        let (name, rest) = first_record(rest).unwrap();
-        assert_eq!((name, first_record(rest)), (&b"qemu-arm"[..], None));
     }
 }
