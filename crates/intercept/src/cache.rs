@@ -108,13 +108,17 @@ impl Cache {
     }
 
     /// The directory for patched code that processes share, if there can be one. The first launch
-    /// of this version since the machine's boot creates it, and removes those of earlier boots.
+    /// of this version since the machine's boot creates it, removes those of earlier boots, and
+    /// writes the library anew.
     pub fn text_directory(&self) -> Option<PathBuf> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let boot = format!("text-{:016x}-", table::fingerprint(boot.trim().as_bytes()));
         let name = format!("{boot}{LIBRARY_FINGERPRINT}");
         if self.directory.create_directory(&name).ok()? {
             self.directory.remove_directories(|other| other.starts_with("text-") && !other.starts_with(&boot));
+            // The kernel reads a file into small pages. If this fails, the present file serves too.
+            let name = self.library.file_name()?.to_str()?;
+            let _ = write_code(&self.directory, name, PRELOAD);
         }
         Some(self.directory.path().join(name))
     }
@@ -207,9 +211,16 @@ fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result
     }
     directory.allow_reading()?;
     if !read(directory, name).is_ok_and(|present| present == code) {
-        directory.write_file(name, code)?;
+        write_code(directory, name, code)?;
     }
     check_executable(&directory.open_file(name)?)
+}
+
+/// Writes a file with code by one call from memory that is present. The kernel then keeps it in
+/// large pages, of which the faults of a program map several at once.
+fn write_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<()> {
+    let present = code.to_vec();
+    directory.write_file(name, &present)
 }
 
 fn read(directory: &TrustedDirectory, name: &str) -> io::Result<Vec<u8>> {
@@ -311,6 +322,26 @@ mod tests {
         fs::write(&table, bytes).unwrap();
         assert!(!cache.prepare(library).unwrap().was_there);
         assert!(cache.prepare(library).unwrap().was_there);
+    }
+
+    /// What the kernel reads after a boot lies in small pages.
+    #[test]
+    fn the_first_launch_since_a_boot_writes_the_library_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let launch = || {
+            let cache = Cache::at(directory.path(), &trusted()).unwrap();
+            let text = cache.text_directory().unwrap();
+            assert_eq!(fs::read(cache.library()).unwrap(), PRELOAD);
+            // A file that is open keeps its inode number.
+            (File::open(cache.library()).unwrap(), text)
+        };
+        let inode = |file: &File| file.metadata().unwrap().ino();
+        let (first, _) = launch();
+        let (second, text) = launch();
+        assert_eq!(inode(&second), inode(&first));
+        fs::remove_dir_all(text).unwrap();
+        let (third, _) = launch();
+        assert_ne!(inode(&third), inode(&first));
     }
 
     /// The entry saves only the state that legacy instructions change.

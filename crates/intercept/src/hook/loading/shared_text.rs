@@ -252,7 +252,9 @@ fn write_library(file: &sys::Fd, library: &Library, build_id: &[u8], sites: &[Si
         return None;
     }
     let bytes = size as usize;
-    let start = original.map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE).ok()?;
+    // From memory that is present the kernel writes large pages, of which a fault maps several.
+    let flags = libc::MAP_PRIVATE | libc::MAP_POPULATE;
+    let start = original.map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags).ok()?;
     let whole = bytes.next_multiple_of(PAGE_BYTES);
     // SAFETY: the mapping has these bytes on whole pages, zero after the file's end, and no other
     // users.

@@ -230,7 +230,8 @@ pub unsafe fn restore(environment: *mut *const u8) {
 /// it, or nothing looks there.
 pub unsafe fn hide(environment: *mut *const u8, adopted: &Adopted) {
     let Some(hides_mount) = adopted.hides_mount else { return };
-    let is_seen = |entry: &[u8]| is_seen(entry, library(), hides_mount);
+    let library = library();
+    let is_seen = |entry: &[u8]| is_seen(entry, library, hides_mount);
     let (mut count, mut hidden) = (0, 0);
     // SAFETY: by the caller's promise.
     for entry in unsafe { entries(environment) } {
@@ -252,7 +253,7 @@ pub unsafe fn hide(environment: *mut *const u8, adopted: &Adopted) {
             spare -= 1;
         }
         let mut shown = start;
-        if let Some((name, rest @ [_, ..])) = loader_list(entry, library()) {
+        if let Some((name, rest @ [_, ..])) = loader_list(entry, library) {
             // The name moves to the program's part, over what precedes that.
             let at = entry.len() - rest.len() - name.len();
             // SAFETY: inside the entry, which has no references here any more.
