@@ -48,6 +48,8 @@ pub struct Prepared {
 pub struct Cache {
     directory: TrustedDirectory,
     library: PathBuf,
+    /// Whether this launch wrote the library.
+    is_new: bool,
 }
 
 /// A directory that can hold the cache.
@@ -89,10 +91,10 @@ impl Cache {
         let directory = TrustedDirectory::open(directory, trusted)?;
         let name = format!("preload-{LIBRARY_FINGERPRINT}.so");
         let library = directory.path().join(&name);
-        let put = put_code(&directory, &name, PRELOAD)
-            .and_then(|()| put_code(&directory, &format!("{name}{LOADER_ENDING}"), LOADER));
-        put.map_err(|error| Refusal::Failed(library.clone(), error))?;
-        Ok(Cache { directory, library })
+        let put = put_code(&directory, &format!("{name}{LOADER_ENDING}"), LOADER)
+            .and_then(|_| put_code(&directory, &name, PRELOAD));
+        let is_new = put.map_err(|error| Refusal::Failed(library.clone(), error))?;
+        Ok(Cache { directory, library, is_new })
     }
 
     /// Path of the preload library.
@@ -108,17 +110,17 @@ impl Cache {
     }
 
     /// The directory for patched code that processes share, if there can be one. The first launch
-    /// of this version since the machine's boot creates it, removes those of earlier boots, and
-    /// writes the library anew.
+    /// of this version since the machine's boot creates it, and removes those of earlier boots. If
+    /// the library has left the kernel's cache, that code has as well, and programs write it anew.
     pub fn text_directory(&self) -> Option<PathBuf> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let boot = format!("text-{:016x}-", table::fingerprint(boot.trim().as_bytes()));
         let name = format!("{boot}{LIBRARY_FINGERPRINT}");
+        if self.is_new {
+            self.directory.remove_directories(|other| other == name);
+        }
         if self.directory.create_directory(&name).ok()? {
             self.directory.remove_directories(|other| other.starts_with("text-") && !other.starts_with(&boot));
-            // The kernel reads a file into small pages. If this fails, the present file serves too.
-            let name = self.library.file_name()?.to_str()?;
-            let _ = write_code(&self.directory, name, PRELOAD);
         }
         Some(self.directory.path().join(name))
     }
@@ -202,25 +204,46 @@ fn outside(uid_map: &str, user: u32) -> Option<u32> {
 }
 
 /// Ensures that the directory holds a file with code, where every user can read it and code can
-/// run.
-fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<()> {
+/// run; returns whether it was written.
+///
+/// What is written by one call from memory that is present, the kernel's cache holds in large
+/// pages, of which a fault of a program maps several at once. What the kernel reads it holds in
+/// small ones. So a file that has left the cache is written anew.
+fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<bool> {
     let path = directory.path().as_os_str().as_encoded_bytes();
     if path.iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
         let cause = "the loader takes no path with a colon, a space or a dollar sign";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     }
     directory.allow_reading()?;
-    if !read(directory, name).is_ok_and(|present| present == code) {
-        write_code(directory, name, code)?;
+    // Reading would bring it back.
+    let is_cached = directory.open_file(name).is_ok_and(|file| is_in_memory(&file, code.len()));
+    let is_new = !is_cached || !read(directory, name).is_ok_and(|present| present == code);
+    if is_new {
+        let present = code.to_vec();
+        directory.write_file(name, &present)?;
     }
-    check_executable(&directory.open_file(name)?)
+    check_executable(&directory.open_file(name)?)?;
+    Ok(is_new)
 }
 
-/// Writes a file with code by one call from memory that is present. The kernel then keeps it in
-/// large pages, of which the faults of a program map several at once.
-fn write_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<()> {
-    let present = code.to_vec();
-    directory.write_file(name, &present)
+/// Whether the kernel's cache holds the first bytes of a file. True if it does not say.
+fn is_in_memory(file: &File, bytes: usize) -> bool {
+    const PAGE_BYTES: usize = 4096;
+    use std::os::fd::AsRawFd;
+    let mut pages = vec![1u8; bytes.div_ceil(PAGE_BYTES)];
+    // SAFETY: a new mapping at an address that the kernel chooses; no page of it is accessed.
+    let start =
+        unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if start == libc::MAP_FAILED {
+        return true;
+    }
+    // SAFETY: mapped above, without other users; the kernel fills a byte for each page.
+    unsafe {
+        libc::mincore(start, bytes, pages.as_mut_ptr());
+        libc::munmap(start, bytes);
+    }
+    pages.iter().all(|page| page & 1 == 1)
 }
 
 fn read(directory: &TrustedDirectory, name: &str) -> io::Result<Vec<u8>> {
@@ -324,24 +347,36 @@ mod tests {
         assert!(cache.prepare(library).unwrap().was_there);
     }
 
-    /// What the kernel reads after a boot lies in small pages.
+    /// What the kernel reads lies in small pages.
     #[test]
-    fn the_first_launch_since_a_boot_writes_the_library_anew() {
+    fn code_that_has_left_the_kernels_cache_is_written_anew() {
+        use rustix::fs::{Advice, fadvise};
         let directory = tempfile::tempdir().unwrap();
-        let launch = || {
+        let shared = || {
             let cache = Cache::at(directory.path(), &trusted()).unwrap();
-            let text = cache.text_directory().unwrap();
+            (cache.text_directory().unwrap().join("shared"), cache)
+        };
+        let launch = || {
+            let (shared, cache) = shared();
             assert_eq!(fs::read(cache.library()).unwrap(), PRELOAD);
+            fs::write(shared, "").unwrap();
             // A file that is open keeps its inode number.
-            (File::open(cache.library()).unwrap(), text)
+            File::open(cache.library()).unwrap()
         };
         let inode = |file: &File| file.metadata().unwrap().ino();
-        let (first, _) = launch();
-        let (second, text) = launch();
-        assert_eq!(inode(&second), inode(&first));
-        fs::remove_dir_all(text).unwrap();
-        let (third, _) = launch();
-        assert_ne!(inode(&third), inode(&first));
+        // The kernel may free a part of the file between two launches, but not each time.
+        let mut first = launch();
+        let stays = (0..100).any(|_| inode(&first) == inode(&std::mem::replace(&mut first, launch())));
+        assert!(stays);
+        first.sync_all().unwrap();
+        fadvise(&first, 0, None, Advice::DontNeed).unwrap();
+        if is_in_memory(&first, PRELOAD.len()) {
+            eprintln!("SKIPPED: the file system of {} is in memory", directory.path().display());
+            return;
+        }
+        let (shared, cache) = shared();
+        assert!(!shared.exists());
+        assert_ne!(fs::metadata(cache.library()).unwrap().ino(), inode(&first));
     }
 
     /// The entry saves only the state that legacy instructions change.
