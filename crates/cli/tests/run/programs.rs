@@ -87,15 +87,12 @@ impl Script {
         Some(directory)
     }
 
-    fn compare(&self, wanted: &tree::Tree, found: &tree::Tree) -> Vec<String> {
-        let any = |patterns: &[String], path: &str| {
-            patterns.iter().any(|pattern| matches(pattern.as_bytes(), path.as_bytes()))
-        };
-        let kept = |all: &tree::Tree| -> tree::Tree {
-            let kept = all.iter().filter(|(path, _)| !any(&self.ignored, path));
-            kept.map(|(path, entry)| (path.clone(), entry.clone())).collect()
-        };
-        tree::differences(&kept(wanted), &kept(found), |path| any(&self.free, path))
+    fn is_ignored(&self, path: &str) -> bool {
+        is_any(&self.ignored, path)
+    }
+
+    fn differences(&self, wanted: &tree::Tree, found: &tree::Tree) -> Vec<String> {
+        tree::differences(wanted, found, |path| is_any(&self.free, path))
     }
 
     /// The script as a command in that directory, with a fixed environment.
@@ -114,6 +111,11 @@ fn path() -> std::ffi::OsString {
     let usual = ["/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/go/bin"].map(Path::new);
     let toolchain = Path::new(env!("CARGO")).parent().unwrap();
     std::env::join_paths(std::iter::once(toolchain).chain(usual)).unwrap()
+}
+
+/// Whether a path matches one of the patterns.
+fn is_any(patterns: &[String], path: &str) -> bool {
+    patterns.iter().any(|pattern| matches(pattern.as_bytes(), path.as_bytes()))
 }
 
 /// Matches a pattern in which `*` stands for any text.
@@ -177,7 +179,7 @@ fn compare(name: &'static str) {
     plain.current_dir(&work);
     let wanted = outcome(script.command(plain, &home, &packages));
     assert_eq!(wanted.code, Some(0), "{name} fails on tmpfs: {}{}", wanted.output, wanted.errors);
-    let wanted_tree = tree::of_directory(&work, now_ns);
+    let wanted_tree = tree::of_directory(&work, now_ns, &|path| script.is_ignored(path));
     fs::rename(&work, directory.path().join("plain")).unwrap();
     fs::remove_dir_all(&home).unwrap();
     fs::create_dir(&home).unwrap();
@@ -202,8 +204,8 @@ fn compare(name: &'static str) {
         found
     };
     let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
-    let found_tree = tree::of_image(&image, now_ns);
-    let differences = script.compare(&wanted_tree, &found_tree);
+    let found_tree = tree::of_image(&image, now_ns, &|path| script.is_ignored(path));
+    let differences = script.differences(&wanted_tree, &found_tree);
 
     let context = format!("{}\nstandard error:\n{}", script.name, found.errors);
     assert_eq!(found.code, Some(0), "exit code of {context}\nstandard output:\n{}", found.output);

@@ -35,21 +35,26 @@ fn name_of(parent: &str, name: &[u8]) -> String {
     if parent.is_empty() { name.into_owned() } else { format!("{parent}/{name}") }
 }
 
+/// Whether a path is left out, and is not read.
+pub type Ignored<'a> = &'a dyn Fn(&str) -> bool;
+
 /// The tree of a directory on the host. Times from `now_ns` on are omitted, because no script set
 /// them.
-pub fn of_directory(root: &Path, now_ns: i64) -> Tree {
+pub fn of_directory(root: &Path, now_ns: i64, is_ignored: Ignored<'_>) -> Tree {
     let mut tree = Tree::new();
-    add_directory(&mut tree, root, "", now_ns);
+    add_directory(&mut tree, root, "", now_ns, is_ignored);
     tree
 }
 
-fn add_directory(tree: &mut Tree, path: &Path, name: &str, now_ns: i64) {
+fn add_directory(tree: &mut Tree, path: &Path, name: &str, now_ns: i64, is_ignored: Ignored<'_>) {
     for entry in fs::read_dir(path).unwrap() {
         let entry = entry.unwrap();
         let (path, name) = (entry.path(), name_of(name, entry.file_name().as_bytes()));
         let metadata = fs::symlink_metadata(&path).unwrap();
         let kind = metadata.file_type();
-        let content = if kind.is_file() {
+        let content = if is_ignored(&name) {
+            Vec::new()
+        } else if kind.is_file() {
             fs::read(&path).unwrap()
         } else if kind.is_symlink() {
             fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec()
@@ -67,14 +72,16 @@ fn add_directory(tree: &mut Tree, path: &Path, name: &str, now_ns: i64) {
             modified_ns: (modified_ns < now_ns).then_some(modified_ns),
         };
         if kind.is_dir() {
-            add_directory(tree, &path, &name, now_ns);
+            add_directory(tree, &path, &name, now_ns, is_ignored);
         }
-        tree.insert(name, entry);
+        if !is_ignored(&name) {
+            tree.insert(name, entry);
+        }
     }
 }
 
 /// The tree of an image.
-pub fn of_image(image: &Path, now_ns: i64) -> Tree {
+pub fn of_image(image: &Path, now_ns: i64, is_ignored: Ignored<'_>) -> Tree {
     let image = Image::open(image, &OpenImage { read_only: true, ..OpenImage::default() }).unwrap();
     let thread = image.fs().enter().unwrap();
     let credentials =
@@ -82,12 +89,19 @@ pub fn of_image(image: &Path, now_ns: i64) -> Tree {
     let caller = Caller::new(&thread, credentials);
     let root = thread.root().unwrap();
     let mut tree = Tree::new();
-    add_node(&mut tree, &caller, root, "", now_ns);
+    add_node(&mut tree, &caller, root, "", now_ns, is_ignored);
     thread.release(root, 1);
     tree
 }
 
-fn add_node(tree: &mut Tree, caller: &Caller<'_, '_>, directory: Node, path: &str, now_ns: i64) {
+fn add_node(
+    tree: &mut Tree,
+    caller: &Caller<'_, '_>,
+    directory: Node,
+    path: &str,
+    now_ns: i64,
+    is_ignored: Ignored<'_>,
+) {
     let file = caller.opens().open_node(directory, libc::O_RDONLY | libc::O_DIRECTORY).unwrap();
     let mut names = Vec::new();
     let mut each = |entry: posix::ListedName<'_>| {
@@ -100,6 +114,7 @@ fn add_node(tree: &mut Tree, caller: &Caller<'_, '_>, directory: Node, path: &st
         let found = caller.lookup(directory, name).unwrap();
         let attributes = caller.stat(found.node()).unwrap();
         let content = match attributes.kind {
+            _ if is_ignored(&path) => Vec::new(),
             FileKind::Regular => content(caller, found.node(), attributes.size_bytes),
             FileKind::Symlink => target(caller, found.node()),
             _ => Vec::new(),
@@ -114,9 +129,11 @@ fn add_node(tree: &mut Tree, caller: &Caller<'_, '_>, directory: Node, path: &st
             modified_ns: (attributes.modified_ns < now_ns).then_some(attributes.modified_ns),
         };
         if attributes.kind == FileKind::Directory {
-            add_node(tree, caller, found.node(), &path, now_ns);
+            add_node(tree, caller, found.node(), &path, now_ns, is_ignored);
         }
-        tree.insert(path, entry);
+        if !is_ignored(&path) {
+            tree.insert(path, entry);
+        }
     }
     caller.opens().close(&file);
 }
