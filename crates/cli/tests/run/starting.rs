@@ -1,6 +1,6 @@
 //! The start of a program: it shares patched code with others, and attaches only if it needs to.
 
-use crate::kit::compiled;
+use crate::kit::{compile, compiled};
 use crate::support::{directfs, image_in, say_hidden, scratch, stderr, stdout};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -73,6 +73,38 @@ fn shared_code_that_others_can_write_or_that_is_incomplete_is_replaced() {
             assert!(metadata.permissions().mode() & 0o777 == 0o644 && metadata.len() > 100_000, "{how}");
         }
     }
+}
+
+/// The kernel places a large library at random, so no other start has the distances of one start.
+#[test]
+fn programs_with_a_large_library_write_no_shared_code_at_each_start() {
+    const STARTS: usize = 6;
+    let (cache, directory) = (Cache::new(), scratch());
+    let built = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (library, program) = (built.path().join("liblarge.so"), built.path().join("program"));
+    let [path, own_path] = ["-L", "-Wl,-rpath,"].map(|option| format!("{option}{}", built.path().display()));
+    if !compile("large_library", &library, &["-DLIBRARY", "-shared", "-fPIC"])
+        || !compile("large_library", &program, &[&path, &own_path, "-llarge"])
+    {
+        return;
+    }
+    let log = directory.path().join("log");
+    let script = format!(
+        "text=$({}); for start in $(seq {STARTS}); do {} || exit; stat -c %y \"$text\" >> {}; done",
+        say_hidden("DIRECTFS_TEXT"),
+        program.display(),
+        log.display()
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "--", "sh", "-c", &script]).env("XDG_CACHE_HOME", cache.0.path());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    // Where the kernel does not choose at random, the first start writes a file for all.
+    let log = fs::read_to_string(log).unwrap();
+    let mut changes: Vec<&str> = log.lines().collect();
+    assert_eq!(changes.len(), STARTS);
+    changes.dedup();
+    assert_eq!(changes.len(), 1, "{log}");
 }
 
 /// A limit on the size of files would end the program that writes such a file.
