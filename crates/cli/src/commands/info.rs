@@ -159,7 +159,7 @@ pub fn run(arguments: &Info) -> Result<()> {
 }
 
 fn gather(path: &Path) -> Result<Facts> {
-    let (mapping, pending) = posix::image::map_newest(path)?;
+    let (mapping, pending, geometry) = posix::image::map_described(path)?;
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let backing = match pending {
         Pending::Nothing => mapping.backing(),
@@ -168,7 +168,6 @@ fn gather(path: &Path) -> Result<Facts> {
     };
     // SAFETY: nothing is stored through the region.
     let region = unsafe { mapping.region_for_reading(Direct) };
-    let geometry = Superblock::check(&region, false).map_err(|error| anyhow::anyhow!("{}: {error}", path.display()))?;
     let superblock = region.first::<Superblock>().ok().context("the superblock was valid before")?;
     let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
     let state = superblock.state();

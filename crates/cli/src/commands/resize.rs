@@ -77,14 +77,7 @@ fn resize_mounted(path: &Path, point: &Path, wanted: u64) -> Option<Result<Resiz
 /// The size that was asked for: absolute, or with a sign.
 fn wanted_bytes(path: &Path, text: &str) -> Result<u64> {
     let parse = |text: &str| units::parse_size(text).map_err(anyhow::Error::msg);
-    let now = || {
-        let (mapping, _) = image::map_newest(path)?;
-        // SAFETY: nothing is stored through the region.
-        let region = unsafe { mapping.region_for_reading(pmem::Direct) };
-        let checked = engine::format::Superblock::check(&region, false);
-        let geometry = checked.map_err(|cause| image::ImageError::NotUsable { path: path.to_owned(), cause })?;
-        Ok::<_, image::ImageError>(geometry.blocks * pmem::BLOCK_BYTES)
-    };
+    let now = || image::map_described(path).map(|(_, _, geometry)| geometry.blocks * pmem::BLOCK_BYTES);
     match (text.strip_prefix('+'), text.strip_prefix('-')) {
         (Some(more), _) => now()?.checked_add(parse(more)?).context("the size is too large; choose a smaller one"),
         (_, Some(less)) => {

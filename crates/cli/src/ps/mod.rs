@@ -29,13 +29,7 @@ pub fn run(arguments: &Ps) -> Result<()> {
 
 /// The processes of an image.
 pub fn gather(path: &Path) -> Result<Report> {
-    posix::image::map_newest(path).and_then(|(mapping, _)| {
-        // SAFETY: nothing is stored through the region.
-        let region = unsafe { mapping.region_for_reading(pmem::Direct) };
-        let path = path.to_owned();
-        let checked = engine::format::Superblock::check(&region, false);
-        checked.map(drop).map_err(|cause| posix::image::ImageError::NotUsable { path, cause })
-    })?;
+    posix::image::map_described(path)?;
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     let metadata = file.metadata().with_context(|| format!("cannot examine {}", path.display()))?;
     let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;

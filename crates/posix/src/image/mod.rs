@@ -47,7 +47,7 @@ pub use runtime::own_description;
 pub use snapshot::{NewIdentity, snapshot};
 pub use trim::{Trimmed, trim};
 pub use users::{Users, users};
-pub use working::{Pending, image_length, map_newest};
+pub use working::{Pending, image_length, map_described, map_newest};
 pub use working_file::memory_available_bytes;
 
 use crate::commits::{CommitStatus, Commits};

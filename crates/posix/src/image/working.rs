@@ -20,7 +20,7 @@ use super::{ImageError, OpenImage, identity_of};
 use crate::commits::{
     ChunkBuffer, Commits, ImageFile, capacity_within, errno_of, tracking_at, working_bytes, working_bytes_before,
 };
-use engine::format::{Geometry, MAGIC, Superblock};
+use engine::format::{Geometry, MAGIC, Superblock, SuperblockError};
 use engine::{AttachOptions, DESCRIPTION_BYTES, DescriptionChange, RecoveryReport, superblock_with};
 use journal::{Disk, DiskError, HeaderError, Journal, JournalError, State};
 use pmem::{Access, BLOCK_BYTES, Backing, Direct, Mapping, Region, Residency, Tracking};
@@ -34,6 +34,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes of a log: a sixteenth of the image, within these bounds.
 const LOG_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 << 20);
@@ -557,6 +558,28 @@ pub fn map_newest(path: impl AsRef<Path>) -> Result<(Arc<Mapping>, Pending), Ima
     Ok((newest.mapping, newest.pending))
 }
 
+/// The same, with what its description says. Growth replaces the description of an image in use: a
+/// reader that meets it half-way looks again.
+pub fn map_described(path: impl AsRef<Path>) -> Result<(Arc<Mapping>, Pending, Geometry), ImageError> {
+    map_described_after(path.as_ref(), &mut || std::thread::sleep(Duration::from_millis(1)))
+}
+
+/// `wait`: what happens before another look.
+fn map_described_after(path: &Path, wait: &mut dyn FnMut()) -> Result<(Arc<Mapping>, Pending, Geometry), ImageError> {
+    let mut looks = 100;
+    loop {
+        looks -= 1;
+        let (mapping, pending) = map_newest(path)?;
+        // SAFETY: nothing is stored through the region.
+        let region = unsafe { mapping.region_for_reading(Direct) };
+        match Superblock::check(&region, false) {
+            Ok(geometry) => return Ok((mapping, pending, geometry)),
+            Err(SuperblockError::Checksum { .. } | SuperblockError::Truncated { .. }) if looks > 0 => wait(),
+            Err(cause) => return Err(ImageError::NotUsable { path: path.to_owned(), cause }),
+        }
+    }
+}
+
 /// Bytes of the image in a file, without its journal.
 pub fn image_length(path: impl AsRef<Path>) -> io::Result<u64> {
     let file = File::open(path)?;
@@ -569,4 +592,34 @@ pub(super) fn map_base(file: File, path: &Path, access: Access) -> Result<Mappin
     let is_regular = file.metadata().map_err(failed)?.is_file();
     let bytes = if is_regular { image_bytes(&file).map_err(failed)? } else { u64::MAX };
     Ok(Mapping::of_beginning(file, path, access, bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_meets_half_a_change_of_the_description_looks_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("image");
+        let options = crate::image::MakeOptions { length: 4 << 20, ..Default::default() };
+        crate::image::make(&path, &options).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let label = offset_of!(Superblock, label) as u64;
+        let whole = map_described(&path).unwrap().2;
+        let mut before = [0; 1];
+        file.read_exact_at(&mut before, label).unwrap();
+        let mut looks = 0;
+        file.write_all_at(b"x", label).unwrap();
+        let found = map_described_after(&path, &mut || {
+            looks += 1;
+            if looks == 3 {
+                file.write_all_at(&before, label).unwrap();
+            }
+        });
+        assert_eq!((found.unwrap().2, looks), (whole, 3));
+        file.write_all_at(b"x", label).unwrap();
+        let refused = map_described_after(&path, &mut || {});
+        assert!(matches!(refused, Err(ImageError::NotUsable { cause: SuperblockError::Checksum { .. }, .. })));
+    }
 }
