@@ -74,8 +74,8 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
     // SAFETY: as above.
     let adopted = unsafe { environment::adopt(passed.environment) };
     // SAFETY: as above.
-    let named =
-        unsafe { environment::entries(passed.environment) }.find_map(|entry| entry.strip_prefix(handoff::LOADED));
+    let named = unsafe { environment::special_entries(passed.environment) }
+        .find_map(|entry| entry.strip_prefix(handoff::LOADED));
     let (Some((fd, path)), true) = (named.and_then(parse), adopted.handed_off) else {
         sys::refuse(&[b"only `directfs run` starts this program"]);
     };

@@ -127,24 +127,57 @@ struct HandoffCell(UnsafeCell<(bool, MaybeUninit<HandoffRecord>)>);
 unsafe impl Sync for HandoffCell {}
 static HANDOFF: HandoffCell = HandoffCell(UnsafeCell::new((false, MaybeUninit::uninit())));
 
-/// The entries of an environment.
+/// A string of a list. Its length is measured only when it is needed.
+#[derive(Debug, Clone, Copy)]
+pub struct ListedString(*const u8);
+
+impl ListedString {
+    /// Where it begins.
+    pub fn as_ptr(self) -> *const u8 {
+        self.0
+    }
+
+    /// The string with its zero byte.
+    pub fn bytes(self) -> &'static [u8] {
+        // SAFETY: only `strings` makes one, of a list whose strings are valid while this is used.
+        unsafe { CStr::from_ptr(self.0.cast()) }.to_bytes_with_nul()
+    }
+
+    /// The same, unless the first letter says that it is an entry neither of this library nor of
+    /// the loader.
+    pub fn special(self) -> Option<&'static [u8]> {
+        // SAFETY: as above.
+        let first = unsafe { *self.0 };
+        matches!(first, b'D' | b'G' | b'L').then(|| self.bytes())
+    }
+}
+
+/// The strings of a list.
 ///
 /// # Safety
-/// `environment` is null or points to pointers to strings, of which the last is null, all valid
-/// while the iterator is used.
-pub unsafe fn entries(environment: *const *const u8) -> impl Iterator<Item = &'static [u8]> {
-    let mut next = environment;
+/// `list` is null or points to pointers to strings, of which the last is null, all valid while the
+/// iterator and its items are used.
+pub unsafe fn strings(list: *const *const u8) -> impl Iterator<Item = ListedString> {
+    let mut next = list;
     core::iter::from_fn(move || {
         // SAFETY: the list extends to its null (the caller's promise), which is never passed.
-        let entry = if next.is_null() { core::ptr::null() } else { unsafe { *next } };
-        if entry.is_null() {
+        let string = if next.is_null() { core::ptr::null() } else { unsafe { *next } };
+        if string.is_null() {
             return None;
         }
-        // SAFETY: as above; the entry was not the last.
+        // SAFETY: as above; the string was not the last.
         next = unsafe { next.add(1) };
-        // SAFETY: the entry is a string (the caller's promise).
-        Some(unsafe { CStr::from_ptr(entry.cast()) }.to_bytes_with_nul())
+        Some(ListedString(string))
     })
+}
+
+/// The entries of an environment that can be this library's or the loader's.
+///
+/// # Safety
+/// As for [`strings`].
+pub unsafe fn special_entries(environment: *const *const u8) -> impl Iterator<Item = &'static [u8]> {
+    // SAFETY: by the caller's promise.
+    unsafe { strings(environment) }.filter_map(ListedString::special)
 }
 
 impl KeptEntries {
@@ -197,22 +230,24 @@ pub fn early_address(entry: &[u8]) -> Option<usize> {
 /// shorter: the kernel's auxiliary vector follows it.
 ///
 /// # Safety
-/// As for [`entries`]; only for the constructor.
+/// As for [`strings`]; only for the constructor.
 pub unsafe fn restore(environment: *mut *const u8) {
     let is_for_loader = |entry: &[u8]| {
         matches!(entry[0], b'L' | b'G') && (entry.starts_with(LD_LIBRARY_PATH) || TUNABLES.contains(&entry))
     };
-    let mut first = None;
+    let mut paths = 0..0;
     // SAFETY: by the caller's promise.
-    for (index, entry) in unsafe { entries(environment) }.enumerate() {
-        match first {
-            _ if is_for_loader(entry) => first = first.or(Some(index)),
-            Some(first) if entry.starts_with(EARLY) => {
-                // SAFETY: the list has that many entries, and nothing else uses it yet.
-                (first..index).for_each(|index| unsafe { *environment.add(index) = entry.as_ptr() });
-                return;
-            }
-            _ => first = None,
+    for (index, string) in unsafe { strings(environment) }.enumerate() {
+        let Some(entry) = string.special() else { continue };
+        if paths.end != index {
+            paths = index..index;
+        }
+        if is_for_loader(entry) {
+            paths.end = index + 1;
+        } else if !paths.is_empty() && entry.starts_with(EARLY) {
+            // SAFETY: the list has that many entries, and nothing else uses it yet.
+            paths.for_each(|index| unsafe { *environment.add(index) = entry.as_ptr() });
+            return;
         }
     }
 }
@@ -226,40 +261,36 @@ pub unsafe fn restore(environment: *mut *const u8) {
 /// `adopted`: what says whether to hide.
 ///
 /// # Safety
-/// As for [`entries`]; only for the start of a process. The list has the auxiliary vector behind
+/// As for [`strings`]; only for the start of a process. The list has the auxiliary vector behind
 /// it, or nothing looks there.
 pub unsafe fn hide(environment: *mut *const u8, adopted: &Adopted) {
     let Some(hides_mount) = adopted.hides_mount else { return };
     let library = library();
     let is_seen = |entry: &[u8]| is_seen(entry, library, hides_mount);
-    let (mut count, mut hidden) = (0, 0);
     // SAFETY: by the caller's promise.
-    for entry in unsafe { entries(environment) } {
-        count += 1;
-        hidden += usize::from(!is_seen(entry));
-    }
+    let hidden = unsafe { special_entries(environment) }.filter(|entry| !is_seen(entry)).count();
     let mut spare = hidden % 2;
-    let mut length = 0;
-    for index in 0..count {
-        // SAFETY: a string of the list, below its end; nothing else uses it yet.
-        let (start, entry) = unsafe {
-            let start = (*environment.add(index)).cast_mut();
-            (start, CStr::from_ptr(start.cast()).to_bytes_with_nul())
-        };
-        if !is_seen(entry) {
-            if spare == 0 {
-                continue;
+    let (mut count, mut length) = (0, 0);
+    // SAFETY: by the caller's promise; what is written lies before what is read next.
+    for string in unsafe { strings(environment) } {
+        count += 1;
+        let mut shown = string.as_ptr();
+        if let Some(entry) = string.special() {
+            if !is_seen(entry) {
+                if spare == 0 {
+                    continue;
+                }
+                spare -= 1;
             }
-            spare -= 1;
-        }
-        let mut shown = start;
-        if let Some((name, rest @ [_, ..])) = loader_list(entry, library) {
-            // The name moves to the program's part, over what precedes that.
-            let at = entry.len() - rest.len() - name.len();
-            // SAFETY: inside the entry, which has no references here any more.
-            unsafe {
-                shown = start.add(at);
-                core::ptr::copy_nonoverlapping(name.as_ptr(), shown, name.len());
+            if let Some((name, rest @ [_, ..])) = loader_list(entry, library) {
+                // The name moves to the program's part, over what precedes that.
+                let at = entry.len() - rest.len() - name.len();
+                // SAFETY: inside the entry, which has no references here any more.
+                unsafe {
+                    let start = shown.cast_mut().add(at);
+                    core::ptr::copy_nonoverlapping(name.as_ptr(), start, name.len());
+                    shown = start;
+                }
             }
         }
         // SAFETY: not beyond what was read.
@@ -301,14 +332,14 @@ fn loader_list<'e>(entry: &'e [u8], library: &[u8]) -> Option<(&'static [u8], &'
 /// Keeps the launcher's entries.
 ///
 /// # Safety
-/// As for [`entries`]; only for the constructor.
+/// As for [`strings`]; only for the constructor.
 pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
     let mut adopted = Adopted::default();
     // A page that is written before it is read costs one fault instead of two.
     // SAFETY: nothing else runs yet (the module's invariant).
     unsafe { (&raw mut (*ENTRIES.0.get()).used).write_volatile(0) };
     // SAFETY: by the caller's promise.
-    for entry in unsafe { entries(environment) } {
+    for entry in unsafe { special_entries(environment) } {
         if entry[0] == b'L' {
             adopted.has_audit |= entry.starts_with(LD_AUDIT);
         }

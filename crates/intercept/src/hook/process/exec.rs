@@ -27,7 +27,7 @@ use crate::hook::descriptors::marks;
 use crate::hook::loading::{armed_threads, early, elf_dependencies};
 use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
-use crate::hook::process::environment::{self, entries, is_directfs};
+use crate::hook::process::environment::{self, ListedString, is_directfs, special_entries, strings};
 use crate::hook::process::exec_files::{
     HostFile, copy_to_memfd, is_executable, is_missing, is_privileged, named_by, read_head, starts_securely,
 };
@@ -503,7 +503,7 @@ impl<'c> Planner<'c> {
         self.before.push_front(c"--".as_ptr().cast())?;
         // The helper gets them for the program, because its own loader must not heed them. SAFETY:
         // the list was read through once.
-        let environment = unsafe { entries(self.original[self.lists + 1] as *const *const u8) };
+        let environment = unsafe { special_entries(self.original[self.lists + 1] as *const *const u8) };
         for entry in environment.filter(|entry| entry.starts_with(LOADER_PREFIX)).take(LOADER_ENTRIES_MAX) {
             self.before.push_front(entry.as_ptr())?;
             self.before.push_front(c"--entry".as_ptr().cast())?;
@@ -566,7 +566,7 @@ impl<'c> Planner<'c> {
     fn library_paths_of_environment(&self, early_load: &mut EarlyLoad) -> &'static [u8] {
         let mut paths: &[u8] = b"";
         // SAFETY: a program passes a list of strings.
-        for entry in unsafe { entries(self.original[self.lists + 1] as *const *const u8) } {
+        for entry in unsafe { special_entries(self.original[self.lists + 1] as *const *const u8) } {
             early_load.is_needed |= early::entry_leads_in(entry, self.server.mount(), early_load.inside);
             if let Some(list) = entry.strip_prefix(environment::LD_LIBRARY_PATH) {
                 paths = list.strip_suffix(b"\0").unwrap_or(list);
@@ -693,9 +693,10 @@ fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, befor
     let mut words = before.list[before.start..].iter().map(|&word| unsafe { core::ffi::CStr::from_ptr(word.cast()) });
     // SAFETY: a program passes lists of strings.
     let given = || unsafe {
-        (has_list(target.lists) && entries(list(target.lists)).any(names))
+        (has_list(target.lists) && strings(list(target.lists)).map(ListedString::bytes).any(names))
             || (has_list(target.lists + 1)
-                && entries(list(target.lists + 1))
+                && strings(list(target.lists + 1))
+                    .map(ListedString::bytes)
                     .any(|entry| !is_directfs(entry) && !entry.starts_with(OLD) && names(entry)))
     };
     inherits || session.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()

@@ -12,7 +12,7 @@ use crate::hook::call::blocking_call;
 use crate::hook::descriptors::{fd_numbers, marks};
 use crate::hook::loading::early;
 use crate::hook::process::environment::{
-    self, ADDED, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, entries, handed_on, is_directfs, library,
+    self, ADDED, LD_AUDIT, LD_LIBRARY_PATH, LD_PRELOAD, ListedString, handed_on, is_directfs, library, strings,
 };
 use crate::hook::process::user_namespace::{self, IdsAtEntry};
 use crate::hook::{mount_table, signals, stack};
@@ -114,8 +114,8 @@ impl ExecStart<'_> {
         // SAFETY: lists of strings or null, which were read through once (or, without a mount, as
         // the program passed them).
         let count = unsafe {
-            let words = if self.before.is_empty() { 0 } else { entries(words as *const *const u8).count() };
-            words.max(entries(environment as *const *const u8).count())
+            let words = if self.before.is_empty() { 0 } else { strings(words as *const *const u8).count() };
+            words.max(strings(environment as *const *const u8).count())
         };
         let needed = count + (ADDED + 2).max(self.before.len()) + 1;
         if needed <= ENTRIES_FEW {
@@ -133,7 +133,8 @@ impl ExecStart<'_> {
         let mut words: [MaybeUninit<*const u8>; N] = [const { MaybeUninit::uninit() }; N];
         if !self.before.is_empty() {
             // SAFETY: as in `run`. If another thread extends the list meanwhile, it is truncated.
-            let own = unsafe { entries(arguments[lists] as *const *const u8) }.skip(self.skip).map(<[u8]>::as_ptr);
+            let own =
+                unsafe { strings(arguments[lists] as *const *const u8) }.skip(self.skip).map(ListedString::as_ptr);
             let all = self.before.iter().copied().chain(own).take(N - 1).chain([core::ptr::null()]);
             words.iter_mut().zip(all).for_each(|(walk_start, word)| _ = walk_start.write(word));
             arguments[lists] = words.as_ptr() as u64;
@@ -153,7 +154,7 @@ impl ExecStart<'_> {
         };
         let is_early = self.early_load.is_some_and(|early| early.is_needed);
         // SAFETY: as in `run`.
-        let own = self.pass_on(unsafe { entries(arguments[lists + 1] as *const *const u8) }, &mut push);
+        let own = self.pass_on(unsafe { strings(arguments[lists + 1] as *const *const u8) }, &mut push);
         let OwnEntries { libraries: others, audits, paths, .. } = own;
         let audits = if is_early || without_library(audits) != b"" { Some(audits) } else { None };
         if !write_list(preload, LD_PRELOAD, self.has_library, others)
@@ -197,9 +198,17 @@ impl ExecStart<'_> {
     }
 
     /// Passes the program's own entries on.
-    fn pass_on<'e>(&self, entries: impl Iterator<Item = &'e [u8]>, push: &mut impl FnMut(*const u8)) -> OwnEntries<'e> {
+    fn pass_on(
+        &self,
+        entries: impl Iterator<Item = ListedString>,
+        push: &mut impl FnMut(*const u8),
+    ) -> OwnEntries<'static> {
         let mut own = OwnEntries { libraries: b"\0", audits: b"\0", paths: b"\0", names_mount: false };
         for entry in entries {
+            let Some(entry) = entry.special() else {
+                push(entry.as_ptr());
+                continue;
+            };
             if self.is_helper && entry.starts_with(LOADER_PREFIX) {
                 continue;
             }
