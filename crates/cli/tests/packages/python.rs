@@ -56,7 +56,16 @@ fn the_wheel_is_installed_and_used() {
     let pip = ["-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--force-reinstall"];
     run(Command::new(&python).args(pip).arg(&wheel)).expect("pip installs the wheel");
     let mut tests = Command::new("timeout");
-    tests.arg("300").arg(&python).args(["-X", "dev", "-W", "error", "-m", "unittest", "discover", "--start-directory"]);
+    tests.arg("1200").arg(&python).args([
+        "-X",
+        "dev",
+        "-W",
+        "error",
+        "-m",
+        "unittest",
+        "discover",
+        "--start-directory",
+    ]);
     // No files beside the sources.
     tests.env("PYTHONDONTWRITEBYTECODE", "1");
     let output = run(tests.arg(sources().join("crates/python/tests")).current_dir("/")).expect("the tests pass");

@@ -21,48 +21,72 @@ static void say(const char *what, long value) { printf("%s: %ld\n", what, value)
 
 /* Handlers that interrupt calls and perform calls, on their own small stack. */
 static volatile sig_atomic_t ticks;
+/* The next signal comes this long after the handler's end, so that the program proceeds on a machine
+   where a handler takes longer. */
+static void next_tick(void) {
+    struct itimerval soon = {{0, 0}, {0, 100}};
+    setitimer(ITIMER_REAL, &soon, NULL);
+}
 static void tick(int number) {
     struct stat status;
     (void)number;
     if (stat("/", &status) != 0 || access("/nonexistent", F_OK) == 0) abort();
     ticks++;
+    next_tick();
 }
 static void interrupted(void) {
     static char alternate[16384];
     stack_t stack = {.ss_sp = alternate, .ss_size = sizeof alternate};
     struct sigaction action = {.sa_handler = tick, .sa_flags = SA_RESTART | SA_ONSTACK};
-    struct itimerval often = {{0, 100}, {0, 100}}, never = {{0, 0}, {0, 0}};
+    struct itimerval never = {{0, 0}, {0, 0}};
     struct stat status;
     sigaltstack(&stack, NULL);
     sigaction(SIGALRM, &action, NULL);
-    setitimer(ITIMER_REAL, &often, NULL);
+    next_tick();
     long wrong = 0;
-    for (int i = 0; i < 200000; i++) {
+    for (int i = 0; i < 200000 || ticks <= 10; i++) {
         if (stat("/usr", &status) != 0 || !S_ISDIR(status.st_mode)) wrong++;
         if (stat("/usr/none", &status) != -1 || errno != ENOENT) wrong++;
     }
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    sigprocmask(SIG_BLOCK, &alarms, NULL);
     setitimer(ITIMER_REAL, &never, NULL);
+    action.sa_handler = SIG_IGN; /* discards a signal that is pending */
+    sigaction(SIGALRM, &action, NULL);
+    sigprocmask(SIG_UNBLOCK, &alarms, NULL);
     say("wrong while interrupted", wrong);
     say("was interrupted", ticks > 10);
 }
 
-/* Without SA_RESTART a call ends with EINTR; with it, the call restarts. */
-static void nothing(int number) { (void)number; }
+/* Without SA_RESTART a call ends with EINTR; with it, the call restarts. Signals repeat: the first
+   may come before the call. */
+static volatile int *interruptions;
+static void interrupt(int number) { (void)number; ++*interruptions; }
 static void restarts(void) {
     int ends[2];
     char byte = 0;
     if (pipe(ends)) abort();
-    struct itimerval soon = {{0, 0}, {0, 20000}};
-    struct sigaction action = {.sa_handler = nothing};
+    interruptions = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (interruptions == MAP_FAILED) abort();
+    struct itimerval soon = {{0, 20000}, {0, 20000}}, never = {{0, 0}, {0, 0}};
+    struct sigaction action = {.sa_handler = interrupt};
     sigaction(SIGALRM, &action, NULL);
     setitimer(ITIMER_REAL, &soon, NULL);
-    say("read", read(ends[0], &byte, 1));
-    say("interrupted read", errno == EINTR);
+    long result = read(ends[0], &byte, 1);
+    int error = errno;
     action.sa_flags = SA_RESTART;
     sigaction(SIGALRM, &action, NULL);
-    setitimer(ITIMER_REAL, &soon, NULL);
-    if (fork() == 0) { usleep(60000); _exit(write(ends[1], "x", 1) != 1); }
+    say("read", result);
+    say("interrupted read", error == EINTR);
+    *interruptions = 0;
+    if (fork() == 0) {
+        while (*interruptions < 3) usleep(1000);
+        _exit(write(ends[1], "x", 1) != 1);
+    }
     say("restarted read", read(ends[0], &byte, 1));
+    setitimer(ITIMER_REAL, &never, NULL);
     wait(NULL);
 }
 

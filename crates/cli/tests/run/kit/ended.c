@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -15,13 +16,11 @@
 
 enum { NAMES = 400, REMOVAL_NS_MAX = 200000, OLD_US = 25000 };
 
+// Sleeps, so that the child proceeds on a machine with one processor, too.
 static void wait_ns(long nanoseconds)
 {
-	struct timespec begun, now;
-	clock_gettime(CLOCK_MONOTONIC, &begun);
-	do {
-		clock_gettime(CLOCK_MONOTONIC, &now);
-	} while ((now.tv_sec - begun.tv_sec) * 1000000000L + now.tv_nsec - begun.tv_nsec < nanoseconds);
+	struct timespec time = { 0, nanoseconds };
+	nanosleep(&time, NULL);
 }
 
 static void make(void)
@@ -54,12 +53,14 @@ int main(int count, char **words)
 {
 	if (count != 3)
 		return 2;
-	int rounds = atoi(words[1]), lost = 0, died = 0;
+	int deaths = atoi(words[1]), lost = 0, died = 0, rounds = 0;
 	srandom(atoi(words[2]));
+	prctl(PR_SET_TIMERSLACK, 1);
 	if (mkdir("ended", 0755) != 0 || chdir("ended") != 0)
 		return 2;
 	int ready[2];
-	for (int round = 0; round < rounds; round++) {
+	// A child may end before the parent gets the processor.
+	for (; died < deaths && rounds < 100 * deaths; rounds++) {
 		make();
 		// Undurable names are checked when they are listed.
 		usleep(OLD_US);
@@ -89,5 +90,5 @@ int main(int count, char **words)
 		lost += look();
 	}
 	printf("%d of %d died, %d names were lost\n", died, rounds, lost);
-	return lost != 0 || died == 0;
+	return lost != 0 || died < deaths;
 }

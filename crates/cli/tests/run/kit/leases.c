@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define fork() (fflush(stdout), fork())
@@ -233,6 +234,18 @@ static void breaks(void) {
     broken("an open in a process with threads", O_RDONLY, F_RDLCK, SIGUSR1, open_among_threads, F_UNLCK);
 }
 
+/// An open that waits for a lease and is interrupted. Signals repeat: the first may come before the
+/// wait.
+static int open_until_signal(void) {
+    struct itimerval often = {{0, 20000}, {0, 20000}}, never = {{0, 0}, {0, 0}};
+    handle(SIGALRM, 0);
+    setitimer(ITIMER_REAL, &often, NULL);
+    int result = open("file", O_WRONLY), error = errno;
+    setitimer(ITIMER_REAL, &never, NULL);
+    errno = error;
+    return result;
+}
+
 static void refusals(void) {
     puts("-- refusals");
     make("file", "content");
@@ -262,21 +275,19 @@ static void refusals(void) {
     T(fcntl(fd, F_GETLEASE));
     int next = dup(fd);
     TRUTH(next == dup(fd) - 1);
+    memset((void *)shared, 0, sizeof *shared);
     int child = fork();
     if (!child) {
-        handle(SIGALRM, 0);
-        struct itimerval soon = {.it_value = {.tv_usec = 100000}};
-        setitimer(ITIMER_REAL, &soon, NULL);
-        T(open("file", O_WRONLY));
+        T(open_until_signal());
+        shared->opened = 1;
         T(truncate("file", 1));
         fflush(stdout), _exit(0);
     }
     // The second call waits until the lease ends.
-    while (waitpid(child, NULL, WNOHANG) == 0) {
-        static int rounds;
-        if (rounds++ == 300) fcntl(fd, F_SETLEASE, F_UNLCK);
-        usleep(1000);
-    }
+    while (!shared->opened) usleep(1000);
+    usleep(100000);
+    fcntl(fd, F_SETLEASE, F_UNLCK);
+    waitpid(child, NULL, 0);
     T(length("file"));
     T(fcntl(fd, F_SETLEASE, F_RDLCK));
     for (int each = fd; each < fd + 16; each++) close(each);
@@ -415,7 +426,8 @@ static void race(int rounds) {
     }
     signal(SIGIO, SIG_IGN);
     int granted = 0;
-    for (int round = 0; granted < rounds && round < 1000 * rounds; round++) {
+    // The bound is against a hang: the other process may have the file open and no processor.
+    for (time_t end = time(NULL) + 600; granted < rounds && time(NULL) < end;) {
         int fd = open("file", O_RDWR);
         if (fcntl(fd, F_SETLEASE, F_WRLCK) == 0) {
             granted++;
@@ -425,7 +437,6 @@ static void race(int rounds) {
             }
             fcntl(fd, F_SETLEASE, F_UNLCK);
         } else {
-            // The other process may have the file open and no processor.
             sched_yield();
         }
         close(fd);

@@ -216,6 +216,7 @@ static void killed(void)
 	}
 	read(ends[0], &byte, 1);
 	kill(child, SIGSTOP);
+	waitpid(child, 0, WUNTRACED);
 	watch(fd, ".", IN_CREATE);
 	make("stopped");
 	kill(child, SIGKILL);
@@ -284,7 +285,7 @@ static void polled(void)
 		// The other end of the pipe is closed by the child's end.
 		struct pollfd wait[2] = { { fd, POLLIN }, { ends[0], POLLIN } };
 		while (poll(wait, 2, -1) > 0 && (wait[0].revents || !wait[1].revents))
-			alarm(10), reads += read(fd, buffer, sizeof buffer) > 0, alarm(0);
+			alarm(600), reads += read(fd, buffer, sizeof buffer) > 0, alarm(0);
 		close(ends[0]);
 		waitpid(child, 0, 0);
 	}
