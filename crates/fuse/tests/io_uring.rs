@@ -41,7 +41,8 @@ fn requests_through_rings_do_what_they_do_through_the_device() {
         return;
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let script = "mkdir a && cp -r /etc/default a/d && diff -r /etc/default a/d && ln -s d a/l && mv a/d a/e && \
+    let script = "mkdir -p a/c/b && for i in $(seq 20); do seq $i 5000 >a/c/b/$i; done && \
+         cp -r a/c a/d && diff -r a/c a/d && ln -s d a/l && mv a/d a/e && \
          setfattr -n user.x -v y a/e 2>/dev/null; find a | sort && rm -rf a && echo gone";
     let outputs = ["", "no_io_uring"].map(|options| {
         let mut mounted = Mounted::new(options);

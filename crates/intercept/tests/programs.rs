@@ -42,20 +42,35 @@ fn run(mut command: Command) -> Output {
     command.stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs a command without and with the library.
+fn run_plain(program: &str, arguments: &[&str]) -> Output {
+    let mut plain = Command::new(program);
+    plain.args(arguments);
+    run(plain)
+}
+
+/// Runs a command without and with the library. Repeats that while the result without it changes,
+/// because another program changes the files that the command shows.
 fn compare(program: &str, arguments: &[&str]) {
     if !is_there(program) {
         return;
     }
-    let mut plain = Command::new(program);
-    plain.args(arguments);
-    let plain = run(plain);
     for mode in [Mode::Filter, Mode::Dispatcher] {
         let file = counts_file(&format!("{}-{:?}", program.replace('/', "_"), std::thread::current().id()));
         let counted = (mode == Mode::Dispatcher).then_some(file.as_path());
-        let mut hooked = intercept::launch::command(program.as_ref(), counted).unwrap();
-        hooked.args(arguments);
-        let hooked = run(hooked);
+        let mut plain = run_plain(program, arguments);
+        let hooked = loop {
+            let mut hooked = intercept::launch::command(program.as_ref(), counted).unwrap();
+            hooked.args(arguments);
+            let hooked = run(hooked);
+            if hooked == plain {
+                break hooked;
+            }
+            let again = run_plain(program, arguments);
+            if again == plain {
+                break hooked;
+            }
+            plain = again;
+        };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         assert_eq!(text(&hooked.stderr), text(&plain.stderr), "{program} {arguments:?} {mode:?}");
         assert_eq!(text(&hooked.stdout), text(&plain.stdout), "{program} {arguments:?} {mode:?}");
