@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::options_in;
+use common::{on_disk, options_in};
 use engine::format::FileKind;
 use engine::{AllocateMode, Error, MapMode, NewNode, Node, Thread};
 use posix::image::{CommitPolicy, Image, MakeOptions, NewIdentity, OpenImage, make, snapshot};
@@ -33,16 +33,15 @@ fn content(file: usize) -> Vec<u8> {
 }
 
 impl Disk {
-    /// `memory`: the parent of working copies.
-    fn new(memory: &str) -> Disk {
-        let directory = tempfile::tempdir().unwrap();
-        let memory = tempfile::tempdir_in(memory).unwrap();
+    /// `memory`: the directory of working copies.
+    fn new(memory: TempDir) -> Disk {
+        let directory = on_disk();
         let path = directory.path().join("image");
         make(&path, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
         let options = OpenImage { whole_bytes_max: 0, commits: CommitPolicy::WhenSynced, ..options_in(&memory) };
         let disk = Disk { directory, memory, path, options };
         let image = disk.open();
-        assert!(image.needs_sync(), "these tests need a scratch directory on a disk (TMPDIR)");
+        assert!(image.needs_sync(), "these tests need a scratch directory on a disk");
         inside(&image, |thread, root| {
             for file in 0..FILES {
                 let node = thread.create(root, name(file).as_bytes(), &regular()).unwrap();
@@ -55,7 +54,7 @@ impl Disk {
     }
 
     fn in_memory() -> Disk {
-        Disk::new("/dev/shm")
+        Disk::new(tempfile::tempdir_in("/dev/shm").unwrap())
     }
 
     fn open(&self) -> Image {
@@ -174,7 +173,7 @@ fn an_open_loads_no_data_and_a_read_loads_what_it_reads() {
 
 #[test]
 fn a_working_copy_on_the_disk_is_not_filled_by_reads() {
-    let disk = Disk::new(std::env::temp_dir().to_str().unwrap());
+    let disk = Disk::new(on_disk());
     let image = disk.open();
     let before = taken(&image);
     assert_content(&image, &fresh());
@@ -290,7 +289,7 @@ fn data_are_right_after_changes_power_failures_and_opens() {
 
 #[test]
 fn data_are_right_in_a_working_copy_on_the_disk() {
-    model_run(&Disk::new(std::env::temp_dir().to_str().unwrap()), 0xdead_beef);
+    model_run(&Disk::new(on_disk()), 0xdead_beef);
 }
 
 #[test]

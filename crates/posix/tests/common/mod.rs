@@ -7,6 +7,7 @@ use posix::image::{Image, MakeOptions, OpenImage, make};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Credentials, Errno, OpenFile, Result};
 use std::path::PathBuf;
+use std::time::Duration;
 use tempfile::TempDir;
 
 pub const IMAGE_BYTES: u64 = 32 << 20;
@@ -22,9 +23,22 @@ pub struct Scratch {
 pub fn options_in(directory: &TempDir) -> OpenImage {
     OpenImage {
         dram_directory: directory.path().to_owned(),
-        timeout: std::time::Duration::from_millis(50),
+        // The bound is against a hang: another process may attach on a slow disk meanwhile.
+        timeout: Duration::from_secs(300),
         ..OpenImage::default()
     }
+}
+
+/// The same for an open that fails because the image is in use.
+pub fn brief(options: &OpenImage) -> OpenImage {
+    OpenImage { timeout: Duration::from_millis(50), ..options.clone() }
+}
+
+/// A scratch directory on a disk: the usual one may be in memory.
+pub fn on_disk() -> TempDir {
+    let usual = tempfile::tempdir().unwrap();
+    let is_in_memory = rustix::fs::statfs(usual.path()).is_ok_and(|found| found.f_type == libc::TMPFS_MAGIC);
+    if is_in_memory { tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() } else { usual }
 }
 
 impl Scratch {
