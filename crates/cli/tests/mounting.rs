@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use support::{can_mount, directfs, image_in, scratch, stderr, stdout, unmount};
 
 /// An image and a mount point, which is always unmounted at the end.
 struct Stage {
@@ -43,15 +43,7 @@ impl Stage {
     }
 
     fn umount(&self) {
-        let mut output = directfs(&["umount", self.point()]);
-        // Processes that other tests fork have this test's files until their exec.
-        for _ in 0..100 {
-            if !stderr(&output).contains("is in use") {
-                break;
-            }
-            output = directfs(&["umount", self.point()]);
-        }
-        assert!(output.status.success(), "{}", stderr(&output));
+        unmount(&self.point);
         assert!(!self.is_mounted());
         // The image is clean when the command returns.
         let check = directfs(&["fsck", "-n", self.image()]);
@@ -107,7 +99,7 @@ fn users_of_an_image_are_found_beside_files_of_a_stopped_server() {
     let signal = |name: &str| assert!(Command::new("kill").arg(name).args(&server).status().unwrap().success());
     signal("-STOP");
     let mut info = Command::new("timeout");
-    let info = info.args(["60", env!("CARGO_BIN_EXE_directfs"), "info", other.image()]).output().unwrap();
+    let info = info.args(["600", env!("CARGO_BIN_EXE_directfs"), "info", other.image()]).output().unwrap();
     signal("-CONT");
     drop(held);
     assert_eq!(info.status.code(), Some(0), "{}", stderr(&info));
@@ -164,8 +156,13 @@ fn programs_end_when_the_server_of_their_mount_is_killed() {
 
 /// The processes of a mount.
 fn processes_of(stage: &Stage) -> Vec<String> {
-    let found = Command::new("pgrep").args(["-f", &format!("mount --foreground {}", stage.image())]).output().unwrap();
-    stdout(&found).split_whitespace().map(str::to_owned).collect()
+    let command = format!("mount --foreground {}", stage.image());
+    let is_server = |process: &String| {
+        let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).replace('\0', " ").contains(&command)
+    };
+    let names = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())).filter(is_server).collect()
 }
 
 /// Kills a process, and returns when it has exited.

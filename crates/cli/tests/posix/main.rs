@@ -153,8 +153,7 @@ impl Scene {
         let mounted = directfs(&options);
         assert!(mounted.status.success(), "{}", stderr(&mounted));
         let answers = std::panic::catch_unwind(|| self.on(system, &at));
-        let unmounted = directfs(&["umount", at.to_str().unwrap()]);
-        assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+        support::unmount(&at);
         let answers = answers.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         self.check(&image);
         answers

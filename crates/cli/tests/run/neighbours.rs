@@ -2,7 +2,7 @@
 
 use crate::kit::compiled;
 use crate::launching::runtime_directory_of;
-use crate::support::{directfs, image_in, scratch, stderr, stdout};
+use crate::support::{directfs, image_in, scratch, stderr, stdout, unmount};
 use pmem::Pm;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -182,7 +182,7 @@ fn a_process_that_dies_in_a_pid_namespace_is_noticed_outside() {
          while [ ! -e begun ]; do :; done"
     ));
     assert_eq!(shell.tell("flock -n held echo free"), "", "the process in the namespace has the lock");
-    let killed = shell.tell("kill -9 $namespace; timeout 20 flock held echo free");
+    let killed = shell.tell("kill -9 $namespace; timeout 600 flock held echo free");
     assert_eq!(killed.lines().last(), Some("free"), "{killed}");
     shell.end();
     assert_sound(&image);
@@ -203,7 +203,7 @@ fn killed_children_are_noticed_where_few_descriptors_are_allowed() {
     let thread = opened.fs().enter().unwrap();
     let processes = posix::process::Processes::new(opened.fs()).unwrap();
     // Each killed child leaves a process without a parent, which may take a moment to end.
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + Duration::from_secs(600);
     let left = loop {
         processes.reap(&thread).unwrap();
         let left = processes.usage().unwrap().processes;
@@ -266,8 +266,7 @@ fn a_mount_gets_the_lock_of_a_process_that_was_killed_under_run() {
     let output = Command::new("python3").args(["-c", attempt]).arg(at.join("lock")).output().unwrap();
     drop(run.stdin.take());
     assert!(run.wait().unwrap().success());
-    let unmounted = directfs(&["umount", mount]);
-    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    unmount(Path::new(mount));
     assert!(output.status.success(), "{}", stderr(&output));
 }
 
@@ -362,17 +361,17 @@ fn fifos_and_sockets_of_an_image_are_out_of_reach_of_other_users() {
     assert!(!listed.status.success(), "another user sees {}", stdout(&listed));
     let found = as_stranger("find", &["/dev/shm", "-name", "fifo-*"]);
     assert_eq!(stdout(&found), "");
-    let read = as_stranger("timeout", &["2", "cat", fifo.to_str().unwrap()]);
+    let read = as_stranger("timeout", &["600", "cat", fifo.to_str().unwrap()]);
     assert!(stderr(&read).contains("Permission denied"), "even by its full name: {}{}", stdout(&read), stderr(&read));
-    assert_eq!(shell.tell("timeout 5 head -1 secret"), "content");
+    assert_eq!(shell.tell("timeout 600 head -1 secret"), "content");
     // Programs of other users that root started in the same run can use the FIFO.
     let stranger = format!("setpriv --reuid {STRANGER} --clear-groups");
     shell.tell("chmod 777 .; mkfifo open; chmod 666 open");
     assert_eq!(
-        shell.tell(&format!("({stranger} sh -c 'echo from a stranger >open') & timeout 20 cat open")),
+        shell.tell(&format!("({stranger} sh -c 'echo from a stranger >open') & timeout 600 cat open")),
         "from a stranger"
     );
-    assert_eq!(shell.tell(&format!("(echo from root >open) & {stranger} timeout 20 cat open; wait $!")), "from root");
+    assert_eq!(shell.tell(&format!("(echo from root >open) & {stranger} timeout 600 cat open; wait $!")), "from root");
     assert_eq!(shell.tell(&format!("{stranger} cat secret 2>&1 | grep -o 'Permission denied'")), "Permission denied");
     shell.tell("kill $sleeper; wait");
     shell.end();
@@ -457,7 +456,7 @@ fn a_stopped_neighbour_holds_up_only_calls_on_its_names_and_a_signal_ends_those(
     let Some(program) = compiled("stopped_holder", directory.path()) else { return };
     let image = image_in(directory.path());
     let [program, image] = [&program, &image].map(|path| path.to_str().unwrap());
-    let ran = directfs(&["run", "--image", image, "--", "timeout", "120", program, "/mnt/directfs"]);
+    let ran = directfs(&["run", "--image", image, "--", "timeout", "600", program, "/mnt/directfs"]);
     assert_eq!(stdout(&ran), "interrupted 1, restarted 1, then 0\n", "{}", stderr(&ran));
     assert!(ran.status.success());
     assert_sound(Path::new(image));

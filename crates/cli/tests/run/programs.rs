@@ -148,7 +148,7 @@ fn outcome(mut command: Command) -> Outcome {
 }
 
 /// In front of a command: kills what does not end.
-const LIMITED: [&str; 3] = ["timeout", "--kill-after=5", "300"];
+const LIMITED: [&str; 3] = ["timeout", "--kill-after=5", "900"];
 
 /// A shell that is killed if it does not end.
 fn shell() -> Command {
@@ -223,8 +223,7 @@ fn through_mount(script: &Script, image: &Path, work: &Path, (home, packages): (
     let mut shell = shell();
     shell.current_dir(work);
     let found = outcome(script.command(shell, home, packages));
-    let unmounted = directfs(&["umount", work.to_str().unwrap()]);
-    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    crate::support::unmount(work);
     found
 }
 

@@ -2,7 +2,7 @@
 //! tmpfs.
 
 use crate::kit::compiled;
-use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout};
+use crate::support::{can_mount, directfs, image_in, scratch, stderr, stdout, unmount};
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -109,6 +109,5 @@ fn a_change_through_a_mount_names_the_process_that_makes_it() {
     assert!(other.wait().unwrap().success());
     assert_eq!(lines.next(), Some(other.id().to_string()));
     assert!(marker.wait().unwrap().success());
-    let unmounted = directfs(&["umount", point.to_str().unwrap()]);
-    assert!(unmounted.status.success(), "{}", stderr(&unmounted));
+    unmount(&point);
 }

@@ -6,6 +6,7 @@ pub mod program;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 /// Runs the program with these arguments.
 pub fn directfs<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
@@ -84,8 +85,15 @@ pub fn mount(image: &Path, point: &Path, options: &str) {
     assert!(mounted.status.success(), "{}", stderr(&mounted));
 }
 
-/// Ends a mount.
+/// Ends a mount that no program uses. Processes that other tests start have this test's files until
+/// their exec, so the mount may be in use for a moment.
 pub fn unmount(point: &Path) {
-    let unmounted = directfs(&["umount", point.to_str().unwrap()]);
+    let end = Instant::now() + Duration::from_secs(600);
+    let unmounted = loop {
+        let unmounted = directfs(&["umount", point.to_str().unwrap()]);
+        if !stderr(&unmounted).contains("is in use") || Instant::now() > end {
+            break unmounted;
+        }
+    };
     assert!(unmounted.status.success(), "{}", stderr(&unmounted));
 }
