@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 /// The most time that a program may take.
-const LIMIT_SECONDS: &str = "120";
+const LIMIT_SECONDS: &str = "600";
 
 fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("a scratch directory")

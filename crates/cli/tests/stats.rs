@@ -34,7 +34,7 @@ for line in sys.stdin:
         for number in range(600): os.rmdir(f'd{number}')
         for number in range(5000): os.stat('d650')
     else:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         while os.path.exists('d650') and time.monotonic() < end: pass
     print('done', flush=True)
 ";

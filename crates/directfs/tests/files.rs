@@ -246,7 +246,7 @@ fn ranges_are_locked_among_separate_opens() {
     assert!(!one.lock_range_timeout(.., true, short).unwrap());
     assert!(!two.lock_timeout(false, short).unwrap());
     std::thread::scope(|scope| {
-        let waits = scope.spawn(|| one.lock_range_timeout(0..8, true, Duration::from_secs(60)));
+        let waits = scope.spawn(|| one.lock_range_timeout(0..8, true, Duration::from_secs(600)));
         two.unlock_range(..).unwrap();
         assert!(waits.join().unwrap().unwrap());
     });

@@ -170,7 +170,7 @@ fn one_thread_at_a_time_commits_while_processes_and_threads_come_and_go() {
     let _alone = alone();
     let scratch = Scratch::new();
     // Each opens the image for itself, one after another.
-    let options = OpenImage { timeout: Duration::from_secs(60), ..scratch.options.clone() };
+    let options = OpenImage { timeout: Duration::from_secs(600), ..scratch.options.clone() };
     let (image, meeting, stop) = (&scratch.image, Meeting::shared(), AtomicBool::new(false));
     let run = |number: usize| {
         let opened = number.is_multiple_of(2).then(|| Image::open(&scratch.path, &options).unwrap());

@@ -28,7 +28,7 @@ fn run(target: &str, mut each: impl FnMut(&[u8])) {
     std::thread::spawn(move || {
         loop {
             let before = seen.load(Relaxed);
-            std::thread::sleep(Duration::from_secs(300));
+            std::thread::sleep(Duration::from_secs(1200));
             if before < names.len() && seen.load(Relaxed) == before {
                 eprintln!("{} hangs", names[before].display());
                 std::process::abort();

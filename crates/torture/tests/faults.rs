@@ -165,7 +165,7 @@ fn mix(seed: u64) -> u64 {
 
 fn options(path: &Path) -> OpenImage {
     let dram_directory = path.parent().expect("a directory").to_owned();
-    OpenImage { dram_directory, recovery_threads: 1, timeout: Duration::from_secs(60), ..OpenImage::default() }
+    OpenImage { dram_directory, recovery_threads: 1, timeout: Duration::from_secs(600), ..OpenImage::default() }
 }
 
 /// A visitor: attaches, creates files and reports them, removes some, and detaches or exits without

@@ -14,7 +14,7 @@ fn watch(at: Arc<AtomicU64>) {
     std::thread::spawn(move || {
         loop {
             let before = at.load(Relaxed);
-            std::thread::sleep(Duration::from_secs(300));
+            std::thread::sleep(Duration::from_secs(1200));
             if at.load(Relaxed) == before {
                 eprintln!("case {before} of seed {SEED} hangs");
                 std::process::abort();

@@ -98,7 +98,7 @@ fn in_a_fresh_debian(package: &Path, scratch: &Path) {
     let enter = "set -e; mount -t proc proc \"$0/proc\"; mkdir -p \"$0/dev/shm\"; mount -t tmpfs tmpfs \"$0/dev/shm\"; \
                  exec chroot \"$0\" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root bash -c \"$1\"";
     let mut inside = Command::new("timeout");
-    inside.args(["300", "unshare", "--mount", "--pid", "--fork", "sh", "-c"]);
+    inside.args(["1200", "unshare", "--mount", "--pid", "--fork", "sh", "-c"]);
     if !has("unshare", &["--mount", "--pid", "--fork", "true"]) {
         return skipped(TEST, "unshare is not permitted here");
     }

@@ -577,7 +577,7 @@ static void ring(struct word *words) {
     if (pipe(locked) || pipe(all_locked)) return say_result(-1);
     for (int at = 0; at < count; at++) {
         if (fork()) continue;
-        alarm(60);
+        alarm(600);
         int fd = open(path, O_RDWR);
         if (fd < 0 || lock_byte(fd, at) || write(locked[1], bytes, 1) != 1 || read(all_locked[0], bytes, 1) != 1) _exit(2);
         _exit(!lock_byte(fd, (at + 1) % count) ? 0 : errno == EDEADLK ? 1 : 2);

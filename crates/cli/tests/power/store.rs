@@ -182,7 +182,7 @@ impl Shared {
     }
 
     fn wait<'a>(&self, guard: MutexGuard<'a, Content>, until: impl Fn(&Content) -> bool) -> MutexGuard<'a, Content> {
-        let time = Duration::from_secs(30);
+        let time = Duration::from_secs(600);
         let (guard, timed_out) = self.changed.wait_timeout_while(guard, time, |content| !until(content)).unwrap();
         assert!(!timed_out.timed_out(), "the disk is still in use, or not used at all");
         guard

@@ -47,7 +47,7 @@ pub fn assert_sees_the_image(directory: &Path, program: &Path, setup: &str) {
     assert_eq!(output.status.code(), Some(5));
     // The server of the program's mount may end after it.
     let patient =
-        posix::image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(60), ..Default::default() };
+        posix::image::OpenImage { exclusive: true, timeout: std::time::Duration::from_secs(600), ..Default::default() };
     drop(posix::image::Image::open(Path::new(image), &patient).unwrap());
     let check = directfs(&["fsck", "-n", image]);
     assert!(stdout(&check).contains("left cleanly;"), "{}{}", stdout(&check), stderr(&check));

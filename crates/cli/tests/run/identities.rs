@@ -32,8 +32,8 @@ fn same_as_on_tmpfs(script: &str) -> String {
     let shell = |command: &mut Command, at: &Path| -> Output {
         command.current_dir(at).env("KIT", kit).env("IMAGE", &image).stdin(Stdio::null()).output().unwrap()
     };
-    let expected = shell(Command::new("timeout").args(["60", "sh", "-c", &script]), &host);
-    let run = ["60", env!("CARGO_BIN_EXE_directfs"), "run", "-C", "/mnt/directfs", "--image"];
+    let expected = shell(Command::new("timeout").args(["600", "sh", "-c", &script]), &host);
+    let run = ["600", env!("CARGO_BIN_EXE_directfs"), "run", "-C", "/mnt/directfs", "--image"];
     let command = ["--", "sh", "-c", &script];
     let seen = shell(Command::new("timeout").args(run).arg(&image).args(command), directory.path());
     assert_eq!(stdout(&seen), stdout(&expected), "{}", stderr(&seen));

@@ -95,9 +95,9 @@ fn programs_for_musl_do_what_they_do_on_tmpfs() {
         }
         let (plain, name) = (directory.path().join(format!("plain{option}")), program.to_str().unwrap());
         fs::create_dir(&plain).unwrap();
-        let wanted = Command::new("timeout").args(["100", name]).current_dir(&plain).output().unwrap();
+        let wanted = Command::new("timeout").args(["600", name]).current_dir(&plain).output().unwrap();
         assert!(wanted.status.success(), "{}{}", stdout(&wanted), stderr(&wanted));
-        let found = directfs(&["run", "-C", "/mnt/directfs", "--", "timeout", "100", name]);
+        let found = directfs(&["run", "-C", "/mnt/directfs", "--", "timeout", "600", name]);
         assert_eq!(stdout(&found), stdout(&wanted), "{option} {}", stderr(&found));
     }
 }
@@ -197,7 +197,7 @@ fn programs_of_registered_formats_are_started_by_their_interpreters() {
     );
     let apart = |then: &str| {
         let script = format!("{register} && {then}");
-        Command::new("timeout").args(["60", "unshare", "-Urm", "sh", "-c", &script]).output().unwrap()
+        Command::new("timeout").args(["600", "unshare", "-Urm", "sh", "-c", &script]).output().unwrap()
     };
     if !apart("true").status.success() {
         eprintln!("\n*** SKIPPED: registered formats: {} ***\n", stderr(&apart("true")));

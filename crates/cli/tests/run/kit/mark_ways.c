@@ -95,7 +95,7 @@ static void polling(unsigned flags)
 	epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event);
 	printf("epoll: %d\n", epoll_wait(epoll, &event, 1, 0));
 	make("a");
-	printf("epoll: %d\n", epoll_wait(epoll, &event, 1, 1000));
+	printf("epoll: %d\n", epoll_wait(epoll, &event, 1, 600000));
 	close(epoll), close(fd);
 }
 

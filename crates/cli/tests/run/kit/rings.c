@@ -607,7 +607,7 @@ static void killed(void) {
         waitpid(child, NULL, 0);
         int fd = open("file", O_RDWR);
         /* A kernel ends its rings a little later. */
-        for (int look = 0; look < 5000 && flock(fd, LOCK_EX | LOCK_NB); look++) usleep(1000);
+        for (int look = 0; look < 600000 && flock(fd, LOCK_EX | LOCK_NB); look++) usleep(1000);
         held += flock(fd, LOCK_EX | LOCK_NB) != 0;
         close(fd), close(ready[0]), close(ready[1]);
     }

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { WORKERS_MAX = 64, STILL_MS_MAX = 20000, PAUSE_US = 3000 };
+enum { WORKERS_MAX = 64, STILL_MS_MAX = 600000, PAUSE_US = 3000 };
 static struct { _Atomic int stop; } *shared;
 static _Atomic uint64_t *progress;
 

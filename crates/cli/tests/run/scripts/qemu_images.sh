@@ -37,7 +37,7 @@ qemu-img resize -q full.qcow2 6M
 coproc user { exec qemu-io -f qcow2 full.qcow2; }
 holder=$user_PID
 echo 'write 0 512' >&"${user[1]}"
-IFS= read -r -t 60 line <&"${user[0]}"
+IFS= read -r -t 600 line <&"${user[0]}"
 qemu-io -f qcow2 -c 'write 0 512' full.qcow2 2>&1 | sed 's/^qemu-io: //'
 echo 'quit' >&"${user[1]}"
 wait "$holder"

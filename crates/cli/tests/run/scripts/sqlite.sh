@@ -9,4 +9,4 @@ done
 sqlite3 wal.db 'pragma mmap_size=100000000; select count(*) from t; insert into t(b) values(1); pragma wal_checkpoint(truncate);'
 sqlite3 delete.db .dump | sqlite3 again.db; sqlite3 again.db 'select sum(a) from t'; sqlite3 wal.db '.backup back.db'; sqlite3 back.db 'select count(*) from t'
 (echo 'begin; delete from t;'; echo 'insert into t values(1,2);'; sleep 5) | sqlite3 delete.db & sleep 0.3; sqlite3 delete.db 'select count(*) from t'; kill %1 2>/dev/null; wait 2>/dev/null || true
-sqlite3 -cmd '.timeout 5000' delete.db 'pragma integrity_check; select count(*) from t'; sqlite3 delete.db "select fileio.name from (select 'x' as name) fileio"; rm -f *-journal *-wal *-shm
+sqlite3 -cmd '.timeout 300000' delete.db 'pragma integrity_check; select count(*) from t'; sqlite3 delete.db "select fileio.name from (select 'x' as name) fileio"; rm -f *-journal *-wal *-shm

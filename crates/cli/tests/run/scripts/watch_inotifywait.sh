@@ -4,7 +4,7 @@ set -eu
 mkdir -p tree/sub
 coproc wait { exec inotifywait -m -r --format '%w %e %f' tree 2>&1; }
 # Prints events until one of a pattern.
-until_event() { while IFS= read -r -t 60 line <&"${wait[0]}"; do echo "$line"; case $line in $1) return;; esac; done; echo "no $1"; exit 1; }
+until_event() { while IFS= read -r -t 600 line <&"${wait[0]}"; do echo "$line"; case $line in $1) return;; esac; done; echo "no $1"; exit 1; }
 until_event '*established*'
 echo text >tree/sub/file; until_event '*CLOSE_WRITE* file'
 mv tree/sub/file tree/moved; until_event '*MOVED_TO moved'

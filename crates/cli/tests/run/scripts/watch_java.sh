@@ -16,7 +16,7 @@ class Watch {
         new ProcessBuilder("sh", "-c", "echo >watched/other; rm watched/own; mv watched/other watched/moved").start().waitFor();
         List<String> seen = new ArrayList<>();
         while (seen.size() < 5) {
-            WatchKey key = watcher.poll(60, TimeUnit.SECONDS);
+            WatchKey key = watcher.poll(600, TimeUnit.SECONDS);
             if (key == null) throw new Exception("only " + seen);
             for (WatchEvent<?> event : key.pollEvents()) seen.add(event.kind() + " " + event.context());
             key.reset();

@@ -21,7 +21,7 @@ observer.start()
 def until(wanted, act):
     act()
     while True:
-        event = events.get(timeout=60)
+        event = events.get(timeout=600)
         if event[0] == wanted:
             return print(*event)
 
@@ -44,13 +44,13 @@ Y
 python3 watch.py
 echo first >tree/part
 coproc again { exec python3 -m watchfiles --filter all --sigint-timeout 5 'cat tree/part' tree 2>/dev/null; }
-read -r -t 60 line <&"${again[0]}"; echo "$line"
+read -r -t 600 line <&"${again[0]}"; echo "$line"
 # The command runs once before the watch begins.
 for try in $(seq 600); do
     echo second >tree/part
     if read -r -t 1 line <&"${again[0]}"; then echo "$line"; break; fi
 done
 echo third >new; mv new tree/part
-until_line() { while read -r -t 60 line <&"${again[0]}"; do [ "$line" != "$1" ] || { echo "$line"; return; }; done; echo "no $1"; exit 1; }
+until_line() { while read -r -t 600 line <&"${again[0]}"; do [ "$line" != "$1" ] || { echo "$line"; return; }; done; echo "no $1"; exit 1; }
 until_line third
 kill "$again_PID"; wait "$again_PID" || true

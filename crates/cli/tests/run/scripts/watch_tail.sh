@@ -1,7 +1,7 @@
 # needs: tail
 # tail -F follows a log that is appended to, moved away, replaced and cut.
 set -eu
-expect() { IFS= read -r -t 60 line <&"${tail[0]}"; echo "$line"; }
+expect() { IFS= read -r -t 600 line <&"${tail[0]}"; echo "$line"; }
 echo one >log
 coproc tail { exec stdbuf -oL tail -F log 2>/dev/null; }
 expect

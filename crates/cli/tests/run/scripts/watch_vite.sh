@@ -13,7 +13,7 @@ const { createServer } = await import(pathToFileURL(entry).href);
 const server = await createServer({ root: process.cwd(), logLevel: 'error', configFile: false, server: { port: 0 } });
 await server.listen();
 const address = `http://localhost:${server.httpServer.address().port}/src/part.js`;
-setTimeout(() => { console.log('no event, or an old answer'); process.exit(1); }, 60000).unref();
+setTimeout(() => { console.log('no event, or an old answer'); process.exit(1); }, 600000).unref();
 // The watcher drops events that come within milliseconds of others, so each change is repeated.
 const until = (events, act) => new Promise(done => {
   const again = setInterval(act, 2000);

@@ -9,7 +9,7 @@ webpack="$PACKAGES/node_modules/webpack/bin/webpack.js"
 options="--watch --mode development --devtool false --output-path $PWD/dist"
 coproc pack { exec node "$webpack" $options 2>&1; }
 until_built() {
-    while IFS= read -r -t 120 line <&"${pack[0]}"; do
+    while IFS= read -r -t 600 line <&"${pack[0]}"; do
         case $line in *"compiled successfully"*) node dist/main.js; return;; *rror*) echo "$line";; esac
     done
     echo "not built again"; exit 1
