@@ -250,9 +250,11 @@ static void sent(void)
 	struct cmsghdr *head = CMSG_FIRSTHDR(&message);
 	*head = (struct cmsghdr){ CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS };
 	memcpy(CMSG_DATA(head), &fd, sizeof fd);
-	printf("sent: %zd\n", sendmsg(pair[0], &message, 0));
+	ssize_t sent = sendmsg(pair[0], &message, 0);
 	close(fd);
+	// The child prints, too.
 	waitpid(child, 0, 0);
+	printf("sent: %zd\n", sent);
 	close(pair[0]), close(pair[1]);
 }
 
