@@ -634,7 +634,7 @@ mod tests {
     fn an_ended_thread_is_dead() {
         let thread = std::thread::spawn(|| PLATFORM.thread_id()).join().unwrap();
         // After join the kernel may take a moment to remove the thread.
-        let ended = (0..1000).any(|_| {
+        let ended = (0..60_000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             !PLATFORM.is_thread_alive(PLATFORM.process_id(), thread)
         });
