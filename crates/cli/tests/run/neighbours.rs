@@ -13,8 +13,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
-/// A user without files here.
-const STRANGER: &str = "65534";
+/// A user without files here. No program of another test runs as this user, and so none removes
+/// what it leaves.
+const STRANGER: &str = "64321";
 
 /// A shell in a run that executes one line at a time.
 struct Shell {
