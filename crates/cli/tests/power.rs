@@ -161,9 +161,10 @@ impl Progress {
         self.changed.notify_all();
     }
 
-    /// Returns when there are so many. The bound is against a hang.
+    /// Returns when there are so many, or after some seconds: a slow disk acknowledges few, and what
+    /// it acknowledges is checked at any moment.
     fn wait_for(&self, lines: u64) {
-        let time = Duration::from_secs(600);
+        let time = Duration::from_secs(5);
         let found = self.lines.lock().unwrap();
         drop(self.changed.wait_timeout_while(found, time, |found| *found < lines).unwrap());
     }
