@@ -84,7 +84,8 @@ fn a_descriptor_is_not_sent_to_a_process_outside() {
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/kit/send_outside.py");
     let output = directfs(&["run", "-C", "/mnt/directfs", "--", "python3", script, path.to_str().unwrap()]);
-    let wanted = "outside: 95 sent\ninside: b'file\\n' 0\nto itself: sent b'file\\n'\n";
+    let wanted = "outside: 95 sent\ninside: b'file\\n' 0\nto itself: sent b'file\\n'\n\
+                  by the pair of an ended process: b'sent ' b'file\\n'\n";
     assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), (wanted, ""));
     drop(listener);
 }

@@ -25,3 +25,20 @@ fds = socket.recv_fds(own.accept()[0], 9, 1)[1]
 print("inside:", os.read(fds[0], 9), os.wait()[1])
 first, second = socket.socketpair()
 print("to itself:", send(first, inside), os.pread(socket.recv_fds(second, 9, 1)[1][0], 9, 0))
+# A pair outlives the process that made it, which its parent has not waited for.
+begin, end = os.pipe()
+results, result = os.pipe()
+if os.fork() == 0:
+    first, second = socket.socketpair()
+    if os.fork() == 0:
+        os.close(end)
+        os.read(begin, 1)
+        sent = str(send(first, inside))
+        os.write(result, b"%s " % sent.encode())
+        if sent == "sent":
+            os.write(result, os.pread(socket.recv_fds(second, 9, 1)[1][0], 9, 0))
+    os._exit(0)
+os.close(end)
+os.close(result)
+os.read(begin, 1)
+print("by the pair of an ended process:", os.read(results, 5), os.read(results, 9))

@@ -221,7 +221,7 @@ fn leads_outside(session: &Session<'_>, socket: u64) -> bool {
     // Each process of the image has the DRAM region open, usually under the same number.
     let is_other = match (status_of(peer.pid, b"/fd/", Some(handoff.region)), sys::status(handoff.region)) {
         (Ok(other), Ok(own)) => (own.st_dev, own.st_ino) != (other.st_dev, other.st_ino),
-        (Err(error), _) => error == -i64::from(libc::ENOENT) && is_alive(peer.pid),
+        (Err(error), _) => error == ABSENT && is_running(peer.pid),
         _ => false,
     };
     let mut is_known = false;
@@ -230,9 +230,13 @@ fn leads_outside(session: &Session<'_>, socket: u64) -> bool {
     is_other && !is_known
 }
 
-fn is_alive(process: i32) -> bool {
-    // SAFETY: signal 0 only queries.
-    unsafe { sys::call(libc::SYS_kill, [process as u64, 0, 0, 0, 0, 0]) != -i64::from(libc::ESRCH) }
+/// Result of a call for a file that does not exist.
+const ABSENT: i64 = -(libc::ENOENT as i64);
+
+/// Whether a process exists and has not ended: one for which its parent has not waited yet has an
+/// entry in /proc, but no program.
+fn is_running(process: i32) -> bool {
+    !matches!(status_of(process, b"/exe", None), Err(ABSENT))
 }
 
 /// Whether a descriptor needs a token on its way, and if so, whether a token file replaces it. An
