@@ -7,12 +7,18 @@ use std::process::{Command, Output};
 
 /// The library, and the program, linked with it or not.
 fn compiled(directory: &Path, linked: bool) -> Option<(PathBuf, PathBuf)> {
-    let (library, program) = (directory.join("libraw.so"), directory.join("program"));
+    compiled_as("raw", directory, linked)
+}
+
+/// The same for a library of this name.
+fn compiled_as(name: &str, directory: &Path, linked: bool) -> Option<(PathBuf, PathBuf)> {
+    let (library, program) = (directory.join(format!("lib{name}.so")), directory.join("program"));
     if !compile("raw_library", &library, &["-shared", "-fPIC"]) {
         return None;
     }
     let (place, path) = (format!("-L{}", directory.display()), format!("-Wl,-rpath,{}", directory.display()));
-    let options: &[&str] = if linked { &["-DLINKED", &place, "-lraw", &path] } else { &["-ldl"] };
+    let name = format!("-l{name}");
+    let options: &[&str] = if linked { &["-DLINKED", &place, &name, &path] } else { &["-ldl"] };
     compile("raw_program", &program, options).then_some((library, program))
 }
 
@@ -79,6 +85,16 @@ fn calls_of_a_linked_library_are_served() {
     let directory = scratch();
     let Some((_, program)) = compiled(directory.path(), true) else { return };
     check(&run(&[program.to_str().unwrap(), "/mnt/directfs/file"]));
+}
+
+/// It has no table of its calls, unlike the C library's own libraries.
+#[test]
+fn a_library_whose_name_begins_like_one_of_the_c_library_is_a_usual_one() {
+    for name in ["pthreadpool", "c-2d", "pthread_workqueue"] {
+        let directory = scratch();
+        let Some((_, program)) = compiled_as(name, directory.path(), true) else { return };
+        check(&run(&[program.to_str().unwrap(), "/mnt/directfs/file"]));
+    }
 }
 
 /// Also when it is unloaded and loaded again, more often than there are slots.

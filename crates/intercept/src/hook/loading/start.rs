@@ -242,8 +242,8 @@ fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps:
 
 /// Whether a file is one of the libraries that make system calls for all others.
 fn makes_calls(path: &[u8]) -> bool {
+    const KNOWN: [&[u8]; 6] =
+        [b"libc.so.6", b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread.so.0", b"libpthread-2."];
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    [&b"libc.so.6"[..], b"libc-2.", b"ld-linux-x86-64.so.2", b"ld-2.", b"libpthread"]
-        .iter()
-        .any(|known| name.starts_with(known))
+    KNOWN.iter().any(|known| name.starts_with(known))
 }
