@@ -31,7 +31,7 @@
 //! | `DIRECTFS_IDS` | only from a program in a user namespace below the launcher's: its ids in the image, and the maps between ids there and in the image (`hook::process::user_namespace`) |
 //! | `DIRECTFS_TEXT` | optional: directory of the patched code that processes share (`hook::loading::shared_text`) |
 //! | `DIRECTFS_PROGRAM` | only from a program: the path of the executed file, if that lies in the mount: the kernel runs a copy in memory |
-//! | `DIRECTFS_LOADED` | only for the library as a program that loads another one (`hook::loading::program_loader`): a descriptor of that, and the path by which it was started (`fd,path`) |
+//! | `DIRECTFS_LOADED` | only for the library as a program that loads another one (`hook::loading::program_loader`): a descriptor of that, one of its interpreter if that lies in the mount, and the path by which it was started (`fd,[fd],path`) |
 //! | `DIRECTFS_HIDE`, `DIRECTFS_FILL` | the program does not see the entries that are not its own (`hook::process::environment`); `mount`: nor `DIRECTFS_MOUNT`, which its own environment lacks. The second makes the number of hidden ones even |
 //! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program that the library cannot be in (set-id, unreadable) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
 //!

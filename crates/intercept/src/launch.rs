@@ -8,7 +8,7 @@ use crate::elf::{BadElf, Elf};
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::loading::{early, elf_dependencies};
 use crate::hook::process::environment;
-use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, kind_of};
+use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, gather, kind_of};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -129,6 +129,7 @@ impl Serving<'_> {
             let mut read = |offset: u64, into: &mut [u8]| file.read_at(into, offset).unwrap_or(0);
             let mut head = [0; HEAD_BYTES];
             let bytes = read(0, &mut head);
+            let bytes = gather(&mut head, bytes, &mut read);
             Some(elf_dependencies::any_path(&head[..bytes], &mut read, &mut |path| {
                 has_paths = true;
                 early::leads_in(path, mount, inside)
@@ -310,7 +311,11 @@ fn prepare(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
     if !is_glibc {
         return Err(LaunchError::OtherLibrary(program.to_path_buf()));
     }
-    let loader = std::fs::canonicalize(&loader).map_err(|error| LaunchError::Unreadable(loader, error))?;
+    let loader = std::fs::canonicalize(&loader).map_err(|error| match error.kind() {
+        // It may lie in the mount.
+        io::ErrorKind::NotFound => LaunchError::OtherLibrary(program.to_path_buf()),
+        _ => LaunchError::Unreadable(loader, error),
+    })?;
     prepare_one(cache, &loader)?;
     // The C library lies beside its loader, except in distributions that keep the loader's name
     // apart.
@@ -359,9 +364,7 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
             return Err(LaunchError::Privileged(path));
         }
         return match interpreter {
-            Some(_) if kind_of(&bytes[..bytes.len().min(HEAD_BYTES)]) == ProgramKind::Own => {
-                Err(LaunchError::Own(path))
-            }
+            Some(_) if kind_of(&bytes) == ProgramKind::Own => Err(LaunchError::Own(path)),
             Some(loader) => Ok(PathBuf::from(OsStr::from_bytes(loader))),
             None => Err(LaunchError::Static(path)),
         };

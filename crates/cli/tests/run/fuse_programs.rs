@@ -54,18 +54,6 @@ pub fn assert_sees_the_image(directory: &Path, program: &Path, setup: &str) {
     assert!(!Path::new("/mnt/directfs/sub").exists(), "nothing of it is seen outside");
 }
 
-/// The library cannot be in a program whose interpreter is there only with the library.
-#[test]
-fn a_program_with_its_interpreter_in_the_mount_sees_the_image_by_a_mount_of_its_own() {
-    let directory = scratch();
-    let option = "-Wl,--dynamic-linker=/mnt/directfs/ld-other.so.1";
-    if can_mount("programs with their interpreter in the mount")
-        && let Some(program) = compiled(directory.path(), &[option])
-    {
-        assert_sees_the_image(directory.path(), &program, "cp /lib64/ld-linux-x86-64.so.2 ld-other.so.1;");
-    }
-}
-
 /// Its calls have other numbers, which the library does not see.
 #[test]
 fn a_program_of_32_bits_sees_the_image_or_is_not_started() {

@@ -43,6 +43,39 @@ fn a_program_of_another_c_library_sees_the_image() {
     }
 }
 
+/// The kernel would not find it. A program that was edited has its name behind the first page.
+#[test]
+fn a_program_with_its_interpreter_in_the_mount_sees_the_image() {
+    for (name, is_edited) in [("ld-other.so.1", false), ("ld-linux-x86-64.so.2", false), ("ld-linux-x86-64.so.2", true)]
+    {
+        let directory = scratch();
+        let option = format!("-Wl,--dynamic-linker=/mnt/directfs/{name}");
+        if let Some(program) = compiled(directory.path(), &[&option]) {
+            if is_edited {
+                move_interpreter(&program);
+            }
+            let setup = format!("cp /lib64/ld-linux-x86-64.so.2 {name};");
+            assert_sees_the_image(directory.path(), &program, &setup);
+        }
+    }
+}
+
+/// Puts the name of a program's interpreter at its end, as patchelf does with a longer one.
+fn move_interpreter(program: &Path) {
+    const PT_INTERP: u64 = 3;
+    let mut bytes = fs::read(program).unwrap();
+    let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let mut headers = (word(&bytes, 32) as usize..).step_by(56);
+    let header = headers.find(|&header| word(&bytes, header) & 0xffff_ffff == PT_INTERP).unwrap();
+    let (start, length) = (word(&bytes, header + 8) as usize, word(&bytes, header + 32) as usize);
+    let end = bytes.len();
+    assert!(end > 4096);
+    bytes.extend_from_within(start..start + length);
+    bytes[start..start + length].fill(b'x');
+    bytes[header + 8..header + 16].copy_from_slice(&(end as u64).to_le_bytes());
+    fs::write(program, bytes).unwrap();
+}
+
 /// Its calls are not analysed: the first program of the run has the machine's library.
 #[test]
 fn a_program_with_another_build_of_glibc_sees_the_image() {
@@ -77,6 +110,12 @@ fn programs_for_musl_see_the_image() {
         let place = directory.path().join(option);
         fs::create_dir(&place).unwrap();
         assert_sees_the_image(&place, &program, "");
+        if option == "-pie" {
+            let place = directory.path().join("edited");
+            fs::create_dir(&place).unwrap();
+            move_interpreter(&program);
+            assert_sees_the_image(&place, &program, "");
+        }
     }
 }
 

@@ -55,9 +55,13 @@ impl Fd {
     ///
     /// # Safety
     /// The descriptor has no other owner.
-    #[cfg(feature = "loader")]
     pub unsafe fn from_raw(fd: i32) -> Fd {
         Fd(fd)
+    }
+
+    /// The descriptor, which the caller closes.
+    pub fn into_raw(self) -> i32 {
+        core::mem::ManuallyDrop::new(self).0
     }
 
     /// Reads from an offset; returns the number of bytes.

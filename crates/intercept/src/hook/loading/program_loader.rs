@@ -19,8 +19,10 @@ use libc::{AT_BASE, AT_ENTRY, AT_EXECFN, AT_PHDR, AT_PHENT, AT_PHNUM, AT_SYSINFO
 use libc::{PF_R, PF_W, PF_X, PT_GNU_STACK, PT_INTERP, PT_LOAD};
 
 const PAGE_BYTES: usize = 4096;
-/// First bytes of a program, which hold its headers.
-const HEAD_BYTES: usize = 4096;
+/// Maximum length of a program's headers, as in the kernel.
+const TABLE_BYTES_MAX: usize = 4096;
+/// Maximum length of an interpreter's path.
+const PATH_BYTES_MAX: usize = 4096;
 /// Type and flags, offset, address, address, bytes in the file, bytes in memory, alignment.
 type Header = [u64; 7];
 
@@ -76,13 +78,13 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
     // SAFETY: as above.
     let named = unsafe { environment::special_entries(passed.environment) }
         .find_map(|entry| entry.strip_prefix(handoff::LOADED));
-    let (Some((fd, path)), true) = (named.and_then(parse), adopted.handed_off) else {
+    let (Some((fd, interpreter, path)), true) = (named.and_then(parse), adopted.handed_off) else {
         sys::refuse(&[b"only `directfs run` starts this program"]);
     };
-    // SAFETY: a descriptor that was opened for this program.
-    let file = unsafe { Fd::from_raw(fd) };
+    // SAFETY: descriptors that were opened for this program.
+    let (file, interpreter) = unsafe { (Fd::from_raw(fd), interpreter.map(|fd| Fd::from_raw(fd))) };
     name_program(fd, path);
-    let program = load_all(&file).unwrap_or_else(|reason| sys::refuse(&[path, b": ", reason]));
+    let program = load_all(&file, interpreter).unwrap_or_else(|reason| sys::refuse(&[path, b": ", reason]));
     drop(file);
     let mut kernel_code = 0;
     passed.each_pair(|kind, value| match kind {
@@ -121,11 +123,13 @@ pub unsafe fn load(stack: *mut u64, memory_code: Range<usize>) -> u64 {
     program.start
 }
 
-/// Descriptor and path of a program, by the value of its entry.
-fn parse(value: &'static [u8]) -> Option<(i32, &'static [u8])> {
-    let comma = value.iter().position(|&byte| byte == b',')?;
-    let fd = i32::try_from(handoff::number(&value[..comma])?).ok()?;
-    Some((fd, &value[comma + 1..]))
+/// Descriptor, that of its interpreter if there is one, and path of a program, by the value of its
+/// entry.
+fn parse(value: &'static [u8]) -> Option<(i32, Option<i32>, &'static [u8])> {
+    let mut parts = value.splitn(3, |&byte| byte == b',');
+    let mut fd = || i32::try_from(handoff::number(parts.next()?)?).ok();
+    let (program, interpreter) = (fd()?, fd());
+    Some((program, interpreter, parts.next()?))
 }
 
 /// Gives the process the program's names: the short one, and that of /proc/self/exe.
@@ -151,8 +155,9 @@ fn name_program(fd: i32, path: &[u8]) {
 
 /// A program's headers.
 struct Program {
-    head: [u8; HEAD_BYTES],
-    table: usize,
+    table: [u8; TABLE_BYTES_MAX],
+    /// Where they lie in the file.
+    offset: u64,
     count: usize,
     /// Whether its addresses are fixed.
     is_fixed: bool,
@@ -175,13 +180,14 @@ struct Mapped {
 type Reason = &'static [u8];
 const MALFORMED: Reason = b"malformed headers";
 
-/// Maps a program and its interpreter.
-fn load_all(file: &Fd) -> Result<Mapped, Reason> {
+/// Maps a program and its interpreter, which is found by its path unless it is given.
+fn load_all(file: &Fd, interpreter: Option<Fd>) -> Result<Mapped, Reason> {
     const ABSENT: Reason = b"its interpreter cannot be read";
     let program = Program::read(file)?;
     let (mapped, _) = program.map(file)?;
-    let Some(path) = program.interpreter()? else { return Ok(mapped) };
-    let file = sys::open(path, libc::O_RDONLY).map_err(|_| ABSENT)?;
+    let mut path = [0; PATH_BYTES_MAX];
+    let Some(path) = program.interpreter(file, &mut path)? else { return Ok(mapped) };
+    let file = interpreter.map_or_else(|| sys::open(path, libc::O_RDONLY).map_err(|_| ABSENT), Ok)?;
     let (interpreter, base) = Program::read(&file)?.map(&file)?;
     Ok(Mapped { start: interpreter.entry, interpreter: base, ..mapped })
 }
@@ -189,19 +195,20 @@ fn load_all(file: &Fd) -> Result<Mapped, Reason> {
 impl Program {
     fn read(file: &Fd) -> Result<Program, Reason> {
         const EXECUTABLE: u64 = 2;
-        let mut program = Program { head: [0; HEAD_BYTES], table: 0, count: 0, is_fixed: false, entry: 0 };
-        let bytes = file.read_at(0, &mut program.head).map_err(|_| &b"cannot be read"[..])?;
-        let word = |at: usize| program.head[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let (kind, entry, table, count) =
-            (word(16) & 0xffff, word(24), word(32) as usize, (word(56) & 0xffff) as usize);
-        let end = table.checked_add(count * size_of::<Header>()).filter(|&end| end <= bytes && table.is_multiple_of(8));
-        end.ok_or(MALFORMED)?;
-        (program.table, program.count, program.is_fixed, program.entry) = (table, count, kind == EXECUTABLE, entry);
-        Ok(program)
+        const FILE_HEADER_BYTES: usize = 64;
+        let mut head = [0; FILE_HEADER_BYTES];
+        file.read_at(0, &mut head).map_err(|_| &b"cannot be read"[..])?;
+        let word = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let (is_fixed, entry, offset, count) =
+            (word(16) & 0xffff == EXECUTABLE, word(24), word(32), (word(56) & 0xffff) as usize);
+        let mut program = Program { table: [0; TABLE_BYTES_MAX], offset, count, is_fixed, entry };
+        let place = program.table.get_mut(..count * size_of::<Header>()).ok_or(MALFORMED)?;
+        let is_read = file.read_at(offset, place) == Ok(place.len());
+        if is_read { Ok(program) } else { Err(MALFORMED) }
     }
 
     fn headers(&self) -> impl Iterator<Item = Header> {
-        let bytes = &self.head[self.table..self.table + self.count * size_of::<Header>()];
+        let bytes = &self.table[..self.count * size_of::<Header>()];
         bytes.as_chunks::<{ size_of::<Header>() }>().0.iter().map(|header| {
             let mut words = header.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
             core::array::from_fn(|_| words.next().unwrap_or(0))
@@ -213,13 +220,13 @@ impl Program {
     }
 
     /// The path of the interpreter, with its zero byte.
-    fn interpreter(&self) -> Result<Option<&[u8]>, Reason> {
+    fn interpreter<'p>(&self, file: &Fd, path: &'p mut [u8]) -> Result<Option<&'p [u8]>, Reason> {
         let Some([_, offset, _, _, bytes, ..]) = self.headers().find(|header| header[0] as u32 == PT_INTERP) else {
             return Ok(None);
         };
-        let start = usize::try_from(offset).map_err(|_| MALFORMED)?;
-        let end = start.checked_add(bytes as usize).ok_or(MALFORMED)?;
-        self.head.get(start..end).filter(|path| path.last() == Some(&0)).map(Some).ok_or(MALFORMED)
+        let path = usize::try_from(bytes).ok().and_then(|bytes| path.get_mut(..bytes)).ok_or(MALFORMED)?;
+        let is_read = file.read_at(offset, path) == Ok(path.len());
+        if is_read && path.last() == Some(&0) { Ok(Some(path)) } else { Err(MALFORMED) }
     }
 
     /// Maps the segments, as the kernel would; returns also by how much addresses differ.
@@ -249,9 +256,8 @@ impl Program {
                 hot_sites::record(code..code + bytes as usize, place - hot_sites::STUBS_BYTES);
             }
         }
-        let holds_table = |[_, offset, _, _, bytes, ..]: &Header| {
-            (*offset..offset.saturating_add(*bytes)).contains(&(self.table as u64))
-        };
+        let holds_table =
+            |[_, offset, _, _, bytes, ..]: &Header| (*offset..offset.saturating_add(*bytes)).contains(&self.offset);
         let [_, offset, address, ..] = self.loads().find(holds_table).ok_or(MALFORMED)?;
         let is_stack = |header: &Header| header[0] as u32 == PT_GNU_STACK && (header[0] >> 32) as u32 & PF_X != 0;
         let entry = self.entry.wrapping_add(bias);
@@ -259,7 +265,7 @@ impl Program {
             entry,
             start: entry,
             interpreter: 0,
-            headers: address.wrapping_add(bias) + (self.table as u64 - offset),
+            headers: address.wrapping_add(bias) + (self.offset - offset),
             count: self.count,
             stack_is_code: self.headers().any(|header| is_stack(&header)),
         };

@@ -7,7 +7,8 @@
 //! Static programs, those of another C library, and those in Go are loaded by this library as a
 //! program of its own ([`program_loader`](crate::hook::loading)), which is started in their place.
 //! So are all programs of a process whose effective ids are not its real ones (seteuid): the kernel
-//! has their loader ignore the environment, which names the library.
+//! has their loader ignore the environment, which names the library. And so are programs with their
+//! interpreter in the mount, which gets that in memory, too.
 //!
 //! The library cannot be in some programs: those that change the user, those of a user without
 //! access to it, and unreadable static ones. They would not see the mount, and would silently work
@@ -19,7 +20,8 @@
 //! is changed meanwhile.
 
 use crate::hook::abi::entry::{Frame, Verdict, done};
-use crate::hook::abi::{sys, user_memory};
+use crate::hook::abi::sys::{self, Fd};
+use crate::hook::abi::user_memory;
 use crate::hook::call::{Call, native_with};
 use crate::hook::calls::names::{PathArguments, at, path};
 use crate::hook::context::{COPY_BYTES, Inside, PATH_ROOM_BYTES};
@@ -33,7 +35,7 @@ use crate::hook::process::exec_files::{
 };
 use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, SCRATCH_BYTES, Target};
 use crate::hook::process::library_search::LibrarySearch;
-use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, interpreter, kind_of};
+use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, gather, interpreter, kind_of};
 use crate::hook::process::session::{Calling, Session};
 use crate::hook::process::{identity, other_libc, registered_formats, user_namespace, working_directory};
 use crate::hook::server::Server;
@@ -188,7 +190,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
     if let Ok(inside) = call.begin() {
         inside.session.process.set_program(running);
     }
-    if let Some(opened) = plan.opened {
+    for opened in plan.opened.into_iter().flatten() {
         // SAFETY: a descriptor created for this call, without other users.
         unsafe { sys::call(libc::SYS_close, [opened as u64, 0, 0, 0, 0, 0]) };
     }
@@ -207,8 +209,8 @@ struct ExecPlan {
     runs: Option<Program>,
     /// The entry for the library as a program that loads this one.
     loaded_program: Option<*const u8>,
-    /// A descriptor for the program alone.
-    opened: Option<i32>,
+    /// Descriptors for the program alone.
+    opened: [Option<i32>; 2],
     early_load: EarlyLoad,
     /// Whether the program has access to the library.
     has_library: bool,
@@ -230,8 +232,10 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
             continue;
         }
         let is_secure = kind == ProgramKind::Dynamic && starts_securely();
-        if (kind.needs_loader() || is_secure) && planner.can_load(&file, &head) {
-            return planner.plan_loader(file, early_load);
+        let has_own = kind.has_headers() && planner.has_interpreter_inside(&head);
+        if (kind.needs_loader() || is_secure || has_own) && planner.can_load(&file, &head, has_own) {
+            let interpreter = if has_own { Some(planner.open_interpreter(&head)?) } else { None };
+            return planner.plan_loader(file, early_load, interpreter);
         }
         let unfit = planner.unfit_reason(&file, &kind, is_secure);
         if !unfit.is_empty() && planner.mentions_mount() {
@@ -385,6 +389,7 @@ impl<'c> Planner<'c> {
                 let mut read = |offset: u64, into: &mut [u8]| {
                     session.caller.thread.files().read(held.node(), offset, into).unwrap_or(0)
                 };
+                let bytes = gather(head, bytes, &mut read);
                 is_needed = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
                 bytes
             }
@@ -394,9 +399,10 @@ impl<'c> Planner<'c> {
                 }
                 // Without the first bytes the kernel's answer counts.
                 let opened = HostFile::new(&self.target);
-                let bytes = opened.as_ref().map_or(0, |opened| opened.read(0, head));
+                let mut bytes = opened.as_ref().map_or(0, |opened| opened.read(0, head));
                 if let Some(opened) = opened {
                     let mut read = |offset: u64, into: &mut [u8]| opened.read(offset, into);
+                    bytes = gather(head, bytes, &mut read);
                     is_needed = elf_dependencies::any_path(&head[..bytes], &mut read, &mut leads_in);
                 }
                 bytes
@@ -559,7 +565,7 @@ impl<'c> Planner<'c> {
         }
         let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
         let plan = self.plan(target, self.before.start, early_load);
-        Ok(ExecPlan { program, runs, opened: Some(copied), ..plan })
+        Ok(ExecPlan { program, runs, opened: [Some(copied), None], ..plan })
     }
 
     /// The environment's list of paths to libraries. Records whether an entry leads into the mount.
@@ -575,21 +581,57 @@ impl<'c> Planner<'c> {
         paths
     }
 
-    /// Whether the program that loads others can run a program.
-    fn can_load(&self, file: &File<'_>, head: &[u8]) -> bool {
+    /// Whether the path of a program's interpreter leads into the mount. The kernel would not find
+    /// it: the file is not there before the program has the library.
+    fn has_interpreter_inside(&self, head: &[u8]) -> bool {
+        interpreter(head).is_some_and(|path| match path.first() {
+            Some(b'/') => path.starts_with(self.server.mount()),
+            _ => self.session.process.directory().is_some(),
+        })
+    }
+
+    /// Opens a program's interpreter whose path leads into the mount. The path of the program stays
+    /// the one found.
+    #[cold]
+    #[inline(never)]
+    fn open_interpreter(&mut self, head: &[u8]) -> Result<Fd> {
+        let (directory, length) = (self.directory, self.length);
+        let name = interpreter(head).ok_or(Errno::ENOENT)?;
+        // SAFETY: a string that is stored here.
+        let kept = unsafe { core::ffi::CStr::from_ptr(self.before.keep(&[&self.path[..length]])?.cast()) };
+        self.path.get_mut(..name.len()).ok_or(Errno::ENAMETOOLONG)?.copy_from_slice(name);
+        (self.directory, self.length) = (Directory::Working, name.len() - 1);
+        let fd = match self.find(LastLink::Follow)?.0 {
+            File::Directfs(held) => {
+                read_head(&self.session.caller, held.node(), &mut [0; HEAD_BYTES])?;
+                let path = &self.path[..self.length];
+                // SAFETY: a new descriptor.
+                unsafe { Fd::from_raw(copy_to_memfd(&self.session.caller, held.node(), path, self.buffer)?) }
+            }
+            File::Host => {
+                sys::open(&self.path[..=self.length], libc::O_RDONLY).map_err(|error| Errno(-error as i32))?
+            }
+        };
+        (self.directory, self.length) = (directory, length);
+        self.path[..=length].copy_from_slice(kept.to_bytes_with_nul());
+        Ok(fd)
+    }
+
+    /// Whether the program that loads others can run a program. `has_own`: its interpreter lies in
+    /// the mount.
+    fn can_load(&self, file: &File<'_>, head: &[u8], has_own: bool) -> bool {
         let is_runnable = match file {
             File::Directfs(_) => true,
             File::Host => !is_privileged(&self.target) && is_executable(&self.target),
         };
-        // One in the mount is not there before the program has the library.
-        let is_found = interpreter(head)
-            .is_none_or(|path| !path.starts_with(self.server.mount()) && sys::open(path, libc::O_RDONLY).is_ok());
+        let is_found = has_own || interpreter(head).is_none_or(|path| sys::open(path, libc::O_RDONLY).is_ok());
         self.has_library && is_runnable && is_found && !arranges_memory(head) && armed_threads::is_supported()
     }
 
-    /// Has another program load this one, which it gets by a descriptor.
+    /// Has another program load this one, which it gets by a descriptor, and perhaps its
+    /// interpreter.
     #[inline(never)]
-    fn plan_loader(mut self, file: File<'c>, mut early_load: EarlyLoad) -> Result<ExecPlan> {
+    fn plan_loader(mut self, file: File<'c>, mut early_load: EarlyLoad, interpreter: Option<Fd>) -> Result<ExecPlan> {
         self.library_paths_of_environment(&mut early_load);
         let session = self.session;
         let path = &self.path[..self.length];
@@ -606,16 +648,24 @@ impl<'c> Planner<'c> {
             }
             File::Host => HostFile::new(&self.target).and_then(HostFile::into_descriptor).ok_or(Errno::EACCES)?,
         };
-        marks::set_kernel_cloexec(fd as u32, false);
-        let mut digits = [0u8; 20];
-        let count = handoff::write_number(fd as u64, &mut digits);
+        let interpreter = interpreter.map(Fd::into_raw);
+        let mut texts = [[0u8; 20]; 2];
+        let mut counts = [0; 2];
+        for ((fd, text), count) in [Some(fd), interpreter].iter().zip(&mut texts).zip(&mut counts) {
+            if let Some(fd) = *fd {
+                marks::set_kernel_cloexec(fd as u32, false);
+                *count = handoff::write_number(fd as u64, text);
+            }
+        }
         // As the kernel, it shows the script's name. SAFETY: a string that was stored here.
         let script = self.script.map(|script| unsafe { core::ffi::CStr::from_ptr(script.cast()) }.to_bytes());
         let name = script.unwrap_or(path);
-        let loaded_program = Some(self.before.keep(&[handoff::LOADED, &digits[..count], b",", name])?);
+        let [fd_text, interpreter_text] = [&texts[0][..counts[0]], &texts[1][..counts[1]]];
+        let entry = [handoff::LOADED, fd_text, b",", interpreter_text, b",", name];
+        let loaded_program = Some(self.before.keep(&entry)?);
         let loader = self.before.keep(&[environment::library(), LOADER_ENDING.as_bytes()])? as u64;
         let plan = self.plan(self.execve(loader), self.before.start, early_load);
-        Ok(ExecPlan { program, runs, loaded_program, opened: Some(fd), ..plan })
+        Ok(ExecPlan { program, runs, loaded_program, opened: [Some(fd), interpreter], ..plan })
     }
 
     /// The plan for a program of the host, with the leading arguments from `start` on.
@@ -629,7 +679,7 @@ impl<'c> Planner<'c> {
             program: None,
             runs: None,
             loaded_program: None,
-            opened: None,
+            opened: [None; 2],
             early_load,
             has_library: self.has_library,
             is_helper: false,
