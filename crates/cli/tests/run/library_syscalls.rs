@@ -7,13 +7,13 @@ use std::process::{Command, Output};
 
 /// The library, and the program, linked with it or not.
 fn compiled(directory: &Path, linked: bool) -> Option<(PathBuf, PathBuf)> {
-    compiled_as("raw", directory, linked)
+    compiled_as("raw", directory, linked, &[])
 }
 
-/// The same for a library of this name.
-fn compiled_as(name: &str, directory: &Path, linked: bool) -> Option<(PathBuf, PathBuf)> {
+/// The same for a library of this name, with further arguments for the compiler.
+fn compiled_as(name: &str, directory: &Path, linked: bool, arguments: &[&str]) -> Option<(PathBuf, PathBuf)> {
     let (library, program) = (directory.join(format!("lib{name}.so")), directory.join("program"));
-    if !compile("raw_library", &library, &["-shared", "-fPIC"]) {
+    if !compile("raw_library", &library, &[&["-shared", "-fPIC"], arguments].concat()) {
         return None;
     }
     let (place, path) = (format!("-L{}", directory.display()), format!("-Wl,-rpath,{}", directory.display()));
@@ -92,7 +92,7 @@ fn calls_of_a_linked_library_are_served() {
 fn a_library_whose_name_begins_like_one_of_the_c_library_is_a_usual_one() {
     for name in ["pthreadpool", "c-2d", "pthread_workqueue"] {
         let directory = scratch();
-        let Some((_, program)) = compiled_as(name, directory.path(), true) else { return };
+        let Some((_, program)) = compiled_as(name, directory.path(), true, &[]) else { return };
         check(&run(&[program.to_str().unwrap(), "/mnt/directfs/file"]));
     }
 }
@@ -106,6 +106,29 @@ fn calls_of_a_library_that_is_loaded_later_are_served() {
     check(&run(&[program, "/mnt/directfs/file", library]));
     let script = format!("cp {library} /mnt/directfs/l.so && {program} /mnt/directfs/file /mnt/directfs/l.so");
     check(&run(&["sh", "-c", &script]));
+}
+
+/// Each edit of a library can add one.
+#[test]
+fn calls_of_a_library_with_many_segments_are_served() {
+    const SEGMENTS: usize = 12;
+    let sources = scratch();
+    let source = sources.path().join("sections.s");
+    let mut text = String::from(".section .note.GNU-stack,\"\"\n");
+    let mut arguments = vec![source.display().to_string()];
+    for index in 1..=SEGMENTS {
+        text += &format!(".section apart{index},\"a\"\n.quad 1\n");
+        arguments.push(format!("-Wl,--section-start=apart{index}={:#x}", index << 24));
+    }
+    std::fs::write(&source, text).unwrap();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    for linked in [true, false] {
+        let directory = scratch();
+        let Some((library, program)) = compiled_as("raw", directory.path(), linked, &arguments) else { return };
+        let (library, program) = (library.to_str().unwrap(), program.to_str().unwrap());
+        let words = [program, "/mnt/directfs/file", library];
+        check(&run(if linked { &words[..2] } else { &words }));
+    }
 }
 
 /// The trap is an instruction that ends other programs.

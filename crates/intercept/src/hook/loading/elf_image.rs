@@ -9,7 +9,8 @@ use libc::{PF_R, PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 
 /// Bytes at the start of a library that hold its headers.
 pub const HEAD_BYTES: usize = 4096;
-const LOADS_MAX: usize = 8;
+/// Tools that edit libraries (patchelf) add segments: some in use have nine.
+const LOADS_MAX: usize = 32;
 const HEADER_BYTES: usize = 56;
 /// A build-id, padded with zeros.
 pub type BuildId = [u64; 3];
