@@ -161,8 +161,8 @@ impl Progress {
         self.changed.notify_all();
     }
 
-    /// Returns when there are so many, or after some seconds: a slow disk acknowledges few, and what
-    /// it acknowledges is checked at any moment.
+    /// Returns when there are so many, or after some seconds: a slow disk acknowledges few, and a
+    /// check is as good after few as after many.
     fn wait_for(&self, lines: u64) {
         let time = Duration::from_secs(5);
         let found = self.lines.lock().unwrap();

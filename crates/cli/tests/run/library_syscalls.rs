@@ -111,7 +111,7 @@ fn calls_of_a_library_that_is_loaded_later_are_served() {
 /// Each edit of a library can add one.
 #[test]
 fn calls_of_a_library_with_many_segments_are_served() {
-    const SEGMENTS: usize = 12;
+    const SEGMENTS: usize = 50;
     let sources = scratch();
     let source = sources.path().join("sections.s");
     let mut text = String::from(".section .note.GNU-stack,\"\"\n");

@@ -9,9 +9,11 @@ use libc::{PF_R, PF_X, PT_GNU_EH_FRAME, PT_LOAD};
 
 /// Bytes at the start of a library that hold its headers.
 pub const HEAD_BYTES: usize = 4096;
-/// Tools that edit libraries (patchelf) add segments: some in use have nine.
-const LOADS_MAX: usize = 32;
 const HEADER_BYTES: usize = 56;
+const FILE_HEADER_BYTES: usize = 64;
+/// As many as that many bytes can describe. Linkers make four to eight; tools that edit libraries
+/// (patchelf) add more.
+const LOADS_MAX: usize = (HEAD_BYTES - FILE_HEADER_BYTES) / HEADER_BYTES;
 /// A build-id, padded with zeros.
 pub type BuildId = [u64; 3];
 
@@ -61,6 +63,16 @@ pub fn padded(id: &[u8]) -> Option<BuildId> {
     bytes.get_mut(..id.len())?.copy_from_slice(id);
     let word = |index: usize| bytes[8 * index..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     Some([word(0), word(1), word(2)])
+}
+
+/// The build-id of a library that the loader mapped, if it has one of a usual length.
+///
+/// # Safety
+/// `base`: where the loader mapped its first page.
+pub unsafe fn build_id_in_memory(base: usize) -> Option<BuildId> {
+    // SAFETY: by the caller's promise; nothing writes it.
+    let head = unsafe { core::slice::from_raw_parts(base as *const u8, HEAD_BYTES) };
+    patch::build_id_of(head).and_then(padded)
 }
 
 impl<'m> ElfImage<'m> {
