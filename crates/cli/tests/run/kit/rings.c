@@ -35,6 +35,8 @@ struct ring {
     char *queue;
     struct io_uring_sqe *entries;
     unsigned filled;
+    /* Whether entries are held back, and how many are. */
+    unsigned holds, held;
 };
 
 static long enter(int fd, unsigned count, unsigned least, unsigned flags) {
@@ -74,14 +76,21 @@ static int make(struct ring *ring, unsigned count, unsigned flags) {
 
 static unsigned *word(struct ring *ring, unsigned offset) { return (unsigned *)(ring->queue + offset); }
 
+/* Shows the kernel the entries that were filled. */
+static void publish(struct ring *ring) {
+    unsigned *tail = word(ring, ring->parameters.sq_off.tail);
+    __atomic_store_n(tail, *tail + ring->held, __ATOMIC_RELEASE);
+    ring->held = 0;
+}
+
 static struct io_uring_sqe *add(struct ring *ring, int code, int fd, const void *address, unsigned length, unsigned long offset) {
-    unsigned tail = *word(ring, ring->parameters.sq_off.tail), mask = ring->parameters.sq_entries - 1;
+    unsigned tail = *word(ring, ring->parameters.sq_off.tail) + ring->held++, mask = ring->parameters.sq_entries - 1;
     struct io_uring_sqe *entry = &ring->entries[(tail & mask) * ring->large];
     memset(entry, 0, 64 * ring->large);
     entry->opcode = code, entry->fd = fd, entry->addr = (unsigned long)address, entry->len = length, entry->off = offset;
     entry->user_data = ++ring->filled;
     if (!(ring->parameters.flags & NO_ARRAY)) word(ring, ring->parameters.sq_off.array)[tail & mask] = tail & mask;
-    __atomic_store_n(word(ring, ring->parameters.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
+    if (!ring->holds) publish(ring);
     return entry;
 }
 
@@ -303,7 +312,8 @@ static void chains(struct ring *ring, const char *elsewhere) {
 static void skipped(struct ring *ring) {
     char bytes[64];
     int fd = open("file", O_RDWR | O_TRUNC);
-    add(ring, IORING_OP_WRITE, fd, "twelve bytes", 12, 0)->flags = IOSQE_CQE_SKIP_SUCCESS;
+    /* What follows a write that says nothing must not overtake it. */
+    add(ring, IORING_OP_WRITE, fd, "twelve bytes", 12, 0)->flags = IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK;
     add(ring, IORING_OP_WRITE, fd, "more", 4, 12);
     submit(ring, "without a completion", 1);
     add(ring, IORING_OP_READ, fd, bytes, 64, 0)->flags = IOSQE_CQE_SKIP_SUCCESS | IOSQE_IO_LINK;
@@ -635,6 +645,7 @@ static int kind(unsigned flags, const char *what, const char *elsewhere) {
 
 static struct ring shared;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_barrier_t submitted, completed;
 
 /* Threads fill one ring under a lock, and enter it without one. */
 static void *thread(void *number) {
@@ -647,6 +658,8 @@ static void *thread(void *number) {
         pthread_mutex_unlock(&lock);
         enter(shared.fd, 1, 0, 0);
     }
+    /* The end of a thread cancels what it has submitted. */
+    pthread_barrier_wait(&submitted), pthread_barrier_wait(&completed);
     return (void *)(long)fd;
 }
 
@@ -710,10 +723,13 @@ static void polled(void) {
     while (__atomic_load_n(last, __ATOMIC_ACQUIRE) == 0) sched_yield();
     *word(&ring, ring.parameters.cq_off.head) += 1;
     for (int round = 0; round < 20; round++) {
+        /* A thread of the kernel takes what is there, and a chain ends with that. */
+        ring.holds = 1;
         add(&ring, IORING_OP_WRITE, fd, "abcdefgh" + round % 4, 4, 0)->flags = IOSQE_IO_LINK;
         add(&ring, IORING_OP_READ, fd, bytes, 4, 0);
         add(&ring, round % 3 ? IORING_OP_NOP : 250, -1, NULL, 0, 0);
         add(&ring, IORING_OP_NOP, -1, NULL, 0, 0);
+        ring.holds = 0, publish(&ring);
         __sync_synchronize();
         if (*word(&ring, ring.parameters.sq_off.flags) & IORING_SQ_NEED_WAKEUP)
             if (enter(ring.fd, round % 2 ? 4 : 0, 0, IORING_ENTER_SQ_WAKEUP) != (round % 2 ? 4 : 0)) printf("not entered\n");
@@ -749,10 +765,13 @@ static void processes(void) {
     submit(&ring, "of the next ring", 1);
     pthread_t threads[4];
     make(&shared, 4096, 0);
+    pthread_barrier_init(&submitted, NULL, 5), pthread_barrier_init(&completed, NULL, 5);
     for (long i = 0; i < 4; i++) pthread_create(&threads[i], NULL, thread, (void *)i);
+    pthread_barrier_wait(&submitted);
+    enter(shared.fd, 2000, 2000, IORING_ENTER_GETEVENTS);
+    pthread_barrier_wait(&completed);
     long fds[4];
     for (int i = 0; i < 4; i++) pthread_join(threads[i], (void **)&fds[i]);
-    enter(shared.fd, 2000, 2000, IORING_ENTER_GETEVENTS);
     for (int i = 0; i < 4; i++) printf("thread: %ld\n", lseek(fds[i], 0, SEEK_END));
     shared.filled = 0;
     submit(&shared, "of the threads", 2000);
