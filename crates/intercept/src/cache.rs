@@ -208,7 +208,7 @@ fn outside(uid_map: &str, user: u32) -> Option<u32> {
 ///
 /// What is written by one call from memory that is present, the kernel's cache holds in large
 /// pages, of which a fault of a program maps several at once. What the kernel reads it holds in
-/// small ones. So a file that has left the cache is written anew.
+/// small ones. So a file that had left the cache is written anew.
 fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result<bool> {
     let path = directory.path().as_os_str().as_encoded_bytes();
     if path.iter().any(|byte| matches!(byte, b':' | b' ' | b'$')) {
@@ -216,9 +216,11 @@ fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result
         return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     }
     directory.allow_reading()?;
-    // Reading would bring it back.
-    let is_cached = directory.open_file(name).is_ok_and(|file| is_in_memory(&file, code.len()));
-    let is_new = !is_cached || !read(directory, name).is_ok_and(|present| present == code);
+    let is_kept = || directory.open_file(name).is_ok_and(|file| is_in_memory(&file, code.len()));
+    let was_kept = is_kept();
+    let is_right = read(directory, name).is_ok_and(|present| present == code);
+    // Some file systems keep nothing in the kernel's cache, even after a read.
+    let is_new = !is_right || !was_kept && is_kept();
     if is_new {
         let present = code.to_vec();
         directory.write_file(name, &present)?;
