@@ -21,8 +21,8 @@ static void say(const char *what, long value) { printf("%s: %ld\n", what, value)
 
 /* Handlers that interrupt calls and perform calls, on their own small stack. */
 static volatile sig_atomic_t ticks;
-/* The next signal comes this long after the handler's end, so that the program proceeds on a machine
-   where a handler takes longer. */
+/* The next signal comes this long after the handler's end, so that the program proceeds also where
+   a handler takes longer. */
 static void next_tick(void) {
     struct itimerval soon = {{0, 0}, {0, 100}};
     setitimer(ITIMER_REAL, &soon, NULL);
