@@ -65,16 +65,6 @@ pub fn padded(id: &[u8]) -> Option<BuildId> {
     Some([word(0), word(1), word(2)])
 }
 
-/// The build-id of a library that the loader mapped, if it has one of a usual length.
-///
-/// # Safety
-/// `base`: where the loader mapped its first page.
-pub unsafe fn build_id_in_memory(base: usize) -> Option<BuildId> {
-    // SAFETY: by the caller's promise; nothing writes it.
-    let head = unsafe { core::slice::from_raw_parts(base as *const u8, HEAD_BYTES) };
-    patch::build_id_of(head).and_then(padded)
-}
-
 impl<'m> ElfImage<'m> {
     /// A library that the loader mapped. `None`: it is laid out in an unusual way.
     ///

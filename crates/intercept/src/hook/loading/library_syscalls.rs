@@ -19,7 +19,7 @@
 
 use crate::hook::abi::sys;
 use crate::hook::loading::answers::{self, Answers, Scanned};
-use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES, build_id_in_memory};
+use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES, padded};
 use crate::hook::loading::inline_syscalls::{self, CALL, next_pair, number_after};
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{hot_sites, instruction_lengths, narrow_calls, patch, site_slots};
@@ -61,7 +61,8 @@ pub unsafe fn patch_loaded(
                 return;
             }
             has_sanitizer |= is_sanitizer(name);
-            let (build_id, keeps_traps) = (build_id_in_memory(base), is_any_sanitizer(name));
+            let mapped = patch::Library { base, code: (0, 0) };
+            let (build_id, keeps_traps) = (patch::build_id(&mapped).and_then(padded), is_any_sanitizer(name));
             found[count] = Library { base, build_id, has_sites: None, keeps_traps };
             count += 1;
             if count == TOGETHER {
