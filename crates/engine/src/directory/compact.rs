@@ -31,7 +31,7 @@ use pmem::{BLOCK_BYTES, Flushed, Memory, Unreachable};
 const HOLES_MIN: u64 = 500;
 /// Holes per name from which on a compaction pays. At one hole per name a removal pays for one
 /// copied slot, at three for a third of one. A listing then reads two or four slots per name in the
-/// worst case (docs/decisions/0114-compact-at-three-holes.md).
+/// worst case.
 const HOLES_PER_NAME: u64 = 3;
 /// Dentries are prefetched this many slots ahead.
 const AHEAD: usize = 12;

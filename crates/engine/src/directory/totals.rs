@@ -3,7 +3,7 @@
 //! A directory that one thread changes has its totals in a word of its cachelet. If several threads
 //! change it at once, the line with that word would move between processors in each call. Such a
 //! directory is marked as shared: each thread collects its changes in its slot, and passes on many
-//! at a time (`docs/decisions/0350-shared-directories.md`).
+//! at a time.
 //!
 //! Invariants
 //! - The word never shows fewer names than the directory has, if no slot holds changes. While
