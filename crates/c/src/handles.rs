@@ -6,6 +6,8 @@
 //!
 //! A child of fork begins with empty tables: what the parent holds belongs to the parent, and its
 //! locks may be held by threads that the child does not have. The old tables are leaked there.
+//!
+//! Decision: docs/decisions/interfaces.md, "Handles of the C library are numbers".
 
 use crate::error::{Failure, Result};
 use directfs::{File, FileSystem, Image, ReadDir};

@@ -15,6 +15,8 @@
 //! - Locks of logs precede all others.
 //! - Threads must not die: a reaper knows only the hash table. It marks the image unclean for
 //!   anything that a dead thread left in another structure, as for all damage.
+//!
+//! Decision: docs/decisions/lab.md, "Ablations exist only on instrumented memory".
 
 use crate::ablation_options::{Ablation, Tree};
 use crate::components::NameIndex;

@@ -1,4 +1,6 @@
 //! Attributes of files: the results of stat, and the changes of chmod and similar calls.
+//!
+//! Decision: docs/decisions/names.md, "Changes within one clock tick share an even timestamp".
 
 use crate::backoff::Backoff;
 use crate::dram::{Cachelet, PLAIN};

@@ -8,6 +8,8 @@
 //!   thread that finds a dead one starts again from the inode.
 //! - A cachelet's content is on the image, except where `dirty` shows otherwise (links and times
 //!   that are recovered from dentries).
+//!
+//! Decision: docs/decisions/files.md, "Access times and directories' counts are lazy".
 
 use crate::backoff::Backoff;
 use crate::dram::{

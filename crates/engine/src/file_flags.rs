@@ -2,6 +2,8 @@
 //!
 //! Invariant: an image has [`FEATURE_FILE_FLAGS`], durably, before a file has a flag. So programs
 //! that do not know the flags refuse to write the image.
+//!
+//! Decision: docs/decisions/files.md, "Flags of files are bits announced by a feature".
 
 use crate::error::Result;
 use crate::format::{

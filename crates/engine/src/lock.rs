@@ -11,6 +11,8 @@
 //!   lock is released. In consequence the releaser may read `waiters` before its store is visible,
 //!   and a sleeper misses its wake. So a sleep is always bounded ([`SLEEP_MS`]), and the sleeper
 //!   checks again.
+//!
+//! Decision: docs/decisions/recovery.md, "Allocators go around locks that a stopped thread holds".
 
 use crate::dram::{Bucket, Cachelet, DramHeader, Group, Owner, SlabState};
 use crate::error::{Error, Result};

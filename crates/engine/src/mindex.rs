@@ -13,6 +13,9 @@
 //!   buckets still leads to the same bucket.
 //! - Bucket `n` comes into use by splitting bucket `n - L`, L the highest power of two not above
 //!   `n`, under the grow lock and that bucket's lock.
+//!
+//! Decision: docs/decisions/names.md, "The main bucket decides that a name is missing".
+//! Decision: docs/decisions/names.md, "No hint words beside the buckets".
 
 mod growth;
 mod hold;

@@ -8,6 +8,9 @@
 //!   hand out; attach provides what the image has in use.
 //! - A bit says that a chunk was provided. It is set afterwards. If the thread dies in between, the
 //!   chunk is provided again, which changes nothing.
+//!
+//! Decision: docs/decisions/space.md, "Memory is provided before it is first touched".
+//! Decision: docs/decisions/space.md, "Areas get huge pages from the second 2 MiB on".
 
 use crate::components::Provider;
 use crate::dram::{

@@ -16,6 +16,8 @@
 //! - The pin of the dead thread stays until all is done: what its slot names is not reused.
 //! - No loop waits without bound for what only a dead thread could end: locks reap their owners,
 //!   and tries are counted ([`crate::backoff`]).
+//!
+//! Decision: docs/decisions/recovery.md, "A slot names what its thread holds".
 
 mod intents;
 mod names;

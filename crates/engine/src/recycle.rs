@@ -22,6 +22,8 @@
 //!   ([`Recycler::finish_batch`]).
 //! - Records that do not parse are skipped: the objects stay allocated until the next scan, and
 //!   fsck reports them.
+//!
+//! Decision: docs/decisions/space.md, "The removing thread recycles, in batches".
 
 mod logs;
 

@@ -11,6 +11,8 @@
 //! - A page belongs to the slot as other blocks in transit do. So a reaper finds a page that is not
 //!   named yet or any more, and frees it.
 //! - The content of a page has no meaning after a crash: its block is free then.
+//!
+//! Decision: docs/decisions/recovery.md, "Removals spill records while the epoch stands still".
 
 use crate::alloc::{BlockRun, owned_by_slot};
 use crate::components::Recycler;

@@ -7,6 +7,8 @@
 //!   over all slots. They begin with zero with each DRAM region.
 //! - Calls are counted by the number of the system call: a class would have to be looked up.
 //!   Latencies are counted by class, and of few calls, so that the clock costs less than the calls.
+//!
+//! Decision: docs/decisions/posix.md, "Calls are counted in thread slots, by number".
 
 use crate::dram::ThreadSlot;
 use crate::error::Result;

@@ -4,6 +4,8 @@
 //! FLUSH with ENOSYS. The kernel then stops sending them and keeps what it knows: its cache is
 //! right until a request changes it. It answers OPEN if files have flags, which the kernel does not
 //! know.
+//!
+//! Decision: docs/decisions/mounts.md, "A mount alone on its image does without opens".
 
 use crate::files::{Files, Listed, NewKind, Requester, Setting};
 use crate::leases::{Access, Rest};

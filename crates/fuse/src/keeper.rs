@@ -8,6 +8,8 @@
 //!
 //! Invariant: a server that continues an exclusive mount is the next user of the image after the
 //! dead one. Otherwise the kernel's cache would not describe the image, and the mount ends.
+//!
+//! Decision: docs/decisions/mounts.md, "A keeper holds the device and starts another server".
 
 use crate::error::MountError;
 use crate::files::Files;

@@ -17,6 +17,8 @@
 //!   shared tables, so the file's record keeps its identity.
 //! - A request that waits for a lock occupies a thread of its own, and no worker. It is in
 //!   `waiting` until its thread answers it; an interrupt only makes the thread look again.
+//!
+//! Decision: docs/decisions/mounts.md, "Locks of shared mounts lie in the image's tables".
 
 use crate::files::Files;
 use crate::protocol::{Arguments, LOCK_FLOCK, Reply};

@@ -15,6 +15,8 @@
 //!   read. A write is recorded before it acts. So one of both sees the other.
 //! - Pages are written back under the lock of the records.
 //! - What a page has that was read after a write is newer: it is written back.
+//!
+//! Decision: docs/decisions/mounts.md, "Direct writes drop cached pages".
 
 use posix::Result;
 use std::collections::{BTreeMap, HashMap};

@@ -3,6 +3,8 @@
 //! Invariant: a file known to the kernel has exactly one reference in the engine, whatever its
 //! lookup count. The file therefore keeps its identity until the kernel forgets it, even without a
 //! name.
+//!
+//! Decision: docs/decisions/mounts.md, "A new listing brings outdated attributes".
 
 use engine::{Node, Thread};
 use pmem::Direct;

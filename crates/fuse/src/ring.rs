@@ -11,6 +11,8 @@
 //!   end of the mount.
 //! - An entry belongs either to the kernel or to the thread. The kernel has it from the submission
 //!   of its command to the completion, and the thread from there to the next submission.
+//!
+//! Decision: docs/decisions/mounts.md, "Requests come through io_uring where the kernel offers it".
 
 use crate::protocol::{Header, Reply};
 use crate::session::{Beside, Channel, Handled, Handler};

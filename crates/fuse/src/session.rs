@@ -6,6 +6,8 @@
 //! - A request that a server read and did not answer stays with its device. It ends with
 //!   ECONNABORTED when the last descriptor of that device is closed. If the device survives the
 //!   server (see `keeper`), the next server has the kernel send it again.
+//!
+//! Decision: docs/decisions/mounts.md, "A full image learns first what the kernel has forgotten".
 
 use crate::mapped_pages::{DropPages, DroppedPages};
 use crate::protocol::{

@@ -14,6 +14,9 @@
 //! - Files appear whole, by rename, under names that identify their content (build-id, checksum of
 //!   the library). So versions and concurrent launchers do not disturb each other.
 //! - Files are checked and read by one descriptor.
+//!
+//! Decision: docs/decisions/run-start.md, "The library is embedded as bytes".
+//! Decision: docs/decisions/run-start.md, "Code stays in large pages of the kernel's cache".
 
 use crate::analysis;
 use crate::elf::{BadElf, Elf};

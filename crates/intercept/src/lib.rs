@@ -20,6 +20,8 @@
 //! (the loader refuses position-independent programs, and each process would map and relocate all
 //! of it); artifact dependencies (not in stable cargo); direct calls of rustc (the library needs
 //! the engine's crates, and cargo can build them).
+//!
+//! Decision: docs/decisions/foundations.md, "A library in user space".
 #![cfg_attr(not(feature = "launcher"), no_std)]
 
 #[cfg(feature = "launcher")]

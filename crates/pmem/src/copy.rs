@@ -10,6 +10,8 @@
 //!
 //! The figures in the comments are medians of `cargo bench -p pmem --bench copy` on an Ice Lake
 //! server at 2.8 GHz.
+//!
+//! Decision: docs/decisions/hot-paths.md, "Copies depend on length, alignment and processor".
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};

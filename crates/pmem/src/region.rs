@@ -1,4 +1,6 @@
 //! A region: mapped memory with checked offsets, cells, flushes and fences.
+//!
+//! Decision: docs/decisions/foundations.md, "Flush only where memory survives a power failure".
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;

@@ -9,6 +9,8 @@
 //!   a load writes the old bytes to the memory, at any time before it sets the bit. Two threads may
 //!   load the same bytes at once.
 //! - A process that dies in the middle of a load leaves the page as not resident.
+//!
+//! Decision: docs/decisions/images.md, "Data of files stay on the disk until they are used".
 
 use core::ops::Range;
 use core::ptr::NonNull;

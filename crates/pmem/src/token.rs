@@ -6,6 +6,8 @@
 //! A token proves order, not recovery. Outside this crate only the step that it represents can
 //! create it, and the next step consumes it. The traits are claims about recovery. Each is made
 //! once, at the implementation; the crash explorer tests whether it holds.
+//!
+//! Decision: docs/decisions/foundations.md, "The order of persistence is in the types".
 
 use crate::cell::{Commit64, Layout};
 use core::marker::PhantomData;

@@ -7,6 +7,8 @@
 //! - Only the owning thread changes the cached reference, and not while a call uses it without its
 //!   own reference.
 //! - All zero is a valid value: nothing is cached.
+//!
+//! Decision: docs/decisions/posix.md, "A thread keeps a reference to its last directory".
 
 use core::cell::Cell;
 use engine::{Node, Thread};

@@ -10,6 +10,8 @@
 //! - Only the child itself adds and changes its moves. Its parent removes them when it resumes, and
 //!   a child of that child, which has a copy of the memory, makes them its own.
 //! - Without moves a question costs one load.
+//!
+//! Decision: docs/decisions/run-calls.md, "A shared child moves hidden descriptors in its table".
 
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -24,6 +24,8 @@
 //! - A call that needs a commit is served only by one that began after the call.
 //! - The state of the journal is stored in two copies with a word that selects one. So a process
 //!   that dies while it stores leaves the old state.
+//!
+//! Decision: docs/decisions/images.md, "Committed states on a disk".
 
 use crate::child_numbers;
 use crate::errno::{Errno, Result};

@@ -4,6 +4,8 @@
 //! Nearly all paths qualify. Others have symbolic links, `..`, a dot or slashes at the end,
 //! refusals, or directories whose names must be read first. For these the functions return `None`,
 //! and the slow walk of [`crate::path`] starts over and decides the error.
+//!
+//! Decision: docs/decisions/posix.md, "A path is walked under one pin".
 
 use crate::caller::NodeRef;
 use crate::components::Paths;

@@ -10,6 +10,8 @@
 //! - An entry describes one instant for all its directories: it reads the stamps first and repeats
 //!   the lookups afterwards.
 //! - All zero is a valid value, without entries.
+//!
+//! Decision: docs/decisions/posix.md, "Cached paths are validated by stamps".
 
 use crate::credentials::Credentials;
 use core::cell::{Cell, RefCell};

@@ -6,6 +6,8 @@
 //! Invariant: the tree is built in a directory of its own, and moved to its place when it is whole.
 //! A failure removes that directory; a death leaves it, and the next import into the same directory
 //! removes it.
+//!
+//! Decision: docs/decisions/interfaces.md, "Trees move into place when they are whole".
 
 use crate::acl::{self, LISTS};
 use crate::host::is_kept;

@@ -13,6 +13,8 @@
 //! - A program runs only if its mount, its working directory and all its descriptors are what they
 //!   were inside. Otherwise a message gives the reason.
 //! - Nothing of this is visible outside of the namespace.
+//!
+//! Decision: docs/decisions/run-start.md, "Other programs get a private FUSE mount".
 
 use super::{EXIT_NOT_FOUND, EXIT_NOT_RUN, Failure, detach_helper, namespace};
 use anyhow::{Context, Result, bail};

@@ -20,6 +20,8 @@
 //!   still use it; then a helper process closes it after the last of them.
 //! - To its caller this command behaves as the program itself would: exit status, death by a
 //!   signal, stopping and continuing.
+//!
+//! Decision: docs/decisions/run-start.md, "The launcher is the command's parent".
 
 mod child;
 mod detach_helper;

@@ -17,6 +17,9 @@
 //!   block. It is about to get its first pointer or has lost its last, by a thread that holds the
 //!   inode's lock (or makes or recycles the inode). The same holds for a thread slot and its queue.
 //!   So if that thread is dead, the block is free ([`Allocator::sweep_blocks`]).
+//!
+//! Decision: docs/decisions/space.md, "A block group is refilled once half of it is free".
+//! Decision: docs/decisions/space.md, "A fragmented image gives smaller pieces".
 
 use crate::components::{Allocator, BlockMap};
 use crate::dram::{GROUP_BLOCKS, Group, RetiredKind};

@@ -5,6 +5,8 @@
 //! - What is handed out was free for a whole grace period, and nothing on the image names it.
 //! - The maps of free space are rebuilt by recovery, or loaded from the snapshot of a clean detach
 //!   ([`snapshot`]).
+//!
+//! Decision: docs/decisions/space.md, "Maps of free space are DRAM state".
 
 mod blocks;
 mod cachelets;

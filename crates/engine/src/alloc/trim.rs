@@ -4,6 +4,8 @@
 //! thread of any process can have it meanwhile, nothing on the image names it, and losing its
 //! content equals a store by the thread that allocates it next. If the caller dies, the lock is
 //! recovered as that of any thread.
+//!
+//! Decision: docs/decisions/space.md, "Free blocks are punched under their group's lock".
 
 use super::blocks::FreeMap;
 use crate::dram::GROUP_BLOCKS;

@@ -12,6 +12,8 @@
 //! - Where one flipped bit explains why a seal does not verify, the bit is repaired. Either the bit
 //!   rotted, or one word of a create that had not returned was lost; in that case the create is
 //!   completed.
+//!
+//! Decision: docs/decisions/recovery.md, "What does not verify is half-made or damaged".
 
 use super::recovery::{DAMAGED, FLIPPED, LEFT_CLEANLY};
 use crate::alloc::{BlockRun, line_mask};

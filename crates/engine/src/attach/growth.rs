@@ -20,6 +20,8 @@
 //! - Memory of the tables and bytes of the file are there before the size says so.
 //! - What the new data area takes of the old image, its copy of the superblock and its block map,
 //!   becomes free last.
+//!
+//! Decision: docs/decisions/images.md, "Images grow while in use".
 
 use super::description::{DESCRIPTION_BYTES, DescriptionChange, superblock_with};
 use super::ready_header;

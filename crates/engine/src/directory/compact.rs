@@ -15,6 +15,8 @@
 //!   queue of retired items; recycling first makes the journal records that name them superfluous.
 //! - The directory's maintenance is held from beginning to end; the cachelet's lock only briefly,
 //!   because other threads wait for it while they are pinned.
+//!
+//! Decision: docs/decisions/names.md, "Logs are compacted at three holes per name".
 
 use super::log::Tail;
 use crate::alloc::{BlockRun, owned_by_slot};

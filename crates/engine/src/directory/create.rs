@@ -4,6 +4,8 @@
 //! the log slot. Each certifies itself, so they share one fence. A crash before the fence leaves
 //! any subset of them. Recovery follows a slot only where dentry, identity and property entry all
 //! verify, and otherwise drops the slot; the call had not yet reported success.
+//!
+//! Decision: docs/decisions/names.md, "A create persists four lines under one fence".
 
 use super::log::ClaimedSlot;
 use super::{DIRECTORY_LINKS_MAX, LINKS_MAX, NameLocation, NewNode, check_name};

@@ -10,6 +10,8 @@
 //!   lazily kept attributes were written back. From then on it is marked evicted, and a thread that
 //!   meets it or gets its lock starts again from the inode. (A thread that removes one of several
 //!   names, or indexes a directory, has the lock but may have no reference.)
+//!
+//! Decision: docs/decisions/names.md, "Eviction goes by a clock over cachelets".
 
 use crate::components::Maintenance;
 use crate::dram::{

@@ -6,6 +6,8 @@
 //!   made under the directory's cachelet lock.
 //! - A pinned thread that sees Indexed may rely on it until it unpins: eviction waits for a grace
 //!   period after it has announced itself.
+//!
+//! Decision: docs/decisions/recovery.md, "Indexing and recovery keep many lines in flight".
 
 use super::log::Tail;
 use super::read::LINE_SLOTS;

@@ -9,6 +9,8 @@
 //! - An image has journal slots for 1,024 thread slots. The last 64 pairs belong to none: threads
 //!   in higher slots borrow one for a rename, under its lock. The count of renames is then the
 //!   pair's.
+//!
+//! Decision: docs/decisions/names.md, "A rename is over when its record is durable".
 
 use crate::dram::SHARED_JOURNAL_PAIRS;
 use crate::error::{Error, Result};

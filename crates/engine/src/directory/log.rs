@@ -17,6 +17,8 @@
 //! - A slot is filled after the page's bound of used slots covers it, so readers stop at the bound.
 //! - The last page is an append page (or the log is empty). It is linked durably before any thread
 //!   claims a slot in it. A linked page behind the tail's page waits for the tail to move there.
+//!
+//! Decision: docs/decisions/names.md, "The tail of a log is in DRAM, and cookies never repeat".
 
 use super::DirectoryHint;
 use super::read::log_version;

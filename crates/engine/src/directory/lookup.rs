@@ -1,4 +1,6 @@
 //! Lookup (paper III.D, III.E): the mindex, then the cachelet, without a lock.
+//!
+//! Decision: docs/decisions/hot-paths.md, "Lines are requested before the call needs them".
 
 use super::check_name;
 use crate::attributes::{Attributes, Protection};

@@ -7,6 +7,8 @@
 //!   one. If one of them would give a cycle, it waits for the earlier one's end.
 //! - The lock is held while paths are walked, not while a rename is made durable. So a thread that
 //!   is stopped inside a rename keeps others only from moves that depend on its outcome.
+//!
+//! Decision: docs/decisions/names.md, "Moves of directories are published".
 
 use crate::components::Renames;
 use crate::dram::MOVES_MAX;

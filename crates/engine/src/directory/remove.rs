@@ -3,6 +3,8 @@
 //!
 //! The inode is recycled after its last user has released it; the dentry and its log slot when the
 //! directory's log is compacted.
+//!
+//! Decision: docs/decisions/names.md, "Removal is one store and one compare-and-swap".
 
 use super::{DIRECTORY_LINKS_MAX, check_name};
 use crate::attributes::Attributes;

@@ -11,6 +11,8 @@
 //!
 //! In DRAM the renaming flag is set on the moved files only while the mindex has both names or
 //! neither; lookups wait until it is cleared.
+//!
+//! Decision: docs/decisions/names.md, "A replaced name keeps its slot and cookie".
 
 use super::create::{NameTarget, PreparedName};
 use super::moves::{DirectoryMove, MoveGuard};

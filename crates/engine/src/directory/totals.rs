@@ -17,6 +17,8 @@
 //!   needs a recount, which drops all changes.
 //! - A thread moves changes only of directories that it saw indexed since it pinned. So none moves
 //!   while a directory is indexed or evicted.
+//!
+//! Decision: docs/decisions/names.md, "Threads that meet count names in their slots".
 
 use super::compact::is_worth_it;
 use crate::dram::{Cachelet, CountChange, CountedChange, DirectoryState, PendingChange};

@@ -4,6 +4,8 @@
 //! and only then reads the clock for the name's timestamp. So consider a timestamp from before the
 //! start of a listing: a later scan of all thread slots finds the name announced, or the name is
 //! durable and in the mindex.
+//!
+//! Decision: docs/decisions/names.md, "Listings hide undurable names".
 
 use crate::dram::{Cachelet, DirectoryState, IntentKind};
 use crate::error::Result;

@@ -1,5 +1,7 @@
 //! A bucket of the mindex: one cache line with a lock, a version for lock-free readers, and three
 //! entries.
+//!
+//! Decision: docs/decisions/names.md, "Names lie in buckets of one line".
 
 use crate::sync::{AtomicU32, AtomicU64};
 use pmem::Layout;

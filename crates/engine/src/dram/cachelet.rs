@@ -11,6 +11,8 @@
 //! - Attributes change under `lock`, between two increments of `version`; a reader that sees an odd
 //!   or changed version reads again. A directory's times are the exception: they only grow, by
 //!   fetch_max.
+//!
+//! Decision: docs/decisions/hot-paths.md, "Fields lie in lines by what writes them".
 
 mod directory;
 mod file;

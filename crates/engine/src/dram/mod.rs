@@ -8,6 +8,8 @@
 //!   buckets is never allocated and means "none".
 //! - A fresh region is all zero, and zero is the initial state of everything except some header
 //!   fields, which the first attach sets.
+//!
+//! Decision: docs/decisions/foundations.md, "Two regions, linked by offsets".
 mod bucket;
 mod cachelet;
 mod header;

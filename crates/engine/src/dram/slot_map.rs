@@ -5,6 +5,8 @@
 //! - The slot's owner word decides; the bit is set after the word was claimed, and cleared before
 //!   the word becomes zero. So a slot whose owner is at work has its bit set. An owner that dies in
 //!   between leaves a slot that searches skip and reaping finds by its word.
+//!
+//! Decision: docs/decisions/recovery.md, "Free slots are found by a bitmap".
 
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};

@@ -22,6 +22,9 @@
 //!   there that stay are unwritten ones (space that fallocate reserved).
 //! - The content of the last block behind the length is undefined on the image; an operation that
 //!   lengthens the file zeroes it first.
+//!
+//! Decision: docs/decisions/files.md, "Block maps are radix trees over copy-on-write blocks".
+//! Decision: docs/decisions/files.md, "Consecutive first blocks need no map node".
 
 use crate::alloc::BlockRun;
 use crate::error::{Corruption, Error, Result};

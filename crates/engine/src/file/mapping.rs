@@ -9,6 +9,8 @@
 //! - A block that a program may store into is a written one, because such stores cannot be
 //!   detected. When a mapped file grows again, unwritten blocks that become visible are made
 //!   written, as zeros.
+//!
+//! Decision: docs/decisions/files.md, "A mapped file keeps its blocks".
 
 use super::Extent;
 use super::edit::{Edit, EditKind};

@@ -7,6 +7,8 @@
 //!   files.
 //! - A file that programs have mapped shares nothing: stores into its blocks would show in the
 //!   other file.
+//!
+//! Decision: docs/decisions/files.md, "Shared blocks are counted in DRAM".
 
 use super::edit::{Edit, EditKind, Shared};
 use super::map::{BLOCK_SHARED, Map, SIZE_BYTES_MAX, Tree, slots_of, span};

@@ -6,6 +6,8 @@
 //! - Everything else is copied on write ([`super::edit`]).
 //! - A file that programs have mapped shared is written in place where it has blocks, since those
 //!   must stay where they are.
+//!
+//! Decision: docs/decisions/hot-paths.md, "Accepted costs".
 
 use super::edit::{Edit, EditKind};
 use super::map::{

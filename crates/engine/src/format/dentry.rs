@@ -10,6 +10,8 @@
 //!   invalid.
 //! - It names one life of its inode, by the generation: the next life of the number is another
 //!   file.
+//!
+//! Decision: docs/decisions/names.md, "What can be distinguished is not erased".
 
 use super::FileKind;
 use super::assert_layout;

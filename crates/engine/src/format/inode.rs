@@ -13,6 +13,8 @@
 //! - An entry counts only if its seal verifies against the inode's number and generation, so an
 //!   earlier life's entry never does.
 //! - Entry `i` holds sequences of parity `i`.
+//!
+//! Decision: docs/decisions/files.md, "Attributes are two property entries in the inode".
 
 use super::Dentry;
 use super::assert_layout;

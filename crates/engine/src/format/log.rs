@@ -8,6 +8,8 @@
 //! - A slot is filled after the page's bound of used slots covers it. Stores of the bound are
 //!   flushed when the directory leaves the mindex and at the last detach, so the bound of a crashed
 //!   image may be too low: recovery, which reads whole pages, corrects it.
+//!
+//! Decision: docs/decisions/names.md, "A log page bounds its used slots".
 
 use super::assert_layout;
 use pmem::{Cell64, Commit64, Layout, crc32c_words};

@@ -1,5 +1,7 @@
 //! Growth of the mindex: one main bucket at a time, and chains of overflow buckets behind them. The
 //! invariants are those of [`super`].
+//!
+//! Decision: docs/decisions/names.md, "The mindex grows one bucket at a time".
 
 use super::hold::HELD;
 use super::{BUCKETS_PER_NAMES, CHAIN_MAX, NameHash};

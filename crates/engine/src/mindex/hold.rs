@@ -8,6 +8,8 @@
 //!   instructions, and a thread that is stopped while it holds a name blocks that name alone.
 //! - The holder's slot records the entry from before it is held until after its release.
 //! - Readers take a held entry for what its key says, and find the file by the dentry.
+//!
+//! Decision: docs/decisions/names.md, "A name is published after its fence, and held in its entry".
 
 use super::placement::NameGuard;
 use super::{CHAIN_MAX, Hit, LOW_40, NameHash, Target, is_of, was_stable};

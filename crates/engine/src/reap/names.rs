@@ -1,5 +1,7 @@
 //! Reaping names that were being made or removed, and directories that were being evicted or
 //! compacted.
+//!
+//! Decision: docs/decisions/recovery.md, "A directory in doubt is recounted".
 
 use crate::components::Reaper;
 use crate::dram::{

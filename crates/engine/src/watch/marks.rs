@@ -3,6 +3,8 @@
 //! Of all marks of a group that see a change (on the file, its directory, the mount or the file
 //! system) Linux makes one event. So a change first adds up the masks of each group's marks, and
 //! then builds one event per group, from what the group's flags ask for.
+//!
+//! Decision: docs/decisions/run-rings.md, "fanotify's marks lie in the tables of watches".
 
 use super::layout::{ENDED, GROUPS_MAX, LIVE, Queue, Watch};
 use super::queue::{Merge, RECORD_WORDS, Record, Ring, Taken, name_bytes, name_words};

@@ -13,6 +13,8 @@
 //!   of the lock removes it.
 //! - A group is named by a random key. It is released with the descriptor's description, by
 //!   whichever process drops the last reference or reaps the dead one that did.
+//!
+//! Decision: docs/decisions/run-rings.md, "Watches lie in the DRAM region".
 
 pub(crate) mod layout;
 mod marks;

@@ -11,6 +11,8 @@
 //! - Blocks are allocated only if the check found them unused and, where their checksum matched,
 //!   the image's own maps have them free. Contents hidden by damage are not overwritten.
 //! - A file that loses its last name gets one in `lost+found`.
+//!
+//! Decision: docs/decisions/recovery.md, "Repairs use redundancy in a fixed order".
 
 mod bodies;
 mod edit;

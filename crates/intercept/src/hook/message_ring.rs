@@ -8,6 +8,8 @@
 //! - Only the thread in `owner` uses the ring. A child has a copy of this record, or uses its
 //!   parent's memory; in both cases `owner` is not its own.
 //! - One message is in flight at a time.
+//!
+//! Decision: docs/decisions/run-rings.md, "The library's own ring learns the kernel's choices".
 
 use crate::hook::abi::ring_parameters::{Parameters, setup_flag};
 use crate::hook::abi::sys;

@@ -14,6 +14,8 @@
 //!   ([`hand_over`]).
 //!
 //! *Rejected:* a copy in memory at each open (epoll refuses it, so monitors of mounts fail).
+//!
+//! Decision: docs/decisions/run-calls.md, "The tables of mounts end with a line of the library".
 
 use crate::handoff::write_number;
 use crate::hook::abi::entry::{DIRECTFS_FDS, NATIVE, Verdict, done};

@@ -9,6 +9,8 @@
 //! The filter sends paths here that begin like the mount, or differ from it in a way that needs a
 //! closer look. Paths of the host are resolved by component only if they contain the mount's last
 //! component after a `..` or a doubled slash; each component then costs a call (readlink).
+//!
+//! Decision: docs/decisions/run-calls.md, "A path call is a loop over sides".
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::context::PATH_ROOM_BYTES;

@@ -1,4 +1,6 @@
 //! Results of stat, statx and statfs, in the kernel's layouts.
+//!
+//! Decision: docs/decisions/hot-paths.md, "No load is wider than the stores before it".
 
 use crate::hook::process::session::Calling;
 use crate::hook::server::Server;

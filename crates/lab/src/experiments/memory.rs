@@ -16,6 +16,8 @@
 //! - A store costs nothing, whether its line is cached or not.
 //!
 //! Accesses are also counted, by thread: these numbers are exact.
+//!
+//! Decision: docs/decisions/lab.md, "Emulated memory has a cache in front of it".
 
 use pmem::{Delays, LINE_BYTES, Memory, Spin, Wait};
 use std::cell::{Cell, RefCell};

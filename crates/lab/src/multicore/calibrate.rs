@@ -1,5 +1,7 @@
 //! Measures the model's costs on this machine. Each is the minimum of many short attempts, since
 //! interference only adds time.
+//!
+//! Decision: docs/decisions/lab.md, "The model is calibrated beside each round".
 
 use super::coherence::{Costs, Program};
 use super::events::EventKind;

@@ -10,6 +10,8 @@
 //!
 //! A repeated string instruction (used by the C library to copy and fill long blocks) would trap at
 //! every repetition. The handler executes it as a whole instead.
+//!
+//! Decision: docs/decisions/lab.md, "Calls are recorded by single-stepping".
 
 use std::io;
 use std::mem::MaybeUninit;

@@ -65,6 +65,8 @@
 //!   is unmounted, because entries' latest links may lead through them.
 //! - RENAME_EXCHANGE is refused (EINVAL), as in Linux for file systems without it: it changes two
 //!   names at once.
+//!
+//! Decision: docs/decisions/lab.md, "SoupFS where its paper is silent".
 
 pub mod chain;
 pub mod data;

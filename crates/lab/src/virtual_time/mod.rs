@@ -19,6 +19,8 @@
 //!   of the heap has its own lines ([`allocator`]). The stack is in the nearest cache.
 //! - Code of shared libraries differs between machines, so each of its calls has a price.
 //! - Times are integers.
+//!
+//! Decision: docs/decisions/lab.md, "Virtual time decides".
 
 pub mod allocator;
 pub mod clock;

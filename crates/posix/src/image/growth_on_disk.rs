@@ -16,6 +16,8 @@
 //!
 //! Invariant: nothing is written to the headers of the old journal. What is written to its log,
 //! where the image grows by less than that, is no chunk.
+//!
+//! Decision: docs/decisions/images.md, "Images on disks move their journal to grow".
 
 use super::growth::TIMEOUT;
 use super::locks::retry_until;

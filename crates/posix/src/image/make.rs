@@ -1,5 +1,7 @@
 //! Making images. Blocks are reserved in steps, so that progress can be reported and the operation
 //! stopped. Failure removes a file that the call created.
+//!
+//! Decision: docs/decisions/space.md, "mkfs reserves an image in memory by huge pages".
 
 use super::locks::{Byte, Lock, LockGuard};
 use super::snapshot::NewFile;

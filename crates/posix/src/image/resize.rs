@@ -4,6 +4,8 @@
 //! The description of the image is replaced by one write within a sector, after all that it relies
 //! on is durable. So a crash at any instant leaves the image as it was, or as it is to be. Nothing
 //! that a file uses is moved.
+//!
+//! Decision: docs/decisions/images.md, "A resize moves nothing".
 
 use super::exclusive::ExclusiveImage;
 use super::{Image, ImageError, OpenImage, make};

@@ -24,6 +24,8 @@
 //! - A meeting directory is a leftover if no process holds a liveness lock in it or has locked it
 //!   (flock) to create or enter it. Its owner's next attach removes it with the runtime directory,
 //!   unless it holds a working copy that its image still names.
+//!
+//! Decision: docs/decisions/images.md, "A runtime directory with a random name".
 
 use super::ImageError;
 use super::regions::working_capacity;

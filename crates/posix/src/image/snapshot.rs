@@ -7,6 +7,8 @@
 //! state of a commit that begins after the call.
 //!
 //! Invariant: the new file gets its name when it is whole and on its disk.
+//!
+//! Decision: docs/decisions/images.md, "Snapshots without commits mark while they copy".
 
 use super::extents::for_each_extent;
 use super::locks::{Byte, Lock, LockGuard, retry_until};

@@ -14,6 +14,8 @@
 //! - The hidden file has the name of the runtime directory, so it is found without the link, and
 //!   can be told from a leftover.
 //! - A link is followed only to a regular file of that name.
+//!
+//! Decision: docs/decisions/images.md, "A working copy larger than memory lies beside the image".
 
 use super::runtime::outer_name;
 use rustix::fd::{AsFd, OwnedFd};

@@ -10,6 +10,9 @@
 //! store (a full fence) before they look. While only the thread that opened a description has used
 //! it, as the description records ([`DescriptionUsers`](crate::open_file::DescriptionUsers)), a
 //! close by that thread searches only its own in-flight references.
+//!
+//! Decision: docs/decisions/posix.md, "A close hands over to in-flight references".
+//! Decision: docs/decisions/posix.md, "Threads open and close side by side".
 
 use super::shared_tables::{
     IN_FLIGHT_REFERENCES, INLINE_DESCRIPTORS, PAGE_DESCRIPTORS, REFERENCES_PER_LINE, SharedTables, in_flight_line,

@@ -15,6 +15,8 @@
 //! - A truncation reads `leases` under the file's lock. An attachment waits for that lock after it
 //!   has set `leases`.
 //! - The lease file is removed under the record's lock, and only if nothing is attached.
+//!
+//! Decision: docs/decisions/posix.md, "Leases are the kernel's, on lease files".
 
 use super::shared_tables::{Record, TableKind};
 use super::table_transaction::TableTransaction;

@@ -10,6 +10,8 @@
 //! - A child's slot has the child's process number from the start if the parent has taken one. (The
 //!   child inherits the liveness lock, so it counts as alive while parent or child hold that.)
 //!   Otherwise it has the parent's number until the child adopts the slot.
+//!
+//! Decision: docs/decisions/recovery.md, "A waited-for process has its work complete".
 
 use super::shared_tables::{INLINE_DESCRIPTORS, SLOTS, SharedTables, Slot, SlotState};
 use super::table_transaction::{ONE_HOLD, OWNED, TableSlot, TableTransaction, TransactionStep, file_of};

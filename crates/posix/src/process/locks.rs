@@ -10,6 +10,8 @@
 //!   owner at least the locks held both before and after it, and at most the union of the two.
 //! - A process has range locks only on files that its table has a descriptor of: any close of the
 //!   file releases them. So emptying a table finds all of them.
+//!
+//! Decision: docs/decisions/posix.md, "File locks are lists at the file".
 
 use super::shared_tables::{LOCKS, LockNode, Record, SharedTables, Slot, TableKind};
 use super::table_transaction::{TableSlot, TableTransaction, TransactionStep};

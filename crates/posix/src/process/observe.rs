@@ -4,6 +4,8 @@
 //! and an observer waits for no process. Entries that change meanwhile may be missing or doubled.
 //!
 //! Invariant: loops over links have a bound, because another process may have damaged them.
+//!
+//! Decision: docs/decisions/posix.md, "Observers take no locks".
 
 use super::locks::{EXCLUSIVE, LockRequest, is_linked};
 use super::mappings;

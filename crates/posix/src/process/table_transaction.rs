@@ -23,6 +23,8 @@
 //!   thread changes it meanwhile, and of two concurrent closes exactly one succeeds.
 //! - Everything that a transaction frees is first claimed with its own ticket. So a second free
 //!   does nothing, because a later claim has another ticket.
+//!
+//! Decision: docs/decisions/posix.md, "Process tables change by intents".
 
 mod begin;
 

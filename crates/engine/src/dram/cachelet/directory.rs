@@ -1,4 +1,6 @@
 //! The words of a cachelet that mean something else for files, as a directory's.
+//!
+//! Decision: docs/decisions/names.md, "Directory times change once per tick".
 
 use super::Cachelet;
 use crate::dram::CountChange;

@@ -10,6 +10,8 @@
 //! - A control block has its content again when io_submit returns.
 //! - Nothing is performed if the context is invalid, or while half its ring is full. The kernel's
 //!   ring has more than twice the events that the program requested, so room for the completion.
+//!
+//! Decision: docs/decisions/run-rings.md, "The kernel completes asynchronous I/O".
 
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};

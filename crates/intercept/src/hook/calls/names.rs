@@ -2,6 +2,8 @@
 //!
 //! Invariant: errors that the kernel reports before it reads a path are left to the kernel if the
 //! path is the host's. So flags are checked only once the path is known to be the image's.
+//!
+//! Decision: docs/decisions/run-calls.md, "Root directories and mounts in the image are refused".
 
 use crate::hook::abi::entry::{Frame, NATIVE, Next, Verdict, done};
 use crate::hook::abi::{sys, user_memory};

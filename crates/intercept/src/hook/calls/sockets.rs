@@ -4,6 +4,8 @@
 //! meeting directory ([`kernel_objects`]). A connect or a datagram to the path in the mount finds
 //! the file, checks its permissions, and goes to that path. Where the kernel reports the path, the
 //! program gets the name that the socket was bound by.
+//!
+//! Decision: docs/decisions/run-calls.md, "The name of a socket is a link beside its object".
 
 use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};

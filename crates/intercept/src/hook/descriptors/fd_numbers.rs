@@ -28,6 +28,8 @@
 //!   the kernel. Where two memories share one table, nothing is ever cached.
 //! - Caching a number, and releasing cached ones or sharing memory, each store first and then load
 //!   (all of these are full fences, unless there is one thread): one of the two sees the other.
+//!
+//! Decision: docs/decisions/run-calls.md, "Descriptor numbers are the kernel's".
 
 use crate::hook::abi::entry::{DIRECTFS_FD_COUNT, DIRECTFS_FDS, DIRECTFS_PARKED, FDS_MAX};
 use crate::hook::descriptors::marks::{

@@ -7,6 +7,8 @@
 //! Invariants
 //! - The word of a slot names ring and index. Its number is [`FIRST`] and the slot's position.
 //! - exec ends the entries, as it ends rings: both are close-on-exec.
+//!
+//! Decision: docs/decisions/run-rings.md, "Registered files are descriptors above 65,535".
 
 use crate::hook::abi::entry::FDS_MAX;
 use crate::hook::descriptors::marks;

@@ -7,6 +7,8 @@
 //! Invariants
 //! - A record counts only if its checksum is right: two processes may write one place at once.
 //! - A file that other users can write is not read.
+//!
+//! Decision: docs/decisions/run-start.md, "Results of code scans lie in one file, by build-id".
 
 use crate::hook::abi::sys;
 use crate::hook::loading::elf_image::BuildId;

@@ -19,6 +19,8 @@
 //!
 //! Invariant: the address in the environment is followed only if it lies in a mapping of this
 //! library.
+//!
+//! Decision: docs/decisions/run-start.md, "An audit module serves the loader".
 
 use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};

@@ -17,6 +17,8 @@
 //! - One thread changes code at a time. In a process with several threads a change of executed code
 //!   is one store within eight aligned bytes, which a processor reads as a whole.
 //! - Instructions before a site are known by what they did: the register has their value.
+//!
+//! Decision: docs/decisions/run-calls.md, "Repeated traps become jumps".
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::loading::inline_syscalls::next_pair;

@@ -20,6 +20,8 @@
 //!   leaves it served as without this module.
 //! - In such a program the signal (SIGSYS) is never blocked, like those of faults: see
 //!   [`signals`](crate::hook::signals).
+//!
+//! Decision: docs/decisions/run-calls.md, "Inline syscalls trap".
 
 use crate::hook::loading::answers::{self, Answers, Scanned};
 use crate::hook::loading::loaded::LoadedProgram;

@@ -11,6 +11,8 @@
 //!
 //! Invariant: the program's stack is written by stubs only, after the handler of the trap has
 //! returned: the signal's frame begins where the red zone ends.
+//!
+//! Decision: docs/decisions/run-calls.md, "int 0x80 becomes a 64-bit call where it can".
 
 use crate::hook::abi::entry::RED_ZONE_BYTES;
 use crate::hook::abi::sys;

@@ -3,6 +3,8 @@
 //! Invariants: patching happens once, before the program has threads, handlers or hooked calls. A
 //! site is changed only if its bytes are those that were analysed. Every slot is completely written
 //! before a site leads to it.
+//!
+//! Decision: docs/decisions/run-calls.md, "Each patched system call has a slot".
 
 use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_begin, directfs_entry, directfs_slots};

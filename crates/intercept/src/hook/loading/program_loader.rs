@@ -8,6 +8,8 @@
 //! own code come here by Syscall User Dispatch: see [`inline_syscalls`].
 //!
 //! Invariant: the program is mapped whole and armed, or the process ends with a message.
+//!
+//! Decision: docs/decisions/run-start.md, "Programs that cannot load the library are loaded by it".
 
 use crate::handoff;
 use crate::hook::abi::sys::{self, Fd};

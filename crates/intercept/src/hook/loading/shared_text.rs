@@ -20,6 +20,8 @@
 //! breakpoints.
 //!
 //! Invariant: a file counts only if it belongs to root or the user and no other user can write it.
+//!
+//! Decision: docs/decisions/run-start.md, "Programs share patched code".
 
 use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};

@@ -2,6 +2,8 @@
 //!
 //! Invariant: it patches every library that makes system calls, or does nothing (without the
 //! launcher), or ends the program with a message.
+//!
+//! Decision: docs/decisions/run-start.md, "The pages of a start are few".
 
 use crate::calls::TABLE;
 use crate::handoff;

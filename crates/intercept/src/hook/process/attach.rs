@@ -1,4 +1,6 @@
 //! How a process joins the image: when it starts, or at its first call that concerns the image.
+//!
+//! Decision: docs/decisions/run-start.md, "Programs attach when they need the image".
 
 use crate::hook::abi::sys;
 use crate::hook::calls::{kernel_objects, mapping};

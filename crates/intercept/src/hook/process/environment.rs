@@ -3,6 +3,8 @@
 //! Invariant: the constructor alone writes them, before other threads and hooked calls; later they
 //! are only read. The one exception is the entry with descriptors: it changes when a program takes
 //! over a descriptor's number, and no two threads do so at a time.
+//!
+//! Decision: docs/decisions/run-start.md, "Programs do not see the library's environment".
 
 use crate::handoff::{self, ENTRY_BYTES_MAX, HandoffRecord};
 use crate::hook::abi::sys;

@@ -1,5 +1,7 @@
 //! The files of programs that are to be started: those of the host, and those of the image, which
 //! are copied to memory.
+//!
+//! Decision: docs/decisions/run-start.md, "Programs in the mount run from copies in memory".
 
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::process::exec_start::Target;

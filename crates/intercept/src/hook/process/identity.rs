@@ -10,6 +10,8 @@
 //! identity for threads that have not asked.
 //!
 //! Invariant: an identity is overwritten only by its thread, between two calls.
+//!
+//! Decision: docs/decisions/run-calls.md, "Threads under a filter act as its installer".
 
 use crate::hook::abi::sys;
 use crate::hook::process::session::has_threads;

@@ -7,6 +7,8 @@
 //!
 //! Invariant: a child is recognised by its stack, which it gets from its creator. No other thread
 //! runs there while the child exists.
+//!
+//! Decision: docs/decisions/run-calls.md, "Sanitizers run under the library".
 
 use crate::hook::abi::sys;
 use core::sync::atomic::AtomicU64;

@@ -5,6 +5,8 @@
 //!
 //! Limits are read at the start and when the program changes them; a change by another process is
 //! not seen.
+//!
+//! Decision: docs/decisions/run-calls.md, "The library's descriptors are above the limit".
 
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::sys;

@@ -10,6 +10,8 @@
 //!   `forked_by` in the thread's words makes each of them check which one it is. The child gets its
 //!   own process and place in the engine. It only adds to the filter's tables: a descriptor that it
 //!   closes may still be the parent's. A byte too many costs a lookup in the true table.
+//!
+//! Decision: docs/decisions/run-calls.md, "Forks run in the dispatcher, vforks at their site".
 
 use crate::handoff;
 use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};

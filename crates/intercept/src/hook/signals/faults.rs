@@ -19,6 +19,8 @@
 //!   address.
 //! - Any other fault is the program's own: its handler is called, or the program ends as it would
 //!   without the library.
+//!
+//! Decision: docs/decisions/run-calls.md, "Bad pointers are found by the fault".
 
 use crate::hook::abi::entry::{directfs_entry, directfs_entry_native};
 use crate::hook::abi::thread_words::{ThreadWords, thread_words};

@@ -24,6 +24,8 @@
 //! - A signal is in `deferred` of a thread's words exactly as long as the library has it blocked.
 //! - A child in its parent's memory has its own actions in the kernel, but not here: it sets them
 //!   without the library.
+//!
+//! Decision: docs/decisions/run-calls.md, "Signal handlers are deferred by resending".
 
 pub mod faults;
 

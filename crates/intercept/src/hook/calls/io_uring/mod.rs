@@ -17,6 +17,8 @@
 //!   taken it, unless the program has changed it meanwhile. One that the kernel has not taken
 //!   stays changed: it is not performed again.
 //! - A ring's lock is held from the look at an entry until the kernel has taken it.
+//!
+//! Decision: docs/decisions/run-rings.md, "Entries of io_uring become NOPs with a result".
 
 mod buffers;
 mod files;

@@ -16,6 +16,8 @@
 //!   where the program has mapped something else meanwhile, and no page of a private mapping is
 //!   replaced after it was resolved.
 //! - No signal handler of the program runs while its thread holds the lock.
+//!
+//! Decision: docs/decisions/run-calls.md, "Pages of mappings come when they are used".
 
 use super::pieces::{PAGE_BYTES, Pieces};
 use crate::hook::abi::entry::{
