@@ -11,7 +11,7 @@
 //!   a child of that child, which has a copy of the memory, makes them its own.
 //! - Without moves a question costs one load.
 //!
-//! Decision: docs/decisions/run-calls.md, "A shared child moves hidden descriptors in its table".
+//! Decision: docs/decisions/run-calls.md, "A shared child moves the library's descriptors".
 
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
