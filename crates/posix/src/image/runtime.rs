@@ -2,7 +2,9 @@
 //!
 //! ```text
 //!  /dev/shm/directfs-0123456789abcdef/        random name, stored in the superblock while the
-//!    |                                        image is in use. Mode 0711: cannot be listed
+//!    |                                        image is in use. Owner, group and classes are those
+//!    |                                        of the image that may write it; groups and others
+//!    |                                        can enter it, and cannot list it
 //!    +-- region                               the DRAM region, for users with write access
 //!    +-- working                              the working copy of an image on a disk, for the same
 //!    |                                        users, or a link to it (`working_file`)
@@ -18,7 +20,7 @@
 //! - Names are random, and creation fails on an existing name. So no user can predict a name or
 //!   create it first.
 //! - Only processes that can map the region, or that inherit the descriptor, reach the meeting
-//!   directory: its name is secret, and the directory above cannot be listed.
+//!   directory: its name is secret, and the directory above cannot be entered by others.
 //! - Every open by name is relative to a descriptor and follows no links. The owner is checked on
 //!   the new descriptor.
 //! - A meeting directory is a leftover if no process holds a liveness lock in it or has locked it
@@ -100,7 +102,8 @@ impl RuntimeDirectory {
             let secret = [PLATFORM.random(), PLATFORM.random()];
             let made = open_directory(&above, &outer_name(name)).and_then(|directory| {
                 let found = Found { parent: parent.to_owned(), name, directory };
-                rustix::fs::fchmod(&found.directory, Mode::from_raw_mode(0o711))?;
+                // Not by the mode of mkdir, which the umask restricts.
+                rustix::fs::fchmod(&found.directory, Mode::RWXU)?;
                 make_meeting(&found.directory, secret)?;
                 found.meet(secret)
             });
@@ -165,7 +168,8 @@ impl RuntimeDirectory {
         let owner = stat(image, path)?;
         let made = working_file::create_hidden(&self.directory, self.name, path).and_then(|file| {
             file.set_len(most)?;
-            adopt_owner(&file, &owner);
+            adopt_owner(&self.directory, &owner, ENTER);
+            adopt_owner(&file, &owner, READ_AND_WRITE);
             Ok(file)
         });
         match made {
@@ -212,9 +216,10 @@ impl RuntimeDirectory {
         let file = rustix::fs::openat(&self.directory, name, flags, Mode::RUSR | Mode::WUSR);
         let file = File::from(file.map_err(|errno| failed(errno.into()))?);
         file.set_len(length).map_err(failed)?;
-        // The group shows other members of the image's group that one of them created it.
-        let _ = rustix::fs::fchown(&self.directory, None, Some(Gid::from_raw(owner.st_gid)));
-        adopt_owner(&file, &owner);
+        // The group shows other members of the image's group that one of them created it. The links
+        // in the directory are paths, which other users may not see.
+        adopt_owner(&self.directory, &owner, ENTER);
+        adopt_owner(&file, &owner, READ_AND_WRITE);
         Ok(Mapping::from_file(file, &shown, Access::ReadWrite)?)
     }
 
@@ -366,18 +371,23 @@ fn make_meeting(directory: &OwnedFd, secret: [u64; 2]) -> Result<(), Errno> {
     rustix::fs::fchmod(&meeting, Mode::from_raw_mode(0o777))
 }
 
-/// Copies owner, group and mode of the image to the region, limited to classes with write access.
-/// Where the kernel forbids that, fewer users can share: never more.
-fn adopt_owner(region: &File, image: &Stat) {
-    let class = |shift: u32| if image.st_mode >> shift & 0o6 == 0o6 { 0o6 << shift } else { 0 };
-    let mut mode = 0o600 | class(0);
-    if rustix::fs::fchown(region, None, Some(Gid::from_raw(image.st_gid))).is_ok() {
+/// What a class of users gets of a file and of a directory, and what the owner gets.
+type Permissions = (u32, u32);
+const READ_AND_WRITE: Permissions = (0o6, 0o6);
+const ENTER: Permissions = (0o1, 0o7);
+
+/// Copies owner, group and mode of the image, limited to classes with write access. Where the
+/// kernel forbids that, fewer users can share: never more.
+fn adopt_owner(made: impl AsFd, image: &Stat, (others, owner): Permissions) {
+    let class = |shift: u32| if image.st_mode >> shift & 0o6 == 0o6 { others << shift } else { 0 };
+    let mut mode = owner << 6 | class(0);
+    if rustix::fs::fchown(&made, None, Some(Gid::from_raw(image.st_gid))).is_ok() {
         mode |= class(3);
     }
     if image.st_uid != rustix::process::geteuid().as_raw() {
-        let _ = rustix::fs::fchown(region, Some(Uid::from_raw(image.st_uid)), None);
+        let _ = rustix::fs::fchown(&made, Some(Uid::from_raw(image.st_uid)), None);
     }
-    let _ = rustix::fs::fchmod(region, Mode::from_raw_mode(mode));
+    let _ = rustix::fs::fchmod(&made, Mode::from_raw_mode(mode));
 }
 
 fn stat(file: &File, path: &Path) -> Result<Stat, ImageError> {
