@@ -301,8 +301,11 @@ fn work(orders: &Orders, worker: usize) -> Result<(), WorkerError> {
 
 fn resume(files: &dyn Files, orders: &Orders, worker: usize) -> Result<(), WorkerError> {
     let failed = |what: String, error: i32| match error {
-        // The errors of a mount whose server is dead.
-        libc::ENOTCONN | libc::ECONNABORTED if orders.access == AccessMethod::Mount => WorkerError::Gone,
+        // The errors of a mount whose server is dead. A request on its way through io_uring to a
+        // thread that dies is cancelled. In rounds without such a death any of them is a violation.
+        libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED if orders.access == AccessMethod::Mount => {
+            WorkerError::Gone
+        }
         _ => WorkerError::Wrong(format!("{what}: {}", std::io::Error::from_raw_os_error(error))),
     };
     let ledger = Ledger::open(&orders.ledger).map_err(|error| WorkerError::Wrong(format!("the ledger: {error}")))?;
