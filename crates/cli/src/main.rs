@@ -1,5 +1,8 @@
 //! `directfs`: images, mounts, checks and measurements on the command line.
 
+#[macro_use]
+mod output;
+
 mod arguments;
 mod bench;
 mod commands;
@@ -24,6 +27,8 @@ use std::process::ExitCode;
 
 /// Interrupted: the exit status that shells use for SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
+/// The reader of the output has ended: the exit status that shells use for SIGPIPE.
+const EXIT_READER_GONE: u8 = 141;
 /// mount(8): the mount failed.
 const EXIT_MOUNT_FAILED: u8 = 32;
 
@@ -57,7 +62,8 @@ fn main() -> ExitCode {
     }
     // fsck(8) has its own exit codes.
     if let Command::Fsck(arguments) = &command {
-        return match commands::fsck::run(arguments).and_then(check_whole) {
+        let checked = commands::fsck::run(arguments).and_then(check_whole);
+        return match checked.and_then(|code| Ok(output::finish().map(|()| code)?)) {
             Ok(code) => ExitCode::from(code),
             Err(error) => finish(Err(error), commands::fsck::EXIT_OPERATIONAL),
         };
@@ -133,17 +139,18 @@ fn parse(words: Vec<OsString>) -> Cli {
         Some("run" | "profile") => Some(run::EXIT_FAILED),
         _ => None,
     };
-    Cli::try_parse_from(words).unwrap_or_else(|error| match own_code {
-        Some(code) if error.use_stderr() => {
-            let _ = error.print();
-            std::process::exit(code.into())
-        }
-        _ => error.exit(),
+    Cli::try_parse_from(words).unwrap_or_else(|error| {
+        let is_printed = error.print().is_ok();
+        let failure = own_code.map_or(error.exit_code(), i32::from);
+        std::process::exit(if error.use_stderr() || !is_printed { failure } else { 0 })
     })
 }
 
 fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
-    let Err(error) = result else { return ExitCode::SUCCESS };
+    let Err(error) = result.and_then(|()| Ok(output::finish()?)) else { return ExitCode::SUCCESS };
+    if error.downcast_ref::<output::OutputFailed>().is_some_and(|failed| failed.is_reader_gone) {
+        return ExitCode::from(EXIT_READER_GONE);
+    }
     if error.is::<interrupt::Interrupted>() {
         eprintln!("interrupted; all files of this run are removed");
         return ExitCode::from(EXIT_INTERRUPTED);

@@ -34,13 +34,13 @@ pub fn end_with_reader() {
 
 /// Prints an error and its causes, one per line.
 pub fn print_error(error: &anyhow::Error) {
-    anstream::eprintln!("{RED}{BOLD}error:{RESET} {error}");
+    eprintln!("{RED}{BOLD}error:{RESET} {error}");
     let mut said = error.to_string();
     for cause in error.chain().skip(1) {
         let cause = cause.to_string();
         // Some errors contain their source in their own text.
         if !said.contains(&cause) {
-            anstream::eprintln!("  cause: {cause}");
+            eprintln!("  cause: {cause}");
         }
         said = cause;
     }
@@ -176,13 +176,13 @@ impl Table {
 
     /// Prints the table.
     pub fn print(&self) {
-        self.lines().iter().for_each(|line| anstream::println!("{line}"));
+        self.lines().iter().for_each(|line| println!("{line}"));
     }
 }
 
 /// Prints `name` and `value` as a line of a list.
 pub fn print_fact(name: &str, value: impl std::fmt::Display) {
-    anstream::println!("{}{value}", dim(format!("{name:<18}")));
+    println!("{}{value}", dim(format!("{name:<18}")));
 }
 
 /// `n of m used`, with the share.

@@ -131,14 +131,55 @@ fn fsck_repairs_what_it_may_and_reports_the_rest() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_reason_to_complain() {
-    let mut man = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"))
-        .args(["completions", "bash"])
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(man.stdout.take());
-    assert_eq!(stderr(&man.wait_with_output().unwrap()), "");
+    let directory = scratch();
+    let image = image_in(directory.path());
+    // Some commands end by SIGPIPE. Those that have work to do ignore it, and report its number.
+    for (arguments, code) in [(&["completions", "bash"][..], None), (&["export", image.to_str().unwrap()], Some(141))] {
+        let (reader, output) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        let ended = command.args(arguments).stdout(output).output().unwrap();
+        assert_eq!(stderr(&ended), "", "{arguments:?}");
+        assert_eq!(ended.status.code(), code, "{arguments:?}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_an_error_and_not_a_crash() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let image = image.to_str().unwrap();
+    let tree = directory.path().join("new.img");
+    let new = tree.to_str().unwrap();
+    for (arguments, code) in [
+        (&["info", image][..], 1),
+        (&["info", image, "--json"], 1),
+        (&["fsck", "-n", image], 8),
+        (&["fsck", "-p", image], 8),
+        (&["fsck", "-n", image, "--json"], 8),
+        (&["mkfs", new, "--size", "16M"], 1),
+        (&["ps", image], 1),
+        (&["stats", image], 1),
+        (&["stats", image, "--watch", "0.05"], 1),
+        (&["top", image, "--interval", "0.05"], 1),
+        (&["dump", image, "superblock"], 1),
+        (&["trim", image], 1),
+        (&["resize", image, "17M"], 1),
+        (&["tune", image, "--label", "x"], 1),
+        (&["export", image], 1),
+        (&["man"], 1),
+        (&["completions", "bash"], 1),
+    ] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_directfs")).args(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("No space left on device"), "{arguments:?}: {}", stderr(&output));
+    }
+    // What standard error does not take is lost: there is no other place for it.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    let status = command.args(["info", "/nowhere"]).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(1));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! `directfs dump`: prints an image's structures in readable form, using crate `fsck`.
 
 use crate::arguments::Dump;
+use crate::output;
 use anyhow::{Context, Result, anyhow};
 use fsck::dump::{Target, dump};
 use pmem::Direct;
-use std::io::Write;
 
 /// Prints a structure of an image.
 pub fn run(arguments: &Dump) -> Result<()> {
@@ -15,7 +15,8 @@ pub fn run(arguments: &Dump) -> Result<()> {
     let mut text = String::new();
     dump(&region, &target, arguments.raw, &mut text)
         .map_err(|error| anyhow!("{}: {error}", arguments.image.display()))?;
-    Ok(std::io::stdout().write_all(text.as_bytes())?)
+    output::write(text.as_bytes());
+    Ok(())
 }
 
 /// Parses the target: digits are an inode, `@` precedes an offset, two words are structures without

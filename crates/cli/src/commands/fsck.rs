@@ -2,13 +2,13 @@
 
 use crate::arguments::Fsck;
 use crate::terminal::Progress;
-use crate::{processes, units};
+use crate::{output, processes, units};
 use anyhow::{Context, Result, bail};
 use fsck::{Finding, Options, Repair, Repaired, Report};
 use pmem::{Access, Direct, Mapping};
 use posix::image::{ExclusiveImage, Image, OpenImage, Pending};
 use serde_json::json;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -184,7 +184,7 @@ fn ask(what: &str, question: &str) -> Answer {
     println!("{what}");
     loop {
         print!("    {question}? [y]es, [n]o, yes to [a]ll, [q]uit: ");
-        let _ = std::io::stdout().flush();
+        output::flush();
         let mut line = String::new();
         match std::io::stdin().read_line(&mut line) {
             Ok(1..) => {}

@@ -95,7 +95,7 @@ fn check_inodes(options: &MakeOptions) -> Result<()> {
 
 impl Summary<'_> {
     fn print(&self) {
-        anstream::println!("{} {}", bold("created"), self.image.display());
+        println!("{} {}", bold("created"), self.image.display());
         if !self.label.is_empty() {
             print_fact("label", self.label);
         }

@@ -1,23 +1,25 @@
 //! `directfs completions` and `directfs man`, generated from the declaration of the arguments.
 
 use crate::arguments::{Cli, Completions, Man};
+use crate::output;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
-use std::io::Write;
 use std::path::Path;
 
 /// Prints completions for a shell.
 pub fn completions(arguments: &Completions) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "directfs", &mut text);
-    Ok(std::io::stdout().write_all(&text)?)
+    output::write(&text);
+    Ok(())
 }
 
 /// Prints the manual page, or writes one for each command.
 pub fn man(arguments: &Man) -> Result<()> {
     let command = Cli::command();
     let Some(directory) = &arguments.to else {
-        return Ok(std::io::stdout().write_all(&page(&command)?)?);
+        output::write(&page(&command)?);
+        return Ok(());
     };
     let write = |name: &str, page: Vec<u8>| {
         let path = Path::new(directory).join(format!("{name}.8"));

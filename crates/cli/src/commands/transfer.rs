@@ -2,13 +2,14 @@
 
 use crate::arguments::{Export, Import};
 use crate::interrupt::{self, Stopped};
+use crate::output::OutputFailed;
 use crate::terminal::Progress;
 use crate::units;
 use anyhow::{Context, Result, ensure};
 use posix::image::{Image, ImageError, Made, MakeOptions, OpenImage, make_filled};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
-use std::io::{BufWriter, IsTerminal, Read};
+use std::io::{self, BufWriter, IsTerminal, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -91,6 +92,9 @@ pub fn export(arguments: &Export) -> Result<()> {
     drop(shown);
     let counts = exported.map_err(|error| match error {
         TransferError::Stopped => Stopped("interrupted; the archive is not complete").into(),
+        TransferError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            OutputFailed { is_reader_gone: true }.into()
+        }
         error => anyhow::Error::from(error),
     })?;
     image.close().with_context(|| format!("cannot close {}", arguments.image.display()))?;

@@ -91,7 +91,7 @@ impl Report {
             0 => String::new(),
             left_out => format!("; {} left out: special or unreadable", count(left_out)),
         };
-        anstream::println!(
+        println!(
             "{}: {part}{}, {}{left_out}",
             bold(format!("DirectFS with {}", self.tree.display())),
             counted(self.entries, "entry"),
@@ -99,7 +99,7 @@ impl Report {
         );
         print_fact("image", format_args!("{}, {}, allocated in advance by mkfs", size(self.image_bytes), self.backing));
         print_fact("persistence", self.persistence);
-        anstream::println!();
+        println!();
         self.print_table();
         self.print_notes();
         self.crash.print();
@@ -112,7 +112,7 @@ impl Report {
                 duration(duration_ns as f64)
             ),
         );
-        anstream::println!("\ndone in {:.1} s; all files of this run are removed", self.duration_ns as f64 / 1e9);
+        println!("\ndone in {:.1} s; all files of this run are removed", self.duration_ns as f64 / 1e9);
     }
 
     fn print_table(&self) {
@@ -136,7 +136,7 @@ impl Report {
             1 => "one round, walks the median of 3 times".to_owned(),
             rounds => format!("medians of {rounds} rounds"),
         };
-        let note = |note: &str| anstream::println!("{}", dim(note));
+        let note = |note: &str| println!("{}", dim(note));
         note(&format!("times inside the program, {times}; below 1 x run is faster than {}", self.peer));
         match &self.mount_absent {
             None => note(
@@ -144,7 +144,7 @@ impl Report {
             ),
             Some(reason) => note(&format!("mount: not measured: {reason}")),
         }
-        anstream::println!();
+        println!();
     }
 }
 

@@ -103,7 +103,7 @@ impl Process {
 
 impl Report {
     pub fn print(&self) {
-        anstream::println!("{}", bold(self.image.display()));
+        println!("{}", bold(self.image.display()));
         if self.processes.is_empty() {
             println!("{}", if self.in_use { "used by processes of other users" } else { "used by no process" });
         }
@@ -119,7 +119,7 @@ impl Process {
         let user = self.user.as_deref().unwrap_or("?");
         let since = self.since_ns.map_or(String::new(), |ns| format!(", since {}", units::local_time(ns)));
         let head = bold(format_args!("{} {}", self.pid, harmless(command)));
-        anstream::println!("{head}  {}", dim(format_args!("{}, user {user}{since}", self.role)));
+        println!("{head}  {}", dim(format_args!("{}, user {user}{since}", self.role)));
         if !self.threads.is_empty() {
             let inside = self.threads.iter().filter(|thread| thread.inside).count() as u64;
             let threads = units::counted(self.threads.len() as u64, "thread");

@@ -46,7 +46,7 @@ pub fn leave(mut image: Image, end: End, handoff_id: HandoffId, foreign: &[RawFd
     let end = match end {
         End::Commit if !is_handed_back => {
             image.commit_atomic().context("the image is unchanged, and all changes of the run are discarded")?;
-            anstream::eprintln!("directfs: programs of the run still work; what they change from now on is discarded");
+            eprintln!("directfs: programs of the run still work; what they change from now on is discarded");
             End::Discard
         }
         end => end,

@@ -96,12 +96,12 @@ pub fn announce(image: &Image, changes: Changes, mount: &Path) {
     let (path, mount) = (image.path().display(), mount.display());
     match changes {
         Changes::InMemory => {
-            anstream::eprintln!("{size} in memory at {mount}; deleted when the last program of this shell ends");
+            eprintln!("{size} in memory at {mount}; deleted when the last program of this shell ends");
         }
-        Changes::Kept => anstream::eprintln!("{path} at {mount} ({size})"),
-        Changes::Discarded => anstream::eprintln!("a copy at {mount} ({size}); all changes are discarded"),
+        Changes::Kept => eprintln!("{path} at {mount} ({size})"),
+        Changes::Discarded => eprintln!("a copy at {mount} ({size}); all changes are discarded"),
         Changes::Atomic => {
-            anstream::eprintln!("{path} at {mount} ({size}); all changes count if this shell exits with 0, or none");
+            eprintln!("{path} at {mount} ({size}); all changes count if this shell exits with 0, or none");
         }
     }
 }

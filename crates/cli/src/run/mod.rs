@@ -139,7 +139,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     };
     detach_helper::leave(image, end, handoff_id, &foreign)?;
     if let (Some(path), Some(done)) = (&arguments.image, outcome(changes, has_succeeded)) {
-        anstream::eprintln!("directfs: {}: {done}", path.display());
+        eprintln!("directfs: {}: {done}", path.display());
     }
     let ended = ended?;
     if let Some(recording) = recording {

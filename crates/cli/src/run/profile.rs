@@ -96,7 +96,7 @@ impl<'a> Recording<'a> {
                 .write_all(anstream::adapter::strip_str(&text).to_string().as_bytes())
                 .context("cannot write the report"),
             None => {
-                anstream::eprint!("{text}");
+                eprint!("{text}");
                 Ok(())
             }
         }

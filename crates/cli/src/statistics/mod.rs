@@ -6,6 +6,7 @@ mod reading;
 mod report;
 
 use crate::arguments::{Stats, Top};
+use crate::output;
 use anyhow::Result;
 use reading::Reading;
 use report::{Interval, Totals};
@@ -75,6 +76,7 @@ fn each_interval(
         sleep(next.saturating_duration_since(Instant::now()));
         let now = Reading::take(&before.image)?;
         each(&before, &now)?;
+        output::finish()?;
         before = now;
     }
     Ok(())

@@ -176,16 +176,16 @@ impl Totals {
         };
         let users =
             format!("{}, {}, {period}", units::counted(processes, "process"), units::counted(threads, "thread"));
-        anstream::println!("{}  {}", bold(self.image.display()), dim(users));
+        println!("{}  {}", bold(self.image.display()), dim(users));
         print_counts("call", &self.calls);
         for mount in &self.mounts {
-            anstream::println!("{}", bold(format_args!("mounted on {}", mount.point.display())));
+            println!("{}", bold(format_args!("mounted on {}", mount.point.display())));
             print_counts("request", &mount.requests);
         }
         for (_, name, meaning) in EVENTS {
             let count = self.events.get(name).copied().unwrap_or(0);
             if count > 0 {
-                anstream::println!("{} {}", units::count(count), dim(meaning));
+                println!("{} {}", units::count(count), dim(meaning));
             }
         }
         if let Some(space) = &self.space {
@@ -265,7 +265,7 @@ impl Interval {
 
     pub fn print(&self) {
         let length = units::duration(self.interval_ms as f64 * 1e6);
-        anstream::println!("{}  {}", bold(self.image.display()), dim(format_args!("calls per second, in {length}")));
+        println!("{}  {}", bold(self.image.display()), dim(format_args!("calls per second, in {length}")));
         let mut table = Table::new(&["pid", "user", "command", "threads", "calls", "most frequent"]);
         for process in &self.processes {
             table.row(process.row());

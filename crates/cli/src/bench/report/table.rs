@@ -22,57 +22,54 @@ pub fn print(report: &Report) {
         }
     }
     for absent in &report.absent {
-        anstream::println!("\nnot measured: {absent}");
+        println!("\nnot measured: {absent}");
     }
-    anstream::println!("\n{}", dim(format!("duration {}", duration(report.took_s * 1e9))));
+    println!("\n{}", dim(format!("duration {}", duration(report.took_s * 1e9))));
 }
 
 fn print_head(report: &Report) {
     let machine = &report.machine;
-    anstream::println!("{}", bold(format!("directfs {} bench", report.version)));
-    anstream::println!("{}", machine.description());
-    anstream::println!(
+    println!("{}", bold(format!("directfs {} bench", report.version)));
+    println!("{}", machine.description());
+    println!(
         "floor P (store, flush, fence of one line): {}; reading the clock: {} (subtracted)",
         bold(duration(report.floor.median_ns)),
         duration(report.timer_ns as f64)
     );
     if let Some(words) = report.scaling_description() {
-        anstream::println!("{words}");
+        println!("{words}");
     }
     for subject in &report.subjects {
-        anstream::println!("{}", format_args!("{}: {}", bold(&subject.name), subject.place));
+        println!("{}", format_args!("{}: {}", bold(&subject.name), subject.place));
     }
     if let Some(load) = machine.load_before.filter(|&load| load > LOAD_QUIET) {
         let note = format!(
             "note: the machine was busy before this run (load {load}); times are worse than on an idle one; medians of single calls are least affected"
         );
-        anstream::println!("{}", bold(note));
+        println!("{}", bold(note));
     }
 }
 
 fn print_section(section: &SectionReport, report: &Report) {
     let repeats = format!("median of {}", counted(section.repeats.into(), "repeat"));
-    anstream::println!("\n{}  {}", bold(&section.title), dim(repeats));
+    println!("\n{}  {}", bold(&section.title), dim(repeats));
     if let Some(note) = &section.note {
-        anstream::println!("{}", dim(note));
+        println!("{}", dim(note));
     }
     if section.group == BenchGroup::Cold {
         for subject in &report.subjects {
-            anstream::println!("{}", dim(format!("cold on {}: {}", subject.name, subject.cold)));
+            println!("{}", dim(format!("cold on {}: {}", subject.name, subject.cold)));
         }
     }
     times(section).print();
     for LeftOut { subject, reason } in &section.left_out {
-        anstream::println!("{}", dim(format!("- on {subject}: {reason}")));
+        println!("{}", dim(format!("- on {subject}: {reason}")));
     }
     if let Some(table) = distributions(section) {
-        anstream::println!("{}", dim("single calls: maximum time of 50 % / 99 of 100 / 999 of 1000"));
+        println!("{}", dim("single calls: maximum time of 50 % / 99 of 100 / 999 of 1000"));
         table.print();
         if section.rows.iter().any(is_batched) {
-            anstream::println!(
-                "{}",
-                dim("~ averages of 16 consecutive calls: a single one is too short for the clock")
-            );
+            println!("{}", dim("~ averages of 16 consecutive calls: a single one is too short for the clock"));
         }
     }
 }
@@ -232,11 +229,7 @@ fn distribution(figure: Option<&Figure>) -> String {
 
 fn print_engine(directory: &EngineDirectoryReport) {
     let title = format!("the engine in this process, {} files in one directory", count(directory.files));
-    anstream::println!(
-        "\n{}  {}",
-        bold(title),
-        dim("no system calls, paths, permissions or descriptors; P: the floor")
-    );
+    println!("\n{}  {}", bold(title), dim("no system calls, paths, permissions or descriptors; P: the floor"));
     let mut table = Table::new(&["call", "time", "best", "worst", "in P", "aim", "lines", "aim", "fences"]);
     for call in &directory.calls {
         let time = &call.figure.time;
@@ -260,7 +253,7 @@ fn print_engine(directory: &EngineDirectoryReport) {
 }
 
 fn print_scale(scale: &Scale) {
-    anstream::println!("\n{}", bold(format!("the engine in this process, {} files in total", count(scale.files))));
+    println!("\n{}", bold(format!("the engine in this process, {} files in total", count(scale.files))));
     let beside = scale.pm_bytes_per_file - scale.name_bytes as f64;
     let recovery = format!("recovery after a crash, {}", counted(scale.recovery_threads as u64, "thread"));
     // Goals for a million files.
