@@ -4,6 +4,7 @@
 mod output;
 
 mod arguments;
+mod asking;
 mod bench;
 mod commands;
 mod demo;
@@ -11,6 +12,7 @@ mod file_size_limit;
 mod interrupt;
 mod mounted;
 mod mounts;
+mod orders;
 mod processes;
 mod ps;
 mod run;

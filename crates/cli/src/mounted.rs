@@ -1,6 +1,7 @@
 //! A mount that this process makes and ends, with its server; and the removal of files of which
 //! some may be below such a mount.
 
+use crate::asking::{self, Unanswered};
 use crate::commands::mount::Start;
 use crate::commands::umount::unmount;
 use anyhow::{Context, Result, ensure};
@@ -68,5 +69,5 @@ pub fn remove_orphaned(owned: &Path) {
 }
 
 fn is_dead(point: &Path) -> bool {
-    std::fs::metadata(point).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    asking::identity(point) == Err(Unanswered::Refused(rustix::io::Errno::NOTCONN))
 }

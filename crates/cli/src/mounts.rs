@@ -1,7 +1,15 @@
 //! The kernel's mount table.
+//!
+//! Any user may mount a FUSE file system whose type and source read like those of an image's mount.
+//! So a mount counts as one of an image only if root or this user made it: the kernel shows the
+//! maker as `user_id`.
 
+use crate::asking;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+/// Links that are followed from one name to a mount point.
+const LINKS_MAX: usize = 40;
 
 /// A mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,24 +22,39 @@ pub struct Mount {
     pub source: PathBuf,
     /// Major and minor device numbers of the mount's files.
     pub device: (u32, u32),
+    /// Whether set-user-ID programs have no effect, and devices cannot be opened.
+    pub nosuid: bool,
+    pub nodev: bool,
+    /// The user that made it, if it is served by FUSE.
+    pub maker: Option<u32>,
 }
 
 /// All mounts visible to this process, in the order of their creation.
 pub fn all() -> Vec<Mount> {
-    std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default().lines().filter_map(parse).collect()
+    of_process("self").into_iter().map(|(_, mount)| mount).collect()
+}
+
+/// The mounts that a process sees, each with its number.
+pub fn of_process(pid: impl std::fmt::Display) -> Vec<(u64, Mount)> {
+    // Names are bytes: one that is not UTF-8 must not hide the other mounts.
+    let table = std::fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    table.split(|&byte| byte == b'\n').filter_map(parse).collect()
 }
 
 impl Mount {
-    /// Whether an image is mounted there. `image`: its path without links.
-    pub fn is_of(&self, image: &Path) -> bool {
-        self.kind == "fuse.directfs" && self.source == image
+    /// Whether root, this user or one of `others` made it for an image. `image`: its path without
+    /// links.
+    pub fn is_of(&self, image: &Path, others: &[u32]) -> bool {
+        let trusted = [0, rustix::process::geteuid().as_raw()];
+        let is_trusted = self.maker.is_some_and(|maker| trusted.contains(&maker) || others.contains(&maker));
+        is_trusted && self.kind == "fuse.directfs" && self.source == image
     }
 }
 
-/// The mounts of an image that this process sees.
+/// The mounts of an image that this process sees, and that root or this user made.
 pub fn of_image(path: &Path) -> Vec<Mount> {
     let Ok(image) = path.canonicalize() else { return Vec::new() };
-    all().into_iter().filter(|mount| mount.is_of(&image)).collect()
+    all().into_iter().filter(|mount| mount.is_of(&image, &[])).collect()
 }
 
 /// The mount that contains a path.
@@ -40,11 +63,19 @@ pub fn covering(path: &Path) -> Option<Mount> {
     all().into_iter().filter(|mount| path.starts_with(&mount.point)).max_by_key(|mount| mount.point.as_os_str().len())
 }
 
-/// The topmost mount exactly at a path. It does not access the path, which hangs or fails if the
-/// mount's server is dead.
+/// The topmost mount at a path, or where links lead from there. The mount itself is not accessed:
+/// that hangs or fails if its server is stopped or dead.
 pub fn at(path: &Path) -> Option<Mount> {
-    let path = absolute(path);
-    all().into_iter().rfind(|mount| mount.point == path)
+    let mounts = all();
+    let mut place = absolute(path);
+    for _ in 0..LINKS_MAX {
+        if let Some(mount) = mounts.iter().rfind(|mount| mount.point == place) {
+            return Some(mount.clone());
+        }
+        let target = asking::link_target(&place).ok()?;
+        place = absolute(&place.parent()?.join(target));
+    }
+    None
 }
 
 /// The path with its directory resolved and its last component unchanged.
@@ -54,41 +85,52 @@ fn absolute(path: &Path) -> PathBuf {
         Some(parent) => parent,
         None => return path.to_owned(),
     };
-    match (parent.canonicalize(), path.file_name()) {
+    match (asking::real_path(parent), path.file_name()) {
         (Ok(parent), Some(name)) => parent.join(name),
-        _ => path.canonicalize().unwrap_or_else(|_| path.to_owned()),
+        _ => asking::real_path(path).unwrap_or_else(|_| path.to_owned()),
     }
 }
 
-/// Parses a line of mountinfo: the mount point is the fifth field; type and source follow a single
-/// dash.
-pub fn parse(line: &str) -> Option<Mount> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut after = after.split(' ');
-    let mut before = before.split(' ').skip(2);
-    let (major, minor) = before.next()?.split_once(':')?;
-    Some(Mount {
+/// Parses a line of mountinfo: the number is the first field and the mount point the fifth; type,
+/// source and options follow a single dash.
+fn parse(line: &[u8]) -> Option<(u64, Mount)> {
+    let dash = line.windows(3).position(|bytes| bytes == b" - ")?;
+    let mut before = line[..dash].split(|&byte| byte == b' ');
+    let mut after = line[dash + 3..].split(|&byte| byte == b' ');
+    let number = text(before.next()?)?.parse().ok()?;
+    let (major, minor) = text(before.nth(1)?)?.split_once(':')?;
+    let (point, kind, source) = (before.nth(1)?, after.next()?, after.next()?);
+    let flags: Vec<_> = before.next()?.split(|&byte| byte == b',').collect();
+    let mut options = after.next().unwrap_or_default().split(|&byte| byte == b',');
+    let mount = Mount {
         device: (major.parse().ok()?, minor.parse().ok()?),
-        point: unescape(before.nth(1)?),
-        kind: after.next()?.to_owned(),
-        source: unescape(after.next()?),
-    })
+        point: unescape(point),
+        kind: String::from_utf8_lossy(kind).into_owned(),
+        source: unescape(source),
+        nosuid: flags.contains(&&b"nosuid"[..]),
+        nodev: flags.contains(&&b"nodev"[..]),
+        maker: options.find_map(|option| text(option.strip_prefix(b"user_id=")?)?.parse().ok()),
+    };
+    Some((number, mount))
+}
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok()
 }
 
 /// Blanks, tabs, newlines and backslashes are written as a backslash and three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    let bytes = field.as_bytes();
-    let mut plain = Vec::with_capacity(bytes.len());
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(field.len());
     let mut at = 0;
-    while at < bytes.len() {
-        let digits = field.get(at + 1..at + 4).filter(|_| bytes[at] == b'\\');
+    while at < field.len() {
+        let digits = field.get(at + 1..at + 4).filter(|_| field[at] == b'\\').and_then(text);
         match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(byte) => {
                 plain.push(byte);
                 at += 4;
             }
             None => {
-                plain.push(bytes[at]);
+                plain.push(field[at]);
                 at += 1;
             }
         }
@@ -99,17 +141,44 @@ fn unescape(field: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    fn mount(line: &[u8]) -> Mount {
+        parse(line).unwrap().1
+    }
 
     #[test]
     fn a_line_is_parsed_with_escapes_and_optional_fields() {
         let line =
-            r"36 35 0:34 / /mnt/my\040work rw,nosuid shared:1 master:2 - fuse.directfs /tmp/a\134b.img rw,user_id=0";
-        let mount = parse(line).unwrap();
+            br"36 35 0:34 / /mnt/my\040work rw,nosuid shared:1 master:2 - fuse.directfs /tmp/a\134b.img rw,user_id=0";
+        let mount = mount(line);
         assert_eq!(mount.point, Path::new("/mnt/my work"));
         assert_eq!(mount.kind, "fuse.directfs");
         assert_eq!(mount.source, Path::new(r"/tmp/a\b.img"));
         assert_eq!(mount.device, (0, 34));
-        assert_eq!(parse("nonsense"), None);
+        assert!(mount.nosuid && !mount.nodev);
+        assert_eq!(parse(b"nonsense"), None);
+    }
+
+    #[test]
+    fn names_are_bytes() {
+        let mount = mount(b"36 35 0:34 / /mnt/\xff rw - fuse.directfs /tmp/\xfe.img rw,user_id=0");
+        assert_eq!(mount.point.as_os_str().as_bytes(), b"/mnt/\xff");
+        assert!(mount.is_of(Path::new(OsStr::from_bytes(b"/tmp/\xfe.img")), &[]));
+    }
+
+    #[test]
+    fn only_mounts_of_root_and_of_this_user_count() {
+        let own = rustix::process::geteuid().as_raw();
+        let is_trusted = |options: &str| {
+            let line = format!("36 35 0:34 / /mnt rw - fuse.directfs /tmp/a.img {options}");
+            mount(line.as_bytes()).is_of(Path::new("/tmp/a.img"), &[])
+        };
+        assert!(is_trusted("rw,user_id=0,group_id=0"));
+        assert!(is_trusted(&format!("rw,user_id={own}")));
+        assert!(!is_trusted(&format!("rw,user_id={}", own.max(1) + 1)));
+        assert!(!is_trusted("rw"), "no FUSE mount");
     }
 
     #[test]

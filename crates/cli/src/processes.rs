@@ -1,11 +1,13 @@
 //! The processes that use an image, as far as /proc shows them.
 
+use crate::asking;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// A process that has an image open.
@@ -63,27 +65,55 @@ impl Transport {
 /// The device number of /dev/fuse.
 const FUSE_DEVICE: u64 = 10 << 8 | 229;
 
-/// The processes other than this one that have the file open. Only root sees those of other users.
-pub fn users_of(image: &Metadata) -> Vec<ImageUser> {
+/// Device and inode number.
+pub fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// The processes other than this one that have the file open, by device and inode number. Only root
+/// sees those of other users.
+pub fn users_of(image: (u64, u64)) -> Vec<ImageUser> {
     let own = std::process::id() as i32;
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).filter(|&pid| pid != own);
     pids.filter_map(|pid| user(pid, image)).collect()
 }
 
-fn user(pid: i32, image: &Metadata) -> Option<ImageUser> {
+fn user(pid: i32, image: (u64, u64)) -> Option<ImageUser> {
     let (mut has_image, mut serves_mount) = (false, false);
     for descriptor in std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
         // Without asking a server: one that is stopped would not answer.
         let flags = AtFlags::STATX_DONT_SYNC;
         let Ok(found) = statx(CWD, descriptor.path(), flags, StatxFlags::BASIC_STATS) else { continue };
         let device = makedev(found.stx_dev_major, found.stx_dev_minor);
-        has_image |= device == image.dev() && found.stx_ino == image.ino();
+        has_image |= (device, found.stx_ino) == image;
         serves_mount |= makedev(found.stx_rdev_major, found.stx_rdev_minor) == FUSE_DEVICE;
     }
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
     let requests_through = serves_mount.then(|| Transport::of_server(pid));
     has_image.then_some(ImageUser { pid, command, serves_mount, requests_through })
+}
+
+/// Names the servers of an image that has not answered, and the remedy.
+pub fn silent_servers(image: &Path, point: &Path) -> String {
+    let found = asking::identity(image).map_or_else(|_| Vec::new(), users_of);
+    let servers: Vec<i32> = found.iter().filter(|user| user.serves_mount).map(|user| user.pid).collect();
+    let named = |pid: &i32| match state(*pid) {
+        Some('T' | 't') => format!("process {pid}, which is stopped: `kill -CONT {pid}` continues it"),
+        _ => format!("process {pid}"),
+    };
+    let who = match servers.is_empty() {
+        true => "its server is a process of another user".to_owned(),
+        false => servers.iter().map(named).collect::<Vec<_>>().join("; "),
+    };
+    let waited = asking::PATIENCE.as_secs();
+    format!("the mount on {} does not answer within {waited} s ({who})", point.display())
+}
+
+/// The state of a process: a letter as in ps(1).
+fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
 /// Waits until a process has exited or a timeout; returns whether it has exited.
@@ -105,8 +135,9 @@ mod tests {
         let metadata = file.as_file().metadata().unwrap();
         // A process that another test starts meanwhile has this test's file until its exec.
         let until_users_are = |expected: &[(i32, bool)]| {
-            let found =
-                || users_of(&metadata).into_iter().map(|user| (user.pid, user.serves_mount)).collect::<Vec<_>>();
+            let found = || {
+                users_of(identity(&metadata)).into_iter().map(|user| (user.pid, user.serves_mount)).collect::<Vec<_>>()
+            };
             let end = std::time::Instant::now() + Duration::from_secs(600);
             while found() != expected {
                 assert!(std::time::Instant::now() < end, "{:?}", found());

@@ -12,6 +12,8 @@ use crate::leases::{Access, Rest};
 use crate::locks::LockRequest;
 use crate::mapped_pages::{DropPages, DroppedPages, MappedPages};
 use crate::options::{Cache, MountOptions};
+use crate::orders;
+use crate::privileges;
 use crate::protocol::{
     Arguments, ENTRY_BYTES, ENTRY_PLUS_BYTES, Header, READ_LOCK_OWNER, RELEASE_FLOCK_UNLOCK, Reply,
     SETXATTR_CLEAR_SET_GID, WRITE_CACHE, capability, opcode, open_flag, set,
@@ -51,6 +53,7 @@ pub(crate) struct Adapter {
     files: Arc<Files>,
     cache: Cache,
     no_xattr: bool,
+    read_only: bool,
     /// Content bypasses the kernel's cache, so that the next read sees changes by other processes.
     direct: AtomicBool,
     /// Of which mappings have pages in it nevertheless.
@@ -68,6 +71,7 @@ impl Adapter {
             files,
             cache: options.cache,
             no_xattr: options.no_xattr,
+            read_only: options.read_only,
             direct: AtomicBool::new(false),
             mapped: Arc::default(),
             drop_pages: OnceLock::new(),
@@ -346,6 +350,12 @@ impl Adapter {
                     let text = std::str::from_utf8(value).map_err(|_| Errno::EINVAL)?;
                     return self.files.grow_image(call.requester, text.parse().map_err(|_| Errno::EINVAL)?);
                 }
+                if name == privileges::ATTRIBUTE.as_bytes() {
+                    return self.files.permit_privileges(call.requester, value);
+                }
+                if name == orders::ATTRIBUTE.as_bytes() && self.takes_orders() {
+                    return self.files.give_order(call.requester, value);
+                }
                 self.files.set_attribute(call.requester, call.node, (name, value), flags, clears_set_gid)
             }
             opcode::REMOVEXATTR => self.files.remove_attribute(call.requester, call.node, arguments.name()?),
@@ -362,6 +372,9 @@ impl Adapter {
                 if name == requests::LATENCIES_ATTRIBUTE.as_bytes() {
                     return reply_text(size, &self.requests.latencies_text(), reply);
                 }
+                if name == orders::ATTRIBUTE.as_bytes() && self.takes_orders() {
+                    return reply_text(size, &self.files.orders().text(), reply);
+                }
                 let get = |value: &mut [u8]| self.files.attribute(call.requester, call.node, name, value);
                 reply_value(size, posix::VALUE_BYTES_MAX, get, reply)
             }
@@ -371,6 +384,11 @@ impl Adapter {
                 reply_value(size, LIST_BYTES_MAX, list, reply)
             }
         }
+    }
+
+    /// Whether others ask this server for what they cannot do: it has the image alone.
+    fn takes_orders(&self) -> bool {
+        self.cache.is_exclusive() && !self.read_only
     }
 
     fn statx(&self, call: &Call<'_>, reply: &mut Reply) -> Result<()> {

@@ -4,7 +4,7 @@
 //! Open files have no state here: each request names the file and its flags. So a server can answer
 //! requests for files that an earlier server opened, and the kernel need not announce opens.
 
-mod growth;
+mod control;
 
 use crate::generations::Generations;
 use crate::inherited::Inherited;
@@ -12,6 +12,7 @@ use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
+use crate::orders::Orders;
 use engine::format::FileKind;
 use engine::{Attributes, FileFlags, Node, SeekWhat, Thread};
 use pmem::Direct;
@@ -22,7 +23,7 @@ use posix::{
 };
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -87,6 +88,8 @@ pub(crate) struct Files {
     locks: Option<Locks>,
     /// The requests that wait for leases.
     leases: Leases,
+    /// What others ask of a server that has the image alone.
+    orders: Orders,
     uid: Option<u32>,
     gid: Option<u32>,
     /// The mount's `MS_NOATIME` and `MS_NODIRATIME`: the kernel leaves access times to the server.
@@ -104,6 +107,8 @@ pub(crate) struct Files {
     inherited: Option<Inherited>,
     /// Whether the truncation of the image was reported.
     has_reported_loss: AtomicBool,
+    /// The flags of the mount whose loss root permits.
+    permitted: Arc<AtomicU64>,
 }
 
 impl Files {
@@ -123,6 +128,7 @@ impl Files {
             listings: Mutex::default(),
             locks,
             leases: Leases::default(),
+            orders: Orders::default(),
             uid: options.uid,
             gid: options.gid,
             quiet: options.kernel_flags & (libc::MS_NOATIME | libc::MS_NODIRATIME),
@@ -131,6 +137,7 @@ impl Files {
             list_anew: OnceLock::new(),
             inherited: None,
             has_reported_loss: AtomicBool::new(false),
+            permitted: Arc::default(),
         })
     }
 
@@ -154,14 +161,6 @@ impl Files {
     /// The requests that wait for leases.
     pub(crate) fn leases(&self) -> &Leases {
         &self.leases
-    }
-
-    /// Ends what still waits, after the mount has ended.
-    pub(crate) fn finish(&self) {
-        self.leases.finish();
-        if let Some(locks) = &self.locks {
-            locks.finish(self);
-        }
     }
 
     /// Sets the function that invalidates the kernel's cached attributes of a file.
@@ -215,7 +214,9 @@ impl Files {
         if !self.has_reported_loss.swap(true, Relaxed) {
             let image = self.image.path().display();
             self.image.fs().mark_unclean();
-            eprintln!(
+            // The starter may have closed it.
+            let _ = writeln!(
+                std::io::stderr(),
                 "directfs: {image} was truncated or its disk is full: every access now returns EIO; unmount it and restore the image or free space"
             );
         }

@@ -6,8 +6,10 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -20,7 +22,7 @@ fn command() -> Command {
 }
 
 /// Mounts; returns the device that delivers the kernel's requests. NotFound: there is no helper.
-pub(crate) fn mount(source: &str, path: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
+pub(crate) fn mount(source: &OsStr, path: &Path, options: &MountOptions) -> io::Result<OwnedFd> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let mut helper = command();
     helper.arg("-o").arg(option_list(source, options)).arg("--").arg(path);
@@ -64,13 +66,20 @@ fn receive(socket: &impl AsFd) -> Option<OwnedFd> {
 }
 
 /// The helper adds nosuid and nodev itself.
-fn option_list(source: &str, options: &MountOptions) -> String {
-    // Commas separate options; a backslash makes them part of one.
-    let source = source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut list = format!("fsname={source},subtype=directfs,default_permissions");
-    list.push_str(if options.read_only { ",ro" } else { ",rw" });
+fn option_list(source: &OsStr, options: &MountOptions) -> OsString {
+    let mut list = b"fsname=".to_vec();
+    for &byte in source.as_bytes() {
+        // Commas separate options; a backslash makes them part of one.
+        if matches!(byte, b'\\' | b',') {
+            list.push(b'\\');
+        }
+        list.push(byte);
+    }
+    let mut list = OsString::from_vec(list);
+    list.push(",subtype=directfs,default_permissions");
+    list.push(if options.read_only { ",ro" } else { ",rw" });
     if options.allow_other == Some(true) {
-        list.push_str(",allow_other");
+        list.push(",allow_other");
     }
     let flags = [
         (libc::MS_NOEXEC, ",noexec"),
@@ -80,7 +89,7 @@ fn option_list(source: &str, options: &MountOptions) -> String {
     ];
     for (flag, option) in flags {
         if options.kernel_flags & flag != 0 {
-            list.push_str(option);
+            list.push(option);
         }
     }
     list

@@ -19,6 +19,7 @@ use crate::options::MountOptions;
 use crate::server::{Ended, Role, Server, open_image};
 use crate::signals::Signals;
 use rustix::fd::OwnedFd;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -95,7 +96,7 @@ pub(crate) fn serve(
         options.distrust();
     }
     let signals = Signals::block_with_children();
-    let source = options.source.clone().unwrap_or_else(|| image.display().to_string());
+    let source = options.source.clone().map_or_else(|| image.as_os_str().to_owned(), OsString::from);
     let session = Session::shared().map_err(broken)?;
     let generations = generations::create().map_err(broken)?;
     let mount = mounting::mount(&source, &path, &options)?;
@@ -195,7 +196,8 @@ impl Keeper<'_> {
             Ok(Ended::Cleanly(_)) => EXIT_CLEANLY,
             Ok(Ended::Unclean) => EXIT_UNCLEAN,
             Err(error) => {
-                eprintln!("directfs: {error}");
+                // The starter may have closed it.
+                let _ = writeln!(io::stderr(), "directfs: {error}");
                 EXIT_FAILED
             }
         };

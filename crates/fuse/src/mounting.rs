@@ -6,7 +6,7 @@ use crate::helper;
 use crate::options::MountOptions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -55,7 +55,7 @@ impl Mounted {
 }
 
 /// Mounts, by system calls or by the helper.
-pub(crate) fn mount(source: &str, path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+pub(crate) fn mount(source: &OsStr, path: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let path = path.to_owned();
     if let Some(device) = mount_directly(source, &path, options)? {
         return Ok(Mounted { path, device, by_helper: false });
@@ -69,7 +69,7 @@ pub(crate) fn mount(source: &str, path: &Path, options: &MountOptions) -> Result
 /// Mounts by system calls; returns the device that delivers the kernel's requests. `None` if this
 /// is not permitted, so that a helper has to mount.
 pub(crate) fn mount_directly(
-    source: &str,
+    source: &OsStr,
     target: &Path,
     options: &MountOptions,
 ) -> Result<Option<OwnedFd>, MountError> {
@@ -92,7 +92,7 @@ pub fn open_device() -> Result<OwnedFd, MountError> {
 }
 
 /// Mounts the file system that is served on a device, now or later: accesses wait until it is.
-pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &MountOptions) -> Result<(), MountError> {
+pub fn mount_device(device: &OwnedFd, source: &OsStr, target: &Path, options: &MountOptions) -> Result<(), MountError> {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut data =
         format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_fd().as_raw_fd());
@@ -102,7 +102,7 @@ pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &Mou
     let flags = options.kernel_flags | if options.read_only { libc::MS_RDONLY } else { 0 };
     let refused = |source| MountError::Refused { path: target.to_owned(), source };
     let invalid = |_| refused(io::ErrorKind::InvalidInput.into());
-    let source = CString::new(source).map_err(invalid)?;
+    let source = CString::new(source.as_bytes()).map_err(invalid)?;
     let path = CString::new(target.as_os_str().as_bytes()).map_err(invalid)?;
     let data = CString::new(data).map_err(invalid)?;
     // SAFETY: four strings that end in zero and outlive the call, which only reads them.
@@ -113,25 +113,17 @@ pub fn mount_device(device: &OwnedFd, source: &str, target: &Path, options: &Mou
 }
 
 /// Changes the flags of an existing mount, including read-only. `nosuid` and `nodev` stay unless
-/// the options name these flags: the mount may have them because others can write the image. The
-/// server's own options stay: a server started read-only still refuses changes.
-pub fn remount(path: &Path, options: &MountOptions) -> Result<(), MountError> {
+/// the options name these flags: the mount may have them because others can write the image.
+/// `present`: those that it has. The server's own options stay: a server started read-only still
+/// refuses changes.
+pub fn remount(path: &Path, options: &MountOptions, present: libc::c_ulong) -> Result<(), MountError> {
     let refused = |source| MountError::Refused { path: path.to_owned(), source };
     let place = CString::new(path.as_os_str().as_bytes()).map_err(|_| refused(io::ErrorKind::InvalidInput.into()))?;
     let read_only = if options.read_only { libc::MS_RDONLY } else { 0 };
-    let flags = libc::MS_REMOUNT | options.kernel_flags | read_only | kept_flags(path, options);
+    let flags = libc::MS_REMOUNT | options.kernel_flags | read_only | present & !options.named_flags;
     // SAFETY: strings that end in zero and outlive the call; no data.
     let result = unsafe { libc::mount(ptr::null(), place.as_ptr(), ptr::null(), flags, ptr::null()) };
     if result == 0 { Ok(()) } else { Err(refused(io::Error::last_os_error())) }
-}
-
-fn kept_flags(path: &Path, options: &MountOptions) -> libc::c_ulong {
-    use rustix::fs::StatVfsMountFlags as Shown;
-    // A mount that cannot say keeps both.
-    let shown = rustix::fs::statvfs(path).map_or(Shown::all(), |status| status.f_flag);
-    let flags = [(Shown::NOSUID, libc::MS_NOSUID), (Shown::NODEV, libc::MS_NODEV)];
-    let kept = flags.into_iter().filter(|(shows, flag)| shown.contains(*shows) && options.named_flags & flag == 0);
-    kept.map(|(_, flag)| flag).sum()
 }
 
 /// Whether users other than root and this process's own can write the image: they decide what is in

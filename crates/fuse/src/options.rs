@@ -155,6 +155,11 @@ impl MountOptions {
         self.kernel_flags |= (libc::MS_NOSUID | libc::MS_NODEV) & !self.named_flags;
     }
 
+    /// Those that were added, and not named.
+    pub(crate) fn distrusted_flags(&self) -> libc::c_ulong {
+        self.kernel_flags & !self.named_flags
+    }
+
     fn apply_one(&mut self, option: &str) -> Result<(), OptionError> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         if let Some(value) = value

@@ -82,7 +82,7 @@ fn open_session<F: Filesystem>(
     let mut config = Config::default();
     config.n_threads = Some(threads(options));
     config.clone_fd = true;
-    if let Some(device) = mounting::mount_directly(source, path, options)? {
+    if let Some(device) = mounting::mount_directly(source.as_ref(), path, options)? {
         // The kernel enforces which users have access.
         let session = device
             .try_clone()

@@ -16,7 +16,7 @@ pub const ATTRIBUTE: &str = "system.directfs.requests";
 pub const LATENCIES_ATTRIBUTE: &str = "system.directfs.latencies";
 
 /// The attribute with the bytes of the image, and the most that it can have while it is mounted.
-/// Root and the user of the server set it to the bytes that the image is to have.
+/// Root, the server's user and the image's owner set it to the bytes that the image is to have.
 pub const SIZE_ATTRIBUTE: &str = "system.directfs.size";
 
 /// Larger than every code of a request that is served.

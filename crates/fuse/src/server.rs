@@ -7,10 +7,12 @@ use crate::inherited::Inherited;
 use crate::keeper::{self, Kept};
 use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
+use crate::privileges::Guard;
 use crate::session::{Clones, Connection};
 use crate::signals::Signals;
 use posix::image::{Closed, Image, OpenImage};
 use rustix::fd::OwnedFd;
+use std::ffi::OsString;
 use std::io;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ pub struct Server {
     events: Receiver<Event>,
     sender: Sender<Event>,
     path: PathBuf,
+    /// Keeps flags of the mount.
+    guard: Option<Guard>,
     /// Those of the session.
     pub(crate) capabilities: u64,
 }
@@ -81,7 +85,7 @@ impl Server {
         if image.is_writable_by_others() {
             options.distrust();
         }
-        let source = options.source.clone().unwrap_or_else(|| image.path().display().to_string());
+        let source = options.source.clone().map_or_else(|| image.path().as_os_str().to_owned(), OsString::from);
         let files = Files::new(image, &options)?;
         let mount = mounting::mount(&source, &path, &options)?;
         Server::begin(files, mount, &options, None)
@@ -150,7 +154,8 @@ impl Server {
             MountError::Thread { path: path.clone(), source }
         })?;
         info!(mount = %path.display(), "mounted");
-        Ok(Server { files, stopper, session, events, sender, path, capabilities: enabled })
+        let guard = Guard::start(&path, options.distrusted_flags(), Arc::clone(files.permitted()));
+        Ok(Server { files, stopper, session, events, sender, path, guard, capabilities: enabled })
     }
 
     /// The handle that ends this mount.
@@ -165,7 +170,7 @@ impl Server {
 
     /// Waits until the mount has ended (by [`Stopper::stop`] or umount), then closes the image.
     pub fn wait(self) -> Result<Closed, MountError> {
-        let Server { files, stopper, session, path, .. } = self;
+        let Server { files, stopper, session, path, guard, .. } = self;
         // A panic of a worker is already an error of the session.
         let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
         // Without a session, accesses to a remaining mount would wait forever.
@@ -173,6 +178,7 @@ impl Server {
             debug!(%error, "the mount had already ended");
         }
         drop(stopper);
+        drop(guard);
         let files = Arc::into_inner(files).ok_or_else(|| MountError::Session {
             path: path.clone(),
             source: io::Error::other("a worker still holds the file system"),

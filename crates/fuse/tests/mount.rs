@@ -576,7 +576,7 @@ fn a_mount_can_be_made_read_only_and_writable_again() {
     for (options, expected) in [("remount,ro", Some(libc::EROFS)), ("remount,rw", None)] {
         let options = MountOptions::parse(options).unwrap();
         assert!(options.remount);
-        fuse::remount(&mounted.mount, &options).unwrap();
+        fuse::remount(&mounted.mount, &options, 0).unwrap();
         let error = fs::write(mounted.path("f"), "x").err();
         assert_eq!(error.and_then(|error| error.raw_os_error()), expected);
     }

@@ -49,8 +49,8 @@ pub struct Mkfs {
 /// Arguments of `snapshot`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The image can be in use: the copy is the state of one moment, and programs are not stopped. A mount
-that has the image alone (without cache=0) must be unmounted first.
+The image can be in use: the copy is the state of one moment, and programs are not stopped. If a
+mount has the image alone (without cache=0), its server makes the copy.
 
 Examples:
   directfs snapshot work.img backup/work-monday.img")]

@@ -242,7 +242,7 @@ pub fn ensure_idle(image: &Path) -> Result<()> {
     let users = posix::image::users(file).with_context(|| format!("cannot query the locks on {}", image.display()))?;
     if users.writing || users.changing {
         let metadata = file.metadata().with_context(|| format!("cannot examine {}", image.display()))?;
-        let processes = processes::users_of(&metadata);
+        let processes = processes::users_of(processes::identity(&metadata));
         let list: Vec<String> = processes.iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
         let who = if list.is_empty() { "another process".to_owned() } else { format!("process {}", list.join(", ")) };
         bail!("{} is in use by {who}; unmount it first (directfs umount DIR)", image.display());

@@ -2,6 +2,7 @@
 //! reads, and takes no lock for longer than an instant.
 
 use crate::arguments::Info;
+use crate::asking::{self, Answer, Unanswered};
 use crate::processes::{self, ImageUser};
 use crate::terminal::{bold, print_fact, share};
 use crate::{mounts, units};
@@ -48,6 +49,8 @@ struct Facts {
     in_use_for_writing: bool,
     used_by: Vec<ImageUser>,
     mounted_on: Vec<PathBuf>,
+    /// The first of them whose server does not answer, and the server.
+    not_answering: Option<String>,
     /// Usage of the image; none if it is unknown until a recovery.
     usage: Option<Usage>,
     footprint: Footprint,
@@ -172,6 +175,8 @@ fn gather(path: &Path) -> Result<Facts> {
     let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
     let state = superblock.state();
     let mounted_on = mounted_on(path);
+    let usage = mounted_on.first().map(|point| usage_of_mount(point));
+    let silent = mounted_on.first().filter(|_| matches!(usage, Some(Err(Unanswered::Silent))));
     let live = live(path, users, state.clean);
     Ok(Facts {
         label: label(superblock),
@@ -196,8 +201,9 @@ fn gather(path: &Path) -> Result<Facts> {
         pending: if users.writing { None } else { describe(pending) },
         in_use: users.attached,
         in_use_for_writing: users.writing,
-        used_by: processes::users_of(&file.metadata()?),
-        usage: mounted_on.first().and_then(|point| usage_of_mount(point)).or(live.usage),
+        used_by: processes::users_of(processes::identity(&file.metadata()?)),
+        usage: usage.and_then(Result::ok).or(live.usage),
+        not_answering: silent.map(|point| processes::silent_servers(path, point)),
         mounted_on,
         footprint: footprint(),
         cache: live.cache,
@@ -247,13 +253,13 @@ fn mounted_on(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Usage of the image as reported by the server that has it mounted.
-fn usage_of_mount(point: &Path) -> Option<Usage> {
-    let space = rustix::fs::statvfs(point).ok()?;
-    Some(Usage {
-        blocks_used: space.f_blocks - space.f_bfree,
-        blocks_free: space.f_bfree,
-        inodes_used: space.f_files - space.f_ffree,
-        inodes_free: space.f_ffree,
+fn usage_of_mount(point: &Path) -> Answer<Usage> {
+    let space = asking::space(point)?;
+    Ok(Usage {
+        blocks_used: space.blocks.saturating_sub(space.blocks_free),
+        blocks_free: space.blocks_free,
+        inodes_used: space.inodes.saturating_sub(space.inodes_free),
+        inodes_free: space.inodes_free,
     })
 }
 
@@ -334,7 +340,7 @@ impl Features {
 
 impl Facts {
     fn print(&self) {
-        anstream::println!("{}", bold(self.image.display()));
+        println!("{}", bold(self.image.display()));
         print_fact("label", if self.label.is_empty() { "none" } else { &self.label });
         print_fact("uuid", &self.uuid);
         print_fact("format", format_args!("version {}, features: {}", self.format_version, self.features.names()));
@@ -393,6 +399,9 @@ impl Facts {
     fn print_users(&self) {
         for point in &self.mounted_on {
             print_fact("mounted on", point.display());
+        }
+        if let Some(silent) = &self.not_answering {
+            print_fact("NOT ANSWERING", silent);
         }
         for transport in self.used_by.iter().filter_map(|user| user.requests_through) {
             print_fact("requests through", transport.description());

@@ -5,6 +5,7 @@
 //! started before it.
 
 use crate::arguments::{Mount, MountHelper};
+use crate::asking::{self, Unanswered};
 use crate::mounts;
 use anyhow::{Context, Result, bail};
 use fuse::{Ended, MountOptions, Role};
@@ -12,7 +13,7 @@ use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -29,7 +30,7 @@ pub fn run(arguments: &Mount) -> Result<()> {
     }
     options.read_only |= arguments.read_only;
     if options.remount {
-        return Ok(fuse::remount(&arguments.directory, &options)?);
+        return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
     // The server leaves the current directory, which would change the meaning of relative paths.
@@ -75,7 +76,7 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     }
     if options.remount {
         options.read_only = read_only;
-        return Ok(fuse::remount(&arguments.directory, &options)?);
+        return remount(&arguments.directory, &options);
     }
     remove_dead_mount(&arguments.directory)?;
     let mut server = Start::new(&image, &arguments.directory);
@@ -83,9 +84,37 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     server.in_background()
 }
 
+/// Changes the flags of a mount.
+fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
+    let mount = mounts::at(directory);
+    // Flags that cannot be known stay.
+    let present = mount.as_ref().map_or(libc::MS_NOSUID | libc::MS_NODEV, |mount| {
+        let flag = |is_set: bool, flag| if is_set { flag } else { 0 };
+        flag(mount.nosuid, libc::MS_NOSUID) | flag(mount.nodev, libc::MS_NODEV)
+    });
+    let named = options.named_flags & !options.kernel_flags;
+    let privileges = [(libc::MS_NOSUID, "suid"), (libc::MS_NODEV, "dev")];
+    let privileges: Vec<_> = privileges.iter().filter(|(flag, _)| named & flag != 0).map(|(_, name)| *name).collect();
+    if !privileges.is_empty() {
+        // Otherwise the server sets the flags again. One that cannot be asked does not.
+        let value = privileges.join(",");
+        let _ = asking::set_attribute(directory, fuse::PRIVILEGES_ATTRIBUTE, value.as_bytes(), asking::PATIENCE);
+    }
+    Ok(fuse::remount(directory, options, present)?)
+}
+
 /// Removes a mount of this file system whose server has exited, so that a new one takes its place.
 fn remove_dead_mount(directory: &Path) -> Result<()> {
-    let is_dead = std::fs::metadata(directory).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
+    let found = asking::identity(directory);
+    if found == Err(Unanswered::Silent) {
+        bail!(
+            "{} does not answer within {} s: its server is stopped or hangs; continue or end that process, or detach \
+             the mount with `directfs umount --lazy`",
+            directory.display(),
+            asking::PATIENCE.as_secs()
+        );
+    }
+    let is_dead = found == Err(Unanswered::Refused(rustix::io::Errno::NOTCONN));
     let mount = mounts::at(directory).filter(|mount| is_dead && mount.kind == "fuse.directfs");
     let Some(mount) = mount else { return Ok(()) };
     super::umount::unmount(&mount.point, true)?;
@@ -109,7 +138,8 @@ fn resolved(image: &Path) -> Result<PathBuf> {
 fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Option<i32>) -> Result<()> {
     let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
-    if is_background {
+    if let Some(fd) = ready_fd {
+        leave_starter(fd);
         // The server was started through /proc/self/exe and would be listed as "exe".
         let _ = std::fs::write("/proc/self/comm", "directfs");
     }
@@ -129,6 +159,16 @@ fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Optio
         Ended::Unclean if is_background => Ok(()),
         Ended::Unclean => bail!("stopped while programs used the mount; the next use recovers the image"),
     }
+}
+
+/// Closes what the starter had open, but for the standard files, and leaves its directory: a lock
+/// that it held must end with it, and its file systems must remain removable.
+fn leave_starter(ready: RawFd) {
+    for fd in crate::run::open_descriptors().into_iter().filter(|&fd| fd != ready) {
+        // SAFETY: nothing in this process has opened a file that is still open.
+        unsafe { libc::close(fd) };
+    }
+    let _ = std::env::set_current_dir("/");
 }
 
 /// The pipe that the starter waits on. Child processes must not inherit it.
@@ -158,6 +198,7 @@ pub struct Start {
 impl Start {
     /// For this image and mount point.
     pub fn new(image: &Path, directory: &Path) -> Start {
+        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
         let mut command = Command::new("/proc/self/exe");
         command.arg0("directfs").arg("mount").arg("--foreground").stdin(Stdio::null());
         command.arg(image).arg(directory);

@@ -1,15 +1,21 @@
 //! `directfs resize` and `directfs tune`.
 
 use crate::arguments::{NewUuid, Resize, Tune};
+use crate::asking::{self, Unanswered};
 use crate::mounts;
+use crate::processes;
 use crate::units;
 use anyhow::{Context, Result, ensure};
 use pmem::BLOCK_BYTES;
 use posix::image::{self, ImageError, OpenImage, Resized};
-use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use serde_json::json;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time for a server to enlarge its image, which may write to a slow disk.
+const GROWTH_LIMIT: Duration = Duration::from_secs(600);
 
 /// Changes the size of an image.
 pub fn run(arguments: &Resize) -> Result<()> {
@@ -52,16 +58,23 @@ fn resize(path: &Path, wanted: u64) -> Result<Resized, ImageError> {
 
 /// `None`: the mount has no server that can do it.
 fn resize_mounted(path: &Path, point: &Path, wanted: u64) -> Option<Result<Resized, ImageError>> {
-    let sizes = || -> Option<(u64, u64)> {
-        let mut text = [0; 64];
-        let length = rustix::fs::getxattr(point, fuse::SIZE_ATTRIBUTE, &mut text).ok()?;
-        let (now, most) = std::str::from_utf8(&text[..length]).ok()?.split_once(' ')?;
-        Some((now.parse().ok()?, most.parse().ok()?))
+    let failed = |path: PathBuf, source| ImageError::File { action: "enlarge the mounted image", path, source };
+    let silent = || io::Error::other(processes::silent_servers(path, point));
+    let sizes = match asking::attribute(point, fuse::SIZE_ATTRIBUTE) {
+        Ok(sizes) => sizes,
+        Err(Unanswered::Silent) => return Some(Err(failed(path.to_owned(), silent()))),
+        Err(Unanswered::Refused(_)) => return None,
     };
-    let (before_bytes, most) = sizes()?;
-    let set = rustix::fs::setxattr(point, fuse::SIZE_ATTRIBUTE, wanted.to_string().as_bytes(), XattrFlags::empty());
+    let (now, most) = std::str::from_utf8(&sizes).ok()?.split_once(' ')?;
+    let (before_bytes, most): (u64, u64) = (now.parse().ok()?, most.parse().ok()?);
+    let set = asking::set_attribute(point, fuse::SIZE_ATTRIBUTE, wanted.to_string().as_bytes(), GROWTH_LIMIT);
     let path = path.to_owned();
-    Some(set.map(|()| Resized { before_bytes, after_bytes: wanted }).map_err(|errno| match errno {
+    let errno = match set {
+        Ok(()) => return Some(Ok(Resized { before_bytes, after_bytes: wanted })),
+        Err(Unanswered::Silent) => return Some(Err(failed(path, io::ErrorKind::TimedOut.into()))),
+        Err(Unanswered::Refused(errno)) => errno,
+    };
+    Some(Err(match errno {
         Errno::FBIG => ImageError::BeyondCapacity { path, most, reason: image::NO_ROOM },
         Errno::INVAL if wanted < before_bytes => ImageError::ShrinksUnused { path },
         Errno::INVAL => ImageError::GrowthTooSmall { path, now: before_bytes },
@@ -70,7 +83,7 @@ fn resize_mounted(path: &Path, point: &Path, wanted: u64) -> Option<Result<Resiz
             let available = rustix::fs::statvfs(&path).map_or(0, |space| space.f_bavail * space.f_frsize);
             ImageError::NoSpace { path, available, needed: wanted - before_bytes }
         }
-        errno => ImageError::File { action: "enlarge the mounted image", path, source: errno.into() },
+        errno => failed(path, errno.into()),
     }))
 }
 

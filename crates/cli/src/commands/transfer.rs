@@ -2,11 +2,12 @@
 
 use crate::arguments::{Export, Import};
 use crate::interrupt::{self, Stopped};
+use crate::orders;
 use crate::output::OutputFailed;
 use crate::terminal::Progress;
 use crate::units;
 use anyhow::{Context, Result, ensure};
-use posix::image::{Image, ImageError, Made, MakeOptions, OpenImage, make_filled};
+use posix::image::{Image, ImageError, Made, MakeOptions, OpenImage, make_filled, open_copy};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 use std::io::{self, BufWriter, IsTerminal, Read};
@@ -80,10 +81,13 @@ pub fn export(arguments: &Export) -> Result<()> {
     );
     interrupt::catch()?;
     let reading = OpenImage { read_only: true, ..OpenImage::default() };
-    let image = match Image::open(&arguments.image, &reading) {
-        // Its last commits are in its journal only.
-        Err(ImageError::NotRecovered { .. }) => Image::open(&arguments.image, &OpenImage::default())?,
-        image => image?,
+    let image = match orders::server_of(&arguments.image)? {
+        Some(server) => open_copy(&arguments.image, |into| server.copy(into, &mut |_, _| interrupt::check().is_ok()))?,
+        None => match Image::open(&arguments.image, &reading) {
+            // Its last commits are in its journal only.
+            Err(ImageError::NotRecovered { .. }) => Image::open(&arguments.image, &OpenImage::default())?,
+            image => image?,
+        },
     };
     let mut shown = Shown::new("exporting");
     let mut output = BufWriter::with_capacity(BUFFER_BYTES, output.lock());

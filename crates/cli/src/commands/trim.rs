@@ -1,7 +1,8 @@
 //! `directfs trim`.
 
 use crate::arguments::Trim;
-use crate::interrupt::{self, Stopped};
+use crate::interrupt::{self, Interrupted, Stopped};
+use crate::orders;
 use crate::terminal::Progress;
 use crate::units;
 use anyhow::Result;
@@ -13,17 +14,22 @@ pub fn run(arguments: &Trim) -> Result<()> {
     interrupt::catch()?;
     let length = posix::image::image_length(&arguments.image).unwrap_or(0);
     let mut progress = Progress::quiet("trimming (MiB)", length >> 20);
-    let trimmed = trim(&arguments.image, &OpenImage::default(), &mut |done, _| {
+    let mut watch = |done: u64, _: u64| {
         progress.at(done >> 20);
         interrupt::check().is_ok()
-    });
-    drop(progress);
-    let trimmed = match trimmed {
-        Err(ImageError::Stopped { .. }) => {
-            return Err(Stopped("interrupted; what was given back so far stays so, and the image is whole").into());
-        }
-        trimmed => trimmed?,
     };
+    let trimmed = match orders::server_of(&arguments.image)? {
+        Some(server) => server.trim(&mut watch),
+        None => trim(&arguments.image, &OpenImage::default(), &mut watch).map_err(anyhow::Error::from),
+    };
+    drop(progress);
+    let is_stopped = |error: &anyhow::Error| {
+        error.is::<Interrupted>() || matches!(error.downcast_ref(), Some(ImageError::Stopped { .. }))
+    };
+    let trimmed = trimmed.map_err(|error| match is_stopped(&error) {
+        true => Stopped("interrupted; what was given back so far stays so, and the image is whole").into(),
+        false => error,
+    })?;
     let freed_bytes = trimmed.before_bytes.saturating_sub(trimmed.after_bytes);
     if arguments.json {
         let value = json!({

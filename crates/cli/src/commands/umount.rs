@@ -1,6 +1,7 @@
 //! `directfs umount`: unmounts, then waits until the server has closed the image cleanly.
 
 use crate::arguments::Umount;
+use crate::asking::{self, Unanswered};
 use crate::mounts::{self, Mount};
 use crate::processes::{self, ImageUser};
 use crate::terminal::Progress;
@@ -34,21 +35,29 @@ pub fn run(arguments: &Umount) -> Result<()> {
 }
 
 fn servers(mount: &Mount) -> Vec<ImageUser> {
-    let Ok(image) = std::fs::metadata(&mount.source) else { return Vec::new() };
-    processes::users_of(&image).into_iter().filter(|user| user.serves_mount).collect()
+    // The source is a text that the maker of the mount chose.
+    let Ok(image) = asking::identity(&mount.source) else { return Vec::new() };
+    processes::users_of(image).into_iter().filter(|user| user.serves_mount).collect()
 }
 
 /// Unmounts by system call or by fuse's helper.
 pub fn unmount(point: &Path, lazy: bool) -> Result<()> {
     let shown = point.display();
     let flags = UnmountFlags::NOFOLLOW | if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(point, flags) {
+    let limit = if lazy { asking::PATIENCE } else { TIMEOUT };
+    match asking::unmount(point, flags, limit) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::PERM) => unmount_by_helper(point, lazy),
-        Err(rustix::io::Errno::BUSY) => bail!(
+        // Detached, and what is written to it waits for the server.
+        Err(Unanswered::Silent) if mounts::at(point).is_none() => Ok(()),
+        Err(Unanswered::Silent) => bail!(
+            "the server of {shown} does not answer within {} s; continue or end it, or detach the mount with --lazy",
+            limit.as_secs()
+        ),
+        Err(Unanswered::Refused(rustix::io::Errno::PERM)) => unmount_by_helper(point, lazy),
+        Err(Unanswered::Refused(rustix::io::Errno::BUSY)) => bail!(
             "{shown} is in use; stop the programs that use it (`fuser -vm {shown}` lists them), or detach it with --lazy"
         ),
-        Err(error) => Err(error).with_context(|| format!("cannot unmount {shown}")),
+        Err(Unanswered::Refused(error)) => Err(error).with_context(|| format!("cannot unmount {shown}")),
     }
 }
 

@@ -9,6 +9,9 @@ use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+/// The role of a process that serves a mount.
+pub const MOUNT_SERVER: &str = "mount server";
+
 /// Facts about a process.
 #[derive(Default)]
 pub struct Facts {
@@ -88,9 +91,12 @@ pub fn futexes(pid: i32) -> Vec<(u32, u64)> {
 pub fn add_mount_users(image: &Path, processes: &mut Vec<Process>) {
     let Ok(image) = image.canonicalize() else { return };
     let own = std::process::id() as i32;
+    // A mount of another user counts if a server of this user has the image open.
+    let servers = processes.iter().filter(|process| process.role == MOUNT_SERVER);
+    let makers: Vec<u32> = servers.filter_map(|process| process.uid).collect();
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
-        let points = mount_points(pid, &image);
+        let points = mount_points(pid, &image, &makers);
         if pid == own || points.is_empty() {
             continue;
         }
@@ -120,14 +126,9 @@ pub fn add_mount_users(image: &Path, processes: &mut Vec<Process>) {
 }
 
 /// Where an image is mounted in the namespace of a process: numbers of the mounts, and paths.
-fn mount_points(pid: i32, image: &Path) -> Vec<(u64, PathBuf)> {
-    let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-    let point = |line: &str| {
-        let id = line.split(' ').next()?.parse().ok()?;
-        let mount = mounts::parse(line)?;
-        mount.is_of(image).then_some((id, mount.point))
-    };
-    table.lines().filter_map(point).collect()
+fn mount_points(pid: i32, image: &Path, makers: &[u32]) -> Vec<(u64, PathBuf)> {
+    let mounts = mounts::of_process(pid).into_iter().filter(|(_, mount)| mount.is_of(image, makers));
+    mounts.map(|(number, mount)| (number, mount.point)).collect()
 }
 
 fn descriptors(pid: i32) -> Vec<u32> {

@@ -34,8 +34,8 @@ pub fn gather(path: &Path) -> Result<Report> {
     let metadata = file.metadata().with_context(|| format!("cannot examine {}", path.display()))?;
     let users = posix::image::users(&file).with_context(|| format!("cannot query the locks on {}", path.display()))?;
     let mut processes = Vec::new();
-    for user in processes::users_of(&metadata) {
-        let role = if user.serves_mount { "mount server" } else { "attached" };
+    for user in processes::users_of(processes::identity(&metadata)) {
+        let role = if user.serves_mount { kernel::MOUNT_SERVER } else { "attached" };
         processes.push(Process::of_pid(user.pid, role));
     }
     let are_tables_known = tables::add(path, &mut processes)?;

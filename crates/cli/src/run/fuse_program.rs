@@ -245,7 +245,7 @@ fn enter() -> Result<()> {
     let thread = image.fs().enter().context("cannot enter the file system")?;
     namespace::enter_mount_namespace()?;
     let made = namespace::make_mount_point(&mount)?;
-    fuse::mount_device(&device, "directfs", &mount, &options())?;
+    fuse::mount_device(&device, OsStr::new("directfs"), &mount, &options())?;
     begin.write_all(&made).context("the server of the mount has ended")?;
     drop((begin, device));
     if let Some(directory) = directory.or(here) {

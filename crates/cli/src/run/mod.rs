@@ -38,6 +38,7 @@ use crate::arguments::{self, Run};
 use crate::file_size_limit::Lifted;
 use anyhow::{Context, Result};
 use detach_helper::End;
+pub use detach_helper::open_descriptors;
 use directory::MountDirectory;
 use engine::format::MAGIC;
 use image::Changes;

@@ -4,8 +4,9 @@
 //! their thread slots. A mount's server also counts the kernel's requests, and reports them as an
 //! attribute of the mount.
 
+use crate::asking::{self, Unanswered};
 use crate::commands::info::Commits;
-use crate::{mounts, ps};
+use crate::{mounts, processes, ps};
 use anyhow::Result;
 use engine::statistics::{CallTotals, LATENCY_CLASSES};
 use engine::{CacheReport, SpaceReport, Thread};
@@ -114,18 +115,21 @@ fn error_of(error: engine::Error) -> anyhow::Error {
     anyhow::anyhow!("the shared memory of the image's users cannot be read: {error:?}")
 }
 
-/// The image's mounts, of those that this process sees. A server that is dead reports nothing.
+/// The image's mounts, of those that this process sees. A server that is dead or stopped reports
+/// nothing.
 fn mounts_of(image: &Path) -> Vec<MountReading> {
     mounts::of_image(image)
         .into_iter()
-        .filter_map(|mount| Some(MountReading { requests: requests_of(&mount.point)?, point: mount.point }))
+        .filter_map(|mount| Some(MountReading { requests: requests_of(image, &mount.point)?, point: mount.point }))
         .collect()
 }
 
-fn requests_of(point: &Path) -> Option<Vec<RequestTotals>> {
-    let mut text = vec![0; 1 << 16];
-    let length = rustix::fs::getxattr(point, fuse::LATENCIES_ATTRIBUTE, &mut text).ok()?;
-    Some(std::str::from_utf8(text.get(..length)?).ok()?.lines().filter_map(parse).collect())
+fn requests_of(image: &Path, point: &Path) -> Option<Vec<RequestTotals>> {
+    let answer = asking::attribute(point, fuse::LATENCIES_ATTRIBUTE);
+    if answer == Err(Unanswered::Silent) {
+        eprintln!("{}; its requests are left out", processes::silent_servers(image, point));
+    }
+    Some(std::str::from_utf8(&answer.ok()?).ok()?.lines().filter_map(parse).collect())
 }
 
 /// A line: name, count, and latencies by class.

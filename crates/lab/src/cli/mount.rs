@@ -29,7 +29,8 @@ pub fn run(arguments: &Mount) -> Result<ExitCode> {
         options.apply(&take_own_options(list, &mut kind.vfs, &mut sync_file)?)?;
     }
     if options.remount {
-        fuse::remount(&arguments.directory, &options)?;
+        // The flags of such a mount are those that its options name.
+        fuse::remount(&arguments.directory, &options, 0)?;
         return Ok(ExitCode::SUCCESS);
     }
     ensure!(!options.read_only, "a {} image cannot be mounted read-only: remove the option ro", kind.system.name());

@@ -44,7 +44,7 @@ pub use handoff::{HandedOff, Handoff, HandoffId};
 pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched};
 pub use resize::{Reserve, Resized, Tune, random_uuid, resize, tune};
 pub use runtime::own_description;
-pub use snapshot::{NewIdentity, snapshot};
+pub use snapshot::{NewIdentity, open_copy, snapshot, snapshot_by};
 pub use trim::{Trimmed, trim};
 pub use users::{Users, users};
 pub use working::{Pending, image_length, map_described, map_newest};

@@ -12,8 +12,9 @@
 
 use super::extents::for_each_extent;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
-use super::working::{Base, copy_file, copy_newest};
-use super::{CommitPolicy, Image, ImageError, OpenImage, lock_error, make, open_file, users};
+use super::working::{Base, copy_file, copy_newest, image_length};
+use super::working_file;
+use super::{CommitPolicy, Image, ImageError, OpenImage, RUNTIME_PARENT, lock_error, make, open_file, users};
 use crate::Errno;
 use crate::host::{PLATFORM, pass_barrier_everywhere};
 use engine::Platform;
@@ -42,9 +43,40 @@ pub fn snapshot(
     options: &OpenImage,
     watch: make::Watch<'_>,
 ) -> Result<(), ImageError> {
-    let (path, target) = (image.as_ref(), target.as_ref());
+    let path = image.as_ref();
+    snapshot_by(path, target, identity, |file| copy(path, file, options, watch))
+}
+
+/// Makes a new file that `copy` fills with the content of an image.
+pub fn snapshot_by<E: From<ImageError>>(
+    image: impl AsRef<Path>,
+    target: impl AsRef<Path>,
+    identity: Option<&NewIdentity>,
+    copy: impl FnOnce(&File) -> Result<(), E>,
+) -> Result<(), E> {
+    let (file, _) = open_file(image.as_ref(), true)?;
+    let new = NewFile::create(target.as_ref(), &file)?;
+    copy(&new.file)?;
+    Ok(new.finish(identity)?)
+}
+
+/// Opens a copy of an image that `copy` fills. It is in memory if it fits there, otherwise beside
+/// the image, and has no name.
+pub fn open_copy<E: From<ImageError>>(
+    image: impl AsRef<Path>,
+    copy: impl FnOnce(&File) -> Result<(), E>,
+) -> Result<Image, E> {
+    let path = image.as_ref();
+    let file = image_length(path).and_then(|length| working_file::create_unnamed(length, None, path));
+    let file = file.map_err(|source| ImageError::File { action: "copy", path: path.to_owned(), source })?;
+    copy(&file)?;
+    make_unused(&file, path, None)?;
+    let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(Image::open(place, &OpenImage { exclusive: true, commits: CommitPolicy::Never, ..OpenImage::default() })?)
+}
+
+fn copy(path: &Path, into: &File, options: &OpenImage, watch: make::Watch<'_>) -> Result<(), ImageError> {
     let (file, _) = open_file(path, true)?;
-    let new = NewFile::create(target, &file)?;
     let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
     let failed = |source| lock_error(path, source);
     let guard =
@@ -52,35 +84,41 @@ pub fn snapshot(
     let Some(attaching) = guard else { return Err(ImageError::Changing { path: path.to_owned() }) };
     if users(&file).map_err(failed)?.writing {
         drop(attaching);
-        copy_in_use(&base, &new, options, watch)?;
-    } else {
-        // No process can begin to write it before the guard is dropped.
-        copy_newest(&base, &new.file, watch)?;
+        let options = OpenImage { commits: CommitPolicy::WhenSynced, ..options.clone() };
+        return Image::open(path, &options)?.copy_into(into, watch);
     }
-    new.finish(identity)
+    // No process can begin to write it before the guard is dropped.
+    copy_newest(&base, into, watch)
 }
 
-fn copy_in_use(base: &Base<'_>, new: &NewFile, options: &OpenImage, watch: make::Watch<'_>) -> Result<(), ImageError> {
-    let options = OpenImage { commits: CommitPolicy::WhenSynced, ..options.clone() };
-    let image = Image::open(base.path, &options)?;
-    let Some(commits) = image.memory.commits else { return copy_live(base, &image, new, watch) };
-    let failed = |errno: Errno| ImageError::File {
-        action: "commit",
-        path: base.path.to_owned(),
-        source: io::Error::from_raw_os_error(errno.0),
-    };
-    let thread = image.fs().enter().map_err(|error| failed(error.into()))?;
-    let number = image.fs().processes().process_number().map_err(|error| failed(error.into()))?;
-    let pinned = commits.keep_checkpoints_away(&thread, number).map_err(failed)?;
-    commits.commit(&thread).map_err(failed)?;
-    let copied = copy_file(base, &new.file, watch);
-    drop(pinned);
-    copied
+impl Image {
+    /// Copies the image, which this process has open, into an empty file.
+    pub fn copy_into(&self, into: &File, watch: make::Watch<'_>) -> Result<(), ImageError> {
+        let base = Base { file: &self.file, path: &self.path, runtime_parent: Path::new(RUNTIME_PARENT) };
+        let Some(commits) = self.memory.commits else { return copy_live(&base, self, into, watch) };
+        let failed = |errno: Errno| ImageError::File {
+            action: "commit",
+            path: self.path.clone(),
+            source: io::Error::from_raw_os_error(errno.0),
+        };
+        let thread = self.fs().enter().map_err(|error| failed(error.into()))?;
+        let number = self.fs().processes().process_number().map_err(|error| failed(error.into()))?;
+        let pinned = commits.keep_checkpoints_away(&thread, number).map_err(failed)?;
+        commits.commit(&thread).map_err(failed)?;
+        let copied = copy_file(&base, into, watch);
+        drop(pinned);
+        copied
+    }
+
+    /// The owner of the image's file; `None`: it cannot be examined.
+    pub fn owner(&self) -> Option<u32> {
+        rustix::fs::fstat(&*self.file).ok().map(|found| found.st_uid)
+    }
 }
 
 /// Copies an image in memory or on DAX while programs change it. Lines that are flushed from the
 /// beginning on are marked, and copied again, the last ones at a cut (see [`pmem::Tracking`]).
-fn copy_live(base: &Base<'_>, image: &Image, new: &NewFile, watch: make::Watch<'_>) -> Result<(), ImageError> {
+fn copy_live(base: &Base<'_>, image: &Image, into: &File, watch: make::Watch<'_>) -> Result<(), ImageError> {
     let failed = |source| ImageError::File { action: "copy", path: base.path.to_owned(), source };
     let errno = |errno: Errno| failed(io::Error::from_raw_os_error(errno.0));
     let Some(tracking) = image.fs().pm().tracking_area().copied() else {
@@ -90,8 +128,8 @@ fn copy_live(base: &Base<'_>, image: &Image, new: &NewFile, watch: make::Watch<'
     // One snapshot at a time.
     let _held = thread.lock_commits().map_err(|error| errno(error.into()))?;
     let _marking = Marking::begin(&image.dram, tracking, image.length()).map_err(failed)?;
-    let mut copy = LiveCopy { region: image.fs().pm(), tracking, file: &new.file };
-    new.file.set_len(image.length()).map_err(failed)?;
+    let mut copy = LiveCopy { region: image.fs().pm(), tracking, file: into };
+    into.set_len(image.length()).map_err(failed)?;
     copy.copy_all(image, watch).map_err(|error| base.copy_error(error))?;
     copy.copy_changes().map_err(failed)
 }
@@ -210,6 +248,18 @@ impl LiveCopy<'_> {
     }
 }
 
+/// Makes a copy an image that is not in use.
+fn make_unused(file: &File, path: &Path, identity: Option<&NewIdentity>) -> Result<(), ImageError> {
+    let failed = |action| move |source| ImageError::File { action, path: path.to_owned(), source };
+    let mapping = Arc::new(Mapping::from_file(file.try_clone().map_err(failed("open"))?, path, Access::ReadWrite)?);
+    let region = mapping.region(Direct)?;
+    let label = identity.and_then(|identity| identity.label.as_deref()).map(make::label_bytes).transpose()?;
+    let uuid = identity.map(|_| make::random_uuid());
+    engine::set_identity(&region, &engine::DescriptionChange { uuid, label, ..Default::default() })
+        .map_err(|source| ImageError::Engine { path: path.to_owned(), source })?;
+    mapping.sync(0..mapping.length()).map_err(failed("write"))
+}
+
 /// A file without a name, that gets one when it is complete.
 pub(super) struct NewFile {
     pub file: File,
@@ -252,18 +302,7 @@ impl NewFile {
 
     /// Makes the copy an image that is not in use, writes it to its disk and gives it its name.
     fn finish(self, identity: Option<&NewIdentity>) -> Result<(), ImageError> {
-        let failed = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| ImageError::File { action, path, source }
-        };
-        let copy = self.file.try_clone().map_err(failed("open", &self.path))?;
-        let mapping = Arc::new(Mapping::from_file(copy, &self.path, Access::ReadWrite)?);
-        let region = mapping.region(Direct)?;
-        let label = identity.and_then(|identity| identity.label.as_deref()).map(make::label_bytes).transpose()?;
-        let uuid = identity.map(|_| make::random_uuid());
-        engine::set_identity(&region, &engine::DescriptionChange { uuid, label, ..Default::default() })
-            .map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
-        mapping.sync(0..mapping.length()).map_err(failed("write", &self.path))?;
+        make_unused(&self.file, &self.path, identity)?;
         self.give_name()
     }
 

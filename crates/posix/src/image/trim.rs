@@ -62,12 +62,19 @@ pub fn trim(path: impl AsRef<Path>, options: &OpenImage, watch: Watch<'_>) -> Re
         return trim_unused(path, &file, options, watch);
     }
     let image = Image::open(path, &OpenImage { commits: CommitPolicy::WhenSynced, ..options.clone() })?;
-    if is_on_disk && image.memory.commits.is_none() {
-        return Err(ImageError::TrimInPlace { path: path.to_owned() });
-    }
-    let trimmed = trim_in_use(&image, watch)?;
+    let trimmed = image.trim(watch)?;
     image.close()?;
     Ok(trimmed)
+}
+
+impl Image {
+    /// Gives back what the image, which this process has open, does not use.
+    pub fn trim(&self, watch: Watch<'_>) -> Result<Trimmed, ImageError> {
+        if matches!(self.backing(), Backing::File { .. }) && self.memory.commits.is_none() {
+            return Err(ImageError::TrimInPlace { path: self.path().to_owned() });
+        }
+        trim_in_use(self, watch)
+    }
 }
 
 fn trim_in_use(image: &Image, watch: Watch<'_>) -> Result<Trimmed, ImageError> {
