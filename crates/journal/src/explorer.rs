@@ -4,7 +4,7 @@
 //! The disk keeps what was flushed. Of each later write it keeps any subset of sectors. A crash is
 //! examined after each call of the disk, and again during the recovery from it.
 
-use crate::{CHUNK_BYTES_MIN, Disk, DiskError, Journal, JournalError, State};
+use crate::{CHUNK_BYTES_MIN, Disk, DiskError, Journal, JournalError, State, StateStore};
 use pmem::{Direct, Region, Sleeping, Tracking};
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -39,6 +39,22 @@ pub(crate) enum Event {
     Began(usize),
     /// It was acknowledged.
     Acknowledged(usize),
+    /// The state was stored.
+    Stored(State),
+}
+
+/// A state whose stores are recorded.
+struct Noted<'w>(&'w World);
+
+impl StateStore for Noted<'_> {
+    fn load(&self) -> State {
+        self.0.state.get()
+    }
+
+    fn store(&self, state: &State) {
+        self.0.state.set(*state);
+        self.0.disk.note(Event::Stored(*state));
+    }
 }
 
 /// A disk that records its calls, and fails the ones that it is told to.
@@ -184,13 +200,19 @@ impl World {
         let number = self.snapshots.len();
         self.snapshots.push(content(&self.region));
         self.disk.note(Event::Began(number));
-        journal_of(&self.disk).commit(&self.state, &self.region, &mut self.buffer)?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let committed = journal_of(&self.disk).commit(&Noted(self), &self.region, &mut buffer);
+        self.buffer = buffer;
+        committed?;
         self.disk.note(Event::Acknowledged(number));
         Ok(())
     }
 
     fn checkpoint(&mut self) -> Result<(), JournalError> {
-        journal_of(&self.disk).checkpoint(&self.state, &mut self.buffer)
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let written = journal_of(&self.disk).checkpoint(&Noted(self), &mut buffer);
+        self.buffer = buffer;
+        written
     }
 
     /// A step of a workload: a change, and often a commit or a checkpoint.
@@ -237,6 +259,7 @@ fn explore(initial: Vec<u8>, events: &[Event], states: usize, random: &mut Rando
             Event::Flush => pending.drain(..).for_each(|(offset, bytes)| store(&mut durable, offset as usize, &bytes)),
             Event::Began(number) => began = *number,
             Event::Acknowledged(number) => acknowledged = *number,
+            Event::Stored(_) => {}
         }
         for _ in 0..states {
             let state = crash(&durable, &pending, random);
@@ -290,4 +313,64 @@ pub fn examine(seed: u64, failures: bool) -> Option<u64> {
         })
     });
     held.then_some(states)
+}
+
+/// A moment of a workload: the disk with all that was written, since the machine goes on, and the
+/// state that a process which dies now leaves in its memory.
+struct Moment {
+    disk: Vec<u8>,
+    stored: State,
+    /// Commits begun and acknowledged.
+    began: usize,
+    acknowledged: usize,
+}
+
+/// Runs a workload, and examines each moment of it as the last one of its process: the disk must
+/// pass for what the process left, and of its earlier states only those that hold the last
+/// acknowledged commit, or the one in flight. Returns how many states of the disk were refused, or
+/// none after a violation.
+pub(crate) fn examine_deaths(seed: u64, failures: bool) -> Option<u64> {
+    let mut world = World::new(seed);
+    let (mut disk, mut stored) = (world.disk.bytes.borrow().clone(), world.state.get());
+    for _ in 0..12 {
+        if failures && world.random.below(2) == 0 {
+            let (calls, flushes) = (1 + world.random.below(6), 1 + world.random.below(3));
+            if world.random.below(2) == 0 { world.disk.fail_in(calls, 0) } else { world.disk.fail_in(0, flushes) }
+        }
+        let _ = world.step();
+        world.disk.fail_in(0, 0);
+    }
+    let (mut began, mut acknowledged, mut moments) = (0, 0, Vec::new());
+    for event in world.disk.events.borrow().iter() {
+        match event {
+            Event::Write(offset, bytes) => store(&mut disk, *offset as usize, bytes),
+            Event::Flush => continue,
+            Event::Began(number) => began = *number,
+            Event::Acknowledged(number) => acknowledged = *number,
+            Event::Stored(state) => stored = *state,
+        }
+        moments.push(Moment { disk: disk.clone(), stored, began, acknowledged });
+    }
+    let mut buffer = vec![0; CHUNK_BYTES_MIN];
+    let mut refused = 0;
+    for (number, death) in moments.iter().enumerate() {
+        for (earlier, moment) in moments[..=number].iter().enumerate() {
+            let disk = SimulatedDisk::of(moment.disk.clone());
+            let (journal, opened) = Journal::open(&disk, UUID, IMAGE_BYTES as u64).ok()?;
+            if !journal.is_where_left(&opened, &death.stored, &mut buffer).ok()? {
+                refused += 1;
+                // What the process left itself is never refused.
+                if earlier == number {
+                    return None;
+                }
+                continue;
+            }
+            recover(&disk).ok()?;
+            let mut legal = death.acknowledged..=death.began;
+            if !legal.any(|number| world.snapshots[number] == disk.image()) {
+                return None;
+            }
+        }
+    }
+    Some(refused)
 }

@@ -256,6 +256,50 @@ impl<D: Disk> Journal<D> {
         Ok(recovered)
     }
 
+    /// Whether a process of this image stored `stored` as its last state, and the disk is where that
+    /// process left it. `opened`: the state of [`Journal::open`]. Changes nothing.
+    ///
+    /// The disk may be one step further than the state: a commit is stored after its flush, and a
+    /// header after it was written. A commit that failed may be whole in the log, too, and a header
+    /// may follow it. The disk is never further, and never behind. Every commit and every header
+    /// changes the state. So an older copy of the file is recognized.
+    pub fn is_where_left(&self, opened: &State, stored: &State, buffer: &mut [u8]) -> Result<bool, JournalError> {
+        let begins_at = |sequence, chain| opened.first_sequence == sequence && opened.first_chain == chain;
+        let is_trimmed = stored.needs_trim && opened.generation == stored.generation + 1;
+        let (place, is_begun) = match is_trimmed {
+            true => (opened, begins_at(stored.sequence, stored.chain)),
+            false => (stored, begins_at(stored.first_sequence, stored.first_chain)),
+        };
+        if !is_begun || !is_trimmed && opened.generation != stored.generation {
+            return Ok(false);
+        }
+        Ok(self.commits_behind(opened, place, buffer)?.is_some_and(|commits| commits <= 1))
+    }
+
+    /// Whether the journal is as [`Journal::create`] leaves it.
+    pub fn is_new(&self, opened: &State, buffer: &mut [u8]) -> Result<bool, JournalError> {
+        let is_first = (opened.generation, opened.first_sequence, opened.first_chain) == (1, 1, 0);
+        Ok(is_first && self.commits_behind(opened, opened, buffer)? == Some(0))
+    }
+
+    /// Whole commits of the log behind that place; `None`: the log does not lead there.
+    fn commits_behind(&self, opened: &State, place: &State, buffer: &mut [u8]) -> Result<Option<u64>, JournalError> {
+        let is_there =
+            |at: &State| (at.used_bytes, at.sequence, at.chain) == (place.used_bytes, place.sequence, place.chain);
+        let (mut next, mut end) = (*opened, *opened);
+        let mut passed = is_there(&next);
+        while let Some(header) = self.read_chunk(&next, buffer)? {
+            next.used_bytes += header.bytes as u64;
+            next.chain = header.checksum;
+            if header.is_last {
+                next.sequence += 1;
+                end = next;
+                passed |= is_there(&next);
+            }
+        }
+        Ok(passed.then(|| end.sequence - place.sequence))
+    }
+
     /// Reads the chunk at a state's end, if one is there that continues the log.
     fn read_chunk(&self, at: &State, buffer: &mut [u8]) -> Result<Option<ChunkHeader>, JournalError> {
         debug_assert!(buffer.len() >= CHUNK_BYTES_MIN);

@@ -1,7 +1,9 @@
 //! Tests of the journal: the explorer over a number of seeds, the defects that it must find, and
 //! single promises.
 
-use crate::explorer::{Event, IMAGE_BYTES, LOG_BYTES, Random, SimulatedDisk, UUID, World, examine, recover};
+use crate::explorer::{
+    Event, IMAGE_BYTES, LOG_BYTES, Random, SimulatedDisk, UUID, World, examine, examine_deaths, recover,
+};
 use crate::planted::{DEFECTS, plant};
 use crate::{CHUNK_BYTES_MIN, HeaderError, Journal, JournalError};
 use std::cell::Cell;
@@ -21,6 +23,19 @@ fn every_crash_state_recovers_to_a_committed_one() {
     }
     println!("{states} crash states, 0 violations");
     assert!(states > 10_000);
+}
+
+#[test]
+fn a_process_that_dies_at_any_step_leaves_a_state_that_fits_its_disk_and_no_older_one() {
+    for seed in 1..=seeds() {
+        for failures in [false, true] {
+            let refused = examine_deaths(seed, failures);
+            assert!(
+                refused.is_some_and(|refused| refused > 100),
+                "seed {seed}, failing calls: {failures}: {refused:?}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -57,7 +72,8 @@ fn a_small_change_is_one_block_and_one_flush() {
     let _ = world.region.persist(world.region.write_bytes(640, &[7; 200]).expect("inside"));
     world.commit().expect("commits");
     let events = world.disk.events.borrow();
-    let [Event::Began(_), Event::Write(_, bytes), Event::Flush, Event::Acknowledged(_)] = &events[..] else {
+    let [Event::Began(_), Event::Write(_, bytes), Event::Flush, Event::Stored(_), Event::Acknowledged(_)] = &events[..]
+    else {
         panic!("{} events", events.len());
     };
     assert_eq!(bytes.len(), 4096);
