@@ -8,10 +8,11 @@
 //!  +----------------------+---------------------------+       +---------+--------------------+
 //! ```
 //!
-//! Any thread of any process commits: the one that needs it. It holds the lock of commits
-//! ([`engine::CommitGuard`]) meanwhile, and one commit serves all threads that wait for it. A
-//! *service* commits at intervals and does the work that no call should wait for: see
-//! `image::service`.
+//! A *service* commits at intervals and does the work that no call should wait for: see
+//! `image::service`. Under `directfs run` it is a process of its own, the *committer*, and calls
+//! let it commit (`requests`). Elsewhere any thread of any process commits: the one that needs it.
+//! The thread that commits holds the lock of commits ([`engine::CommitGuard`]), and one commit
+//! serves all threads that wait for it.
 //!
 //! The journal follows the image in its file, so it moves when the image grows. The image has the
 //! new size once its description on the disk says so. Until the working copy has adopted that, a
@@ -27,11 +28,16 @@
 //!
 //! Decision: docs/decisions/images.md, "Committed states on a disk".
 
+mod pin;
+mod requests;
+
+#[cfg(feature = "std")]
+pub(crate) use requests::ServiceKind;
+
 use crate::child_numbers;
 use crate::errno::{Errno, Result};
 use crate::host::{PLATFORM, monotonic_ns};
 use core::mem::offset_of;
-use core::num::NonZero;
 use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicPtr, AtomicU64};
@@ -58,8 +64,12 @@ const FAILED: usize = 18;
 const ERROR: usize = 19;
 /// When the last commit on the disk began: ns since 1970.
 const COMMITTED_NS: usize = 20;
-/// Process number of the service; zero: none.
+/// Process number of the service, and its kind: [`COMMITTER`], [`STARTER`] or neither; zero: none.
 const SERVICE: usize = 21;
+/// The service is a committer.
+const COMMITTER: u64 = 1 << 32;
+/// The service starts a committer on request.
+const STARTER: u64 = 1 << 33;
 /// [`READY`] once the working copy holds the whole image.
 const READINESS: usize = 22;
 /// The image file: device, inode, boot.
@@ -69,7 +79,7 @@ const UUID: usize = 26;
 /// 1: commits are held back, and are made only by [`Commits::commit_held`] or after
 /// [`Commits::set_held`].
 const HELD: usize = 28;
-/// Process number of a snapshot that keeps checkpoints away; zero: none.
+/// A snapshot that keeps checkpoints away: its process number, and a random half; zero: none.
 const PINNED: usize = 29;
 /// Which pages the working copy has: zero for all, or these bits.
 const RESIDENT: usize = 30;
@@ -82,6 +92,8 @@ const KEEPS_READS: u64 = 2;
 const IMAGE_BYTES: usize = 31;
 /// Of `more_words`: the size that the image gets; zero: it does not move.
 const MOVING: usize = 0;
+/// Of `more_words`: when the snapshot last made progress, ns of the monotonic clock.
+const PIN_BEAT: usize = 1;
 
 /// `DFSWORK2` as a little-endian word.
 const READY: u64 = u64::from_le_bytes(*b"DFSWORK2");
@@ -92,12 +104,6 @@ const LOG_BYTES_MAX: u64 = 1 << 48;
 /// Requests to the service, in the word that it sleeps on.
 pub(crate) const WANTS_COMMIT: u32 = 1;
 pub(crate) const WANTS_CHECKPOINT: u32 = 2;
-/// The longest sleep of a call that waits for the service.
-const SLEEP_MS: u32 = 2;
-/// Sleeps until a call does not expect a service any more: another one takes the place of one that
-/// ended within a second.
-const SERVICE_SLEEPS: u32 = 1500;
-
 /// How threads sleep at the flag of a cut.
 pub static SLEEPING: Sleeping = Sleeping {
     wait: |word, expected, timeout_ms| PLATFORM.wait(word, expected, timeout_ms),
@@ -358,6 +364,25 @@ impl Commits {
         self.words()[READINESS].store(READY, Release);
     }
 
+    /// Declares that the disk holds all of the working copy, which is not used any more.
+    #[cfg(feature = "std")]
+    pub(crate) fn set_saved(&self) {
+        self.words()[READINESS].store(0, Release);
+    }
+
+    /// Whether the file of a working copy, which is not in use, may hold what is on no disk. One of
+    /// unknown length may.
+    #[cfg(feature = "std")]
+    pub(crate) fn is_unsaved(file: &std::fs::File) -> bool {
+        words_in(file).is_none_or(|words| [READY, READY_WHOLE].contains(&words[READINESS]))
+    }
+
+    /// Whether the file of a working copy, which is not in use, names an image file.
+    #[cfg(feature = "std")]
+    pub(crate) fn is_made_for(file: &std::fs::File, image: &ImageIdentity) -> bool {
+        words_in(file).is_some_and(|words| words[IDENTITY..IDENTITY + 2] == [image.device, image.inode])
+    }
+
     /// Whether the working copy is whole and belongs to an image file.
     pub fn is_ready_for(&self, image: &ImageIdentity) -> bool {
         let words = self.words();
@@ -450,8 +475,8 @@ impl Commits {
         if self.is_held() {
             return Ok(());
         }
-        if self.is_file_size_limited() {
-            return self.commit_by_service(thread, self.words()[STARTED].load(SeqCst) + 1);
+        if self.has_service_of(COMMITTER | STARTER, thread) || self.is_file_size_limited() {
+            return self.commit_by_service(thread);
         }
         self.commit_here(thread)
     }
@@ -495,6 +520,7 @@ impl Commits {
                 words[FAILED].store(number, Release);
             }
         }
+        self.end_turn();
         committed.map(drop)
     }
 
@@ -510,13 +536,7 @@ impl Commits {
         if self.is_pinned(thread) { Ok(()) } else { self.checkpoint_now() }
     }
 
-    /// Whether a snapshot that lives keeps checkpoints away.
-    pub(crate) fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
-        let number = self.words()[PINNED].load(Acquire) as u32;
-        number != 0 && thread.fs().processes().is_process_alive(number)
-    }
-
-    /// The same; the caller excludes all others.
+    /// As [`Commits::checkpoint`]; the caller excludes all others.
     pub(crate) fn checkpoint_now(&self) -> Result<()> {
         let mut buffer = ChunkBuffer::new()?;
         self.journal().checkpoint(self, buffer.bytes()).map_err(errno_of)
@@ -532,39 +552,6 @@ impl Commits {
         let limit = rustix::process::getrlimit(Resource::Fsize).current;
         let log_bytes = self.words()[LOG_BYTES].load(Relaxed).min(LOG_BYTES_MAX);
         limit.is_some_and(|limit| limit < 3 * self.image_bytes() + Journal::<ImageFile>::area_bytes(log_bytes))
-    }
-
-    /// A process whose files may not grow cannot write the journal: the kernel would kill it.
-    fn commit_by_service<M: Memory>(&self, thread: &Thread<'_, M>, needed: u64) -> Result<()> {
-        let words = self.words();
-        let number_before = words[FAILED].load(Acquire);
-        let mut sleeps_left = SERVICE_SLEEPS;
-        loop {
-            let service = words[SERVICE].load(Acquire) as u32;
-            if NonZero::new(service).is_some_and(|number| thread.fs().processes().is_process_alive(number.get())) {
-                sleeps_left = SERVICE_SLEEPS;
-            } else if sleeps_left > 0 {
-                sleeps_left -= 1;
-            } else {
-                return Err(Errno::EFBIG);
-            }
-            self.ask_service(WANTS_COMMIT);
-            let wanted = &self.header().service;
-            PLATFORM.wait(wanted, wanted.load(Relaxed), SLEEP_MS);
-            if words[FINISHED].load(Acquire) >= needed {
-                return Ok(());
-            }
-            if words[FAILED].load(Acquire) > number_before.max(needed - 1) {
-                return Err(Errno(words[ERROR].load(Relaxed) as i32));
-            }
-        }
-    }
-
-    fn ask_service(&self, what: u32) {
-        let wanted = &self.header().service;
-        if wanted.fetch_or(what, AcqRel) & what == 0 {
-            PLATFORM.wake(wanted);
-        }
     }
 
     /// What is on the disk.
@@ -649,74 +636,6 @@ fn length_in(description: &[u8; DESCRIPTION_BYTES]) -> u64 {
     description[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
 }
 
-/// For snapshots: no checkpoint changes the image's file while this exists. The log grows instead.
-#[cfg(feature = "std")]
-pub(crate) struct Pinned {
-    commits: Commits,
-    number: u32,
-}
-
-#[cfg(feature = "std")]
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        let _ = self.commits.words()[PINNED].compare_exchange(self.number.into(), 0, AcqRel, Relaxed);
-    }
-}
-
-#[cfg(feature = "std")]
-impl Commits {
-    /// Keeps checkpoints away, as the process with that number. EBUSY: another snapshot does.
-    pub(crate) fn keep_checkpoints_away<M: Memory>(&self, thread: &Thread<'_, M>, number: u32) -> Result<Pinned> {
-        // One that runs holds the lock.
-        let _held = self.lock(thread)?;
-        if self.is_pinned(thread) {
-            return Err(Errno::EBUSY);
-        }
-        self.words()[PINNED].store(number.into(), Release);
-        Ok(Pinned { commits: *self, number })
-    }
-}
-
-/// For the service.
-#[cfg(feature = "std")]
-impl Commits {
-    /// Sleeps until something is wanted, or the time has passed. Returns what is.
-    pub(crate) fn wait_for_requests(&self, timeout_ms: u32) -> u32 {
-        let wanted = &self.header().service;
-        PLATFORM.wait(wanted, 0, timeout_ms);
-        wanted.swap(0, AcqRel)
-    }
-
-    /// Wakes it.
-    pub(crate) fn wake_service(&self) {
-        PLATFORM.wake(&self.header().service);
-    }
-
-    /// Makes the process with that number the service, if there is none that lives.
-    pub(crate) fn take_service<M: Memory>(&self, thread: &Thread<'_, M>, number: u32) {
-        let service = &self.words()[SERVICE];
-        let before = service.load(Acquire);
-        if before == 0 || !thread.fs().processes().is_process_alive(before as u32) {
-            let _ = service.compare_exchange(before, number.into(), AcqRel, Relaxed);
-        }
-    }
-
-    /// Ends the service of the process with that number.
-    pub(crate) fn end_service(&self, number: u32) {
-        let _ = self.words()[SERVICE].compare_exchange(number.into(), 0, AcqRel, Relaxed);
-    }
-
-    /// Whether anything changed since the last commit.
-    pub(crate) fn has_changes(&self) -> bool {
-        self.tracking.marked_bytes() > 0
-    }
-
-    /// When the last commit began, ns since 1970.
-    pub(crate) fn committed_ns(&self) -> i64 {
-        self.words()[COMMITTED_NS].load(Relaxed) as i64
-    }
-}
-
 /// Bytes of the file that holds a working copy, with its tracking area and the bits of the pages
 /// that it has. `capacity_bytes`: what its image can get. Of a working copy that an earlier version
 /// left, that is what its image has.
@@ -742,6 +661,21 @@ pub(crate) fn capacity_within(working_bytes_max: u64) -> u64 {
         if working_bytes(middle * BLOCK_BYTES) <= working_bytes_max { fits = middle } else { exceeds = middle }
     }
     fits * BLOCK_BYTES
+}
+
+/// The commits' words in the file of a working copy; `None`: it has another length.
+#[cfg(feature = "std")]
+fn words_in(file: &std::fs::File) -> Option<[u64; 32]> {
+    use std::os::unix::fs::FileExt;
+    let length = file.metadata().ok()?.len();
+    let capacity_bytes = capacity_within(length);
+    if working_bytes(capacity_bytes) != length {
+        return None;
+    }
+    let mut bytes = [0; 32 * 8];
+    file.read_exact_at(&mut bytes, tracking_at(capacity_bytes) + offset_of!(TrackingHeader, words) as u64).ok()?;
+    let words = bytes.as_chunks::<8>().0;
+    Some(core::array::from_fn(|index| u64::from_le_bytes(words[index])))
 }
 
 /// As [`working_bytes`] of a working copy without such bits, which an earlier version left.

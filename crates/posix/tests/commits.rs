@@ -4,7 +4,8 @@
 
 mod common;
 
-use common::{IMAGE_BYTES, ROOT, Session, on_disk, options_in};
+use common::disk::{Disk, has, killed, touch, with_root};
+use common::{IMAGE_BYTES, Session, options_in};
 use posix::image::{
     Closed, CommitPolicy, ExclusiveImage, Image, ImageError, MakeOptions, NewIdentity, OpenImage, make, snapshot,
 };
@@ -14,70 +15,6 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// An image on the disk of the scratch directory.
-struct Disk {
-    directory: tempfile::TempDir,
-    path: PathBuf,
-    options: OpenImage,
-}
-
-impl Disk {
-    fn new(commits: CommitPolicy) -> Disk {
-        let directory = on_disk();
-        let path = directory.path().join("image");
-        make(&path, &MakeOptions { length: IMAGE_BYTES, ..MakeOptions::default() }).unwrap();
-        let options = OpenImage { commits, ..options_in(&directory) };
-        let disk = Disk { directory, path, options };
-        assert!(disk.open().needs_sync(), "these tests need a scratch directory on a disk");
-        disk
-    }
-
-    fn open(&self) -> Image {
-        Image::open(&self.path, &self.options).unwrap()
-    }
-
-    /// What a power failure would leave now.
-    fn after_power_failure(&self) -> Image {
-        let copy = self.directory.path().join("copy");
-        fs::copy(&self.path, &copy).unwrap();
-        Image::open(&copy, &self.options).unwrap()
-    }
-
-    fn runtime_directories(&self) -> usize {
-        let names = fs::read_dir(self.directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.to_string_lossy().starts_with("directfs-")).count()
-    }
-}
-
-fn with_root<T>(image: &Image, call: impl FnOnce(&Session<'_, '_>) -> T) -> T {
-    let thread = image.fs().enter().unwrap();
-    let root = thread.root().unwrap();
-    let result = call(&Session::new(&thread, root, ROOT));
-    thread.release(root, 1);
-    result
-}
-
-fn touch(image: &Image, name: &str) {
-    with_root(image, |session| session.touch(name, 0o644)).unwrap();
-}
-
-fn has(image: &Image, name: &str) -> bool {
-    with_root(image, |session| session.stat(name)).is_ok()
-}
-
-/// Runs a process that ends like a killed one, with whatever it has open.
-fn killed(run: impl FnOnce() -> Image) {
-    // SAFETY: the child makes only the calls of this test, in its only thread, and does not return.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let _used = std::mem::ManuallyDrop::new(run());
-        // SAFETY: ends this process at once.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
-    }
-    // SAFETY: waits for a child of this test.
-    assert_eq!(unsafe { libc::waitpid(child, &mut 0, 0) }, child);
-}
 
 #[test]
 fn what_was_synced_is_on_the_disk_and_what_was_not_is_in_memory() {
@@ -753,4 +690,36 @@ fn copies_that_are_discarded_or_held_back_can_be_larger_than_the_memory() {
     let image = disk.open();
     assert!(has(&image, "whole") && !has(&image, "discarded"));
     assert_eq!(hidden_files(disk.directory.path()), 1, "that of the image in use");
+}
+
+#[test]
+fn a_snapshot_that_stands_still_does_not_let_the_journal_grow_for_ever() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    touch(&image, "before");
+    let target = disk.directory.path().join("snapshot");
+    let used = || image.commit_status().map(|status| (status.used_bytes, status.log_bytes)).unwrap();
+    let mut was_full = false;
+    let taken = snapshot(&disk.path, &target, None, &disk.options, &mut |_, _| {
+        // As if it were stopped here, until programs have filled the log and emptied it.
+        let end = Instant::now() + Duration::from_secs(600);
+        while !was_full || used().0 > used().1 {
+            assert!(Instant::now() < end, "the log grows");
+            with_root(&image, |session| {
+                let file = session.open("file", libc::O_CREAT | libc::O_WRONLY).unwrap();
+                let bytes = vec![7; 64 << 10];
+                assert_eq!(session.caller.data().write_at(&file, 0, &bytes), Ok(bytes.len()));
+                session.caller.opens().close(&file);
+            });
+            image.sync().unwrap();
+            was_full |= used().0 > used().1;
+        }
+        true
+    });
+    let refused = taken.unwrap_err();
+    assert!(matches!(refused, ImageError::Overtaken { .. }), "{refused}");
+    assert!(!target.exists());
+    // The next one is taken as usual.
+    snapshot(&disk.path, &target, None, &disk.options, &mut |_, _| true).unwrap();
+    assert!(has(&Image::open(&target, &disk.options).unwrap(), "before"));
 }

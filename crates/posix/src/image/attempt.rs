@@ -12,7 +12,7 @@ use super::resize::is_reserved;
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
 use super::working::{Base, Pending, RecoveredJournal, WorkingCopy};
 use super::{
-    CommitPolicy, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
+    CommitPolicy, Committer, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
     name_runtime_directory,
 };
 use crate::commits::{Commits, ImageFile, working_bytes};
@@ -173,9 +173,10 @@ impl<M: Memory> Attempt<'_, M> {
         let name = runtime.name();
         let mut image = self.attach_first(place, memory)?;
         image.report = report.or(image.report);
-        commits.set_ready();
         name_runtime_directory(image.fs(), name);
         base.name_runtime_directory(name)?;
+        // Last: a copy that is ready is kept until it is on the disk, or the image names it.
+        commits.set_ready();
         Ok(image)
     }
 
@@ -318,6 +319,7 @@ impl<M: Memory> Attempt<'_, M> {
     ) -> Image<M> {
         Image {
             service: None,
+            committer: Committer::default(),
             trims: None,
             fs: Some(Arc::new(fs)),
             memory,

@@ -40,6 +40,16 @@ pub enum ImageError {
         /// The image.
         path: PathBuf,
     },
+    /// A snapshot stood still while programs filled the journal.
+    #[error(
+        "the snapshot of {} was stopped, or very slow, while programs wrote more than the journal holds, which then went to \
+         the image; nothing was copied: take it again",
+        path.display()
+    )]
+    Overtaken {
+        /// The image.
+        path: PathBuf,
+    },
     /// Exclusive use was requested, and other processes use the image.
     #[error(
         "{} is in use by other processes, and exclusive use was requested: end them first (`fuser -v {}` lists them), or share it \

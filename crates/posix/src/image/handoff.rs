@@ -12,7 +12,9 @@ use super::attempt::working_memory;
 use super::growth::{join_growth, memory_of};
 use super::locks::{Byte, Lock, try_set, wait_and_set};
 use super::regions::dram_region;
-use super::{DramBacking, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, identity_of, lock_error, runtime};
+use super::{
+    Committer, DramBacking, Image, ImageError, MEMORY_NAME, OpenImage, PLATFORM, identity_of, lock_error, runtime,
+};
 use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Access, Direct, Mapping, Memory};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -197,6 +199,7 @@ impl Image<Direct> {
         join_growth(&fs, path)?;
         Ok(Image {
             service: None,
+            committer: Committer::default(),
             trims: None,
             fs: Some(Arc::new(fs)),
             memory,

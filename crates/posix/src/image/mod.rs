@@ -17,6 +17,7 @@
 //! do that know no path of the image.
 
 mod attempt;
+mod committer;
 mod error;
 mod exclusive;
 mod extents;
@@ -24,6 +25,7 @@ mod fill;
 mod growth;
 mod growth_on_disk;
 mod handoff;
+mod left;
 mod locks;
 mod make;
 mod regions;
@@ -37,10 +39,12 @@ mod users;
 mod working;
 mod working_file;
 
+pub use committer::{Committer, CommitterCommand, commit_for_others};
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
 pub use growth::NO_ROOM;
 pub use handoff::{HandedOff, Handoff, HandoffId};
+pub use left::{KEPT_DAYS, LeftCopy, left_copies, remove_left_copy};
 pub use make::{Made, MakeOptions, Watch, make, make_filled, make_watched};
 pub use resize::{Reserve, Resized, Tune, random_uuid, resize, tune};
 pub use runtime::own_description;
@@ -108,6 +112,8 @@ pub struct OpenImage {
     pub always_flush: bool,
     /// When changes of an image on a disk are committed to it.
     pub commits: CommitPolicy,
+    /// Which process commits them.
+    pub committer: Committer,
     /// The most memory that the working copy of an image on a disk may take, if this process makes
     /// it; none: half of what is available. A larger image has it in a hidden file beside it.
     pub memory_bytes_max: Option<u64>,
@@ -130,6 +136,7 @@ impl Default for OpenImage {
             timeout: Duration::from_secs(5),
             always_flush: false,
             commits: CommitPolicy::default(),
+            committer: Committer::default(),
             memory_bytes_max: None,
             whole_bytes_max: WHOLE_BYTES_MAX,
             copied: |_, _| {},
@@ -179,7 +186,7 @@ impl ImageMemory {
 }
 
 /// Where runtime directories are, unless the user chooses another directory.
-const RUNTIME_PARENT: &str = "/dev/shm";
+pub const RUNTIME_PARENT: &str = "/dev/shm";
 /// Times that an image may grow between the mapping of its file and a look at its description.
 const GROWTHS_MAX: u32 = 8;
 /// Copying so much takes some milliseconds.
@@ -191,6 +198,7 @@ const MEMORY_NAME: &str = "the image in memory";
 pub struct Image<M: Memory = Direct> {
     /// Commits at intervals; ends before the rest.
     service: Option<CommitService>,
+    committer: Committer,
     /// Gives back the memory of freed blocks; ends before the rest.
     trims: Option<Service>,
     /// Present until detach.
@@ -311,6 +319,7 @@ impl<M: Memory + 'static> Image<M> {
             }
         })?;
         let mut image = attached.ok_or_else(|| last_error.unwrap_or(ImageError::Changing { path: path.to_owned() }))?;
+        image.committer = options.committer;
         image.start_commits(options.commits);
         image.start_trims();
         Ok(image)
@@ -321,7 +330,8 @@ impl<M: Memory + 'static> Image<M> {
         if let (Some(fs), Some(commits)) = (&self.fs, self.memory.commits)
             && !fs.is_read_only()
         {
-            self.service = CommitService::start(Arc::clone(fs), commits, policy);
+            let (fs, file) = (Arc::clone(fs), Arc::clone(&self.file));
+            self.service = CommitService::start(fs, file, commits, (policy, self.committer));
         }
     }
 
@@ -485,7 +495,8 @@ impl<M: Memory> Image<M> {
         let Some(_attaching) = retry_until(timeout, take)? else { return Err(ImageError::Changing { path }) };
         if !try_set(file, Byte::Attached, Lock::Exclusive).map_err(|source| lock_error(&path, source))? {
             // The other processes keep the DRAM region; only the locks of this one are released.
-            let committed = self.commit_before_leaving(&fs);
+            // What an observer has seen is not its own to wait for.
+            let committed = if fs.is_read_only() { Ok(()) } else { self.commit_before_leaving(&fs) };
             self.unlock(file);
             return committed.map(|()| Closed::OthersRemain);
         }
@@ -524,6 +535,9 @@ impl<M: Memory> Image<M> {
         };
         // A working copy that is not on the disk waits for the next process, if that can find it.
         let is_unnamed = matches!(self.backing_of_dram, DramBacking::Inheritable(_));
+        if let (Ok(()), Some(commits)) = (&synced, &self.memory.commits) {
+            commits.set_saved();
+        }
         if synced.is_ok() || self.memory.commits.is_none() || is_unnamed {
             self.remove_runtime_directory();
         }
@@ -539,6 +553,9 @@ impl<M: Memory> Image<M> {
     fn remove_runtime_directory(&self) {
         if let Some(runtime) = self.backing_of_dram.runtime() {
             runtime.remove();
+            if self.works_on_disk() {
+                working_file::forget_hidden(&self.file);
+            }
         }
     }
 

@@ -9,6 +9,7 @@
 //!    +-- working                              the working copy of an image on a disk, for the same
 //!    |                                        users, or a link to it (`working_file`)
 //!    +-- image                                a symbolic link to "DEVICE:INODE:PATH" of that image
+//!    +-- left                                 made when the working copy is first seen unused
 //!    +-- 00112233445566778899aabbccddeeff/    the meeting directory: random name, stored in the
 //!          |                                  region. Mode 0777
 //!          +-- lock-00 ...                  directories with the liveness locks (`crate::host`)
@@ -25,13 +26,13 @@
 //!   the new descriptor.
 //! - A meeting directory is a leftover if no process holds a liveness lock in it or has locked it
 //!   (flock) to create or enter it. Its owner's next attach removes it with the runtime directory,
-//!   unless it holds a working copy that its image still names.
+//!   unless that holds a working copy that may not be on the disk (`left`).
 //!
 //! Decision: docs/decisions/images.md, "A runtime directory with a random name".
 
-use super::ImageError;
 use super::regions::working_capacity;
 use super::working_file::{self, Needs, WORKING};
+use super::{ImageError, left};
 use crate::commits::{capacity_within, working_bytes};
 use crate::host::{PLATFORM, is_any_liveness_held, open_description, reopen_directory};
 use engine::Platform;
@@ -43,7 +44,6 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Free bytes required beyond what a working copy holds at once.
@@ -90,7 +90,7 @@ fn open_directory(parent: impl AsFd, name: &str) -> Result<OwnedFd, Errno> {
 impl RuntimeDirectory {
     /// Creates one in `parent`, after removal of this user's leftovers there.
     pub(super) fn create(parent: &Path) -> io::Result<RuntimeDirectory> {
-        let above = rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?;
+        let above = open_parent(parent)?;
         remove_leftovers(&above);
         loop {
             let name = PLATFORM.random();
@@ -166,7 +166,7 @@ impl RuntimeDirectory {
             return self.create_shared(WORKING, image, path, length);
         }
         let owner = stat(image, path)?;
-        let made = working_file::create_hidden(&self.directory, self.name, path).and_then(|file| {
+        let made = working_file::create_hidden(&self.directory, self.name, (image, path)).and_then(|file| {
             file.set_len(most)?;
             adopt_owner(&self.directory, &owner, ENTER);
             adopt_owner(&file, &owner, READ_AND_WRITE);
@@ -196,7 +196,7 @@ impl RuntimeDirectory {
         let owner = stat(image, path)?;
         let shown = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let shown = [format!("{}:{}:", owner.st_dev, owner.st_ino).as_bytes(), shown.as_os_str().as_bytes()].concat();
-        // Without it the directory is a leftover sooner; nothing else depends on it.
+        // Without it lists of left working copies do not name their image.
         let _ = rustix::fs::symlinkat(OsStr::from_bytes(&shown), &self.directory, IMAGE);
         Ok(())
     }
@@ -232,7 +232,7 @@ impl RuntimeDirectory {
     /// Removes the directory with its content, when the image is no longer in use.
     pub(super) fn remove(&self) {
         // Anything that cannot be removed here is a leftover for the next attach of its owner.
-        let Ok(above) = rustix::fs::open(&self.parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()) else {
+        let Ok(above) = open_parent(&self.parent) else {
             return;
         };
         empty(&self.directory, self.name, &self.meeting, &meeting_name(self.secret));
@@ -251,7 +251,7 @@ impl Found {
                     .to_owned(),
             ));
         }
-        let above = rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty());
+        let above = open_parent(parent);
         // Other users have search permission only.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = above.and_then(|above| rustix::fs::openat(above, outer_name(name), flags, Mode::empty()));
@@ -275,7 +275,7 @@ impl Found {
 
     /// Removes a directory whose content no process needs.
     pub(super) fn remove(&self) {
-        let Ok(above) = rustix::fs::open(&self.parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty()) else {
+        let Ok(above) = open_parent(&self.parent) else {
             return;
         };
         // Found without permission to list it.
@@ -408,38 +408,78 @@ fn is_trusted(made: &Stat, image: &Stat) -> bool {
     by_owner || by_group || by_anyone
 }
 
+/// Opens the directory of runtime directories.
+pub(super) fn open_parent(parent: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(parent, DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())
+}
+
 /// Removes unused runtime directories of this user.
 fn remove_leftovers(above: &OwnedFd) {
-    let own = rustix::process::geteuid().as_raw();
+    let own = rustix::process::geteuid();
+    for_each_of(above, &|owner| owner == own, &mut |name, directory| {
+        remove_if_unused(above, name, directory, false);
+    });
+}
+
+/// Passes the runtime directories of this user to `each`; for root, those of all users.
+pub(super) fn for_each_own(above: &OwnedFd, each: &mut dyn FnMut(&str, &OwnedFd)) {
+    let own = rustix::process::geteuid();
+    for_each_of(above, &|owner| own.is_root() || owner == own, each);
+}
+
+fn for_each_of(above: &OwnedFd, is_meant: &dyn Fn(Uid) -> bool, each: &mut dyn FnMut(&str, &OwnedFd)) {
     for name in names_in(above) {
-        let digits = name.strip_prefix(PREFIX).unwrap_or_default();
-        if !is_hexadecimal(digits, 16) {
+        if !is_hexadecimal(name.strip_prefix(PREFIX).unwrap_or_default(), 16) {
             continue;
         }
         let Ok(directory) = open_directory(above, &name) else { continue };
-        if rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == own) {
-            remove_if_unused(above, &name, &directory, false);
+        if rustix::fs::fstat(&directory).is_ok_and(|stat| is_meant(Uid::from_raw(stat.st_uid))) {
+            each(&name, &directory);
         }
     }
 }
 
-/// `is_saved`: what a working copy in it holds is on the disk.
-fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd, is_saved: bool) {
-    if !is_saved && is_named_by_image(directory, name) {
-        return;
-    }
-    let number = u64::from_str_radix(name.strip_prefix(PREFIX).unwrap_or_default(), 16).unwrap_or_default();
-    for meeting_name in names_in(directory).filter(|name| is_hexadecimal(name, 32)) {
-        let Ok(meeting) = open_directory(directory, &meeting_name) else { return };
-        let is_locked = rustix::fs::flock(&meeting, FlockOperation::NonBlockingLockExclusive).is_err();
-        if is_locked || is_any_liveness_held(meeting.as_fd()) {
-            return;
+/// The number in the name of a runtime directory.
+pub(super) fn number_of(name: &str) -> u64 {
+    u64::from_str_radix(name.strip_prefix(PREFIX).unwrap_or_default(), 16).unwrap_or_default()
+}
+
+/// The meeting directories of a runtime directory that no process uses. No process enters one while
+/// this exists.
+pub(super) struct Unused(Vec<(String, OwnedFd)>);
+
+impl Unused {
+    /// `None`: a process uses it.
+    pub fn lock(directory: &OwnedFd) -> Option<Unused> {
+        let mut meetings = Vec::new();
+        for name in names_in(directory).filter(|name| is_hexadecimal(name, 32)) {
+            let meeting = open_directory(directory, &name).ok()?;
+            let is_locked = rustix::fs::flock(&meeting, FlockOperation::NonBlockingLockExclusive).is_err();
+            if is_locked || is_any_liveness_held(meeting.as_fd()) {
+                return None;
+            }
+            meetings.push((name, meeting));
         }
-        empty(directory, number, &meeting, &meeting_name);
+        // A directory that was created and never filled has no meeting directory.
+        Some(Unused(meetings))
     }
-    // A directory that was created and never filled has no meeting directory.
+}
+
+/// Removes a runtime directory that no process uses, unless its working copy is to be kept
+/// (`left`). `is_saved`: it is not. Returns whether it is gone.
+pub(super) fn remove_if_unused(above: &OwnedFd, name: &str, directory: &OwnedFd, is_saved: bool) -> bool {
+    let Some(Unused(meetings)) = Unused::lock(directory) else { return false };
+    if !is_saved && left::is_kept(directory, name) {
+        // The next use makes the region anew.
+        let _ = rustix::fs::unlinkat(directory, REGION, AtFlags::empty());
+        return false;
+    }
+    let number = number_of(name);
+    for (meeting_name, meeting) in &meetings {
+        empty(directory, number, meeting, meeting_name);
+    }
     remove_files(directory, number);
-    let _ = rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR);
+    rustix::fs::unlinkat(above, name, AtFlags::REMOVEDIR).is_ok()
 }
 
 /// Removes the content of a runtime directory. In the meeting directory, which is only reached by
@@ -455,32 +495,19 @@ fn empty(directory: &OwnedFd, number: u64, meeting: &OwnedFd, name: &str) {
 
 fn remove_files(directory: &OwnedFd, number: u64) {
     working_file::remove(directory, number);
-    for name in [REGION, IMAGE] {
+    for name in [REGION, IMAGE, left::SEEN] {
         let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
     }
 }
 
-/// Whether a runtime directory holds the newest state of an image: a working copy that the image
-/// names, as far as that can be known. An image that is not where it was may have been moved; if
-/// its directory is gone as well, it was removed.
-fn is_named_by_image(directory: &OwnedFd, name: &str) -> bool {
-    if rustix::fs::statat(directory, WORKING, AtFlags::SYMLINK_NOFOLLOW).is_err() {
-        return false;
-    }
-    let Ok(link) = rustix::fs::readlinkat(directory, IMAGE, Vec::new()) else { return false };
+/// The image whose working copy a runtime directory holds, as it was opened: its device and inode,
+/// and its path. Only for messages.
+pub(super) fn named_image(directory: &OwnedFd) -> Option<([u64; 2], PathBuf)> {
+    let link = rustix::fs::readlinkat(directory, IMAGE, Vec::new()).ok()?;
     let mut parts = link.as_bytes().splitn(3, |&byte| byte == b':');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
-    let (Some(device), Some(inode)) = (number(), number()) else { return false };
-    let path = Path::new(OsStr::from_bytes(parts.next().unwrap_or_default()));
-    // Nonblocking: another object may be there by now.
-    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
-    match opened.and_then(|file| Ok((super::working::Head::read(&file)?, rustix::fs::fstat(&file)?))) {
-        Ok((head, stat)) if (stat.st_dev, stat.st_ino) == (device, inode) => {
-            head.is_some_and(|head| outer_name(head.runtime_directory) == name)
-        }
-        Ok(_) => true,
-        Err(_) => path.parent().is_some_and(Path::is_dir),
-    }
+    let identity = [number()?, number()?];
+    Some((identity, PathBuf::from(OsStr::from_bytes(parts.next()?))))
 }
 
 fn names_in(directory: &OwnedFd) -> impl Iterator<Item = String> + use<> {

@@ -2,13 +2,16 @@
 //! does the checkpoints.
 //!
 //! Each process that opens such an image by its path has one. They share the work by the age of the
-//! last commit.
+//! last commit. The thread of a launcher does not commit: it starts a committer and watches it
+//! (`committer`; `commits::requests` says why).
 
 use super::CommitPolicy;
-use crate::commits::{Commits, WANTS_CHECKPOINT, WANTS_COMMIT};
+use super::committer::{CommitProcess, Committer, CommitterCommand};
+use crate::commits::{Commits, ServiceKind, WANTS_CHECKPOINT, WANTS_COMMIT};
 use crate::host::PLATFORM;
 use engine::{Fs, Platform, Thread};
 use pmem::Memory;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -17,6 +20,10 @@ use std::time::Duration;
 
 /// The longest sleep: a service that is to end, or a commit that failed, waits no longer.
 const SLEEP_MS: u32 = 1000;
+/// Between looks at a committer that starts.
+const START_MS: u64 = 20;
+/// Committers that may be lost before their starter commits itself.
+const FAILURES_MAX: u32 = 100;
 
 /// A thread that works for an image of this process, until this is dropped.
 pub(super) struct Service {
@@ -66,8 +73,17 @@ pub(super) struct CommitService {
 
 impl CommitService {
     /// Starts it. Without a thread, calls do the work themselves.
-    pub fn start<M: Memory + 'static>(fs: Arc<Fs<M>>, commits: Commits, policy: CommitPolicy) -> Option<CommitService> {
-        let service = Service::start("directfs-commit", move |is_ending| serve(&fs, &commits, policy, is_ending))?;
+    pub fn start<M: Memory + 'static>(
+        fs: Arc<Fs<M>>,
+        file: Arc<File>,
+        commits: Commits,
+        (policy, committer): (CommitPolicy, Committer),
+    ) -> Option<CommitService> {
+        let work = move |is_ending: &AtomicBool| match committer {
+            Committer::Started(command) => watch(&fs, &commits, (policy, command, &file), is_ending),
+            Committer::Threads | Committer::This => serve(&fs, &commits, (policy, committer), is_ending),
+        };
+        let service = Service::start("directfs-commit", work)?;
         Some(CommitService { service, commits, policy })
     }
 
@@ -83,23 +99,100 @@ impl Drop for CommitService {
     }
 }
 
-fn serve<M: Memory>(fs: &Fs<M>, commits: &Commits, policy: CommitPolicy, is_ending: &AtomicBool) {
+/// Has a committer at work, as soon as there is something to commit: short runs need none. If it
+/// ends or is stopped, another one takes its place. Without one, this thread serves.
+fn watch<M: Memory>(
+    fs: &Arc<Fs<M>>,
+    commits: &Commits,
+    (policy, command, file): (CommitPolicy, CommitterCommand, &File),
+    is_ending: &AtomicBool,
+) {
     block_signals();
     let (Ok(thread), Ok(number)) = (fs.enter(), fs.processes().process_number()) else { return };
-    let interval_ms = match policy {
-        CommitPolicy::Every(interval) => Some(i64::try_from(interval.as_millis()).unwrap_or(i64::MAX).max(1)),
-        CommitPolicy::WhenSynced | CommitPolicy::Never => None,
-    };
-    let age_ms = || (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
+    let interval_ms = interval_ms(policy);
+    let mut committer: Option<CommitProcess> = None;
+    let mut failures_left = FAILURES_MAX;
     while !is_ending.load(Acquire) {
-        // The kernel would end the process for a write. Requests are for other services.
-        if commits.is_file_size_limited() {
-            commits.end_service(number);
-            std::thread::park_timeout(Duration::from_millis(SLEEP_MS.into()));
+        let is_lost = committer.as_mut().is_some_and(|process| !process.is_at_work());
+        if is_lost {
+            committer = None;
+            failures_left -= 1;
+        }
+        if failures_left == 0 {
+            drop(thread);
+            return serve(fs, commits, (policy, Committer::Threads), is_ending);
+        }
+        if commits.has_committer(&thread) {
+            leave_to_committer(commits, interval_ms);
             continue;
         }
-        commits.take_service(&thread, number);
+        commits.take_service(&thread, number, ServiceKind::Starter);
+        if committer.is_some() {
+            // It is about to become the service. Requests are for it.
+            std::thread::park_timeout(Duration::from_millis(START_MS));
+            continue;
+        }
+        let wants = commits.wait_for_requests(SLEEP_MS);
+        if is_ending.load(Acquire) || wants == 0 && !commits.has_changes() {
+            continue;
+        }
+        match CommitProcess::start(command(policy), file) {
+            Ok(process) => committer = Some(process),
+            Err(_) => failures_left = 0,
+        }
+        // For the one that comes.
+        commits.ask_service(wants);
+    }
+    commits.end_service(number);
+    if let Some(process) = committer {
+        process.end();
+    }
+}
+
+/// Sleeps while a committer commits. It may have a longer interval than this process is to keep.
+fn leave_to_committer(commits: &Commits, interval_ms: Option<i64>) {
+    let age_ms = || (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
+    std::thread::park_timeout(Duration::from_millis(sleep_ms(interval_ms, age_ms()).into()));
+    if is_due(interval_ms, age_ms()) && commits.has_changes() {
+        commits.ask_service(WANTS_COMMIT);
+    }
+}
+
+fn interval_ms(policy: CommitPolicy) -> Option<i64> {
+    match policy {
+        CommitPolicy::Every(interval) => Some(i64::try_from(interval.as_millis()).unwrap_or(i64::MAX).max(1)),
+        CommitPolicy::WhenSynced | CommitPolicy::Never => None,
+    }
+}
+
+/// Commits at intervals and on request.
+fn serve<M: Memory>(
+    fs: &Fs<M>,
+    commits: &Commits,
+    (policy, committer): (CommitPolicy, Committer),
+    is_ending: &AtomicBool,
+) {
+    block_signals();
+    let (Ok(thread), Ok(number)) = (fs.enter(), fs.processes().process_number()) else { return };
+    let interval_ms = interval_ms(policy);
+    let kind = if matches!(committer, Committer::This) { ServiceKind::Committer } else { ServiceKind::Thread };
+    let age_ms = || (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
+    while !is_ending.load(Acquire) {
+        // The kernel would end the process for a write. Requests are for other services. And while
+        // a committer lives, only that one commits.
+        let is_other = !commits.is_service(number) && commits.has_committer(&thread);
+        if is_other || commits.is_file_size_limited() {
+            commits.end_service(number);
+            leave_to_committer(commits, interval_ms);
+            continue;
+        }
+        commits.take_service(&thread, number, kind);
         let wants = commits.wait_for_requests(sleep_ms(interval_ms, age_ms()));
+        if !commits.is_service(number) && commits.has_committer(&thread) {
+            // Meant for that one.
+            commits.ask_service(wants);
+            continue;
+        }
         if commits.is_moving() {
             // The thread that makes the image larger has ended when the lock is free.
             let _ = commits.lock(&thread);
@@ -140,7 +233,6 @@ fn sleep_ms(interval_ms: Option<i64>, age_ms: i64) -> u32 {
 fn work<M: Memory>(thread: &Thread<'_, M>, commits: &Commits, is_due: bool, wants: u32) {
     if is_due && commits.has_changes() || wants & WANTS_COMMIT != 0 {
         let _ = commits.commit_here(thread);
-        commits.wake_service();
     }
     if wants & WANTS_CHECKPOINT != 0 || commits.is_log_half_full() {
         let _ = commits.checkpoint(thread);

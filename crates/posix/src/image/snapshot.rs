@@ -2,8 +2,8 @@
 //!
 //! An image in use is not stopped. One in memory or on DAX is copied whole, and then what changed
 //! meanwhile until little is left, which is copied at a cut. For one on a disk the snapshot
-//! commits, and then keeps checkpoints away while it copies the image's file, which only
-//! checkpoints change. At the end it applies the journal of that moment to the copy. So it is the
+//! keeps checkpoints away, commits, and then copies the image's file, which only checkpoints change
+//! (`commits::pin`). At the end it applies the journal of that moment to the copy. So it is the
 //! state of a commit that begins after the call.
 //!
 //! Invariant: the new file gets its name when it is whole and on its disk.
@@ -104,9 +104,12 @@ impl Image {
         let thread = self.fs().enter().map_err(|error| failed(error.into()))?;
         let number = self.fs().processes().process_number().map_err(|error| failed(error.into()))?;
         let pinned = commits.keep_checkpoints_away(&thread, number).map_err(failed)?;
+        // It begins after a checkpoint that still runs.
         commits.commit(&thread).map_err(failed)?;
-        let copied = copy_file(&base, into, watch);
-        drop(pinned);
+        let copied = copy_file(&base, into, &mut |bytes, of| pinned.is_held() && watch(bytes, of));
+        if !pinned.is_held() {
+            return Err(ImageError::Overtaken { path: self.path.clone() });
+        }
         copied
     }
 

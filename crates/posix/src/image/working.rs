@@ -8,10 +8,19 @@
 //! Invariants
 //! - Nothing in the image's file is believed before the journal is recovered, except for magic and
 //!   UUID, which never change, and the length, which changes while the journal is empty.
-//! - A working copy counts only if it names the image file (device, inode, boot) and is whole.
+//! - A working copy counts only if it names the image file (device, inode, boot), is whole, and
+//!   continues the state that the disk holds: its state of the journal is that of the disk, or one
+//!   step of the journal behind it ([`Journal::is_where_left`]). A file that was restored from a
+//!   backup, or changed by others, differs in it. Then the disk counts alone, and the copy is *set
+//!   aside*: it stays in its runtime directory, which the image no longer names.
+//! - So whatever changes the disk's journal also stores its state in the copy, in that order:
+//!   recovery takes over the copy's state before it writes.
+//! - A copy whose changes are all on the disk says so before the image forgets its name
+//!   ([`Commits::set_saved`]). All others are kept (`left`).
 
 use super::extents::for_each_extent;
 use super::fill::{self, Fill, Filled};
+use super::locks::{Byte, is_held_by_others};
 use super::make::Watch;
 use super::regions::{MappedCopy, map_working_copy, tracking_of};
 use super::runtime::Found;
@@ -32,7 +41,7 @@ use std::io;
 use std::mem::offset_of;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,7 +139,7 @@ impl<'a> Base<'a> {
     /// What recovery would do. Changes nothing.
     pub fn pending(&self) -> Result<Pending, ImageError> {
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(Pending::Nothing) };
-        if self.left_working_copy(&head)?.is_some() {
+        if let Left::Continues(..) = self.left_working_copy(&head)? {
             return Ok(Pending::WorkingCopy);
         }
         let Some((journal, state)) = self.open_journal(&head)? else { return Ok(Pending::Nothing) };
@@ -151,53 +160,111 @@ impl<'a> Base<'a> {
     /// caller excludes all other processes. `None`: not an image.
     pub fn recover(&self) -> Result<Option<RecoveredJournal>, ImageError> {
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(None) };
+        let left = self.left_working_copy(&head)?;
         let Some((journal, state)) = self.open_journal(&head)? else {
+            self.set_aside(left);
             return Ok(Some(RecoveredJournal { head, journal: None }));
         };
+        // A process may have been killed between a write and its flush. What is found here must not
+        // vanish after something was written on top of it.
+        self.disk().flush().map_err(|error| self.journal_error(error.into()))?;
         let state = Cell::new(state);
-        let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
-        journal.recover(&state, buffer.bytes()).map_err(|error| self.journal_error(error))?;
-        if let Some((left, commits)) = self.left_working_copy(&head)? {
-            if commits.image_bytes() != head.image_bytes {
-                self.adopt_size(&left.mapping, &head)?;
+        match left {
+            Left::Continues(left, commits) => self.commit_left(&head, (&journal, &state), (left, &commits))?,
+            left => {
+                self.set_aside(left);
+                let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
+                journal.recover(&state, buffer.bytes()).map_err(|error| self.journal_error(error))?;
+                working_file::remove_leftover(self.file, self.path, head.runtime_directory, self.runtime_parent);
+                self.name_runtime_directory(0)?;
             }
-            // Its process may have died inside a commit, so only the disk tells where the log ends.
-            commits.begin(&journal, &state.get(), head.uuid, &identity_of(self.file, self.path)?);
-            let put = commit_all(&commits, &left.mapping, head.image_bytes);
-            put.map_err(|errno| self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)))?;
-            state.set(journal::StateStore::load(&commits));
-            left.found.remove();
-        } else {
-            working_file::remove_leftover(self.path, head.runtime_directory, self.runtime_parent);
         }
-        self.name_runtime_directory(0)?;
         Ok(Some(RecoveredJournal { head, journal: Some((journal, state.get())) }))
     }
 
+    /// Commits what a working copy holds beyond the disk, and removes it.
+    fn commit_left(
+        &self,
+        head: &Head,
+        (journal, state): (&Journal<ImageFile>, &Cell<State>),
+        (left, commits): (FoundCopy, &Commits),
+    ) -> Result<(), ImageError> {
+        self.find_end(journal, state)?;
+        if commits.image_bytes() != head.image_bytes {
+            // The journal is new, so the image's file is complete.
+            self.adopt_size(&left.mapping, head)?;
+        }
+        // Its process may have died inside a commit, so only the disk tells where the log ends.
+        commits.begin(journal, &state.get(), head.uuid, &identity_of(self.file, self.path)?);
+        let put = commit_all(commits, &left.mapping, head.image_bytes);
+        put.map_err(|errno| self.file_error("write the newest changes to")(io::Error::from_raw_os_error(errno.0)))?;
+        state.set(journal::StateStore::load(commits));
+        commits.set_saved();
+        self.name_runtime_directory(0)?;
+        left.found.remove();
+        Ok(())
+    }
+
+    /// Reports a working copy that does not continue the disk. The image forgets its name.
+    fn set_aside(&self, left: Left) {
+        if let Left::Differs(copy) = left {
+            super::left::report_set_aside(self.path, &copy);
+        }
+    }
+
     /// The working copy that the processes of an image left when they ended.
-    fn left_working_copy(&self, head: &Head) -> Result<Option<(LeftCopy, Commits)>, ImageError> {
+    fn left_working_copy(&self, head: &Head) -> Result<Left, ImageError> {
         if head.runtime_directory == 0 {
-            return Ok(None);
+            return Ok(Left::Nothing);
         }
         let parent = self.runtime_parent;
         let Some(found) = Found::find_left(parent, head.runtime_directory, self.file, self.path)? else {
-            return Ok(None);
+            return Ok(Left::Nothing);
         };
-        let Some(file) = found.open_working(self.file, self.path)? else { return Ok(None) };
+        let Some(file) = found.open_working(self.file, self.path)? else { return Ok(Left::Nothing) };
         let length = file.metadata().map_err(self.file_error("examine"))?.len();
         let is_of_earlier_version = length == working_bytes_before(head.image_bytes);
         let capacity_bytes = if is_of_earlier_version { head.image_bytes } else { capacity_within(length) };
         let is_working_copy = is_of_earlier_version || length == working_bytes(capacity_bytes);
         if !is_working_copy || head.image_bytes > capacity_bytes {
-            return Ok(None);
+            let is_unsaved = Commits::is_unsaved(&file);
+            return Ok(if is_unsaved { Left::Differs(found.path()) } else { Left::Nothing });
         }
         let MappedCopy { mapping, tracking, .. } =
             map_working_copy(file, self.path, (head.image_bytes, capacity_bytes))?;
         let commits = Commits::new(self.disk(), tracking);
-        // Its processes may have ended while the image grew. It has the size that the disk says.
-        let is_of_size = [commits.image_bytes(), commits.moving_bytes()].contains(&head.image_bytes);
-        let is_whole = is_of_size && commits.is_ready_for(&identity_of(self.file, self.path)?);
-        Ok(is_whole.then_some((LeftCopy { found, mapping }, commits)))
+        // Otherwise this file is a copy of the image whose processes left it.
+        if !commits.is_ready_for(&identity_of(self.file, self.path)?) {
+            return Ok(Left::Nothing);
+        }
+        let continues = self.is_in_use()? || self.is_where_left(head, &commits)?;
+        Ok(match continues {
+            true => Left::Continues(FoundCopy { found, mapping }, commits),
+            false => Left::Differs(found.path()),
+        })
+    }
+
+    /// Whether other processes may write the image: then it is their working copy.
+    fn is_in_use(&self) -> Result<bool, ImageError> {
+        is_held_by_others(self.file, Byte::Writing).map_err(self.file_error("query the locks on"))
+    }
+
+    /// Whether a working copy continues the state that the disk holds.
+    fn is_where_left(&self, head: &Head, commits: &Commits) -> Result<bool, ImageError> {
+        let Some((journal, opened)) = self.open_journal(head)? else { return Ok(false) };
+        let mut buffer = ChunkBuffer::new().map_err(|_| self.no_memory())?;
+        let stored = journal::StateStore::load(commits);
+        // Its processes may have ended while the image grew. It has the size that the disk says,
+        // and then its journal has no commit yet.
+        let has_moved =
+            commits.moving_bytes() == head.image_bytes && journal.is_new(&opened, buffer.bytes()) == Ok(true);
+        let is_of_size = commits.image_bytes() == head.image_bytes;
+        let is_where_left = has_moved
+            || is_of_size
+                && journal
+                    .is_where_left(&opened, &stored, buffer.bytes())
+                    .map_err(|error| self.journal_error(error))?;
+        Ok(is_where_left)
     }
 
     /// Gives a working copy the size that its image has on the disk: its processes ended before
@@ -263,6 +330,8 @@ impl<'a> Base<'a> {
             threads: options.recovery_threads(),
         };
         let made = provide_tracking(&mapping, &tracking, image_bytes).and_then(|()| {
+            // First: a file that is left is known by its image.
+            commits.begin(&journal, &state, head.uuid, &identity);
             if content > options.whole_bytes_max
                 && let Filled::Metadata(report) = fill.metadata()?
             {
@@ -274,7 +343,6 @@ impl<'a> Base<'a> {
             Some(libc::ENOSPC | libc::EDQUOT) => ImageError::NoScratch { path: self.path.to_owned(), needed: filled },
             _ => self.file_error("copy")(error),
         })?;
-        commits.begin(&journal, &state, head.uuid, &identity);
         Ok(WorkingCopy { mapping, capacity_bytes, commits, report })
     }
 
@@ -289,7 +357,7 @@ impl<'a> Base<'a> {
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else {
             return Ok(newest(in_place()?, Pending::Nothing));
         };
-        if let Some((left, commits)) = self.left_working_copy(&head)?
+        if let Left::Continues(left, commits) = self.left_working_copy(&head)?
             && let Some(file) = left.mapping.file()
         {
             let file = file.try_clone().map_err(self.file_error("open"))?;
@@ -348,9 +416,19 @@ pub(super) struct WorkingCopy {
 }
 
 /// A working copy without processes.
-struct LeftCopy {
+struct FoundCopy {
     found: Found,
     mapping: Arc<Mapping>,
+}
+
+/// What the name of the runtime directory in an image leads to.
+enum Left {
+    /// No working copy of this file.
+    Nothing,
+    /// One that continues the state that the disk holds, or that is in use.
+    Continues(FoundCopy, Commits),
+    /// One in this directory that continues another state.
+    Differs(PathBuf),
 }
 
 /// The newest state of an image, for reading.
@@ -359,7 +437,7 @@ pub(super) struct Newest {
     mapping: Arc<Mapping>,
     pending: Pending,
     /// The working copy, if that is what is mapped.
-    left: Option<(LeftCopy, Commits)>,
+    left: Option<(FoundCopy, Commits)>,
 }
 
 /// Copies the newest state of an image into an empty file. No process may change it meanwhile.

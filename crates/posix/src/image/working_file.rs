@@ -12,14 +12,16 @@
 //!
 //! Invariants
 //! - The hidden file has the name of the runtime directory, so it is found without the link, and
-//!   can be told from a leftover.
+//!   can be told from a leftover. An attribute of the image's file names its path, for the time
+//!   when no runtime directory does.
 //! - A link is followed only to a regular file of that name.
 //!
 //! Decision: docs/decisions/images.md, "A working copy larger than memory lies beside the image".
 
 use super::runtime::outer_name;
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags};
+use crate::commits::Commits;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -29,6 +31,9 @@ use std::path::{Path, PathBuf};
 
 /// The name of the file, or of the link to it, in the runtime directory.
 pub(super) const WORKING: &str = "working";
+/// The attribute of an image's file with the path of its hidden file.
+const HIDDEN: &str = "user.directfs.hidden";
+const PATH_BYTES_MAX: usize = 4096;
 /// Memory that a working copy leaves to others in the runtime directory's file system.
 const ROOM_BYTES: u64 = 16 << 20;
 
@@ -108,9 +113,10 @@ pub(super) fn create_unnamed(length: u64, limit_bytes: Option<u64>, image: &Path
     Ok(File::from(rustix::fs::memfd_create("directfs-image", rustix::fs::MemfdFlags::CLOEXEC)?))
 }
 
-/// The hidden file beside an image.
-pub(super) fn hidden_path(image: &Path, name: u64) -> PathBuf {
-    directory_of(image).join(hidden_name(name))
+/// The hidden file beside an image; where a path leads through a link, beside the image itself.
+fn hidden_path(image: &Path, name: u64) -> PathBuf {
+    let image = std::fs::canonicalize(image).or_else(|_| std::path::absolute(image));
+    image.as_deref().map_or(Path::new("."), directory_of).join(hidden_name(name))
 }
 
 fn directory_of(image: &Path) -> &Path {
@@ -123,14 +129,31 @@ fn hidden_name(name: u64) -> String {
 
 /// Creates the hidden file beside an image, and the link to it. It shares no blocks with the image:
 /// a store to a shared block needs space, and a full disk would raise SIGBUS.
-pub(super) fn create_hidden(runtime_directory: &OwnedFd, name: u64, path: &Path) -> io::Result<File> {
-    let hidden = hidden_path(&std::path::absolute(path)?, name);
+pub(super) fn create_hidden(runtime_directory: &OwnedFd, name: u64, (image, path): (&File, &Path)) -> io::Result<File> {
+    let hidden = hidden_path(path, name);
     rustix::fs::symlinkat(hidden.as_path(), runtime_directory, WORKING)?;
+    // A file system without attributes leaves the path of the image to find it by.
+    let named = rustix::fs::fsetxattr(image, HIDDEN, hidden.as_os_str().as_bytes(), XattrFlags::empty());
+    if named.is_ok() {
+        rustix::fs::fsync(image)?;
+    }
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(&hidden, flags, Mode::RUSR | Mode::WUSR)?;
     // Btrfs: stores in place. Others do not know the flag.
     let _ = rustix::fs::ioctl_setflags(&file, IFlags::NOCOW);
     Ok(File::from(file))
+}
+
+/// Opens the working copy of a runtime directory for reading, without the image.
+pub(super) fn open_left(runtime_directory: BorrowedFd<'_>, name: u64) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    match rustix::fs::openat(runtime_directory, WORKING, flags, Mode::empty()) {
+        Err(Errno::LOOP) => {
+            let target = linked(runtime_directory, name).ok_or(Errno::LOOP)?;
+            rustix::fs::open(target, flags, Mode::empty())
+        }
+        opened => opened,
+    }
 }
 
 /// Opens the working copy of a runtime directory. The caller checks its owner.
@@ -164,9 +187,37 @@ pub(super) fn remove(runtime_directory: &OwnedFd, name: u64) {
     let _ = rustix::fs::unlinkat(runtime_directory, WORKING, AtFlags::empty());
 }
 
-/// Removes the hidden file of a runtime directory that is gone: the machine was started anew.
-pub(super) fn remove_leftover(image: &Path, name: u64, runtime_parent: &Path) {
-    if name != 0 && runtime_parent.join(outer_name(name)).symlink_metadata().is_err() {
-        let _ = std::fs::remove_file(hidden_path(image, name));
+/// Forgets where the hidden file of an image is.
+pub(super) fn forget_hidden(image: &File) {
+    let _ = rustix::fs::fremovexattr(image, HIDDEN);
+}
+
+/// Removes the hidden file of a runtime directory that is gone, since the machine was started again:
+/// beside the image, or where the image's attribute says. The image may have been opened by another
+/// name, or moved since.
+///
+/// The attribute is as trustworthy as the image. So a file is removed only if it has the name that
+/// the image gives, and names this image itself.
+pub(super) fn remove_leftover(image: &File, path: &Path, name: u64, runtime_parent: &Path) {
+    if name == 0 || runtime_parent.join(outer_name(name)).symlink_metadata().is_ok() {
+        return;
     }
+    let Ok(identity) = super::identity_of(image, path) else { return };
+    for hidden in [Some(hidden_path(path, name)), named_by(image, name)].into_iter().flatten() {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let Ok(file) = rustix::fs::open(&hidden, flags, Mode::empty()) else { continue };
+        if Commits::is_made_for(&File::from(file), &identity) {
+            let _ = std::fs::remove_file(hidden);
+        }
+    }
+    forget_hidden(image);
+}
+
+/// Where the image's attribute says that the hidden file of that runtime directory is.
+fn named_by(image: &File, name: u64) -> Option<PathBuf> {
+    let mut path = vec![0; PATH_BYTES_MAX];
+    let length = rustix::fs::fgetxattr(image, HIDDEN, &mut path[..]).ok()?;
+    path.truncate(length);
+    let path = PathBuf::from(OsStr::from_bytes(&path));
+    (path.is_absolute() && path.file_name() == Some(OsStr::new(&hidden_name(name)))).then_some(path)
 }

@@ -1,6 +1,8 @@
 //! An image in a scratch directory, and short forms of calls on it.
 #![allow(dead_code)]
 
+pub mod disk;
+
 use engine::format::FileKind;
 use engine::{Attributes, Node, Thread};
 use posix::image::{Image, MakeOptions, OpenImage, make};

@@ -1,0 +1,85 @@
+//! Snapshots of an image on a disk copy its file, which only checkpoints change. So they keep
+//! checkpoints away: a *pin*. The log grows meanwhile.
+//!
+//! Invariants
+//! - A pin ends with its process. It also ends if the log is longer than it should be and the
+//!   snapshot has made no progress for [`SILENT_NS`]: it is stopped, and the log would grow without
+//!   a bound. The snapshot looks at its pin after its last read, and fails if that has ended.
+//! - A pin is set without the lock of commits, so a snapshot that is stopped holds no lock. A
+//!   checkpoint that runs then ends before the snapshot's own commit begins.
+
+use super::{Commits, LOG_BYTES, PIN_BEAT, PINNED};
+use crate::host::monotonic_ns;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use engine::Thread;
+use journal::StateStore;
+use pmem::Memory;
+
+/// A snapshot that runs copies a piece of the file in much less.
+const SILENT_NS: u64 = 5_000_000_000;
+
+impl Commits {
+    /// Whether a snapshot keeps checkpoints away. Ends the pin of one that is stopped.
+    pub(crate) fn is_pinned<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
+        let pinned = &self.words()[PINNED];
+        let pin = pinned.load(Acquire);
+        if pin == 0 {
+            return false;
+        }
+        let is_alive = thread.fs().processes().is_process_alive(pin as u32);
+        let is_long = self.load().used_bytes > self.words()[LOG_BYTES].load(Relaxed);
+        let silent_ns = monotonic_ns().saturating_sub(self.header().more_words[PIN_BEAT].load(Relaxed));
+        if is_alive && !(is_long && silent_ns > SILENT_NS) {
+            return true;
+        }
+        // If the exchange fails, another snapshot has begun.
+        pinned.compare_exchange(pin, 0, AcqRel, Relaxed).is_err_and(|now| now != 0)
+    }
+}
+
+/// No checkpoint changes the image's file while this exists and [`Pinned::is_held`].
+#[cfg(feature = "std")]
+pub(crate) struct Pinned {
+    commits: Commits,
+    pin: u64,
+}
+
+#[cfg(feature = "std")]
+impl Commits {
+    /// Keeps checkpoints away, as the process with that number. The caller commits before it reads
+    /// the file. EBUSY: another snapshot keeps them away.
+    pub(crate) fn keep_checkpoints_away<M: Memory>(
+        &self,
+        thread: &Thread<'_, M>,
+        number: u32,
+    ) -> crate::Result<Pinned> {
+        use engine::Platform;
+        if self.is_pinned(thread) {
+            return Err(crate::Errno::EBUSY);
+        }
+        let pin = crate::host::PLATFORM.random() << 32 | u64::from(number);
+        self.beat();
+        let pinned = self.words()[PINNED].compare_exchange(0, pin, AcqRel, Relaxed);
+        pinned.map(|_| Pinned { commits: *self, pin }).map_err(|_| crate::Errno::EBUSY)
+    }
+
+    fn beat(&self) {
+        self.header().more_words[PIN_BEAT].store(monotonic_ns(), Release);
+    }
+}
+
+#[cfg(feature = "std")]
+impl Pinned {
+    /// Whether no checkpoint has changed the file so far. Says that the snapshot makes progress.
+    pub fn is_held(&self) -> bool {
+        self.commits.beat();
+        self.commits.words()[PINNED].load(Acquire) == self.pin
+    }
+}
+
+#[cfg(feature = "std")]
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = self.commits.words()[PINNED].compare_exchange(self.pin, 0, AcqRel, Relaxed);
+    }
+}

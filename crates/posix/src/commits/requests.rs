@@ -1,0 +1,181 @@
+//! Commits are made by the thread that needs one, or by a process that does nothing else.
+//!
+//! A thread that commits may be stopped at any instruction: by SIGSTOP, by Ctrl-Z, by the freezer
+//! of control groups. If another one took over the lock of commits then, the first would go on
+//! later with its next instruction. That may be a write to a place of the log or the image that
+//! holds newer bytes by then, or a store to the state of the journal or to the marks. No check
+//! closes the gap between itself and the write. So **the lock is never taken from a process that
+//! lives.**
+//!
+//! Instead it belongs to a process that can be ended: the *committer*. It runs no program's code,
+//! has no terminal and no part in the program's process group. So what stops programs does not stop
+//! it, and nothing is lost with it. The process that started it ends it by SIGKILL if it is stopped
+//! all the same. A killed process executes no further instruction, and a write that the kernel has
+//! begun for it ends before its locks are released. What follows is the death of a committing
+//! process at any instruction: a waiter recovers the lock, the next commit restores the pending
+//! marks (`pmem::Tracking`) and appends behind the last state that was stored (`journal`).
+//!
+//! Calls send it a request and wait, holding nothing:
+//!
+//! 1. The call reads the number of commits begun, sets a bit in the service word, and wakes the
+//!    committer.
+//! 2. The committer takes the bits, takes the lock, counts the commit, and makes it.
+//! 3. It stores the commit's number as finished or failed, raises the *turn*, and wakes the threads
+//!    that sleep on it.
+//! 4. The call returns if a commit that began after step 1 has finished. It repeats the request
+//!    after a while, since the committer may have died in between. Where no committer is left, it
+//!    commits itself.
+//!
+//! A committer is started at the first request, or when something has changed for a second. So the
+//! launcher is the service before, as a *starter*. A call waits some seconds for it.
+//!
+//! Invariant: while a committer lives, no other process takes the lock of commits, but to make the
+//! image larger, to add a feature to its description, and to close it.
+
+#[cfg(feature = "std")]
+use super::STARTER;
+use super::{COMMITTER, Commits, ERROR, FAILED, FINISHED, SERVICE, STARTED, WANTS_COMMIT};
+use crate::errno::{Errno, Result};
+use crate::host::PLATFORM;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use engine::{Platform, Thread};
+use pmem::Memory;
+
+/// After so long a call repeats its request.
+const SLEEP_MS: u32 = 100;
+/// Sleeps until a call does not expect a service any more: another one takes the place of one that
+/// ended within a second.
+const SERVICE_SLEEPS: u32 = 30;
+
+impl Commits {
+    /// Whether a process lives that commits for all and does nothing else.
+    #[cfg(feature = "std")]
+    pub(crate) fn has_committer<M: Memory>(&self, thread: &Thread<'_, M>) -> bool {
+        self.has_service_of(COMMITTER, thread)
+    }
+
+    /// Whether the service lives and is of one of these kinds.
+    pub(super) fn has_service_of<M: Memory>(&self, kinds: u64, thread: &Thread<'_, M>) -> bool {
+        let service = self.words()[SERVICE].load(Acquire);
+        service & kinds != 0 && thread.fs().processes().is_process_alive(service as u32)
+    }
+
+    /// Lets the service commit. A process whose files may not grow cannot write the journal: the
+    /// kernel would kill it.
+    pub(super) fn commit_by_service<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
+        let (words, turns) = (self.words(), &self.header().turns);
+        let needed = words[STARTED].load(SeqCst) + 1;
+        let failed_before = words[FAILED].load(Acquire);
+        let mut sleeps_left = SERVICE_SLEEPS;
+        self.ask_service(WANTS_COMMIT);
+        loop {
+            let turn = turns.load(Acquire);
+            if words[FINISHED].load(Acquire) >= needed {
+                return Ok(());
+            }
+            if words[FAILED].load(Acquire) > failed_before.max(needed - 1) {
+                return Err(Errno(words[ERROR].load(Relaxed) as i32));
+            }
+            let is_limited = self.is_file_size_limited();
+            let service = words[SERVICE].load(Acquire);
+            let is_alive = service != 0 && thread.fs().processes().is_process_alive(service as u32);
+            // A starter may be stopped.
+            if is_alive && (is_limited || service & COMMITTER != 0) {
+                sleeps_left = SERVICE_SLEEPS;
+            } else if sleeps_left > 0 && (is_limited || is_alive) {
+                sleeps_left -= 1;
+            } else if is_limited {
+                return Err(Errno::EFBIG);
+            } else {
+                return self.commit_here(thread);
+            }
+            PLATFORM.wait(turns, turn, SLEEP_MS);
+            if turns.load(Acquire) == turn {
+                self.ask_service(WANTS_COMMIT);
+            }
+        }
+    }
+
+    pub(crate) fn ask_service(&self, what: u32) {
+        let wanted = &self.header().service;
+        if wanted.fetch_or(what, AcqRel) & what == 0 {
+            PLATFORM.wake(wanted);
+        }
+    }
+
+    /// Wakes the calls that wait for the end of a commit.
+    pub(super) fn end_turn(&self) {
+        let turns = &self.header().turns;
+        turns.fetch_add(1, Release);
+        PLATFORM.wake(turns);
+    }
+}
+
+/// What a service does with a request.
+#[cfg(feature = "std")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServiceKind {
+    /// Its thread commits; so do other threads.
+    Thread,
+    /// It starts a committer.
+    Starter,
+    /// It commits, and no other process does.
+    Committer,
+}
+
+/// For the service.
+#[cfg(feature = "std")]
+impl Commits {
+    /// Sleeps until something is wanted, or the time has passed. Returns what is.
+    pub(crate) fn wait_for_requests(&self, timeout_ms: u32) -> u32 {
+        let wanted = &self.header().service;
+        PLATFORM.wait(wanted, 0, timeout_ms);
+        wanted.swap(0, AcqRel)
+    }
+
+    /// Wakes it.
+    pub(crate) fn wake_service(&self) {
+        PLATFORM.wake(&self.header().service);
+    }
+
+    /// Makes the process with that number the service, if there is none that lives. A committer
+    /// takes the place of any other, and a starter of a service that is neither.
+    pub(crate) fn take_service<M: Memory>(&self, thread: &Thread<'_, M>, number: u32, kind: ServiceKind) {
+        let service = &self.words()[SERVICE];
+        let before = service.load(Acquire);
+        let (kind, replaced) = match kind {
+            ServiceKind::Thread => (0, false),
+            ServiceKind::Starter => (STARTER, before & (STARTER | COMMITTER) == 0),
+            ServiceKind::Committer => (COMMITTER, before & COMMITTER == 0),
+        };
+        if replaced || before == 0 || !thread.fs().processes().is_process_alive(before as u32) {
+            let _ = service.compare_exchange(before, u64::from(number) | kind, AcqRel, Relaxed);
+        }
+    }
+
+    /// Ends the service of the process with that number.
+    pub(crate) fn end_service(&self, number: u32) {
+        let service = &self.words()[SERVICE];
+        let before = service.load(Acquire);
+        if before as u32 == number {
+            let _ = service.compare_exchange(before, 0, AcqRel, Relaxed);
+            // Calls that wait for it commit themselves.
+            self.end_turn();
+        }
+    }
+
+    /// Whether the process with that number is the service.
+    pub(crate) fn is_service(&self, number: u32) -> bool {
+        self.words()[SERVICE].load(Acquire) as u32 == number
+    }
+
+    /// Whether anything changed since the last commit.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.tracking.marked_bytes() > 0
+    }
+
+    /// When the last commit began, ns since 1970.
+    pub(crate) fn committed_ns(&self) -> i64 {
+        self.words()[super::COMMITTED_NS].load(Relaxed) as i64
+    }
+}
