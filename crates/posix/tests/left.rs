@@ -1,5 +1,5 @@
-//! Working copies that killed processes leave: which one continues the image's file, and how long the
-//! others are kept.
+//! Working copies that killed processes leave: which one continues the image's file, and how long
+//! the others are kept.
 
 mod common;
 

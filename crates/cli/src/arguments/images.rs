@@ -95,18 +95,31 @@ Listed are programs under `directfs run` and with the library, the servers of mo
 programs that have something open on a mount. Nothing is stopped or changed. Only root sees what
 other users' processes have open on a mount, and on what their threads sleep.
 
+If all processes of an image on a disk are killed, their newest state stays in memory, and the next
+use of the image commits it. `--left` lists such states, with the image to which each belongs; it
+may have been moved since. `--remove` removes one, with all that was not committed.
+
 Examples:
   directfs ps /dev/shm/work.img
+  directfs ps --left
+  directfs ps --left --remove directfs-0123456789abcdef
   directfs ps /dev/shm/work.img --json | jq '.processes[] | [.pid, .command, .locks[].path]'
 
 Keys of --json: image, in_use, shares (false: only the kernel's view is known); processes (pid, uid,
 user, command, since_ns, role, directory, program), in each of them threads (tid, inside), files
 (fd, inode, path, flags, position), mappings (inode, path, bytes, shared, writable), locks (inode,
 path, kind: flock, posix or ofd; exclusive, start, last) and waits (tid, reason, held_by). Paths
-begin at the root of the image.")]
+begin at the root of the image. With --left: a list of name, image, bytes, unused_seconds.")]
 pub struct Ps {
     /// The image.
-    pub image: PathBuf,
+    #[arg(required_unless_present = "left")]
+    pub image: Option<PathBuf>,
+    /// List the states that killed processes left in memory, and that no disk holds.
+    #[arg(long, conflicts_with = "image")]
+    pub left: bool,
+    /// Remove the state with that name, for ever.
+    #[arg(long, value_name = "NAME", requires = "left")]
+    pub remove: Option<String>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -8,7 +8,7 @@ pub use images::{
     CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
 };
 pub use measuring::{Bench, BenchGroup, BenchSubject, BenchWorker, Demo, DemoWorker};
-pub use running::{CommitOptions, Mount, MountHelper, Profile, Run, RunInside, Umount};
+pub use running::{CommitOptions, CommitService, Mount, MountHelper, Profile, Run, RunInside, Umount};
 
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -95,6 +95,9 @@ pub enum Command {
     /// Run workloads in a directory and report their times: the program that a benchmark measures.
     #[command(hide = true)]
     BenchWorker(BenchWorker),
+    /// Commit the image behind standard input for other processes; started by `run`.
+    #[command(hide = true)]
+    CommitService(CommitService),
     /// Run a program whose file is in the mount; started by `run`, with the library loaded.
     #[command(hide = true)]
     RunInside(RunInside),

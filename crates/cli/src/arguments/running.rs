@@ -133,6 +133,14 @@ pub struct CommitOptions {
     pub memory: Option<u64>,
 }
 
+/// Arguments of `commit-service`.
+#[derive(Debug, Args)]
+pub struct CommitService {
+    /// How often to commit; without it, on request.
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub interval_ms: Option<u64>,
+}
+
 impl CommitOptions {
     /// The policy that the options ask for.
     pub fn policy(&self) -> CommitPolicy {

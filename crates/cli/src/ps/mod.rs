@@ -4,6 +4,7 @@
 //! mounts that share), and the kernel's view of the programs on its mounts. Both are only read.
 
 mod kernel;
+mod left;
 mod report;
 mod tables;
 
@@ -16,9 +17,10 @@ use anyhow::{Context, Result};
 use std::fs::File;
 use std::path::Path;
 
-/// Prints the processes of an image.
+/// Prints the processes of an image, or what killed processes left.
 pub fn run(arguments: &Ps) -> Result<()> {
-    let report = gather(&arguments.image)?;
+    let Some(image) = &arguments.image else { return left::run(arguments) };
+    let report = gather(image)?;
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {

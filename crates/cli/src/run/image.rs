@@ -6,7 +6,7 @@ use crate::units;
 use crate::{file_size_limit, terminal};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
-use posix::image::{Image, MakeOptions, OpenImage, memory_available_bytes};
+use posix::image::{Committer, Image, MakeOptions, OpenImage, memory_available_bytes};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
 use std::ffi::{OsStr, OsString};
@@ -40,6 +40,7 @@ fn open_unlimited(arguments: &Run) -> Result<(Image, Changes)> {
     let options = OpenImage {
         always_flush: arguments.always_flush,
         commits: arguments.commits.policy(),
+        committer: Committer::Started(super::committer::command),
         memory_bytes_max: arguments.commits.memory,
         copied: terminal::show_copied,
         ..OpenImage::default()

@@ -24,6 +24,7 @@
 //! Decision: docs/decisions/run-start.md, "The launcher is the command's parent".
 
 mod child;
+mod committer;
 mod detach_helper;
 mod directory;
 mod fuse_program;
@@ -31,6 +32,7 @@ mod image;
 mod namespace;
 mod profile;
 
+pub use committer::serve as commit_service;
 pub use fuse_program::run as run_static;
 pub use image::surrounding_mount;
 

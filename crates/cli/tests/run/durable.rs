@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A scratch directory on a disk, if there is one: TMPDIR may be in memory.
-fn on_disk() -> Option<tempfile::TempDir> {
+pub fn on_disk() -> Option<tempfile::TempDir> {
     let is_on_disk =
         |directory: &tempfile::TempDir| rustix::fs::statfs(directory.path()).unwrap().f_type as u64 != 0x0102_1994;
     let directories = [tempfile::tempdir(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))].map(Result::unwrap);
@@ -20,14 +20,14 @@ fn on_disk() -> Option<tempfile::TempDir> {
     directory
 }
 
-fn image_on(directory: &Path) -> String {
+pub fn image_on(directory: &Path) -> String {
     let image = directory.join("image").to_str().unwrap().to_owned();
     let made = directfs(&["mkfs", &image, "--size", "16M", "--sparse"]);
     assert!(made.status.success(), "{}", stderr(&made));
     image
 }
 
-fn read(image: &str, name: &str) -> Option<String> {
+pub fn read(image: &str, name: &str) -> Option<String> {
     let output = directfs(&["run", "--image", image, "-C", "/mnt/directfs", "--", "cat", name]);
     output.status.success().then(|| stdout(&output).trim_end_matches('\0').to_owned())
 }

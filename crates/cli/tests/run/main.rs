@@ -6,6 +6,7 @@
 //! - `fuse_programs`: programs that the preload library cannot be in, and other users
 //! - `static_programs`: programs that cannot load the preload library
 //! - `cache`: the location of the preload library
+//! - `committing`: processes that commit an image on a disk, and are stopped or killed
 //! - `confinement`: programs that give up what attaching takes
 //! - `starting`: the shared code and the late attaching of programs
 //! - `library_syscalls`: system calls by instructions of libraries
@@ -26,6 +27,7 @@ mod support;
 
 mod answers;
 mod cache;
+mod committing;
 mod confinement;
 mod durable;
 mod environment;

@@ -60,7 +60,7 @@ pub fn killed_at(command: &mut Command, nth: usize) -> bool {
 }
 
 /// The number of the call that a stopped process is in.
-fn call_of(pid: i32) -> i64 {
+pub fn call_of(pid: i32) -> i64 {
     // SAFETY: zeros are a valid value of this plain structure.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     // SAFETY: the process is stopped, and the structure belongs to this function.

@@ -192,9 +192,9 @@ pub(super) fn forget_hidden(image: &File) {
     let _ = rustix::fs::fremovexattr(image, HIDDEN);
 }
 
-/// Removes the hidden file of a runtime directory that is gone, since the machine was started again:
-/// beside the image, or where the image's attribute says. The image may have been opened by another
-/// name, or moved since.
+/// Removes the hidden file of a runtime directory that is gone since the machine was started again.
+/// It lies beside the image, or where the image's attribute says: the image may have been opened by
+/// another name, or moved since.
 ///
 /// The attribute is as trustworthy as the image. So a file is removed only if it has the name that
 /// the image gives, and names this image itself.
