@@ -121,6 +121,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let generation = inode.generation(number).ok_or(Corruption::Inode(number))?;
         let (property, sequence) = inode.property(number, generation).ok_or(Corruption::Inode(number))?;
+        // Attributes below a right seal may be impossible. Size and owner would mislead programs,
+        // the kind also this one.
+        let kind = FileKind::from_bits(inode.kind.load()).filter(|kind| property.kind() == Some(*kind));
+        if !kind.is_some_and(|kind| property.size_fits(kind) && property.owners_fit()) {
+            return Err(Corruption::Inode(number).into());
+        }
         let index = self.allocator().allocate_cachelet()?;
         let cachelet = self.fs.dram.cachelet(index)?;
         self.fill_cachelet(cachelet, inode, generation, &property, sequence);
@@ -199,9 +205,19 @@ impl<'f, M: Memory> Thread<'f, M> {
     pub(crate) fn cachelet_of_hit(&self, hit: &Hit<'_>, hash: NameHash) -> Result<u32> {
         let index = self.cachelet_of_target(hit)?;
         if hit.target != Target::Cachelet(index) {
+            self.check_kind(hit)?;
             self.names().refine_entry(hash, hit.dentry_offset, index)?;
         }
         Ok(index)
+    }
+
+    /// Checks that a name and its inode have one kind. A listing reports it from the name alone,
+    /// and programs do not expect that a directory of a listing is a symbolic link. Neither word
+    /// changes while the caller is pinned.
+    fn check_kind(&self, hit: &Hit<'_>) -> Result<()> {
+        let named = hit.dentry.facts().map(|facts| facts.kind);
+        let kind = FileKind::from_bits(self.fs.inode(hit.dentry.number())?.kind.load());
+        if named.is_some() && named == kind { Ok(()) } else { Err(Corruption::Dentry(hit.dentry_offset).into()) }
     }
 
     /// As [`Thread::cachelet_of_hit`], for a caller that holds the name's bucket.

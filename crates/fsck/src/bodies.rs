@@ -15,8 +15,6 @@ use pmem::{BLOCK_BYTES, Cell64, Memory, Pm, crc32c, flipped_bit};
 const NODE_WORDS: u64 = BLOCK_BYTES / 8;
 /// The maximum height of a tree.
 const HEIGHT_MAX: u32 = 4;
-/// The maximum length of a file.
-pub(crate) const SIZE_BYTES_MAX: u64 = (1 << (9 * HEIGHT_MAX)) * BLOCK_BYTES;
 /// Position of the block flags in a root of height 0.
 const ROOT_FLAGS_SHIFT: u32 = 4;
 
@@ -59,8 +57,9 @@ impl<M: Memory> Checker<'_, M> {
             let number = self.image.segments.number(index);
             let (inode, _) = self.image.inode_at(index);
             let has_body = matches!(state.file_kind(), Some(FileKind::Regular | FileKind::Symlink));
-            if has_body && state.flags & INLINE == 0 {
-                self.check_body(number, inode);
+            let is_whole = !has_body || state.flags & INLINE != 0 || self.check_body(number, inode);
+            if is_whole && state.file_kind() == Some(FileKind::Symlink) {
+                self.check_target_bytes(number, inode);
             }
             if inode.xattrs.load() != 0 {
                 self.check_xattrs(number, inode);
@@ -69,10 +68,11 @@ impl<M: Memory> Checker<'_, M> {
         self.step(Phase::Bodies, count as u64, count as u64);
     }
 
-    fn check_body(&mut self, number: u64, inode: &Inode) {
+    /// Checks the body of a file; returns whether its block map is valid.
+    fn check_body(&mut self, number: u64, inode: &Inode) -> bool {
         let Some((property, _)) = inode.generation(number).and_then(|generation| inode.property(number, generation))
         else {
-            return;
+            return false;
         };
         let blocks_visible = property.size_bytes.div_ceil(BLOCK_BYTES);
         let body = self.walk_body(number, property.root, blocks_visible, Repair::CopyBody { number });
@@ -88,6 +88,7 @@ impl<M: Memory> Checker<'_, M> {
             let sentence = format_args!("its block count is {said}, but its body has {blocks}");
             self.report(FindingKind::BlocksWrong, on, Repair::SetBlocks { number, blocks }, sentence);
         }
+        !body.damaged
     }
 
     fn walk_body(&mut self, number: u64, root: u64, blocks_visible: u64, repair: Repair) -> Body {
@@ -252,6 +253,9 @@ fn count_xattrs(bytes: &[u8]) -> Result<(), &'static str> {
         let whole = *name_length > 0 && value_length <= XATTR_VALUE_BYTES_MAX;
         let next = behind.get(*name_length as usize + value_length..);
         rest = next.filter(|_| whole).ok_or("an attribute extends beyond the end")?;
+        if behind[..*name_length as usize].contains(&0) {
+            return Err("the name of an attribute has a zero byte in it");
+        }
         found += 1;
     }
     match (rest.is_empty(), found == count) {

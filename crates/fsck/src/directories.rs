@@ -7,7 +7,7 @@ use crate::report::Phase;
 use crate::usage::{BlockUse, line_mask};
 use engine::format::{
     Dentry, DentryFacts, FIRST_COOKIE, FileKind, Inode, LogPage, LogPageKind, ROOT_INODE, Superblock, Valid,
-    dentry_lines, short_generation, slot_address, slot_tag,
+    dentry_lines, is_possible_name, short_generation, slot_address, slot_tag,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::collections::HashSet;
@@ -284,8 +284,7 @@ impl<'c, M: Memory> Checker<'c, M> {
     }
 
     fn check_name(&mut self, facts: &DentryFacts, name: &Name, on: FindingLocation) {
-        let bytes = name.bytes();
-        if bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {
+        if !is_possible_name(name.bytes()) {
             let (name, target) = (name.shown(), facts.inode);
             let sentence = format_args!("the name \"{name}\" (of inode {target}) in it is not a valid name");
             let dentry = on.offset().unwrap_or(0);

@@ -144,6 +144,8 @@ kinds! {
     PropertyFlags = "property-flags", Always(Error);
     /// The size is impossible for a file of this kind.
     PropertySize = "property-size", Always(Error);
+    /// Owner or group is 4294967295, which means "no change" to programs that copy owners.
+    PropertyOwner = "property-owner", Always(Error);
     /// A file has a body although its kind has none, or a block map in addition to its inline body.
     PropertyRoot = "property-root", Always(Error);
 
@@ -216,7 +218,9 @@ kinds! {
     BeyondEnd = "beyond-end", ErrorIfClean;
     /// A file's block count differs from the blocks of its body.
     BlocksWrong = "blocks-wrong", ErrorIfClean;
-    /// The extended attributes do not verify or do not parse.
+    /// The target of a symbolic link has a zero byte, or no content where one should be.
+    LinkTarget = "link-target", Always(Error);
+    /// The extended attributes do not verify or do not parse, or a name among them has a zero byte.
     XattrBody = "xattr-body", Always(Error);
 
     /// There are no free-space maps: a repair discarded them, or the list of shared blocks had no
@@ -388,6 +392,11 @@ pub enum Repair {
         /// Inode number.
         number: u64,
     },
+    /// Put an underscore in place of each zero byte in the target of a symbolic link.
+    SpellTarget {
+        /// Inode number.
+        number: u64,
+    },
     /// Give the file a separate body with the readable contents of the present one.
     CopyBody {
         /// Inode number.
@@ -426,6 +435,7 @@ impl Repair {
             Repair::SetLinks { links, .. } => format!("set its link count to {links}"),
             Repair::SetBlocks { blocks, .. } => format!("set its block count to {blocks}"),
             Repair::RepairProperty { .. } => "correct its attributes".into(),
+            Repair::SpellTarget { .. } => "replace zero bytes in its target by underscores".into(),
             Repair::CopyBody { .. } => "give it a separate body with its readable contents".into(),
             Repair::DropXattrs { .. } => "remove its extended attributes".into(),
         })
@@ -457,6 +467,7 @@ impl Repair {
             | Repair::CutLog { .. }
             | Repair::Reconnect { .. }
             | Repair::RepairProperty { .. }
+            | Repair::SpellTarget { .. }
             | Repair::CopyBody { .. }
             | Repair::DropXattrs { .. } => false,
         }

@@ -6,13 +6,10 @@ use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
 use crate::usage::BlockUse;
 use engine::format::{
-    FileKind, Flip, INLINE_BYTES_MAX, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST, PROPERTY_FILE_FLAGS,
-    PROPERTY_INLINE, Property, PropertyEntry, ROOT_INODE, Segment, SegmentFault,
+    FileKind, Flip, INODES_PER_SEGMENT, Inode, NO_ID, PROPERTY_ACCESS_LIST, PROPERTY_FILE_FLAGS, PROPERTY_INLINE,
+    Property, PropertyEntry, ROOT_INODE, Segment, SegmentFault,
 };
 use pmem::{BLOCK_BYTES, Memory};
-
-/// The maximum length of a symbolic link's target.
-const SYMLINK_BYTES_MAX: u64 = BLOCK_BYTES - 1;
 
 impl<M: Memory> Checker<'_, M> {
     /// Finds the usable segments.
@@ -246,14 +243,12 @@ impl<M: Memory> Checker<'_, M> {
             let sentence = format_args!("its property flags {:#x} are invalid for a {kind:?}", property.flags);
             return self.report(FindingKind::PropertyFlags, on, repair, sentence);
         }
+        if !property.owners_fit() {
+            let sentence = format_args!("its owner or group is {NO_ID}, which no file has");
+            self.report(FindingKind::PropertyOwner, on, repair, sentence);
+        }
         let size = property.size_bytes;
-        let fits = match kind {
-            FileKind::Regular => size <= crate::bodies::SIZE_BYTES_MAX,
-            FileKind::Symlink if inline => (1..=INLINE_BYTES_MAX as u64).contains(&size),
-            FileKind::Symlink => (1..=SYMLINK_BYTES_MAX).contains(&size),
-            _ => size == 0,
-        };
-        if !fits {
+        if !property.size_fits(kind) {
             self.report(FindingKind::PropertySize, on, repair, format_args!("a {kind:?} cannot have {size} bytes"));
         }
         let has_body = matches!(kind, FileKind::Regular | FileKind::Symlink) && !inline;

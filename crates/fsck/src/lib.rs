@@ -20,6 +20,7 @@ mod repair;
 mod report;
 mod snapshot;
 mod superblock;
+mod targets;
 mod tree;
 mod usage;
 

@@ -146,7 +146,12 @@ impl<M: Memory> Xattrs<'_, '_, '_, M> {
         let mut length = 0;
         let mut fits = true;
         self.thread.files().xattr_names(node, &mut |name| {
-            if !trusted && name.starts_with(b"trusted.") {
+            // A hostile image may have names in no namespace, which no call can read.
+            let is_hidden = match namespace(name) {
+                Ok(namespace) => namespace == Namespace::Trusted && !trusted,
+                Err(_) => !is_access_list(name),
+            };
+            if is_hidden {
                 return;
             }
             let end = length + name.len() + 1;

@@ -13,15 +13,15 @@ use crate::dram::{Cachelet, CountChange, FLAG_DELETED, FLAG_READABLE, FLAG_UNNAM
 use crate::error::{Error, Result};
 use crate::file::write_new_body;
 use crate::format::{
-    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_INLINE, ParentWord, Property, SlotTag, Valid,
-    dentry_lines, next_reuse_generation, slot_word,
+    Dentry, DentryFacts, FileKind, INLINE_BYTES_MAX, Inode, PROPERTY_INLINE, ParentWord, Property, SlotTag,
+    TARGET_BYTES_MAX, Valid, dentry_lines, is_possible_target, next_reuse_generation, slot_word,
 };
 use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, NameKey, Target};
 use crate::property::{DurableProperty, write_attributes};
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use pmem::{BLOCK_BYTES, Flushed, FlushedRecord, Memory, Pm, Sealed};
+use pmem::{Flushed, FlushedRecord, Memory, Pm, Sealed};
 
 /// A prepared name: the space for its dentry and its log slot are claimed.
 pub(super) struct PreparedName<'f> {
@@ -306,8 +306,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         if new.kind != FileKind::Symlink {
             return Ok(DurableProperty::without_body(property));
         }
-        if new.target.is_empty() || new.target.len() as u64 >= BLOCK_BYTES {
-            return Err(if new.target.is_empty() { Error::NotFound } else { Error::NameTooLong });
+        match new.target {
+            [] => return Err(Error::NotFound),
+            long if long.len() as u64 > TARGET_BYTES_MAX => return Err(Error::NameTooLong),
+            target if !is_possible_target(target) => return Err(Error::Invalid),
+            _ => {}
         }
         property.size_bytes = new.target.len() as u64;
         // No checksum covers the target, so it is durable before any record that names it. A crash

@@ -16,7 +16,7 @@ use crate::epoch::Pin;
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, FIRST_COOKIE, FileKind, LOG_SLOTS, LogPage, LogPageKind, NAME_BYTES_MAX,
-    Valid, slot_address, slot_tag,
+    Valid, is_possible_name, slot_address, slot_tag,
 };
 use crate::fs::{Fs, Node, Thread};
 use crate::mindex::NameHash;
@@ -92,6 +92,16 @@ impl<M: Memory> Fs<M> {
         };
         let whole = facts.parent == owner && self.pm.contains(offset, DENTRY_HEADER_BYTES + facts.name_length as u64);
         Ok(whole.then_some((dentry, offset, facts)))
+    }
+
+    /// Copies the name of a dentry into `into`; none if the seal does not certify dentry and name.
+    pub(super) fn certified_name<'b>(
+        &self,
+        (dentry, offset, facts): (&Dentry, u64, DentryFacts),
+        into: &'b mut [u8; NAME_BYTES_MAX + 1],
+    ) -> Result<Option<&'b [u8]>> {
+        let name = crate::mindex::dentry_name(self, offset, facts.name_length, into)?;
+        Ok(dentry.certifies(offset, &facts, name).then_some(name))
     }
 }
 
@@ -232,14 +242,17 @@ impl<'f, M: Memory> Thread<'f, M> {
         // No thread creates names in a directory that is not indexed; recovery and reapers have
         // dropped half-made dentries. So a dentry that is not whole here is damaged. Reporting a
         // miss would claim that the name does not exist.
-        let whole = self.fs.dentry_of_slot(word, owner)?.filter(|(dentry, ..)| dentry.verified(&self.fs.pm).is_some());
-        let (dentry, offset, facts) = whole.ok_or(Corruption::Dentry(slot_address(word)))?;
+        let damaged = Corruption::Dentry(slot_address(word));
+        let (dentry, offset, facts) = self.fs.dentry_of_slot(word, owner)?.ok_or(damaged)?;
+        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
+        let name = self.fs.certified_name((dentry, offset, facts), &mut buffer)?.ok_or(damaged)?;
         if !Valid::from_word(dentry.valid.load_acquire()).valid {
             return Ok(None);
         }
+        if !is_possible_name(name) {
+            return Err(damaged.into());
+        }
         debug_assert!(facts.cookie >= FIRST_COOKIE);
-        let mut buffer = [0u8; NAME_BYTES_MAX + 1];
-        let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
         let hash = self.fs.hash_name(owner, name);
         self.fs.prefetch_bucket(hash);
         self.index_pending(pending)?;

@@ -31,8 +31,7 @@ pub use lookup::{NameLocation, ValidationStamp, Visit, VisitedFile};
 
 use crate::error::{Error, Result};
 use crate::file_flags::FileFlags;
-use crate::format::{FileKind, NAME_BYTES_MAX};
-use crate::text::has_either;
+use crate::format::{FileKind, NAME_BYTES_MAX, is_possible_name};
 
 /// Arguments of a create.
 #[derive(Debug, Clone, Copy)]
@@ -103,6 +102,5 @@ fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::NameTooLong);
     }
-    let valid = !matches!(name, b"" | b"." | b"..") && !has_either(name, b'/', 0);
-    if valid { Ok(()) } else { Err(Error::Invalid) }
+    if is_possible_name(name) { Ok(()) } else { Err(Error::Invalid) }
 }

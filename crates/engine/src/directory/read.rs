@@ -10,8 +10,8 @@ use super::{DirectoryEntry, DirectoryHint};
 use crate::dram::{Cachelet, DirectoryState};
 use crate::error::{Corruption, Error, Result};
 use crate::format::{
-    Dentry, DentryFacts, FIRST_COOKIE, FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone,
-    slot_address,
+    FIRST_COOKIE, FileKind, LogPage, LogPageKind, NAME_BYTES_MAX, PROPERTY_INLINE, Valid, is_gone, is_possible_name,
+    is_possible_target, slot_address,
 };
 use crate::fs::{Node, Thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -275,7 +275,10 @@ impl<'f, M: Memory> Thread<'f, M> {
             // The names of an indexed directory were verified when it was indexed. In any other
             // directory no thread creates, so a dentry that is not whole is damaged.
             let was_indexed = is_indexed();
-            let is_verified = !was_indexed && self.is_certified(named, &mut scan.name)?;
+            let is_verified = match named {
+                Some(named) if !was_indexed => self.fs.certified_name(named, &mut scan.name)?.is_some(),
+                _ => false,
+            };
             if !was_indexed && !is_verified && !is_indexed() {
                 return Err(Corruption::Dentry(slot_address(word)).into());
             }
@@ -301,23 +304,15 @@ impl<'f, M: Memory> Thread<'f, M> {
             true => &scan.name[..facts.name_length as usize],
             false => crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut scan.name)?,
         };
+        if !is_possible_name(name) {
+            return Err(Corruption::Dentry(offset).into());
+        }
         if !self.is_durable((node, directory), &mut scan.undurable, valid, name)? {
             return Ok(None);
         }
         scan.cookie = facts.cookie;
         let goes_on = entry(DirectoryEntry { cookie: facts.cookie, number: facts.inode, kind: facts.kind, name });
         Ok((!goes_on).then_some(Stop::Enough))
-    }
-
-    /// Whether a dentry's seal certifies it and its name, which is then in `name`.
-    fn is_certified(
-        &self,
-        named: Option<(&Dentry, u64, DentryFacts)>,
-        name: &mut [u8; NAME_BYTES_MAX + 1],
-    ) -> Result<bool> {
-        let Some((dentry, offset, facts)) = named else { return Ok(false) };
-        let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, name)?;
-        Ok(dentry.certifies(offset, &facts, name))
     }
 
     /// Copies the target of a symbolic link into `target`, truncated to its length. Returns the
@@ -327,14 +322,20 @@ impl<'f, M: Memory> Thread<'f, M> {
         if self.fs.kind(cachelet)? != FileKind::Symlink {
             return Err(Error::Invalid);
         }
-        if cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0 {
-            return self.files().read(node, 0, target);
+        let length = if cachelet.flags.load(Relaxed) & PROPERTY_INLINE == 0 {
+            self.files().read(node, 0, target)?
+        } else {
+            let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
+            let length = (cachelet.as_file().size_bytes().load(Relaxed) as usize)
+                .min(target.len())
+                .min(crate::format::INLINE_BYTES_MAX);
+            self.fs.pm.read_bytes(self.fs.pm.offset_of(&inode.inline), &mut target[..length])?;
+            length
+        };
+        if is_possible_target(&target[..length]) || target.is_empty() {
+            Ok(length)
+        } else {
+            Err(Corruption::Inode(node.number).into())
         }
-        let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
-        let length = (cachelet.as_file().size_bytes().load(Relaxed) as usize)
-            .min(target.len())
-            .min(crate::format::INLINE_BYTES_MAX);
-        self.fs.pm.read_bytes(self.fs.pm.offset_of(&inode.inline), &mut target[..length])?;
-        Ok(length)
     }
 }

@@ -44,7 +44,8 @@ pub(super) const HEIGHT_MAX: u32 = 4;
 /// Maximum number of blocks of a body.
 pub(super) const BLOCKS_MAX: u64 = span(HEIGHT_MAX);
 /// Maximum file length in bytes.
-pub(super) const SIZE_BYTES_MAX: u64 = BLOCKS_MAX * BLOCK_BYTES;
+pub(super) const SIZE_BYTES_MAX: u64 = crate::format::FILE_BYTES_MAX;
+const _: () = assert!(SIZE_BYTES_MAX == BLOCKS_MAX * BLOCK_BYTES);
 /// Flag of a data pointer: allocated but never written, reads as zeros.
 pub const BLOCK_UNWRITTEN: u64 = 1;
 /// Flag of a data pointer: other pointers may name the block too; it is never written in place.

@@ -256,7 +256,11 @@ pub(crate) fn recover_xattrs<M: Memory>(
 
 /// Rejects a name that no attribute can have.
 fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > NAME_BYTES_MAX { Err(Error::TooSmall(NAME_BYTES_MAX)) } else { Ok(()) }
+    match name {
+        _ if name.is_empty() || name.len() > NAME_BYTES_MAX => Err(Error::TooSmall(NAME_BYTES_MAX)),
+        _ if name.contains(&0) => Err(Error::Invalid),
+        _ => Ok(()),
+    }
 }
 
 impl<'f, M: Memory> Files<'_, 'f, M> {
@@ -301,6 +305,10 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             let mut name = [0u8; NAME_BYTES_MAX];
             let name = &mut name[..entry.name_length];
             set.read(at + ENTRY_BYTES, name)?;
+            // A list of names ends each with a zero byte.
+            if name.contains(&0) {
+                return Err(set.damaged());
+            }
             each(name);
             at += entry.length();
         }

@@ -15,12 +15,20 @@
 
 use super::FileKind;
 use super::assert_layout;
+use crate::text::has_either;
 use pmem::{BLOCK_BYTES, Cell64, Checksummed, Commit64, LINE_BYTES, Layout, Memory, Region, crc32c, crc32c_words};
 
 /// Maximum length of a name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes before the name.
 pub const DENTRY_HEADER_BYTES: u64 = 40;
+
+/// Whether a directory can have this name. An image may have others below seals that verify, and to
+/// programs `..` and slashes are paths, so each name is checked where it leaves the image.
+#[inline]
+pub fn is_possible_name(name: &[u8]) -> bool {
+    name.len() <= NAME_BYTES_MAX && !matches!(name, b"" | b"." | b"..") && !has_either(name, b'/', 0)
+}
 
 /// Lines of a dentry whose name has `name_length` bytes: 1 to 5.
 #[inline]

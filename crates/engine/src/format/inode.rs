@@ -33,6 +33,13 @@ pub const FIRST_GENERATION: u32 = 1;
 /// Bytes that the inline area holds.
 pub const INLINE_BYTES_MAX: usize = 48;
 
+/// The longest regular file: what the highest tree of a block map holds.
+pub const FILE_BYTES_MAX: u64 = 1 << 48;
+/// The longest target of a symbolic link.
+pub const TARGET_BYTES_MAX: u64 = pmem::BLOCK_BYTES - 1;
+/// No owner or group has this number: to chown(2) it means "no change".
+pub const NO_ID: u32 = u32::MAX;
+
 /// Property flag: the body is in the inode's inline area (short symlinks).
 pub const PROPERTY_INLINE: u32 = 1;
 /// Property flag: the extended attributes may hold an access control list. Not for symbolic links.
@@ -314,8 +321,33 @@ impl Property {
         (crc32c_words(&[a, b, c, d, e, f, g, number, life], None) as u64) << 32 | sequence as u64
     }
 
+    /// Whether a file of this kind can have this size.
+    pub fn size_fits(&self, kind: FileKind) -> bool {
+        match kind {
+            FileKind::Regular => self.size_bytes <= FILE_BYTES_MAX,
+            FileKind::Symlink if self.flags & PROPERTY_INLINE != 0 => {
+                (1..=INLINE_BYTES_MAX as u64).contains(&self.size_bytes)
+            }
+            FileKind::Symlink => (1..=TARGET_BYTES_MAX).contains(&self.size_bytes),
+            _ => self.size_bytes == 0,
+        }
+    }
+
+    /// Whether owner and group are numbers that a file can have. To a program that copies the file
+    /// [`NO_ID`] would mean that it stays the program's own.
+    pub fn owners_fit(&self) -> bool {
+        self.uid != NO_ID && self.gid != NO_ID
+    }
+
     /// The kind of file in the mode.
     pub fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
     }
+}
+
+/// Whether a symbolic link can have this target, or one that begins like this. A program could not
+/// pass on a zero byte in it.
+#[inline]
+pub fn is_possible_target(target: &[u8]) -> bool {
+    !target.is_empty() && !target.contains(&0)
 }

@@ -19,15 +19,16 @@ mod snapshot;
 mod superblock;
 
 pub use dentry::{
-    DENTRY_HEADER_BYTES, Dentry, DentryFacts, NAME_BYTES_MAX, TIMESTAMP_NS_MAX, Valid, dentry_lines,
+    DENTRY_HEADER_BYTES, Dentry, DentryFacts, NAME_BYTES_MAX, TIMESTAMP_NS_MAX, Valid, dentry_lines, is_possible_name,
     next_reuse_generation, short_generation,
 };
 pub use flip::Flip;
 pub(crate) use inode::ParentWord;
 pub use inode::{
-    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, PROPERTY_ACCESS_LIST,
-    PROPERTY_APPEND_ONLY, PROPERTY_FILE_FLAGS, PROPERTY_IMMUTABLE, PROPERTY_INLINE, PROPERTY_NO_ACCESS_TIME,
-    PROPERTY_NO_DUMP, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS,
+    FILE_BYTES_MAX, FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_SEGMENT, Inode, NO_ID,
+    PROPERTY_ACCESS_LIST, PROPERTY_APPEND_ONLY, PROPERTY_FILE_FLAGS, PROPERTY_IMMUTABLE, PROPERTY_INLINE,
+    PROPERTY_NO_ACCESS_TIME, PROPERTY_NO_DUMP, Property, PropertyEntry, ROOT_INODE, SEGMENT_BLOCKS, TARGET_BYTES_MAX,
+    is_possible_target,
 };
 pub use journal::{JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalKind, JournalRecord, JournalSlot, Move};
 pub use log::{

@@ -2,8 +2,9 @@
 
 use super::Done;
 use super::edit::Repairer;
+use crate::targets::Target;
 use crate::usage::BlockUse;
-use engine::format::Inode;
+use engine::format::{INLINE_BYTES_MAX, Inode, PROPERTY_INLINE};
 use engine::{BLOCK_SHARED, BLOCK_UNWRITTEN, inline_extent_of_root};
 use pmem::{BLOCK_BYTES, Cell64, Memory, Pm};
 use std::mem::offset_of;
@@ -140,6 +141,24 @@ impl<M: Memory> Repairer<'_, M> {
         Ok((word & !(BLOCK_BYTES - 1) | flags << 4 | height as u64, blocks))
     }
 
+    /// Puts an underscore in place of each zero byte of a target. A target without bytes of its own
+    /// moves into the inode.
+    pub fn spell_target(&mut self, number: u64) -> Done {
+        let (property, _) = self.property(number)?;
+        let (inode, at) = self.check.image.inode(number).ok_or("the image has no inode of this number")?;
+        let Target { mut bytes, offset } = self.check.image.target(inode, &property);
+        bytes.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'_');
+        if let Some(offset) = offset {
+            self.set_bytes(offset, &bytes);
+            return Ok(());
+        }
+        bytes.truncate(INLINE_BYTES_MAX);
+        self.set_bytes(at + offset_of!(Inode, inline) as u64, &bytes);
+        self.change_property(number, |property| {
+            property.flags |= PROPERTY_INLINE;
+            (property.size_bytes, property.root, property.blocks) = (bytes.len() as u64, 0, 0);
+        })
+    }
     pub fn drop_xattrs(&mut self, number: u64) -> Done {
         self.set(self.check.inode_offset(number)? + offset_of!(Inode, xattrs) as u64, 0);
         Ok(())

@@ -6,8 +6,9 @@ use crate::image::Name;
 use crate::inodes::possible_flags;
 use crate::usage::BlockUse;
 use engine::format::{
-    FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_BLOCK, INODES_PER_SEGMENT, Inode, LogPage,
-    PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, ROOT_INODE, SEGMENT_BLOCKS, Segment,
+    FILE_BYTES_MAX, FIRST_GENERATION, FileKind, INLINE_BYTES_MAX, INODE_BYTES, INODES_PER_BLOCK, INODES_PER_SEGMENT,
+    Inode, LogPage, NO_ID, PROPERTY_ACCESS_LIST, PROPERTY_INLINE, Property, ROOT_INODE, SEGMENT_BLOCKS, Segment,
+    TARGET_BYTES_MAX,
 };
 use pmem::{BLOCK_BYTES, Memory, Pm};
 use std::mem::offset_of;
@@ -15,6 +16,8 @@ use std::mem::offset_of;
 const DIRECTORY_BITS: u32 = 0o755;
 /// For a file whose permissions are lost.
 const PRIVATE_BITS: u32 = 0o600;
+/// Owner and group of a file whose own cannot be.
+const NOBODY: u32 = 65_534;
 
 impl<M: Memory> Repairer<'_, M> {
     /// Finds the inodes of a segment by their own numbers, or gives the segment new ones.
@@ -190,15 +193,14 @@ impl<M: Memory> Repairer<'_, M> {
                 .map(|entry| Property::from_words(&std::array::from_fn(|index| entry.words[index].load())));
             for entry in lost.collect::<Vec<_>>() {
                 if let Some((blocks, end)) = self.unclaimed_body(entry.root) {
-                    let fits = entry.size_bytes.div_ceil(BLOCK_BYTES) >= end
-                        && entry.size_bytes <= crate::bodies::SIZE_BYTES_MAX;
+                    let fits = entry.size_bytes.div_ceil(BLOCK_BYTES) >= end && entry.size_bytes <= FILE_BYTES_MAX;
                     property.size_bytes = if fits { entry.size_bytes } else { end * BLOCK_BYTES };
                     (property.root, property.blocks) = (entry.root, blocks);
                     break;
                 }
             }
             if kind == FileKind::Symlink {
-                property.size_bytes = property.size_bytes.clamp(1, BLOCK_BYTES - 1);
+                property.size_bytes = property.size_bytes.clamp(1, TARGET_BYTES_MAX);
             }
         }
         self.write_property(number, generation, &property, 0)
@@ -239,12 +241,18 @@ fn fit(property: &mut Property, kind: FileKind, flags: u32, inline: u64) {
     property.flags &= flags;
     let size = property.size_bytes;
     property.size_bytes = match kind {
-        FileKind::Regular => size.min(crate::bodies::SIZE_BYTES_MAX),
+        FileKind::Regular => size.min(FILE_BYTES_MAX),
         FileKind::Symlink if is_inline && (1..=INLINE_BYTES_MAX as u64).contains(&size) => size,
         FileKind::Symlink if is_inline => inline.max(1),
-        FileKind::Symlink => size.clamp(1, BLOCK_BYTES - 1),
+        FileKind::Symlink => size.clamp(1, TARGET_BYTES_MAX),
         _ => 0,
     };
+    if !property.owners_fit() {
+        // A program must not run with the rights of an owner that the file never had.
+        property.mode &= !0o6000;
+        property.uid = if property.uid == NO_ID { NOBODY } else { property.uid };
+        property.gid = if property.gid == NO_ID { NOBODY } else { property.gid };
+    }
     if is_inline || !matches!(kind, FileKind::Regular | FileKind::Symlink) {
         (property.root, property.blocks) = (0, 0);
     }

@@ -166,7 +166,7 @@ fn stage(finding: &Finding) -> Stage {
         Kind::MapShape | Kind::BlockOutside | Kind::BlockTwice | Kind::BeyondEnd | Kind::XattrBody => Stage::Bodies,
         Kind::DirectoryNames | Kind::DirectoryParent | Kind::DirectoryCycle => Stage::Tree,
         Kind::Orphan => Stage::Orphans,
-        Kind::LinksWrong | Kind::BlocksWrong => Stage::Counts,
+        Kind::LinksWrong | Kind::BlocksWrong | Kind::LinkTarget => Stage::Counts,
         Kind::SnapshotDropped
         | Kind::SnapshotChecksum
         | Kind::SnapshotFigure
@@ -214,6 +214,7 @@ impl<M: Memory> Repairer<'_, M> {
                 self.change_property(number, |property| property.blocks = blocks)?
             }
             Repair::RepairProperty { number } => self.repair_property(number)?,
+            Repair::SpellTarget { number } => self.spell_target(number)?,
             Repair::CopyBody { number } => self.copy_body(number)?,
             Repair::DropXattrs { number } => self.drop_xattrs(number)?,
         }

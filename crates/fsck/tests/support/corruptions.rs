@@ -176,6 +176,9 @@ pub const CORRUPTIONS: &[Corruption] = &[
     corruption(&[PropertySize], "a directory has a size", |p| {
         p.change_property(p.find("docs").number, |property| property.size_bytes = 1);
     }),
+    corruption(&[PropertyOwner], "a set-user-ID file has the owner that means no change", |p| {
+        p.change_property(p.find("small").number, |property| (property.uid, property.mode) = (u32::MAX, 0o104755));
+    }),
     corruption(&[PropertyRoot], "a pipe has a body", |p| {
         p.change_property(p.find("pipe").number, |property| property.root = 1 << 20);
     }),
@@ -283,6 +286,18 @@ pub const CORRUPTIONS: &[Corruption] = &[
     corruption(&[LinksWrong], "a directory's link count is one too low", |p| {
         p.change_property(p.find("docs").number, |property| property.links = 3);
     }),
+    corruption(&[LinkTarget], "the target of a short link has a zero byte", |p| {
+        p.set_bytes(p.find("short-link").inode + 208 + 4, &[0]);
+    })
+    .destroying(&["short-link"]),
+    corruption(&[LinkTarget], "the target of a long link has a zero byte", |p| {
+        p.set_bytes(root_block(p, "long-link") * BLOCK_BYTES + 99, &[0]);
+    })
+    .destroying(&["long-link"]),
+    corruption(&[LinkTarget, BlockLeaked], "a long link has no target", |p| {
+        p.change_property(p.find("long-link").number, |property| (property.root, property.blocks) = (0, 0));
+    })
+    .destroying(&["long-link"]),
     corruption(&[MapShape, BlockLeaked], "a root has height nine", |p| {
         p.change_property(p.find("small").number, |property| property.root |= 9);
     })
@@ -312,6 +327,17 @@ pub const CORRUPTIONS: &[Corruption] = &[
         let root = p.get(p.find("body").inode + XATTRS);
         let block = if root & 15 == 0 { root } else { p.get(root & !4095) };
         p.flip((block & !4095) + 72, 1);
+    }),
+    corruption(&[XattrBody], "the name of an attribute has a zero byte in it", |p| {
+        let root = p.get(p.find("body").inode + XATTRS);
+        let blocks: Vec<u64> = (0..3).map(|index| p.get((root & !4095) + index * 8)).collect();
+        p.set_bytes(blocks[0] + 64 + 5 + 5, &[0]);
+        let mut bytes = vec![0; 3 << 12];
+        for (block, bytes) in blocks.iter().zip(bytes.chunks_exact_mut(4096)) {
+            p.region.read_bytes(*block, bytes).expect("inside");
+        }
+        let length = p.get(blocks[0] + 8) as usize;
+        p.set(blocks[0], pmem::crc32c(0, &bytes[64..length]) as u64);
     }),
     corruption(&[SnapshotDropped], "a repair was interrupted", |p| {
         (0..8).for_each(|word| p.set(super::SNAPSHOT + word * 8, 0));
