@@ -103,6 +103,91 @@ fn assert_refused(case: &str, arguments: &[&str], image: &Path, cause: &str, rem
     );
 }
 
+/// Spells a name of an image differently, below seals that verify. Both spellings have one length.
+fn respell(image: &Path, from: &str, to: &[u8]) {
+    use engine::format::{DENTRY_HEADER_BYTES, DentryFacts, FileKind};
+    const NAME: usize = DENTRY_HEADER_BYTES as usize;
+    let mut bytes = fs::read(image).unwrap();
+    let mut found = 0;
+    for at in (0..bytes.len() - 4096).step_by(64) {
+        let word = |index: usize| u64::from_le_bytes(bytes[at + index * 8..][..8].try_into().unwrap());
+        let (seal, name) = (word(1), at + NAME..at + NAME + from.len());
+        let Some(kind) = FileKind::from_bits((seal >> 8) as u32 & 0xff) else { continue };
+        let facts = DentryFacts {
+            inode: word(2) & ((1 << 40) - 1),
+            generation: (word(2) >> 40) as u32,
+            parent: word(3),
+            cookie: word(4),
+            kind,
+            name_length: from.len() as u8,
+            reuse_generation: (seal >> 24) as u8,
+        };
+        if bytes[name.clone()] == *from.as_bytes() && seal == facts.seal(from.as_bytes()) {
+            bytes[name].copy_from_slice(to);
+            bytes[at + 8..at + 16].copy_from_slice(&facts.seal(to).to_le_bytes());
+            found += 1;
+        }
+    }
+    assert_eq!(found, 1, "{from}");
+    fs::write(image, bytes).unwrap();
+}
+
+/// What a shell script prints in an image, and whether it succeeds.
+fn script_in(image: &Path, script: &str) -> (bool, String) {
+    let output = directfs(&["run", "--image", image.to_str().unwrap(), "--", "sh", "-c", script]);
+    (output.status.success(), support::stdout(&output) + &stderr(&output))
+}
+
+#[test]
+fn a_name_that_is_a_path_reaches_no_program() {
+    let directory = scratch();
+    let home = directory.path().join("home");
+    let outside = format!("../../../../../../../..{}", home.join("profile").display());
+    let spellings: [&[u8]; 6] = [outside.as_bytes(), b"../profile", b"/ab", b"..", b".", b"a\0b"];
+    for spelling in spellings {
+        let shown = spelling.escape_ascii();
+        fs::create_dir_all(home.join("destination")).unwrap();
+        fs::write(home.join("profile"), "precious").unwrap();
+        let image = image_in(directory.path());
+        let name = "Q".repeat(spelling.len());
+        let (made, said) = script_in(&image, &format!("cd $DIRECTFS_MOUNT && mkdir d && echo evil > d/{name}"));
+        assert!(made, "{said}");
+        respell(&image, &name, spelling);
+
+        let copy = format!("cp -r $DIRECTFS_MOUNT/d {}/destination", home.display());
+        for script in ["ls -a $DIRECTFS_MOUNT/d", &copy, "rm -rf $DIRECTFS_MOUNT/d", "cat $DIRECTFS_MOUNT/d/other"] {
+            let (done, said) = script_in(&image, script);
+            assert!(!done && said.contains("Structure needs cleaning"), "{shown}: {script}: {said}");
+        }
+        let export = directfs(&["export", image.to_str().unwrap()]);
+        assert!(stderr(&export).contains("Structure needs cleaning"), "{shown}: {}", stderr(&export));
+        assert!(!export.stdout.windows(4).any(|bytes| bytes == b"evil"), "{shown}: it is exported");
+        if support::can_mount("a name that is a path, on a mount") {
+            let point = directory.path().join("mount");
+            fs::create_dir_all(&point).unwrap();
+            support::mount(&image, &point, "ro");
+            let listed = fs::read_dir(point.join("d")).and_then(|names| names.collect::<Result<Vec<_>, _>>());
+            let failed = listed.map_err(|error| error.raw_os_error());
+            support::unmount(&point);
+            assert_eq!(failed.map(|names| names.len()), Err(Some(libc::EUCLEAN)), "{shown}: on a mount");
+        }
+        assert_eq!(fs::read_to_string(home.join("profile")).unwrap(), "precious", "{shown}");
+        assert_eq!(fs::read_dir(&home).unwrap().count(), 2, "{shown}: something came beside the target");
+
+        let found = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+        assert!(support::stdout(&found).contains("name-invalid"), "{shown}: {}", support::stdout(&found));
+        let repaired = directfs(&["fsck", "-y", image.to_str().unwrap()]);
+        assert_eq!(repaired.status.code(), Some(1), "{shown}: {}", support::stdout(&repaired));
+        assert_eq!(
+            script_in(&image, "find $DIRECTFS_MOUNT/d -type f -exec cat {} +"),
+            (true, "evil\n".to_owned()),
+            "{shown}"
+        );
+        fs::remove_file(&image).unwrap();
+        fs::remove_dir_all(&home).unwrap();
+    }
+}
+
 #[test]
 fn what_is_no_usable_image_is_refused_by_every_command() {
     let directory = scratch();
