@@ -268,7 +268,7 @@ fn difference(one: &str, other: &str) -> Vec<String> {
 }
 
 /// Archives of an attacker: Python statements that add members to `t`.
-const HOSTILE: [(&str, &str); 11] = [
+const HOSTILE: [(&str, &str); 18] = [
     ("add('../outside')", "leads out of the archive"),
     ("add('a/../../outside')", "leads out of the archive"),
     ("add('link', tarfile.SYMTYPE, '/etc'); add('link/passwd')", "is no directory"),
@@ -279,6 +279,13 @@ const HOSTILE: [(&str, &str); 11] = [
     ("add('n' * 256)", "more than 255 bytes"),
     ("add('good'); add('fifo'); t.fileobj.write(b'x' * 1024)", "damaged"),
     ("i = tarfile.TarInfo('big'); i.size = 1 << 40; t.fileobj.write(i.tobuf(tarfile.PAX_FORMAT))", "ends too early"),
+    ("add('no change', uid=4294967295)", "its owner is not a number"),
+    ("add('no change', gid=4294967295)", "its group is not a number"),
+    ("add('late', mtime=99999999999)", "its time is out of range"),
+    ("add('early', pax_headers={'mtime': '-99999999999.5'})", "its time is out of range"),
+    ("add('read late', pax_headers={'atime': '99999999999'})", "its access time is out of range"),
+    ("add('never', pax_headers={'mtime': '12x'})", "its time is not a number"),
+    ("add('link', tarfile.SYMTYPE, pax_headers={'linkpath': 'a\\0b'})", "or a zero byte"),
     (
         "i = tarfile.TarInfo('s'); i.pax_headers = {'GNU.sparse.map': '0,9,4,9', 'GNU.sparse.size': '20'}; \
          t.addfile(i)",
@@ -295,8 +302,8 @@ fn hostile_and_damaged_archives_are_refused_and_leave_nothing() {
     let import = |script: &str| {
         let python = format!(
             "import io, sys, tarfile\nt = tarfile.open(fileobj=sys.stdout.buffer, mode='w|', format=tarfile.PAX_FORMAT)\n\
-             def add(name, kind=tarfile.REGTYPE, link=''):\n    i = tarfile.TarInfo(name); i.type = kind; i.linkname = link; \
-             t.addfile(i)\nadd('first')\n{script}\nsys.stdout.flush()"
+             def add(name, kind=tarfile.REGTYPE, link='', **more):\n    i = tarfile.TarInfo(name); i.type = kind; \
+             i.linkname = link; [setattr(i, *one) for one in more.items()]; t.addfile(i)\nadd('first')\n{script}\nsys.stdout.flush()"
         );
         let script = written(&directory, &python);
         shell("python3 \"$1\" | \"$directfs\" import \"$2\"", &[&script, &image])
@@ -390,6 +397,78 @@ fn a_failed_or_killed_mkfs_from_a_directory_leaves_no_image_and_no_change() {
 }
 
 #[test]
+fn an_archive_that_names_a_file_twice_gives_the_later_file_or_one_more_name() {
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "old").unwrap();
+    fs::hard_link(tree.join("file"), tree.join("name")).unwrap();
+    // GNU tar writes a link of the file to itself for each further time.
+    let archive = directory.path().join("archive");
+    done("cd \"$1\" && tar -cf \"$2\" file file name ./file . && echo -n later > file", &[&tree, &archive]);
+    let image = image_in(directory.path(), "image");
+    let import = "\"$directfs\" import \"$2\" < \"$1\"";
+    done(import, &[&archive, &image]);
+    let list = "ls; stat -c '%h' file; cat file name";
+    assert_eq!(run_in(&image, list), "file\nname\n2\noldold");
+    // Again into the image that has it, and with a newer file at the end.
+    done(import, &[&archive, &image]);
+    assert_eq!(run_in(&image, list), "file\nname\n2\noldold");
+    done("cd \"$1\" && rm name && tar -rf \"$2\" file", &[&tree, &archive]);
+    done(import, &[&archive, &image]);
+    assert_eq!(run_in(&image, list), "file\nname\n1\nlaterold");
+    is_sound(&image);
+}
+
+#[test]
+fn links_pipes_and_devices_keep_their_attributes_and_the_top_directory_its_time() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("\n*** SKIPPED: attributes of links: only root may set them ***\n");
+        return;
+    }
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    symlink("nowhere", tree.join("link")).unwrap();
+    done("mkfifo \"$1/pipe\" && touch -d '2001-02-03 UTC' \"$1\"", &[&tree]);
+    for name in ["link", "pipe", "."] {
+        if let Err(errno) = rustix::fs::lsetxattr(tree.join(name), "trusted.of", name.as_bytes(), XattrFlags::empty()) {
+            eprintln!("\n*** SKIPPED: attributes of links: the scratch file system has none: {errno} ***\n");
+            return;
+        }
+    }
+    let [made, second, third] = ["made", "second", "third"].map(|name| directory.path().join(name));
+    let made_from = ["mkfs", made.to_str().unwrap(), "--size", "16M", "--sparse", "--from", tree.to_str().unwrap()];
+    let output = directfs(&made_from);
+    assert!(output.status.success(), "{}", stderr(&output));
+    image_in(directory.path(), "second");
+    done("\"$directfs\" export \"$1\" | \"$directfs\" import \"$2\"", &[&made, &second]);
+    image_in(directory.path(), "third");
+    done("tar -C \"$1\" --xattrs --xattrs-include='*' -c . | \"$directfs\" import \"$2\"", &[&tree, &third]);
+    let script = "python3 -c 'import os\nfor n in (\"link\", \"pipe\", \".\"): \
+        print(os.getxattr(n, \"trusted.of\", follow_symlinks=False))'; stat -c '%Y %A' . link";
+    for image in [&made, &second, &third] {
+        let expected = "b'link'\nb'pipe'\nb'.'\n981158400 drwxr-xr-x\n";
+        let found = run_in(image, script);
+        assert!(found.starts_with(expected) && found.ends_with("lrwxrwxrwx\n"), "{}: {found}", image.display());
+        is_sound(image);
+    }
+}
+
+#[test]
+fn a_link_is_open_to_all_whatever_its_archive_says() {
+    let directory = scratch();
+    let script = written(
+        &directory,
+        "import sys, tarfile\nt = tarfile.open(fileobj=sys.stdout.buffer, mode='w|')\n\
+         i = tarfile.TarInfo('link'); i.type = tarfile.SYMTYPE; i.linkname = 'x'; i.mode = 0o600; t.addfile(i); t.close()",
+    );
+    let image = image_in(directory.path(), "image");
+    done("python3 \"$1\" | \"$directfs\" import \"$2\"", &[&script, &image]);
+    assert_eq!(run_in(&image, "stat -c %A link"), "lrwxrwxrwx\n");
+}
+
+#[test]
 fn an_interrupted_or_killed_import_leaves_the_image_as_it_was() {
     let directory = scratch();
     let (tree, image) = (directory.path().join("tree"), image_in(directory.path(), "image"));
@@ -421,9 +500,19 @@ fn an_interrupted_or_killed_import_leaves_the_image_as_it_was() {
     let mut child = start(&bytes[..200 * 1024]);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(run_in(&image, "cat before"), "before\n");
+    assert_eq!(run_in(&image, "ls -A"), "before\n", "the next use finds what the import was building");
     is_sound(&image);
+
+    // One that is under way is left alone by another, and one that is killed meanwhile is not.
+    let mut slow = start(&bytes[..200 * 1024]);
+    let mut killed = start(&bytes[..200 * 1024]);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
     done("\"$directfs\" import \"$1\" < \"$2\"", &[&image, &archive]);
-    assert_eq!(run_in(&image, "ls -A -d .d* 2> /dev/null; cat file"), "content\n", "the leftover is gone");
+    assert_eq!(run_in(&image, "ls -A -d .d* | wc -l; cat file"), "1\ncontent\n");
+    slow.stdin.take().unwrap().write_all(&bytes[200 * 1024..]).unwrap();
+    let output = slow.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(run_in(&image, "ls -A -d .d* 2> /dev/null; cat file"), "content\n", "all leftovers are gone");
     is_sound(&image);
 }

@@ -80,8 +80,15 @@ impl Exporter<'_, '_, '_> {
     /// Adds a directory with all that is in it, each directory followed by its content: tar sets
     /// the times of a directory when it leaves it. An explicit stack: trees may be deep.
     fn add_tree(&mut self, top: Node, path: &[u8]) -> Result<()> {
-        let mut waiting = vec![(top.number, path.to_vec())];
-        while let Some((number, path)) = waiting.pop() {
+        let mut waiting = vec![(top.number, path.to_vec(), 0)];
+        // The directories above the present one. Nothing else ends the walk of a hostile image in
+        // which a directory is below itself.
+        let mut above = Vec::new();
+        while let Some((number, path, depth)) = waiting.pop() {
+            above.truncate(depth);
+            if above.contains(&number) {
+                return Err(TransferError::image("list", &path, posix::Errno(libc::EUCLEAN)));
+            }
             // Removed meanwhile.
             let Ok(node) = self.tree.thread.node(number, None) else { continue };
             let node = posix::NodeRef::owned(self.tree.thread, node);
@@ -89,12 +96,13 @@ impl Exporter<'_, '_, '_> {
             if self.tree.kind(node.node(), &path)? != FileKind::Directory {
                 continue;
             }
+            above.push(number);
             let mut names = self.tree.names(node.node(), &path)?;
             // The last one is taken first.
             names.sort_by(|one, other| other.0.cmp(&one.0));
             waiting.extend(names.into_iter().map(|(name, number, kind)| {
                 let end: &[u8] = if kind == FileKind::Directory { b"/" } else { b"" };
-                (number, [&joined(&path, &name)[..], end].concat())
+                (number, [&joined(&path, &name)[..], end].concat(), depth + 1)
             }));
         }
         Ok(())
@@ -129,9 +137,7 @@ impl Exporter<'_, '_, '_> {
             FileKind::Character | FileKind::Block => entry.set_device(&file),
             _ => {}
         }
-        if matches!(file.kind, FileKind::Regular | FileKind::Directory) {
-            self.add_xattrs(node, path, &mut entry)?;
-        }
+        self.add_xattrs(node, file.kind, path, &mut entry)?;
         if file.kind != FileKind::Regular {
             let bytes = entry.bytes();
             return self.put(&bytes);
@@ -139,12 +145,12 @@ impl Exporter<'_, '_, '_> {
         self.add_content(node, &file, entry, path)
     }
 
-    fn add_xattrs(&mut self, node: Node, path: &[u8], entry: &mut Entry) -> Result<()> {
+    fn add_xattrs(&mut self, node: Node, kind: FileKind, path: &[u8], entry: &mut Entry) -> Result<()> {
         let failed = |errno| TransferError::image("read the extended attributes of", path, errno);
         let caller = self.tree.caller();
         let mut names = vec![0; NAMES_BYTES_MAX];
         let length = caller.xattrs().list_attributes(node, &mut names).map_err(failed)?;
-        for name in names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
+        for name in names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name, kind)) {
             let mut value = vec![0; posix::VALUE_BYTES_MAX];
             match caller.xattrs().get_attribute(node, name, &mut value) {
                 Ok(length) => entry.add_xattr(name, &value[..length]),

@@ -8,11 +8,11 @@ use crate::tree::{Facts, Tree, joined};
 use crate::{Counts, Result, TransferError, Watch};
 use engine::format::FileKind;
 use engine::{Fs, Node};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -209,8 +209,8 @@ impl<'t, 'f> Filler<'_, 't, 'f> {
             }
         }
         let stat = rustix::fs::fstat(&directory).map_err(failed)?;
-        let mut facts = facts_of(&stat, FileKind::Directory);
-        facts.xattrs = self.xattrs_of(directory.as_fd(), path)?;
+        let mut facts = self.facts_of(&stat, FileKind::Directory, path)?;
+        facts.xattrs = self.xattrs_of(Attributed::Open(directory.as_fd()), FileKind::Directory, path)?;
         match path.is_empty() {
             true => self.tree.describe_existing(node.node(), &facts, b"/")?,
             false => self.tree.describe(node.node(), &facts, path)?,
@@ -249,7 +249,7 @@ impl<'t, 'f> Filler<'_, 't, 'f> {
             return Ok(false);
         }
         let kind = kind_of(&stat);
-        let mut facts = facts_of(&stat, kind);
+        let mut facts = self.facts_of(&stat, kind, path)?;
         if kind == FileKind::Symlink {
             let target = rustix::fs::readlinkat(from, name, Vec::new()).map_err(failed)?;
             facts.target = target.into_bytes();
@@ -292,7 +292,9 @@ impl<'t, 'f> Filler<'_, 't, 'f> {
             let opened = rustix::fs::openat(from, name, flags, Mode::empty());
             let file = opened.map_err(|errno| host_error("open", &self.shared.shown(path), errno))?;
             self.copy(&file, stat, node, path)?;
-            facts.xattrs = self.xattrs_of(file.as_fd(), path)?;
+            facts.xattrs = self.xattrs_of(Attributed::Open(file.as_fd()), facts.kind, path)?;
+        } else {
+            facts.xattrs = self.xattrs_of(Attributed::Named(from, name), facts.kind, path)?;
         }
         self.tree.describe(node, &facts, path)
     }
@@ -336,18 +338,37 @@ impl<'t, 'f> Filler<'_, 't, 'f> {
         }
     }
 
-    fn xattrs_of(&self, file: BorrowedFd<'_>, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn facts_of(&self, stat: &Stat, kind: FileKind, path: &[u8]) -> Result<Facts> {
+        let failed = || host_error("store the times of", &self.shared.shown(path), Errno::OVERFLOW);
+        let ns = |seconds: i64, ns: i64| seconds.checked_mul(1_000_000_000)?.checked_add(ns);
+        let modified_ns = ns(stat.st_mtime, stat.st_mtime_nsec as i64).ok_or_else(failed)?;
+        let is_device = matches!(kind, FileKind::Character | FileKind::Block);
+        Ok(Facts {
+            kind,
+            permissions: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            // Linux's encoding in 32 bits is the low half of the one in 64.
+            device: if is_device { stat.st_rdev as u32 } else { 0 },
+            modified_ns,
+            accessed_ns: Some(ns(stat.st_atime, stat.st_atime_nsec as i64).ok_or_else(failed)?),
+            xattrs: Vec::new(),
+            target: Vec::new(),
+        })
+    }
+
+    fn xattrs_of(&self, file: Attributed<'_>, kind: FileKind, path: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let failed = |errno| host_error("read the extended attributes of", &self.shared.shown(path), errno);
         let mut names = vec![0; NAMES_BYTES_MAX];
-        let length = match rustix::fs::flistxattr(file, &mut names[..]) {
+        let length = match file.list(&mut names) {
             Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
             length => length.map_err(failed)?,
         };
         let mut xattrs = Vec::new();
-        for name in names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
+        for name in names[..length].split(|&byte| byte == 0).filter(|name| is_kept(name, kind)) {
             let mut value = vec![0; posix::VALUE_BYTES_MAX];
             let Ok(name_text) = CString::new(name) else { continue };
-            match rustix::fs::fgetxattr(file, &name_text, &mut value[..]) {
+            match file.get(&name_text, &mut value) {
                 Ok(length) => xattrs.push((name.to_vec(), value[..length].to_vec())),
                 // Removed meanwhile.
                 Err(Errno::NODATA) => {}
@@ -358,11 +379,16 @@ impl<'t, 'f> Filler<'_, 't, 'f> {
     }
 }
 
-/// The attributes that an image can have. Those of security modules belong to the machine.
-pub(crate) fn is_kept(name: &[u8]) -> bool {
-    let kept: [&[u8]; 2] = [b"user.", b"trusted."];
-    let exact: [&[u8]; 3] = [b"security.capability", b"system.posix_acl_access", b"system.posix_acl_default"];
-    kept.iter().any(|prefix| name.starts_with(prefix)) || exact.contains(&name)
+/// The attributes that a file of this kind can have in an image, as on Linux. Those of security
+/// modules belong to the machine.
+pub(crate) fn is_kept(name: &[u8], kind: FileKind) -> bool {
+    match name {
+        b"security.capability" => kind == FileKind::Regular,
+        b"system.posix_acl_access" => kind != FileKind::Symlink,
+        b"system.posix_acl_default" => kind == FileKind::Directory,
+        _ if name.starts_with(b"user.") => matches!(kind, FileKind::Regular | FileKind::Directory),
+        _ => name.starts_with(b"trusted."),
+    }
 }
 
 fn kind_of(stat: &Stat) -> FileKind {
@@ -377,20 +403,30 @@ fn kind_of(stat: &Stat) -> FileKind {
     }
 }
 
-fn facts_of(stat: &Stat, kind: FileKind) -> Facts {
-    let is_device = matches!(kind, FileKind::Character | FileKind::Block);
-    let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
-    Facts {
-        kind,
-        permissions: stat.st_mode & 0o7777,
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        // Linux's encoding in 32 bits is the low half of the one in 64.
-        device: if is_device { stat.st_rdev as u32 } else { 0 },
-        modified_ns: ns(stat.st_mtime, stat.st_mtime_nsec as i64),
-        accessed_ns: Some(ns(stat.st_atime, stat.st_atime_nsec as i64)),
-        xattrs: Vec::new(),
-        target: Vec::new(),
+/// A file of the host whose extended attributes are read.
+enum Attributed<'a> {
+    Open(BorrowedFd<'a>),
+    /// A name in an open directory: neither opened, which would act on a device, nor followed.
+    Named(BorrowedFd<'a>, &'a [u8]),
+}
+
+impl Attributed<'_> {
+    fn path(directory: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
+        [format!("/proc/self/fd/{}/", directory.as_raw_fd()).as_bytes(), name].concat()
+    }
+
+    fn list(&self, names: &mut [u8]) -> rustix::io::Result<usize> {
+        match *self {
+            Attributed::Open(file) => rustix::fs::flistxattr(file, names),
+            Attributed::Named(directory, name) => rustix::fs::llistxattr(Self::path(directory, name), names),
+        }
+    }
+
+    fn get(&self, attribute: &CStr, value: &mut [u8]) -> rustix::io::Result<usize> {
+        match *self {
+            Attributed::Open(file) => rustix::fs::fgetxattr(file, attribute, value),
+            Attributed::Named(directory, name) => rustix::fs::lgetxattr(Self::path(directory, name), attribute, value),
+        }
     }
 }
 

@@ -4,19 +4,19 @@
 //! outside of the target directory is reached. Lengths and maps are checked before they are used.
 //!
 //! Invariant: the tree is built in a directory of its own, and moved to its place when it is whole.
-//! A failure removes that directory; a death leaves it, and the next import into the same directory
-//! removes it.
+//! A failure removes that directory. After a death `posix::image::remove_unfinished` does.
 //!
 //! Decision: docs/decisions/interfaces.md, "Trees move into place when they are whole".
 
 use crate::acl::{self, LISTS};
 use crate::host::is_kept;
 use crate::tar::{BLOCK, CHECKSUM, GID, GNU, Header, LINK, MAGIC, MAJOR, MINOR, MODE, MTIME, NAME, PREFIX, SIZE};
-use crate::tar::{TYPE, UID, padding, records, time_ns};
+use crate::tar::{BadTime, TYPE, UID, padding, records, seconds_ns, time_ns};
 use crate::tree::{Facts, Tree, joined};
 use crate::{Counts, Result, TransferError, Watch};
-use engine::format::FileKind;
+use engine::format::{FileKind, NO_ID, TARGET_BYTES_MAX, is_possible_target};
 use engine::{Fs, Node};
+use posix::image::{remove_unfinished, unfinished_name};
 use posix::{Errno, NodeRef};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -29,8 +29,6 @@ const RECORDS_BYTES_MAX: u64 = 16 << 20;
 const PIECES_MAX: usize = 1 << 20;
 /// The longest map of a sparse file, in bytes.
 const MAP_BYTES_MAX: usize = 48 << 20;
-/// Name of the directory in which a tree is built, up to a random number.
-const STAGE: &[u8] = b".directfs-import-";
 /// Directories below each other at most.
 const DEPTH_MAX: usize = 2048;
 
@@ -47,15 +45,12 @@ pub fn import(fs: &Fs, path: &[u8], input: &mut dyn Read, watch: Watch<'_>) -> R
     if tree.kind(target.node(), path)? != FileKind::Directory {
         return Err(TransferError::image("import into", path, Errno::ENOTDIR));
     }
-    for (name, _, kind) in tree.names(target.node(), path)? {
-        if kind == FileKind::Directory && name.starts_with(STAGE) {
-            tree.remove(target.node(), &name, &joined(path, &name))?;
-        }
-    }
-    use engine::Platform;
-    let stage_name = [STAGE, format!("{:016x}", posix::host::PLATFORM.random()).as_bytes()].concat();
+    let root = tree.root()?;
+    let prepared = remove_unfinished(&thread).and_then(|()| unfinished_name(&thread));
+    let stage_name =
+        prepared.map_err(|errno| TransferError::image("prepare an import into", b"/", errno))?.into_bytes();
     let now_ns = posix::host::now_ns();
-    let stage = tree.make(target.node(), &stage_name, &Facts::plain_directory(now_ns), &stage_name)?;
+    let stage = tree.make(root.node(), &stage_name, &Facts::plain_directory(now_ns), &stage_name)?;
     let mut importer = Importer {
         tree,
         target: target.node(),
@@ -68,11 +63,14 @@ pub fn import(fs: &Fs, path: &[u8], input: &mut dyn Read, watch: Watch<'_>) -> R
         buffer: vec![0; PIECE_BYTES],
     };
     let imported = importer.read_all().and_then(|()| importer.settle());
-    let counts = importer.counts;
-    let tree = importer.tree;
+    let Importer { tree, counts, directories, .. } = importer;
     drop(stage);
-    let removed = tree.remove(target.node(), &stage_name, &stage_name);
+    let removed = tree.remove(root.node(), &stage_name, &stage_name);
     imported.and(removed)?;
+    // Last, because each name that comes or goes changes its times.
+    if let Some(top) = directories.get(&b""[..]) {
+        tree.describe_existing(target.node(), top, b"/")?;
+    }
     Ok(counts)
 }
 
@@ -272,17 +270,22 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
             self.make_directory(parent.node(), name, facts, path)?;
             return self.input.skip(size + padding(size));
         }
+        let linked = if kind == b'1' { Some(self.linked(header, extra, &named)?) } else { None };
         let existing = self.tree.find(parent.node(), name, &path)?;
         if let Some(existing) = existing {
             if self.tree.kind(existing.node(), &path)? == FileKind::Directory {
                 return Err(TransferError::entry(&named, "it would replace a directory of the archive"));
             }
+            // Of a file that is named twice, GNU tar writes the second name as a link to the first.
+            if linked.as_ref().is_some_and(|linked| linked.node().number == existing.node().number) {
+                return self.input.skip(size + padding(size));
+            }
             // The later of two entries counts.
             drop(existing);
             self.tree.remove(parent.node(), name, &path)?;
         }
-        if kind == b'1' {
-            self.link(header, extra, parent.node(), name, &named)?;
+        if let Some(linked) = linked {
+            self.tree.link(linked.node(), parent.node(), name, &named)?;
             // pax archives may repeat the content.
             return self.input.skip(size + padding(size));
         }
@@ -297,14 +300,21 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
 
     fn facts(&self, header: &Header, extra: &Extra, kind: u8, path: &[u8]) -> Result<Facts> {
         let bad = |what: &str| TransferError::entry(path, format!("its {what} is not a number"));
-        let id = |key, field| match extra.number(key) {
-            Some(id) => u32::try_from(id).ok(),
-            None => header.number(field).and_then(|id| u32::try_from(id).ok()),
+        let id = |key, field| {
+            match extra.number(key) {
+                Some(id) => u32::try_from(id).ok(),
+                None => header.number(field).and_then(|id| u32::try_from(id).ok()),
+            }
+            // To chown(2) that number means "no change".
+            .filter(|id| *id != NO_ID)
         };
         let modified_ns = match extra.get("mtime") {
             Some(text) => time_ns(text),
-            None => header.number(MTIME).and_then(|s| i64::try_from(s).ok()?.checked_mul(1_000_000_000)),
+            None => header.number(MTIME).ok_or(BadTime::NotANumber).and_then(seconds_ns),
         };
+        let modified_ns = modified_ns.map_err(|bad| TransferError::entry(path, format!("its time is {bad}")))?;
+        let accessed_ns = extra.get("atime").map(time_ns).transpose();
+        let accessed_ns = accessed_ns.map_err(|bad| TransferError::entry(path, format!("its access time is {bad}")))?;
         let device = |field| header.number(field).and_then(|number| u32::try_from(number).ok());
         let kind = match kind {
             b'0' | 0 | b'7' | b'S' | b'1' => FileKind::Regular,
@@ -323,23 +333,24 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
         let numbers = if is_device { device(MAJOR).zip(device(MINOR)) } else { Some((0, 0)) };
         let (major, minor) = numbers.ok_or_else(|| bad("device number"))?;
         let target = if kind == FileKind::Symlink { link_of(header, extra) } else { Vec::new() };
-        if kind == FileKind::Symlink && (target.is_empty() || target.len() > 4095) {
-            return Err(TransferError::entry(path, "the target of the symbolic link has 0 or more than 4,095 bytes"));
+        if kind == FileKind::Symlink && !(is_possible_target(&target) && target.len() as u64 <= TARGET_BYTES_MAX) {
+            let reason = "the target of the symbolic link has 0 or more than 4,095 bytes, or a zero byte";
+            return Err(TransferError::entry(path, reason));
         }
         Ok(Facts {
             kind,
-            permissions: header.number(MODE).ok_or_else(|| bad("mode"))? as u32 & 0o7777,
+            permissions: match kind {
+                // No system has others, and archives have anything.
+                FileKind::Symlink => 0o777,
+                _ => header.number(MODE).ok_or_else(|| bad("mode"))? as u32 & 0o7777,
+            },
             uid: id("uid", UID).ok_or_else(|| bad("owner"))?,
             gid: id("gid", GID).ok_or_else(|| bad("group"))?,
             device: libc::makedev(major, minor) as u32,
-            modified_ns: modified_ns.ok_or_else(|| bad("time"))?,
-            accessed_ns: extra.get("atime").and_then(time_ns),
-            xattrs: match kind {
-                FileKind::Regular | FileKind::Directory => {
-                    xattrs_of(extra).ok_or_else(|| TransferError::entry(path, "its access control list is damaged"))?
-                }
-                _ => Vec::new(),
-            },
+            modified_ns,
+            accessed_ns,
+            xattrs: xattrs_of(extra, kind)
+                .ok_or_else(|| TransferError::entry(path, "its access control list is damaged"))?,
             target,
         })
     }
@@ -373,8 +384,8 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
         Ok(())
     }
 
-    /// Another name of a file of the archive, or of one that the target has already.
-    fn link(&mut self, header: &Header, extra: &Extra, parent: Node, name: &[u8], entry: &[u8]) -> Result<()> {
+    /// The file to which a hard link leads: one of the archive, or one that the target has already.
+    fn linked(&self, header: &Header, extra: &Extra, entry: &[u8]) -> Result<NodeRef<'t, 'f>> {
         let target = link_of(header, extra);
         let components = components(&target)?;
         let find = |start: Node| -> Result<Option<NodeRef<'t, 'f>>> {
@@ -394,12 +405,11 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
         };
         let is_file =
             |node: &NodeRef<'t, 'f>| self.tree.kind(node.node(), entry).is_ok_and(|kind| kind != FileKind::Directory);
-        let Some(found) = found.filter(is_file) else {
+        found.filter(is_file).ok_or_else(|| {
             let reason =
                 format!("it is a link to {:?}, which is no file of the archive", String::from_utf8_lossy(&target));
-            return Err(TransferError::entry(entry, reason));
-        };
-        self.tree.link(found.node(), parent, name, entry)
+            TransferError::entry(entry, reason)
+        })
     }
 
     fn content(
@@ -502,16 +512,10 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
         Ok((pairs(&numbers), length.ok_or_else(damaged)?, 0))
     }
 
-    /// Describes the directories, and moves everything to its place.
-    fn settle(&mut self) -> Result<()> {
-        let directories = std::mem::take(&mut self.directories);
+    /// Describes the directories below the top, and moves everything to its place.
+    fn settle(&self) -> Result<()> {
         self.check_conflicts(self.stage, self.target, b"", 0)?;
-        let top = directories.get(&b""[..]).cloned();
-        self.merge(self.stage, self.target, b"", &directories)?;
-        if let Some(facts) = top {
-            self.tree.describe_existing(self.target, &facts, b"/")?;
-        }
-        Ok(())
+        self.merge(self.stage, self.target, b"", &self.directories)
     }
 
     /// Refuses, before anything is moved, what could not be replaced.
@@ -647,14 +651,14 @@ fn components(path: &[u8]) -> Result<Vec<Vec<u8>>> {
 
 /// Extended attributes, and access lists as text, as GNU tar, star and libarchive write them.
 /// `None`: a list is damaged.
-fn xattrs_of(extra: &Extra) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+fn xattrs_of(extra: &Extra, kind: FileKind) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     const PREFIX: &[u8] = b"SCHILY.xattr.";
     let own = extra.records.iter().filter_map(|(key, value)| {
         let name = String::from_utf8_lossy(key.strip_prefix(PREFIX)?).replace("%3D", "=").replace("%25", "%");
-        is_kept(name.as_bytes()).then(|| (name.into_bytes(), value.clone()))
+        is_kept(name.as_bytes(), kind).then(|| (name.into_bytes(), value.clone()))
     });
     let mut found: Vec<_> = own.collect();
-    for (key, attribute) in LISTS {
+    for (key, attribute) in LISTS.into_iter().filter(|(_, attribute)| is_kept(attribute.as_bytes(), kind)) {
         if let Some(text) = extra.get(key) {
             found.push((attribute.as_bytes().to_vec(), acl::from_text(text)?));
         }

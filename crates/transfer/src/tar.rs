@@ -124,23 +124,47 @@ pub fn records(mut bytes: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     Some(found)
 }
 
+/// Why a time is refused: the end of "its time is ...".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BadTime {
+    NotANumber,
+    OutOfRange,
+}
+
+impl std::fmt::Display for BadTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            BadTime::NotANumber => "not a number",
+            BadTime::OutOfRange => "out of range: an image holds 1677-09-21 to 2262-04-11",
+        })
+    }
+}
+
+/// A number of seconds since 1970, in ns.
+pub fn seconds_ns(seconds: i128) -> Result<i64, BadTime> {
+    i64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1_000_000_000)).ok_or(BadTime::OutOfRange)
+}
+
 /// A time as a pax header has it, in ns since 1970: digits, and perhaps a fraction.
-pub fn time_ns(text: &[u8]) -> Option<i64> {
-    let text = std::str::from_utf8(text).ok()?;
+pub fn time_ns(text: &[u8]) -> Result<i64, BadTime> {
+    let text = std::str::from_utf8(text).map_err(|_| BadTime::NotANumber)?;
     let (is_negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
         None => (false, text),
     };
     let (seconds, fraction) = digits.split_once('.').unwrap_or((digits, ""));
-    if !seconds.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
-        return None;
+    if digits.is_empty() || !seconds.bytes().chain(fraction.bytes()).all(|byte| byte.is_ascii_digit()) {
+        return Err(BadTime::NotANumber);
     }
     let nanoseconds: String = fraction.chars().chain("000000000".chars()).take(9).collect();
-    let ns = seconds.parse::<i64>().ok()?.checked_mul(1_000_000_000)?.checked_add(nanoseconds.parse().ok()?)?;
-    Some(if is_negative { -ns } else { ns })
+    // Nothing but digits: too many of them are the only fault left.
+    let number = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<i64>().ok() };
+    let seconds = number(seconds).and_then(|seconds| seconds.checked_mul(1_000_000_000));
+    let ns = seconds.zip(number(&nanoseconds)).and_then(|(seconds, rest)| seconds.checked_add(rest));
+    ns.map(|ns| if is_negative { -ns } else { ns }).ok_or(BadTime::OutOfRange)
 }
 
-/// The same as text.
+/// A time in ns since 1970 as a pax header has it.
 pub fn time_text(ns: i64) -> String {
     let (sign, ns) = (if ns < 0 { "-" } else { "" }, ns.unsigned_abs());
     let (seconds, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
@@ -184,9 +208,15 @@ mod tests {
         for (text, ns) in
             [("12.5", 12_500_000_000), ("0", 0), ("-1.25", -1_250_000_000), ("3.000000001", 3_000_000_001)]
         {
-            assert_eq!((time_ns(text.as_bytes()), time_text(ns)), (Some(ns), text.to_owned()));
+            assert_eq!((time_ns(text.as_bytes()), time_text(ns)), (Ok(ns), text.to_owned()));
         }
-        assert_eq!(time_ns(b"12.123456789999"), Some(12_123_456_789));
-        assert_eq!((time_ns(b"x"), time_ns(b"99999999999999999")), (None, None));
+        assert_eq!(time_ns(b"12.123456789999"), Ok(12_123_456_789));
+        for text in ["x", "", "-", "12x", "1.5.5", "1e9"] {
+            assert_eq!(time_ns(text.as_bytes()), Err(BadTime::NotANumber), "{text}");
+        }
+        for text in ["99999999999", "-99999999999.5", "9223372036.9", "99999999999999999999999"] {
+            assert_eq!(time_ns(text.as_bytes()), Err(BadTime::OutOfRange), "{text}");
+        }
+        assert_eq!((seconds_ns(1 << 62), seconds_ns(-1)), (Err(BadTime::OutOfRange), Ok(-1_000_000_000)));
     }
 }

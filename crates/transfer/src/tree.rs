@@ -3,7 +3,7 @@
 use crate::{Result, TransferError};
 use engine::format::FileKind;
 use engine::{Changes, DirectoryHint, NewNode, Node, Thread};
-use posix::{Caller, Credentials, Errno, NodeRef};
+use posix::{Caller, Credentials, NodeRef};
 
 /// Everything about a file but its names and its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,16 +137,8 @@ impl<'t, 'f> Tree<'t, 'f> {
 
     /// Removes a name, and everything below it.
     pub fn remove(&self, directory: Node, name: &[u8], path: &[u8]) -> Result<()> {
-        let caller = self.caller();
-        let failed = |errno: Errno| TransferError::image("remove", path, errno);
-        let Some(file) = self.find(directory, name, path)? else { return Ok(()) };
-        if self.kind(file.node(), path)? != FileKind::Directory {
-            return caller.unlink(directory, name).map_err(failed);
-        }
-        for (child, ..) in self.names(file.node(), path)? {
-            self.remove(file.node(), &child, &joined(path, &child))?;
-        }
-        caller.rmdir(directory, name).map_err(failed)
+        let removed = posix::image::remove_tree(&self.caller(), directory, name);
+        removed.map_err(|errno| TransferError::image("remove", path, errno))
     }
 }
 

@@ -10,6 +10,7 @@ use super::locks::{self, Byte, Lock, LockGuard, try_set};
 use super::regions::{MappedCopy, dram_region, map_working_copy, recover};
 use super::resize::is_reserved;
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
+use super::unfinished::remove_all_unfinished;
 use super::working::{Base, Pending, RecoveredJournal, WorkingCopy};
 use super::{
     CommitPolicy, Committer, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
@@ -198,6 +199,9 @@ impl<M: Memory> Attempt<'_, M> {
             runtime.remove();
         }
         let (fs, dram, report) = built?;
+        if report.scanned && !self.options.read_only {
+            remove_all_unfinished(&fs);
+        }
         Ok(self.image(fs, memory, dram, place, Some(report)))
     }
 
