@@ -256,8 +256,8 @@ impl<D: Disk> Journal<D> {
         Ok(recovered)
     }
 
-    /// Whether a process of this image stored `stored` as its last state, and the disk is where
-    /// that process left it. `opened`: the state of [`Journal::open`]. Changes nothing.
+    /// Whether the disk is where a process of this image left it that stored `stored` as its last
+    /// state. `opened`: the state of [`Journal::open`]. Changes nothing.
     ///
     /// The disk may be one step further than the state: a commit is stored after its flush, and a
     /// header after it was written. A commit that failed may be whole in the log, too, and a header

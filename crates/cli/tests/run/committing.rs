@@ -68,7 +68,7 @@ impl Syncer {
 }
 
 /// The bound is against a hang.
-fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(300);
     loop {
         if let Some(found) = found() {
@@ -79,7 +79,7 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn child_named(parent: u32, name: &str) -> Option<u32> {
+pub fn child_named(parent: u32, name: &str) -> Option<u32> {
     let tasks = fs::read_dir(format!("/proc/{parent}/task")).ok()?;
     let children = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     let children: Vec<u32> = children
@@ -91,7 +91,7 @@ fn child_named(parent: u32, name: &str) -> Option<u32> {
     })
 }
 
-fn signal(pid: u32, signal: libc::c_int) {
+pub fn signal(pid: u32, signal: libc::c_int) {
     // SAFETY: a process that this test started, and that is alive.
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "{}", std::io::Error::last_os_error());
 }
@@ -152,8 +152,9 @@ fn a_committer_that_is_stopped_or_killed_at_any_moment_is_replaced() {
     assert_clean(&image);
 }
 
-/// Stops a thread when it is about to perform its `nth` write or flush. `false`: it is no more.
-fn stop_at(thread: u32, nth: u32) -> bool {
+/// Stops a process when this thread of it has performed its `nth` write or flush. `false`: it is no
+/// more.
+fn stop_after(process: u32, thread: u32, nth: u32) -> bool {
     let thread = thread as i32;
     let trace = |request, data: libc::c_long| {
         // SAFETY: acts on a thread of a process that this test started.
@@ -174,9 +175,11 @@ fn stop_at(thread: u32, nth: u32) -> bool {
             return false;
         }
         is_entry = !is_entry;
-        seen += u32::from(is_entry && [libc::SYS_pwrite64, libc::SYS_fdatasync].contains(&call_of(thread)));
+        seen += u32::from(!is_entry && [libc::SYS_pwrite64, libc::SYS_fdatasync].contains(&call_of(thread)));
         if seen == nth {
-            return true;
+            // It stops before its next instruction.
+            signal(process, libc::SIGSTOP);
+            return trace(libc::PTRACE_DETACH, 0);
         }
     }
 }
@@ -191,7 +194,7 @@ fn commit_thread(committer: u32) -> Option<u32> {
 }
 
 #[test]
-fn a_committer_that_is_stopped_before_any_of_its_writes_is_replaced() {
+fn a_committer_that_is_stopped_between_any_of_its_writes_is_replaced() {
     let Some(directory) = on_disk().filter(|_| has_python()) else { return };
     let image = image_on(directory.path());
     let syncer = Syncer::start(&image, directory.path());
@@ -199,7 +202,7 @@ fn a_committer_that_is_stopped_before_any_of_its_writes_is_replaced() {
     for nth in [1, 2, 3, 4, 530, 540, 541, 542, 545, 560] {
         let committer = syncer.committer();
         let thread = wait_for("its thread", || commit_thread(committer));
-        assert!(stop_at(thread, nth), "call {nth}");
+        assert!(stop_after(committer, thread, nth), "call {nth}");
         syncer.wait_for_sync();
         assert_ne!(syncer.committer(), committer, "call {nth}");
         let copy = directory.path().join("copy").to_str().unwrap().to_owned();
@@ -242,7 +245,10 @@ fn an_image_is_committed_at_intervals_while_its_launcher_is_stopped_and_closed_a
         }
         launcher.wait().unwrap();
         // Without its launcher the committer closes the image.
-        wait_for("a clean image", || stdout(&directfs(&["info", &image])).contains("clean").then_some(()));
+        wait_for("a clean image", || {
+            let info: serde_json::Value = serde_json::from_slice(&directfs(&["info", "--json", &image]).stdout).ok()?;
+            (info["clean"] == true && info["in_use"] == false).then_some(())
+        });
         assert_clean(&image);
         assert_eq!(read(&image, &format!("late-{name}")).as_deref(), Some("\n"));
     }

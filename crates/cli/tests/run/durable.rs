@@ -1,6 +1,7 @@
 //! Images on a disk under `run`: each way to make a file durable. A copy of the image's file, which
 //! is another image to this machine, stands for what a power failure leaves.
 
+use super::committing::{child_named, signal, wait_for};
 use crate::support::{directfs, stderr, stdout, unmount};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -246,7 +247,11 @@ fn containers_without_common_memory_use_an_image_one_after_the_other() {
     let message = stderr(&refused);
     assert!(!refused.status.success() && message.contains("cannot be reached"), "{message}");
     assert!(message.contains("end them first, or run in their container"), "{message}");
-    // What the first one did since its last sync is in memory that the other one never sees.
+    // What the first one did since its last sync is in memory that the other one never sees, if
+    // all of its processes are killed at once.
+    let committer = wait_for("a committer", || child_named(first.id(), "directfs-commit"));
+    signal(first.id(), libc::SIGSTOP);
+    signal(committer, libc::SIGKILL);
     first.kill().unwrap();
     first.wait().unwrap();
     // The shell dies with its launcher, within moments.

@@ -47,8 +47,8 @@ pub enum Committer {
 /// How long a committer may take to end before it is killed.
 const END: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// How often a committer without a launcher looks for other processes.
-const PAUSE: Duration = Duration::from_secs(1);
+/// The longest pause of a committer without a launcher between looks for other processes.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A committer that this process started.
 pub(super) struct CommitProcess {
@@ -130,8 +130,10 @@ pub fn commit_for_others(policy: CommitPolicy) -> Result<(), ImageError> {
     let mut until = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(failed)?);
     let is_asked_to_end = matches!(until.read(&mut [0]), Ok(1));
     // Otherwise the launcher is dead, and programs of it may live.
+    let mut pause = Duration::from_millis(2);
     while !is_asked_to_end && is_held_by_others(&image.file, Byte::Attached).map_err(failed)? {
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(PAUSE_MAX);
     }
     image.close().map(drop)
 }

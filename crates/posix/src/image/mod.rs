@@ -554,10 +554,10 @@ impl<M: Memory> Image<M> {
 
     fn remove_runtime_directory(&self) {
         if let Some(runtime) = self.backing_of_dram.runtime() {
-            runtime.remove();
             if self.works_on_disk() {
-                working_file::forget_hidden(&self.file);
+                working_file::remove_hidden(&self.file, &self.path, runtime.name());
             }
+            runtime.remove();
         }
     }
 

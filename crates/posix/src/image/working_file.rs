@@ -187,21 +187,20 @@ pub(super) fn remove(runtime_directory: &OwnedFd, name: u64) {
     let _ = rustix::fs::unlinkat(runtime_directory, WORKING, AtFlags::empty());
 }
 
-/// Forgets where the hidden file of an image is.
-pub(super) fn forget_hidden(image: &File) {
-    let _ = rustix::fs::fremovexattr(image, HIDDEN);
+/// Removes the hidden file of a runtime directory that is gone, since the machine was started
+/// again.
+pub(super) fn remove_leftover(image: &File, path: &Path, name: u64, runtime_parent: &Path) {
+    if name != 0 && runtime_parent.join(outer_name(name)).symlink_metadata().is_err() {
+        remove_hidden(image, path, name);
+    }
 }
 
-/// Removes the hidden file of a runtime directory that is gone since the machine was started again.
-/// It lies beside the image, or where the image's attribute says: the image may have been opened by
-/// another name, or moved since.
+/// Removes the hidden file of an image: beside it, or where the image's attribute says. The image
+/// may have been opened by another name, or moved since.
 ///
 /// The attribute is as trustworthy as the image. So a file is removed only if it has the name that
 /// the image gives, and names this image itself.
-pub(super) fn remove_leftover(image: &File, path: &Path, name: u64, runtime_parent: &Path) {
-    if name == 0 || runtime_parent.join(outer_name(name)).symlink_metadata().is_ok() {
-        return;
-    }
+pub(super) fn remove_hidden(image: &File, path: &Path, name: u64) {
     let Ok(identity) = super::identity_of(image, path) else { return };
     for hidden in [Some(hidden_path(path, name)), named_by(image, name)].into_iter().flatten() {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -210,7 +209,7 @@ pub(super) fn remove_leftover(image: &File, path: &Path, name: u64, runtime_pare
             let _ = std::fs::remove_file(hidden);
         }
     }
-    forget_hidden(image);
+    let _ = rustix::fs::fremovexattr(image, HIDDEN);
 }
 
 /// Where the image's attribute says that the hidden file of that runtime directory is.
