@@ -338,7 +338,8 @@ pub const CORRUPTIONS: &[Corruption] = &[
         }
         let length = p.get(blocks[0] + 8) as usize;
         p.set(blocks[0], pmem::crc32c(0, &bytes[64..length]) as u64);
-    }),
+    })
+    .destroying(&["body"]),
     corruption(&[SnapshotDropped], "a repair was interrupted", |p| {
         (0..8).for_each(|word| p.set(super::SNAPSHOT + word * 8, 0));
     }),
