@@ -4,23 +4,50 @@
 use crate::check::{Checker, FindingLocation, at};
 use crate::finding::{FindingKind, Repair};
 use crate::report::Phase;
-use crate::usage::BlockUse;
+use crate::usage::{BlockUse, CHUNK_BLOCKS};
 use engine::format::{LIST_PAGE_ENTRIES, ListPage, Snapshot, Superblock};
 use pmem::{BLOCK_BYTES, Memory, Pm, crc32c};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 /// Blocks in a word of the block map.
 const BLOCKS_PER_WORD: u64 = 32;
 /// Words read at a time.
 const CHUNK_WORDS: u64 = BLOCK_BYTES / 8;
 
+/// Words of a saved map. Chunks of zeros, nearly all of a large image's, have no memory.
+#[derive(Default)]
+pub(crate) struct MapWords(Vec<Option<Box<[u64; CHUNK_WORDS as usize]>>>);
+
+impl MapWords {
+    pub fn get(&self, index: u64) -> u64 {
+        match self.0.get((index / CHUNK_WORDS) as usize) {
+            Some(Some(chunk)) => chunk[(index % CHUNK_WORDS) as usize],
+            _ => 0,
+        }
+    }
+
+    /// The code of a block, if these are the words of the block map.
+    pub fn code(&self, block: u64) -> u64 {
+        self.get(block / BLOCKS_PER_WORD) >> (block % BLOCKS_PER_WORD * 2) & 3
+    }
+
+    fn is_zero(&self, chunk: u64) -> bool {
+        self.0.get(chunk as usize).is_none_or(Option::is_none)
+    }
+
+    fn ones(&self) -> u64 {
+        self.0.iter().flatten().flat_map(|chunk| chunk.iter()).map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
 /// The content of the saved maps.
 #[derive(Default)]
 struct Maps {
     /// Two bits per block.
-    blocks: Vec<u64>,
+    blocks: MapWords,
     /// A bit per inode.
-    inodes: Vec<u64>,
+    inodes: MapWords,
     /// Free lines of dentry blocks.
     lines: HashMap<u64, u64>,
     /// Additional pointers of shared blocks.
@@ -33,11 +60,11 @@ const CODE_SHARED: u64 = 3;
 
 impl Maps {
     fn code(&self, block: u64) -> u64 {
-        self.blocks[(block / BLOCKS_PER_WORD) as usize] >> (block % BLOCKS_PER_WORD * 2) & 3
+        self.blocks.code(block)
     }
 
     fn inode(&self, number: u64) -> bool {
-        self.inodes[(number / 64) as usize] >> (number % 64) & 1 == 1
+        self.inodes.get(number / 64) >> (number % 64) & 1 == 1
     }
 }
 
@@ -77,19 +104,25 @@ impl<M: Memory> Checker<'_, M> {
         self.step(Phase::Snapshot, 1, 1);
     }
 
-    pub(crate) fn read_words(&self, block: u64, words: u64, crc: &mut u32) -> Vec<u64> {
+    pub(crate) fn read_words(&self, block: u64, words: u64, crc: &mut u32) -> MapWords {
         let mut chunk = [0u8; BLOCK_BYTES as usize];
-        let mut all = Vec::with_capacity(words as usize);
-        while (all.len() as u64) < words {
-            let done = all.len() as u64;
+        let mut all = Vec::with_capacity(words.div_ceil(CHUNK_WORDS) as usize);
+        for done in (0..words).step_by(CHUNK_WORDS as usize) {
             let bytes = &mut chunk[..(words - done).min(CHUNK_WORDS) as usize * 8];
             // The geometry was checked, so the areas lie inside the image. A failed read leaves
             // zeros, which do not match the checksum.
+            bytes.fill(0);
             let _ = self.image.region.read_bytes(block * BLOCK_BYTES + done * 8, bytes);
             *crc = crc32c(*crc, bytes);
-            all.extend(bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)));
+            let mut kept = [0; CHUNK_WORDS as usize];
+            let mut any = 0;
+            for (word, bytes) in kept.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                *word = u64::from_le_bytes(*bytes);
+                any |= *word;
+            }
+            all.push((any != 0).then(|| Box::new(kept)));
         }
-        all
+        MapWords(all)
     }
 
     fn read_list(&mut self, figures: &Snapshot, maps: &mut Maps, crc: &mut u32) -> Result<(), &'static str> {
@@ -126,9 +159,13 @@ impl<M: Memory> Checker<'_, M> {
 
     fn compare_figures(&mut self, figures: &Snapshot, maps: &Maps, on: FindingLocation) {
         let geometry = self.image.geometry;
-        let blocks_free =
-            (geometry.data_block..geometry.data_end()).filter(|block| maps.code(*block) == 0).count() as u64;
-        let inodes = maps.inodes.iter().map(|word| word.count_ones() as u64).sum::<u64>();
+        let blocks_free = chunks(geometry.data_block..geometry.data_end())
+            .map(|(chunk, blocks)| match maps.blocks.is_zero(chunk) {
+                true => blocks.end - blocks.start,
+                false => blocks.filter(|block| maps.code(*block) == 0).count() as u64,
+            })
+            .sum::<u64>();
+        let inodes = maps.inodes.ones();
         let pairs = [
             ("free blocks", figures.blocks_free, blocks_free),
             // Number zero is marked but belongs to no file.
@@ -148,7 +185,18 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn compare_blocks(&mut self, maps: &Maps) {
-        for block in 0..self.image.geometry.blocks {
+        let listed: HashSet<u64> =
+            maps.lines.keys().chain(maps.shares.keys()).map(|block| block / CHUNK_BLOCKS).collect();
+        for (chunk, blocks) in chunks(0..self.image.geometry.blocks) {
+            // Free on both sides: nearly all of a large image.
+            if !maps.blocks.is_zero(chunk) || !self.usage.is_unused(chunk) || listed.contains(&chunk) {
+                self.compare_chunk(maps, blocks);
+            }
+        }
+    }
+
+    fn compare_chunk(&mut self, maps: &Maps, blocks: Range<u64>) {
+        for block in blocks {
             let code = maps.code(block);
             let present = self.usage.of(block);
             let on = at(block * BLOCK_BYTES);
@@ -175,9 +223,9 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn compare_inodes(&mut self, maps: &Maps) {
-        for index in 0..maps.inodes.len() as u64 {
+        for index in 0..self.image.geometry.inodes_max() / 64 {
             // Numbers on neither side: nearly all of a large table.
-            if maps.inodes[index as usize] == 0 && self.image.segments.index_of(index * 64).is_none() {
+            if maps.inodes.get(index) == 0 && self.image.segments.index_of(index * 64).is_none() {
                 continue;
             }
             for number in index * 64..(index + 1) * 64 {
@@ -221,3 +269,13 @@ impl<M: Memory> Checker<'_, M> {
         }
     }
 }
+
+/// The chunks of a range of blocks: their numbers, and the blocks of the range in them.
+fn chunks(blocks: Range<u64>) -> impl Iterator<Item = (u64, Range<u64>)> {
+    (blocks.start / CHUNK_BLOCKS..blocks.end.div_ceil(CHUNK_BLOCKS)).map(move |chunk| {
+        let first = chunk * CHUNK_BLOCKS;
+        (chunk, first.max(blocks.start)..(first + CHUNK_BLOCKS).min(blocks.end))
+    })
+}
+
+const _: () = assert!(CHUNK_WORDS * BLOCKS_PER_WORD == CHUNK_BLOCKS);

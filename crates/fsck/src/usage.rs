@@ -63,9 +63,14 @@ pub(crate) fn line_mask(offset: u64, lines: u64) -> u64 {
     (u64::MAX >> (64 - lines)) << (offset % BLOCK_BYTES / LINE_BYTES)
 }
 
-/// One byte per block, and a mask per block of dentries.
+/// Blocks whose uses lie in one chunk: those of a block of the block map.
+pub(crate) const CHUNK_BLOCKS: u64 = BLOCK_BYTES * 8 / 2;
+
+/// One byte per block, and a mask per block of dentries. Memory and time follow what is in use, not
+/// the size of the image: a chunk of blocks without a use has no memory.
 pub(crate) struct Usage {
-    uses: Vec<u8>,
+    blocks: u64,
+    chunks: Vec<Option<Box<[u8; CHUNK_BLOCKS as usize]>>>,
     lines: HashMap<u64, u64>,
     /// For blocks with several pointers: the number of additional ones.
     shares: HashMap<u64, u64>,
@@ -76,7 +81,8 @@ pub(crate) struct Usage {
 impl Usage {
     pub fn new(blocks: u64) -> Usage {
         Usage {
-            uses: vec![0; blocks as usize],
+            blocks,
+            chunks: vec![None; blocks.div_ceil(CHUNK_BLOCKS) as usize],
             lines: HashMap::new(),
             shares: HashMap::new(),
             contested: HashSet::new(),
@@ -84,12 +90,25 @@ impl Usage {
     }
 
     pub fn of(&self, block: u64) -> BlockUse {
-        self.uses.get(block as usize).map_or(BlockUse::Free, |code| BlockUse::ALL[*code as usize & 7])
+        match self.chunks.get((block / CHUNK_BLOCKS) as usize) {
+            Some(Some(chunk)) => BlockUse::ALL[chunk[(block % CHUNK_BLOCKS) as usize] as usize & 7],
+            _ => BlockUse::Free,
+        }
+    }
+
+    /// Whether no block of a chunk has a use.
+    pub fn is_unused(&self, chunk: u64) -> bool {
+        self.chunks.get(chunk as usize).is_none_or(Option::is_none)
     }
 
     /// Claims a block. If its present use excludes this one, the error is the present use.
     pub fn claim(&mut self, block: u64, wanted: BlockUse) -> Result<(), BlockUse> {
-        let Some(code) = self.uses.get_mut(block as usize) else { return Err(BlockUse::Fixed) };
+        if block >= self.blocks {
+            return Err(BlockUse::Fixed);
+        }
+        let chunk =
+            self.chunks[(block / CHUNK_BLOCKS) as usize].get_or_insert_with(|| Box::new([0; CHUNK_BLOCKS as usize]));
+        let code = &mut chunk[(block % CHUNK_BLOCKS) as usize];
         let present = BlockUse::ALL[*code as usize & 7];
         if present != BlockUse::Free && !(present == wanted && wanted.allows_another()) {
             self.contested.insert(block);
@@ -133,6 +152,29 @@ impl Usage {
 
     /// Blocks without a use.
     pub fn free(&self) -> u64 {
-        self.uses.iter().filter(|code| **code == 0).count() as u64
+        let used = |chunk: &[u8; CHUNK_BLOCKS as usize]| chunk.iter().filter(|code| **code != 0).count() as u64;
+        self.blocks - self.chunks.iter().flatten().map(|chunk| used(chunk)).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_follows_the_blocks_in_use_and_not_the_size_of_the_image() {
+        // 16 TiB.
+        let blocks = 1 << 32;
+        let mut usage = Usage::new(blocks);
+        let used = [0, 1, CHUNK_BLOCKS - 1, 5 * CHUNK_BLOCKS, blocks - 1];
+        for block in used {
+            assert_eq!(usage.claim(block, BlockUse::Data), Ok(()), "{block}");
+            assert_eq!(usage.claim(block, BlockUse::Data), Err(BlockUse::Data), "{block}");
+        }
+        assert_eq!(usage.claim(blocks, BlockUse::Data), Err(BlockUse::Fixed));
+        assert_eq!((usage.of(1), usage.of(2), usage.of(blocks)), (BlockUse::Data, BlockUse::Free, BlockUse::Free));
+        assert_eq!((usage.is_unused(0), usage.is_unused(1), usage.is_unused(5)), (false, true, false));
+        assert_eq!(usage.free(), blocks - used.len() as u64);
+        assert_eq!(usage.chunks.iter().flatten().count(), 3);
     }
 }

@@ -3,6 +3,7 @@
 use super::Done;
 use crate::check::{Checker, DAMAGED, REACHED};
 use crate::image::Name;
+use crate::snapshot::MapWords;
 use crate::usage::{BlockUse, line_mask};
 use engine::format::{
     Dentry, INODES_PER_SEGMENT, Inode, JOURNAL_SLOT_BYTES, JOURNAL_SLOTS, JournalRecord, JournalSlot, Property,
@@ -18,7 +19,7 @@ const DESCRIPTION_BYTES: u64 = 216;
 pub(crate) struct Repairer<'c, M: Memory> {
     pub check: Checker<'c, M>,
     /// The block map that the last detach saved, if its checksum matches.
-    marked: Option<&'c [u64]>,
+    marked: Option<&'c MapWords>,
     /// Where the search for free blocks continues.
     next_block: u64,
     /// The timestamp for written structures.
@@ -26,7 +27,7 @@ pub(crate) struct Repairer<'c, M: Memory> {
 }
 
 /// The words of the block map of a clean image, if they match their checksum.
-pub(crate) fn marked_blocks<M: Memory>(checker: &Checker<'_, M>) -> Option<Vec<u64>> {
+pub(crate) fn marked_blocks<M: Memory>(checker: &Checker<'_, M>) -> Option<MapWords> {
     let superblock = checker.image.region.first::<Superblock>().ok()?;
     let figures = Snapshot::from_words(&std::array::from_fn(|index| superblock.snapshot[index].load()));
     if !checker.clean || figures == Snapshot::default() {
@@ -36,7 +37,7 @@ pub(crate) fn marked_blocks<M: Memory>(checker: &Checker<'_, M>) -> Option<Vec<u
 }
 
 impl<'c, M: Memory> Repairer<'c, M> {
-    pub fn new(check: Checker<'c, M>, marked: Option<&'c [u64]>, now_ns: i64) -> Repairer<'c, M> {
+    pub fn new(check: Checker<'c, M>, marked: Option<&'c MapWords>, now_ns: i64) -> Repairer<'c, M> {
         let next_block = check.image.geometry.data_block;
         Repairer { check, marked, next_block, now_ns }
     }
@@ -182,7 +183,7 @@ impl<'c, M: Memory> Repairer<'c, M> {
 
     /// Whether a block may be allocated.
     fn is_free(&self, block: u64) -> bool {
-        let marked = self.marked.is_some_and(|words| words[(block / 32) as usize] >> (block % 32 * 2) & 3 != 0);
+        let marked = self.marked.is_some_and(|words| words.code(block) != 0);
         !marked && self.check.usage.of(block) == BlockUse::Free
     }
 
@@ -282,7 +283,7 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     /// The words of the block map, if everything that the detach saved matches its checksum.
-    fn maps_verify(&self, figures: &Snapshot, epoch: u32) -> Option<Vec<u64>> {
+    fn maps_verify(&self, figures: &Snapshot, epoch: u32) -> Option<MapWords> {
         let geometry = self.image.geometry;
         let mut crc = 0;
         let blocks = self.read_words(geometry.block_map_block, geometry.blocks.div_ceil(32), &mut crc);

@@ -102,7 +102,7 @@ pub fn repair<M: Memory>(
         let mut chosen: Vec<_> = findings.iter().filter(possible).filter(due).cloned().collect();
         chosen.retain(|finding| *answers.entry(key(finding)).or_insert_with(|| decide(finding)));
         let Some(first) = chosen.iter().map(stage).min() else { break };
-        let mut repairer = Repairer::new(checker, marked.as_deref(), now_ns);
+        let mut repairer = Repairer::new(checker, marked.as_ref(), now_ns);
         if first > Stage::Superblock && repairer.begin() {
             // An apparent trace of a crash may now be an error to ask about.
             continue;

@@ -153,7 +153,8 @@ impl<M: Memory> Image<M> {
         file.make_room(before_bytes, length, self.fs().is_reserved())?;
         // Crash points: until the description is written, the image has its old length.
         let superblock = growth.superblock().map_err(engine_error)?;
-        let mapped = file.write_block_map(self.fs(), growth.geometry());
+        let geometries = (&self.fs().geometry(), growth.geometry());
+        let mapped = file.write_block_map(self.fs(), geometries, before_bytes);
         let prepared = mapped.and_then(|()| file.write(&superblock, length - BLOCK_BYTES));
         if let Err(error) = prepared {
             let _ = self.file.set_len(before_bytes);

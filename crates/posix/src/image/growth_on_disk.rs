@@ -31,6 +31,7 @@ use engine::{CommitGuard, DESCRIPTION_BYTES, GrowthRefusal, Thread};
 use journal::{DiskError, Journal, JournalError};
 use pmem::{BLOCK_BYTES, Backing, Memory};
 use rustix::fd::AsRawFd;
+use rustix::fs::FallocateFlags;
 use rustix::process::Resource;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -74,6 +75,8 @@ impl<M: Memory> Image<M> {
     ) -> Result<[u8; BLOCK_BYTES as usize], ImageError> {
         let file = ResizedFile { path: &self.path, file: &self.file };
         let reserved_from = self.fs().is_reserved().then_some(before_bytes);
+        // Behind the old journal.
+        let zero_from = self.file.metadata().map_err(file_error("examine", &self.path))?.len();
         lengthen(&self.file, file_bytes(length), reserved_from).map_err(file_error("lengthen", &self.path))?;
         let superblock = thread.superblock_of(*geometry).map_err(|source| self.engine_error(source))?;
         self.prepare_copy(commits, geometry, &superblock)?;
@@ -82,7 +85,7 @@ impl<M: Memory> Image<M> {
             JournalError::Disk(DiskError(errno)) => self.errno_error("write the journal of", Errno(errno)),
             cause => self.errno_error("write the journal of", crate::commits::errno_of(cause)),
         })?;
-        file.write_block_map(self.fs(), geometry)?;
+        file.write_block_map(self.fs(), (&self.fs().geometry(), geometry), zero_from)?;
         file.write(&superblock, geometry.copy_block() * BLOCK_BYTES)?;
         Ok(superblock)
     }
@@ -109,7 +112,12 @@ impl<M: Memory> Image<M> {
             fill::provide_bits(copy, (length, tracking.region_bytes())).map_err(failed())?;
             residency.set_resident(from, length - from);
         }
-        let mapped = ResizedFile { path: &self.path, file }.write_block_map(self.fs(), geometry);
+        // An attempt that failed may have left another map.
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let is_zero = rustix::fs::fallocate(file, flags, from, length - from).is_ok();
+        let zero_from = if is_zero { from } else { u64::MAX };
+        let geometries = (&self.fs().geometry(), geometry);
+        let mapped = ResizedFile { path: &self.path, file }.write_block_map(self.fs(), geometries, zero_from);
         mapped.map_err(|error| match error {
             ImageError::File { source, .. } => failed()(source),
             error => error,

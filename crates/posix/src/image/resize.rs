@@ -111,7 +111,7 @@ impl Resize<'_> {
         file.write(&superblock, length - BLOCK_BYTES)?;
         file.write(&superblock[..DESCRIPTION_BYTES], 0)?;
         // The new length counts from here on.
-        file.write_block_map(fs, &geometry)?;
+        file.write_block_map(fs, (&before, &geometry), before_bytes)?;
         if length < before_bytes {
             file.file.set_len(length).map_err(file_error("shorten", self.path))?;
         }
@@ -203,22 +203,29 @@ impl ResizedFile<'_> {
     }
 
     /// The block map without a snapshot: it keeps the blocks of damaged files from being reused.
-    pub fn write_block_map<M: Memory>(&self, fs: &engine::Fs<M>, geometry: &Geometry) -> Result<(), ImageError> {
-        let words = geometry.blocks.div_ceil(BLOCKS_PER_WORD);
-        let per_block = BLOCK_BYTES / 8;
-        for first in (0..words).step_by(per_block as usize) {
-            let mut block = Vec::with_capacity(BLOCK_BYTES as usize);
-            for word in first..(first + per_block).min(words) {
-                let used = (0..BLOCKS_PER_WORD)
-                    .filter(|bit| {
-                        let number = word * BLOCKS_PER_WORD + bit;
-                        number < geometry.blocks && fs.is_used_with(geometry, number)
-                    })
-                    .fold(0u64, |word, bit| word | 1 << (bit * 2));
-                block.extend_from_slice(&used.to_le_bytes());
+    /// Writes the block map of a new geometry. `before` is the image's in use: blocks behind it are
+    /// free up to the new areas. From `zero_from` on the file is zero, so zeros are left out there.
+    pub fn write_block_map<M: Memory>(
+        &self,
+        fs: &engine::Fs<M>,
+        (before, geometry): (&Geometry, &Geometry),
+        zero_from: u64,
+    ) -> Result<(), ImageError> {
+        const BLOCKS_PER_PAGE: u64 = BLOCK_BYTES / 8 * BLOCKS_PER_WORD;
+        for first in (0..geometry.blocks).step_by(BLOCKS_PER_PAGE as usize) {
+            let at = geometry.block_map_block * BLOCK_BYTES + first / BLOCKS_PER_WORD * 8;
+            let end = (first + BLOCKS_PER_PAGE).min(geometry.blocks);
+            if at >= zero_from && first >= before.blocks && end <= geometry.data_end() {
+                continue;
             }
-            let at = geometry.block_map_block * BLOCK_BYTES + first * 8;
-            self.file.write_all_at(&block, at).map_err(file_error("write to", self.path))?;
+            let mut page = Vec::with_capacity(BLOCK_BYTES as usize);
+            for word in (first..end).step_by(BLOCKS_PER_WORD as usize) {
+                let used = (word..end.min(word + BLOCKS_PER_WORD))
+                    .filter(|number| fs.is_used_with(geometry, *number))
+                    .fold(0u64, |bits, number| bits | 1 << ((number - word) * 2));
+                page.extend_from_slice(&used.to_le_bytes());
+            }
+            self.file.write_all_at(&page, at).map_err(file_error("write to", self.path))?;
         }
         Ok(())
     }
