@@ -77,13 +77,14 @@ fn main() -> ExitCode {
     finish(run(&command).and_then(check_whole), 1)
 }
 
-/// Results count only if the image was complete until the end.
+/// Results count only if the image was whole until the end.
 fn check_whole<T>(result: T) -> anyhow::Result<T> {
-    anyhow::ensure!(
-        !pmem::any_truncated(),
-        "the image was truncated while it was read, or its disk is full: the output above is not reliable; restore the image or free space, and try again"
-    );
-    Ok(result)
+    match pmem::any_loss() {
+        None => Ok(result),
+        Some(loss) => {
+            anyhow::bail!("the image {}: the output above is not reliable; {}", loss.description(), loss.remedy())
+        }
+    }
 }
 
 /// The commands that become another program; they return only on failure.

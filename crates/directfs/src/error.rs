@@ -150,7 +150,7 @@ fn errno_of_image(error: &ImageError) -> i32 {
         ImageError::NoCommits { .. } => libc::EOPNOTSUPP,
         ImageError::Stopped { .. } => libc::ECANCELED,
         ImageError::Size { .. } | ImageError::Label { .. } => libc::EINVAL,
-        ImageError::Truncated { .. } => libc::EIO,
+        ImageError::Truncated { .. } | ImageError::MemoryError { .. } => libc::EIO,
         ImageError::Stale { source, .. }
         | ImageError::NoShared { source, .. }
         | ImageError::Lock { source, .. }

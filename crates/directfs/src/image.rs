@@ -44,11 +44,12 @@ pub struct Image {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// A file on a DAX file system or a `/dev/dax*` device: the death of every process, and a power
-    /// failure.
+    /// A file on a DAX file system or a `/dev/dax*` device, on persistent memory: the death of
+    /// every process, and a power failure.
     PowerFailure,
-    /// A file in memory (tmpfs, `/dev/shm`): the death of every process. Not a power failure or
-    /// restart of the machine.
+    /// A file in memory (tmpfs, `/dev/shm`), or on DAX where the kernel does not say that the
+    /// memory is persistent: the death of every process. Not a power failure or restart of the
+    /// machine.
     ProcessDeath,
     /// A file on a disk: the death of every process. And a power failure, if the call was synced
     /// ([`File::sync_all`](crate::File::sync_all), [`Image::sync`]), or is older than the interval
@@ -115,7 +116,7 @@ impl Image {
         let durability = match image.persistence() {
             _ if !has_path => Durability::Nothing,
             Persistence::PowerFailure => Durability::PowerFailure,
-            Persistence::ProcessDeath => Durability::ProcessDeath,
+            Persistence::PowerFailurePerhaps | Persistence::ProcessDeath => Durability::ProcessDeath,
             Persistence::Committed => Durability::Committed,
             Persistence::CleanClose => Durability::CleanClose,
             Persistence::Nothing => Durability::Nothing,

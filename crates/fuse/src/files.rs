@@ -207,17 +207,16 @@ impl Files {
 
     /// EIO once the image was truncated under the mount.
     fn check_whole(&self) -> Result<()> {
-        let has_lost = self.image.mapping().has_lost_pages();
-        if !has_lost {
-            return Ok(());
-        }
+        let Some(loss) = self.image.mapping().loss() else { return Ok(()) };
         if !self.has_reported_loss.swap(true, Relaxed) {
             let image = self.image.path().display();
             self.image.fs().mark_unclean();
             // The starter may have closed it.
             let _ = writeln!(
                 std::io::stderr(),
-                "directfs: {image} was truncated or its disk is full: every access now returns EIO; unmount it and restore the image or free space"
+                "directfs: {image} {}: every access now returns EIO; unmount it; then {}",
+                loss.description(),
+                loss.remedy()
             );
         }
         Err(Errno::EIO)

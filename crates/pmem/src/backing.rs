@@ -9,9 +9,15 @@ use rustix::fd::AsFd;
 pub enum Backing {
     /// A file on a DAX file system: the kernel granted `MAP_SYNC`, so a flush and a fence reach the
     /// medium.
-    Dax,
+    Dax {
+        /// What the kernel knows of it.
+        medium: Medium,
+    },
     /// A `/dev/dax*` device: the medium itself.
-    DaxDevice,
+    DaxDevice {
+        /// What the kernel knows of it.
+        medium: Medium,
+    },
     /// A file on tmpfs or another file system that lives in memory.
     Tmpfs,
     /// A file whose pages the kernel caches; it writes them back at any time and at each sync.
@@ -23,11 +29,25 @@ pub enum Backing {
     Anonymous,
 }
 
+/// Whether memory that is used through DAX keeps its bytes without power.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    /// The kernel knows that what leaves the processor's caches is kept.
+    Persistent,
+    /// The kernel does not know: firmware that does not say it, memory of a virtual machine, a
+    /// range of ordinary memory (`memmap=`).
+    Unknown,
+    /// Memory without persistence, such as CXL memory in the mode `ram`.
+    Volatile,
+}
+
 /// Which failures stored, flushed and fenced bytes survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
     /// Power failure, immediately.
     PowerFailure,
+    /// Process death, immediately. A power failure perhaps: the kernel does not know.
+    PowerFailurePerhaps,
     /// Process death, immediately. Never a power failure or a restart of the machine.
     ProcessDeath,
     /// Process death, immediately; a power failure what was synced, and what was committed since.
@@ -44,7 +64,11 @@ impl Backing {
     /// used in place instead: [`Persistence::CleanClose`].
     pub fn persistence(self) -> Persistence {
         match self {
-            Backing::Dax | Backing::DaxDevice => Persistence::PowerFailure,
+            Backing::Dax { medium } | Backing::DaxDevice { medium } => match medium {
+                Medium::Persistent => Persistence::PowerFailure,
+                Medium::Unknown => Persistence::PowerFailurePerhaps,
+                Medium::Volatile => Persistence::ProcessDeath,
+            },
             Backing::Tmpfs => Persistence::ProcessDeath,
             Backing::File { .. } => Persistence::Committed,
             Backing::Anonymous => Persistence::Nothing,
@@ -54,7 +78,12 @@ impl Backing {
     /// Whether durable bytes must leave the processor's caches. On other backings a flush adds no
     /// safety, see [`Region::without_flushes`](crate::Region::without_flushes).
     pub fn needs_flushes(self) -> bool {
-        self.persistence() == Persistence::PowerFailure
+        matches!(self.persistence(), Persistence::PowerFailure | Persistence::PowerFailurePerhaps)
+    }
+
+    /// Whether it is a device: it has a size of its own, and can only be mapped, not read.
+    pub fn is_device(self) -> bool {
+        matches!(self, Backing::DaxDevice { .. })
     }
 
     /// Whether the kernel holds changes back until a sync, so that
@@ -102,12 +131,22 @@ const UNKNOWN: &str = "an unknown file system";
 impl fmt::Display for Backing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Backing::Dax => f.write_str("a file on a DAX file system"),
-            Backing::DaxDevice => f.write_str("a DAX device"),
+            Backing::Dax { medium } => write!(f, "a file on a DAX file system{medium}"),
+            Backing::DaxDevice { medium } => write!(f, "a DAX device{medium}"),
             Backing::Tmpfs => f.write_str("a file in memory (tmpfs)"),
             Backing::File { file_system } => write!(f, "a file on {file_system}, through the page cache"),
             Backing::Anonymous => f.write_str("anonymous memory"),
         }
+    }
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Medium::Persistent => "",
+            Medium::Unknown => ", on memory of which the kernel does not say that it is persistent",
+            Medium::Volatile => ", on volatile memory",
+        })
     }
 }
 
@@ -116,6 +155,10 @@ impl Persistence {
     pub fn sentence(self) -> &'static str {
         match self {
             Persistence::PowerFailure => "Completed calls survive a power failure.",
+            Persistence::PowerFailurePerhaps => {
+                "Completed calls survive the death of every process. Whether they survive a power failure is not known: the \
+                 memory's region has no persistence_domain (ndctl list -R)."
+            }
             Persistence::ProcessDeath => {
                 "Completed calls survive the death of every process, but not a power failure or a restart of \
                  the machine."
@@ -152,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_dax_survives_a_power_failure() {
+    fn only_persistent_memory_survives_a_power_failure() {
         for backing in [
             Backing::Tmpfs,
             Backing::File { file_system: "ext4" },
@@ -161,7 +204,12 @@ mod tests {
         ] {
             assert_ne!(backing.persistence(), Persistence::PowerFailure, "{backing}");
         }
-        assert_eq!(Backing::Dax.persistence(), Persistence::PowerFailure);
-        assert_eq!(Backing::DaxDevice.persistence(), Persistence::PowerFailure);
+        for medium in [Medium::Unknown, Medium::Volatile] {
+            assert_ne!(Backing::Dax { medium }.persistence(), Persistence::PowerFailure);
+            assert_ne!(Backing::DaxDevice { medium }.persistence(), Persistence::PowerFailure);
+        }
+        let medium = Medium::Persistent;
+        assert_eq!(Backing::Dax { medium }.persistence(), Persistence::PowerFailure);
+        assert_eq!(Backing::DaxDevice { medium }.persistence(), Persistence::PowerFailure);
     }
 }

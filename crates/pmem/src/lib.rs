@@ -65,6 +65,7 @@ mod copy;
 #[cfg(test)]
 mod copy_tests;
 mod flush;
+mod loss;
 mod memory;
 mod processor;
 mod region;
@@ -79,6 +80,8 @@ mod backing;
 #[cfg(feature = "std")]
 mod crash;
 #[cfg(feature = "std")]
+mod dax;
+#[cfg(feature = "std")]
 mod delay;
 #[cfg(feature = "std")]
 mod map;
@@ -88,15 +91,18 @@ mod recorder;
 mod truncation;
 
 #[cfg(feature = "std")]
-pub use backing::{Backing, Persistence};
+pub use backing::{Backing, Medium, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
 pub use checksum::{crc32c, crc32c_words, flipped_bit};
 pub use copy::load_code;
 #[cfg(feature = "std")]
 pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
 #[cfg(feature = "std")]
+pub use dax::coarse_alignment_bytes;
+#[cfg(feature = "std")]
 pub use delay::{Delayed, Delays, Spin, Wait};
 pub use flush::FlushKind;
+pub use loss::{Loss, dax_units_around};
 #[cfg(feature = "std")]
 pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
@@ -110,7 +116,7 @@ pub use token::{
 };
 pub use tracking::{MarkedPage, RaisedCut, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 #[cfg(feature = "std")]
-pub use truncation::{any_truncated, survive_truncations};
+pub use truncation::{any_loss, survive_truncations};
 
 /// Advice to madvise: huge pages at once. Linux 6.1; the crate libc lacks it for musl.
 pub const MADV_COLLAPSE: i32 = 25;

@@ -13,17 +13,19 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 
-use crate::backing::Backing;
+use crate::backing::{Backing, Medium};
+use crate::dax::{self, attributes_of_device};
+use crate::loss::Loss;
 use crate::memory::Memory;
 use crate::region::Region;
 use crate::truncation::GuardSlot;
 
 /// The unit of mapping.
-const PAGE_BYTES: u64 = 4096;
+pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Mappings of at least this length begin at a multiple of it, so that huge pages fit.
-const HUGE_PAGE_BYTES: u64 = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// 64 TiB: half of a process's address space. Several images and the rest of the process still fit.
-const LENGTH_BYTES_MAX: u64 = 1 << 46;
+pub(crate) const LENGTH_BYTES_MAX: u64 = 1 << 46;
 
 /// Permitted accesses to a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +162,7 @@ pub enum MapError {
     /// The kernel refused the mapping.
     #[error(
         "cannot map {} ({length} bytes): {source}; check the limits of memory and address space (ulimit -v, \
-         vm.max_map_count), and that the file system supports shared mappings",
+         vm.max_map_count, vm.overcommit_memory), and that the file system supports shared mappings",
         name(path)
     )]
     Mmap {
@@ -174,6 +176,13 @@ pub enum MapError {
     /// A region for stores was requested on a read-only mapping.
     #[error("the mapping is read-only: map it for reading and writing")]
     ReadOnly,
+}
+
+impl MapError {
+    /// About an object of a kind that cannot be mapped.
+    pub fn not_mappable(path: &Path, kind: std::fs::FileType) -> MapError {
+        MapError::NotMappable { path: path.to_owned(), kind: file_type_name(kind) }
+    }
 }
 
 fn name(path: &Option<PathBuf>) -> String {
@@ -238,12 +247,10 @@ impl Mapping {
         let metadata = file.metadata().map_err(|source| MapError::Open { path: path.to_owned(), access, source })?;
         let kind = metadata.file_type();
         if kind.is_char_device() {
-            let device = metadata.rdev();
-            let attributes = format!("/sys/dev/char/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-            return Mapping::of_dax_device(file, path, access, Path::new(&attributes));
+            return Mapping::of_dax_device(file, path, access, &attributes_of_device("char", metadata.rdev()));
         }
         if !kind.is_file() {
-            return Err(MapError::NotMappable { path: path.to_owned(), kind: file_type_name(kind) });
+            return Err(MapError::not_mappable(path, kind));
         }
         Mapping::of_regular_file(file, path, access, (metadata.len().min(length_max), 0))
     }
@@ -311,15 +318,20 @@ impl Mapping {
         let length = length.max(1).next_multiple_of(PAGE_BYTES);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping whose address is only a hint: it replaces no existing mapping.
-        let address = unsafe {
+        let mapped = unsafe {
             rustix::mm::mmap_anonymous(
                 hint(length),
                 length as usize,
                 protection,
                 MapFlags::SHARED | MapFlags::NORESERVE,
             )
-        }
-        .map_err(|errno| MapError::Mmap { path: None, length, source: errno.into() })?;
+        };
+        let mapped = match mapped {
+            // With vm.overcommit_memory=2 all of it counts, used or not; of a file, what is used.
+            Err(Errno::NOMEM) => map_memory_file(length),
+            mapped => mapped,
+        };
+        let address = mapped.map_err(|errno| MapError::Mmap { path: None, length, source: errno.into() })?;
         Ok(Mapping::new(address, (length, length), Access::ReadWrite, Backing::Anonymous, None))
     }
 
@@ -338,7 +350,7 @@ impl Mapping {
         }
         let reach = mapped.max(reach.next_multiple_of(PAGE_BYTES));
         let (address, backing) = match map_file(&file, reach, access, MapFlags::SHARED_VALIDATE | MapFlags::SYNC) {
-            Ok(address) => (address, Backing::Dax),
+            Ok(address) => (address, Backing::Dax { medium: dax::medium_of_file(&file) }),
             // The file system does not support DAX, or the kernel does not know `MAP_SYNC`: the
             // page cache is used.
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {
@@ -352,12 +364,13 @@ impl Mapping {
     }
 
     fn of_dax_device(file: File, path: &Path, access: Access, attributes: &Path) -> Result<Mapping, MapError> {
-        let length = dax_length(path, attributes)?;
-        // The kernel chooses the address, because it knows the alignment that the device's pages
-        // need.
-        let address = map_file(&file, length, access, MapFlags::SHARED)
+        let length = dax::length_bytes(path, attributes)?;
+        // The kernel chooses the address, because it knows the alignment that the device needs. It
+        // maps at a wish exactly, or refuses that with EINVAL.
+        let address = map_file_at(ptr::null_mut(), &file, length, access, MapFlags::SHARED)
             .map_err(|errno| mmap_error(path, access, length, errno))?;
-        Ok(Mapping::new(address, (length, length), access, Backing::DaxDevice, Some(file)))
+        let backing = Backing::DaxDevice { medium: Medium::of_device(attributes) };
+        Ok(Mapping::new(address, (length, length), access, backing, Some(file)))
     }
 
     fn new(
@@ -411,7 +424,7 @@ impl Mapping {
     /// [`survive_truncations`](crate::survive_truncations)) or by the file's length.
     pub fn is_truncated(&self) -> bool {
         let is_shorter = |file: &File| {
-            self.backing != Backing::DaxDevice
+            !self.backing.is_device()
                 && file.metadata().is_ok_and(|metadata| metadata.len() / PAGE_BYTES * PAGE_BYTES < self.length)
         };
         self.has_lost_pages() || self.file.as_ref().is_some_and(is_shorter)
@@ -419,7 +432,12 @@ impl Mapping {
 
     /// As [`is_truncated`](Mapping::is_truncated), without reading the file's length: one load.
     pub fn has_lost_pages(&self) -> bool {
-        self.guarded.as_ref().is_some_and(GuardSlot::is_truncated)
+        self.loss().is_some()
+    }
+
+    /// What was wrong at the last access that failed.
+    pub fn loss(&self) -> Option<Loss> {
+        self.guarded.as_ref().and_then(GuardSlot::loss)
     }
 
     /// A region over the whole mapping, which it keeps mapped.
@@ -584,33 +602,26 @@ fn file_type_name(kind: std::fs::FileType) -> &'static str {
     }
 }
 
-/// Mappable bytes of a DAX device, from the kernel's attributes.
-fn dax_length(path: &Path, attributes: &Path) -> Result<u64, MapError> {
-    let subsystem = std::fs::read_link(attributes.join("subsystem")).unwrap_or_default();
-    if subsystem.file_name().is_none_or(|name| name != "dax") {
-        return Err(MapError::NotMappable { path: path.to_owned(), kind: "a character device of another kind" });
-    }
-    let number = |attribute: PathBuf| -> Result<u64, MapError> {
-        let read = || std::fs::read_to_string(&attribute)?.trim().parse::<u64>().map_err(io::Error::other);
-        read().map_err(|source| MapError::DaxSize { path: path.to_owned(), attribute: attribute.clone(), source })
-    };
-    let length = number(attributes.join("size"))?;
-    // Kernels before 5.10 do not export the alignment; their default is the huge page size.
-    let shown = attributes.join("align");
-    let align = if shown.exists() { number(shown)?.max(PAGE_BYTES) } else { HUGE_PAGE_BYTES };
-    if length < align {
-        return Err(MapError::DaxAlignment { path: path.to_owned(), length, align });
-    }
-    if length > LENGTH_BYTES_MAX {
-        return Err(MapError::TooLarge { path: Some(path.to_owned()), length });
-    }
-    Ok(length / align * align)
+fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result<*mut c_void, Errno> {
+    map_file_at(hint(length), file, length, access, flags)
 }
 
-fn map_file(file: &File, length: u64, access: Access, flags: MapFlags) -> Result<*mut c_void, Errno> {
-    let protection = access.protection();
+fn map_file_at(
+    hint: *mut c_void,
+    file: &File,
+    length: u64,
+    access: Access,
+    flags: MapFlags,
+) -> Result<*mut c_void, Errno> {
     // SAFETY: a new mapping whose address is only a hint: it replaces no existing mapping.
-    unsafe { rustix::mm::mmap(hint(length), length as usize, protection, flags, file, 0) }
+    unsafe { rustix::mm::mmap(hint, length as usize, access.protection(), flags, file, 0) }
+}
+
+/// Maps a sparse file in memory that goes with its mappings.
+fn map_memory_file(length: u64) -> Result<*mut c_void, Errno> {
+    let file = File::from(rustix::fs::memfd_create("directfs", rustix::fs::MemfdFlags::CLOEXEC)?);
+    rustix::fs::ftruncate(&file, length)?;
+    map_file(&file, length, Access::ReadWrite, MapFlags::SHARED)
 }
 
 /// A free address for `length` bytes at a multiple of the huge page size. Only there can a shared
@@ -671,50 +682,6 @@ fn create_file(path: &Path, length: u64, mode: Mode) -> Result<File, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::os::unix::fs::symlink;
-
-    /// Attributes as the kernel exports them for a DAX device.
-    fn attributes(subsystem: &str, size: Option<&str>, align: Option<&str>) -> tempfile::TempDir {
-        let directory = tempfile::tempdir().unwrap();
-        symlink(format!("../../bus/{subsystem}"), directory.path().join("subsystem")).unwrap();
-        for (name, value) in [("size", size), ("align", align)] {
-            if let Some(value) = value {
-                fs::write(directory.path().join(name), value).unwrap();
-            }
-        }
-        directory
-    }
-
-    fn length_of(subsystem: &str, size: Option<&str>, align: Option<&str>) -> Result<u64, MapError> {
-        dax_length(Path::new("/dev/dax0.0"), attributes(subsystem, size, align).path())
-    }
-
-    #[test]
-    fn a_dax_device_is_mapped_in_whole_units_of_its_alignment() {
-        assert_eq!(length_of("dax", Some("16777216\n"), Some("2097152\n")).unwrap(), 16 << 20);
-        assert_eq!(length_of("dax", Some("5242880"), Some("2097152")).unwrap(), 4 << 20);
-        assert_eq!(
-            length_of("dax", Some("5242880"), None).unwrap(),
-            4 << 20,
-            "an old kernel does not export the alignment"
-        );
-        assert_eq!(length_of("dax", Some("12288"), Some("4096")).unwrap(), 12288);
-    }
-
-    #[test]
-    fn a_dax_device_that_cannot_be_mapped_is_explained() {
-        let error = length_of("dax", Some("1048576"), Some("2097152")).unwrap_err();
-        assert!(matches!(error, MapError::DaxAlignment { length: 1_048_576, align: 2_097_152, .. }), "{error}");
-        let error = length_of("dax", None, None).unwrap_err();
-        assert!(matches!(error, MapError::DaxSize { .. }), "{error}");
-        let error = length_of("dax", Some("many"), None).unwrap_err();
-        assert!(matches!(error, MapError::DaxSize { .. }), "{error}");
-        let error = length_of("dax", Some("18446744073709551615"), Some("4096")).unwrap_err();
-        assert!(matches!(error, MapError::TooLarge { .. }), "{error}");
-        let error = length_of("tty", Some("16777216"), None).unwrap_err();
-        assert!(matches!(error, MapError::NotMappable { .. }), "{error}");
-    }
 
     #[test]
     fn refusals_to_open_keep_their_cause_apart() {

@@ -3,20 +3,23 @@
 //! The next access to a lost page raises SIGBUS. A program that called [`survive_truncations`]
 //! reads zeros there instead, and the mapping reports from then on that it was cut
 //! ([`Mapping::is_truncated`](crate::Mapping::is_truncated)), so that its users can stop with an
-//! error. A sparse file whose file system is full behaves the same.
+//! error. A sparse file whose file system is full, and a device that was removed, behave the same.
 //!
 //! Invariants: the signal handler touches only atomics and makes one system call. A slot of the
 //! table is claimed by its first word; its range is set last and cleared first.
 
+use crate::{Loss, dax_units_around};
+use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicUsize};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
 /// File mappings that one process can guard at a time; further ones are not guarded.
 const MAPPINGS_MAX: usize = 64;
 
 struct Guarded {
     claimed: AtomicBool,
-    truncated: AtomicBool,
+    /// See `as_word`.
+    loss: AtomicU8,
     start: AtomicUsize,
     end: AtomicUsize,
 }
@@ -24,13 +27,22 @@ struct Guarded {
 static TABLE: [Guarded; MAPPINGS_MAX] = [const {
     Guarded {
         claimed: AtomicBool::new(false),
-        truncated: AtomicBool::new(false),
+        loss: AtomicU8::new(0),
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
     }
 }; MAPPINGS_MAX];
-/// Whether any mapping was ever cut.
-static ANY: AtomicBool = AtomicBool::new(false);
+/// The loss of any mapping so far.
+static ANY: AtomicU8 = AtomicU8::new(0);
+
+/// A loss in a word; zero: none.
+fn as_word(loss: Loss) -> u8 {
+    loss as u8 + 1
+}
+
+fn of_word(word: u8) -> Option<Loss> {
+    [Loss::Gone, Loss::MemoryError].into_iter().find(|loss| as_word(*loss) == word)
+}
 
 /// A mapping's slot in the table, for as long as it is mapped.
 #[derive(Debug)]
@@ -41,15 +53,15 @@ impl GuardSlot {
         let claim = |guarded: &Guarded| guarded.claimed.compare_exchange(false, true, AcqRel, Relaxed).is_ok();
         let index = TABLE.iter().position(claim);
         if let Some(index) = index {
-            TABLE[index].truncated.store(false, Relaxed);
+            TABLE[index].loss.store(0, Relaxed);
             TABLE[index].start.store(start, Relaxed);
             TABLE[index].end.store(start + length, Release);
         }
         GuardSlot(index)
     }
 
-    pub(crate) fn is_truncated(&self) -> bool {
-        self.0.is_some_and(|index| TABLE[index].truncated.load(Acquire))
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.0.and_then(|index| of_word(TABLE[index].loss.load(Acquire)))
     }
 
     /// Called before the mapping is unmapped.
@@ -61,9 +73,9 @@ impl GuardSlot {
     }
 }
 
-/// Whether any file that this process mapped was truncated so far.
-pub fn any_truncated() -> bool {
-    ANY.load(Acquire)
+/// Whether any mapping of this process has lost pages so far.
+pub fn any_loss() -> Option<Loss> {
+    of_word(ANY.load(Acquire))
 }
 
 /// Makes this process survive the truncation of a mapped file. It sets the action for SIGBUS, so
@@ -80,20 +92,19 @@ pub fn survive_truncations() {
 }
 
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    const PAGE_BYTES: usize = 4096;
     // SAFETY: the kernel passes a valid `siginfo_t`.
-    let (address, is_fault) = unsafe { ((*info).si_addr() as usize, (*info).si_code > 0) };
+    let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    let is_fault = code > 0;
     let contains = |guarded: &&Guarded| {
         address < guarded.end.load(Acquire) && address >= guarded.start.load(Relaxed) && guarded.claimed.load(Relaxed)
     };
     if is_fault && let Some(guarded) = TABLE.iter().find(contains) {
-        let page = (address & !(PAGE_BYTES - 1)) as *mut libc::c_void;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: replaces an inaccessible page of one of our mappings by a page of the same size.
-        if unsafe { libc::mmap(page, PAGE_BYTES, protection, flags, -1, 0) } == page {
-            guarded.truncated.store(true, Release);
-            ANY.store(true, Release);
+        let mapping = guarded.start.load(Relaxed)..guarded.end.load(Acquire);
+        // SAFETY: the page is inaccessible, and belongs to one of our mappings.
+        if unsafe { put_zeros(address, mapping) } {
+            let loss = as_word(Loss::of_code(code));
+            guarded.loss.store(loss, Release);
+            ANY.store(loss, Release);
             return;
         }
     }
@@ -105,4 +116,19 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
             libc::raise(signal);
         }
     }
+}
+
+/// Maps zeros in place of an inaccessible page, or of the smallest unit around it into which the
+/// kernel divides a mapping of a DAX device.
+///
+/// # Safety
+/// The address belongs to this mapping, which has lost the page.
+unsafe fn put_zeros(address: usize, mapping: Range<usize>) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    dax_units_around(address, mapping).any(|unit| {
+        let start = unit.start as *mut libc::c_void;
+        // SAFETY: the unit lies in the mapping. What is lost with it is not read any more.
+        unsafe { libc::mmap(start, unit.len(), protection, flags, -1, 0) == start }
+    })
 }

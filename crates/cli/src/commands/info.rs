@@ -41,6 +41,8 @@ struct Facts {
     clean: bool,
     backing: String,
     persistence: &'static str,
+    /// What programs cannot do on this device.
+    mapping_limit: Option<String>,
     /// What is on the disk, while processes use an image on one.
     commits: Option<Commits>,
     /// What the next use recovers, of an image on a disk.
@@ -197,6 +199,7 @@ fn gather(path: &Path) -> Result<Facts> {
         clean: state.clean,
         backing: backing.to_string(),
         persistence: live.persistence.unwrap_or(backing.persistence()).sentence(),
+        mapping_limit: super::mkfs::mapping_limit(path),
         commits: live.commits,
         pending: if users.writing { None } else { describe(pending) },
         in_use: users.attached,
@@ -363,6 +366,9 @@ impl Facts {
         self.print_users();
         print_fact("backing", &self.backing);
         print_fact("persistence", self.persistence);
+        if let Some(limit) = &self.mapping_limit {
+            print_fact("limit", limit);
+        }
         if let Some(commits) = &self.commits {
             print_fact("commits", commits.sentence());
             let (used, bytes) = (units::size(commits.journal_used_bytes), units::size(commits.journal_bytes));

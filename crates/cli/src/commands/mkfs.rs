@@ -19,12 +19,19 @@ struct Summary<'a> {
     backing: String,
     persistence: &'static str,
     space_reserved: bool,
+    /// What programs cannot do on this device.
+    mapping_limit: Option<String>,
 }
 
 /// Creates an image and prints its properties.
 pub fn run(arguments: &Mkfs) -> Result<()> {
     let path = &arguments.image;
     let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_char_device());
+    ensure!(
+        !is_device || arguments.size.is_none(),
+        "{} is a device, which has its own size: leave out --size (ndctl create-namespace --size makes a smaller device)",
+        path.display()
+    );
     let length = match arguments.size {
         Some(length) => length,
         None if is_device => 0,
@@ -56,6 +63,7 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         backing: made.backing.to_string(),
         persistence: made.backing.persistence().sentence(),
         space_reserved: made.reserved,
+        mapping_limit: mapping_limit(path),
     };
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&summary)?);
@@ -63,6 +71,17 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         summary.print();
     }
     Ok(())
+}
+
+/// What programs under `run` cannot do with the files of an image on a device.
+pub fn mapping_limit(path: &Path) -> Option<String> {
+    let file = std::fs::File::open(path).ok()?;
+    let align = pmem::coarse_alignment_bytes(&file)?;
+    Some(format!(
+        "programs under `run` cannot map files as shared memory, because the device's alignment is {}: use a mount, or a namespace with \
+         4 KiB (ndctl create-namespace --mode devdax --align 4K)",
+        units::size(align)
+    ))
 }
 
 /// Creates an image, with progress where it takes long. An interrupt (where it is caught) cancels
@@ -108,6 +127,9 @@ impl Summary<'_> {
         print_fact("size", format_args!("{}, {reserved}", units::size(self.length)));
         print_fact("backing", &self.backing);
         print_fact("persistence", self.persistence);
+        if let Some(limit) = &self.mapping_limit {
+            print_fact("limit", limit);
+        }
         print_fact("next", format_args!("directfs mount {} DIR", self.image.display()));
     }
 }

@@ -144,8 +144,12 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
     }
     if !had_failed && server::has_failed() && !server::is_lost() {
         server.fs.mark_unclean();
+        let loss = server::loss();
         sys::print(&[
-            b"the image was truncated or its disk is full: every access now returns EIO; end this program, then run `directfs fsck`",
+            b"the image ",
+            loss.description().as_bytes(),
+            b": every access now returns EIO; end this program; then ",
+            loss.remedy().as_bytes(),
         ]);
         return done(-i64::from(libc::EIO));
     }

@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8};
 use engine::format::Superblock;
 use engine::{AttachOptions, Fs, ImageIdentity, ImageSize, Liveness, Node};
-use pmem::{Direct, Region, Tracking};
+use pmem::{Direct, Loss, Region, Tracking};
 use posix::commits::{Commits, ImageFile, area_bytes, tracking_at};
 use posix::host::PLATFORM;
 use posix::process::Processes;
@@ -56,6 +56,8 @@ unsafe impl Sync for ServerCell {}
 
 static SERVER: ServerCell = ServerCell(UnsafeCell::new(MaybeUninit::uninit()));
 static STATE: AtomicU8 = AtomicU8::new(NONE);
+/// Whether a memory error is why the file system failed.
+static HAS_MEMORY_ERROR: AtomicBool = AtomicBool::new(false);
 /// Whether there was an attempt to attach that succeeded.
 static HAS_ATTACHED: AtomicBool = AtomicBool::new(false);
 
@@ -88,7 +90,8 @@ pub fn is_pending() -> bool {
     STATE.load(Acquire) == PENDING
 }
 
-/// Whether the image was truncated, or this process lost its place: then no data of it is reliable.
+/// Whether the image has lost pages, or this process lost its place. Then no data of it is
+/// reliable.
 #[inline]
 pub fn has_failed() -> bool {
     STATE.load(Relaxed) >= FAILED
@@ -105,8 +108,14 @@ pub fn lose() {
 }
 
 /// Marks the file system as failed.
-pub fn fail() {
+pub fn fail(loss: Loss) {
+    HAS_MEMORY_ERROR.store(loss == Loss::MemoryError, Relaxed);
     STATE.store(FAILED, Relaxed);
+}
+
+/// Why the file system failed.
+pub fn loss() -> Loss {
+    if HAS_MEMORY_ERROR.load(Relaxed) { Loss::MemoryError } else { Loss::Gone }
 }
 
 impl Server {

@@ -7,7 +7,7 @@ mod mkfs;
 mod mount;
 pub mod terminal;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use arguments::{Arguments, Command};
 use std::process::ExitCode;
 
@@ -19,9 +19,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         (None, Some(arguments)) => experiments::run(arguments).map(|()| ExitCode::SUCCESS)?,
         (None, None) => bail!("no experiment is given; `lab list` shows all"),
     };
-    ensure!(
-        !pmem::any_truncated(),
-        "the image was truncated while in use, or its disk is full; restore the image or free space, and try again"
-    );
-    Ok(code)
+    match pmem::any_loss() {
+        None => Ok(code),
+        Some(loss) => bail!("the image {}; {}", loss.description(), loss.remedy()),
+    }
 }

@@ -250,7 +250,7 @@ impl<M: Memory> Attempt<'_, M> {
         // has it.
         let is_partly = memory.commits.is_some_and(|commits| commits.residency().is_some());
         let file = if is_partly { Some(&**self.file) } else { memory.mapping.file() };
-        match file.filter(|_| !self.options.read_only && backing != Backing::DaxDevice) {
+        match file.filter(|_| !self.options.read_only && !backing.is_device()) {
             Some(file) => for_each_hole(file, memory.image_bytes, &mut |hole| fs.provider().provide_allocated(hole)),
             None => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! Errors of making and opening images. Each message names cause, effect and remedy.
 
 use engine::format::SuperblockError;
-use pmem::MapError;
+use pmem::{Loss, MapError};
 use std::io;
 use std::path::PathBuf;
 
@@ -323,11 +323,17 @@ pub enum ImageError {
     },
     /// The file was truncated while in use.
     #[error(
-        "{} was truncated while in use: the data behind its new end is lost, and the image is not clean; restore a whole copy, and do not \
-         truncate images that are in use",
+        "{} was truncated while in use, or its device was removed: the data behind its new end is lost, and the image is not clean; \
+         restore a whole copy, or enable the device, and do not truncate images that are in use",
         path.display()
     )]
     Truncated {
+        /// The image.
+        path: PathBuf,
+    },
+    /// The memory of the image has an error.
+    #[error("{} {}: the image is not clean; {}", path.display(), Loss::MemoryError.description(), Loss::MemoryError.remedy())]
+    MemoryError {
         /// The image.
         path: PathBuf,
     },

@@ -77,7 +77,7 @@ impl<M: Memory> Attempt<'_, M> {
         let region = ImageMemory::in_place(self.pm).region((self.memory)(), false);
         let geometry = engine::format::Superblock::check(&region, true);
         match (self.pm.backing(), geometry) {
-            (Backing::Tmpfs | Backing::Dax, Ok(geometry)) => {
+            (Backing::Tmpfs | Backing::Dax { .. }, Ok(geometry)) => {
                 let bytes = geometry.blocks * BLOCK_BYTES;
                 memory_of(self.again()?, self.path, self.pm.access(), (bytes, capacity_bytes(bytes)))
             }
@@ -118,7 +118,7 @@ impl<M: Memory> Image<M> {
         let can_grow = match self.memory.commits {
             // What is held back may never reach the image.
             Some(commits) => !commits.is_held(),
-            None => matches!(self.backing, Backing::Tmpfs | Backing::Dax),
+            None => matches!(self.backing, Backing::Tmpfs | Backing::Dax { .. }),
         };
         if !can_grow {
             return Err(ImageError::GrowsUnused { path: self.path.clone() });

@@ -101,7 +101,12 @@ impl<M: Memory> Image<M> {
         // A separate open file description. Not by path: the image may have none, or have been
         // renamed.
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let image = File::options().read(true).write(true).open(again).map_err(error)?;
+        let opened = File::options().read(true).write(true).open(again);
+        let image = opened.map_err(|source| ImageError::File {
+            action: "open again (by /proc/self/fd, so /proc must be mounted)",
+            path: self.path.clone(),
+            source,
+        })?;
         let owner = self.fs().processes().process_number().map_err(|source| self.engine_error(source))?;
         for byte in [Byte::Attached, Byte::Writing, Byte::HandedOff(owner)] {
             if !try_set(&image, byte, Lock::Shared).map_err(error)? {

@@ -210,7 +210,7 @@ impl Target {
         };
         let kind = file.metadata().map_err(error)?.file_type();
         if !kind.is_file() && !kind.is_char_device() {
-            return Err(MapError::NotMappable { path: path.to_owned(), kind: "no regular file" }.into());
+            return Err(MapError::not_mappable(path, kind).into());
         }
         Ok(Target { file, path: path.to_owned(), is_new, is_device: kind.is_char_device() })
     }

@@ -62,7 +62,7 @@ use attempt::Attempt;
 use engine::format::{Superblock, SuperblockError};
 use engine::{Fs, ImageIdentity, RecoveryReport};
 use locks::{Byte, Lock, LockGuard, retry_until, try_set};
-use pmem::{Access, Backing, Direct, MapError, Mapping, Memory, Persistence, Region};
+use pmem::{Access, Backing, Direct, Loss, MapError, Mapping, Memory, Persistence, Region};
 use runtime::RuntimeDirectory;
 use rustix::fd::OwnedFd;
 use service::{CommitService, Service};
@@ -449,6 +449,13 @@ impl<M: Memory> Image<M> {
         self.memory.mapping.is_truncated() || self.dram.has_lost_pages() || self.memory.commits.is_some_and(is_short)
     }
 
+    fn loss_error(&self, path: PathBuf) -> ImageError {
+        match self.memory.mapping.loss() {
+            Some(Loss::MemoryError) => ImageError::MemoryError { path },
+            _ => ImageError::Truncated { path },
+        }
+    }
+
     /// Makes all completed calls as durable as the storage allows: commits them to the disk where
     /// there is one.
     pub fn sync(&self) -> io::Result<()> {
@@ -512,7 +519,7 @@ impl<M: Memory> Image<M> {
             // The rest of a truncated image is not read again, and not marked clean.
             self.remove_runtime_directory();
             self.unlock(file);
-            return Err(ImageError::Truncated { path });
+            return Err(self.loss_error(path));
         }
         if let Some(commits) = &self.memory.commits {
             let settled = growth::settle(&fs, Some(commits));
@@ -545,7 +552,7 @@ impl<M: Memory> Image<M> {
         }
         self.unlock(file);
         if self.is_truncated() {
-            return Err(ImageError::Truncated { path });
+            return Err(self.loss_error(path));
         }
         detached?;
         synced.map_err(|source| ImageError::File { action: "sync", path, source })?;

@@ -41,7 +41,7 @@ pub fn resize(path: impl AsRef<Path>, length: u64, options: &OpenImage) -> Resul
         }
         alone => alone?,
     };
-    if alone.mapping().backing() == Backing::DaxDevice {
+    if alone.mapping().backing().is_device() {
         return Err(ImageError::DeviceSize { path: path.to_owned() });
     }
     let (is_on_disk, before_bytes) = Resize { path, alone: &alone }.perform(length)?;
@@ -289,7 +289,7 @@ pub fn tune(path: impl AsRef<Path>, tune: &Tune, options: &OpenImage) -> Result<
     let reserved_blocks = tune.reserve.map(|reserve| reserve.blocks(path, &geometry)).transpose()?;
     let change = DescriptionChange { uuid: tune.uuid, label, geometry: None, reserved_blocks };
     let reserved_bytes = reserved_blocks.map(|blocks| u64::from(blocks) * BLOCK_BYTES);
-    if alone.mapping().backing() == Backing::DaxDevice {
+    if alone.mapping().backing().is_device() {
         // It can only be mapped.
         engine::set_identity(&region, &change).map_err(engine_error)?;
         return Ok(reserved_bytes);

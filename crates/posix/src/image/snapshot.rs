@@ -18,7 +18,7 @@ use super::{CommitPolicy, Image, ImageError, OpenImage, RUNTIME_PARENT, lock_err
 use crate::Errno;
 use crate::host::{PLATFORM, pass_barrier_everywhere};
 use engine::Platform;
-use pmem::{Access, BLOCK_BYTES, Backing, Direct, MapError, Mapping, Region, Tracking};
+use pmem::{Access, BLOCK_BYTES, Direct, MapError, Mapping, Region, Tracking};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -193,7 +193,7 @@ impl LiveCopy<'_> {
             }
             Ok(())
         };
-        match image.mapping().file().filter(|_| image.backing() != Backing::DaxDevice) {
+        match image.mapping().file().filter(|_| !image.backing().is_device()) {
             Some(file) => for_each_extent(file, image.length(), &mut copy),
             None => copy(0, image.length()),
         }

@@ -54,7 +54,7 @@ pub fn trim(path: impl AsRef<Path>, options: &OpenImage, watch: Watch<'_>) -> Re
     let (file, access) = open_file(path, false)?;
     let failed = |source| lock_error(path, source);
     let backing = map_base(file.try_clone().map_err(failed)?, path, access)?.backing();
-    if backing == Backing::DaxDevice {
+    if backing.is_device() {
         return Err(ImageError::NoHoles { path: path.to_owned() });
     }
     let is_on_disk = matches!(backing, Backing::File { .. });

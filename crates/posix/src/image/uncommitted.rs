@@ -31,7 +31,7 @@ impl Image<Direct> {
             Ok(guard.filter(|_| !is_held_by_others(&file, Byte::Writing).unwrap_or(true)))
         })?;
         let Some(_attaching) = locked else { return Err(ImageError::Written { path: path.to_owned() }) };
-        let length = file.metadata().map_err(failed)?.len();
+        let length = map_base(file.try_clone().map_err(failed)?, path, Access::ReadOnly)?.length();
         let copy = working_file::create_unnamed(length, options.memory_bytes_max, path).map_err(failed)?;
         let base = Base { file: &file, path, runtime_parent: &options.dram_directory };
         copy_newest(&base, &copy, &mut |bytes, of| {

@@ -50,7 +50,7 @@ const LOG_BYTES: std::ops::RangeInclusive<u64> = (1 << 20)..=(64 << 20);
 /// Bytes copied at once into a working copy.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What the beginning of an image's file says, before recovery.
+/// What the beginning of an image's file says, before recovery of its journal.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     uuid: [u8; 16],
@@ -60,8 +60,12 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads it; `None`: not an image.
+    /// Reads it; `None`: not an image, or on a device. A device can only be mapped, and an image
+    /// there has neither a journal nor a working copy.
     pub fn read(file: &File) -> io::Result<Option<Head>> {
+        if !file.metadata()?.is_file() {
+            return Ok(None);
+        }
         let mut bytes = [0; 512];
         let length = file.read_at(&mut bytes, 0)?;
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default());
@@ -157,7 +161,7 @@ impl<'a> Base<'a> {
     }
 
     /// Puts all that was committed in its place, and what a working copy holds beyond that. The
-    /// caller excludes all other processes. `None`: not an image.
+    /// caller excludes all other processes. `None`: not an image, or without a journal for ever.
     pub fn recover(&self) -> Result<Option<RecoveredJournal>, ImageError> {
         let Some(head) = Head::read(self.file).map_err(self.file_error("read"))? else { return Ok(None) };
         let left = self.left_working_copy(&head)?;
@@ -449,14 +453,15 @@ pub(super) fn copy_newest(base: &Base<'_>, into: &File, watch: Watch<'_>) -> Res
         let copied = copy_partly_resident(base.file, &newest, &residency, (&copy, length), watch);
         return copied.map_err(|error| base.copy_error(error));
     }
-    let copied = match newest.file().filter(|_| newest.backing() != pmem::Backing::DaxDevice) {
+    let copied = match newest.file().filter(|_| !newest.backing().is_device()) {
         Some(file) => copy_watched(file, &copy, length, watch),
         // A copy in memory, or a device that can only be mapped.
         None => {
             // SAFETY: mapped for reading, and nothing is stored through this region.
             let region = unsafe { newest.region_for_reading(Direct) };
             copy_pages(&copy, 0..length, &mut |offset, page| {
-                region.read_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData.into())
+                region.read_bytes(offset, page).map_err(|_| io::ErrorKind::InvalidData)?;
+                if watch(offset, length) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
             })
         }
     };
@@ -658,17 +663,17 @@ fn map_described_after(path: &Path, wait: &mut dyn FnMut()) -> Result<(Arc<Mappi
     }
 }
 
-/// Bytes of the image in a file, without its journal.
-pub fn image_length(path: impl AsRef<Path>) -> io::Result<u64> {
-    let file = File::open(path)?;
-    Ok(image_bytes(&file)?.min(file.metadata()?.len()))
+/// Bytes of the image in a file, without its journal, or on a device.
+pub fn image_length(path: impl AsRef<Path>) -> Result<u64, ImageError> {
+    let path = path.as_ref();
+    let (file, access) = super::open_file_for_reading(path)?;
+    Ok(map_base(file, path, access)?.length())
 }
 
 /// Maps a file as far as it is the image.
 pub(super) fn map_base(file: File, path: &Path, access: Access) -> Result<Mapping, ImageError> {
     let failed = |source| ImageError::File { action: "read", path: path.to_owned(), source };
-    let is_regular = file.metadata().map_err(failed)?.is_file();
-    let bytes = if is_regular { image_bytes(&file).map_err(failed)? } else { u64::MAX };
+    let bytes = image_bytes(&file).map_err(failed)?;
     Ok(Mapping::of_beginning(file, path, access, bytes)?)
 }
 

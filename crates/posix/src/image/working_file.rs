@@ -48,7 +48,21 @@ pub(super) struct Needs {
 
 /// Memory that this process may take at most; none: unknown.
 pub fn memory_available_bytes() -> Option<u64> {
-    [memory_available(), memory_left_to_group()].into_iter().flatten().min()
+    [memory_available().or_else(memory_free), memory_left_to_group()].into_iter().flatten().min()
+}
+
+/// What is free now, without what the kernel could give up: for a /proc without meminfo
+/// (`subset=pid`), or none.
+fn memory_free() -> Option<u64> {
+    // SAFETY: all zero is a valid `sysinfo`, which the kernel fills.
+    let info = unsafe {
+        let mut info: libc::sysinfo = core::mem::zeroed();
+        if libc::sysinfo(&raw mut info) != 0 {
+            return None;
+        }
+        info
+    };
+    (info.freeram + info.bufferram).checked_mul(u64::from(info.mem_unit))
 }
 
 fn memory_available() -> Option<u64> {
@@ -219,4 +233,15 @@ fn named_by(image: &File, name: u64) -> Option<PathBuf> {
     path.truncate(length);
     let path = PathBuf::from(OsStr::from_bytes(&path));
     (path.is_absolute() && path.file_name() == Some(OsStr::new(&hidden_name(name)))).then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_memory_is_known_without_proc_meminfo() {
+        let free_bytes = memory_free().unwrap();
+        assert!((1 << 20..1 << 50).contains(&free_bytes), "{free_bytes}");
+    }
 }

@@ -313,7 +313,11 @@ pub fn below_libraries() -> usize {
 
 /// Maps a large file.
 pub fn map_huge(place: Place, bytes: usize, protection: i32, flags: i32, fd: i32) -> Result<*mut u8, i64> {
-    let map_at = |address: usize| map_near(address & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd);
+    let map_at = |address: usize| match map_near(address & !(HUGE_PAGE_BYTES - 1), bytes, protection, flags, fd) {
+        // A DAX device with larger pages refuses the address. By itself the kernel finds one.
+        Err(error) if error == -i64::from(libc::EINVAL) => map_near(0, bytes, protection, flags, fd),
+        mapped => mapped,
+    };
     let above = match place {
         Place::Near(hint) => return map_at(hint),
         Place::Below(above) => above,

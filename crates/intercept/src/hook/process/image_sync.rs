@@ -30,3 +30,10 @@ pub fn sync_image(thread: &engine::Thread<'_>) -> Result<i64> {
     let result = unsafe { sys::call(libc::SYS_fdatasync, [handoff.image as u64, 0, 0, 0, 0, 0]) };
     if result < 0 { Err(Errno(-result as i32)) } else { Ok(0) }
 }
+
+/// Whether the image lies on a DAX device.
+#[cold]
+pub fn is_on_device() -> bool {
+    let status = handoff().and_then(|handoff| sys::status(handoff.image).ok());
+    status.is_some_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFCHR)
+}

@@ -12,7 +12,7 @@
 //! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
 //! | sites of libraries ([`library_syscalls`]) | none: they are system calls |
 //! | [missing pages](crate::hook::calls::mapping::missing) | they are supplied, and the access repeats |
-//! | any access to the image or the shared memory beyond the end of a truncated file | the page reads as zeros, and the file system fails: EIO from then on |
+//! | any access to the image or the shared memory beyond the end of a truncated file, to a removed device, or to memory with an error | the page reads as zeros, and the file system fails: EIO from then on |
 //!
 //! Invariants
 //! - The pieces of code are leaves without a frame: the top of the stack holds their return
@@ -27,7 +27,7 @@ use crate::hook::abi::thread_words::{ThreadWords, thread_words};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::calls::mapping::missing;
 use crate::hook::loading::{redirection, site_slots};
-use crate::hook::server::{self, Server};
+use crate::hook::server;
 use crate::hook::signals::is_own_code;
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
@@ -53,17 +53,17 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
         return unsafe { redirection::redirect(info, context) };
     }
     // SAFETY: the kernel made both.
-    let (address, registers) = unsafe { ((*info).si_addr() as usize, &mut (*context).uc_mcontext.gregs) };
+    let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    // SAFETY: as above.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
     if signal == libc::SIGBUS
         && let Some(server) = server::attached()
-        && is_mapped_file(server, address)
+        && let Some(region) = server.regions().into_iter().find(|region| region.contains(&address))
     {
-        server::fail();
-        return put_page(address);
+        server::fail(pmem::Loss::of_code(code));
+        return put_zeros(address, region);
     }
     let at = registers[libc::REG_RIP as usize] as usize;
-    // SAFETY: the kernel made it.
-    let code = unsafe { (*info).si_code };
     if signal == libc::SIGBUS && !is_own_code(at) && missing::redirect(code, address as u64, registers) {
         return true;
     }
@@ -123,17 +123,14 @@ pub unsafe fn take_from(words: *mut ThreadWords) -> bool {
     }
 }
 
-fn is_mapped_file(server: &Server, address: usize) -> bool {
-    server.regions().into_iter().any(|region| region.contains(&address))
-}
-
-/// Maps a page of zeros where the file no longer has one.
-fn put_page(address: usize) -> bool {
-    const PAGE_BYTES: usize = 4096;
-    let page = (address & !(PAGE_BYTES - 1)) as u64;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+/// Maps zeros where the file no longer has a page, or the device is gone.
+fn put_zeros(address: usize, mapping: Range<usize>) -> bool {
+    let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-    // SAFETY: replaces an inaccessible page, of a mapping that only the operations in progress
-    // still use.
-    unsafe { sys::call(libc::SYS_mmap, [page, PAGE_BYTES as u64, protection, flags, u64::MAX, 0]) == page as i64 }
+    pmem::dax_units_around(address, mapping).any(|unit| {
+        let arguments = [unit.start as u64, unit.len() as u64, protection, flags, u64::MAX, 0];
+        // SAFETY: replaces inaccessible memory, of a mapping that only the operations in progress
+        // still use.
+        unsafe { sys::call(libc::SYS_mmap, arguments) == unit.start as i64 }
+    })
 }

@@ -23,7 +23,7 @@ use crate::hook::context::Inside;
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
-use crate::hook::process::image_sync::sync_image;
+use crate::hook::process::image_sync::{is_on_device, sync_image};
 use crate::hook::process::session::Session;
 use crate::hook::server::{self, Server};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -170,6 +170,14 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
     match by_blocks(server, &session, node, &request, is_shared, writable) {
         // Code may not run where the image lies; a private mapping can use a copy instead.
         Err(Errno::EPERM | Errno::EACCES) if !is_shared => copied(),
+        // The pages of the device are larger than blocks, so that none can be mapped alone.
+        Err(Errno::EINVAL) if is_on_device() => {
+            if is_shared {
+                Err(Errno::ENODEV)
+            } else {
+                copied()
+            }
+        }
         result => result.map(|start| done(start as i64)),
     }
 }
@@ -407,14 +415,49 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
     if !HAS_MAPPED.load(Relaxed) {
         return Ok(NATIVE);
     }
-    let verdict = native_with(call.frame, call.arguments());
+    let durable = flags & libc::MS_SYNC != 0;
+    let mut verdict = native_with(call.frame, call.arguments());
+    if verdict.result == -i64::from(libc::EINVAL) && durable && is_on_device() {
+        verdict = sync_on_device(call)?;
+    }
     if verdict.result < 0 || verdict.next != Next::Done {
         return Ok(verdict);
     }
-    let durable = flags & libc::MS_SYNC != 0;
     let session = call.begin()?.session;
     if session.process.sync_mappings(session.caller.thread, address, length, durable)? && durable {
         sync_image(session.caller.thread)?;
+    }
+    Ok(verdict)
+}
+
+/// msync with MS_SYNC, where the image lies on a DAX device. The kernel cannot sync a device, and
+/// fails. So it checks the range, and syncs what is not the image.
+fn sync_on_device(call: &mut Call<'_>) -> Result<Verdict> {
+    let (address, length, flags) = (call.frame.rdi, call.frame.rsi, call.frame.rdx);
+    if flags & libc::MS_ASYNC as u64 != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let checked = flags & !(libc::MS_SYNC as u64) | libc::MS_ASYNC as u64;
+    let verdict = native_with(call.frame, [address, length, checked, 0, 0, 0]);
+    let (mut at, end) = (address, address.saturating_add(length));
+    while at < end && verdict.result >= 0 {
+        let session = call.begin()?.session;
+        let (process, thread) = (session.process, session.caller.thread);
+        if let Some(mapping) = process.mapping_at(thread, at)? {
+            at = mapping.address + mapping.length;
+            continue;
+        }
+        let mut next = end;
+        process.mappings(thread, &mut |mapping| {
+            if mapping.address > at {
+                next = next.min(mapping.address);
+            }
+        })?;
+        let others = native_with(call.frame, [at, next - at, flags, 0, 0, 0]);
+        if others.result < 0 {
+            return Ok(others);
+        }
+        at = next;
     }
     Ok(verdict)
 }
