@@ -1,0 +1,283 @@
+//! Machines with persistent memory: QEMU without acceleration, the kernel of a distribution, and a
+//! root file system in memory with `directfs` and a few tools of this machine.
+//!
+//! A machine runs a script in its first process, writes to its console, and turns itself off. The
+//! script consists of steps (see `PRELUDE`), each of which prints a line "ok: ..." or
+//! "FAILED: ...".
+
+use crate::archive::Archive;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Longer than any script takes on a busy machine.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Printed after the last step.
+const END: &str = "the script has ended";
+/// Drivers that scripts use; further ones are loaded with them.
+const MODULES: &[&str] = &["nfit", "nd_pmem", "device_dax", "dax_pmem", "ext4", "xfs", "fuse"];
+const TOOLS: &[&str] = &["ndctl", "daxctl", "mkfs.ext4", "mkfs.xfs", "filefrag", "sh", "cp", "cat", "diff", "ls", "dd"];
+const OPTIONAL_TOOLS: &[&str] = &["sqlite3"];
+
+const INIT: &str = r#"#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
+mkdir -p /dev/shm /dev/pts; mount -t tmpfs shm /dev/shm; mount -t devpts pts /dev/pts; mount -t tmpfs tmp /tmp
+for module in /modules/*.ko; do insmod $module || echo "FAILED: insmod $module"; done
+. /prelude
+. /script
+echo "the script has ended"
+sync; echo o > /proc/sysrq-trigger; sleep 1000
+"#;
+
+/// What scripts are made of.
+const PRELUDE: &str = r#"
+# step WHAT COMMAND...: the command succeeds.
+step() {
+    what=$1; shift
+    if output=$("$@" 2>&1); then echo "ok: $what"; else echo "FAILED: $what: code $?: $output"; fi
+}
+# says WHAT TEXT COMMAND...: the command succeeds, and its output holds the text.
+says() {
+    what=$1 text=$2; shift 2
+    output=$("$@" 2>&1); code=$?
+    case "$code $output" in "0 "*"$text"*) echo "ok: $what" ;; *) echo "FAILED: $what: code $code: $output" ;; esac
+}
+# refuses WHAT TEXT COMMAND...: the command fails by itself, and its output holds the text.
+refuses() {
+    what=$1 text=$2; shift 2
+    output=$("$@" 2>&1); code=$?
+    case "$code $output" in "0 "* | 1[3-9][0-9]" "*) false ;; *"$text"*) true ;; *) false ;; esac &&
+        echo "ok: $what" || echo "FAILED: $what: code $code: $output"
+}
+# await COMMAND...: until the command succeeds, or minutes have passed.
+await() { tries=0; until "$@" || [ $tries -gt 1500 ]; do sleep 0.2; tries=$((tries + 1)); done; }
+# namespace WORDS: a new namespace of the NVDIMM.
+namespace() { step "namespace $*" ndctl create-namespace -M mem "$@"; }
+# labels: the NVDIMM gets a label area without namespaces.
+labels() { ndctl disable-region all; ndctl init-labels -f all; ndctl enable-region all; } > /dev/null 2>&1
+"#;
+
+/// What this machine has of what a virtual one needs.
+struct Parts {
+    kernel: PathBuf,
+    root: Vec<u8>,
+}
+
+/// A machine that has not been started.
+pub struct Machine {
+    parts: &'static Parts,
+    nvdimm_bytes: u64,
+    keeps_without_power: bool,
+}
+
+/// What a machine printed.
+pub struct Console(pub String);
+
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// A machine, or why there is none here.
+pub fn machine() -> Result<Machine, String> {
+    static PARTS: OnceLock<Result<Parts, String>> = OnceLock::new();
+    let parts = PARTS.get_or_init(find_parts).as_ref().map_err(Clone::clone)?;
+    Ok(Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true })
+}
+
+impl Machine {
+    /// With an NVDIMM of this size.
+    pub fn with_nvdimm(mut self, bytes: u64) -> Machine {
+        self.nvdimm_bytes = bytes;
+        self
+    }
+
+    /// With firmware that does not say that the NVDIMM keeps its bytes without power.
+    pub fn without_persistence_domain(mut self) -> Machine {
+        self.keeps_without_power = false;
+        self
+    }
+
+    /// Runs a script, and returns when the machine is off.
+    pub fn run(self, script: &str) -> Console {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let at = |name: &str| place.path().join(name);
+        let mut root = Archive::default();
+        root.add("script", script.as_bytes(), 0o644);
+        // The kernel unpacks both, one after the other.
+        std::fs::write(at("root"), [&self.parts.root[..], &root.finish()].concat()).unwrap();
+        std::fs::File::create(at("nvdimm")).unwrap().set_len(self.nvdimm_bytes).unwrap();
+        let machine =
+            if self.keeps_without_power { "pc,nvdimm=on,nvdimm-persistence=mem-ctrl" } else { "pc,nvdimm=on" };
+        let memory = format!(
+            "memory-backend-file,id=memory,share=on,mem-path={},size={}",
+            at("nvdimm").display(),
+            self.nvdimm_bytes
+        );
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+        // One processor: emulated ones wait for each other.
+        command.args(["-accel", "tcg", "-cpu", "max", "-smp", "1", "-m", "1G,slots=4,maxmem=16G", "-machine", machine]);
+        command.args(["-object", &memory, "-device", "nvdimm,id=nvdimm,memdev=memory,label-size=128K"]);
+        command.arg("-kernel").arg(&self.parts.kernel).arg("-initrd").arg(at("root"));
+        // Under load the kernel takes a late timer for a broken one.
+        command.args(["-append", "console=ttyS0 no_timer_check loglevel=3 panic=-1"]);
+        command.arg("-serial").arg(format!("file:{}", at("console").display()));
+        let mut running = Running(command.stdin(Stdio::null()).spawn().expect("QEMU starts"));
+        let is_over = running.ends_within(LIMIT);
+        drop(running);
+        let console = String::from_utf8_lossy(&std::fs::read(at("console")).unwrap_or_default()).into_owned();
+        assert!(is_over && console.contains(END), "the machine did not end its script:\n{console}");
+        Console(console)
+    }
+}
+
+impl Console {
+    /// Fails unless each step of the script was right.
+    pub fn assert_all_steps(&self) {
+        println!("{}", self.0);
+        assert!(!self.0.contains("FAILED"), "a step failed:\n{}", self.0);
+        assert!(self.0.contains("ok: "), "no step was taken:\n{}", self.0);
+    }
+}
+
+/// A machine that ends with this value at the latest.
+struct Running(Child);
+
+impl Running {
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while self.0.try_wait().expect("it is a child").is_none() {
+            if start.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        true
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn find_parts() -> Result<Parts, String> {
+    for needed in ["qemu-system-x86_64", "busybox", "cc"].iter().chain(TOOLS) {
+        program(needed).ok_or_else(|| {
+            format!("there is no {needed} (Debian: qemu-system-x86 busybox-static ndctl daxctl e2fsprogs xfsprogs)")
+        })?;
+    }
+    let (kernel, modules) = find_kernel()?;
+    let mut root = Archive::default();
+    for directory in ["dev", "proc", "sys", "tmp", "root", "mnt/a", "mnt/b", "sbin", "var/cache", "run"] {
+        root.add_directory(directory);
+    }
+    let busybox = program("busybox").unwrap_or_default();
+    root.add_copy(&busybox, Path::new("bin/busybox"));
+    root.add_program(&busybox);
+    let optional = OPTIONAL_TOOLS.iter().filter(|tool| program(tool).is_some());
+    for tool in TOOLS.iter().chain(optional) {
+        root.add_program(&program(tool).unwrap_or_default());
+    }
+    let directfs = Path::new(env!("CARGO_BIN_EXE_directfs"));
+    root.add_copy(directfs, Path::new("usr/local/bin/directfs"));
+    root.add_program(directfs);
+    let mapping = compile("mapping");
+    root.add_copy(&mapping, Path::new("usr/local/bin/mapping"));
+    root.add_program(&mapping);
+    for (index, module) in modules.iter().enumerate() {
+        root.add(format!("modules/{index:03}.ko"), &decompressed(module)?, 0o644);
+    }
+    root.add("init", INIT.as_bytes(), 0o755);
+    root.add("prelude", PRELUDE.as_bytes(), 0o644);
+    Ok(Parts { kernel, root: root.finish() })
+}
+
+/// Compiles a program of this test.
+fn compile(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/devices").join(format!("{name}.c"));
+    let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("devices-{name}-{}", std::process::id()));
+    let status = Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&compiled).arg(source).status();
+    assert!(status.expect("cc starts").success());
+    compiled
+}
+
+/// A kernel and its modules, in the order in which they are loaded: of `DIRECTFS_KERNEL`, which is
+/// a package of Debian or what one was unpacked to, or the newest that is installed.
+fn find_kernel() -> Result<(PathBuf, Vec<PathBuf>), String> {
+    let none = "there is no kernel: install one, or set DIRECTFS_KERNEL to a package that \
+                `apt-get download linux-image-...` brings";
+    let mut place = PathBuf::from(std::env::var_os("DIRECTFS_KERNEL").unwrap_or("/".into()));
+    if place.is_file() {
+        let unpacked = Path::new(env!("CARGO_TARGET_TMPDIR")).join(place.file_stem().unwrap_or_default());
+        let status = Command::new("dpkg-deb").arg("-x").arg(&place).arg(&unpacked).status();
+        status.map_err(|error| format!("dpkg-deb: {error}"))?;
+        place = unpacked;
+    }
+    let versions = std::fs::read_dir(place.join("lib/modules")).map_err(|_| none)?;
+    let mut versions: Vec<String> =
+        versions.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    versions.sort_by_key(|version| numbers(version));
+    for version in versions.iter().rev() {
+        let kernel = place.join("boot").join(format!("vmlinuz-{version}"));
+        if kernel.is_file() {
+            return Ok((kernel, find_modules(&place, version)?));
+        }
+    }
+    Err(none.to_owned())
+}
+
+/// The numbers of a version, by which it is compared.
+fn numbers(version: &str) -> Vec<u64> {
+    version.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+}
+
+fn find_modules(place: &Path, version: &str) -> Result<Vec<PathBuf>, String> {
+    let folder = place.join("lib/modules").join(version);
+    if !folder.join("modules.dep").is_file() {
+        // A package is indexed when it is installed.
+        let indexed = Command::new(program("depmod").ok_or("there is no depmod (Debian: kmod)")?)
+            .arg("-b")
+            .arg(place)
+            .arg(version)
+            .status();
+        indexed.map_err(|error| format!("depmod: {error}"))?;
+    }
+    let index = std::fs::read_to_string(folder.join("modules.dep")).map_err(|error| format!("modules.dep: {error}"))?;
+    let mut order = Vec::new();
+    for wanted in MODULES {
+        let line = index.lines().find(|line| module_name(line.split(':').next().unwrap_or_default()) == *wanted);
+        // Without a line it is a part of the kernel.
+        let Some((module, needs)) = line.and_then(|line| line.split_once(':')) else { continue };
+        for needed in needs.split_whitespace().rev().chain([module]) {
+            let needed = folder.join(needed);
+            if !order.contains(&needed) {
+                order.push(needed);
+            }
+        }
+    }
+    Ok(order)
+}
+
+fn module_name(path: &str) -> String {
+    let file = path.rsplit('/').next().unwrap_or_default();
+    file.split(".ko").next().unwrap_or_default().replace('-', "_")
+}
+
+fn decompressed(module: &Path) -> Result<Vec<u8>, String> {
+    let by = match module.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        Some("gz") => "gzip",
+        _ => return std::fs::read(module).map_err(|error| format!("{}: {error}", module.display())),
+    };
+    let output = Command::new(by).arg("-dc").arg(module).output().map_err(|error| format!("{by}: {error}"))?;
+    Ok(output.stdout)
+}
