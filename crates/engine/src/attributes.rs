@@ -1,6 +1,6 @@
 //! Attributes of files: the results of stat, and the changes of chmod and similar calls.
 //!
-//! Decision: docs/decisions/names.md, "Changes within one clock tick share an even timestamp".
+//! Decision: docs/decisions/names.md, "All changes show the coarse clock's time".
 
 use crate::backoff::Backoff;
 use crate::dram::{Cachelet, PLAIN};
@@ -261,7 +261,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.announce_flags()?;
         }
         let mut property = self.property_now(cachelet);
-        property.change(|property| changes.apply(property, self.stamp(cachelet)));
+        let changed_ns = self.stamp_of(cachelet, &changes)?;
+        property.change(|property| changes.apply(property, changed_ns));
         let mut flushed = self.commit_attributes(cachelet, &property)?;
         if let Some(accessed_ns) = changes.accessed_ns {
             let inode = self.fs.inode_at(cachelet.inode.load(Relaxed))?;
@@ -277,33 +278,12 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.publish_property(cachelet, &property);
         if let Some(modified_ns) = changes.modified_ns {
             cachelet.modified_ns.store(modified_ns, Relaxed);
-            self.files().mark_times_set(cachelet);
+            match before.kind {
+                FileKind::Directory => self.touch_apart(cachelet, changed_ns),
+                _ => self.files().mark_times_set(cachelet),
+            }
         }
         self.attributes(cachelet)
-    }
-
-    /// Timestamp of an explicit change: the present time; for a directory later than any change
-    /// before, and odd. See `directory_timestamp`.
-    pub(crate) fn stamp(&self, cachelet: &Cachelet) -> i64 {
-        let now = self.fs.now_ns();
-        match FileKind::from_mode(cachelet.mode.load(Relaxed)) {
-            Some(FileKind::Directory) => now.max(cachelet.changed_ns.load(Relaxed).saturating_add(1)) | 1,
-            _ => now,
-        }
-    }
-
-    /// Timestamp of a change of a directory's names: the present time, or the last change if that
-    /// is later (the clock may go backwards), and even.
-    ///
-    /// Recovery applies a dentry's timestamp if it is later than the directory's property entry. An
-    /// explicit change stamps that entry with an odd time later than all earlier timestamps. So a
-    /// timestamp after an explicit change is always later, one before it never. The many changes
-    /// within one clock tick share a timestamp, which saves them the update of the directory's
-    /// times.
-    pub(crate) fn directory_timestamp(&self, directory: &Cachelet) -> i64 {
-        let changed = directory.changed_ns.load(Relaxed);
-        let now = self.fs.now_ns() & !1;
-        now.max(changed.saturating_add(changed & 1))
     }
 
     /// Records that a file was read at `timestamp_ns`. Lazy: it reaches the image with a later sync

@@ -180,6 +180,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet.mode.store(property.mode, Relaxed);
         if property.kind() == Some(FileKind::Directory) {
             cachelet.as_directory().fill(property.links.saturating_sub(DIRECTORY_LINKS));
+            if property.modified_ns != property.changed_ns {
+                cachelet.as_directory().mark_apart();
+            }
         } else {
             cachelet.as_file().fill(property.size_bytes, property.root, property.blocks, inode.device.load());
         }
@@ -520,7 +523,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if is_directory {
             // Creations and removals advance a directory's times without its lock, and only
             // forward.
-            cachelet.changed_ns.fetch_max(property.changed_ns, Relaxed);
+            self.touch_apart(cachelet, property.changed_ns);
         } else {
             cachelet.as_file().size_bytes().store(property.size_bytes, Relaxed);
             cachelet.modified_ns.store(property.modified_ns, Relaxed);

@@ -58,6 +58,7 @@ mod sync;
 #[cfg(test)]
 mod testing;
 pub mod text;
+mod times;
 pub mod watch;
 
 pub use ablation_options::{Ablation, LogLocks, Tree};

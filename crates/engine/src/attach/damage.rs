@@ -36,7 +36,7 @@ pub(super) enum LogEntry {
     /// A create that had not returned; it does not count.
     Unfinished,
     /// A name that was removed at `timestamp_ns`.
-    Dead { timestamp_ns: u64 },
+    Dead { inode: u64, timestamp_ns: u64 },
     /// A name.
     Name { facts: DentryFacts, offset: u64, timestamp_ns: u64 },
     /// A target that this program cannot read; it is left alone. `number` is the inode that it
@@ -146,7 +146,7 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
         let Some(facts) = verified.filter(|facts| facts.parent == owner) else { return not_whole };
         let Some(valid) = dentry.valid_word(&facts) else { return not_whole };
         if !valid.valid {
-            return LogEntry::Dead { timestamp_ns: valid.timestamp_ns };
+            return LogEntry::Dead { inode: facts.inode, timestamp_ns: valid.timestamp_ns };
         }
         match self.verified_kind(&facts) {
             Some(kind) if kind == facts.kind => LogEntry::Name { facts, offset, timestamp_ns: valid.timestamp_ns },

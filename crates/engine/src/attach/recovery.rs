@@ -61,7 +61,8 @@ struct Walk {
     pages: u64,
     names: u64,
     subdirectories: u32,
-    newest_ns: u64,
+    /// The newest time that a dentry records, and what that one names.
+    newest: (u64, u64),
     garbage: bool,
 }
 
@@ -214,12 +215,15 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
     ) -> Result<()> {
         let walk = self.walk_log(inode, number)?;
         self.count(NAMES, walk.names);
-        let (links, newest_ns) = (2 + walk.subdirectories, walk.newest_ns as i64);
-        if property.links != links || newest_ns > property.changed_ns {
+        let links = 2 + walk.subdirectories;
+        let named_ns = self.recovered_ns(walk.newest.0, walk.newest.1, property.changed_ns);
+        let is_newer =
+            named_ns.is_some_and(|named_ns| (named_ns, named_ns) != (property.modified_ns, property.changed_ns));
+        if property.links != links || is_newer {
             property.change(|property| {
                 property.links = links;
-                if newest_ns > property.changed_ns {
-                    (property.modified_ns, property.changed_ns) = (newest_ns, newest_ns);
+                if let Some(named_ns) = named_ns {
+                    (property.modified_ns, property.changed_ns) = (named_ns, named_ns);
                 }
             });
             let next = sequence.wrapping_add(1);
@@ -268,12 +272,12 @@ impl<'f, M: Memory> ImageRecovery<'f, M> {
                         self.dram.inode_links(number)?.fetch_add(1, AcqRel);
                     }
                 }
-                LogEntry::Dead { timestamp_ns } => {
-                    walk.newest_ns = walk.newest_ns.max(timestamp_ns);
+                LogEntry::Dead { inode, timestamp_ns } => {
+                    walk.newest = walk.newest.max((timestamp_ns, inode));
                     walk.garbage = true;
                 }
                 LogEntry::Name { facts, offset, timestamp_ns } => {
-                    walk.newest_ns = walk.newest_ns.max(timestamp_ns);
+                    walk.newest = walk.newest.max((timestamp_ns, facts.inode));
                     self.count_name(slot, &facts, offset, walk)?;
                 }
             }

@@ -20,6 +20,7 @@ use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, NameKey, Target};
 use crate::property::{DurableProperty, write_attributes};
 use crate::step::step;
+use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{Flushed, FlushedRecord, Memory, Pm, Sealed};
 
@@ -59,7 +60,7 @@ struct PreparedInode<'f> {
     property: DurableProperty,
     /// Root of the initial extended attributes; zero: none.
     xattrs: u64,
-    timestamp_ns: i64,
+    time: NameTime,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -261,10 +262,10 @@ impl<'f, M: Memory> Thread<'f, M> {
         cachelet_index: u32,
     ) -> Result<PreparedInode<'f>> {
         let (cachelet, inode) = (self.fs.dram.cachelet(cachelet_index)?, self.fs.inode(number)?);
-        let timestamp_ns = self.directory_timestamp(parent);
-        let property = self.as_owner(number, || self.first_property(new, inode, timestamp_ns))?;
+        let time = self.name_time(parent);
+        let property = self.as_owner(number, || self.first_property(new, inode, time.shown_ns))?;
         let xattrs = if new.extended.is_empty() { 0 } else { self.prepare_xattrs(new, number, inode, &property)? };
-        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, timestamp_ns })
+        Ok(PreparedInode { number, cachelet_index, cachelet, inode, property, xattrs, time })
     }
 
     /// Writes a new inode's extended attributes and commits their root word to the inode, durably:
@@ -360,7 +361,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // `write_inode` has just written it.
         let generation = fresh.inode.birth.load() as u32;
         let named = NameTarget { number: fresh.number, generation, kind: new.kind };
-        let dentry = self.write_dentry(prepared, named, name, fresh.timestamp_ns)?;
+        let dentry = self.write_dentry(prepared, named, name, fresh.time)?;
         self.fill_new_cachelet(fresh);
         // Crash point: any subset of the four lines is durable. Recovery verifies all of them
         // before it follows the slot (attach::recovery).
@@ -368,7 +369,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.names().insert_entry(&held, prepared.dentry_offset, Target::Cachelet(fresh.cachelet_index));
         self.take_effect();
         drop(held);
-        self.touch_directory(prepared.directory, fresh.timestamp_ns);
+        self.touch_directory(prepared.directory, fresh.time);
         Ok(Node { cachelet: fresh.cachelet_index, number: fresh.number })
     }
 
@@ -384,7 +385,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let inode = fresh.inode;
         let generation = inode.next_generation();
         let kind = new.kind as u32;
-        let born = fresh.timestamp_ns as u64;
+        let born = fresh.time.shown_ns as u64;
         let mut dirty = pm
             .set64(&inode.number, fresh.number)
             .and(pm.set32(&inode.kind, kind))
@@ -415,9 +416,9 @@ impl<'f, M: Memory> Thread<'f, M> {
         prepared: &PreparedName<'f>,
         named: NameTarget,
         name: &[u8],
-        timestamp_ns: i64,
+        time: NameTime,
     ) -> Result<Flushed> {
-        let dentry = self.write_dentry_alone(prepared, named, name, timestamp_ns)?;
+        let dentry = self.write_dentry_alone(prepared, named, name, time)?;
         let word = slot_word(prepared.dentry_offset, SlotTag::Dentry);
         let slot = self.fs.pm.commit(prepared.slot.word, word, Sealed::checksummed(dentry));
         Ok(self.fs.pm.flush(slot))
@@ -429,7 +430,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         prepared: &PreparedName<'f>,
         named: NameTarget,
         name: &[u8],
-        timestamp_ns: i64,
+        time: NameTime,
     ) -> Result<FlushedRecord<Dentry>> {
         let pm = &self.fs.pm;
         let offset = prepared.dentry_offset;
@@ -443,8 +444,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             name_length: name.len() as u8,
             reuse_generation: next_reuse_generation(dentry.valid.load()),
         };
-        let valid =
-            Valid { valid: true, timestamp_ns: timestamp_ns.max(0) as u64, reuse_generation: facts.reuse_generation };
+        let valid = Valid { valid: true, timestamp_ns: time.recorded(), reuse_generation: facts.reuse_generation };
         let dirty = pm
             .set64(&dentry.inode, facts.inode_word())
             .and(pm.set64(&dentry.parent, facts.parent))
@@ -460,7 +460,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         let generation = fresh.inode.birth.load() as u32;
         let cachelet = fresh.cachelet;
         self.fill_cachelet(cachelet, fresh.inode, generation, &fresh.property, 0);
-        cachelet.accessed_ns.store(fresh.timestamp_ns, Relaxed);
+        cachelet.accessed_ns.store(fresh.time.shown_ns, Relaxed);
         if fresh.property.flags & PROPERTY_INLINE == 0 && fresh.xattrs == 0 {
             cachelet.dirty.store(PLAIN, Relaxed);
         }
@@ -561,11 +561,11 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.slot.intent.file.store(node.cachelet, Release);
         step();
         self.add_link(cachelet)?;
-        let timestamp_ns = self.directory_timestamp(prepared.directory);
+        let time = self.name_time(prepared.directory);
         let mut property = self.property_now(cachelet);
-        property.change(|property| property.changed_ns = timestamp_ns);
+        property.change(|property| property.changed_ns = time.shown_ns);
         let attributes = self.commit_attributes(cachelet, &property)?;
-        let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, timestamp_ns)?;
+        let dentry = self.write_dentry(prepared, NameTarget::of(cachelet, kind), name, time)?;
         // Crash point: links are recounted from dentries, and the name exists or does not.
         self.fence_names(attributes.and(dentry));
         self.publish_property(cachelet, &property);
@@ -575,7 +575,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         // this name in the mindex when it gets the lock.
         drop(file);
         drop(held);
-        self.touch_directory(prepared.directory, timestamp_ns);
+        self.touch_directory(prepared.directory, time);
         Ok(())
     }
 

@@ -24,6 +24,7 @@ use crate::fs::Node;
 use crate::lock::Patience;
 use crate::statistics::Event;
 use crate::step::step;
+use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::Memory;
 
@@ -37,8 +38,10 @@ const DIRECTORIES_PER_CALL: usize = 8;
 pub(super) struct Logged {
     /// Subdirectories.
     subdirectories: u32,
-    /// Time of the last change of a name.
-    changed_ns: i64,
+    /// The newest time that a dentry records.
+    recorded_ns: u64,
+    /// What that dentry named.
+    newest: u64,
 }
 
 impl<'f, M: Memory> Maintenance<'_, 'f, M> {
@@ -186,8 +189,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
         // back.
         if let Ok(found) = &result {
             self.set_subdirectories(directory, found.subdirectories);
-            if found.changed_ns > directory.changed_ns.load(Relaxed) {
-                self.touch_directory(directory, found.changed_ns);
+            let changed_ns = directory.changed_ns.load(Relaxed);
+            if let Some(shown_ns) = self.fs.recovered_ns(found.recorded_ns, found.newest, changed_ns) {
+                self.touch_directory(directory, NameTime { shown_ns, recorded_ns: shown_ns });
             }
         }
         step();
@@ -230,7 +234,9 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
                 };
                 let valid = Valid::from_word(dentry.valid.load_acquire());
                 found.subdirectories += u32::from(valid.valid && facts.kind == FileKind::Directory);
-                found.changed_ns = found.changed_ns.max(valid.timestamp_ns as i64);
+                if valid.timestamp_ns > found.recorded_ns {
+                    (found.recorded_ns, found.newest) = (valid.timestamp_ns, facts.inode);
+                }
                 let name = crate::mindex::dentry_name(self.fs, offset, facts.name_length, &mut buffer)?;
                 let hash = self.fs.hash_name(number, name);
                 let target = {

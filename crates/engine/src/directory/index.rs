@@ -23,7 +23,7 @@ use crate::mindex::NameHash;
 use crate::statistics::Event;
 use crate::step::step;
 use core::mem::offset_of;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Memory, Pm};
 
 /// How many names ahead of the insertion names are hashed and their buckets prefetched.
@@ -270,26 +270,6 @@ impl<'f, M: Memory> Thread<'f, M> {
             self.names().insert_entry(&held, pending.dentry, self.fs.target_of_inode(pending.inode));
         }
         self.names().flush_name_count()
-    }
-
-    /// Records that a directory's names changed at `timestamp_ns`. In DRAM only, since the dentry
-    /// carries the timestamp.
-    pub(super) fn touch_directory(&self, directory: &Cachelet, timestamp_ns: i64) {
-        // Usually another change within the same clock tick has already done this, which an even
-        // change time shows. The check is cheaper than an atomic maximum, and its cache line
-        // changes rarely.
-        //
-        // That other thread may not have set the dirty mark below yet. The mark follows the times
-        // so that a write-back cannot clear it too early. If the thread dies before it sets the
-        // mark, the directory is marked as needing a recount.
-        let changed_ns = directory.changed_ns.load(Relaxed);
-        if changed_ns >= timestamp_ns && changed_ns & 1 == 0 {
-            return;
-        }
-        directory.modified_ns.fetch_max(timestamp_ns, Relaxed);
-        directory.changed_ns.fetch_max(timestamp_ns, Release);
-        step();
-        self.mark_dirty(directory);
     }
 
     /// Counts a subdirectory that was made in this directory or moved into it.

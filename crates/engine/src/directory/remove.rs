@@ -18,6 +18,7 @@ use crate::fs::{Node, Thread};
 use crate::mindex::{NameHash, NameKey};
 use crate::step::step;
 use crate::sync::{AtomicU32, spin_loop};
+use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use pmem::{Flushed, Memory};
 
@@ -85,7 +86,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::IsADirectory);
         }
         permit(&attributes)?;
-        let timestamp_ns = self.directory_timestamp(parent);
+        let time = self.name_time(parent);
         // One of several links is dropped under the file's lock. The lock also keeps the cachelet
         // from being evicted with another name.
         let several = link_count(cachelet) > 1;
@@ -101,8 +102,8 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let dead = dropped?;
         // From here to the fence: plain stores and flushes only.
-        let attributes = self.stamp_unlinked(cachelet, others, timestamp_ns)?;
-        let flushed = self.invalidate(hit.dentry, timestamp_ns);
+        let attributes = self.stamp_unlinked(cachelet, others, time.shown_ns)?;
+        let flushed = self.invalidate(hit.dentry, time);
         // Crash point before this fence: the word in the dentry's line decides whether the name
         // exists.
         self.fs.pm.fence(flushed.and(attributes));
@@ -117,7 +118,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         if dead {
             self.reclaim_file(cachelet, index);
         }
-        self.count_removal(parent, true, timestamp_ns);
+        self.count_removal(parent, true, time);
         self.end_intent();
         Ok(())
     }
@@ -191,13 +192,13 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.recycler().retire(RetiredKind::Inode, cachelet.number.load(Relaxed), index as u64);
     }
 
-    /// Makes a dentry invalid from `timestamp_ns` on: one store, one line.
-    pub(super) fn invalidate(&self, dentry: &Dentry, timestamp_ns: i64) -> Flushed {
-        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.invalid_word(timestamp_ns.max(0) as u64)))
+    /// Makes a dentry invalid from `time` on: one store, one line.
+    pub(super) fn invalidate(&self, dentry: &Dentry, time: NameTime) -> Flushed {
+        self.fs.pm.flush(self.fs.pm.retract(&dentry.valid, dentry.invalid_word(time.recorded())))
     }
 
     /// Counts a removed name, and a hole in the log unless another name has taken the slot.
-    pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, timestamp_ns: i64) {
+    pub(super) fn count_removal(&self, directory: &Cachelet, leaves_hole: bool, time: NameTime) {
         match leaves_hole {
             true => {
                 self.count_names(directory, CountChange::NAME_TO_HOLE);
@@ -205,7 +206,7 @@ impl<'f, M: Memory> Thread<'f, M> {
             false => self.uncount_name(directory),
         }
         step();
-        self.touch_directory(directory, timestamp_ns);
+        self.touch_directory(directory, time);
     }
 
     /// Work after a removal, not pinned: compaction and recycling.
@@ -309,8 +310,8 @@ impl<'f, M: Memory> Thread<'f, M> {
             return Err(Error::NotEmpty);
         }
         step();
-        let timestamp_ns = self.directory_timestamp(parent);
-        let flushed = self.invalidate(hit.dentry, timestamp_ns);
+        let time = self.name_time(parent);
+        let flushed = self.invalidate(hit.dentry, time);
         // Crash point before this fence: the name exists or does not.
         self.fs.pm.fence(flushed);
         self.mark_removed(victim);
@@ -319,7 +320,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         self.names().release_removed(held);
         self.reclaim_directory(victim, index);
         self.uncount_subdirectory(parent);
-        self.count_removal(parent, true, timestamp_ns);
+        self.count_removal(parent, true, time);
         self.end_intent();
         Ok(())
     }

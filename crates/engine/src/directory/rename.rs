@@ -29,6 +29,7 @@ use crate::fs::{Node, Thread};
 use crate::lock::LockGuard;
 use crate::mindex::{HeldName, Hit, NameHash, NameKey, Target};
 use crate::step::step;
+use crate::times::NameTime;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use pmem::{Durable, Flushed, Memory, Pm};
 
@@ -91,7 +92,7 @@ struct RenameChange<'c, 'f> {
     /// The new name.
     arrival: &'c PreparedName<'f>,
     old_name: &'c OldName<'f>,
-    timestamp_ns: i64,
+    time: NameTime,
 }
 
 impl<'f, M: Memory> Thread<'f, M> {
@@ -462,9 +463,9 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         step();
         let replaced_file = replaced.filter(|replaced| replaced.kind != FileKind::Directory);
         let others = replaced_file.map(|replaced| link_count(replaced.cachelet) > 1);
-        let timestamp_ns = self.directory_timestamp(old.directory).max(self.directory_timestamp(new.directory));
+        let time = self.name_time(old.directory).max(self.name_time(new.directory));
         // From here to the second fence: plain stores and flushes only.
-        let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, timestamp_ns };
+        let change = RenameChange { source: &source, victim: victim.as_ref(), others, arrival, old_name, time };
         let persisted = self.rename_persist(old, new, &change);
         let mut dead = false;
         if let Ok(record) = &persisted {
@@ -562,32 +563,32 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         change: &RenameChange<'_, 'f>,
     ) -> Result<JournalRecord> {
         let pm = &self.fs.pm;
-        let &RenameChange { source, victim, others, arrival, old_name, timestamp_ns } = change;
+        let &RenameChange { source, victim, others, arrival, old_name, time } = change;
         let mut record = JournalRecord {
             moves: [self.step(arrival, source, new, old), Move::default()],
             invalidated: [source.dentry_offset, victim.map_or(0, |victim| victim.dentry_offset)],
-            timestamp_ns: timestamp_ns.max(0) as u64,
+            timestamp_ns: time.recorded(),
             sequence: 0,
         };
-        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, timestamp_ns)?.flushed();
+        let mut flushed = self.write_dentry_alone(arrival, source.named(), new.name, time)?.flushed();
         match (old_name, victim) {
             (OldName::Exchanged(name), Some(victim)) => {
                 record.moves[1] = self.step(name, victim, old, new);
-                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, timestamp_ns)?.flushed());
-                flushed = flushed.and(self.stamp_renamed(victim, timestamp_ns)?);
+                flushed = flushed.and(self.write_dentry_alone(name, victim.named(), old.name, time)?.flushed());
+                flushed = flushed.and(self.stamp_renamed(victim, time.shown_ns)?);
             }
             (OldName::Whiteout(name, node), _) => {
                 record.moves[1] =
                     Move { slot: pm.offset_of(name.slot.word), dentry: name.dentry_offset, directory: 0, parent: 0 };
                 let whiteout = NameTarget::of(self.cachelet(*node)?, FileKind::Character);
-                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, timestamp_ns)?.flushed());
+                flushed = flushed.and(self.write_dentry_alone(name, whiteout, old.name, time)?.flushed());
             }
             _ => {}
         }
         if let (Some(victim), Some(others)) = (victim, others) {
-            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, others, timestamp_ns)?);
+            flushed = flushed.and(self.stamp_unlinked(victim.cachelet, others, time.shown_ns)?);
         }
-        flushed = flushed.and(self.stamp_renamed(source, timestamp_ns)?);
+        flushed = flushed.and(self.stamp_renamed(source, time.shown_ns)?);
         let recorded = self.write_journal(&record)?;
         // Crash point before this fence: either the record does not verify, or it and the dentries
         // do (recovery checks both). After the fence recovery repeats the steps, whichever of them
@@ -639,8 +640,8 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     /// are. The steps need not be flushed: see the journal module.
     fn rename_steps(self, change: &RenameChange<'_, 'f>, record: &JournalRecord, durable: Durable) -> Result<()> {
         let pm = &self.fs.pm;
-        let &RenameChange { source, victim, arrival, old_name, timestamp_ns, .. } = change;
-        let gone_ns = timestamp_ns.max(0) as u64;
+        let &RenameChange { source, victim, arrival, old_name, time, .. } = change;
+        let gone_ns = time.recorded();
         for step in record.moves.iter().filter(|step| step.directory != 0) {
             pm.commit(&self.fs.inode_at(step.directory)?.parent, step.parent, durable).unflushed();
         }
@@ -657,17 +658,17 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
     }
 
     /// Sets a renamed file's change time; its lock is held. A directory's change time is kept
-    /// lazily, and odd, since its own names did not change.
-    fn stamp_renamed(self, source: &SideTarget<'f>, timestamp_ns: i64) -> Result<Flushed> {
+    /// lazily.
+    fn stamp_renamed(self, source: &SideTarget<'f>, changed_ns: i64) -> Result<Flushed> {
         let cachelet = source.cachelet;
         if source.kind == FileKind::Directory {
-            cachelet.changed_ns.fetch_max(timestamp_ns | 1, Release);
+            self.touch_apart(cachelet, changed_ns);
             step();
             self.mark_dirty(cachelet);
             return Ok(Flushed::nothing());
         }
         let mut property = self.property_now(cachelet);
-        property.change(|property| property.changed_ns = timestamp_ns);
+        property.change(|property| property.changed_ns = changed_ns);
         let flushed = self.commit_attributes(cachelet, &property)?;
         self.publish_property(cachelet, &property);
         Ok(flushed)
@@ -695,7 +696,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
         change: &RenameChange<'_, 'f>,
         dead: bool,
     ) {
-        let &RenameChange { source, victim, arrival, old_name, timestamp_ns, .. } = change;
+        let &RenameChange { source, victim, arrival, old_name, time, .. } = change;
         let moves_link = |kind: FileKind, from: &Cachelet, to: &Cachelet| {
             if kind == FileKind::Directory && old.number != new.number {
                 self.uncount_subdirectory(from);
@@ -710,15 +711,15 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
             OldName::Exchanged(name) | OldName::Whiteout(name, _) => own_place(name),
         };
         if !arrival.moves {
-            self.count_removal(old.directory, leaves_hole, timestamp_ns);
+            self.count_removal(old.directory, leaves_hole, time);
         }
         match (old_name, victim) {
             (OldName::Exchanged(_), Some(victim)) => {
                 moves_link(victim.kind, new.directory, old.directory);
-                self.count_removal(new.directory, own_place(arrival), timestamp_ns);
+                self.count_removal(new.directory, own_place(arrival), time);
             }
             (_, Some(victim)) => {
-                self.count_removal(new.directory, own_place(arrival), timestamp_ns);
+                self.count_removal(new.directory, own_place(arrival), time);
                 if victim.kind == FileKind::Directory {
                     self.uncount_subdirectory(new.directory);
                     self.reclaim_directory(victim.cachelet, victim.index);
@@ -726,7 +727,7 @@ impl<'f, M: Memory> Renames<'_, 'f, M> {
                     self.reclaim_file(victim.cachelet, victim.index);
                 }
             }
-            _ => self.touch_directory(new.directory, timestamp_ns),
+            _ => self.touch_directory(new.directory, time),
         }
         if let OldName::Whiteout(_, node) = old_name {
             // Its reference is no longer an in-flight allocation.

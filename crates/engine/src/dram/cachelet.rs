@@ -128,8 +128,7 @@ pub struct Cachelet {
     pub number: AtomicU64,
     /// [`References`].
     pub references: AtomicU64,
-    /// Time of the last change of attributes. Of a directory: odd if that was no change of its
-    /// names; see `Thread::directory_timestamp`.
+    /// Time of the last change of attributes.
     pub changed_ns: AtomicI64,
     /// Generation of the inode.
     pub generation: AtomicU32,
@@ -139,7 +138,7 @@ pub struct Cachelet {
     directory: AtomicU32,
     /// [`FileView::mapped`], [`FreeView::next_batch`]. Directories: bit 1, used since the eviction
     /// hand passed; bit 2, its log seems worth a compaction; bits 3 to 5,
-    /// whether threads share it; from bit 8 on, slot + 1 of the thread
+    /// whether threads share it; bit 6, its times are apart; from bit 8 on, slot + 1 of the thread
     /// that compacts or evicts it; see [`DirectoryView::maintain`].
     marks: AtomicU32,
 

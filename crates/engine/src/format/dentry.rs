@@ -194,7 +194,7 @@ impl Dentry {
 pub struct Valid {
     /// Whether the name is valid.
     pub valid: bool,
-    /// Time at which the name was made or unmade: ns since 1970, even, at most
+    /// Time at which the name was made or unmade, [rounded up](rounded_ns): ns since 1970, at most
     /// [`TIMESTAMP_NS_MAX`].
     pub timestamp_ns: u64,
     /// Reuse generation of the line, as in [`DentryFacts::reuse_generation`]. Zero only in a word
@@ -205,11 +205,18 @@ pub struct Valid {
 /// The latest timestamp that the word holds, in ns since 1970 (year 2116).
 pub const TIMESTAMP_NS_MAX: u64 = (1 << 62) - 2;
 
+/// The time that a dentry records for a time: it has no room for the lowest bit. Rounded up, so
+/// that no time goes back at a recovery.
+#[inline(always)]
+pub const fn rounded_ns(time_ns: i64) -> i64 {
+    time_ns.saturating_add(time_ns & 1)
+}
+
 impl Valid {
     /// The word.
     #[inline]
     pub fn word(self) -> u64 {
-        (self.timestamp_ns.min(TIMESTAMP_NS_MAX) & !1) << 2
+        (self.timestamp_ns.min(TIMESTAMP_NS_MAX) + 1 >> 1) << 3
             | (self.reuse_generation as u64 & 3) << 1
             | self.valid as u64
     }

@@ -20,7 +20,7 @@ mod superblock;
 
 pub use dentry::{
     DENTRY_HEADER_BYTES, Dentry, DentryFacts, NAME_BYTES_MAX, TIMESTAMP_NS_MAX, Valid, dentry_lines, is_possible_name,
-    next_reuse_generation, short_generation,
+    next_reuse_generation, rounded_ns, short_generation,
 };
 pub use flip::Flip;
 pub(crate) use inode::ParentWord;

@@ -144,7 +144,7 @@ impl<'f, M: Memory> Reaper<'_, 'f, M> {
         let pm = &self.fs.pm;
         let dentry = pm.get(Pm::<Dentry>::new(offset))?;
         if Valid::from_word(dentry.valid.load()).valid {
-            let timestamp_ns = self.fs.now_ns().max(0) as u64 & !1;
+            let timestamp_ns = self.fs.now_ns().max(0) as u64;
             pm.retract(&dentry.valid, dentry.invalid_word(timestamp_ns)).unflushed();
         }
         pm.fence(pm.flush_all(dentry));

@@ -27,6 +27,8 @@ const SHARED: u32 = 8;
 const WAS_SHARED: u32 = 16;
 /// Bit of the marks: a thread is about to remove it, so it does not become shared.
 const CLOSING: u32 = 32;
+/// Bit of the marks: its modification time may be older than its change time; see `crate::times`.
+const APART: u32 = 64;
 /// Shift of the maintaining slot in the marks.
 const MAINTAINER_SHIFT: u32 = 8;
 
@@ -143,6 +145,22 @@ impl<'c> DirectoryView<'c> {
     /// Clears the record of use and returns whether it was set.
     pub fn clear_used(self) -> bool {
         self.0.marks.fetch_and(!USED, AcqRel) & USED != 0
+    }
+
+    /// Whether its modification time may be older than its change time.
+    #[inline(always)]
+    pub fn is_apart(self) -> bool {
+        self.0.marks.load(Relaxed) & APART != 0
+    }
+
+    /// Records that its modification time may be older than its change time.
+    pub fn mark_apart(self) {
+        self.0.marks.fetch_or(APART, AcqRel);
+    }
+
+    /// Records that both times will be those of a change of its names.
+    pub fn mark_together(self) {
+        self.0.marks.fetch_and(!APART, AcqRel);
     }
 
     /// Records that its log seems worth a compaction. The mark is in this line because
