@@ -329,7 +329,7 @@ struct Moment {
 /// pass for what the process left, and of its earlier states only those that hold the last
 /// acknowledged commit, or the one in flight. Returns how many states of the disk were refused, or
 /// none after a violation.
-pub(crate) fn examine_deaths(seed: u64, failures: bool) -> Option<u64> {
+pub fn examine_deaths(seed: u64, failures: bool) -> Option<u64> {
     let mut world = World::new(seed);
     let (mut disk, mut stored) = (world.disk.bytes.borrow().clone(), world.state.get());
     for _ in 0..12 {

@@ -4,6 +4,7 @@
 use crate::Run;
 use crate::live::Live;
 use anyhow::{Result, bail, ensure};
+use journal::explorer;
 use serde_json::{Map, Value, json, to_value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -233,7 +234,9 @@ fn explore_journal(seed: u64, duration: Duration, report: Report<'_>) -> Result<
         for failures in [false, true] {
             let what = format!("journal seed {}, failing calls: {failures}", seed + workloads);
             explore::set_current(&what);
-            match journal::explorer::examine(seed + workloads, failures) {
+            let crashes = explorer::examine(seed + workloads, failures);
+            let deaths = explorer::examine_deaths(seed + workloads, failures);
+            match crashes.zip(deaths).map(|(states, refused)| states + refused) {
                 Some(examined) => states += examined,
                 None => {
                     violation(&what);

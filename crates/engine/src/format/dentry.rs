@@ -216,7 +216,7 @@ impl Valid {
     /// The word.
     #[inline]
     pub fn word(self) -> u64 {
-        (self.timestamp_ns.min(TIMESTAMP_NS_MAX) + 1 >> 1) << 3
+        ((self.timestamp_ns.min(TIMESTAMP_NS_MAX) + 1) >> 1) << 3
             | (self.reuse_generation as u64 & 3) << 1
             | self.valid as u64
     }
