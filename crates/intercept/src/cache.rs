@@ -142,25 +142,26 @@ impl Cache {
             .map_err(odd)?;
         let name: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = format!("{name}-{LIBRARY_FINGERPRINT}{TABLE_ENDING}");
-        if let Some(header) = self.present(&name, build_id, bytes.len()) {
+        let writer_id = writer_id(&bytes);
+        if let Some(header) = self.present(&name, build_id, bytes.len(), writer_id) {
             return Ok(Prepared { left_alone: header.left_alone, was_there: true });
         }
         let analysis = analysis::analyse(&elf).map_err(odd)?;
         let left_alone = analysis.left_alone.len() as u32;
-        let words = table::write(header(build_id, bytes.len(), left_alone), &analysis.sites);
+        let words = table::write(header(build_id, bytes.len(), left_alone, writer_id), &analysis.sites);
         let content: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let unwritable = |error| LaunchError::Unreadable(self.directory.path().join(&name), error);
         self.directory.write_file(&name, &content).map_err(unwritable)?;
         Ok(Prepared { left_alone, was_there: false })
     }
 
-    /// The header of an existing table that is complete, and written by this version.
-    fn present(&self, name: &str, build_id: &[u8], library_bytes: usize) -> Option<Header> {
+    /// The header of an existing table that is complete, and written by this version for this file.
+    fn present(&self, name: &str, build_id: &[u8], library_bytes: usize, writer_id: u64) -> Option<Header> {
         let bytes = read(&self.directory, name).ok()?;
         let words: Vec<u64> =
             bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
         let header = *table::open(&words, build_id).ok()?.0;
-        (header.library_bytes == library_bytes as u64 && header.writer_id == writer_id()).then_some(header)
+        (header.library_bytes == library_bytes as u64 && header.writer_id == writer_id).then_some(header)
     }
 }
 
@@ -257,7 +258,7 @@ fn read(directory: &TrustedDirectory, name: &str) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-fn header(build_id: &[u8], library_bytes: usize, left_alone: u32) -> Header {
+fn header(build_id: &[u8], library_bytes: usize, left_alone: u32, writer_id: u64) -> Header {
     let mut header = Header {
         magic: table::MAGIC,
         version: table::VERSION,
@@ -269,16 +270,16 @@ fn header(build_id: &[u8], library_bytes: usize, left_alone: u32) -> Header {
         left_alone,
         build_id: [0; table::BUILD_ID_BYTES_MAX],
         reserved: [0; 4],
-        writer_id: writer_id(),
+        writer_id,
     };
     header.build_id[..build_id.len()].copy_from_slice(build_id);
     header
 }
 
-/// Identifies the analysis and its version: another one writes its own tables.
-fn writer_id() -> u64 {
+/// Identifies the analysis, its version and the file: another one writes its own tables.
+fn writer_id(library: &[u8]) -> u64 {
     let sources = [&include_bytes!("analysis.rs")[..], include_bytes!("elf.rs"), LIBRARY_FINGERPRINT.as_bytes()];
-    sources.iter().fold(0, |sum: u64, source| sum.rotate_left(1) ^ table::fingerprint(source))
+    sources.iter().fold(table::fingerprint(library), |sum, source| sum.rotate_left(1) ^ table::fingerprint(source))
 }
 
 /// Whether the directories above a path let every user pass.

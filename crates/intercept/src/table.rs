@@ -4,7 +4,7 @@
 //!  0  magic "DFSSITES"      32  size of the library's file, 8 bytes
 //!  8  layout version, 4     40  length of the build-id, 4; sites left alone, 4
 //! 12  number of sites, 4    48  build-id, 20 bytes, zero-padded; 4 bytes zero
-//! 16  checksum of all other 72  version of the program that wrote it, 8 bytes (a hash)
+//! 16  checksum of all other 72  hash of the analysis and the file, 8 bytes
 //!     bytes, 8              80  sites of 64 bytes each
 //! 24  bytes of the file, 8
 //! ```
@@ -52,7 +52,7 @@ pub struct Header {
     pub build_id: [u8; BUILD_ID_BYTES_MAX],
     /// Zero.
     pub reserved: [u8; 4],
-    /// Identifies the analysis.
+    /// Identifies the analysis and the analysed bytes: a patched file keeps its build-id.
     pub writer_id: u64,
 }
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
@@ -104,8 +104,11 @@ fn checksum_of(words: impl Iterator<Item = u64>, count: usize) -> u64 {
 
 /// The checksum of a file's bytes, padded with zeros.
 pub fn fingerprint(bytes: &[u8]) -> u64 {
-    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-    checksum_of(bytes.chunks(8).map(word), bytes.len().div_ceil(8))
+    let (whole, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let words = whole.iter().chain((!rest.is_empty()).then_some(&last));
+    checksum_of(words.map(|word| u64::from_le_bytes(*word)), bytes.len().div_ceil(8))
 }
 
 /// The checksum of a table, whose own field counts as zero.

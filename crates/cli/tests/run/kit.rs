@@ -2,8 +2,10 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 /// Compiles a program of the kit, `NAME.c`, into a directory. `None`, with a message: there is no
 /// compiler on this machine.
@@ -34,4 +36,17 @@ pub fn with_new_build_id(mut file: Vec<u8>) -> Vec<u8> {
     let random = RandomState::new().hash_one(std::process::id());
     file[note + NOTE.len()..][..8].copy_from_slice(&random.to_ne_bytes());
     file
+}
+
+/// Waits until the last change of a file is some time ago: before, nothing is kept about it.
+pub fn settle(path: &Path) {
+    const SETTLED: Duration = Duration::from_millis(2500);
+    let changed = std::fs::metadata(path).unwrap().ctime();
+    let is_settled = || {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        now > Duration::from_secs(changed as u64 + 1) + SETTLED
+    };
+    while !is_settled() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

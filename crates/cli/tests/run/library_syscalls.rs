@@ -1,6 +1,6 @@
 //! System calls by instructions of libraries reach the image, whichever way a library is loaded.
 
-use crate::kit::compile;
+use crate::kit::{compile, settle};
 use crate::support::{directfs, scratch, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -31,19 +31,19 @@ fn check(output: &Output) {
     assert!(output.status.success());
 }
 
-/// A record of an answer: the build-id; facts, with their checksum above.
-fn record_of_library(build_id: [u64; 3], has_sites: bool) -> [u64; 4] {
-    let facts = 3 << 8 | 2 << 1 | u64::from(has_sites);
-    let [first, second, third] = build_id;
+/// A record of an answer: the identity of the content; facts, with their checksum above.
+fn record_of_library(identity: [u64; 3], has_sites: bool) -> [u64; 4] {
+    let facts = 4 << 8 | 2 << 1 | u64::from(has_sites);
+    let [first, second, third] = identity;
     let checksum = pmem::crc32c_words(&[first, second, third, facts], None);
     [first, second, third, u64::from(checksum) << 32 | facts]
 }
 
-/// A library is searched for calls once, by its build-id. A damaged answer counts as none.
+/// A library is searched for calls once. A damaged answer counts as none.
 #[test]
-fn libraries_are_known_by_their_build_id() {
+fn a_library_is_searched_again_only_if_it_has_changed() {
     let (directory, cache) = (scratch(), scratch());
-    let Some((_, program)) = compiled(directory.path(), true) else { return };
+    let Some((library, program)) = compiled(directory.path(), true) else { return };
     let answers = cache.path().join("directfs/answers.calls");
     let run = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
@@ -59,24 +59,118 @@ fn libraries_are_known_by_their_build_id() {
         std::fs::write(&answers, bytes).unwrap();
     };
     check(&run());
+    settle(&library);
+    check(&run());
     let mut found = words();
     let records = || (0..found.len()).step_by(4).filter(|at| found[at + 3] & 7 == 5);
     let at = records().next().unwrap();
     assert_eq!(records().count(), 1, "the C library is not searched");
-    let build_id = [found[at], found[at + 1], found[at + 2]];
-    assert_eq!(found[at..at + 4], record_of_library(build_id, true));
+    let identity = [found[at], found[at + 1], found[at + 2]];
+    assert_eq!(found[at..at + 4], record_of_library(identity, true));
     // Without its checksum.
     found[at + 3] &= !1;
     write(&found);
     check(&run());
-    assert!(words().chunks(4).any(|record| record == record_of_library(build_id, true)), "searched again");
+    assert!(words().chunks(4).any(|record| record == record_of_library(identity, true)), "searched again");
     // With it: the library's calls go to the machine.
-    found[at..at + 4].copy_from_slice(&record_of_library(build_id, false));
+    found[at..at + 4].copy_from_slice(&record_of_library(identity, false));
     write(&found);
     assert!(stdout(&run()).contains("wrong: "), "the answer is not read");
+    // The content and the build-id are the old ones; the times say that it was written.
+    std::fs::write(&library, std::fs::read(&library).unwrap()).unwrap();
+    check(&run());
     // A file that others can write.
+    std::fs::remove_file(&answers).unwrap();
+    settle(&library);
+    check(&run());
+    let mut found = words();
+    let at = (0..found.len()).step_by(4).find(|at| found[at + 3] & 7 == 5).unwrap();
+    let identity = [found[at], found[at + 1], found[at + 2]];
+    found[at..at + 4].copy_from_slice(&record_of_library(identity, false));
+    write(&found);
     std::fs::set_permissions(&answers, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     check(&run());
+}
+
+/// A build can pin it, and a file that is patched keeps it.
+#[test]
+fn a_program_with_the_build_id_of_another_one_is_not_taken_for_it() {
+    let (directory, cache) = (scratch(), scratch());
+    let path = |name: &str| directory.path().join(name);
+    const PINNED: &str = "-Wl,--build-id=0x1111111111111111111111111111111111111111";
+    if !compile("pinned", &path("silent"), &[PINNED]) || !compile("pinned", &path("calling"), &[PINNED, "-DCALLS"]) {
+        return;
+    }
+    settle(&path("calling"));
+    let mount = path("mount");
+    std::fs::create_dir(&mount).unwrap();
+    let run = |script: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        command.args(["run", "--at", mount.to_str().unwrap(), "--", "sh", "-c", script]);
+        command.current_dir(directory.path()).env("XDG_CACHE_HOME", cache.path()).output().unwrap()
+    };
+    assert!(run("./silent && ./silent").status.success());
+    let output = run("./calling mount/file && ./calling mount/file; echo $?; cat mount/file");
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("0\ninline", ""));
+    assert!(!mount.join("file").exists(), "the calls went to the machine's own files");
+}
+
+/// Its calls would go to the machine's own files. Linux before 5.11 has no such redirection.
+#[test]
+fn a_program_whose_calls_the_kernel_cannot_redirect_is_refused() {
+    let directory = scratch();
+    let path = |name: &str| directory.path().join(name);
+    if !compile("no_dispatch", &path("no_dispatch"), &[]) || !compile("pinned", &path("calling"), &["-DCALLS"]) {
+        return;
+    }
+    let mut command = Command::new(path("no_dispatch"));
+    command.arg(env!("CARGO_BIN_EXE_directfs")).args(["run", "--", "sh", "-c"]);
+    let output = command.arg("cat /dev/null; ./calling file; echo $?").current_dir(directory.path()).output().unwrap();
+    if output.status.code() == Some(77) {
+        eprintln!("\n*** SKIPPED: this kernel has no seccomp filters ***\n");
+        return;
+    }
+    assert_eq!(stdout(&output), "126\n", "{}", stderr(&output));
+    assert!(stderr(&output).contains("Syscall User Dispatch"), "{}", stderr(&output));
+    assert!(!path("file").exists());
+}
+
+/// The code that processes share is that of one content.
+#[test]
+fn a_patched_c_library_with_its_old_build_id_is_the_one_that_runs() {
+    let (directory, cache) = (scratch(), scratch());
+    let path = |name: &str| directory.path().join(name);
+    let Ok(mut bytes) = std::fs::read("/lib/x86_64-linux-gnu/libc.so.6") else {
+        eprintln!("\n*** SKIPPED: the C library is elsewhere ***\n");
+        return;
+    };
+    // abs: mov eax, edi; neg eax; cmovs eax, edi; ret
+    const USUAL: [u8; 8] = [0x89, 0xf8, 0xf7, 0xd8, 0x0f, 0x48, 0xc7, 0xc3];
+    // mov eax, 42; ret
+    const PATCHED: [u8; 8] = [0xb8, 42, 0, 0, 0, 0xc3, 0x90, 0x90];
+    let Some(at) = bytes.windows(USUAL.len()).position(|part| part == USUAL) else {
+        eprintln!("\n*** SKIPPED: this C library's abs has other instructions ***\n");
+        return;
+    };
+    if !compile("absolute", &path("absolute"), &[]) {
+        return;
+    }
+    for name in ["usual", "patched"] {
+        std::fs::create_dir(path(name)).unwrap();
+        std::fs::write(path(name).join("libc.so.6"), &bytes).unwrap();
+        bytes[at..at + PATCHED.len()].copy_from_slice(&PATCHED);
+    }
+    settle(&path("patched/libc.so.6"));
+    for (name, wanted) in [("usual", "1\n"), ("patched", "42\n")] {
+        let mut command = Command::new(path("absolute"));
+        let found = command.env("LD_LIBRARY_PATH", path(name)).output().unwrap();
+        assert_eq!(stdout(&found), wanted, "alone");
+    }
+    let script = "for name in usual usual patched patched usual; do LD_LIBRARY_PATH=$PWD/$name ./absolute; done";
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "--", "sh", "-c", script]).current_dir(directory.path());
+    let output = command.env("XDG_CACHE_HOME", cache.path()).output().unwrap();
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("1\n1\n42\n42\n1\n", ""));
 }
 
 /// Open, read, unlink; threads, signal handlers, faults, bad pointers, children.

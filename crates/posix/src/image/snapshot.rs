@@ -67,7 +67,7 @@ pub fn open_copy<E: From<ImageError>>(
     copy: impl FnOnce(&File) -> Result<(), E>,
 ) -> Result<Image, E> {
     let path = image.as_ref();
-    let file = image_length(path).and_then(|length| working_file::create_unnamed(length, None, path));
+    let file = working_file::create_unnamed(image_length(path)?, None, path);
     let file = file.map_err(|source| ImageError::File { action: "copy", path: path.to_owned(), source })?;
     copy(&file)?;
     make_unused(&file, path, None)?;

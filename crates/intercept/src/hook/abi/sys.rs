@@ -42,6 +42,17 @@ pub fn open(path: &[u8], flags: i32) -> Result<Fd, i64> {
     if result < 0 { Err(result) } else { Ok(Fd(result as i32)) }
 }
 
+/// The status of the regular file at a path.
+pub fn status_at(path: &CStr) -> Option<libc::stat> {
+    let mut status = core::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: a terminated path; the kernel fills the structure, for which all zero is valid.
+    let (result, status) = unsafe {
+        let arguments = [libc::AT_FDCWD as u64, path.as_ptr() as u64, status.as_mut_ptr() as u64, 0, 0, 0];
+        (call(libc::SYS_newfstatat, arguments), status.assume_init())
+    };
+    (result == 0 && status.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(status)
+}
+
 /// Creates an empty file in memory.
 pub fn memory_file(name: &CStr) -> Result<Fd, i64> {
     // SAFETY: a terminated name, and no memory changes.

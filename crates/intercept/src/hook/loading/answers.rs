@@ -1,37 +1,35 @@
 //! Answers of scans for system calls, kept so that a file is scanned once.
 //!
-//! They lie in a file beside the tables of call sites, by build-id: buckets of records. A full
-//! bucket loses a record for each new one. Programs without a build-id are known by what the file
-//! system says about their file.
+//! They lie in a file beside the tables of call sites, by the identity of what was scanned
+//! ([`file_identity`]): buckets of records. A full bucket loses a record for each new one.
 //!
 //! Invariants
 //! - A record counts only if its checksum is right: two processes may write one place at once.
 //! - A file that other users can write is not read.
 //!
-//! Decision: docs/decisions/run-start.md, "Results of code scans lie in one file, by build-id".
+//! Decision: docs/decisions/run-start.md, "Results of code scans lie in one file, by the
+//! identity of the scanned file".
 
+use crate::handoff;
 use crate::hook::abi::sys;
-use crate::hook::loading::elf_image::BuildId;
+use crate::hook::loading::file_identity::{self, FileId};
 use crate::hook::loading::{patch, shared_text};
 use crate::hook::process::environment;
-use crate::{handoff, table};
 use pmem::crc32c_words;
 
-/// Build-id, then [`Record`]'s facts.
+/// The file's identity, then facts.
 type Record = [u64; 4];
 const BUCKET_RECORDS: usize = 4;
 const BUCKETS: u64 = 512;
 /// Version of both scans: another version scans again.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// What was scanned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scanned {
-    /// A program, by its build-id.
+    /// A program.
     Program = 0,
-    /// A program without a build-id, by what [`of_program_file`] returns.
-    ProgramFile = 1,
-    /// A library, by its build-id.
+    /// A library.
     Library = 2,
 }
 
@@ -44,7 +42,7 @@ pub struct Answers {
 
 impl Answers {
     /// The answer of an earlier scan.
-    pub fn find(&mut self, scanned: Scanned, id: BuildId) -> Option<bool> {
+    pub fn find(&mut self, scanned: Scanned, id: FileId) -> Option<bool> {
         let file = self.file.get_or_insert_with(|| open(libc::O_RDONLY)).as_ref()?;
         let bucket = read_bucket(file, id);
         [false, true].into_iter().find(|answer| bucket.contains(&record(scanned, id, *answer)))
@@ -52,38 +50,31 @@ impl Answers {
 }
 
 /// Keeps an answer for later programs, if this user can.
-pub fn remember(scanned: Scanned, id: BuildId, answer: bool) {
-    if shared_text::is_file_size_limited() {
+pub fn remember(scanned: Scanned, id: FileId, answer: bool) {
+    if !file_identity::is_settled(id) || shared_text::is_file_size_limited() {
         return;
     }
     let Some(file) = open(libc::O_RDWR | libc::O_CREAT) else { return };
     let bucket = read_bucket(&file, id);
     let is_free = |found: &Record| found[3] == 0 || *found == record(scanned, id, !answer);
-    let index = bucket.iter().position(is_free).unwrap_or(id[1] as usize % BUCKET_RECORDS);
+    let index = bucket.iter().position(is_free).unwrap_or(id[0] as usize % BUCKET_RECORDS);
     let bytes = record(scanned, id, answer).map(u64::to_ne_bytes);
     file.write_at(offset_of(id) + (index * size_of::<Record>()) as u64, bytes.as_flattened());
 }
 
-/// What identifies the program's file, if it has no build-id.
-pub fn of_program_file() -> Option<BuildId> {
-    let file = sys::open(b"/proc/self/exe\0", libc::O_RDONLY).ok()?.status().ok()?;
-    let times = [file.st_mtime, file.st_mtime_nsec, file.st_ctime, file.st_ctime_nsec].map(|time| time as u64);
-    Some([table::checksum(&times), table::checksum(&[file.st_dev, file.st_ino]), file.st_size as u64])
-}
-
-fn record(scanned: Scanned, id: BuildId, answer: bool) -> Record {
+fn record(scanned: Scanned, id: FileId, answer: bool) -> Record {
     let [first, second, third] = id;
     let facts = VERSION << 8 | (scanned as u64) << 1 | u64::from(answer);
     let checksum = crc32c_words(&[first, second, third, facts], None);
     [first, second, third, u64::from(checksum) << 32 | facts]
 }
 
-fn offset_of(id: BuildId) -> u64 {
-    id[0] % BUCKETS * size_of::<[Record; BUCKET_RECORDS]>() as u64
+fn offset_of(id: FileId) -> u64 {
+    id[1] % BUCKETS * size_of::<[Record; BUCKET_RECORDS]>() as u64
 }
 
 /// Zeros stand for what the file does not have.
-fn read_bucket(file: &sys::Fd, id: BuildId) -> [Record; BUCKET_RECORDS] {
+fn read_bucket(file: &sys::Fd, id: FileId) -> [Record; BUCKET_RECORDS] {
     let mut bucket = [Record::default(); BUCKET_RECORDS];
     let _ = file.read_words_at(offset_of(id), bucket.as_flattened_mut());
     bucket

@@ -2,7 +2,6 @@
 //!
 //! Invariant: nothing in a library is trusted; each range is checked against its segment.
 
-use crate::hook::loading::patch;
 use core::marker::PhantomData;
 use core::ops::Range;
 use libc::{PF_R, PF_X, PT_GNU_EH_FRAME, PT_LOAD};
@@ -14,8 +13,6 @@ const FILE_HEADER_BYTES: usize = 64;
 /// As many as that many bytes can describe. Linkers make four to eight; tools that edit libraries
 /// (patchelf) add more.
 const LOADS_MAX: usize = (HEAD_BYTES - FILE_HEADER_BYTES) / HEADER_BYTES;
-/// A build-id, padded with zeros.
-pub type BuildId = [u64; 3];
 
 /// Part of a library.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,7 +31,6 @@ pub struct ElfImage<'m> {
     loads: [Load; LOADS_MAX],
     /// The linker's table of functions: address and bytes.
     functions: Option<(usize, &'m [u8])>,
-    build_id: Option<BuildId>,
     memory: PhantomData<&'m [u8]>,
 }
 
@@ -55,14 +51,6 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn long(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..)?.first_chunk().map(|bytes| u64::from_le_bytes(*bytes) as usize)
-}
-
-/// A build-id of a usual length.
-pub fn padded(id: &[u8]) -> Option<BuildId> {
-    let mut bytes = [0u8; size_of::<BuildId>()];
-    bytes.get_mut(..id.len())?.copy_from_slice(id);
-    let word = |index: usize| bytes[8 * index..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-    Some([word(0), word(1), word(2)])
 }
 
 impl<'m> ElfImage<'m> {
@@ -108,8 +96,7 @@ impl<'m> ElfImage<'m> {
         if !head.starts_with(b"\x7fELF\x02\x01") || end > head.len() {
             return None;
         }
-        let mut image =
-            ElfImage { loads: [Load::default(); LOADS_MAX], functions: None, build_id: None, memory: PhantomData };
+        let mut image = ElfImage { loads: [Load::default(); LOADS_MAX], functions: None, memory: PhantomData };
         let (mut used, mut functions) = (0, None);
         for at in (first..end).step_by(HEADER_BYTES) {
             let (kind, flags) = (word(head, at)?, word(head, at + 4)?);
@@ -127,13 +114,7 @@ impl<'m> ElfImage<'m> {
             }
         }
         image.functions = functions.and_then(|(address, bytes)| Some((address, image.at(address, bytes)?)));
-        image.build_id = patch::build_id_of(head).and_then(padded);
         Some(image)
-    }
-
-    /// The build-id, if there is one of a usual length.
-    pub fn build_id(&self) -> Option<BuildId> {
-        self.build_id
     }
 
     /// The segments with code.

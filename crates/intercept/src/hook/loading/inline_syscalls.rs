@@ -25,7 +25,7 @@
 
 use crate::hook::loading::answers::{self, Answers, Scanned};
 use crate::hook::loading::loaded::LoadedProgram;
-use crate::hook::loading::{instruction_lengths, narrow_calls};
+use crate::hook::loading::{file_identity, instruction_lengths, narrow_calls};
 use crate::hook::process::environment;
 use crate::routes::{Route, Routes, route_of};
 use core::arch::x86_64::{
@@ -48,16 +48,12 @@ pub unsafe fn are_in_program(environment: *const *const u8, routes: &Routes, ans
     if code.len() < CACHED_FROM_BYTES {
         return has_inline_syscalls(code, functions, routes);
     }
-    let (scanned, id) = match program.build_id() {
-        Some(id) => (Scanned::Program, Some(id)),
-        // Of a program in the mount the kernel knows a copy.
-        None if environment::program().is_some() => (Scanned::ProgramFile, None),
-        None => (Scanned::ProgramFile, answers::of_program_file()),
-    };
-    let known = id.and_then(|id| answers.find(scanned, id));
+    // SAFETY: this is the constructor.
+    let id = unsafe { file_identity::of_program(environment::program()) };
+    let known = id.and_then(|id| answers.find(Scanned::Program, id));
     known.unwrap_or_else(|| {
         let answer = has_inline_syscalls(code, functions, routes);
-        id.inspect(|id| answers::remember(scanned, *id, answer));
+        id.inspect(|id| answers::remember(Scanned::Program, *id, answer));
         answer
     })
 }

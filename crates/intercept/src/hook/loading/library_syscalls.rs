@@ -6,7 +6,7 @@
 //! jump at the site. Threads need no preparation for it. A trap costs some microseconds; one that
 //! repeats becomes a jump ([`hot_sites`](crate::hook::loading::hot_sites)).
 //!
-//! Libraries are scanned once per build-id: see [`answers`].
+//! Libraries are scanned once per content: see [`answers`].
 //!
 //! Not seen: code that is generated at run time or mapped without a file, and libraries of which
 //! the instruction cannot be told from data ([`Scan`]).
@@ -19,7 +19,8 @@
 
 use crate::hook::abi::sys;
 use crate::hook::loading::answers::{self, Answers, Scanned};
-use crate::hook::loading::elf_image::{BuildId, Code, ElfImage, HEAD_BYTES, padded};
+use crate::hook::loading::elf_image::{Code, ElfImage};
+use crate::hook::loading::file_identity::{self, FileId, HEAD_BYTES};
 use crate::hook::loading::inline_syscalls::{self, CALL, next_pair, number_after};
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::{hot_sites, instruction_lengths, narrow_calls, patch, site_slots};
@@ -61,9 +62,8 @@ pub unsafe fn patch_loaded(
                 return;
             }
             has_sanitizer |= is_sanitizer(name);
-            let mapped = patch::Library { base, code: (0, 0) };
-            let (build_id, keeps_traps) = (patch::build_id(&mapped).and_then(padded), is_any_sanitizer(name));
-            found[count] = Library { base, build_id, has_sites: None, keeps_traps };
+            let (id, keeps_traps) = (file_identity::of_library(name, base), is_any_sanitizer(name));
+            found[count] = Library { base, id, has_sites: None, keeps_traps };
             count += 1;
             if count == TOGETHER {
                 patch_some(&mut found[..core::mem::take(&mut count)], routes, answers);
@@ -95,7 +95,7 @@ unsafe fn patch_some(libraries: &mut [Library], routes: &Routes, answers: &mut A
         return;
     }
     for library in libraries.iter_mut() {
-        library.has_sites = library.build_id.and_then(|id| answers.find(Scanned::Library, id));
+        library.has_sites = library.id.and_then(|id| answers.find(Scanned::Library, id));
     }
     for library in libraries.iter().filter(|library| library.has_sites != Some(false)) {
         // SAFETY: by the caller's promise.
@@ -119,12 +119,12 @@ pub struct NewMapping {
     pub offset: usize,
 }
 
-/// Changes the sites in a new private mapping of code. `read` reads from an offset of its file;
-/// returns the number of bytes.
+/// Changes the sites in a new private mapping of code. `read` reads from an offset of the file with
+/// that status; returns the number of bytes.
 pub fn patch_mapped(
     mapping: &NewMapping,
     routes: &Routes,
-    file_bytes: u64,
+    status: &libc::stat,
     read: &mut dyn FnMut(u64, &mut [u8]) -> usize,
 ) {
     if !IS_ACTIVE.load(Relaxed) {
@@ -133,12 +133,16 @@ pub fn patch_mapped(
     site_slots::release(&mapping.addresses);
     hot_sites::forget(&mapping.addresses);
     let mut head = [0u8; HEAD_BYTES];
+    let file_bytes = status.st_size as u64;
     if !(HEAD_BYTES as u64..FILE_BYTES_MAX).contains(&file_bytes) || read(0, &mut head) < HEAD_BYTES {
         return;
     }
-    let Some(image) = ElfImage::headers(&head) else { return };
-    let mut library = Library { base: 0, build_id: image.build_id(), has_sites: None, keeps_traps: false };
-    library.has_sites = library.build_id.and_then(|id| Answers::default().find(Scanned::Library, id));
+    if ElfImage::headers(&head).is_none() {
+        return;
+    }
+    let id = Some(file_identity::of(status, Some(&head)));
+    let mut library = Library { base: 0, id, has_sites: None, keeps_traps: false };
+    library.has_sites = library.id.and_then(|id| Answers::default().find(Scanned::Library, id));
     if library.has_sites == Some(false) {
         return;
     }
@@ -294,7 +298,7 @@ fn by_context(code: &[u8], offset: usize) -> Option<Option<u32>> {
 struct Library {
     /// Where it is mapped.
     base: usize,
-    build_id: Option<BuildId>,
+    id: Option<FileId>,
     has_sites: Option<bool>,
     /// Whether its sites must continue to trap.
     keeps_traps: bool,
@@ -303,7 +307,7 @@ struct Library {
 impl Library {
     /// Keeps an answer that was not known, for later programs.
     fn remember(&self, has_sites: bool) {
-        if let (Some(id), None) = (self.build_id, self.has_sites) {
+        if let (Some(id), None) = (self.id, self.has_sites) {
             answers::remember(Scanned::Library, id, has_sites);
         }
     }

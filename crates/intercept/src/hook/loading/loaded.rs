@@ -3,11 +3,9 @@
 //!
 //! Invariant: what is found here is complete, or nothing is found and /proc/self/maps is read.
 
-use crate::hook::loading::elf_image::{self, BuildId};
-use crate::hook::loading::patch;
 use crate::hook::loading::proc_maps::Mapping;
 use core::ffi::CStr;
-use libc::{AT_PHDR, AT_PHENT, AT_PHNUM, AT_SYSINFO_EHDR, PF_R, PF_W, PF_X, PT_DYNAMIC, PT_LOAD, PT_NOTE, PT_PHDR};
+use libc::{AT_PHDR, AT_PHENT, AT_PHNUM, AT_SYSINFO_EHDR, PF_R, PF_W, PF_X, PT_DYNAMIC, PT_LOAD, PT_PHDR};
 
 const PAGE_BYTES: usize = 4096;
 /// Maximum size of a library that makes calls for others.
@@ -78,12 +76,6 @@ impl LoadedProgram {
         // SAFETY: the loader mapped this many bytes of the file there, readable, and nothing writes
         // them.
         unsafe { core::slice::from_raw_parts(start as *const u8, header[4] as usize) }
-    }
-
-    /// The program's build-id, if there is one of a usual length.
-    pub fn build_id(&self) -> Option<BuildId> {
-        let notes = self.headers.iter().filter(|header| header[0] as u32 == PT_NOTE);
-        notes.filter_map(|header| patch::build_id_in(self.bytes_of(header))).find_map(elf_image::padded)
     }
 
     /// The last segment that is neither code nor writable: constants, if the linker kept them

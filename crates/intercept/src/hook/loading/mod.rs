@@ -6,6 +6,7 @@ pub mod armed_threads;
 pub mod early;
 pub mod elf_dependencies;
 pub mod elf_image;
+pub mod file_identity;
 pub mod hot_sites;
 pub mod inline_syscalls;
 pub mod instruction_lengths;

@@ -9,6 +9,7 @@
 use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOT_RETURN, SLOTS, directfs_begin, directfs_entry, directfs_slots};
 use crate::hook::abi::sys;
+use crate::hook::loading::file_identity::FileId;
 use crate::hook::loading::shared_text::{self, SLOTS_PER_PAGE};
 use crate::hook::loading::{early, site_slots};
 use crate::hook::process::{environment, user_namespace};
@@ -29,6 +30,8 @@ pub struct Library {
     pub base: usize,
     /// Its code.
     pub code: (usize, usize),
+    /// The identity of its file's content, if it is known.
+    pub id: Option<FileId>,
 }
 
 /// Why sites are not patched.

@@ -12,9 +12,10 @@
 //! ```
 //!
 //! Everything in such a file is relative, so it fits wherever libraries and slots lie at the same
-//! distances. The name says which file fits: build-id and distance of each library. The directory
-//! says for which version of this library and for which boot of the machine. Since a file appears
-//! whole by rename, and no file is used after the boot, none is ever incomplete.
+//! distances. The name says which file fits: for each library its distance, and a checksum of its
+//! build-id and of the identity of its file ([`file_identity`]). The directory says for which
+//! version of this library and for which boot of the machine. Since a file appears whole by rename,
+//! and no file is used after the boot, none is ever incomplete.
 //!
 //! The file is made from the libraries' files, not from memory: a debugger may have set
 //! breakpoints.
@@ -27,9 +28,9 @@ use crate::handoff;
 use crate::hook::abi::entry::{SLOT_BYTES, SLOTS, directfs_slots};
 use crate::hook::abi::sys;
 use crate::hook::loading::patch::{self, Library, Refusal};
-use crate::hook::loading::proc_maps;
+use crate::hook::loading::{file_identity, proc_maps};
 use crate::hook::process::environment;
-use crate::table::Site;
+use crate::table::{self, Site};
 
 const PAGE_BYTES: usize = 4096;
 /// Slots on a page.
@@ -138,7 +139,8 @@ fn find_file<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, path: &mu
 pub fn make<'l>(libraries: impl Iterator<Item = &'l Library> + Clone, slots: usize) {
     let mut path = [0u8; PATH_BYTES];
     let Some(end) = write_path(&mut path, libraries.clone()) else { return };
-    if is_file_size_limited() || !has_room() {
+    let is_settled = |library: &Library| library.id.is_some_and(file_identity::is_settled);
+    if !libraries.clone().all(is_settled) || is_file_size_limited() || !has_room() {
         return;
     }
     let mut scratch = [0u8; PATH_BYTES];
@@ -185,7 +187,9 @@ fn write_path<'l>(into: &mut [u8], libraries: impl Iterator<Item = &'l Library>)
     push(directory);
     for (index, library) in libraries.enumerate() {
         push(if index == 0 { b"/" } else { b"-" });
-        patch::build_id(library)?.iter().for_each(|byte| push(&patch::hexadecimal(*byte)));
+        let [changed, rest, bytes] = library.id?;
+        let identity = table::checksum(&[changed, rest, bytes, table::fingerprint(patch::build_id(library)?)]);
+        identity.to_be_bytes().iter().for_each(|byte| push(&patch::hexadecimal(*byte)));
         push(b"@");
         // Jumps reach less than two gigabytes.
         let distance = slot_address(0).wrapping_sub(library.base) as u64;
@@ -249,7 +253,8 @@ fn write_library(file: &sys::Fd, library: &Library, build_id: &[u8], sites: &[Si
     let mut path = [0u8; PATH_BYTES];
     let length = find(library, &mut path)?;
     let original = sys::open(&path[..=length], libc::O_RDONLY).ok()?;
-    let size = original.status().ok()?.st_size as u64;
+    let status = original.status().ok()?;
+    let size = status.st_size as u64;
     if !(PAGE_BYTES as u64..=LIBRARY_BYTES_MAX).contains(&size) {
         return None;
     }
@@ -261,7 +266,8 @@ fn write_library(file: &sys::Fd, library: &Library, build_id: &[u8], sites: &[Si
     // SAFETY: the mapping has these bytes on whole pages, zero after the file's end, and no other
     // users.
     let copy = unsafe { core::slice::from_raw_parts_mut(start, whole) };
-    let is_same = patch::build_id_of(&copy[..PAGE_BYTES]) == Some(build_id);
+    let head = copy.first_chunk().map(|head| file_identity::of(&status, Some(head)));
+    let is_same = head.is_some() && head == library.id && patch::build_id_of(&copy[..PAGE_BYTES]) == Some(build_id);
     let patched = is_same.then(|| patch::patch_copy(library, copy, sites, first)).flatten();
     let written = patched.and_then(|()| file.write_all(copy).ok());
     // SAFETY: mapped above; the reference has ended.

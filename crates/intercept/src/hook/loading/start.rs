@@ -15,7 +15,9 @@ use crate::hook::loading::hot_sites;
 use crate::hook::loading::loaded::LoadedProgram;
 use crate::hook::loading::patch::{self, Library, Refusal};
 use crate::hook::loading::shared_text::{self, LIBRARIES_MAX};
-use crate::hook::loading::{armed_threads, early, inline_syscalls, library_syscalls, proc_maps, site_slots};
+use crate::hook::loading::{
+    armed_threads, early, file_identity, inline_syscalls, library_syscalls, proc_maps, site_slots,
+};
 use crate::hook::process::environment::{self, Adopted};
 use crate::hook::process::{attach, limits};
 use crate::hook::signals::{self, faults};
@@ -42,12 +44,13 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     // SAFETY: no call is hooked yet.
     unsafe { begin() };
     let mut libraries = [const { None }; LIBRARIES_MAX];
+    let may_share = adopted.early.is_none();
     let mut look = |mapping: &proc_maps::Mapping<'_>| {
         signals::record(mapping);
         early::record(mapping, before);
         let makes_calls = makes_calls(mapping.path);
         if makes_calls {
-            record(&mut libraries, mapping);
+            record(&mut libraries, mapping, may_share);
         }
         armed_threads::record(mapping, makes_calls);
     };
@@ -71,7 +74,7 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     };
     // SAFETY: this is the constructor.
     let may_fit = || unsafe { lie_as_in_other_starts(environment, &libraries) };
-    let next = match patch::patch(libraries.iter().flatten(), adopted.early.is_none(), may_fit) {
+    let next = match patch::patch(libraries.iter().flatten(), may_share, may_fit) {
         Ok(next) => next,
         Err(refusal) => sys::refuse(&[reason(refusal)]),
     };
@@ -158,6 +161,9 @@ unsafe fn see_other_calls(environment: *const *const u8, next: usize) {
         let mut answers = Answers::default();
         if inline_syscalls::are_in_program(environment, &TABLE.routes, &mut answers) {
             armed_threads::arm();
+            if !armed_threads::is_armed() {
+                sys::refuse(&[b"this program makes system calls by instructions of its own, and this kernel has no Syscall User Dispatch (Linux 5.11), or a filter forbids it; use `directfs mount`"]);
+            }
             record_program(environment);
         }
         library_syscalls::patch_loaded(environment, &TABLE.routes, &mut answers, makes_calls);
@@ -229,10 +235,12 @@ fn reason(refusal: Refusal) -> &'static [u8] {
 }
 
 /// Records the mappings of a library whose calls are to be seen.
-fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>) {
+fn record(libraries: &mut [Option<Library>; LIBRARIES_MAX], mapping: &proc_maps::Mapping<'_>, may_share: bool) {
     if mapping.offset == 0 {
         if let Some(free) = libraries.iter_mut().find(|library| library.is_none()) {
-            *free = Some(Library { base: mapping.start, code: (0, 0) });
+            // SAFETY: this is the constructor, and the first page is mapped.
+            let id = may_share.then(|| unsafe { file_identity::of_library(mapping.path, mapping.start) }).flatten();
+            *free = Some(Library { base: mapping.start, code: (0, 0), id });
         }
     } else if let Some(library) = libraries.iter_mut().rev().flatten().next()
         && mapping.is_code

@@ -21,6 +21,7 @@ use crate::hook::call::{Call, native_with};
 use crate::hook::calls::io_uring;
 use crate::hook::context::Inside;
 use crate::hook::descriptors::marks::{self, host_verdict};
+use crate::hook::loading::file_identity;
 use crate::hook::loading::library_syscalls::{self, NewMapping};
 use crate::hook::process::environment;
 use crate::hook::process::image_sync::{is_on_device, sync_image};
@@ -100,7 +101,7 @@ pub fn mmap(call: &mut Call<'_>) -> Result<Verdict> {
 /// Maps code, unless that is done, and changes its own system calls.
 fn map_code(call: &mut Call<'_>, verdict: Verdict) -> Result<Verdict> {
     let [_, length, _, _, fd, offset] = call.arguments();
-    let table = call.table;
+    let (table, server) = (call.table, call.server);
     let verdict = if verdict == NATIVE { native_with(call.frame, call.arguments()) } else { verdict };
     let start = verdict.result as usize;
     if verdict.next != Next::Done || (-4095..0).contains(&verdict.result) {
@@ -112,14 +113,14 @@ fn map_code(call: &mut Call<'_>, verdict: Verdict) -> Result<Verdict> {
         let Inside { session, .. } = call.begin()?;
         let thread = session.caller.thread;
         if let Some(file) = session.process.file(thread, fd as u32) {
-            let bytes = session.caller.stat(file.node())?.size_bytes;
+            let status = file_identity::status_of(server, &session.caller, file.node()).ok_or(Errno(libc::EIO))?;
             let read = &mut |offset, into: &mut [u8]| thread.files().read(file.node(), offset, into).unwrap_or(0);
-            library_syscalls::patch_mapped(&mapping, &table.routes, bytes, read);
+            library_syscalls::patch_mapped(&mapping, &table.routes, &status, read);
             return Ok(verdict);
         }
     }
     let Ok(status) = sys::status(fd as i32) else { return Ok(verdict) };
-    library_syscalls::patch_mapped(&mapping, &table.routes, status.st_size as u64, &mut |offset, into| {
+    library_syscalls::patch_mapped(&mapping, &table.routes, &status, &mut |offset, into| {
         let arguments = [fd, into.as_mut_ptr() as u64, into.len() as u64, offset, 0, 0];
         // SAFETY: the kernel writes into the buffer, which is borrowed for writing.
         let count = unsafe { sys::call(libc::SYS_pread64, arguments) };
@@ -139,6 +140,10 @@ fn map_file(call: &mut Call<'_>) -> Result<Verdict> {
     };
     if !is_ours {
         return if marks::is_hidden(fd) { Err(Errno::EBADF) } else { replace(call) };
+    }
+    // The kernel has large pages for files of hugetlbfs only.
+    if flags & libc::MAP_HUGETLB != 0 {
+        return Err(Errno::EINVAL);
     }
     let _held = missing::hold(call.context);
     let is_child = call.context.is_child();
