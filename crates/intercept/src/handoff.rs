@@ -2,8 +2,9 @@
 //! the file system.
 //!
 //! The launcher opens the image (`posix::image`), keeps it open until the last program has ended,
-//! and passes down these descriptors, which are inherited across fork and exec. Their numbers are
-//! high and hidden from programs, which can neither close nor see them by number:
+//! and passes down these descriptors. Their numbers are high and hidden from programs, which can
+//! neither close nor see them by number. In every process they are close-on-exec. Only an exec of a
+//! program that loads the library lets that inherit them, for the length of the call:
 //!
 //! | descriptor | what | opened |
 //! | --- | --- | --- |
@@ -153,6 +154,11 @@ impl HandoffRecord {
     pub fn numbers(&mut self) -> [&mut i32; 5] {
         let HandoffRecord { image, region, placeholder, meeting, journal, .. } = self;
         [image, region, placeholder, meeting, journal]
+    }
+
+    /// The numbers of the descriptors that are there.
+    pub fn present(mut self) -> impl Iterator<Item = i32> {
+        self.numbers().map(|number| *number).into_iter().filter(|&fd| fd != 0)
     }
 
     /// The descriptor of the image's file.

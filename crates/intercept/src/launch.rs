@@ -7,13 +7,14 @@ use crate::cache::{Cache, Refused};
 use crate::elf::{BadElf, Elf};
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::loading::{early, elf_dependencies};
-use crate::hook::process::environment;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, gather, kind_of};
-use std::ffi::{OsStr, OsString};
+use crate::hook::process::{environment, exec};
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -80,9 +81,19 @@ pub struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// Sets the entries of the environment. The descriptors must be inheritable when the command
-    /// starts.
+    /// Sets the entries of the environment, and lets the program inherit the descriptors, which
+    /// must be open when the command starts. In this process they stay close-on-exec.
     pub fn apply(&self, command: &mut Command) {
+        let handoff = self.handoff;
+        let hand_over = move || {
+            // SAFETY: changes a flag of a descriptor, in the child alone.
+            match handoff.present().all(|fd| unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } == 0) {
+                true => Ok(()),
+                false => Err(io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: the closure makes plain system calls, and allocates nothing.
+        unsafe { command.pre_exec(hand_over) };
         let mut text = [0; handoff::TEXT_BYTES_MAX];
         let length = self.handoff.write(&mut text);
         command.env("DIRECTFS_IMAGE", OsStr::from_bytes(&text[..length]));
@@ -156,10 +167,9 @@ fn hide(command: &mut Command) {
     }
 }
 
-/// Creates the descriptor that stands behind every open file of the image, at a high number and
-/// inheritable. To poll and epoll it behaves like a regular file. It can be neither read nor
-/// written, nor reopened through /proc, also by another process that gets it: so it never passes
-/// for an empty file.
+/// Creates the descriptor that stands behind every open file of the image, at a high number. To
+/// poll and epoll it behaves like a regular file. It can be neither read nor written, nor reopened
+/// through /proc, also by another process that gets it: so it never passes for an empty file.
 ///
 /// A Landlock rule set and secret memory have these properties, whichever the kernel supports.
 /// Otherwise it is a directory that was removed.
@@ -175,10 +185,10 @@ pub fn placeholder() -> io::Result<OwnedFd> {
     };
     if made < 0 {
         let scratch = removed_directory()?;
-        return inheritable(&scratch);
+        return high_duplicate(&scratch);
     }
     // SAFETY: a new descriptor without other owners.
-    inheritable(&unsafe { OwnedFd::from_raw_fd(made as i32) })
+    high_duplicate(&unsafe { OwnedFd::from_raw_fd(made as i32) })
 }
 
 /// A directory that was removed. Its name cannot be guessed, so no other user can take it first.
@@ -196,9 +206,9 @@ fn removed_directory() -> io::Result<OwnedFd> {
     opened
 }
 
-/// A duplicate at a high number that programs inherit: above the limit on descriptors if possible,
-/// so that programs may have as many as without it.
-pub fn inheritable(fd: &impl AsFd) -> io::Result<OwnedFd> {
+/// A duplicate at a high number, for programs to inherit (see [`Serving::apply`]): above the limit
+/// on descriptors if possible, so that programs may have as many as without it.
+pub fn high_duplicate(fd: &impl AsFd) -> io::Result<OwnedFd> {
     let limit = descriptor_limit()?;
     /// Number of descriptors that the library needs, with some to spare.
     const NEEDED: u64 = 16;
@@ -236,7 +246,7 @@ fn set_descriptor_limit(limit: &libc::rlimit) -> io::Result<()> {
 fn duplicate_from(fd: &impl AsFd, lowest: u64) -> io::Result<OwnedFd> {
     // SAFETY: an open descriptor; the new one has no other owners.
     unsafe {
-        let copy = libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest as libc::c_int);
+        let copy = libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest as libc::c_int);
         if copy < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(copy)) }
     }
 }
@@ -340,29 +350,25 @@ fn prepare_one(cache: &Cache, library: &Path) -> Result<(), LaunchError> {
 
 /// The loader that a program names, or the interpreter of a script.
 fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
-    const SET_ID: u32 = 0o6000;
     let mut path = program.to_path_buf();
     for _ in 0..INTERPRETERS_MAX {
         let unreadable = |error| LaunchError::Unreadable(path.clone(), error);
-        let bytes = std::fs::read(&path).map_err(unreadable)?;
+        let bytes = match std::fs::read(&path) {
+            Err(_) if has_other_rights(&path) => return Err(LaunchError::Privileged(path)),
+            bytes => bytes.map_err(unreadable)?,
+        };
         if let Some(rest) = bytes.strip_prefix(b"#!") {
             let line = rest.split(|&byte| byte == b'\n').next().unwrap_or(rest).trim_ascii();
             let interpreter = line.split(|byte| byte.is_ascii_whitespace()).next().unwrap_or(line);
             path = PathBuf::from(OsStr::from_bytes(interpreter));
             continue;
         }
+        if has_other_rights(&path) {
+            return Err(LaunchError::Privileged(path));
+        }
         let odd = |_: BadElf| LaunchError::NotProgram(path.clone());
         let elf = Elf::parse(&bytes).map_err(odd)?;
         let interpreter = elf.interpreter().map_err(odd)?;
-        // Root's own programs that change to root change nothing, and the loader checks that.
-        let metadata = std::fs::metadata(&path).map_err(unreadable)?;
-        // SAFETY: only queries.
-        let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let changes_user = metadata.mode() & 0o4000 != 0 && metadata.uid() != user;
-        let changes_group = metadata.mode() & 0o2000 != 0 && metadata.gid() != group;
-        if metadata.mode() & SET_ID != 0 && (changes_user || changes_group) {
-            return Err(LaunchError::Privileged(path));
-        }
         return match interpreter {
             Some(_) if kind_of(&bytes) == ProgramKind::Own => Err(LaunchError::Own(path)),
             Some(loader) => Ok(PathBuf::from(OsStr::from_bytes(loader))),
@@ -370,6 +376,11 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
         };
     }
     Err(LaunchError::TooManyInterpreters(program.to_path_buf()))
+}
+
+/// Whether the kernel gives a program other rights than this process has.
+fn has_other_rights(program: &Path) -> bool {
+    CString::new(program.as_os_str().as_bytes()).is_ok_and(|path| exec::has_other_rights(&path))
 }
 
 #[cfg(test)]

@@ -25,10 +25,10 @@ impl FileSystem {
         let make = MakeOptions { length: 64 << 20, ..MakeOptions::default() };
         let image = Image::in_memory(&make, &OpenImage::default()).unwrap();
         let handoff = image.hand_off().unwrap();
-        let handed = |(fd, bytes)| (launch::inheritable(&fd).unwrap(), bytes);
+        let handed = |(fd, bytes)| (launch::high_duplicate(&fd).unwrap(), bytes);
         let (image_fd, region) = (handed(handoff.image()), handed(handoff.region()));
         let placeholder = launch::placeholder().unwrap();
-        let meeting = launch::inheritable(&handoff.meeting()).unwrap();
+        let meeting = launch::high_duplicate(&handoff.meeting()).unwrap();
         FileSystem { _image: image, _handoff: handoff, image: image_fd, region, placeholder, meeting }
     }
 

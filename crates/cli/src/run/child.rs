@@ -12,6 +12,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Signals that the launcher takes instead of ending or stopping.
 const HANDLED_SIGNALS: [libc::c_int; 11] = [
@@ -80,6 +82,39 @@ pub enum Ended {
     Signal(i32),
 }
 
+/// The standard descriptors that were closed when this process started, as bits. Before `main` the
+/// runtime opens /dev/null at their numbers.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
+#[used]
+// SAFETY: the loader calls the functions of this section with the arguments of `main`, which this
+// one ignores.
+#[unsafe(link_section = ".init_array")]
+static RECORD_CLOSED: extern "C" fn() = record_closed;
+
+extern "C" fn record_closed() {
+    for fd in 0..=libc::STDERR_FILENO {
+        // SAFETY: asks only.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+            CLOSED.fetch_or(1 << fd, Relaxed);
+        }
+    }
+}
+
+/// Has a program start with the standard descriptors closed that were closed for this one.
+pub fn keep_closed(command: &mut Command) {
+    let closed = CLOSED.load(Relaxed);
+    // SAFETY: the closure makes plain system calls on descriptors that the program is not to have.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in (0..=libc::STDERR_FILENO).filter(|fd| closed & 1 << fd != 0) {
+                libc::close(fd);
+            }
+            Ok(())
+        });
+    }
+}
+
 /// The running program.
 pub struct Child {
     pid: libc::pid_t,
@@ -90,6 +125,7 @@ impl Child {
     pub fn start(mut command: Command, signals: &Signals, file_sizes: Before) -> io::Result<Child> {
         let (before, child_before) = (signals.previous, signals.child_before);
         let parent = std::process::id();
+        keep_closed(&mut command);
         // SAFETY: only plain system calls on values of the closure's own, between fork and exec.
         unsafe {
             command.pre_exec(move || {

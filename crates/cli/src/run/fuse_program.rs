@@ -16,7 +16,7 @@
 //!
 //! Decision: docs/decisions/run-start.md, "Other programs get a private FUSE mount".
 
-use super::{EXIT_NOT_FOUND, EXIT_NOT_RUN, Failure, detach_helper, namespace};
+use super::{EXIT_NOT_FOUND, EXIT_NOT_RUN, Failure, child, detach_helper, namespace};
 use anyhow::{Context, Result, bail};
 use engine::format::FileKind;
 use engine::{Node, Thread};
@@ -83,6 +83,7 @@ pub fn run(words: &[OsString], entries: &[OsString]) -> Failure {
         command.env_remove(entry);
     });
     set_signal_mask(&mut command, mask);
+    child::keep_closed(&mut command);
     let error = command.exec();
     let exit_code = if error.kind() == std::io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUN };
     Failure { exit_code, error: anyhow::Error::from(error).context(format!("cannot run {shown}")) }
@@ -151,31 +152,34 @@ fn restart_without_library() -> Option<anyhow::Error> {
         Ok(own) => string(own.into_os_string().into_vec()),
         Err(error) => return Some(anyhow::Error::from(error).context("cannot find this program's own file")),
     };
+    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
+    // The kernel must not redirect calls to the library either. SAFETY: switches the redirection
+    // off for this thread; does nothing where it is off.
+    unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) };
+    let handoff = std::env::var_os("DIRECTFS_IMAGE").and_then(|text| HandoffRecord::parse(text.as_bytes()));
+    for fd in handoff.into_iter().flat_map(HandoffRecord::present) {
+        // SAFETY: lets this program inherit a descriptor that was handed down for it.
+        unsafe { native_call(libc::SYS_fcntl, [fd as usize, libc::F_SETFD as usize, 0]) };
+    }
+    let (arguments, environment) = (pointers(&arguments), pointers(&environment));
+    let lists = [own.as_ptr() as usize, arguments.as_ptr() as usize, environment.as_ptr() as usize];
     // SAFETY: strings and lists that outlive the call.
-    let error = unsafe { native_execve(&own, &pointers(&arguments), &pointers(&environment)) };
+    let error = std::io::Error::from_raw_os_error(-unsafe { native_call(libc::SYS_execve, lists) } as i32);
     Some(anyhow::Error::from(error).context("cannot restart without the preload library"))
 }
 
-/// execve by an instruction of this function's own, which the library has not replaced.
+/// A system call by an instruction of this function's own, which the library has not replaced.
 ///
 /// # Safety
-/// Both lists end with null.
-unsafe fn native_execve(
-    path: &CString,
-    arguments: &[*const libc::c_char],
-    environment: &[*const libc::c_char],
-) -> std::io::Error {
-    const PR_SET_SYSCALL_USER_DISPATCH: libc::c_int = 59;
-    let mut result = libc::SYS_execve;
-    // The kernel must not redirect the call to the library either. SAFETY: switches the redirection
-    // off for this thread; does nothing where it is off.
-    unsafe { libc::prctl(PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0) };
+/// The call may be made with these arguments.
+unsafe fn native_call(number: libc::c_long, [first, second, third]: [usize; 3]) -> libc::c_long {
+    let mut result = number;
     // SAFETY: a system call changes rax, rcx and r11 only; the rest is the caller's promise.
     unsafe {
-        std::arch::asm!("syscall", inout("rax") result, in("rdi") path.as_ptr(), in("rsi") arguments.as_ptr(),
-            in("rdx") environment.as_ptr(), lateout("rcx") _, lateout("r11") _, options(nostack));
+        std::arch::asm!("syscall", inout("rax") result, in("rdi") first, in("rsi") second, in("rdx") third,
+            lateout("rcx") _, lateout("r11") _, options(nostack));
     }
-    std::io::Error::from_raw_os_error(-result as i32)
+    result
 }
 
 /// A file of the image that the program has open.
@@ -204,8 +208,11 @@ fn enter() -> Result<()> {
     let is_open = |fd: &RawFd| unsafe { libc::fcntl(*fd, libc::F_GETFD) } >= 0;
     let meeting = result.and_then(|(_, meeting)| meeting).filter(is_open).unwrap_or(handoff.meeting);
     let handoff = HandoffRecord { meeting, ..handoff };
-    let all = [handoff.image, handoff.region, handoff.placeholder, handoff.meeting, handoff.journal];
-    let handed_down: Vec<RawFd> = all.into_iter().filter(|&fd| fd != 0).collect();
+    let handed_down: Vec<RawFd> = handoff.present().collect();
+    for fd in &handed_down {
+        // SAFETY: a descriptor handed down for this process, which the program must not inherit.
+        unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
     let foreign: Vec<RawFd> =
         detach_helper::open_descriptors().into_iter().filter(|fd| !handed_down.contains(fd)).collect();
     // Never freed: this process executes the program, and its server needs the image to the end.
@@ -255,10 +262,6 @@ fn enter() -> Result<()> {
     reopen(&open, &mount)?;
     process.exit(&thread);
     drop(thread);
-    for fd in handed_down {
-        // SAFETY: descriptors handed down for this process; the program must not inherit them.
-        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
-    }
     Ok(())
 }
 

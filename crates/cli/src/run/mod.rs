@@ -120,12 +120,14 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     }
     let handoff = image.hand_off().context("cannot hand the image to programs")?;
     let serving = Descriptors::of(&handoff).context("cannot hand the image to programs")?;
-    let mut command = program.command(&mount, &start)?;
+    let (mut command, is_served) = program.command(&mount, &start)?;
     start.apply(&mut command);
-    if let Some(recording) = &recording {
-        command.env(launch::PROFILE_VARIABLE, recording.path());
+    if is_served {
+        if let Some(recording) = &recording {
+            command.env(launch::PROFILE_VARIABLE, recording.path());
+        }
+        serving.apply(&mut command, mount.path(), start.inside());
     }
-    serving.apply(&mut command, mount.path(), start.inside());
     if arguments.command.is_empty() {
         image::announce(&image, changes, mount.path());
     }
@@ -252,21 +254,21 @@ impl Program {
         Ok(Program { name: name.clone(), arguments: arguments.to_vec(), is_inside })
     }
 
-    /// The command, with the preload library.
-    fn command(&self, mount: &MountDirectory, start: &Start) -> Result<Command, Failure> {
+    /// The command, and whether it has the preload library, or else a private mount.
+    fn command(&self, mount: &MountDirectory, start: &Start) -> Result<(Command, bool), Failure> {
         if self.is_inside {
-            return self.inside_command();
+            return Ok((self.inside_command()?, true));
         }
         let mut command = match launch::command(&self.name, None) {
             // As when another program starts it: it has nothing of the image.
-            Err(LaunchError::Privileged(path)) if !self.mentions(mount.path(), start) => {
-                let mut command = Command::new(path);
-                command.arg0(&self.name);
-                command
+            Err(LaunchError::Privileged(_)) if !self.mentions(mount.path(), start) => {
+                let mut command = Command::new(launch::find(&self.name)?);
+                command.arg0(&self.name).args(&self.arguments);
+                return Ok((command, false));
             }
             Err(LaunchError::Static(_) | LaunchError::OtherLibrary(_) | LaunchError::Own(_)) => {
                 if armed_threads::is_supported() {
-                    return self.inside_command();
+                    return Ok((self.inside_command()?, true));
                 }
                 self.fuse_command()?
             }
@@ -281,7 +283,7 @@ impl Program {
             command => command?,
         };
         command.args(&self.arguments);
-        Ok(command)
+        Ok((command, true))
     }
 
     /// The command for a program that only a program with the library can find or load.
@@ -334,6 +336,7 @@ pub fn run_inside(words: &[OsString]) -> Failure {
     let mut command = Command::new(name);
     command.args(arguments);
     fuse_program::keep_signal_mask(&mut command);
+    child::keep_closed(&mut command);
     let error = command.exec();
     Program { name: name.clone(), arguments: Vec::new(), is_inside: true }.not_started(error)
 }
@@ -353,11 +356,11 @@ impl Descriptors {
         let (image, image_bytes) = handoff.image();
         let (region, region_bytes) = handoff.region();
         Ok(Descriptors {
-            image: (launch::inheritable(&image)?, image_bytes),
-            journal: handoff.journal().map(|journal| launch::inheritable(&journal)).transpose()?,
-            region: (launch::inheritable(&region)?, region_bytes),
+            image: (launch::high_duplicate(&image)?, image_bytes),
+            journal: handoff.journal().map(|journal| launch::high_duplicate(&journal)).transpose()?,
+            region: (launch::high_duplicate(&region)?, region_bytes),
             placeholder: launch::placeholder()?,
-            meeting: launch::inheritable(&handoff.meeting())?,
+            meeting: launch::high_duplicate(&handoff.meeting())?,
             flushes: handoff.flushes(),
         })
     }

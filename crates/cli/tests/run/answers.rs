@@ -33,6 +33,14 @@ fn calls_with_odd_arguments_have_the_answers_of_tmpfs() {
     assert_same(&program, "");
 }
 
+/// It sees none of the library's.
+#[test]
+fn a_program_sees_its_own_descriptors() {
+    let directory = scratch();
+    let Some(program) = compiled("own_view", directory.path()) else { return };
+    assert_same(&program, "");
+}
+
 /// Firefox has such a child change the root directory of its sandboxed processes.
 #[test]
 fn a_child_shares_the_kernels_directories_and_the_umask() {

@@ -479,3 +479,34 @@ fn programs_inherit_the_image_and_nothing_else_of_the_launcher() {
     let none = File::open("/dev/null").unwrap();
     assert!(none.as_raw_fd() < 1000, "numbers that programs use stay theirs");
 }
+
+/// The runtime of this command opens /dev/null at their numbers, for itself alone.
+#[test]
+fn standard_descriptors_that_are_closed_stay_closed() {
+    let own = env!("CARGO_BIN_EXE_directfs");
+    for closed in ["<&-", "<&- >&-"] {
+        let script = format!("exec {own} run -- sh -c 'readlink /proc/$$/fd/0; echo status $? >&2' {closed}");
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("", "status 1\n"), "{closed}");
+    }
+}
+
+/// A program in the image runs from a copy in memory.
+#[test]
+fn the_setting_against_programs_in_memory_stops_none_or_is_named() {
+    let set = |level: u32, then: &str| {
+        let script = format!("echo {level} >/proc/sys/vm/memfd_noexec && {then}");
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc", "sh", "-c", &script]).output().unwrap()
+    };
+    if !set(1, "true").status.success() {
+        eprintln!("\n*** SKIPPED: vm.memfd_noexec cannot be set here ***\n");
+        return;
+    }
+    let own = env!("CARGO_BIN_EXE_directfs");
+    let run = format!("{own} run -C /mnt/directfs -- sh -c 'cp /bin/echo e; ./e runs; echo status $?'");
+    let (permitted, forbidden) = (set(1, &run), set(2, &run));
+    assert_eq!((stdout(&permitted).as_str(), stderr(&permitted).as_str()), ("runs\nstatus 0\n", ""));
+    assert_eq!(stdout(&forbidden), "status 126\n", "{}", stderr(&forbidden));
+    assert!(stderr(&forbidden).contains("vm.memfd_noexec is 2"), "{}", stderr(&forbidden));
+}

@@ -34,6 +34,7 @@ mod environment;
 mod figures;
 mod fuse_programs;
 mod identities;
+mod inheritance;
 mod kit;
 mod launching;
 mod leasing;

@@ -212,14 +212,12 @@ directfs_slots:
     cmp byte ptr [\reg + rcx + 2], 117
     jne 86b
     jmp 90f
-83: // Descriptors, of any process: "/fd/". Working directories: "/cw".
+83: // Descriptors, of any process: "/fd". Working directories: "/cw".
     cmp byte ptr [\reg + rcx + 1], 99
     je 85f
     cmp byte ptr [\reg + rcx + 1], 102
     jne 86b
     cmp byte ptr [\reg + rcx + 2], 100
-    jne 86b
-    cmp byte ptr [\reg + rcx + 3], 47
     jne 86b
     jmp 90f
 85: cmp byte ptr [\reg + rcx + 2], 119

@@ -13,16 +13,19 @@
 //! - A new program does not know the marks. It inherits the text up to then, in memory
 //!   ([`hand_over`]).
 //!
+//! The directories with the process's own descriptors have the mark, too: their listings leave out
+//! what is hidden from the program ([`list`]).
+//!
 //! *Rejected:* a copy in memory at each open (epoll refuses it, so monitors of mounts fail).
 //!
 //! Decision: docs/decisions/run-calls.md, "The tables of mounts end with a line of the library".
 
-use crate::handoff::write_number;
+use crate::handoff::{number, write_number};
 use crate::hook::abi::entry::{DIRECTFS_FDS, NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::descriptors::marks::{self, TABLE, is_hidden, kernel};
-use crate::hook::proc_links::descriptor_path;
+use crate::hook::proc_links::{self, descriptor_path};
 use crate::hook::process::environment;
 use crate::hook::server::{self, Server};
 use crate::hook::status;
@@ -71,7 +74,8 @@ fn last_component(path: &[u8]) -> &[u8] {
 
 /// Whether a path of the host may lead to a table.
 pub fn is_candidate(path: &[u8]) -> bool {
-    Table::of(path).is_some() || last_component(path) == b"mtab"
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    Table::of(path).is_some() || matches!(last_component(path), b"mtab" | b"fd" | b"fdinfo")
 }
 
 /// Whether a descriptor may be a table's.
@@ -84,12 +88,63 @@ pub fn is_marked(fd: u32) -> bool {
 pub fn record(fd: i64) {
     let Ok(fd) = u32::try_from(fd) else { return };
     let mut path = [0u8; user_memory::PATH_BYTES_MAX];
+    if is_own_listing(fd, &mut path) {
+        marks::record(fd, TABLE);
+        return;
+    }
     let Some(length) = table_path(fd, &mut path) else { return };
     let directory = length - last_component(&path[..length]).len();
     if is_own_namespace(&mut path, directory) {
         marks::record(fd, TABLE);
         MARKED_END.fetch_max(fd + 1, Relaxed);
     }
+}
+
+/// Whether a descriptor is a directory of /proc with this process's descriptors.
+fn is_own_listing(fd: u32, path: &mut [u8]) -> bool {
+    sys::is_of_proc(fd as i32)
+        && sys::read_link(&descriptor_path(fd), path).is_ok_and(|length| proc_links::is_listing(&path[..length]))
+}
+
+/// getdents and getdents64 by a marked descriptor: without the names of hidden descriptors.
+pub fn list(call: &mut Call<'_>) -> Result<Verdict> {
+    let [fd, buffer, ..] = call.arguments();
+    let mut path = [0u8; user_memory::PATH_BYTES_MAX];
+    if !is_own_listing(fd as u32, &mut path) {
+        return Ok(NATIVE);
+    }
+    let call_number = i64::from(call.frame.number as u32);
+    loop {
+        // SAFETY: the program's own call.
+        let listed = unsafe { blocking_call(call_number, call.arguments()) };
+        if listed <= 0 {
+            return Ok(done(listed));
+        }
+        // SAFETY: used for this call only.
+        let records = unsafe { user_memory::bytes_mut(buffer, listed as u64)? };
+        let left = without_hidden(records, call_number == libc::SYS_getdents);
+        if left > 0 {
+            return Ok(done(left as i64));
+        }
+    }
+}
+
+/// Removes the records of hidden descriptors; returns the bytes of the others.
+fn without_hidden(records: &mut [u8], is_old: bool) -> usize {
+    // The old form has the type behind the name.
+    let name_at = if is_old { 18 } else { 19 };
+    let (mut at, mut left) = (0, 0);
+    while let Some(bytes) = records.get(at + 16..at + 18).map(|word| u16::from_le_bytes([word[0], word[1]])) {
+        let end = at + usize::from(bytes).max(name_at);
+        let Some(name) = records.get(at + name_at..end) else { break };
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        if !number(name).is_some_and(is_hidden) {
+            records.copy_within(at..end, left);
+            left += end - at;
+        }
+        at = end;
+    }
+    left
 }
 
 /// The path of an open table, without a zero byte. `None`: it is another file.

@@ -200,18 +200,15 @@ fn enter_mount(
     // Where descriptors have names, those that the program does not know of must not have one.
     fd_numbers::release_cached();
     let text = &path[..length];
-    let working = b"/proc/self/cwd";
-    if let (true, Some(directory)) = (text.starts_with(working), session.process.directory()) {
+    if proc_links::descriptor_of(text).is_some_and(marks::is_protected) {
+        return Err(Errno::ENOENT);
+    }
+    if let (Some(rest), Some(directory)) = (proc_links::behind_directory(text), session.process.directory()) {
         let walk_start = WalkStart { root: server.root, start: directory, can_leave: true };
         // A dot denotes the link itself, followed by the rest.
-        let dot = working.len() - 1;
-        match text.get(working.len()) {
-            None | Some(b'/') => {
-                path[dot] = b'.';
-                return Ok(PathOwner::Directfs { walk_start, offset: dot, end: length, retained: None });
-            }
-            Some(_) => return Ok(PathOwner::Host),
-        }
+        let dot = length - rest.len() - 1;
+        path[dot] = b'.';
+        return Ok(PathOwner::Directfs { walk_start, offset: dot, end: length, retained: None });
     }
     if let Some((fd, rest)) = proc_links::split(text).filter(|(_, rest)| !rest.is_empty())
         && let Some(file) = session.process.file(session.caller.thread, fd)
@@ -233,7 +230,8 @@ fn enter_mount(
     let odd = from_above
         || has_component(text, b"..")
         || has_component(text, b".")
-        || text.windows(2).any(|pair| pair == b"//");
+        || text.windows(2).any(|pair| pair == b"//")
+        || text.starts_with(b"/proc/") && has_component(text, b"root");
     if !odd || !has_component(text, last) {
         return Ok(PathOwner::Host);
     }

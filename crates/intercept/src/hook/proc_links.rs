@@ -39,13 +39,7 @@ pub fn split(path: &[u8]) -> Option<(u32, &[u8])> {
     }
     let rest = match path.strip_prefix(b"/dev/fd/") {
         Some(rest) => rest,
-        None => {
-            let (process, rest) = cut(path.strip_prefix(b"/proc/")?);
-            if !is_this_process(process) {
-                return None;
-            }
-            after_task(rest).strip_prefix(b"/fd/")?
-        }
+        None => own(path)?.strip_prefix(b"/fd/")?,
     };
     let (fd, rest) = cut(rest);
     Some((u32::try_from(number(fd)?).ok()?, rest))
@@ -57,6 +51,22 @@ pub fn descriptor_of_another(path: &[u8]) -> Option<(u32, u32)> {
     let process = u32::try_from(number(process)?).ok()?;
     let fd = u32::try_from(number(after_task(rest).strip_prefix(b"/fd/")?)?).ok()?;
     Some((process, fd))
+}
+
+/// Whether a path names a directory with this process's descriptors.
+pub fn is_listing(path: &[u8]) -> bool {
+    own(path).is_some_and(|rest| matches!(rest, b"/fd" | b"/fdinfo"))
+}
+
+/// What follows the link to this process's working directory: nothing, or a path from a slash on.
+pub fn behind_directory(path: &[u8]) -> Option<&[u8]> {
+    own(path)?.strip_prefix(b"/cwd").filter(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+/// What follows this process's directory in /proc, or a thread's in that.
+fn own(path: &[u8]) -> Option<&[u8]> {
+    let (process, rest) = cut(path.strip_prefix(b"/proc/")?);
+    is_this_process(process).then(|| after_task(rest))
 }
 
 /// The process whose working directory a path names; `None` inside: this one.
@@ -119,6 +129,15 @@ mod tests {
         for path in ["/proc/12/cwd/", "/proc/x/cwd", "/proc/12/cwdx", "/proc/cwd", "/proc/12/fd/cwd"] {
             assert_eq!(owner_of_directory(path.as_bytes()), None, "{path}");
         }
+        for path in ["/proc/self/cwd/a", "/proc/thread-self/cwd/a", &own.replace("fd/7", "cwd/a")] {
+            assert_eq!(behind_directory(path.as_bytes()), Some(&b"/a"[..]), "{path}");
+        }
+        assert_eq!(behind_directory(b"/proc/self/cwd"), Some(&b""[..]));
+        assert!(behind_directory(b"/proc/self/cwdx").is_none() && behind_directory(b"/proc/1/cwd").is_none());
+        for path in ["/proc/self/fd", "/proc/thread-self/fdinfo", &own.replace("fd/7", "fd")] {
+            assert!(is_listing(path.as_bytes()), "{path}");
+        }
+        assert!(!is_listing(b"/proc/1/fd") && !is_listing(b"/proc/self/fd/7") && !is_listing(b"/dev/fd"));
         assert_eq!(descriptor_of(b"/dev/stderr"), Some(2));
         assert_eq!(split(b"/dev/fd/12/a/b"), Some((12, &b"/a/b"[..])));
         for path in ["/dev/fd/", "/dev/fd/x", "/proc/self/fdinfo/7", "/proc/1/fd/7", "/dev/fd/7/", "/dev/stdinx"] {

@@ -105,7 +105,7 @@ fn transfer(
             Err(error) => return Err(error),
         }
         // A pipe returns what it holds; more may never arrive.
-        if matches!(source, End::Host(_)) {
+        if is_pipe(source) {
             break;
         }
     }

@@ -10,6 +10,7 @@ use crate::hook::abi::entry::{NATIVE, Verdict, done};
 use crate::hook::abi::{sys, user_memory};
 use crate::hook::call::{Call, blocking_call};
 use crate::hook::descriptors::marks::{self, host_verdict, kernel};
+use crate::hook::mount_table;
 use crate::hook::paths::{self, Directory};
 use crate::hook::server::Server;
 use engine::format::ROOT_INODE;
@@ -23,6 +24,9 @@ const RECORD_BYTES_MAX: usize = (HEAD_BYTES + 256 + 1).next_multiple_of(8);
 pub fn list(call: &mut Call<'_>) -> Result<Verdict> {
     let [fd, buffer, room, ..] = call.arguments();
     let verdict = host_verdict(fd as u32)?;
+    if mount_table::is_marked(fd as u32) {
+        return mount_table::list(call);
+    }
     let room = room as u32 as usize;
     let mut record = [0u8; RECORD_BYTES_MAX];
     let is_old = call.frame.number as u32 == libc::SYS_getdents as u32;

@@ -38,7 +38,7 @@ pub fn make_way(fd: i32) -> Result<()> {
 
 fn move_it(fd: i32) -> Result<()> {
     let from = handoff::DESCRIPTORS_FROM.min(fd) as u64;
-    let result = kernel(libc::SYS_fcntl, fd as u64, libc::F_DUPFD as u64, from);
+    let result = kernel(libc::SYS_fcntl, fd as u64, libc::F_DUPFD_CLOEXEC as u64, from);
     let new = i32::try_from(result).ok().filter(|new| *new >= 0).ok_or(Errno(-result as i32))?;
     protect(new);
     renumber(fd, new);
@@ -70,8 +70,8 @@ pub fn move_in_child(context: &mut Context, fd: i32) -> Result<()> {
     }
     let new = free_number(fd as u32).ok_or(busy)? as i32;
     protect(new);
-    let flags = if flags & i64::from(libc::FD_CLOEXEC) != 0 { libc::O_CLOEXEC as u64 } else { 0 };
-    let made = posix::host::within_limit(new, || kernel(libc::SYS_dup3, fd as u64, new as u64, flags));
+    let cloexec = libc::O_CLOEXEC as u64;
+    let made = posix::host::within_limit(new, || kernel(libc::SYS_dup3, fd as u64, new as u64, cloexec));
     let Some(before) =
         Some(made).filter(|made| *made >= 0).and_then(|_| child_numbers::record(child_numbers::usual(fd), new))
     else {

@@ -130,7 +130,10 @@ pub unsafe fn begin() {
 /// Only for the start of a process.
 pub unsafe fn join(adopted: &Adopted, hint: usize, joined: Option<u32>) -> bool {
     let Some(handoff) = environment::read_handoff(adopted.meeting) else { return false };
-    environment::descriptors().for_each(marks::protect);
+    for fd in environment::descriptors() {
+        marks::protect(fd);
+        marks::set_kernel_cloexec(fd as u32, true);
+    }
     let mount = environment::value(handoff::MOUNT).unwrap_or_default();
     limits::read();
     // SAFETY: by the caller's promise.

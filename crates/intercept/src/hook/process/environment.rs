@@ -392,7 +392,8 @@ pub fn read_handoff(meeting: Option<i32>) -> Option<HandoffRecord> {
         // SAFETY: descriptors that are hidden from the program; no memory changes.
         unsafe {
             posix::host::with_number(handoff.meeting, || {
-                sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, 0, 0, 0, 0])
+                let flags = libc::O_CLOEXEC as u64;
+                sys::call(libc::SYS_dup3, [meeting as u64, handoff.meeting as u64, flags, 0, 0, 0])
             });
             sys::call(libc::SYS_close, [meeting as u64, 0, 0, 0, 0, 0]);
         }
@@ -438,8 +439,7 @@ pub fn own_entry(into: &mut [u8]) -> Option<*const u8> {
 
 /// The descriptors that are hidden from the program.
 pub fn descriptors() -> impl Iterator<Item = i32> {
-    let all = handoff().map(|mut handoff| handoff.numbers().map(|number| *number));
-    all.into_iter().flatten().filter(|&fd| fd != 0)
+    handoff().into_iter().flat_map(HandoffRecord::present)
 }
 
 /// Records that a hidden descriptor has another number now. No two threads do so at a time.

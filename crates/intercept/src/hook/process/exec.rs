@@ -14,7 +14,8 @@
 //! access to it, and unreadable static ones. They would not see the mount, and would silently work
 //! on another directory. If any of their arguments names the mount, the launcher's helper starts
 //! them, or the call is refused with a message. Paths that such a program determines itself are not
-//! seen.
+//! seen. Such a program inherits nothing of the library: neither descriptors nor entries of the
+//! environment. Its process slot ends with the exec, because the lock of its number does.
 //!
 //! This file finds out what is to be started; `exec_start` starts it. Nothing of the program's own
 //! is changed meanwhile.
@@ -31,9 +32,12 @@ use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::environment::{self, ListedString, is_directfs, special_entries, strings};
 use crate::hook::process::exec_files::{
-    HostFile, copy_to_memfd, is_executable, is_missing, is_privileged, named_by, read_head, starts_securely,
+    HostFile, copy_to_memfd, is_executable, is_privileged, missing, named_by, read_head, starts_securely,
 };
-use crate::hook::process::exec_start::{EarlyLoad, ExecStart, LOADER_PREFIX, SCRATCH_BYTES, Target};
+use crate::hook::process::exec_start::{
+    BEFORE_MAX, EarlyLoad, ExecStart, INTERPRETERS_MAX, LOADER_ENTRIES_MAX, LOADER_PREFIX, LeadingArguments,
+    SCRATCH_BYTES, Target,
+};
 use crate::hook::process::library_search::LibrarySearch;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, gather, interpreter, kind_of};
 use crate::hook::process::session::{Calling, Session};
@@ -47,13 +51,6 @@ use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
 use posix::process::Program;
 use posix::{Errno, NodeRef, Result};
 
-/// Maximum nesting of interpreters, as in the kernel.
-const INTERPRETERS_MAX: usize = 5;
-/// Arguments that may precede the program's own: three for each interpreter, and the helper's with
-/// two for each entry.
-const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5 + 2 * LOADER_ENTRIES_MAX;
-/// Maximum number of the loader's entries that are passed through the helper.
-const LOADER_ENTRIES_MAX: usize = 8;
 /// Why the library cannot serve a program that the kernel gives other rights.
 const PRIVILEGED: &[u8] = b"a set-user-ID or set-group-ID program, or one with capabilities";
 /// The same, if the loader of its C library would not heed the environment.
@@ -76,6 +73,11 @@ pub fn execveat(call: &mut Call<'_>) -> Result<Verdict> {
         return check(call, flags);
     }
     run(call, at(0), 2, flags)
+}
+
+/// For the launcher: whether the kernel gives a program other rights than this process has.
+pub fn has_other_rights(program: &core::ffi::CStr) -> bool {
+    is_privileged(&Target { number: libc::SYS_execve, arguments: [program.as_ptr() as u64, 0, 0, 0, 0, 0], lists: 1 })
 }
 
 /// Linux 6.14: only checks whether the program could be started.
@@ -114,38 +116,6 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         is_helper: false,
     }
     .run(&mut [0; SCRATCH_BYTES])
-}
-
-/// Arguments that precede the program's own, in the order of the list; their strings are in an
-/// arena.
-struct LeadingArguments<'a> {
-    list: [*const u8; BEFORE_MAX],
-    start: usize,
-    arena: &'a mut [u8],
-    used: usize,
-}
-
-impl<'a> LeadingArguments<'a> {
-    fn new(arena: &'a mut [u8]) -> Self {
-        LeadingArguments { list: [core::ptr::null(); BEFORE_MAX], start: BEFORE_MAX, arena, used: 0 }
-    }
-
-    /// Stores a string, with a zero byte.
-    fn keep(&mut self, parts: &[&[u8]]) -> Result<*const u8> {
-        let start = self.used;
-        for part in parts.iter().copied().chain([&b"\0"[..]]) {
-            let room = self.arena.get_mut(self.used..self.used + part.len()).ok_or(Errno::E2BIG)?;
-            room.copy_from_slice(part);
-            self.used += part.len();
-        }
-        Ok(self.arena[start..].as_ptr())
-    }
-
-    fn push_front(&mut self, string: *const u8) -> Result<()> {
-        self.start = self.start.checked_sub(1).ok_or(Errno::E2BIG)?;
-        self.list[self.start] = string;
-        Ok(())
-    }
 }
 
 /// A file to be run.
@@ -212,7 +182,7 @@ struct ExecPlan {
     /// Descriptors for the program alone.
     opened: [Option<i32>; 2],
     early_load: EarlyLoad,
-    /// Whether the program has access to the library.
+    /// Whether the program loads the library.
     has_library: bool,
     /// Whether the helper is started in the program's place.
     is_helper: bool,
@@ -231,16 +201,26 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
         if kind == ProgramKind::Unknown && planner.enter_registered(depth, &file, &mut head)? {
             continue;
         }
+        let is_host = matches!(file, File::Host);
+        if kind == ProgramKind::Unknown
+            && is_host
+            && let Some(error) = missing(&planner.target)
+        {
+            return Err(error);
+        }
+        let is_privileged = is_host && is_privileged(&planner.target);
         let is_secure = kind == ProgramKind::Dynamic && starts_securely();
         let has_own = kind.has_headers() && planner.has_interpreter_inside(&head);
-        if (kind.needs_loader() || is_secure || has_own) && planner.can_load(&file, &head, has_own) {
+        let wants_loader = (kind.needs_loader() || is_secure || has_own) && !is_privileged;
+        if wants_loader && planner.can_load(&file, &head, has_own) {
             let interpreter = if has_own { Some(planner.open_interpreter(&head)?) } else { None };
             return planner.plan_loader(file, early_load, interpreter);
         }
-        let unfit = planner.unfit_reason(&file, &kind, is_secure);
+        let unfit = if is_privileged { PRIVILEGED } else { planner.unfit_reason(&kind, is_secure) };
         if !unfit.is_empty() && planner.mentions_mount() {
             return planner.plan_helper(unfit, early_load);
         }
+        planner.has_library = unfit.is_empty();
         return planner.plan_program(file, &head, early_load);
     }
     Err(Errno::ELOOP)
@@ -424,6 +404,10 @@ impl<'c> Planner<'c> {
         let path = &self.path[..self.length];
         let script = match (depth, self.directory) {
             (0, Directory::Descriptor(fd)) if self.path[0] != b'/' => {
+                // The interpreter could not open it, so the kernel does not start it.
+                if self.is_closed_by_exec(fd) {
+                    return Err(Errno::ENOENT);
+                }
                 let mut digits = [0u8; 20];
                 let count = handoff::write_number(u64::from(fd), &mut digits);
                 let slash: &[u8] = if self.is_empty { b"" } else { b"/" };
@@ -448,6 +432,13 @@ impl<'c> Planner<'c> {
         Ok(())
     }
 
+    fn is_closed_by_exec(&self, fd: u32) -> bool {
+        match self.session.process.descriptor(fd) {
+            Some(descriptor) => descriptor.cloexec,
+            None => marks::kernel(libc::SYS_fcntl, fd.into(), libc::F_GETFD as u64, 0) == i64::from(libc::FD_CLOEXEC),
+        }
+    }
+
     /// The same for a program of a format that is registered with the kernel. False: it has none.
     #[cold]
     #[inline(never)]
@@ -465,21 +456,15 @@ impl<'c> Planner<'c> {
 
     /// Why the library cannot serve a program, in words; empty if it can. `is_secure`: its loader
     /// ignores the environment.
-    fn unfit_reason(&self, file: &File<'_>, kind: &ProgramKind, is_secure: bool) -> &'static [u8] {
+    fn unfit_reason(&self, kind: &ProgramKind, is_secure: bool) -> &'static [u8] {
         match kind {
             ProgramKind::Static => b"a static program",
             ProgramKind::Foreign => b"a program for another C library",
             ProgramKind::Own => b"a program with inline system calls",
             ProgramKind::Narrow => b"a 32-bit program",
-            ProgramKind::Script(..) | ProgramKind::Unknown | ProgramKind::Dynamic => match file {
-                File::Host if is_privileged(&self.target) => PRIVILEGED,
-                File::Host if matches!(kind, ProgramKind::Unknown) && is_missing(&self.target) => b"",
-                _ if !self.has_library => {
-                    b"a program whose user (or root directory) has no access to the preload library"
-                }
-                _ if is_secure => SECURE,
-                _ => b"",
-            },
+            _ if !self.has_library => b"a program whose user (or root directory) has no access to the preload library",
+            _ if is_secure => SECURE,
+            _ => b"",
         }
     }
 
@@ -622,7 +607,7 @@ impl<'c> Planner<'c> {
     fn can_load(&self, file: &File<'_>, head: &[u8], has_own: bool) -> bool {
         let is_runnable = match file {
             File::Directfs(_) => true,
-            File::Host => !is_privileged(&self.target) && is_executable(&self.target),
+            File::Host => is_executable(&self.target),
         };
         let is_found = has_own || interpreter(head).is_none_or(|path| sys::open(path, libc::O_RDONLY).is_ok());
         self.has_library && is_runnable && is_found && !arranges_memory(head) && armed_threads::is_supported()

@@ -4,6 +4,7 @@
 //! Decision: docs/decisions/run-start.md, "Programs in the mount run from copies in memory".
 
 use crate::hook::abi::{sys, user_memory};
+use crate::hook::proc_links::descriptor_path;
 use crate::hook::process::exec_start::Target;
 use crate::hook::process::session::Calling;
 use core::mem::MaybeUninit;
@@ -91,37 +92,65 @@ pub fn is_executable(target: &Target) -> bool {
     unsafe { sys::call(libc::SYS_faccessat2, [directory, path, libc::X_OK as u64, flags, 0, 0]) == 0 }
 }
 
-/// Whether the program's file is not there: execve returns the reason.
-pub fn is_missing(target: &Target) -> bool {
+/// The status of the program's file.
+fn status(target: &Target) -> Result<libc::stat> {
     let (directory, path, flags) = named_by(target);
     let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64;
     let mut status = MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: the path is the program's or ends with a zero byte; the kernel fills the structure.
-    unsafe { sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]) < 0 }
-}
-
-/// Whether the loader will not load the library because the program gets other rights than this
-/// process has.
-pub fn is_privileged(target: &Target) -> bool {
-    const RUNS_AS_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
-    let (directory, path, flags) = named_by(target);
-    let mut status = MaybeUninit::<libc::stat>::zeroed();
     // SAFETY: the path is the program's or ends with a zero byte; the kernel fills the structure,
     // for which all zero is valid.
-    unsafe {
-        let flags = flags & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) as u64;
+    let (result, status) = unsafe {
         let result = sys::call(libc::SYS_newfstatat, [directory, path, status.as_mut_ptr() as u64, flags, 0, 0]);
-        let status = status.assume_init();
-        let user = sys::effective_user();
-        let group = sys::call(libc::SYS_getegid, [0; 6]) as u32;
-        let changes_user = status.st_mode & libc::S_ISUID != 0 && status.st_uid != user;
-        let changes_group = status.st_mode & RUNS_AS_GROUP == RUNS_AS_GROUP && status.st_gid != group;
+        (result, status.assume_init())
+    };
+    if result < 0 { Err(Errno(-result as i32)) } else { Ok(status) }
+}
+
+/// Why the program's file cannot be found, as execve returns it. `None`: it is there.
+pub fn missing(target: &Target) -> Option<Errno> {
+    status(target).err()
+}
+
+/// Whether the kernel gives the program other rights than this process has, or may. Then the loader
+/// does not load the library, and nothing of the library may reach the program.
+///
+/// The kernel ignores these bits and capabilities in some cases (`nosuid`, `no_new_privs`, owners
+/// without a number in the user namespace): they are not told apart here.
+pub fn is_privileged(target: &Target) -> bool {
+    const RUNS_AS_GROUP: u32 = libc::S_ISGID | libc::S_IXGRP;
+    let Ok(status) = status(target) else { return false };
+    let user = sys::effective_user();
+    // SAFETY: only a query.
+    let group = unsafe { sys::call(libc::SYS_getegid, [0; 6]) } as u32;
+    let changes_user = status.st_mode & libc::S_ISUID != 0 && status.st_uid != user;
+    let changes_group = status.st_mode & RUNS_AS_GROUP == RUNS_AS_GROUP && status.st_gid != group;
+    changes_user || changes_group || user != 0 && has_capabilities(target)
+}
+
+/// Whether the program's file has capabilities, or may have.
+fn has_capabilities(target: &Target) -> bool {
+    let find = |path: u64| {
         let name = c"security.capability".as_ptr() as u64;
-        let has_capabilities = user != 0
-            && directory == libc::AT_FDCWD as u64
-            && sys::call(libc::SYS_getxattr, [path, name, 0, 0, 0, 0]) > 0;
-        result == 0 && (changes_user || changes_group || has_capabilities)
+        // SAFETY: the path is the program's or ends with a zero byte; only a query.
+        unsafe { sys::call(libc::SYS_getxattr, [path, name, 0, 0, 0, 0]) }
+    };
+    let (directory, path, flags) = named_by(target);
+    if directory as i32 == libc::AT_FDCWD && flags & AT_EMPTY_PATH as u64 == 0 {
+        return find(path) > 0;
     }
+    let open_flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user_memory::read::<u8>(path) == Ok(0);
+    // SAFETY: as above; opening changes no memory.
+    let opened =
+        if is_empty { -1 } else { unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) } };
+    let by = if opened >= 0 { opened as u64 } else { directory };
+    let found = find(descriptor_path(by as u32).as_ptr() as u64);
+    if opened >= 0 {
+        // SAFETY: created above, without other users.
+        unsafe { sys::call(libc::SYS_close, [by, 0, 0, 0, 0, 0]) };
+    }
+    // Without /proc it is not known.
+    found > 0 || found == -i64::from(libc::ENOENT)
 }
 
 /// Whether the kernel tells the loader of a program that is started now to ignore the environment
@@ -140,10 +169,7 @@ pub fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut
     let name = if path.len() <= NAME_BYTES_MAX { path } else { &last[..last.len().min(NAME_BYTES_MAX)] };
     let mut text = [0u8; NAME_BYTES_MAX + 1];
     text[..name.len()].copy_from_slice(name);
-    // SAFETY: a terminated name; the new descriptor has no other users until it is returned.
-    let fd =
-        unsafe { sys::call(libc::SYS_memfd_create, [text.as_ptr() as u64, u64::from(libc::MFD_CLOEXEC), 0, 0, 0, 0]) };
-    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(-fd as i32))?;
+    let fd = create_memfd(&text)?;
     let copied = copy_to(caller, node, fd, buffer);
     if copied.is_err() {
         // SAFETY: created above.
@@ -151,6 +177,26 @@ pub fn copy_to_memfd(caller: &Calling<'_>, node: Node, path: &[u8], buffer: &mut
     }
     caller.opens().tell_run(node);
     copied.map(|()| fd)
+}
+
+/// Creates a file in memory that can be executed.
+fn create_memfd(name: &[u8]) -> Result<i32> {
+    /// Linux 6.3: whatever the setting vm.memfd_noexec makes usual.
+    const MFD_EXEC: u32 = 0x10;
+    let create = |flags: u32| {
+        // SAFETY: a terminated name; the new descriptor has no other users until it is returned.
+        unsafe { sys::call(libc::SYS_memfd_create, [name.as_ptr() as u64, u64::from(flags), 0, 0, 0, 0]) }
+    };
+    let fd = match create(libc::MFD_CLOEXEC | MFD_EXEC) {
+        error if error == -i64::from(libc::EINVAL) => create(libc::MFD_CLOEXEC),
+        fd => fd,
+    };
+    if fd == -i64::from(libc::EACCES) {
+        sys::print(&[
+            b"programs in the image cannot run, because vm.memfd_noexec is 2: set it to 1 (sysctl vm.memfd_noexec=1), or use `directfs mount`",
+        ]);
+    }
+    i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or(Errno(-fd as i32))
 }
 
 fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Result<()> {

@@ -17,7 +17,15 @@ use crate::hook::process::environment::{
 use crate::hook::process::user_namespace::{self, IdsAtEntry};
 use crate::hook::{mount_table, signals, stack};
 use core::mem::MaybeUninit;
+use posix::{Errno, Result};
 
+/// Maximum nesting of interpreters, as in the kernel.
+pub const INTERPRETERS_MAX: usize = 5;
+/// Arguments that may precede the program's own: three for each interpreter, and the helper's with
+/// two for each entry.
+pub const BEFORE_MAX: usize = 3 * INTERPRETERS_MAX + 5 + 2 * LOADER_ENTRIES_MAX;
+/// Maximum number of the loader's entries that are passed through the helper.
+pub const LOADER_ENTRIES_MAX: usize = 8;
 /// Capacity that most lists fit: 4 KiB.
 const ENTRIES_FEW: usize = 512;
 /// Maximum number of entries of a list: 128 KiB, an eighth of the thread's stack.
@@ -29,6 +37,38 @@ const PROCESS_BYTES: usize = 64;
 const LIST_BYTES: usize = 2 * ENTRY_BYTES_MAX;
 /// Room for all of them.
 pub const SCRATCH_BYTES: usize = 3 * LIST_BYTES + 2 * ENTRY_BYTES_MAX;
+
+/// Arguments that precede the program's own, in the order of the list; their strings are in an
+/// arena.
+pub struct LeadingArguments<'a> {
+    pub list: [*const u8; BEFORE_MAX],
+    pub start: usize,
+    arena: &'a mut [u8],
+    used: usize,
+}
+
+impl<'a> LeadingArguments<'a> {
+    pub fn new(arena: &'a mut [u8]) -> Self {
+        LeadingArguments { list: [core::ptr::null(); BEFORE_MAX], start: BEFORE_MAX, arena, used: 0 }
+    }
+
+    /// Stores a string, with a zero byte.
+    pub fn keep(&mut self, parts: &[&[u8]]) -> Result<*const u8> {
+        let start = self.used;
+        for part in parts.iter().copied().chain([&b"\0"[..]]) {
+            let room = self.arena.get_mut(self.used..self.used + part.len()).ok_or(Errno::E2BIG)?;
+            room.copy_from_slice(part);
+            self.used += part.len();
+        }
+        Ok(self.arena[start..].as_ptr())
+    }
+
+    pub fn push_front(&mut self, string: *const u8) -> Result<()> {
+        self.start = self.start.checked_sub(1).ok_or(Errno::E2BIG)?;
+        self.list[self.start] = string;
+        Ok(())
+    }
+}
 
 /// The call that starts a program.
 #[derive(Debug, Clone, Copy)]
@@ -174,27 +214,37 @@ impl ExecStart<'_> {
         let taken = is_early.then_some(early::UNTAKEN.as_ptr());
         let storage_bytes = self.early_load.map_or(0, |early| early.static_storage_bytes);
         let tunables = is_early.then_some(early::tunables(storage_bytes).as_ptr());
+        let is_served = self.is_served();
         let slot = self.write_process(&mut slot, self.has_nothing && !is_early);
-        if self.ids.as_ref().is_some_and(|at_entry| user_namespace::write_entry(at_entry, ids).is_none()) {
+        let own_ids = self.ids.as_ref().filter(|_| is_served);
+        if own_ids.is_some_and(|at_entry| user_namespace::write_entry(at_entry, ids).is_none()) {
             return done(-i64::from(libc::E2BIG));
         }
-        let ids = self.ids.as_ref().map(|_| ids.as_ptr());
+        let ids = own_ids.map(|_| ids.as_ptr());
         let own_numbers = environment::own_entry(image);
         // Entries for the loader alone precede the early copy's directly: so the program finds
         // which to remove.
         let hide = if own.names_mount { environment::HIDE } else { environment::HIDE_MOUNT };
-        let hide = (!self.is_helper).then_some(hide.as_ptr());
-        let added = [preload, audits, built_in, tunables, taken, slot, ids, self.program, self.loaded_program, hide];
+        let hide = (self.has_library && !self.is_helper).then_some(hide.as_ptr());
+        let program = self.program.filter(|_| is_served);
+        let added = [preload, audits, built_in, tunables, taken, slot, ids, program, self.loaded_program, hide];
         let added = added.into_iter().flatten();
-        let hidden = added.clone().chain(handed_on(own_numbers)).count() - own.seen();
-        let added = added.chain((hidden % 2 == 1).then_some(environment::FILL.as_ptr()));
-        for entry in added.chain(handed_on(own_numbers)).chain([core::ptr::null()]) {
+        let kept = || is_served.then(|| handed_on(own_numbers)).into_iter().flatten();
+        let hidden = added.clone().chain(kept()).count().saturating_sub(own.seen());
+        let fill = (is_served && hidden % 2 == 1).then_some(environment::FILL.as_ptr());
+        for entry in added.chain(fill).chain(kept()).chain([core::ptr::null()]) {
             list[length].write(entry);
             length += 1;
         }
         arguments[lists + 1] = list.as_ptr() as u64;
         // SAFETY: lists and strings live on this stack, in the thread's context and in the library.
         unsafe { self.exec(number, arguments) }
+    }
+
+    /// Whether the program gets what belongs to the library: it loads it, or is the launcher's
+    /// helper. Any other program gets nothing, above all one with other rights than this process.
+    fn is_served(&self) -> bool {
+        self.has_library || self.is_helper
     }
 
     /// Passes the program's own entries on.
@@ -227,7 +277,7 @@ impl ExecStart<'_> {
 
     /// Writes the entry with the process's slot and its meeting directory, if it has a slot.
     fn write_process(&self, into: &mut [u8; PROCESS_BYTES], has_nothing: bool) -> Option<*const u8> {
-        let process = self.process?;
+        let process = self.process.filter(|_| self.is_served())?;
         into[..handoff::PROCESS.len()].copy_from_slice(handoff::PROCESS);
         let mut length = handoff::PROCESS.len();
         length += handoff::write_number(u64::from(process), &mut into[length..]);
@@ -249,25 +299,28 @@ impl ExecStart<'_> {
     /// The lists in the arguments and their strings outlive the call.
     unsafe fn exec(&self, number: i64, arguments: [u64; 6]) -> Verdict {
         stack::set_leaving(true);
-        self.hand_over_meeting(true);
+        self.hand_over_descriptors(self.is_served());
         // SAFETY: by the caller's promise; the thread holds nothing in the engine.
         let result = unsafe {
             // The new program would inherit them blocked.
             signals::deliver_now();
             blocking_call(number, arguments)
         };
-        self.hand_over_meeting(false);
+        self.hand_over_descriptors(false);
         stack::set_leaving(false);
         done(result)
     }
 
-    /// A child in its parent's memory has two meeting directories open. Its own goes to the
-    /// program. Its parent's, at the usual number, must not.
-    fn hand_over_meeting(&self, is_leaving: bool) {
-        if let (Some(own), Some(handoff)) = (self.meeting, environment::handoff()) {
-            let set = |fd: i32, cloexec: bool| marks::set_kernel_cloexec(fd as u32, cloexec);
-            set(own, !is_leaving);
-            set(handoff.meeting, is_leaving);
+    /// Lets the kernel hand the hidden descriptors to the new program, or has it close them, as it
+    /// does at every start that this library does not see. Another thread may have changed what a
+    /// fork copied, so they are set in any case.
+    fn hand_over_descriptors(&self, is_inherited: bool) {
+        let Some(mut handoff) = environment::handoff() else { return };
+        // A child in its parent's memory has two meeting directories open. Its own goes to the
+        // program.
+        handoff.meeting = self.meeting.unwrap_or(handoff.meeting);
+        for fd in handoff.present() {
+            marks::set_kernel_cloexec(fd as u32, !is_inherited);
         }
     }
 }

@@ -14,7 +14,7 @@
 //! Decision: docs/decisions/run-calls.md, "Forks run in the dispatcher, vforks at their site".
 
 use crate::handoff;
-use crate::hook::abi::entry::{NATIVE, Next, Verdict, done};
+use crate::hook::abi::entry::{DIRECTFS_ALL, NATIVE, Next, Verdict, done};
 use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::thread_words;
 use crate::hook::call::{Call, native_with};
@@ -30,6 +30,7 @@ use crate::hook::process::user_namespace::{self, Entered};
 use crate::hook::process::working_directory::record_directory;
 use crate::hook::process::{identity, leak_tracer, limits};
 use crate::hook::server::{self, Server};
+use core::sync::atomic::Ordering::Relaxed;
 use libc::{CLONE_FILES, CLONE_FS, CLONE_THREAD, CLONE_VFORK, CLONE_VM};
 use posix::process::{ChildNumber, Fork, Process};
 use posix::{Errno, Result, child_numbers};
@@ -105,6 +106,11 @@ fn make(call: &mut Call<'_>, mut clone: CloneCall) -> Result<Verdict> {
     if has(CLONE_FS) {
         set_shares_directory();
     }
+    if has(CLONE_FILES) {
+        // What is known about numbers is in each memory, and the other one opens and closes. From
+        // now on the common table decides.
+        DIRECTFS_ALL.store(1, Relaxed);
+    }
     clone.flags = flags & !(CLONE_VM as u64);
     let (number, arguments) = clone.with_stack(0);
     // SAFETY: as in `fork`; the kernel's other effects are at the addresses that the program
@@ -169,8 +175,9 @@ pub fn give_child_number(child: ChildNumber) {
 /// In a child with its own memory: its number, and its lock at the usual descriptor.
 fn take_up_child_number(server: &'static Server, child: ChildNumber) {
     if let (Some(description), Some(usual)) = (child.description, server.fs.processes().liveness_description()) {
-        let moved =
-            posix::host::with_number(usual, || marks::kernel(libc::SYS_dup3, description as u64, usual as u64, 0));
+        let flags = libc::O_CLOEXEC as u64;
+        let put = || marks::kernel(libc::SYS_dup3, description as u64, usual as u64, flags);
+        let moved = posix::host::with_number(usual, put);
         // Otherwise it holds the lock where it is.
         if moved >= 0 {
             give_child_number(child);
