@@ -140,9 +140,9 @@ impl Changes {
 /// The results of statfs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SpaceReport {
-    /// Blocks of 4 KiB in the data area.
+    /// Blocks of 4 KiB in the data area, without the spare ones.
     pub blocks: u64,
-    /// Blocks not in use.
+    /// Blocks not in use, without the spare ones.
     pub blocks_free: u64,
     /// Blocks of these that only root may take.
     pub blocks_reserved: u64,
@@ -314,11 +314,12 @@ impl<'f, M: Memory> Thread<'f, M> {
     /// Figures of the whole file system.
     pub fn space(&self) -> Result<SpaceReport> {
         let geometry = self.fs.geometry();
-        let blocks = geometry.data_end() - geometry.data_block;
+        let all = geometry.data_end() - geometry.data_block;
+        let (blocks, spare) = (all.saturating_sub(self.fs.spare_blocks), self.fs.spare_blocks);
         let inodes = geometry.inodes_max() - 1;
         Ok(SpaceReport {
             blocks,
-            blocks_free: self.fs.block_map().blocks_free()?.min(blocks),
+            blocks_free: self.fs.block_map().blocks_free()?.saturating_sub(spare).min(blocks),
             blocks_reserved: self.fs.reserved_blocks.min(blocks),
             inodes,
             inodes_free: inodes.saturating_sub(self.fs.inodes_used()?),

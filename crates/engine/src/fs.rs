@@ -29,6 +29,9 @@ pub struct Fs<M: Memory = Direct> {
     pub(crate) untouched: bool,
     /// Blocks that are left to root: see [`Thread::set_leaves_reserve`].
     pub(crate) reserved_blocks: u64,
+    /// Blocks that are left to changes which take no space for long: see
+    /// [`Thread::leaving_spare`].
+    pub(crate) spare_blocks: u64,
     /// The parts that the lab has removed.
     pub(crate) ablation: Ablation,
 }
@@ -58,6 +61,8 @@ pub struct Thread<'f, M: Memory = Direct> {
     block_owner: Cell<u64>,
     /// Whether the thread acts for a user that may not take the last blocks.
     leaves_reserve: Cell<bool>,
+    /// Whether the thread makes a change that may take space for long.
+    leaves_spare: Cell<bool>,
     /// See [`Thread::act_for`].
     requester: Cell<u32>,
 }
@@ -257,6 +262,7 @@ impl<M: Memory> Fs<M> {
             slot: self.dram.slot(index)?,
             block_owner: Cell::new(0),
             leaves_reserve: Cell::new(false),
+            leaves_spare: Cell::new(false),
             requester: Cell::new(0),
         })
     }
@@ -358,6 +364,21 @@ impl<'f, M: Memory> Thread<'f, M> {
     #[inline]
     pub(crate) fn leaves_reserve(&self) -> bool {
         self.leaves_reserve.get()
+    }
+
+    /// Runs a change that may take space for long: it leaves the spare blocks. At first a thread
+    /// does not, and so a full image can be cleared up.
+    pub(crate) fn leaving_spare<R>(&self, change: impl FnOnce() -> R) -> R {
+        let before = self.leaves_spare.replace(true);
+        let result = change();
+        self.leaves_spare.set(before);
+        result
+    }
+
+    /// The spare blocks that the thread must leave.
+    #[inline]
+    pub(crate) fn spare_left(&self) -> u64 {
+        if self.leaves_spare.get() { self.fs.spare_blocks } else { 0 }
     }
 
     /// The thread acts for a thread of another process with this number, which events name as the

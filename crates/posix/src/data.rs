@@ -202,7 +202,26 @@ impl<M: Memory> Data<'_, '_, '_, M> {
             return Err(Errno::EPERM);
         }
         Self::check_end(offset, from.len() as u64)?;
-        Ok(self.thread.files().write(node, offset, from)?)
+        match self.thread.files().write(node, offset, from) {
+            Err(Error::NoSpace) => self.write_back_pages(node, offset, from),
+            written => Ok(written?),
+        }
+    }
+
+    /// The pages of one request may lie in blocks and in holes. As many as can be are kept; for the
+    /// others the kernel reports the error, at msync, fsync and close.
+    #[cold]
+    fn write_back_pages(self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
+        let mut result = Ok(from.len());
+        let (mut at, mut rest) = (offset, from);
+        while !rest.is_empty() {
+            let (page, later) = rest.split_at(rest.len().min((BLOCK_BYTES - at % BLOCK_BYTES) as usize));
+            if let Err(error) = self.thread.files().write(node, at, page) {
+                result = Err(error.into());
+            }
+            (at, rest) = (at + page.len() as u64, later);
+        }
+        result
     }
 
     fn check_end(offset: u64, length: u64) -> Result<()> {

@@ -60,6 +60,13 @@ pub(crate) fn owned_by_slot(ticket: u32) -> u64 {
     OWNED_BY_SLOT | ticket as u64
 }
 
+/// The spare blocks of an image with that many blocks for files. Eight are enough for a rename into
+/// another directory (lines for names, pages of two logs that are compacted) or a change of small
+/// attributes; large attributes and many threads take more.
+pub(crate) fn spare_blocks(blocks: u64) -> u64 {
+    (blocks / 32).clamp(8, 64)
+}
+
 /// Contiguous blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockRun {
@@ -298,7 +305,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     fn find_blocks(self, wanted: u64) -> Result<BlockRun> {
         let wanted = self.permitted(wanted.clamp(1, GROUP_BLOCKS), 1)?;
-        self.leave_reserve(self.search_blocks(wanted)?, 1)
+        self.leave_others(self.search_blocks(wanted)?, 1)
     }
 
     fn search_blocks(self, wanted: u64) -> Result<BlockRun> {
@@ -335,16 +342,22 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         Err(Error::NoSpace)
     }
 
-    /// How many of the wanted blocks the thread may take: those that are reserved for root are left
-    /// by the threads of others. `NoSpace`: fewer than `least`.
+    /// How many of the wanted blocks the thread may take: it leaves the spare ones, and those that
+    /// are reserved for root if it acts for others. `NoSpace`: fewer than `least`.
     #[inline]
     fn permitted(self, wanted: u64, least: u64) -> Result<u64> {
-        if self.fs.reserved_blocks == 0 || !self.leaves_reserve() { Ok(wanted) } else { self.unreserved(wanted, least) }
+        if self.fs.reserved_blocks != 0 && self.leaves_reserve() {
+            return self.unreserved(wanted, least);
+        }
+        // Usually the thread's own group has enough.
+        let (group, spare) = (self.slot.group.load(Relaxed).max(1) - 1, self.spare_left());
+        let has_enough = spare == 0 || u64::from(self.fs.dram.group(group)?.free.load(Relaxed)) > spare;
+        if has_enough || self.blocks_free_to(spare + 1)? > spare { Ok(wanted) } else { Err(Error::NoSpace) }
     }
 
     #[cold]
     fn unreserved(self, wanted: u64, least: u64) -> Result<u64> {
-        let permitted = self.blocks_known(wanted)?.saturating_sub(self.fs.reserved_blocks);
+        let permitted = self.blocks_known(wanted)?.saturating_sub(self.fs.reserved_blocks + self.spare_left());
         if permitted < least { Err(Error::NoSpace) } else { Ok(wanted.min(permitted)) }
     }
 
@@ -355,7 +368,8 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         // Near the limit the groups are counted: threads may have died between a bit and the count.
         // So they are at first, when the count begins with zero, or is below.
         let known = counted.load(Relaxed);
-        if known >= self.fs.reserved_blocks + wanted + GROUP_BLOCKS && known <= self.fs.blocks() {
+        if known >= self.fs.reserved_blocks + self.fs.spare_blocks + wanted + GROUP_BLOCKS && known <= self.fs.blocks()
+        {
             return Ok(known);
         }
         let free = self.fs.block_map().blocks_free()?;
@@ -363,18 +377,27 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         Ok(free)
     }
 
-    /// Gives back what the reserve lacks of blocks that were just allocated: other threads may have
-    /// been permitted the same free blocks. `NoSpace`: fewer than `least` would be left.
+    /// Gives back of blocks that were just allocated what the thread must leave: other threads may
+    /// have taken the same free blocks into account. `NoSpace`: fewer than `least` would be left.
     #[inline]
-    fn leave_reserve(self, run: BlockRun, least: u64) -> Result<BlockRun> {
-        if self.fs.reserved_blocks == 0 || !self.leaves_reserve() { Ok(run) } else { self.settle_reserve(run, least) }
+    fn leave_others(self, run: BlockRun, least: u64) -> Result<BlockRun> {
+        if self.fs.reserved_blocks != 0 && self.leaves_reserve() {
+            return self.settle(run, least, self.fs.reserved_blocks + self.spare_left());
+        }
+        // Usually one group has enough.
+        let free = self.fs.dram.group(run.first / GROUP_BLOCKS)?.free.load(Relaxed);
+        match self.spare_left() {
+            spare if u64::from(free) >= spare => Ok(run),
+            spare => self.settle(run, least, spare),
+        }
     }
 
     #[cold]
-    fn settle_reserve(self, run: BlockRun, least: u64) -> Result<BlockRun> {
+    fn settle(self, run: BlockRun, least: u64, left: u64) -> Result<BlockRun> {
         // Of two threads that allocate at once, the later one sees the blocks of both.
         fence(SeqCst);
-        let lacking = self.fs.reserved_blocks.saturating_sub(self.blocks_known(0)?);
+        let free = if self.fs.reserved_blocks != 0 { self.blocks_known(0)? } else { self.blocks_free_to(left)? };
+        let lacking = left.saturating_sub(free);
         if lacking == 0 {
             return Ok(run);
         }
@@ -382,6 +405,20 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         let kept = if left < least { 0 } else { left };
         self.free_blocks(BlockRun { first: run.first + kept, count: run.count - kept })?;
         if kept == 0 { Err(Error::NoSpace) } else { Ok(BlockRun { first: run.first, count: kept }) }
+    }
+
+    /// The free blocks, or a smaller number that is at least `enough`. The search begins where
+    /// threads find free groups.
+    fn blocks_free_to(self, enough: u64) -> Result<u64> {
+        let (groups, cursor) = (self.fs.groups(), self.fs.header()?.group_cursor.load(Relaxed));
+        let mut free = 0;
+        for step in 0..groups {
+            free += u64::from(self.fs.dram.group((cursor + step) % groups)?.free.load(Relaxed));
+            if free >= enough {
+                break;
+            }
+        }
+        Ok(free)
     }
 
     /// A block of its own for a structure that no crash state reaches yet. Its content is
@@ -403,7 +440,7 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
 
     fn find_contiguous(self, count: u64) -> Result<BlockRun> {
         self.permitted(count, count)?;
-        self.leave_reserve(self.search_contiguous(count)?, count)
+        self.leave_others(self.search_contiguous(count)?, count)
     }
 
     fn search_contiguous(self, count: u64) -> Result<BlockRun> {

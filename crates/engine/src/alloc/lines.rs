@@ -85,9 +85,15 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         if let Some(offset) = self.lines_of_mask(lines) {
             return Ok(offset);
         }
-        match self.find_slab(lines) {
+        match self.leaving_spare(|| self.find_slab(lines)) {
             Ok(()) => self.lines_of_mask(lines).ok_or(Error::NoSpace),
-            Err(Error::NoSpace) => self.lines_of_any_shard(lines),
+            Err(Error::NoSpace) => match self.lines_of_any_shard(lines) {
+                Err(Error::NoSpace) if self.spare_left() == 0 => {
+                    self.new_slab()?;
+                    self.lines_of_mask(lines).ok_or(Error::NoSpace)
+                }
+                found => found,
+            },
             Err(error) => Err(error),
         }
     }

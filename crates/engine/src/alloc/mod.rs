@@ -17,5 +17,5 @@ pub(crate) mod snapshot;
 mod tests;
 mod trim;
 
-pub(crate) use blocks::{BlockRun, OWNED_PERMANENTLY, owned_by_slot};
+pub(crate) use blocks::{BlockRun, OWNED_PERMANENTLY, owned_by_slot, spare_blocks};
 pub(crate) use lines::{SLAB_FULL, SLAB_LISTED, line_mask};

@@ -28,7 +28,7 @@ pub use metadata::{BlockUses, load_metadata};
 pub use mkfs::{mkfs, set_identity};
 
 use crate::ablation_options::Ablation;
-use crate::alloc::snapshot;
+use crate::alloc::{snapshot, spare_blocks};
 use crate::dram::{DRAM_MAGIC, DRAM_VERSION, Dram, DramHeader, DramLayout, Phase};
 use crate::epoch::FIRST_EPOCH;
 use crate::error::{Error, Result};
@@ -275,6 +275,7 @@ impl<M: Memory> Fs<M> {
             read_only,
             untouched: read_only,
             reserved_blocks,
+            spare_blocks: spare_blocks(geometry.data_end() - geometry.data_block),
             ablation: Ablation::default(),
         })
     }

@@ -26,11 +26,16 @@ use crate::error::{Error, Result};
 use crate::format::{LOG_SLOTS, LogPage, LogPageKind, Superblock, Valid, gone_word, slot_address};
 use crate::fs::Node;
 use crate::step::step;
+use crate::sync::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use pmem::{BLOCK_BYTES, Flushed, Memory, Unreachable};
 
 /// Fewer holes than this do not justify a compaction (paper: 100 dentries).
 const HOLES_MIN: u64 = 500;
+/// On a full image a compaction for this many lines of dentries is worth its time.
+const HOLES_FOR_SPACE: u64 = 32;
+/// Attempts to compact a log that other threads use, a millisecond apart.
+const COMPACTIONS_MAX: u32 = 500;
 /// Holes per name from which on a compaction pays. At one hole per name a removal pays for one
 /// copied slot, at three for a third of one. A listing then reads two or four slots per name in the
 /// worst case.
@@ -70,6 +75,41 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
             && !directory.as_directory().is_maintained()
             && is_worth_it(directory.as_directory().log_counts());
         if worth_it { self.compact(node) } else { Ok(()) }
+    }
+
+    /// On a full image: runs an operation in these directories, after their logs were compacted if
+    /// that gives lines of dentries back. So renames use up no space. Not pinned.
+    #[cold]
+    pub(super) fn retry_compacted(self, directories: [Node; 2], operation: impl Fn() -> Result<()>) -> Result<()> {
+        for _ in 0..COMPACTIONS_MAX {
+            let mut compacted = false;
+            for node in directories {
+                if self.gives_space(self.cachelet(node)?.as_directory().log_counts())? {
+                    self.compact(node)?;
+                    self.recycler().reclaim_space()?;
+                    compacted = true;
+                }
+            }
+            // Another thread may just have done it.
+            match self.retry_when_full(&operation) {
+                Err(Error::NoSpace) => {}
+                result => return result,
+            }
+            if !compacted || self.is_epoch_stalled()? {
+                break;
+            }
+            // Another thread compacts it, or is in it.
+            self.fs.platform.wait(&AtomicU32::new(0), 0, 1);
+        }
+        self.retry_with_spare(operation)
+    }
+
+    /// Whether a compaction gives lines back, and finds space for its pages: those that replace the
+    /// others, and a last one.
+    fn gives_space(self, log: LogCounts) -> Result<bool> {
+        let pages = log.names / LOG_SLOTS as u64 + 2;
+        let is_worth_it = log.holes >= HOLES_FOR_SPACE || log.holes > log.names;
+        Ok(is_worth_it && self.fs.block_map().blocks_free()? >= pages)
     }
 
     /// Compacts now, unless another thread maintains the directory. Not pinned; the caller has a

@@ -91,6 +91,11 @@ impl<'f, M: Memory> Thread<'f, M> {
 
     /// Runs an operation, and once more if it found no space but recycling freed some. Not pinned.
     pub(crate) fn retry_when_full<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
+        self.leaving_spare(|| self.retry_with_spare(operation))
+    }
+
+    /// As [`Thread::retry_when_full`], for an operation that takes no space for long.
+    pub(crate) fn retry_with_spare<R>(&self, operation: impl Fn() -> Result<R>) -> Result<R> {
         self.recycler().make_room()?;
         match self.retry_when_dram_full(&operation) {
             Err(Error::NoSpace | Error::NoInodes) if self.recycler().reclaim_space()? => {

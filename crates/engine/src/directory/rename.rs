@@ -113,7 +113,7 @@ impl<'f, M: Memory> Thread<'f, M> {
         }
         let hashes = [from, to].map(|(directory, name)| self.fs.hash_name(directory.number, name));
         hashes.into_iter().for_each(|hash| self.fs.prefetch_bucket_for_write(hash));
-        self.retry_when_full(|| {
+        let attempt = || {
             let mut backoff = Backoff::new();
             let mut waits = CountWaits::default();
             loop {
@@ -127,7 +127,11 @@ impl<'f, M: Memory> Thread<'f, M> {
                     result => return result,
                 }
             }
-        })?;
+        };
+        match self.retry_when_full(attempt) {
+            Err(Error::NoSpace) => self.maintenance().retry_compacted([from.0, to.0], attempt)?,
+            result => result?,
+        }
         self.after_removal(from.0)?;
         if to.0 != from.0 { self.after_removal(to.0) } else { Ok(()) }
     }

@@ -226,7 +226,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     fn materialise(self, cachelet: &Cachelet, property: &Property, range: core::ops::Range<u64>) -> Result<Property> {
         let (from, to) = (range.start * BLOCK_BYTES, range.end * BLOCK_BYTES);
         let size_bytes = property.size_bytes;
-        self.replace(cachelet, property, Edit { change: EditKind::Materialise, from, to, size_bytes }, size_bytes)
+        self.replace_within(cachelet, property, Edit { change: EditKind::Materialise, from, to, size_bytes })
     }
 
     /// Under the lock, after a mapped file grew from `size_before`: newly visible unwritten blocks

@@ -5,10 +5,13 @@
 //! - A body changes under its cachelet's lock; it is read without a lock.
 //! - The changes of a call become visible, and survive a crash, as a whole; each module names the
 //!   store that decides. Exceptions, as in POSIX: punching many blocks, and writing to a file that
-//!   programs have mapped.
+//!   programs have mapped or that is on a full image.
 //! - No block of a body is reused while a reader may still rely on it.
 
 mod edit;
+#[cfg(test)]
+mod full_tests;
+mod in_place;
 mod map;
 mod mapping;
 mod read;

@@ -22,7 +22,7 @@ impl<M: Memory> Files<'_, '_, M> {
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
-        self.change_file(node, |cachelet, property| self.set_length(cachelet, property, size_bytes))
+        self.change_file_with_spare(node, |cachelet, property| self.set_length(cachelet, property, size_bytes))
     }
 
     /// As [`Files::truncate`], unless `permits`, called under the file's lock, returns false; then
@@ -32,7 +32,7 @@ impl<M: Memory> Files<'_, '_, M> {
         if size_bytes > SIZE_BYTES_MAX {
             return Err(Error::TooLarge);
         }
-        self.change_file(node, |cachelet, property| {
+        self.change_file_with_spare(node, |cachelet, property| {
             if !permits() {
                 return Ok(false);
             }
@@ -178,7 +178,7 @@ impl<M: Memory> Files<'_, '_, M> {
             return Err(Error::Invalid);
         }
         let end = offset.checked_add(length).filter(|end| *end <= SIZE_BYTES_MAX).ok_or(Error::TooLarge)?;
-        self.change_file(node, |cachelet, property| match mode {
+        let change = |cachelet: &_, property: &Property| match mode {
             AllocateMode::Allocate { keep_size } => {
                 self.give_blocks(cachelet, property, EditKind::Allocate, offset..end, keep_size)
             }
@@ -193,7 +193,11 @@ impl<M: Memory> Files<'_, '_, M> {
             AllocateMode::PunchHole => self.punch(cachelet, property, offset..end),
             AllocateMode::CollapseRange => self.collapse(cachelet, property, offset, length),
             AllocateMode::InsertRange => self.insert(cachelet, property, offset, length),
-        })
+        };
+        match mode {
+            AllocateMode::PunchHole | AllocateMode::CollapseRange => self.change_file_with_spare(node, change),
+            _ => self.change_file(node, change),
+        }
     }
 
     fn give_blocks(

@@ -5,7 +5,7 @@
 //!   existing data.
 //! - Everything else is copied on write ([`super::edit`]).
 //! - A file that programs have mapped shared is written in place where it has blocks, since those
-//!   must stay where they are.
+//!   must stay where they are; and so is any file if no space is left ([`super::in_place`]).
 //!
 //! Decision: docs/decisions/hot-paths.md, "Accepted costs".
 
@@ -28,10 +28,20 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Writes all of `from` at `offset`: atomic, and persistent when the call returns. Returns the
     /// number of bytes, which is all; on an error nothing has changed.
     ///
-    /// A file that is mapped shared is written in place instead, piece by piece.
+    /// A file that is mapped shared is written in place instead, piece by piece. So is any file if
+    /// no space is left, and the write needs none.
     pub fn write(self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
-        self.change_file(node, |cachelet, property| self.write_locked(cachelet, property, offset, from))?;
+        match self.change_file(node, |cachelet, property| self.write_locked(cachelet, property, offset, from)) {
+            Err(Error::NoSpace) => self.write_to_full_image(node, offset, from)?,
+            result => result?,
+        }
         Ok(from.len())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_to_full_image(self, node: Node, offset: u64, from: &[u8]) -> Result<()> {
+        self.change_file(node, |cachelet, property| self.write_without_space(cachelet, property, offset, from))
     }
 
     /// Writes at the end, atomically with finding it, and persistently. Returns the offset of the
@@ -46,9 +56,18 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     /// Runs a change of a regular file under its lock, and once more if it found no space but
     /// recycling freed some.
     pub(super) fn change_file<T>(self, node: Node, change: impl Fn(&'f Cachelet, &Property) -> Result<T>) -> Result<T> {
+        self.leaving_spare(|| self.change_file_with_spare(node, change))
+    }
+
+    /// As [`Files::change_file`], for a change that takes no space for long.
+    pub(super) fn change_file_with_spare<T>(
+        self,
+        node: Node,
+        change: impl Fn(&'f Cachelet, &Property) -> Result<T>,
+    ) -> Result<T> {
         self.fs.writable()?;
         let cachelet = self.cachelet(node)?;
-        let result = self.retry_when_full(|| {
+        let result = self.retry_with_spare(|| {
             let _held = self.lock_file(cachelet)?;
             let property = self.body_property(cachelet)?;
             if property.kind() != Some(FileKind::Regular) {
@@ -81,7 +100,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     }
 
     /// One atomic write.
-    fn write_whole(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
+    pub(super) fn write_whole(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
         let size_bytes = property.size_bytes;
         let end = offset + from.len() as u64;
         let edit = Edit { change: EditKind::Write(from), from: offset, to: end, size_bytes };
@@ -105,36 +124,6 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
             return self.extend(cachelet, &property, map.root(property.root)?, None, offset, from);
         }
         self.extend(cachelet, property, root, None, offset, from)
-    }
-
-    /// Writes in place where there are blocks, and by replacement elsewhere.
-    fn write_mapped(self, cachelet: &Cachelet, property: &Property, offset: u64, from: &[u8]) -> Result<()> {
-        let map = self.fs.map();
-        let size_bytes = property.size_bytes;
-        let end = offset + from.len() as u64;
-        let mut property = *property;
-        let mut at = offset;
-        while at < end.min(size_bytes) {
-            let index = at / BLOCK_BYTES;
-            let blocks = end.min(size_bytes).div_ceil(BLOCK_BYTES) - index;
-            let run = map.run(map.root(property.root)?, index, blocks)?;
-            let to = ((index + run.count) * BLOCK_BYTES).min(end).min(size_bytes);
-            let piece = &from[(at - offset) as usize..(to - offset) as usize];
-            if run.first.is_written() && !run.first.is_shared() {
-                self.fs.provider().load(run.first.offset() + at % BLOCK_BYTES, piece.len() as u64)?;
-                self.fs.pm.stream_bytes(run.first.offset() + at % BLOCK_BYTES, piece)?.unfenced();
-            } else {
-                let edit = Edit { change: EditKind::Write(piece), from: at, to, size_bytes };
-                property = self.replace(cachelet, &property, edit, size_bytes)?;
-            }
-            at = to;
-        }
-        if end > size_bytes {
-            let rest = &from[(size_bytes - offset) as usize..];
-            return self.write_whole(cachelet, &property, size_bytes, rest);
-        }
-        let durable = self.fs.pm.fence(Flushed::nothing());
-        self.finish_change(cachelet, &self.changed_now(&property), durable)
     }
 
     /// Before a file grows over a gap: durably zeroes the part of the last block behind its end,

@@ -323,7 +323,7 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
     fn change_xattr(self, node: Node, name: &[u8], value: Option<&[u8]>, create: bool, replace: bool) -> Result<()> {
         self.fs.writable()?;
         check_name(name)?;
-        let result = self.retry_when_full(|| self.change_xattr_once(node, name, value, create, replace));
+        let result = self.retry_with_spare(|| self.change_xattr_once(node, name, value, create, replace));
         self.recycler().recycle_some();
         result
     }
@@ -347,7 +347,9 @@ impl<'f, M: Memory> Files<'_, 'f, M> {
         }
         let added = value.map(|value| [(name, value)]);
         let added = added.as_ref().map_or(&[][..], |added| &added[..]);
-        let new = self.as_owner(node.number, || self.build_xattrs(&old, entry, added))?;
+        let build = || self.as_owner(node.number, || self.build_xattrs(&old, entry, added));
+        let grows = value.is_some_and(|value| entry.as_ref().is_none_or(|entry| value.len() > entry.value_length));
+        let new = if grows { self.leaving_spare(build)? } else { build()? };
         let durable = self.fs.pm.fence(Flushed::nothing());
         // Before the next fence recovery sees the old set, after it the new one. The two stores
         // before that fence are independent.
