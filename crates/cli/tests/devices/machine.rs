@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(900);
 /// Printed after the last step.
 const END: &str = "the script has ended";
-/// Drivers that scripts use; further ones are loaded with them.
-const MODULES: &[&str] = &["nfit", "nd_pmem", "device_dax", "dax_pmem", "ext4", "xfs", "fuse"];
+/// Drivers that scripts use; further ones are loaded with them, but for the checksums of ext4.
+const MODULES: &[&str] =
+    &["nfit", "nd_pmem", "device_dax", "dax_pmem", "crc32c_generic", "crc32c_intel", "ext4", "xfs", "fuse"];
 const TOOLS: &[&str] = &["ndctl", "daxctl", "mkfs.ext4", "mkfs.xfs", "filefrag", "sh", "cp", "cat", "diff", "ls", "dd"];
 const OPTIONAL_TOOLS: &[&str] = &["sqlite3"];
 

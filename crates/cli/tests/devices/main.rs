@@ -148,7 +148,7 @@ await grep -q ready /tmp/kept
 step "unbind, in use" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/unbind'
 wait $run; code=$?
 says "the program gets an error" "ended: I/O error" sed 's/Input.output/I\/O/' /tmp/kept
-step "the launcher ends by itself, with code $code" test $code -lt 128
+step "the launcher ends by itself, with code $code: $(cat /tmp/kept)" test $code -lt 128
 directfs mount $image /mnt/a > /dev/null 2>&1
 step "bind" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax/bind'
 await test -e $image
