@@ -107,7 +107,7 @@ impl<'f, M: Memory> Maintenance<'_, 'f, M> {
     /// Whether a compaction gives lines back, and finds space for its pages: those that replace the
     /// others, and a last one.
     fn gives_space(self, log: LogCounts) -> Result<bool> {
-        let pages = log.names / LOG_SLOTS as u64 + 2;
+        let pages = log.names / LOG_SLOTS + 2;
         let is_worth_it = log.holes >= HOLES_FOR_SPACE || log.holes > log.names;
         Ok(is_worth_it && self.fs.block_map().blocks_free()? >= pages)
     }
