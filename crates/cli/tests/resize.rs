@@ -53,6 +53,20 @@ fn is_whole(image: &Path) {
 }
 
 #[test]
+fn growth_of_an_image_on_a_disk_writes_what_is_in_use_and_not_what_is_free() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = make(directory.path(), "64M", &["--sparse"]);
+    let before = fs::metadata(&image).unwrap().blocks() * 512;
+    // The map of free space of 4 TiB has 256 MiB.
+    resize(&image, "4T");
+    assert_eq!(info(&image)["length"], 4u64 << 40);
+    let added = (fs::metadata(&image).unwrap().blocks() * 512).saturating_sub(before);
+    assert!(added < 32 * MIB, "{added} bytes more");
+    let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+    assert_eq!(check.status.code(), Some(0), "{}{}", stdout(&check), stderr(&check));
+}
+
+#[test]
 fn an_image_grows_and_the_new_space_can_be_used() {
     let directory = scratch();
     let image = make(directory.path(), "16M", &["--sparse"]);
