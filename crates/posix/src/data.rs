@@ -209,7 +209,7 @@ impl<M: Memory> Data<'_, '_, '_, M> {
     }
 
     /// The pages of one request may lie in blocks and in holes. As many as can be are kept; for the
-    /// others the kernel reports the error, at msync, fsync and close.
+    /// others the kernel reports the error, at msync and fsync.
     #[cold]
     fn write_back_pages(self, node: Node, offset: u64, from: &[u8]) -> Result<usize> {
         let mut result = Ok(from.len());

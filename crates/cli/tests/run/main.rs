@@ -7,6 +7,7 @@
 //! - `static_programs`: programs that cannot load the preload library
 //! - `cache`: the location of the preload library
 //! - `committing`: processes that commit an image on a disk, and are stopped or killed
+//! - `changes`: the order of times, and full images, also on mounts
 //! - `confinement`: programs that give up what attaching takes
 //! - `starting`: the shared code and the late attaching of programs
 //! - `library_syscalls`: system calls by instructions of libraries
@@ -28,6 +29,7 @@ mod support;
 mod answers;
 mod cache;
 mod committing;
+mod changes;
 mod confinement;
 mod durable;
 mod environment;
