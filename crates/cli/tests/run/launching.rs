@@ -471,11 +471,9 @@ fn a_run_inside_a_run_is_refused() {
 }
 
 #[test]
-fn programs_inherit_the_image_and_nothing_else_of_the_launcher() {
+fn programs_see_no_descriptor_of_the_launcher_or_of_the_library() {
     let output = run(&["--", "sh", "-c", "for fd in /proc/self/fd/*; do readlink $fd; done"]);
-    let directfs: Vec<String> =
-        stdout(&output).lines().filter(|name| name.contains("memfd:")).map(str::to_owned).collect();
-    assert_eq!(directfs.iter().filter(|name| name.contains("directfs-image")).count(), 1, "{directfs:?}");
+    assert!(!stdout(&output).is_empty() && !stdout(&output).contains("memfd:"), "{}", stdout(&output));
     let none = File::open("/dev/null").unwrap();
     assert!(none.as_raw_fd() < 1000, "numbers that programs use stay theirs");
 }
