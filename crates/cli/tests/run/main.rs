@@ -28,8 +28,8 @@ mod support;
 
 mod answers;
 mod cache;
-mod committing;
 mod changes;
+mod committing;
 mod confinement;
 mod durable;
 mod environment;
