@@ -140,9 +140,11 @@ fn has_capabilities(target: &Target) -> bool {
     }
     let open_flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
     let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user_memory::read::<u8>(path) == Ok(0);
-    // SAFETY: as above; opening changes no memory.
-    let opened =
-        if is_empty { -1 } else { unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) } };
+    let opened = match is_empty {
+        true => -1,
+        // SAFETY: the path is the program's or ends with a zero byte; opening changes no memory.
+        false => unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) },
+    };
     let by = if opened >= 0 { opened as u64 } else { directory };
     let found = find(descriptor_path(by as u32).as_ptr() as u64);
     if opened >= 0 {
