@@ -484,7 +484,8 @@ fn a_growth_without_space_on_the_host_changes_nothing() {
     let lines: Vec<_> = text.lines().collect();
     let [content, blocks, status, check, bytes] = lines[..] else { panic!("{text}{}", stderr(&output)) };
     assert_eq!((content, status, check, bytes), ("before", "0", "0", "20971520"), "{}", stderr(&output));
-    assert!((5000..5120).contains(&blocks.parse().unwrap()), "{blocks}");
+    // Maps and spare blocks are left out.
+    assert!((4950..5120).contains(&blocks.parse().unwrap()), "{blocks}");
 }
 
 #[test]

@@ -496,19 +496,7 @@ impl<M: Memory> Image<M> {
         }
         let path = self.path.clone();
         let file = &*self.file;
-        // A recovery by another process can take long, but does not depend on this one: so wait for
-        // it.
-        let timeout = Duration::from_secs(600);
-        let take =
-            || LockGuard::take(file, Byte::Attaching, Lock::Exclusive).map_err(|source| lock_error(&path, source));
-        let Some(_attaching) = retry_until(timeout, take)? else { return Err(ImageError::Changing { path }) };
-        if !try_set(file, Byte::Attached, Lock::Exclusive).map_err(|source| lock_error(&path, source))? {
-            // The other processes keep the DRAM region; only the locks of this one are released.
-            // What an observer has seen is not its own to wait for.
-            let committed = if fs.is_read_only() { Ok(()) } else { self.commit_before_leaving(&fs) };
-            self.unlock(file);
-            return committed.map(|()| Closed::OthersRemain);
-        }
+        let Some(_attaching) = self.exclude_all(&fs, file)? else { return Ok(Closed::OthersRemain) };
         if self.memory.commits.is_some_and(|commits| commits.is_held()) {
             // Nothing of it was to reach the image.
             self.remove_runtime_directory();
@@ -565,6 +553,34 @@ impl<M: Memory> Image<M> {
                 working_file::remove_hidden(&self.file, &self.path, runtime.name());
             }
             runtime.remove();
+        }
+    }
+
+    /// Excludes all processes, for the last one of them. If others remain, the changes of this one
+    /// are committed, its locks are released, and there is no guard: the others keep the DRAM region.
+    fn exclude_all<'f>(&self, fs: &Fs<M>, file: &'f File) -> Result<Option<LockGuard<&'f File>>, ImageError> {
+        let failed = |source| lock_error(&self.path, source);
+        // A recovery by another process can take long, but does not depend on this one: so wait for
+        // it.
+        let timeout = Duration::from_secs(600);
+        let take = || LockGuard::take(file, Byte::Attaching, Lock::Exclusive).map_err(failed);
+        let mut committed = None;
+        loop {
+            // Before the lock: a commit may wait for a process that attaches to make it.
+            if committed.is_none() && locks::is_held_by_others(file, Byte::Attached).map_err(failed)? {
+                // What an observer has seen is not its own to wait for.
+                committed = Some(if fs.is_read_only() { Ok(()) } else { self.commit_before_leaving(fs) });
+            }
+            let Some(attaching) = retry_until(timeout, take)? else {
+                return Err(ImageError::Changing { path: self.path.clone() });
+            };
+            if try_set(file, Byte::Attached, Lock::Exclusive).map_err(failed)? {
+                return Ok(Some(attaching));
+            }
+            if let Some(committed) = committed {
+                self.unlock(file);
+                return committed.map(|()| None);
+            }
         }
     }
 
