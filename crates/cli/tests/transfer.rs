@@ -397,6 +397,29 @@ fn a_failed_or_killed_mkfs_from_a_directory_leaves_no_image_and_no_change() {
 }
 
 #[test]
+fn a_snapshot_of_an_image_in_use_is_exported_and_mounted_for_reading_as_it_is() {
+    let directory = scratch();
+    let image = image_in(directory.path(), "image");
+    let snapshot = directory.path().join("snapshot");
+    let script = r#"
+        mkfifo "$3/ready" "$3/go"
+        "$directfs" run --image "$1" -- sh -c 'echo a >"$DIRECTFS_MOUNT/f"; echo >"$1/ready"; read x <"$1/go"' sh "$3" &
+        read x <"$3/ready"; "$directfs" snapshot "$1" "$2"; echo >"$3/go"; wait $!"#;
+    done(script, &[&image, &snapshot, directory.path()]);
+    let before = fs::read(&snapshot).unwrap();
+    for _ in 0..2 {
+        assert_eq!(done(r#""$directfs" export "$1" | tar -xOf - ./f"#, &[&snapshot]), "a\n");
+    }
+    if support::can_mount("a snapshot on a mount that only reads") {
+        let script = r#"mkdir "$2"; "$directfs" mount -o ro "$1" "$2" && cat "$2/f" && "$directfs" umount "$2""#;
+        assert_eq!(done(script, &[&snapshot, &directory.path().join("mount")]), "a\n");
+    }
+    assert!(fs::read(&snapshot).unwrap() == before, "reading changes no byte");
+    done(r#""$directfs" resize "$1" 80M"#, &[&image]);
+    assert_eq!(done(r#""$directfs" export "$1" | tar -xOf - ./f"#, &[&image]), "a\n");
+}
+
+#[test]
 fn an_archive_that_names_a_file_twice_gives_the_later_file_or_one_more_name() {
     let directory = scratch();
     let tree = directory.path().join("tree");

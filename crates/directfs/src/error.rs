@@ -146,7 +146,6 @@ fn errno_of_image(error: &ImageError) -> i32 {
         | ImageError::NoScratch { .. }
         | ImageError::NoSpace { .. } => libc::ENOSPC,
         ImageError::Journal { .. } => libc::EUCLEAN,
-        ImageError::NotRecovered { .. } => libc::EROFS,
         ImageError::NoCommits { .. } => libc::EOPNOTSUPP,
         ImageError::Stopped { .. } => libc::ECANCELED,
         ImageError::Size { .. } | ImageError::Label { .. } => libc::EINVAL,

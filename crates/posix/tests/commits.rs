@@ -134,7 +134,7 @@ fn what_a_dead_process_left_of_another_image_is_not_believed() {
 }
 
 #[test]
-fn a_reader_is_told_to_recover_first() {
+fn a_reader_recovers_in_memory_and_leaves_the_image_as_it_is() {
     let disk = Disk::new(CommitPolicy::WhenSynced);
     killed(|| {
         let image = disk.open();
@@ -142,8 +142,13 @@ fn a_reader_is_told_to_recover_first() {
         image
     });
     let reading = OpenImage { read_only: true, ..disk.options.clone() };
-    let refused = Image::open(&disk.path, &reading).map(drop).unwrap_err();
-    assert!(matches!(refused, ImageError::NotRecovered { .. }), "{refused}");
+    let before = fs::read(&disk.path).unwrap();
+    for _ in 0..2 {
+        let image = Image::open(&disk.path, &reading).unwrap();
+        assert!(has(&image, "only in memory"));
+        assert!(image.fs().is_read_only() && image.report().unwrap().scanned);
+    }
+    assert!(fs::read(&disk.path).unwrap() == before, "reading changes no byte of the image's file");
     drop(disk.open());
     assert!(has(&Image::open(&disk.path, &reading).unwrap(), "only in memory"));
 }

@@ -83,11 +83,7 @@ pub fn export(arguments: &Export) -> Result<()> {
     let reading = OpenImage { read_only: true, ..OpenImage::default() };
     let image = match orders::server_of(&arguments.image)? {
         Some(server) => open_copy(&arguments.image, |into| server.copy(into, &mut |_, _| interrupt::check().is_ok()))?,
-        None => match Image::open(&arguments.image, &reading) {
-            // Its last commits are in its journal only.
-            Err(ImageError::NotRecovered { .. }) => Image::open(&arguments.image, &OpenImage::default())?,
-            image => image?,
-        },
+        None => Image::open(&arguments.image, &reading)?,
     };
     let mut shown = Shown::new("exporting");
     let mut output = BufWriter::with_capacity(BUFFER_BYTES, output.lock());

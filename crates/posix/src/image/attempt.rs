@@ -11,7 +11,8 @@ use super::regions::{MappedCopy, dram_region, map_working_copy, recover};
 use super::resize::is_reserved;
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
 use super::unfinished::remove_all_unfinished;
-use super::working::{Base, Pending, RecoveredJournal, WorkingCopy};
+use super::working::{Base, Pending, RecoveredJournal, WorkingCopy, copy_newest};
+use super::working_file;
 use super::{
     CommitPolicy, Committer, DramBacking, Image, ImageError, ImageMemory, OpenImage, identity_of, lock_error,
     name_runtime_directory,
@@ -113,10 +114,13 @@ impl<M: Memory> Attempt<'_, M> {
             locks::is_held_by_others(self.file, Byte::Writing).map_err(|source| lock_error(self.path, source))?;
         let name = self.check_superblock(false)?;
         if !written {
-            if self.base().pending()? != Pending::Nothing {
-                return Err(ImageError::NotRecovered { path: self.path.to_owned() });
+            if self.base().pending()? == Pending::Nothing {
+                match self.attach_first(DramBacking::Private(None), ImageMemory::in_place(self.pm)) {
+                    Err(ImageError::Engine { source: Error::NeedsRecovery, .. }) => {}
+                    attached => return attached,
+                }
             }
-            return self.attach_first(DramBacking::Private(None), ImageMemory::in_place(self.pm));
+            return self.recovered_copy();
         }
         if self.options.exclusive {
             return Err(ImageError::NotExclusive { path: self.path.to_owned() });
@@ -133,6 +137,29 @@ impl<M: Memory> Attempt<'_, M> {
             self.set(Byte::Writing, Lock::None)?;
         }
         image
+    }
+
+    /// Attaches read-only a copy of the newest state, recovered in memory of this process. The
+    /// image stays as it is, for the next process that may write it.
+    fn recovered_copy(&self) -> Result<Image<M>, ImageError> {
+        let failed = |source| ImageError::File { action: "copy", path: self.path.to_owned(), source };
+        let (length, limit_bytes) = (self.pm.length(), self.options.memory_bytes_max);
+        let file = working_file::create_unnamed(length, limit_bytes, self.path).map_err(failed)?;
+        copy_newest(&self.base(), &file, &mut |bytes, of| {
+            (self.options.copied)(bytes, of);
+            true
+        })?;
+        let held = Arc::new(file.try_clone().map_err(failed)?);
+        let copy = Arc::new(Mapping::from_file(file, self.path, Access::ReadWrite)?);
+        let options = OpenImage { read_only: false, ..self.options.clone() };
+        let recovering = Attempt { pm: &copy, file: &held, options: &options, ..*self };
+        let (fs, dram, report) = recovering.build_in(&DramBacking::Private(None), &ImageMemory::in_place(&copy))?;
+        fs.detach_last().map_err(|error| self.engine_error(error))?;
+        drop(dram);
+        let mut image = self.attach_first(DramBacking::Private(None), ImageMemory::in_place(&copy))?;
+        image.report = Some(report);
+        image.is_recovered_copy = true;
+        Ok(image)
     }
 
     /// Checks the superblock; nothing is written before. Returns the name of the runtime directory,
@@ -333,6 +360,7 @@ impl<M: Memory> Attempt<'_, M> {
             backing: self.pm.backing(),
             path: self.path.to_owned(),
             report,
+            is_recovered_copy: false,
         }
     }
 }

@@ -154,16 +154,6 @@ pub enum ImageError {
         /// Why.
         cause: journal::JournalError,
     },
-    /// What was committed last is not in its place, and this process must not put it there.
-    #[error(
-        "{} was not closed before its processes ended or the machine stopped, and opening it read-only would not show its last \
-         commits: open it for writing once, or let `directfs fsck -p` recover it",
-        path.display()
-    )]
-    NotRecovered {
-        /// The image.
-        path: PathBuf,
-    },
     /// The operation needs commits, which the image does not have.
     #[error(
         "{} has no commits, because it is not on a disk or is used with --no-commit: its changes cannot be held back",

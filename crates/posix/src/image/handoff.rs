@@ -214,6 +214,7 @@ impl Image<Direct> {
             backing,
             path: path.to_owned(),
             report: None,
+            is_recovered_copy: false,
         })
     }
 }

@@ -215,6 +215,8 @@ pub struct Image<M: Memory = Direct> {
     backing: Backing,
     path: PathBuf,
     report: Option<RecoveryReport>,
+    /// The image was not left cleanly and is read only: this is a copy, in which it was recovered.
+    is_recovered_copy: bool,
 }
 
 /// What holds the DRAM region.

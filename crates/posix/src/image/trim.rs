@@ -99,8 +99,9 @@ fn trim_unused(path: &Path, file: &File, options: &OpenImage, watch: Watch<'_>) 
     };
     // Neither a journal nor a crash may lead back to a state that uses what is free now.
     let image = match Image::open(path, &reading) {
-        Ok(image) if is_clean(&image) => image,
-        Ok(_) | Err(ImageError::NotRecovered { .. }) => {
+        Ok(image) if is_clean(&image) && !image.is_recovered_copy => image,
+        Ok(image) => {
+            drop(image);
             Image::open(path, &OpenImage { exclusive: true, ..options.clone() })?.close()?;
             Image::open(path, &reading)?
         }
