@@ -204,8 +204,8 @@ const char *directfs_version(void);
 
 /*
  Opens an image for this process, shared with others. `options` may be NULL. NULL if it fails:
- EBUSY: a process uses the image exclusively; EUCLEAN: the file is no usable image; EROFS: it
- must be recovered first; ENOSPC: too little room in /dev/shm.
+ EBUSY: a process uses the image exclusively; EUCLEAN: the file is no usable image; ENOSPC: too
+ little room in /dev/shm.
  */
 struct directfs_image *directfs_image_open(const char *file,
                                            const struct directfs_open_options *options);

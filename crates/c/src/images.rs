@@ -146,8 +146,8 @@ unsafe fn open_options(options: *const directfs_open_options) -> Result<directfs
 }
 
 /// Opens an image for this process, shared with others. `options` may be NULL. NULL if it fails:
-/// EBUSY: a process uses the image exclusively; EUCLEAN: the file is no usable image; EROFS: it
-/// must be recovered first; ENOSPC: too little room in /dev/shm.
+/// EBUSY: a process uses the image exclusively; EUCLEAN: the file is no usable image; ENOSPC: too
+/// little room in /dev/shm.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn directfs_image_open(
     file: *const c_char,

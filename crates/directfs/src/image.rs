@@ -215,7 +215,7 @@ pub struct ImageOptions(OpenImage);
 impl ImageOptions {
     /// Refuse all changes by this process with EROFS. Needs permission to read the file only,
     /// unless other processes write the image at the same time. An image that was not closed
-    /// cleanly is refused with EROFS, because recovery would change it.
+    /// cleanly is recovered in a copy in memory, and stays as it is.
     pub fn read_only(mut self, read_only: bool) -> ImageOptions {
         self.0.read_only = read_only;
         self
