@@ -559,7 +559,8 @@ impl<M: Memory> Image<M> {
     }
 
     /// Excludes all processes, for the last one of them. If others remain, the changes of this one
-    /// are committed, its locks are released, and there is no guard: the others keep the DRAM region.
+    /// are committed, its locks are released, and there is no guard: the others keep the DRAM
+    /// region.
     fn exclude_all<'f>(&self, fs: &Fs<M>, file: &'f File) -> Result<Option<LockGuard<&'f File>>, ImageError> {
         let failed = |source| lock_error(&self.path, source);
         // A recovery by another process can take long, but does not depend on this one: so wait for
