@@ -120,8 +120,11 @@ fn programs_that_found_an_image_full_go_on_when_it_has_grown() {
         for program in &mut programs {
             assert_eq!(program.line(), "47\n");
         }
-        let taken = std::os::unix::fs::MetadataExt::blocks(&fs::metadata(&image).unwrap()) * 512;
-        assert_eq!(taken >= 48 * MIB, options.is_empty(), "reserved as before: {taken}");
+        let file = fs::metadata(&image).unwrap();
+        let taken = std::os::unix::fs::MetadataExt::blocks(&file) * 512;
+        // Of an image on a disk, the journal takes some of it.
+        let is_reserved = if options.is_empty() { taken >= 48 * MIB } else { taken >= file.len() };
+        assert_eq!(is_reserved, options.is_empty(), "reserved as before: {taken} of {}", file.len());
         // A copy that is made meanwhile has all of it.
         let copy = directory.path().join("copy");
         let copied = directfs(&["snapshot", image.to_str().unwrap(), copy.to_str().unwrap()]);

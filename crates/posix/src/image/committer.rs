@@ -48,7 +48,7 @@ pub enum Committer {
 const END: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// The longest pause of a committer without a launcher between looks for other processes.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 /// A committer that this process started.
 pub(super) struct CommitProcess {

@@ -1,7 +1,7 @@
 //! Exclusive access to the bytes of an image, for programs that change it from outside the file
 //! system (fsck). No other process can attach meanwhile.
 
-use super::locks::{Byte, Lock, LockGuard};
+use super::locks::{Byte, Lock, LockGuard, retry_until};
 use super::regions::{dram_region, recover};
 use super::working::{Base, map_base};
 use super::{ImageError, ImageMemory, RUNTIME_PARENT, lock_error, open_file};
@@ -12,6 +12,11 @@ use std::fs::File;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a process may take to leave. After a death of all programs it is the committer, which
+/// puts what they did on the disk.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// An image that only this process reads.
 pub(super) struct Reading {
@@ -36,21 +41,26 @@ pub struct ExclusiveImage {
 }
 
 impl ExclusiveImage {
-    /// Locks and maps an image, after recovery of its journal if it has one. Fails at once if
-    /// another process uses it.
+    /// Locks and maps an image, after recovery of its journal if it has one. Fails if another
+    /// process uses it, and does not leave it within [`LEAVING`].
     pub fn open(path: impl AsRef<Path>) -> Result<ExclusiveImage, ImageError> {
         let path = path.as_ref();
         let (file, access) = open_file(path, false)?;
         let failed = |source| lock_error(path, source);
-        let take = |byte| -> Result<LockGuard<File>, ImageError> {
-            let file = file.try_clone().map_err(failed)?;
-            let held = LockGuard::take(file, byte, Lock::Exclusive).map_err(failed)?;
-            held.ok_or_else(|| match byte {
-                Byte::Attaching => ImageError::Changing { path: path.to_owned() },
-                _ => ImageError::NotExclusive { path: path.to_owned() },
-            })
+        let take = |byte| -> Result<Option<LockGuard<File>>, ImageError> {
+            LockGuard::take(file.try_clone().map_err(failed)?, byte, Lock::Exclusive).map_err(failed)
         };
-        let locks = [take(Byte::Attaching)?, take(Byte::Attached)?];
+        let mut refusal = ImageError::Changing { path: path.to_owned() };
+        let locks = retry_until(LEAVING, || -> Result<_, ImageError> {
+            // Both or none: a process that leaves needs the first one.
+            let Some(attaching) = take(Byte::Attaching)? else { return Ok(None) };
+            let attached = take(Byte::Attached)?;
+            if attached.is_none() {
+                refusal = ImageError::NotExclusive { path: path.to_owned() };
+            }
+            Ok(attached.map(|attached| [attaching, attached]))
+        })?;
+        let Some(locks) = locks else { return Err(refusal) };
         Base { file: &file, path, runtime_parent: Path::new(RUNTIME_PARENT) }.recover()?;
         let mapping = Arc::new(map_base(file, path, access)?);
         Ok(ExclusiveImage { mapping, _locks: locks })
