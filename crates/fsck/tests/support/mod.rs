@@ -68,7 +68,8 @@ pub fn sample() -> Image {
 /// A tree, left cleanly, in which the inodes of the second segment are not consecutive; files in
 /// `many` use some of them.
 pub fn scattered() -> Image {
-    let image = Image::new(IMAGE_BYTES);
+    // So small that its spare blocks, which no file takes, are fewer than a segment.
+    let image = Image::new(7 << 18);
     let attached = image.attach();
     {
         let thread = attached.enter();

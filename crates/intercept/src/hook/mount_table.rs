@@ -74,8 +74,9 @@ fn last_component(path: &[u8]) -> &[u8] {
 
 /// Whether a path of the host may lead to a table.
 pub fn is_candidate(path: &[u8]) -> bool {
-    let path = path.strip_suffix(b"/").unwrap_or(path);
-    Table::of(path).is_some() || matches!(last_component(path), b"mtab" | b"fd" | b"fdinfo")
+    let directory = path.strip_suffix(b"/").unwrap_or(path);
+    let is_listing = matches!(last_component(directory), b"fd" | b"fdinfo");
+    is_listing || Table::of(path).is_some() || last_component(path) == b"mtab"
 }
 
 /// Whether a descriptor may be a table's.
@@ -480,7 +481,8 @@ mod tests {
 
     #[test]
     fn a_table_is_known_by_its_name() {
-        for path in ["/proc/self/mounts", "/proc/1/task/2/mountinfo", "/proc/mounts", "mountstats", "/etc/mtab"] {
+        let tables = ["/proc/self/mounts", "/proc/1/task/2/mountinfo", "/proc/mounts", "mountstats", "/etc/mtab"];
+        for path in tables.into_iter().chain(["/proc/self/fd", "/proc/self/fdinfo/"]) {
             assert!(is_candidate(path.as_bytes()), "{path}");
         }
         for path in ["/proc/self/mountsx", "/proc/mounts/", "/etc/fstab", ""] {
