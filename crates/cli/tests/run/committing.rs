@@ -246,3 +246,27 @@ fn an_image_is_committed_at_intervals_while_its_launcher_is_stopped_and_closed_a
         assert_eq!(read(&image, &format!("late-{name}")).as_deref(), Some("\n"));
     }
 }
+
+/// Each of them would wait for the end of the others.
+#[test]
+fn committers_that_lose_their_launchers_at_once_leave_the_image() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    for round in 0..4 {
+        let ready = |run: i32| directory.path().join(format!("ready-{round}-{run}"));
+        let runs = (0..4).map(|run| {
+            let script = format!("echo >f{run}; sync f{run}; echo >{}; exec sleep 1000", ready(run).display());
+            let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+            command.args(["run", "--image", &image, "-C", "/mnt/directfs", "--", "sh", "-c", &script]);
+            command.stdin(Stdio::null()).spawn().unwrap()
+        });
+        let mut runs: Vec<_> = runs.collect();
+        wait_for("all programs", || (0..4).all(|run| ready(run).exists()).then_some(()));
+        runs.iter_mut().for_each(|run| run.kill().unwrap());
+        runs.iter_mut().for_each(|run| drop(run.wait().unwrap()));
+        wait_for("the end of all committers", || directfs(&["fsck", "-n", &image]).status.success().then_some(()));
+    }
+    for run in 0..4 {
+        assert_eq!(read(&image, &format!("f{run}")).as_deref(), Some("\n"));
+    }
+}

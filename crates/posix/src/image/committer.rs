@@ -114,6 +114,18 @@ impl CommitProcess {
     }
 }
 
+impl Image {
+    /// Whether another process is the committer. Several may lose their launchers at once: each of
+    /// them would wait for the others.
+    fn has_other_committer(&self) -> bool {
+        let (Some(commits), Ok(number)) = (&self.memory.commits, self.fs().processes().process_number()) else {
+            return false;
+        };
+        let has_one = self.fs().enter().is_ok_and(|thread| commits.has_committer(&thread));
+        has_one && !commits.is_service(number)
+    }
+}
+
 /// Serves as the committer of the image behind standard input, as `CommitProcess::start` starts it.
 pub fn commit_for_others(policy: CommitPolicy) -> Result<(), ImageError> {
     let path = Path::new("/proc/self/fd/0");
@@ -131,7 +143,10 @@ pub fn commit_for_others(policy: CommitPolicy) -> Result<(), ImageError> {
     let is_asked_to_end = matches!(until.read(&mut [0]), Ok(1));
     // Otherwise the launcher is dead, and programs of it may live.
     let mut pause = Duration::from_millis(2);
-    while !is_asked_to_end && is_held_by_others(&image.file, Byte::Attached).map_err(failed)? {
+    while !is_asked_to_end
+        && is_held_by_others(&image.file, Byte::Attached).map_err(failed)?
+        && !image.has_other_committer()
+    {
         std::thread::sleep(pause);
         pause = (2 * pause).min(PAUSE_MAX);
     }
