@@ -210,12 +210,12 @@ fn compile(name: &str) -> PathBuf {
     compiled
 }
 
-/// A kernel and its modules, in the order in which they are loaded: of `DIRECTFS_KERNEL`, which is
+/// A kernel and its modules, in the order in which they are loaded: of `TEST_KERNEL`, which is
 /// a package of Debian or what one was unpacked to, or the newest that is installed.
 fn find_kernel() -> Result<(PathBuf, Vec<PathBuf>), String> {
-    let none = "there is no kernel: install one, or set DIRECTFS_KERNEL to a package that \
+    let none = "there is no kernel: install one, or set TEST_KERNEL to a package that \
                 `apt-get download linux-image-...` brings";
-    let mut place = PathBuf::from(std::env::var_os("DIRECTFS_KERNEL").unwrap_or("/".into()));
+    let mut place = PathBuf::from(std::env::var_os("TEST_KERNEL").unwrap_or("/".into()));
     if place.is_file() {
         let unpacked = Path::new(env!("CARGO_TARGET_TMPDIR")).join(place.file_stem().unwrap_or_default());
         let status = Command::new("dpkg-deb").arg("-x").arg(&place).arg(&unpacked).status();

@@ -3,7 +3,7 @@
 //!
 //! They need QEMU, a kernel with its modules and a few tools (see `machine`), and are skipped
 //! loudly where one of these is missing. A machine takes about ten seconds when the host is idle.
-//! `DIRECTFS_KERNEL` names a kernel: a package of Debian, or a folder that one was unpacked to.
+//! `TEST_KERNEL` names a kernel: a package of Debian, or a folder that one was unpacked to.
 
 mod archive;
 mod machine;

@@ -8,7 +8,7 @@
 //!  | standard output: a pipe      |           | commits at intervals and on request |
 //!  | watches it                   |  a byte   |                                     |
 //!  | the run ends                 | --------> | detaches, and ends                  |
-//!  | is killed                    |  (end)    | detaches after all other processes  |
+//!  | is killed                    |  (end)    | detaches when no program needs it   |
 //!  +------------------------------+           +-------------------------------------+
 //! ```
 //!

@@ -146,7 +146,7 @@ static void mixed(aio_context_t context, const char *elsewhere) {
 static void ring(void) {
     struct { unsigned id, nr, head, tail, magic, compatible, incompatible, header; struct io_event events[]; } volatile *ring;
     aio_context_t context = 0;
-    char bytes[64];
+    char bytes[64] = "what is written through the ring";
     int fd = open("file", O_RDWR | O_CREAT, 0600), wrong = 0, most = 0;
     setup(16, &context);
     ring = (void *)context;
