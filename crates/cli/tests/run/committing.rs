@@ -262,8 +262,12 @@ fn committers_that_lose_their_launchers_at_once_leave_the_image() {
         });
         let mut runs: Vec<_> = runs.collect();
         wait_for("all programs", || (0..4).all(|run| ready(run).exists()).then_some(()));
-        runs.iter_mut().for_each(|run| run.kill().unwrap());
-        runs.iter_mut().for_each(|run| drop(run.wait().unwrap()));
+        for run in &mut runs {
+            run.kill().unwrap();
+        }
+        for mut run in runs {
+            run.wait().unwrap();
+        }
         wait_for("the end of all committers", || directfs(&["fsck", "-n", &image]).status.success().then_some(()));
     }
     for run in 0..4 {
