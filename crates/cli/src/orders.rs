@@ -21,7 +21,7 @@ const PAUSE_LAST: Duration = Duration::from_millis(100);
 pub struct Server<'i> {
     image: &'i Path,
     point: PathBuf,
-    /// Of the files of the mount.
+    /// Device number that files of the mount have.
     device: u64,
 }
 

@@ -155,7 +155,7 @@ impl MountOptions {
         self.kernel_flags |= (libc::MS_NOSUID | libc::MS_NODEV) & !self.named_flags;
     }
 
-    /// Those that were added, and not named.
+    /// Kernel flags that the mount got because its image is not trusted, and that no option names.
     pub(crate) fn distrusted_flags(&self) -> libc::c_ulong {
         self.kernel_flags & !self.named_flags
     }

@@ -276,7 +276,7 @@ impl<'t, 'f> Importer<'_, 't, 'f> {
             if self.tree.kind(existing.node(), &path)? == FileKind::Directory {
                 return Err(TransferError::entry(&named, "it would replace a directory of the archive"));
             }
-            // Of a file that is named twice, GNU tar writes the second name as a link to the first.
+            // GNU tar writes a file that is named twice once more, as a link to itself.
             if linked.as_ref().is_some_and(|linked| linked.node().number == existing.node().number) {
                 return self.input.skip(size + padding(size));
             }
