@@ -24,6 +24,33 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stdout(output)))
 }
 
+/// The legends of a page: each name with its colour.
+fn legend(page: &str) -> Vec<(&str, &str)> {
+    let entry = |text| {
+        let (mark, name): (&str, &str) = str::split_once(text, "</svg>")?;
+        let colour = mark.split_once("fill=\"")?.1.split('"').next()?;
+        Some((name.split("</span>").next()?, colour))
+    };
+    page.split("<div class=legend>").flat_map(|part| part.split("<span>").skip(1).filter_map(entry)).collect()
+}
+
+/// A page that stands alone, and gives each system one colour in all its legends.
+fn check_page(page: &str) {
+    assert!(page.contains("<svg") && page.contains("id=report"), "plots, and the figures for programs");
+    let links = page.replace("http://www.w3.org/2000/svg", "");
+    assert!(!links.contains("http"), "the page is self-contained");
+    let names: Vec<&str> = legend(page).into_iter().map(|(name, _)| name).collect();
+    for subject in ["directfs", "tmpfs", "directfs, journaled"] {
+        assert!(names.contains(&subject), "{subject} has a chart: {names:?}");
+    }
+    for (name, colour) in legend(page) {
+        let others = legend(page).into_iter().filter(|other| other.0 != name);
+        others.for_each(|(other, its)| assert_ne!(its, colour, "{name} and {other} differ on the whole page"));
+        let is_one = legend(page).into_iter().all(|other| other.0 != name || other.1 == colour);
+        assert!(is_one, "{name} has one colour on the whole page");
+    }
+}
+
 fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).unwrap().count() == 0
 }
@@ -140,9 +167,7 @@ fn every_workload_runs_on_every_subject_and_the_report_has_them_all() {
     assert_eq!(report["engine"]["scale"]["files"], 64);
 
     let page = fs::read_to_string(&page).unwrap();
-    assert!(page.contains("<svg") && page.contains("id=report"), "plots, and the figures for programs");
-    let links = page.replace("http://www.w3.org/2000/svg", "");
-    assert!(!links.contains("http"), "the page is self-contained");
+    check_page(&page);
     assert!(is_empty(images.path()) && left_behind(pid).is_empty(), "it cleans up after itself");
 }
 

@@ -1,34 +1,31 @@
-//! The report as one self-contained page: plots, the same tables, and the whole report as JSON for
-//! programs.
+//! The report as one self-contained page: a summary, an index, charts, the tables, and the whole
+//! report as JSON for programs.
 
-use super::svg::{Bars, Lines, bars, escape, lines};
 use super::table::format_figure;
 use super::{EngineReport, LOAD_QUIET, LeftOut, Report, Row, SectionReport, SubjectReport, Unit};
 use crate::arguments::BenchGroup;
 use crate::bench::statistics::Figure;
 use crate::units::{count, counted, duration};
+use charts::{Bars, Line, Lines, Palette, Scale, escape};
 use std::fmt::Write;
 
 const STYLE: &str = "
-:root { --s0: #0b6e4f; --s1: #c8553d; --s2: #3d5a80; --s3: #9a6fb0; --s4: #b08900; --ink: #222; --paper: #fff; --dim: #777; --rule: #ddd }
-@media (prefers-color-scheme: dark) { :root { --s0: #4cc38a; --s1: #ff8b6b; --s2: #86a9d6; --s3: #c9a4dd; --s4: #e2bd4a; --ink: #ddd; --paper: #181818; --dim: #999; --rule: #333 } }
+:root { --met: #0b6e4f; --missed: #c8553d; --ink: #222; --paper: #fff; --dim: #666; --rule: #ddd }
+@media (prefers-color-scheme: dark) { :root { --met: #4cc38a; --missed: #ff8b6b; --ink: #ddd; --paper: #181818; --dim: #999; --rule: #333 } }
 body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 62em; margin: 2em auto; padding: 0 1em }
 h1 { font-size: 1.5em } h2 { font-size: 1.1em; margin: 2.2em 0 .3em } p { margin: .3em 0 } .dim { color: var(--dim) } .plots { display: flex; flex-wrap: wrap; gap: 8px }
-table { border-collapse: collapse; margin: .6em 0; font-size: 13px } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid var(--rule) }
-th:first-child, td:first-child { text-align: left } th { color: var(--dim); font-weight: normal } details > summary { color: var(--dim); cursor: pointer; font-size: 13px }
-svg { max-width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif; fill: var(--ink) } svg .v { fill: var(--dim); font-size: 10px } svg .t { font-weight: 600 }
-svg .g { stroke: var(--rule) } svg .c { stroke: var(--paper); stroke-width: 2 } polyline { fill: none; stroke-width: 2 } .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .4em 0 1em }
-.s0 { fill: var(--s0); background: var(--s0) } .s1 { fill: var(--s1); background: var(--s1) } .s2 { fill: var(--s2); background: var(--s2) } .s3 { fill: var(--s3); background: var(--s3) }
-.s4 { fill: var(--s4); background: var(--s4) } .l0 { stroke: var(--s0) } .l1 { stroke: var(--s1) } .l2 { stroke: var(--s2) } .l3 { stroke: var(--s3) } .l4 { stroke: var(--s4) }
-.met { color: var(--s0) } .missed { color: var(--s1) }
+table { border-collapse: collapse; margin: .6em 0; font-size: 13px } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid var(--rule) } details { overflow-x: auto }
+th:first-child, td:first-child { text-align: left } th { color: var(--dim); font-weight: normal } summary { color: var(--dim); cursor: pointer; font-size: 13px }
+nav { columns: 20em; font-size: 14px } nav a { display: block; color: inherit } .met { color: var(--met) } .missed { color: var(--missed) }
 ";
 
 /// Renders the page.
 pub fn page(report: &Report) -> String {
-    let mut body = head(report);
-    body += &growth_by_size(report);
-    for section in &report.sections {
-        body += &section_text(section, report);
+    let palette = Palette::new(report.subjects.iter().map(|subject| subject.name.as_str()));
+    let mut body = head(report) + &summary(report, &palette) + &index(report);
+    body += &growth_by_size(report, &palette);
+    for (at, section) in report.sections.iter().enumerate() {
+        body += &section_text(at, section, report, &palette);
     }
     if let Some(engine) = &report.engine {
         body += &engine_text(engine);
@@ -38,17 +35,22 @@ pub fn page(report: &Report) -> String {
     }
     let json = serde_json::to_string(report).unwrap_or_default().replace('<', "\\u003c");
     format!(
-        "<!doctype html>\n<html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>directfs bench</title><style>{STYLE}</style>\n\
-         <body>{body}\n<script type=\"application/json\" id=report>{json}</script></body></html>\n"
+        "<!doctype html>\n<html lang=en><head><meta charset=utf-8><meta name=viewport content=\"width=device-width\"><title>directfs bench</title><style>{STYLE}{}</style></head>\n\
+         <body>{body}\n<script type=\"application/json\" id=report>{json}</script></body></html>\n",
+        palette.style()
     )
 }
 
 fn head(report: &Report) -> String {
-    let mut text =
-        format!("<h1>directfs {} bench</h1><p>{}</p>", report.version, escape(&report.machine.description()));
+    let mut text = format!(
+        "<h1>directfs {} bench</h1><p>{}, {}</p>",
+        report.version,
+        escape(&report.date),
+        escape(&report.machine.description())
+    );
     let _ = write!(
         text,
-        "<p class=dim>floor P (store, flush, fence of one line) {}; reading the clock {}, subtracted; duration {}</p>",
+        "<p class=dim>Storing, flushing and fencing one cache line takes {} here. Reading the clock takes {}, which is subtracted. The run took {}.</p>",
         duration(report.floor.median_ns),
         duration(report.timer_ns as f64),
         duration(report.took_s * 1e9)
@@ -62,26 +64,51 @@ fn head(report: &Report) -> String {
             "<p class=missed>The machine was busy before this run (load {load}): medians of single calls are least affected.</p>"
         );
     }
-    let first = report.sections.first().map_or(&[][..], |section| &section.subjects);
-    text += &key(report.subjects.iter().filter(|subject| first.contains(&subject.name)));
-    text
+    text += "<details><summary>the measured systems</summary><table>";
+    for SubjectReport { name, place, .. } in &report.subjects {
+        let _ = write!(text, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(place));
+    }
+    text + "</table></details>\n"
 }
 
-fn key<'s>(subjects: impl Iterator<Item = &'s SubjectReport>) -> String {
-    let mut text = String::from("<p class=key>");
-    for (index, subject) in subjects.enumerate() {
-        let _ = write!(
-            text,
-            "<span class=s{index}></span>{} <small class=dim>{}</small>",
-            escape(&subject.name),
-            escape(&subject.place)
-        );
+/// How many times as fast as tmpfs each call is, in the section with the most files.
+fn summary(report: &Report, palette: &Palette) -> String {
+    let calls = report.sections.iter().filter(|section| section.group == BenchGroup::Calls);
+    let Some(section) = calls.max_by_key(|section| section.files) else { return String::new() };
+    let row = |row: &Row| {
+        let times = row.times_tmpfs?;
+        Some(charts::Row { label: row.label(), values: vec![Some((times, format!("{times:.1} times")))] })
+    };
+    let rows: Vec<charts::Row> = section.rows.iter().filter_map(row).collect();
+    let (false, Some(system)) = (rows.is_empty(), section.subjects.first()) else { return String::new() };
+    let summary = format!("Speed of each call, in multiples of tmpfs's: {}", section.title);
+    let bars = Bars { summary: summary.clone(), systems: vec![system.clone()], scale: Scale::OfAllRows, rows };
+    format!("<h2>{}</h2>{}", escape(&summary), bars.html(palette))
+}
+
+fn index(report: &Report) -> String {
+    let entry = |(at, section): (usize, &SectionReport)| format!("<a href=#s{at}>{}</a>", escape(&section.title));
+    format!("<nav>{}</nav>\n", report.sections.iter().enumerate().map(entry).collect::<String>())
+}
+
+/// Lines of a row's systems, each with the points that `point` finds.
+fn lines(
+    title: &str,
+    systems: &[String],
+    format: fn(f64) -> String,
+    points: impl Fn(usize) -> Vec<(f64, f64)>,
+) -> Lines {
+    let line = |(at, system): (usize, &String)| Line { system: system.clone(), points: points(at), is_dashed: false };
+    Lines {
+        title: title.to_owned(),
+        lines: systems.iter().enumerate().map(line).filter(|line| !line.points.is_empty()).collect(),
+        format,
+        format_place: |place| count(place as u64),
     }
-    text + "</p>\n"
 }
 
 /// The time of each call by the number of files, where several numbers were measured.
-fn growth_by_size(report: &Report) -> String {
+fn growth_by_size(report: &Report, palette: &Palette) -> String {
     let sections: Vec<&SectionReport> =
         report.sections.iter().filter(|section| section.group == BenchGroup::Calls).collect();
     let [first, _, ..] = sections[..] else { return String::new() };
@@ -90,52 +117,76 @@ fn growth_by_size(report: &Report) -> String {
             let figure = section.rows.get(at)?.cells.get(subject)?.figure.as_ref()?;
             Some((section.files? as f64, figure.time.median_ns))
         };
-        let series = |subject| sections.iter().filter_map(|section| point(section, subject)).collect();
-        lines(&Lines { title: row.what.clone(), series: (0..row.cells.len()).map(series).collect(), format: duration })
+        let points = |subject| sections.iter().filter_map(|section| point(section, subject)).collect();
+        lines(&row.what, &first.subjects, duration, points).html(palette)
     });
     format!("<h2>Time per call by the number of files</h2><div class=plots>{}</div>\n", plots.collect::<String>())
 }
 
-fn section_text(section: &SectionReport, report: &Report) -> String {
+fn section_text(at: usize, section: &SectionReport, report: &Report, palette: &Palette) -> String {
     let repeats = counted(section.repeats.into(), "repeat");
-    let mut text = format!("<h2>{}</h2><p class=dim>median of {repeats}</p>", escape(&section.title));
-    // Colours are by the order within a section.
-    if report.sections.first().is_some_and(|first| first.subjects != section.subjects) {
-        text += &key(report.subjects.iter().filter(|subject| section.subjects.contains(&subject.name)));
-    }
+    let mut text = format!("<h2 id=s{at}>{}</h2><p class=dim>median of {repeats}</p>", escape(&section.title));
     if let Some(note) = &section.note {
         let _ = write!(text, "<p class=dim>{}</p>", escape(note));
     }
     if section.group == BenchGroup::Cold {
-        for subject in &report.subjects {
-            let _ = write!(text, "<p class=dim>cold on {}: {}</p>", escape(&subject.name), escape(subject.cold));
-        }
+        text += &meanings_of_cold(section, report);
     }
     for LeftOut { subject, reason } in &section.left_out {
-        let _ = write!(text, "<p class=dim>- on {}: {}</p>", escape(subject), escape(reason));
+        let _ = write!(text, "<p class=dim>not on {}: {}</p>", escape(subject), escape(reason));
     }
     let scales = section.scaling && section.rows.iter().any(|row| row.members > 1);
     text += &match (scales, section.group) {
-        (true, _) => by_members(section),
-        (_, BenchGroup::Depth) => by_depth(section),
-        _ => bars(&section.rows.iter().map(bar_group).collect::<Vec<_>>()),
+        (true, _) => by_members(section, palette),
+        (_, BenchGroup::Depth) => by_depth(section, palette),
+        _ => bars(section, palette),
     };
     let _ = writeln!(text, "<details><summary>figures</summary>{}</details>", table(section));
     text
 }
 
-fn bar_group(row: &Row) -> Bars {
+/// What a cold state means on the systems of a section, each once.
+fn meanings_of_cold(section: &SectionReport, report: &Report) -> String {
+    let mut seen = Vec::new();
+    let mut text = String::new();
+    for subject in report.subjects.iter().filter(|subject| section.subjects.contains(&subject.name)) {
+        if !seen.contains(&&subject.name) {
+            seen.push(&subject.name);
+            let _ = write!(text, "<p class=dim>cold on {}: {}</p>", escape(&subject.name), escape(subject.cold));
+        }
+    }
+    text
+}
+
+/// Bars of a section: times and rates in charts of their own, since a longer bar is slower in one
+/// and faster in the other.
+fn bars(section: &SectionReport, palette: &Palette) -> String {
+    let is_rate = |row: &&Row| matches!(row.unit, Unit::Rate | Unit::Bandwidth);
+    let chart = |rows: Vec<charts::Row>, meaning: &str| {
+        if rows.is_empty() {
+            return String::new();
+        }
+        let summary = format!("{}: {meaning}", section.title);
+        let bars = Bars { summary, systems: section.subjects.clone(), scale: Scale::OfEachRow, rows };
+        format!("<p class=dim>{meaning}</p>{}", bars.html(palette))
+    };
+    let (rates, times): (Vec<&Row>, Vec<&Row>) = section.rows.iter().partition(is_rate);
+    let rows = |rows: Vec<&Row>| rows.into_iter().map(bar_row).collect();
+    chart(rows(times), "time: shorter is faster") + &chart(rows(rates), "rate: longer is faster")
+}
+
+fn bar_row(row: &Row) -> charts::Row {
     let length = |figure: &Figure| match row.unit {
         Unit::Rate | Unit::Bandwidth => figure.per_second,
         Unit::Call | Unit::Duration => figure.time.median_ns,
     };
     let value = |figure: &Figure| (length(figure), format_figure(figure, row.unit));
     let values = row.cells.iter().map(|cell| cell.figure.as_ref().map(value)).collect();
-    Bars { what: row.label(), values }
+    charts::Row { label: row.label(), values }
 }
 
 /// Calls per second of all members, by the number of members.
-fn by_members(section: &SectionReport) -> String {
+fn by_members(section: &SectionReport, palette: &Palette) -> String {
     let mut plots =
         String::from("<p class=dim>all members' operations per second, by the number of members</p><div class=plots>");
     let mut rows = &section.rows[..];
@@ -144,24 +195,21 @@ fn by_members(section: &SectionReport) -> String {
         let point = |row: &Row, subject: usize| {
             Some((f64::from(row.members), row.cells.get(subject)?.figure.as_ref()?.per_second))
         };
-        let series = |subject| same.iter().filter_map(|row| point(row, subject)).collect();
-        let series = (0..first.cells.len()).map(series).collect();
-        plots += &lines(&Lines { title: first.what.clone(), series, format: rate });
+        let points = |subject| same.iter().filter_map(|row| point(row, subject)).collect();
+        plots += &lines(&first.what, &section.subjects, rate, points).html(palette);
         rows = rest;
     }
     plots + "</div>"
 }
 
-fn by_depth(section: &SectionReport) -> String {
-    let Some(first) = section.rows.first() else { return String::new() };
+fn by_depth(section: &SectionReport, palette: &Palette) -> String {
     // The last row is the difference of a level.
-    let depths = &section.rows[..section.rows.len() - 1];
+    let depths = &section.rows[..section.rows.len().saturating_sub(1)];
     let point = |(depth, row): (usize, &Row), subject: usize| {
         Some((depth as f64 + 1.0, row.cells.get(subject)?.figure.as_ref()?.latency?.p50_ns?))
     };
-    let series = |subject| depths.iter().enumerate().filter_map(|row| point(row, subject)).collect();
-    let series = (0..first.cells.len()).map(series).collect();
-    lines(&Lines { title: "stat, median, by depth".into(), series, format: duration })
+    let points = |subject| depths.iter().enumerate().filter_map(|row| point(row, subject)).collect();
+    lines("stat, median, by depth", &section.subjects, duration, points).html(palette)
 }
 
 fn rate(per_second: f64) -> String {

@@ -2,7 +2,6 @@
 //! serialisation) and as a page with plots ([`html`]).
 
 mod html;
-mod svg;
 mod table;
 
 pub use html::page;
@@ -29,6 +28,8 @@ pub const LOAD_QUIET: f64 = 0.5;
 pub struct Report {
     /// Version of this program.
     pub version: &'static str,
+    /// Date and time of the run, in the machine's time zone.
+    pub date: String,
     /// The machine.
     pub machine: Machine,
     /// The floor P: one store, flush and fence.

@@ -1,0 +1,218 @@
+//! Bars: rows of a table whose values are compared by length.
+//!
+//! Rows of one table may differ by a factor of a million. With [`Scale::OfEachRow`] bars compare
+//! systems within a row only. A system that is far slower than all others would make their bars
+//! invisible. Its bar is cut, and shows so.
+
+use crate::{DIM, INK, Palette, figure, text};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// A bar is cut at this multiple of the shortest bar of its row.
+const LONGEST: f64 = 10.0;
+const BAR_HEIGHT: i32 = 11;
+const BAR_STEP: i32 = 14;
+const ROW_GAP: i32 = 10;
+/// Pixels for the text of a value behind its bar.
+const VALUE_WIDTH: i32 = 92;
+
+/// What the lengths of two bars compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// Values of one row.
+    OfEachRow,
+    /// Values of all rows.
+    OfAllRows,
+}
+
+/// Rows of values of several systems.
+#[derive(Debug, Clone)]
+pub struct Bars {
+    /// What the chart shows, in a sentence.
+    pub summary: String,
+    /// The systems, in the order of the values.
+    pub systems: Vec<String>,
+    /// What lengths compare.
+    pub scale: Scale,
+    /// The rows.
+    pub rows: Vec<Row>,
+}
+
+/// One row.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Its label.
+    pub label: String,
+    /// The length and the text of each system's bar; none where nothing was measured.
+    pub values: Vec<Option<(f64, String)>>,
+}
+
+/// How one width of the drawing is laid out.
+struct Layout {
+    class: &'static str,
+    width: i32,
+    /// Where the bars begin.
+    left: i32,
+    /// Whether labels lie above their bars instead of beside them.
+    labels_above: bool,
+}
+
+const LAYOUTS: [Layout; 2] = [
+    Layout { class: "wide", width: 760, left: 230, labels_above: false },
+    Layout { class: "narrow", width: 340, left: 2, labels_above: true },
+];
+
+impl Bars {
+    /// The chart as an element of a page. Systems without any value are not in the legend.
+    pub fn html(&self, palette: &Palette) -> String {
+        let measured = |at: usize| self.rows.iter().any(|row| row.value(at).is_some());
+        let systems = self.systems.iter().enumerate().filter(|(at, _)| measured(*at));
+        let legend = palette.legend(systems.map(|(_, system)| system.as_str()));
+        let drawings: String = LAYOUTS.iter().map(|layout| self.draw(layout, palette)).collect();
+        figure(&self.summary, &legend, &drawings)
+    }
+
+    fn draw(&self, layout: &Layout, palette: &Palette) -> String {
+        let label_height = if layout.labels_above { 16 } else { 0 };
+        let height_of = |row: &Row| row.values.len() as i32 * BAR_STEP + ROW_GAP + label_height;
+        let height = self.rows.iter().map(height_of).sum::<i32>().max(1);
+        let mut drawing = String::new();
+        {
+            let root = SVGBackend::with_string(&mut drawing, (layout.width as u32, height as u32)).into_drawing_area();
+            let mut top = 2;
+            let of_all = self.rows.iter().flat_map(Row::lengths).fold(0.0, f64::max);
+            for row in &self.rows {
+                let longest = if self.scale == Scale::OfAllRows { of_all } else { row.longest() };
+                // Writing to a string cannot fail.
+                let _ = row.draw(&root, layout, (top, longest), |at| palette.colour(&self.systems[at]));
+                top += height_of(row);
+            }
+            let _ = root.present();
+        }
+        drawing.replacen("<svg ", &format!("<svg class=\"{}\" ", layout.class), 1)
+    }
+}
+
+impl Row {
+    fn value(&self, at: usize) -> Option<&(f64, String)> {
+        self.values.get(at)?.as_ref().filter(|value| value.0.is_finite())
+    }
+
+    fn lengths(&self) -> impl Iterator<Item = f64> {
+        (0..self.values.len()).filter_map(|at| self.value(at)).map(|value| value.0.max(0.0))
+    }
+
+    /// The length that fills the row.
+    fn longest(&self) -> f64 {
+        let shortest = self.lengths().filter(|&length| length > 0.0).fold(f64::INFINITY, f64::min);
+        self.lengths().fold(0.0, f64::max).min(shortest * LONGEST)
+    }
+
+    fn draw<B: DrawingBackend>(
+        &self,
+        root: &DrawingArea<B, plotters::coord::Shift>,
+        layout: &Layout,
+        (mut top, longest): (i32, f64),
+        colour: impl Fn(usize) -> RGBColor,
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+        let space = layout.width - layout.left - VALUE_WIDTH;
+        if layout.labels_above {
+            let style = text(12, &INK).pos(Pos::new(HPos::Left, VPos::Top));
+            root.draw(&Text::new(self.label.clone(), (layout.left, top), style))?;
+            top += 16;
+        } else {
+            let middle = top + self.values.len() as i32 * BAR_STEP / 2;
+            let style = text(12, &INK).pos(Pos::new(HPos::Right, VPos::Center));
+            root.draw(&Text::new(self.label.clone(), (layout.left - 8, middle), style))?;
+        }
+        for at in 0..self.values.len() {
+            let Some((length, words)) = self.value(at) else { continue };
+            let y = top + at as i32 * BAR_STEP;
+            let share = if longest > 0.0 { (length / longest).clamp(0.0, 1.0) } else { 0.0 };
+            let right = layout.left + ((share * f64::from(space)).round() as i32).max(1);
+            root.draw(&Rectangle::new([(layout.left, y), (right, y + BAR_HEIGHT)], colour(at).filled()))?;
+            if *length > longest {
+                for x in [right - 18, right - 13] {
+                    let cut = PathElement::new(vec![(x, y + BAR_HEIGHT), (x + 5, y)], WHITE.stroke_width(2));
+                    root.draw(&cut)?;
+                }
+            }
+            let style = text(11, &DIM).pos(Pos::new(HPos::Left, VPos::Center));
+            root.draw(&Text::new(words.clone(), (right + 5, y + BAR_HEIGHT / 2), style))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chart(values: Vec<Option<(f64, String)>>) -> Bars {
+        let systems = ["ours", "theirs", "a disk"].map(str::to_owned).to_vec();
+        Bars {
+            summary: "a test".into(),
+            systems,
+            scale: Scale::OfEachRow,
+            rows: vec![Row { label: "a & b".into(), values }],
+        }
+    }
+
+    /// The value of an attribute.
+    fn attribute<'s>(element: &'s str, name: &str) -> Option<&'s str> {
+        element.split_once(&format!(" {name}=\""))?.1.split('"').next()
+    }
+
+    /// What a reader sees: for each name of the legend the width of the bar in its colour.
+    fn read_back(page: &str, class: &str) -> Vec<(String, f64)> {
+        let legend = page.split("<span>").skip(1).map(|entry| {
+            let name = entry.split("</svg>").nth(1).and_then(|rest| rest.split("</span>").next());
+            (name.expect("a name").to_owned(), attribute(entry, "fill").expect("a colour").to_owned())
+        });
+        let drawing = page.split("<svg ").find(|part| part.starts_with(&format!("class=\"{class}\""))).expect(class);
+        let bars: Vec<(&str, f64)> = drawing
+            .split("<rect")
+            .skip(1)
+            .map(|bar| (attribute(bar, "fill").unwrap(), attribute(bar, "width").unwrap().parse().unwrap()))
+            .collect();
+        legend.map(|(name, colour)| (name, bars.iter().find(|bar| bar.0 == colour).map_or(0.0, |bar| bar.1))).collect()
+    }
+
+    #[test]
+    fn the_legend_names_the_system_whose_value_a_bar_shows_whatever_the_order_of_a_chart() {
+        let palette = Palette::new(["ours", "theirs", "a disk", "another disk"]);
+        let mut chart = chart(vec![Some((30.0, "30".into())), Some((10.0, "10".into())), Some((20.0, "20".into()))]);
+        for _ in 0..3 {
+            chart.systems.rotate_left(1);
+            chart.rows[0].values.rotate_left(1);
+            let page = chart.html(&palette);
+            for class in ["wide", "narrow"] {
+                let seen = read_back(&page, class);
+                let width = |name: &str| seen.iter().find(|entry| entry.0 == name).unwrap().1;
+                let near = |seen: f64, expected: f64| (seen - expected).abs() < 0.02;
+                assert!(near(width("theirs") / width("ours"), 1.0 / 3.0), "{seen:?}");
+                assert!(near(width("a disk") / width("ours"), 2.0 / 3.0), "{seen:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bar_that_is_cut_leaves_the_others_visible_and_shows_its_value() {
+        let palette = Palette::new(["ours", "theirs", "a disk"]);
+        let values = vec![Some((1.0, "1 us".into())), Some((2.0, "2 us".into())), Some((9000.0, "9 ms".into()))];
+        let page = chart(values).html(&palette);
+        let seen = read_back(&page, "wide");
+        assert!(seen[1].1 / seen[0].1 > 1.9 && seen[0].1 > 20.0, "{seen:?}");
+        assert!(page.contains("9 ms") && page.contains("<polyline"), "{page}");
+    }
+
+    #[test]
+    fn names_and_odd_values_cannot_break_a_chart() {
+        let palette = Palette::new(["\"><b>"]);
+        let mut odd = chart(vec![Some((f64::NAN, "-".into())), None, Some((0.0, "<0>".into()))]);
+        odd.systems[2] = "\"><b>".into();
+        let page = odd.html(&palette);
+        assert!(page.contains("a &amp; b") && page.contains("&lt;0&gt;"), "{page}");
+        assert!(!page.contains("NaN") && !page.contains("inf\"") && !page.contains("<b>"), "{page}");
+    }
+}
