@@ -1,5 +1,7 @@
 //! The commands in normal use.
 
+#[path = "commands/documents.rs"]
+mod documents;
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
