@@ -62,8 +62,7 @@
 //! Any number of processes of one machine may open an image at the same time, and programs under
 //! `directfs run --image` take part. They see each other's changes at once, and file locks
 //! ([`File::lock`]) hold among them. They trust each other: permissions in the image are checked
-//! by the process that makes the call. Mounts with `-o cache=0` share the image, too, but not the
-//! locks.
+//! by the process that makes the call. Mounts with `-o cache=0` share the image and the locks, too.
 //!
 //! # Threads
 //! [`Image`], [`FileSystem`] and [`File`] are `Send` and `Sync`. A thread's first call claims a
@@ -77,7 +76,7 @@
 //!
 //! # Platform
 //! Linux on x86-64. Opening an image needs room in `/dev/shm` for an index that its processes
-//! share: about 48 MiB for an empty image of 64 MiB, and 184 bytes for each cached file.
+//! share: about 2 MiB for an empty image, and 200 bytes for each cached file.
 #![warn(missing_docs)]
 
 mod attributes;
