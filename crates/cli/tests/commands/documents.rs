@@ -5,6 +5,8 @@
 //! commands run in order, in one shell and an empty directory on a disk. Each must succeed; what
 //! prints nothing in the block may print anything. `<!-- needs: bwrap /dev/fuse -->` names programs
 //! and devices without which the commands below a heading are skipped.
+//!
+//! Tests that a document names beside its promises exist.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -177,6 +179,38 @@ fn each_block_of_the_recipes_is_performed() {
     let text = fs::read_to_string(path).unwrap();
     assert!(!text.lines().any(|line| line.starts_with("    ")), "a block that is not of the kind console");
     assert!(text.lines().filter(|line| line.starts_with("```")).all(|line| ["```", "```console"].contains(&line)));
+}
+
+/// Adds the text of all sources below a directory.
+fn add_sources(directory: &Path, text: &mut String) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            add_sources(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn each_test_that_a_document_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+    let mut sources = String::new();
+    add_sources(&root.join("crates"), &mut sources);
+    let mut named = 0;
+    for document in ["docs/threat-model.md", "docs/guide.md"] {
+        let text = fs::read_to_string(root.join(document)).unwrap();
+        let is_test = |name: &&str| {
+            name.matches('_').count() > 2
+                && !name.contains(|c: char| !c.is_ascii_lowercase() && c != '_' && !c.is_ascii_digit())
+        };
+        for name in text.split('`').filter(is_test) {
+            assert!(sources.contains(&format!("fn {name}(")), "{document} names {name}, which does not exist");
+            named += 1;
+        }
+    }
+    assert!(named > 40, "{named} names");
 }
 
 #[test]
