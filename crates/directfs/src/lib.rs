@@ -44,7 +44,7 @@
 //!
 //! # Durability
 //! A call that changes something is atomic, and durable when it returns. What *durable* means
-//! depends on what the image lies in; [`Image::durability`] tells:
+//! depends on what the image lies in; [`Image::durability`] reports it:
 //!
 //! | the image is | a returned call survives |
 //! | --- | --- |
