@@ -185,12 +185,6 @@ impl<'b> Elf<'b> {
         Ok(())
     }
 
-    /// Address and content of the table of functions, if there is one.
-    pub fn function_table(&self) -> Result<Option<(u64, &'b [u8])>> {
-        let segment = self.segments.iter().find(|segment| segment.kind == PT_GNU_EH_FRAME);
-        segment.map(|segment| Ok((segment.address, self.content(segment)?))).transpose()
-    }
-
     /// The functions that the unwind tables describe, in order, and the landing pads of those that
     /// catch.
     pub fn functions(&self) -> Result<Functions> {

@@ -32,6 +32,7 @@
 //! | `DIRECTFS_IDS` | only from a program in a user namespace below the launcher's: its ids in the image, and the maps between ids there and in the image (`hook::process::user_namespace`) |
 //! | `DIRECTFS_TEXT` | optional: directory of the patched code that processes share (`hook::loading::shared_text`) |
 //! | `DIRECTFS_PROGRAM` | only from a program: the path of the executed file, if that lies in the mount: the kernel runs a copy in memory |
+//! | `DIRECTFS_NAME` | only from a program: the path by which a program or a script of the mount was started: it gets its name and `AT_EXECFN` from that |
 //! | `DIRECTFS_LOADED` | only for the library as a program that loads another one (`hook::loading::program_loader`): a descriptor of that, one of its interpreter if that lies in the mount, and the path by which it was started (`fd,[fd],path`) |
 //! | `DIRECTFS_HIDE`, `DIRECTFS_FILL` | the program does not see the entries that are not its own (`hook::process::environment`); `mount`: nor `DIRECTFS_MOUNT`, which its own environment lacks. The second makes the number of hidden ones even |
 //! | `DIRECTFS_BINARY` | optional: path of the `directfs` binary. A program that the library cannot be in (set-id, unreadable) is started as `directfs run-static -- PATH ARGUMENT0 ARGUMENTS`, if any of its arguments names the mount; without this entry it is refused with a message on standard error |
@@ -57,6 +58,8 @@ pub const START: &[u8] = b"DIRECTFS_START=";
 pub const PROCESS: &[u8] = b"DIRECTFS_PROCESS=";
 /// The entry with the path of the program's own file.
 pub const PROGRAM: &[u8] = b"DIRECTFS_PROGRAM=";
+/// The entry with the path by which the program was started.
+pub const NAME: &[u8] = b"DIRECTFS_NAME=";
 /// The entry with the descriptor and the path of a program that the library loads.
 pub const LOADED: &[u8] = b"DIRECTFS_LOADED=";
 /// The entry with the ids in a user namespace.
@@ -65,7 +68,7 @@ pub const IDS: &[u8] = b"DIRECTFS_IDS=";
 pub const BINARY: &[u8] = b"DIRECTFS_BINARY=";
 
 /// First field of `DIRECTFS_IMAGE`; incremented whenever anything here changes its meaning.
-pub const VERSION: u64 = 7;
+pub const VERSION: u64 = 8;
 /// Maximum length of a record's text, with its zero byte.
 pub const TEXT_BYTES_MAX: usize = 184;
 /// Where the search for free descriptor numbers starts, downwards if the limit is lower. It is not
@@ -74,7 +77,7 @@ pub const DESCRIPTORS_FROM: i32 = 1000;
 
 /// Content of `DIRECTFS_IMAGE`, in decimal and separated by commas: version, image, image_bytes,
 /// region, region_bytes, placeholder, meeting, cached_files_max, read_only, image_read_only,
-/// journal, processor, flushes.
+/// journal, processor, flushes, apparmor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// Descriptor of the image.
@@ -102,10 +105,12 @@ pub struct HandoffRecord {
     pub journal: i32,
     /// What the processor can do: see [`pmem::features`].
     pub processor: u8,
+    /// AppArmor is enabled in this kernel (`hook::process::apparmor`).
+    pub apparmor: bool,
 }
 
 /// Fields of the text.
-const FIELDS: usize = 13;
+const FIELDS: usize = 14;
 
 impl HandoffRecord {
     /// Parses the value of the entry; `None` if it has another version or is incomplete.
@@ -130,8 +135,11 @@ impl HandoffRecord {
             journal,
             processor,
             flushes,
+            apparmor,
         ] = fields;
-        if count != FIELDS || version != VERSION || read_only > 1 || image_read_only > 1 || flushes > 1 {
+        let is_flag = |field: u64| field <= 1;
+        let are_flags = [read_only, image_read_only, flushes, apparmor].into_iter().all(is_flag);
+        if count != FIELDS || version != VERSION || !are_flags {
             return None;
         }
         Some(HandoffRecord {
@@ -145,6 +153,7 @@ impl HandoffRecord {
             read_only: read_only == 1,
             image_read_only: image_read_only == 1,
             flushes: flushes == 1,
+            apparmor: apparmor == 1,
             journal: i32::try_from(journal).ok()?,
             processor: u8::try_from(processor).ok()?,
         })
@@ -183,6 +192,7 @@ impl HandoffRecord {
             self.journal as u64,
             self.processor.into(),
             u64::from(self.flushes),
+            u64::from(self.apparmor),
         ];
         let mut length = 0;
         for (index, field) in fields.into_iter().enumerate() {
@@ -262,6 +272,7 @@ mod tests {
             flushes: true,
             journal: 1004,
             processor: 255,
+            apparmor: true,
         };
         let mut text = [0; TEXT_BYTES_MAX];
         let length = handoff.write(&mut text);
@@ -277,16 +288,17 @@ mod tests {
         for text in [
             "",
             ",",
-            "6,3,4,5,6,7,8,9,0,0,0,1,0",
-            "7,3,4,5,6,7,8,0,0,0,1,0",
-            "7,3,4,5,6,7,8,9,2,0,0,1,0",
-            "7,-3,4,5,6,7,8,9,0,0,0,1,0",
-            "7,3,4,5,6,7,8,9,0,0,0,256,0",
+            "7,3,4,5,6,7,8,9,0,0,0,1,0,0",
+            "8,3,4,5,6,7,8,0,0,0,1,0,0",
+            "8,3,4,5,6,7,8,9,2,0,0,1,0,0",
+            "8,3,4,5,6,7,8,9,0,0,0,1,0,2",
+            "8,-3,4,5,6,7,8,9,0,0,0,1,0,0",
+            "8,3,4,5,6,7,8,9,0,0,0,256,0,0",
         ] {
             assert_eq!(HandoffRecord::parse(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(HandoffRecord::parse(b"7,3,99999999999999999999,5,6,7,8,9,0,0,0,1,0"), None);
-        assert_eq!(HandoffRecord::parse(b"7,2147483648,4,5,6,7,8,9,0,0,0,1,0"), None);
+        assert_eq!(HandoffRecord::parse(b"8,3,99999999999999999999,5,6,7,8,9,0,0,0,1,0,0"), None);
+        assert_eq!(HandoffRecord::parse(b"8,2147483648,4,5,6,7,8,9,0,0,0,1,0,0"), None);
     }
 
     #[test]

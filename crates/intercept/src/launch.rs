@@ -8,7 +8,7 @@ use crate::elf::{BadElf, Elf};
 use crate::handoff::{self, HandoffRecord};
 use crate::hook::loading::{early, elf_dependencies};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, gather, kind_of};
-use crate::hook::process::{environment, exec};
+use crate::hook::process::{apparmor, environment, exec};
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -53,6 +53,16 @@ pub enum LaunchError {
     /// The loader ignores preload libraries there.
     #[error("{path}: a set-user-ID or set-group-ID program, which cannot load the preload library, but its arguments, environment or working directory are in the mount; use `directfs mount`", path = .0.display())]
     Privileged(PathBuf),
+    /// A mandatory access control keeps the library out.
+    #[error("{path}: the AppArmor profile {profile} does not let this program map the preload library; add the rule `{library} mr,` to the profile, or use `directfs mount`", path = .program.display(), library = .library.display())]
+    Confined {
+        /// The program.
+        program: PathBuf,
+        /// The profile that it would get.
+        profile: String,
+        /// The library.
+        library: PathBuf,
+    },
     /// Scripts that start scripts, beyond the limit.
     #[error("{path}: too many interpreters", path = .0.display())]
     TooManyInterpreters(PathBuf),
@@ -260,6 +270,7 @@ pub fn command(program: &OsStr, counts: Option<&Path>) -> Result<Command, Launch
     let path = find(program)?;
     let cache = Cache::open()?;
     prepare(&cache, &path)?;
+    refuse_confined(&cache, &path)?;
     let mut command = Command::new(&path);
     command.env("LD_PRELOAD", list_with(cache.library(), "LD_PRELOAD"));
     command.env("DIRECTFS_RUN", cache.library());
@@ -312,6 +323,25 @@ pub fn find(program: &OsStr) -> Result<PathBuf, LaunchError> {
         |path: &PathBuf| path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0);
     let places = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     std::env::split_paths(&places).map(|place| place.join(program)).find(is_program).ok_or_else(missing)
+}
+
+/// Ensures that no AppArmor profile of the program keeps the library out of it. For a script the
+/// kernel looks at the script's path.
+fn refuse_confined(cache: &Cache, program: &Path) -> Result<(), LaunchError> {
+    if !apparmor::is_enabled() {
+        return Ok(());
+    }
+    let resolved =
+        |path: &Path| std::fs::canonicalize(path).map_err(|error| LaunchError::Unreadable(path.to_path_buf(), error));
+    let (file, library) = (resolved(program)?, resolved(cache.library())?);
+    let (file, library_path) = (file.as_os_str().as_bytes(), library.as_os_str().as_bytes());
+    match apparmor::POLICY.find_obstacle(file, Some(library_path)) {
+        Some(profile) => {
+            let profile = String::from_utf8_lossy(profile.as_bytes()).into_owned();
+            Err(LaunchError::Confined { program: program.to_path_buf(), profile, library })
+        }
+        None => Ok(()),
+    }
 }
 
 /// Ensures that the libraries that perform a program's system calls have tables.

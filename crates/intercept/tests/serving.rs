@@ -34,6 +34,7 @@ impl FileSystem {
 
     fn command(&self, program: &Path) -> Command {
         let handoff = HandoffRecord {
+            apparmor: false,
             image: self.image.0.as_raw_fd(),
             image_bytes: self.image.1,
             region: self.region.0.as_raw_fd(),

@@ -46,6 +46,7 @@ use engine::format::MAGIC;
 use image::Changes;
 use intercept::handoff::HandoffRecord;
 use intercept::hook::loading::armed_threads;
+use intercept::hook::process::apparmor;
 use intercept::launch::{self, LaunchError, Serving};
 use posix::image::Handoff;
 use profile::Recording;
@@ -379,6 +380,7 @@ impl Descriptors {
             flushes: self.flushes,
             journal: self.journal.as_ref().map_or(0, AsRawFd::as_raw_fd),
             processor: pmem::features(),
+            apparmor: apparmor::is_enabled(),
         };
         Serving { handoff, mount, start, binary: std::env::current_exe().ok().as_deref() }.apply(command);
     }

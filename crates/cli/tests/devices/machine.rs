@@ -19,7 +19,8 @@ const END: &str = "the script has ended";
 const MODULES: &[&str] =
     &["nfit", "nd_pmem", "device_dax", "dax_pmem", "crc32c_generic", "crc32c_intel", "ext4", "xfs", "fuse"];
 const TOOLS: &[&str] = &["ndctl", "daxctl", "mkfs.ext4", "mkfs.xfs", "filefrag", "sh", "cp", "cat", "diff", "ls", "dd"];
-const OPTIONAL_TOOLS: &[&str] = &["sqlite3"];
+const OPTIONAL_TOOLS: &[&str] = &["sqlite3", APPARMOR_PARSER];
+const APPARMOR_PARSER: &str = "apparmor_parser";
 
 const INIT: &str = r#"#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -72,6 +73,7 @@ pub struct Machine {
     parts: &'static Parts,
     nvdimm_bytes: u64,
     keeps_without_power: bool,
+    kernel_options: &'static str,
 }
 
 /// What a machine printed.
@@ -87,7 +89,7 @@ fn program(name: &str) -> Option<PathBuf> {
 pub fn machine() -> Result<Machine, String> {
     static PARTS: OnceLock<Result<Parts, String>> = OnceLock::new();
     let parts = PARTS.get_or_init(find_parts).as_ref().map_err(Clone::clone)?;
-    Ok(Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true })
+    Ok(Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true, kernel_options: "" })
 }
 
 impl Machine {
@@ -101,6 +103,13 @@ impl Machine {
     pub fn without_persistence_domain(mut self) -> Machine {
         self.keeps_without_power = false;
         self
+    }
+
+    /// With AppArmor, and the program that loads its profiles.
+    pub fn with_apparmor(mut self) -> Result<Machine, String> {
+        program(APPARMOR_PARSER).ok_or("there is no apparmor_parser (Debian: apparmor)")?;
+        self.kernel_options = "apparmor=1 security=apparmor";
+        Ok(self)
     }
 
     /// Runs a script, and returns when the machine is off.
@@ -126,7 +135,8 @@ impl Machine {
         command.args(["-object", &memory, "-device", "nvdimm,id=nvdimm,memdev=memory,label-size=128K"]);
         command.arg("-kernel").arg(&self.parts.kernel).arg("-initrd").arg(at("root"));
         // Under load the kernel takes a late timer for a broken one.
-        command.args(["-append", "console=ttyS0 no_timer_check loglevel=3 panic=-1"]);
+        let options = format!("console=ttyS0 no_timer_check loglevel=3 panic=-1 {}", self.kernel_options);
+        command.args(["-append", &options]);
         command.arg("-serial").arg(format!("file:{}", at("console").display()));
         let mut running = Running(command.stdin(Stdio::null()).spawn().expect("QEMU starts"));
         let is_over = running.ends_within(LIMIT);

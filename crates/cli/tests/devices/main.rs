@@ -198,6 +198,44 @@ refuses "run names the error" "has a memory error" directfs run --image $image -
 }
 
 #[test]
+fn a_program_whose_apparmor_profile_forbids_the_library_is_refused() {
+    let test = "profiles of AppArmor";
+    let Some(machine) = machine_for(test) else { return };
+    let machine = match machine.with_apparmor() {
+        Ok(machine) => machine,
+        Err(why) => return eprintln!("\n*** SKIPPED: {test}: {why} ***\n"),
+    };
+    let script = r#"
+mount -t securityfs securityfs /sys/kernel/security
+for name in forbidden named permitted complaining; do cp /usr/bin/cat /usr/local/bin/$name; done
+cp /bin/busybox /usr/local/bin/forbidden-static
+cat > /tmp/profiles <<'END'
+/usr/local/bin/forbidden* { / r, /{,usr/}lib{,64}/** mr, /usr/local/bin/* mr, /mnt/** rw, /dev/** rw, /script r, }
+profile named /usr/local/bin/named { / r, /{,usr/}lib{,64}/** mr, /usr/local/bin/named mr, /mnt/** rw, /dev/** rw, }
+profile permitted /usr/local/bin/permitted { /** mrwlkix, capability, ptrace, signal, }
+profile complaining /usr/local/bin/complaining flags=(complain) { / r, }
+END
+step "profiles" apparmor_parser -K -r /tmp/profiles
+image=/tmp/image
+step "mkfs" directfs mkfs $image --size 64M
+step "a file" directfs run --image $image -- cp /script /mnt/directfs/file
+run() { directfs run --image $image -- "$@"; }
+refuses "launch" "profile /usr/local/bin/forbidden* does not" run forbidden /mnt/directfs/file
+refuses "launch, hidden attachment" "profile named does not" run named /mnt/directfs/file
+step "its code" sh -c "directfs run --image $image -- forbidden /mnt/directfs/file; test \$? = 126"
+refuses "exec" "profile /usr/local/bin/forbidden* does not" run sh -c 'forbidden /mnt/directfs/file; exit $?'
+refuses "exec in the mount" "profile named does not" run sh -c 'cd /mnt/directfs && named file; exit $?'
+refuses "exec of a static program" "outside of the profile" run sh -c 'forbidden-static cat /mnt/directfs/file'
+refuses "launch of a static program" "outside of the profile" run forbidden-static cat /mnt/directfs/file
+step "a program that has nothing of the mount" run sh -c 'forbidden /script > /dev/null; exit $?'
+step "a profile that permits the library" run permitted /mnt/directfs/file
+step "and in exec" run sh -c 'permitted /mnt/directfs/file'
+step "a profile that only complains" run complaining /mnt/directfs/file
+"#;
+    machine.run(script).assert_all_steps();
+}
+
+#[test]
 fn strict_settings_of_a_machine_leave_images_usable() {
     let Some(machine) = machine_for("vm.overcommit_memory=2, proc with subset=pid") else { return };
     let script = r#"

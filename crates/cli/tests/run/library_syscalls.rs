@@ -181,6 +181,34 @@ fn calls_of_a_linked_library_are_served() {
     check(&run(&[program.to_str().unwrap(), "/mnt/directfs/file"]));
 }
 
+/// Each of them traps, and gets a place of its own.
+#[test]
+fn a_program_with_hundreds_of_inline_calls_is_served() {
+    const CALLS: usize = 900;
+    let directory = scratch();
+    let (source, program) = (directory.path().join("many.c"), directory.path().join("many"));
+    let call = |index: usize| {
+        format!(
+            "__attribute__((noinline)) long f{index}(const char *path) {{ long result; \
+             __asm__ volatile(\"syscall\" : \"=a\"(result) : \"a\"(21L), \"D\"(path), \"S\"(0L) : \"rcx\", \"r11\", \"memory\"); \
+             return result + {index}; }}\n"
+        )
+    };
+    let used = |index: usize| format!("if (f{index}(arguments[1]) != {index}) return {};\n", 1 + index % 100);
+    let calls: String = (0..CALLS).map(call).chain(["int main(int count, char **arguments) {\n".to_owned()]).collect();
+    let body: String = (0..CALLS).map(used).collect();
+    std::fs::write(&source, format!("{calls}{body}return 0; }}\n")).unwrap();
+    let compiler = std::process::Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(&source).status();
+    let Ok(status) = compiler else {
+        eprintln!("\n*** SKIPPED: there is no C compiler on this machine ***\n");
+        return;
+    };
+    assert!(status.success());
+    let script = format!("echo > /mnt/directfs/file && {} /mnt/directfs/file; echo $?", program.display());
+    let output = run(&["sh", "-c", &script]);
+    assert_eq!((stdout(&output).as_str(), stderr(&output).as_str()), ("0\n", ""));
+}
+
 /// It has no table of its calls, unlike the C library's own libraries.
 #[test]
 fn a_library_whose_name_begins_like_one_of_the_c_library_is_a_usual_one() {

@@ -16,6 +16,7 @@ use crate::hook::abi::{sys, user_memory};
 use crate::hook::context::PATH_ROOM_BYTES;
 use crate::hook::descriptors::{fd_numbers, marks};
 use crate::hook::proc_links;
+use crate::hook::process::other_processes;
 use crate::hook::process::session::{self, Session};
 use crate::hook::server::Server;
 use core::sync::atomic::AtomicBool;
@@ -209,6 +210,17 @@ fn enter_mount(
         let dot = length - rest.len() - 1;
         path[dot] = b'.';
         return Ok(PathOwner::Directfs { walk_start, offset: dot, end: length, retained: None });
+    }
+    if let Some((process, link_bytes, rest)) =
+        proc_links::behind_directory_of_another(text).filter(|found| !found.2.is_empty())
+        && let Some(held) = other_processes::directory_of_another(session, process, &text[..link_bytes])
+    {
+        let (start, dot) = (held.node(), length - rest.len() - 1);
+        session.caller.thread.retain(start)?;
+        drop(held);
+        let walk_start = WalkStart { root: server.root, start, can_leave: true };
+        path[dot] = b'.';
+        return Ok(PathOwner::Directfs { walk_start, offset: dot, end: length, retained: Some(start) });
     }
     if let Some((fd, rest)) = proc_links::split(text).filter(|(_, rest)| !rest.is_empty())
         && let Some(file) = session.process.file(session.caller.thread, fd)

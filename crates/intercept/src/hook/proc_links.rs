@@ -81,6 +81,17 @@ pub fn owner_of_directory(path: &[u8]) -> Option<Option<u32>> {
     Some(Some(u32::try_from(number(process)?).ok()?))
 }
 
+/// The process of another id whose working directory a path names, the length of that name, and
+/// what follows: nothing, or a path from a slash on.
+pub fn behind_directory_of_another(path: &[u8]) -> Option<(u32, usize, &[u8])> {
+    let (process, rest) = cut(path.strip_prefix(b"/proc/")?);
+    let rest = after_task(rest).strip_prefix(b"/cwd").filter(|rest| rest.is_empty() || rest[0] == b'/')?;
+    if is_this_process(process) {
+        return None;
+    }
+    Some((u32::try_from(number(process)?).ok()?, path.len() - rest.len(), rest))
+}
+
 /// What follows a thread of the process: all threads have the same descriptors.
 fn after_task(rest: &[u8]) -> &[u8] {
     match rest.strip_prefix(b"/task/").map(cut) {
@@ -133,6 +144,11 @@ mod tests {
             assert_eq!(behind_directory(path.as_bytes()), Some(&b"/a"[..]), "{path}");
         }
         assert_eq!(behind_directory(b"/proc/self/cwd"), Some(&b""[..]));
+        assert_eq!(behind_directory_of_another(b"/proc/1/cwd/a/b"), Some((1, 11, &b"/a/b"[..])));
+        assert_eq!(behind_directory_of_another(b"/proc/1/task/7/cwd"), Some((1, 18, &b""[..])));
+        for path in ["/proc/1/cwdx", "/proc/self/cwd/a", "/proc/x/cwd/a", &own.replace("fd/7", "cwd/a")] {
+            assert_eq!(behind_directory_of_another(path.as_bytes()), None, "{path}");
+        }
         assert!(behind_directory(b"/proc/self/cwdx").is_none() && behind_directory(b"/proc/1/cwd").is_none());
         for path in ["/proc/self/fd", "/proc/thread-self/fdinfo", &own.replace("fd/7", "fd")] {
             assert!(is_listing(path.as_bytes()), "{path}");

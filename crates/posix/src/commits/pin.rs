@@ -10,7 +10,7 @@
 
 use super::{Commits, LOG_BYTES, PIN_BEAT, PINNED};
 use crate::host::monotonic_ns;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use engine::Thread;
 use journal::StateStore;
 use pmem::Memory;
@@ -64,7 +64,7 @@ impl Commits {
     }
 
     fn beat(&self) {
-        self.header().more_words[PIN_BEAT].store(monotonic_ns(), Release);
+        self.header().more_words[PIN_BEAT].store(monotonic_ns(), core::sync::atomic::Ordering::Release);
     }
 }
 

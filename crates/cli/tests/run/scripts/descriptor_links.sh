@@ -25,3 +25,11 @@ readlink /proc/$$/cwd /proc/$$/task/$$/cwd
 (cd .. && readlink /proc/$$/cwd /proc/self/cwd)
 cd /
 readlink /proc/$$/cwd
+cd "$OLDPWD"
+echo near >near
+(cd / && cat /proc/$$/cwd/near /proc/$$/task/$$/cwd/../er/near && ls /proc/$$/cwd/)
+mkdir gone
+cd gone
+rmdir "$PWD"
+readlink /proc/self/cwd | grep -c ' (deleted)$'
+cd ..

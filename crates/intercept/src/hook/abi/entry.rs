@@ -11,7 +11,7 @@ pub const FDS_MAX: usize = 65536;
 pub const SLOT_BYTES: usize = 64;
 /// Number of slots: enough for the C library and its loader twice, because with an auditing loader
 /// there are two C libraries. The slots of each library begin a page.
-pub const SLOTS: usize = 1280;
+pub const SLOTS: usize = 1792;
 /// Offset in a slot of the address of the instruction after the original call, relative to the
 /// slot.
 pub const SLOT_RETURN: usize = SLOT_BYTES - 8;

@@ -15,6 +15,7 @@ use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::process::identity::RealIds;
 use crate::hook::process::other_processes::directory_of_another;
 use crate::hook::process::session::Calling;
+use crate::hook::process::working_directory;
 use crate::hook::server::Server;
 use crate::hook::{proc_links, status};
 use engine::format::FileKind;
@@ -433,7 +434,7 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
             let of_another = owner.and_then(|process_id| directory_of_another(&session, process_id, text));
             let own = session.process.directory().filter(|_| owner.is_none());
             match own.or_else(|| of_another.as_ref().map(|directory| directory.node())) {
-                Some(node) => crate::hook::process::working_directory::path_of(server, caller, node, &mut path[..])?,
+                Some(node) => working_directory::shown_path_of(server, caller, node, &mut path[..])?,
                 None => return Ok(None),
             }
         }
@@ -443,9 +444,7 @@ fn readlink_of_directfs(call: &mut Call<'_>, address: u64, into: u64, room: i32)
         },
         _ => {
             match crate::hook::proc_links::descriptor_of(text).and_then(|fd| session.process.file(caller.thread, fd)) {
-                Some(file) => {
-                    crate::hook::process::working_directory::path_of_file(server, caller, &file, &mut path[..])?
-                }
+                Some(file) => working_directory::path_of_file(server, caller, &file, &mut path[..])?,
                 None => return Ok(None),
             }
         }

@@ -25,9 +25,37 @@ const SMALL_TABLE: u32 = 4096;
 /// Numbers above the limit that are tried.
 const ABOVE_LIMIT: u32 = 64;
 
+/// Held by the thread that moves a descriptor of this memory.
+static MOVING: AtomicBool = AtomicBool::new(false);
+
+/// After a change of the limit: moves what lies below it above it, where it takes no number of the
+/// program's. What cannot be moved stays.
+pub fn move_above_limit() {
+    let limit = limits::descriptors();
+    let is_below = |fd: &i32| (*fd as u32) < limit;
+    if limit > SMALL_TABLE || !environment::descriptors().any(|fd| is_below(&fd)) || MOVING.swap(true, AcqRel) {
+        return;
+    }
+    for fd in environment::descriptors().filter(is_below) {
+        let Some(new) = (limit..limit + ABOVE_LIMIT).filter(|new| limits::permits(*new as i32)).find(is_free) else {
+            break;
+        };
+        protect(new as i32);
+        let cloexec = libc::O_CLOEXEC as u64;
+        let copy = || kernel(libc::SYS_dup3, fd as u64, u64::from(new), cloexec);
+        if posix::host::within_limit(new as i32, copy) < 0 {
+            fd_numbers::unprotect(new as i32);
+            break;
+        }
+        renumber(fd, new as i32);
+        close_placeholder(fd as u32);
+        fd_numbers::unprotect(fd);
+    }
+    MOVING.store(false, Release);
+}
+
 /// Frees a number of this memory's hidden descriptors.
 pub fn make_way(fd: i32) -> Result<()> {
-    static MOVING: AtomicBool = AtomicBool::new(false);
     if MOVING.swap(true, AcqRel) {
         return Err(Errno(libc::EBUSY));
     }
@@ -90,10 +118,6 @@ pub fn move_in_child(context: &mut Context, fd: i32) -> Result<()> {
 /// A number that no process of this memory has: above the limit if possible, else the highest one.
 fn free_number(taken: u32) -> Option<u32> {
     let limit = limits::descriptors();
-    let is_free = |fd: &u32| {
-        DIRECTFS_FDS.byte(*fd).is_some_and(|byte| byte.load(Acquire) == 0)
-            && kernel(libc::SYS_fcntl, u64::from(*fd), libc::F_GETFD as u64, 0) < 0
-    };
     let is_permitted = |fd: &u32| limits::permits(*fd as i32);
     let above = (limit <= SMALL_TABLE).then(|| limit..limit + ABOVE_LIMIT).into_iter().flatten();
     let within = |end: u32| (taken + 1..end).rev();
@@ -103,6 +127,11 @@ fn free_number(taken: u32) -> Option<u32> {
         .or_else(|| within(limit.min(SMALL_TABLE)).find(is_free))
         .or_else(|| within(limit.min(FDS_MAX as u32)).find(is_free))
         .or_else(|| (3..taken.min(limit)).rev().find(is_free))
+}
+
+fn is_free(fd: &u32) -> bool {
+    DIRECTFS_FDS.byte(*fd).is_some_and(|byte| byte.load(Acquire) == 0)
+        && kernel(libc::SYS_fcntl, u64::from(*fd), libc::F_GETFD as u64, 0) < 0
 }
 
 /// No hidden descriptor has this number any more.

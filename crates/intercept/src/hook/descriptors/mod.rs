@@ -130,12 +130,6 @@ pub fn with_numbers(_: &mut Call<'_>) -> Result<Verdict> {
     Ok(NATIVE)
 }
 
-/// The same as [`with_numbers`], for a call by a descriptor.
-pub fn by_descriptor_with_numbers(call: &mut Call<'_>) -> Result<Verdict> {
-    fd_numbers::release_cached();
-    kernel_verdict(call, call.frame.rdi)
-}
-
 /// close(fd).
 pub fn close(call: &mut Call<'_>) -> Result<Verdict> {
     let fd = call.frame.rdi as u32;

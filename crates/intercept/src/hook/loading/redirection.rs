@@ -38,8 +38,7 @@ pub unsafe fn redirect(info: *const siginfo_t, context: *mut ucontext_t) -> bool
     }
     let back = registers[libc::REG_RIP as usize] as u64;
     if architecture != AUDIT_ARCH_X86_64 {
-        narrow_calls::redirect(registers, back);
-        return true;
+        narrow_calls::refuse(registers[libc::REG_RAX as usize] as u32);
     }
     match find(back).or_else(|| claim_slot(back)) {
         Some(index) => {
@@ -59,8 +58,7 @@ pub fn redirect_trap(registers: &mut [libc::greg_t]) -> bool {
     let Some(index) = find(back as u64) else { return false };
     // SAFETY: the instruction that trapped, which was just executed.
     if unsafe { ((back - 1) as *const u8).read() } == narrow_calls::INSTRUCTION[1] {
-        narrow_calls::redirect(registers, back as u64);
-        return true;
+        narrow_calls::refuse(registers[libc::REG_RAX as usize] as u32);
     }
     let is_tracer = leak_tracer::is_running(registers[libc::REG_RSP as usize] as u64);
     if !is_tracer {

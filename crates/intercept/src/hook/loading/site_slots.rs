@@ -17,7 +17,7 @@ pub const NATIVE_OF_CHILDREN: u64 = 8;
 
 /// Maximum number of sites in a program. A program that the library loads leaves all slots to
 /// them.
-pub const SITES_MAX: usize = if cfg!(feature = "loader") { entry::SLOTS } else { 512 };
+pub const SITES_MAX: usize = if cfg!(feature = "loader") { entry::SLOTS } else { 1024 };
 
 /// The return address of each slot: the address after the site's instruction. Zero: the slot is
 /// free; [`RELEASED`]: it was in use.
@@ -104,12 +104,7 @@ pub fn claim_slot(back: u64) -> Option<usize> {
 
 /// Claims a slot for a site of a library, by its return address; false if there is none.
 pub fn claim(back: u64) -> bool {
-    slot_of(back).is_some()
-}
-
-/// The address of the slot that returns to an address; `None` if all are taken.
-pub fn slot_of(back: u64) -> Option<i64> {
-    find(back).or_else(|| claim_slot(back)).map(slot_address)
+    find(back).or_else(|| claim_slot(back)).is_some()
 }
 
 /// Releases the slots of sites in a range that is being mapped anew.

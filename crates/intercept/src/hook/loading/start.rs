@@ -81,11 +81,9 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     if next == 0 {
         sys::refuse(&[b"this program has no supported C library; use `directfs mount`"]);
     }
-    if let Some(program) = environment::program() {
-        // The kernel takes the name from the copy that it runs.
-        let name = program.rsplit(|&byte| byte == b'/').next().unwrap_or(program);
-        // SAFETY: a string of the environment, which ends with a zero byte.
-        unsafe { sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name.as_ptr() as u64, 0, 0, 0, 0]) };
+    if let Some(path) = adopted.name {
+        // SAFETY: a string of the program's environment, which ends with a zero byte.
+        unsafe { show_name(environment, path) };
     }
     let hint = if is_early { early::out_of_the_way() } else { 0 };
     // SAFETY: this is the constructor.
@@ -98,6 +96,28 @@ pub unsafe fn start(environment: *const *const u8, memory_code: Range<usize>) {
     if !is_early {
         // SAFETY: this is the constructor, and nothing of this library looks at the list later.
         unsafe { environment::hide(environment.cast_mut(), &adopted) };
+    }
+}
+
+/// Shows the path by which the program was started: the kernel knows that of the copy or of the
+/// interpreter which it runs.
+///
+/// # Safety
+/// As for [`start`]. The path is the program's and ends with a zero byte.
+unsafe fn show_name(environment: *const *const u8, path: &'static [u8]) {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    // SAFETY: by the caller's promise. The kernel's auxiliary vector follows the list, and its last
+    // pair has kind zero.
+    unsafe {
+        sys::call(libc::SYS_prctl, [libc::PR_SET_NAME as u64, name.as_ptr() as u64, 0, 0, 0, 0]);
+        let count = environment::count(environment);
+        let mut pair = environment.add(count + 1).cast::<u64>().cast_mut();
+        while *pair != 0 {
+            if *pair == libc::AT_EXECFN {
+                *pair.add(1) = path.as_ptr() as u64;
+            }
+            pair = pair.add(2);
+        }
     }
 }
 

@@ -51,8 +51,9 @@ const OWN_PREFIX: &[u8] = b"DIRECTFS_";
 /// Entries that are kept and passed on unchanged.
 const HANDED_ON: [&[u8]; 7] = [RUN, TEXT, COUNTS, PROFILE, handoff::IMAGE, handoff::MOUNT, handoff::BINARY];
 /// Maximum number of entries that a program gets beside its own: those, the loader's four, the
-/// process, the ids, the program, the early copy, a program to load, and the two without meaning.
-pub const ADDED: usize = HANDED_ON.len() + 11;
+/// process, the ids, the program and its name, the early copy, a program to load, and the two
+/// without meaning.
+pub const ADDED: usize = HANDED_ON.len() + 12;
 /// The program does not see the entries that are not its own.
 pub const HIDE: &[u8] = b"DIRECTFS_HIDE=\0";
 /// The same for a program whose own environment does not name the mount.
@@ -60,10 +61,11 @@ pub const HIDE_MOUNT: &[u8] = b"DIRECTFS_HIDE=mount\0";
 /// Makes the number of hidden entries even.
 pub const FILL: &[u8] = b"DIRECTFS_FILL=\0";
 /// Entries that belong to DirectFS, whatever set them.
-const DIRECTFS_ENTRIES: [&[u8]; 15] = [
+const DIRECTFS_ENTRIES: [&[u8]; 16] = [
     HIDE.split_at(HIDE.len() - 1).0,
     FILL.split_at(FILL.len() - 1).0,
     PROFILE,
+    handoff::NAME,
     handoff::LOADED,
     RUN,
     TEXT,
@@ -201,6 +203,15 @@ impl KeptEntries {
     }
 }
 
+/// The number of entries in a list.
+///
+/// # Safety
+/// As for [`strings`].
+pub unsafe fn count(environment: *const *const u8) -> usize {
+    // SAFETY: by the caller's promise.
+    unsafe { strings(environment) }.count()
+}
+
 /// What a process finds in its environment.
 #[derive(Debug, Default)]
 pub struct Adopted {
@@ -218,6 +229,8 @@ pub struct Adopted {
     pub hides_mount: Option<bool>,
     /// The entry of the early copy, and the address in it.
     pub early: Option<(usize, usize)>,
+    /// The path by which the program was started, with a zero byte, if the kernel does not know it.
+    pub name: Option<&'static [u8]>,
 }
 
 /// In the second copy: the address in the entry's digits. `None`: there is no early copy.
@@ -365,6 +378,7 @@ pub unsafe fn adopt(environment: *const *const u8) -> Adopted {
         if let Some(value) = entry.strip_suffix(b"\0").and_then(|entry| entry.strip_prefix(handoff::IDS)) {
             user_namespace::adopt(value);
         }
+        adopted.name = adopted.name.or(entry.strip_prefix(handoff::NAME));
         if let Some(address) = early_address(entry) {
             adopted.early = Some((entry.as_ptr() as usize, address));
         }

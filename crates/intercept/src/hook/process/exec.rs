@@ -32,7 +32,8 @@ use crate::hook::paths::{self, Directory, PathOwner};
 use crate::hook::proc_links;
 use crate::hook::process::environment::{self, ListedString, is_directfs, special_entries, strings};
 use crate::hook::process::exec_files::{
-    HostFile, copy_to_memfd, is_executable, is_privileged, missing, named_by, read_head, starts_securely,
+    HostFile, copy_to_memfd, find_obstacle, full_path, is_executable, is_privileged, library_paths, missing, named_by,
+    read_head, starts_securely,
 };
 use crate::hook::process::exec_start::{
     BEFORE_MAX, EarlyLoad, ExecStart, INTERPRETERS_MAX, LOADER_ENTRIES_MAX, LOADER_PREFIX, LeadingArguments,
@@ -40,12 +41,11 @@ use crate::hook::process::exec_start::{
 };
 use crate::hook::process::library_search::LibrarySearch;
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, arranges_memory, gather, interpreter, kind_of};
-use crate::hook::process::session::{Calling, Session};
-use crate::hook::process::{identity, other_libc, registered_formats, user_namespace, working_directory};
+use crate::hook::process::session::Session;
+use crate::hook::process::{identity, other_libc, registered_formats, user_namespace};
 use crate::hook::server::Server;
 use crate::{LOADER_ENDING, handoff};
 use core::ops::Range;
-use engine::Node;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use posix::path::{LINKS_FOLLOWED_MAX, LastLink, Outcome};
 use posix::process::Program;
@@ -110,6 +110,7 @@ pub fn inject(frame: &Frame, which: usize) -> Verdict {
         ids: None,
         has_nothing: false,
         program: None,
+        name: None,
         loaded_program: None,
         early_load: None,
         has_library: can_reach(environment::RUN),
@@ -151,6 +152,7 @@ fn run(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Resu
         ids,
         has_nothing,
         program,
+        name: plan.name,
         loaded_program,
         early_load: early,
         has_library,
@@ -175,6 +177,8 @@ struct ExecPlan {
     skip: usize,
     process: u32,
     program: Option<*const u8>,
+    /// The entry with the path by which it is started, which the kernel does not get.
+    name: Option<*const u8>,
     /// The same, if it is a file of the image.
     runs: Option<Program>,
     /// The entry for the library as a program that loads this one.
@@ -212,7 +216,11 @@ fn plan(call: &mut Call<'_>, by: PathArguments, lists: usize, flags: i32) -> Res
         let is_secure = kind == ProgramKind::Dynamic && starts_securely();
         let has_own = kind.has_headers() && planner.has_interpreter_inside(&head);
         let wants_loader = (kind.needs_loader() || is_secure || has_own) && !is_privileged;
-        if wants_loader && planner.can_load(&file, &head, has_own) {
+        let loads = wants_loader && planner.can_load(&file, &head, has_own);
+        if is_host && !is_privileged {
+            planner.refuse_confined(loads)?;
+        }
+        if loads {
             let interpreter = if has_own { Some(planner.open_interpreter(&head)?) } else { None };
             return planner.plan_loader(file, early_load, interpreter);
         }
@@ -468,6 +476,29 @@ impl<'c> Planner<'c> {
         }
     }
 
+    /// An AppArmor profile may keep the library out of a program of the host. It is refused if
+    /// anything that it is given leads into the mount; otherwise it starts without the library.
+    /// `loads`: the program would run in the loader's place, outside of its profile.
+    fn refuse_confined(&mut self, loads: bool) -> Result<()> {
+        if !self.has_library || !environment::handoff().is_some_and(|handoff| handoff.apparmor) {
+            return Ok(());
+        }
+        // The kernel starts this file, and attaches profiles by its path.
+        let target = self.anchor.map_or(self.target, |(target, _)| target);
+        let Some(profile) = find_obstacle(&target, loads) else { return Ok(()) };
+        if !loads && !self.mentions_mount() {
+            self.has_library = false;
+            return Ok(());
+        }
+        let effect: &[u8] = match loads {
+            true => b" confines this program, which would run outside of the profile",
+            false => b" does not let this program map the preload library (add a rule `mr` for it)",
+        };
+        let remedy = b" under `directfs run`: not started; use `directfs mount`";
+        sys::print(&[&self.path[..self.length], b": the AppArmor profile ", profile.as_bytes(), effect, remedy]);
+        Err(Errno::EACCES)
+    }
+
     fn mentions_mount(&self) -> bool {
         mentions_mount(self.server, &self.session, &self.target, &self.before)
     }
@@ -524,7 +555,11 @@ impl<'c> Planner<'c> {
                     });
                 }
                 let (target, start) = self.anchor.unwrap_or((self.target, self.before.start));
-                return Ok(self.plan(target, start, early_load));
+                let name = self.script.filter(|_| start < BEFORE_MAX);
+                // SAFETY: a string that was stored here.
+                let name = name.map(|script| unsafe { core::ffi::CStr::from_ptr(script.cast()) }.to_bytes());
+                let name = name.and_then(|name| self.before.keep(&[handoff::NAME, name]).ok());
+                return Ok(ExecPlan { name, ..self.plan(target, start, early_load) });
             }
         };
         let runs = Some(Program::of(&session.caller.thread.protection(held.node())?));
@@ -548,9 +583,26 @@ impl<'c> Planner<'c> {
             }
             program = Some(self.before.keep(&[handoff::PROGRAM, name])?);
         }
+        let name = self.keep_name(program);
         let target = Target { number: libc::SYS_execveat, arguments, lists: 2 };
         let plan = self.plan(target, self.before.start, early_load);
-        Ok(ExecPlan { program, runs, opened: [Some(copied), None], ..plan })
+        Ok(ExecPlan { program, name, runs, opened: [Some(copied), None], ..plan })
+    }
+
+    /// Stores the entry with the path by which a program of the image is started: a script's, else
+    /// that of the call, else `program`, the entry with the file's.
+    fn keep_name(&mut self, program: Option<*const u8>) -> Option<*const u8> {
+        let text = |string: *const u8| {
+            // SAFETY: a string that was stored here.
+            unsafe { core::ffi::CStr::from_ptr(string.cast()) }.to_bytes()
+        };
+        let typed = user_memory::copy_string(self.original[self.lists - 1], &mut self.second[..]).unwrap_or(0);
+        let name = match (self.script, typed) {
+            (Some(script), _) => text(script),
+            (None, 1..) => &self.second[..typed],
+            (None, 0) => text(program?).strip_prefix(handoff::PROGRAM)?,
+        };
+        self.before.keep(&[handoff::NAME, name]).ok()
     }
 
     /// The environment's list of paths to libraries. Records whether an entry leads into the mount.
@@ -662,6 +714,7 @@ impl<'c> Planner<'c> {
             skip: usize::from(start < BEFORE_MAX),
             process: self.session.process.index(),
             program: None,
+            name: None,
             runs: None,
             loaded_program: None,
             opened: [None; 2],
@@ -677,29 +730,6 @@ impl<'c> Planner<'c> {
 #[inline(never)]
 fn apart<R>(run: impl FnOnce() -> R) -> R {
     run()
-}
-
-/// The lists of paths that are built into a program of the mount, with its directory inserted.
-#[inline(never)]
-fn library_paths(
-    caller: &Calling<'_>,
-    node: Node,
-    head: &[u8],
-    name: &[u8],
-    before: &mut LeadingArguments<'_>,
-) -> Result<Option<*const u8>> {
-    let directory = &name[..name.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
-    let mut lists = [0u8; early::OWN_PATHS_BYTES_MAX];
-    let mut length = 0;
-    let mut read = |offset: u64, into: &mut [u8]| caller.thread.files().read(node, offset, into).unwrap_or(0);
-    elf_dependencies::any_path(head, &mut read, &mut |list| {
-        if let Some(bytes) = lists.get_mut(length + 1..).and_then(|room| early::expand_origin(list, directory, room)) {
-            lists[length] = b':';
-            length += 1 + bytes;
-        }
-        false
-    });
-    if length == 0 { Ok(None) } else { before.keep(&[&lists[1..length]]).map(Some) }
 }
 
 /// Whether a program started now, with this process's present ids, has access to a file that an
@@ -735,40 +765,4 @@ fn mentions_mount(server: &Server, session: &Session<'_>, target: &Target, befor
                     .any(|entry| !is_directfs(entry) && !entry.starts_with(OLD) && names(entry)))
     };
     inherits || session.process.directory().is_some() || words.any(|word| names(word.to_bytes())) || given()
-}
-
-/// Writes the path of a program in the mount, as /proc/self/exe shows it, without symbolic links,
-/// to the end of `into`. `path` is the path that led to it.
-#[allow(clippy::too_many_arguments)]
-#[inline(never)]
-fn full_path(
-    server: &'static Server,
-    session: &Session<'_>,
-    directory: Directory,
-    path: &[u8],
-    host: &mut [u8; PATH_ROOM_BYTES],
-    walk: &mut posix::path::PathBuffer,
-    into: &mut [u8],
-) -> Option<Range<usize>> {
-    let end = into.len() - 1;
-    let by_descriptor = match (path, directory) {
-        (b"", Directory::Descriptor(fd)) => Some(fd),
-        _ => proc_links::descriptor_of(path),
-    };
-    if let Some(fd) = by_descriptor {
-        let file = session.process.file(session.caller.thread, fd)?;
-        return working_directory::path_of_file(server, &session.caller, &file, into).ok().map(|start| start..end);
-    }
-    let mut text = [0u8; PATH_ROOM_BYTES];
-    text[..path.len()].copy_from_slice(path);
-    let owner = paths::locate(server, session, directory, &mut text, path.len(), host).ok()?;
-    let PathOwner::Directfs { walk_start, offset, end: path_end, retained } = owner else { return None };
-    let opened = session.caller.opens().open_path(&walk_start, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
-    if let Some(node) = retained {
-        session.caller.thread.release(node, 1);
-    }
-    let Ok(Outcome::Inside(opened)) = opened else { return None };
-    let start = working_directory::path_of_file(server, &session.caller, &opened.file, into);
-    session.caller.opens().close(&opened.file);
-    start.ok().map(|start| start..end)
 }

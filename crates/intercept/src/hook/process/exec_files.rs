@@ -3,14 +3,23 @@
 //!
 //! Decision: docs/decisions/run-start.md, "Programs in the mount run from copies in memory".
 
-use crate::hook::abi::{sys, user_memory};
+use crate::hook::abi::sys::{self, Fd};
+use crate::hook::abi::user_memory;
+use crate::hook::context::PATH_ROOM_BYTES;
+use crate::hook::loading::{early, elf_dependencies};
+use crate::hook::paths::{self, Directory, PathOwner};
+use crate::hook::proc_links;
 use crate::hook::proc_links::descriptor_path;
-use crate::hook::process::exec_start::Target;
-use crate::hook::process::session::Calling;
+use crate::hook::process::exec_start::{LeadingArguments, Target};
+use crate::hook::process::session::{Calling, Session};
+use crate::hook::process::{apparmor, environment, working_directory};
+use crate::hook::server::Server;
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use engine::Node;
 use engine::format::FileKind;
 use libc::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use posix::path::Outcome;
 use posix::process::Processes;
 use posix::{Errno, Result, Want};
 
@@ -82,6 +91,34 @@ impl Drop for HostFile {
             unsafe { sys::call(libc::SYS_close, [self.fd, 0, 0, 0, 0, 0]) };
         }
     }
+}
+
+/// The AppArmor profile that keeps the library out of a program of the host. `loads`: the program
+/// would run in the loader's place, outside of any profile.
+#[cold]
+#[inline(never)]
+pub fn find_obstacle(target: &Target, loads: bool) -> Option<apparmor::ProfileName> {
+    let (mut program, mut library) = ([0u8; PATH_ROOM_BYTES], [0u8; PATH_ROOM_BYTES]);
+    let program_bytes = resolved_path(target, &mut program)?;
+    let opened = sys::open(environment::string(environment::RUN)?, libc::O_PATH).ok()?;
+    let library_bytes = apparmor::path_of(&opened, &mut library)?;
+    apparmor::POLICY.find_obstacle(&program[..program_bytes], (!loads).then_some(&library[..library_bytes]))
+}
+
+/// Writes the path of the program's file, without symbolic links; returns its length.
+fn resolved_path(target: &Target, into: &mut [u8]) -> Option<usize> {
+    let (directory, path, flags) = named_by(target);
+    let is_empty = flags & AT_EMPTY_PATH as u64 != 0 && user_memory::read::<u8>(path) == Ok(0);
+    if is_empty {
+        let length = sys::read_link(&descriptor_path(directory as u32), into).ok()?;
+        return (length < into.len()).then_some(length);
+    }
+    let open_flags = (libc::O_PATH | libc::O_CLOEXEC) as u64;
+    // SAFETY: the path is the program's or ends with a zero byte; opening changes no memory.
+    let fd = unsafe { sys::call(libc::SYS_openat, [directory, path, open_flags, 0, 0, 0]) };
+    // SAFETY: a new descriptor without other owners.
+    let file = unsafe { Fd::from_raw(i32::try_from(fd).ok().filter(|fd| *fd >= 0)?) };
+    apparmor::path_of(&file, into)
 }
 
 /// Whether this process may execute a file of the host.
@@ -221,4 +258,63 @@ fn copy_to(caller: &Calling<'_>, node: Node, fd: i32, buffer: &mut [u8]) -> Resu
         }
         offset += count as u64;
     }
+}
+
+/// The lists of paths that are built into a program of the mount, with its directory inserted.
+#[inline(never)]
+pub fn library_paths(
+    caller: &Calling<'_>,
+    node: Node,
+    head: &[u8],
+    name: &[u8],
+    before: &mut LeadingArguments<'_>,
+) -> Result<Option<*const u8>> {
+    let directory = &name[..name.iter().rposition(|&byte| byte == b'/').unwrap_or(0)];
+    let mut lists = [0u8; early::OWN_PATHS_BYTES_MAX];
+    let mut length = 0;
+    let mut read = |offset: u64, into: &mut [u8]| caller.thread.files().read(node, offset, into).unwrap_or(0);
+    elf_dependencies::any_path(head, &mut read, &mut |list| {
+        if let Some(bytes) = lists.get_mut(length + 1..).and_then(|room| early::expand_origin(list, directory, room)) {
+            lists[length] = b':';
+            length += 1 + bytes;
+        }
+        false
+    });
+    if length == 0 { Ok(None) } else { before.keep(&[&lists[1..length]]).map(Some) }
+}
+
+/// Writes the path of a program in the mount, as /proc/self/exe shows it, without symbolic links,
+/// to the end of `into`. `path` is the path that led to it.
+#[allow(clippy::too_many_arguments)]
+#[inline(never)]
+pub fn full_path(
+    server: &'static Server,
+    session: &Session<'_>,
+    directory: Directory,
+    path: &[u8],
+    host: &mut [u8; PATH_ROOM_BYTES],
+    walk: &mut posix::path::PathBuffer,
+    into: &mut [u8],
+) -> Option<Range<usize>> {
+    let end = into.len() - 1;
+    let by_descriptor = match (path, directory) {
+        (b"", Directory::Descriptor(fd)) => Some(fd),
+        _ => proc_links::descriptor_of(path),
+    };
+    if let Some(fd) = by_descriptor {
+        let file = session.process.file(session.caller.thread, fd)?;
+        return working_directory::path_of_file(server, &session.caller, &file, into).ok().map(|start| start..end);
+    }
+    let mut text = [0u8; PATH_ROOM_BYTES];
+    text[..path.len()].copy_from_slice(path);
+    let owner = paths::locate(server, session, directory, &mut text, path.len(), host).ok()?;
+    let PathOwner::Directfs { walk_start, offset, end: path_end, retained } = owner else { return None };
+    let opened = session.caller.opens().open_path(&walk_start, &text[offset..path_end], libc::O_PATH, (0, 0), walk);
+    if let Some(node) = retained {
+        session.caller.thread.release(node, 1);
+    }
+    let Ok(Outcome::Inside(opened)) = opened else { return None };
+    let start = working_directory::path_of_file(server, &session.caller, &opened.file, into);
+    session.caller.opens().close(&opened.file);
+    start.ok().map(|start| start..end)
 }

@@ -108,6 +108,8 @@ pub struct ExecStart<'a> {
     pub has_nothing: bool,
     /// An entry of the environment that names the program's file.
     pub program: Option<*const u8>,
+    /// An entry of the environment with the path by which the program is started.
+    pub name: Option<*const u8>,
     /// An entry of the environment for the library as a program that loads another one, if it is
     /// started.
     pub loaded_program: Option<*const u8>,
@@ -227,7 +229,8 @@ impl ExecStart<'_> {
         let hide = if own.names_mount { environment::HIDE } else { environment::HIDE_MOUNT };
         let hide = (self.has_library && !self.is_helper).then_some(hide.as_ptr());
         let program = self.program.filter(|_| is_served);
-        let added = [preload, audits, built_in, tunables, taken, slot, ids, program, self.loaded_program, hide];
+        let name = self.name.filter(|_| is_served);
+        let added = [preload, audits, built_in, tunables, taken, slot, ids, program, name, self.loaded_program, hide];
         let added = added.into_iter().flatten();
         let kept = || is_served.then(|| handed_on(own_numbers)).into_iter().flatten();
         let hidden = added.clone().chain(kept()).count().saturating_sub(own.seen());

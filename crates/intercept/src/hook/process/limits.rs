@@ -11,7 +11,7 @@
 use crate::hook::abi::entry::Verdict;
 use crate::hook::abi::sys;
 use crate::hook::call::{Call, native_with};
-use crate::hook::descriptors::fd_numbers;
+use crate::hook::descriptors::{fd_numbers, hidden_numbers};
 use crate::hook::process::session::Calling;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -56,6 +56,9 @@ pub fn change(call: &mut Call<'_>) -> Result<Verdict> {
     fd_numbers::release_cached();
     let verdict = native_with(call.frame, call.arguments());
     read();
+    if !call.context.is_child() {
+        hidden_numbers::move_above_limit();
+    }
     Ok(verdict)
 }
 

@@ -1,5 +1,6 @@
 //! Children, programs, credentials and the environment that programs get.
 
+pub mod apparmor;
 pub mod attach;
 pub mod clone_call;
 pub mod environment;

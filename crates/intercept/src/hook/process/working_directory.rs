@@ -134,11 +134,18 @@ pub fn path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mu
     Ok(start)
 }
 
-/// The name of an open file: its path, as far as known; otherwise the mount and the inode number,
-/// as for a removed file.
+/// The name of a directory as links in /proc show it: its path, or that of a removed file.
+pub fn shown_path_of(server: &Server, caller: &Calling<'_>, directory: Node, into: &mut [u8]) -> Result<usize> {
+    match path_of(server, caller, directory, into) {
+        Err(Errno::ENOENT) => Ok(path_of_removed(server, directory, into)),
+        path => path,
+    }
+}
+
+/// The name of an open file: its path, as far as known; otherwise that of a removed file.
 pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into: &mut [u8]) -> Result<usize> {
     if file.kind() == FileKind::Directory {
-        return path_of(server, caller, file.node(), into);
+        return shown_path_of(server, caller, file.node(), into);
     }
     let mut name = [0u8; 255];
     if let Ok(directory) = caller.thread.node(file.found_in(), None) {
@@ -152,14 +159,19 @@ pub fn path_of_file(server: &Server, caller: &Calling<'_>, file: &OpenFile, into
             return Ok(start);
         }
     }
+    Ok(path_of_removed(server, file.node(), into))
+}
+
+/// The name of a removed file: the mount and the inode number, since its own is gone.
+fn path_of_removed(server: &Server, node: Node, into: &mut [u8]) -> usize {
     const DELETED: &[u8] = b" (deleted)";
     let mut digits = [0u8; 20];
-    let count = crate::handoff::write_number(file.node().number, &mut digits);
+    let count = crate::handoff::write_number(node.number, &mut digits);
     let mut start = into.len() - 1;
     into[start] = 0;
     for part in [DELETED, &digits[..count], b"/#", server.mount()] {
         start -= part.len();
         into[start..start + part.len()].copy_from_slice(part);
     }
-    Ok(start)
+    start
 }
