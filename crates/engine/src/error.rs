@@ -72,6 +72,8 @@ pub enum Error {
     TooBig,
     /// Not supported for this kind of file, or not at all.
     NotSupported,
+    /// The memory that has the content of the file has an error there.
+    ContentLost,
     /// The disk with the image's file failed, with an errno.
     Disk(i32),
     /// The caller's check refused, with an errno.
@@ -104,6 +106,7 @@ impl From<LoadError> for Error {
             LoadError::Offset(bad) => bad.into(),
             LoadError::NoRoom => Error::NoSpace,
             LoadError::Disk(errno) => Error::Disk(errno),
+            LoadError::Lost => Error::ContentLost,
         }
     }
 }
@@ -138,6 +141,7 @@ impl Error {
             Error::TooBig => 7,
             Error::NotSupported => 95,
             Error::Refused(errno) | Error::Disk(errno) => errno,
+            Error::ContentLost => 5,
             Error::Busy => 16,
             Error::Interrupted => 4,
             Error::NoSuchExtent => 6,
@@ -178,6 +182,12 @@ impl fmt::Display for Error {
             Error::TooBig => write!(f, "the value of an extended attribute may have at most 64 KiB"),
             Error::NotSupported => write!(f, "not supported"),
             Error::Refused(errno) => write!(f, "refused (errno {errno})"),
+            Error::ContentLost => {
+                write!(
+                    f,
+                    "the memory has an error there (bad blocks); `directfs fsck` lists the files with lost content"
+                )
+            }
             Error::Disk(errno) => write!(f, "the disk with the image's file failed (errno {errno}); check the disk"),
             Error::Busy => write!(f, "busy; retry later"),
             Error::Interrupted => write!(f, "interrupted by a signal while waiting for another operation"),

@@ -34,6 +34,8 @@ struct Body {
     blocks: u64,
     /// Written blocks beyond the end, and the offset of the first.
     beyond: (u64, u64),
+    /// Data blocks whose memory has errors, and the first of them, by its number in the file.
+    lost: (u64, u64),
     /// The walk met an invalid pointer, so the counts mean nothing.
     damaged: bool,
     /// The repair for damage.
@@ -83,6 +85,12 @@ impl<M: Memory> Checker<'_, M> {
             let sentence = format_args!("{count} written blocks lie beyond the end of the file");
             self.report(FindingKind::BeyondEnd, on.at(first), repair, sentence);
         }
+        if body.lost.0 > 0 {
+            let (count, first) = (body.lost.0, body.lost.1 * BLOCK_BYTES);
+            let sentence =
+                format_args!("{count} of its blocks have memory errors, the first at byte {first} of the file");
+            self.report(FindingKind::ContentLost, on, Repair::None, sentence);
+        }
         if !body.damaged && body.blocks != property.blocks {
             let (said, blocks) = (property.blocks, body.blocks);
             let sentence = format_args!("its block count is {said}, but its body has {blocks}");
@@ -92,7 +100,7 @@ impl<M: Memory> Checker<'_, M> {
     }
 
     fn walk_body(&mut self, number: u64, root: u64, blocks_visible: u64, repair: Repair) -> Body {
-        let mut body = Body { number, blocks_visible, blocks: 0, beyond: (0, 0), damaged: false, repair };
+        let mut body = Body { number, blocks_visible, blocks: 0, beyond: (0, 0), lost: (0, 0), damaged: false, repair };
         if root == 0 {
             return body;
         }
@@ -147,6 +155,9 @@ impl<M: Memory> Checker<'_, M> {
             return;
         }
         body.blocks += 1;
+        if level == 0 && self.is_lost(block) {
+            body.lost = (body.lost.0 + 1, if body.lost.0 == 0 { index } else { body.lost.1.min(index) });
+        }
         if level > 0 {
             self.walk_node(body, block, level, index);
         } else if index >= body.blocks_visible && word & BLOCK_UNWRITTEN == 0 {

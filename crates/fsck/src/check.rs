@@ -109,7 +109,7 @@ pub(crate) fn at(offset: u64) -> FindingLocation {
 pub(crate) struct Checker<'c, M: Memory> {
     pub image: Image<'c, M>,
     pub report: Report,
-    pub options: Options,
+    pub options: Options<'c>,
     pub clean: bool,
     /// Report and claim nothing: set during walks of what the next attach will free.
     pub quiet: bool,
@@ -120,7 +120,12 @@ pub(crate) struct Checker<'c, M: Memory> {
 }
 
 impl<'c, M: Memory> Checker<'c, M> {
-    pub fn new(image: Image<'c, M>, report: Report, options: &Options, progress: &'c mut dyn FnMut(Progress)) -> Self {
+    pub fn new(
+        image: Image<'c, M>,
+        report: Report,
+        options: &Options<'c>,
+        progress: &'c mut dyn FnMut(Progress),
+    ) -> Self {
         let clean = options.clean.unwrap_or(report.clean);
         let usage = Usage::new(image.geometry.blocks);
         let (inodes, overlay) = (Vec::new(), Overlay::default());
@@ -138,6 +143,7 @@ impl<'c, M: Memory> Checker<'c, M> {
         self.check_directories();
         self.forget_freed();
         self.check_bodies();
+        self.check_lost_metadata();
         self.check_tree();
         if self.clean {
             self.check_snapshot(superblock);
@@ -219,6 +225,26 @@ impl<'c, M: Memory> Checker<'c, M> {
         }
     }
 
+    /// Whether the memory of a block has errors.
+    pub fn is_lost(&self, block: u64) -> bool {
+        let (start, lost) = (block * BLOCK_BYTES, self.options.lost);
+        let next = lost.partition_point(|range| range.end <= start);
+        lost.get(next).is_some_and(|range| range.start < start + BLOCK_BYTES)
+    }
+
+    /// Reports blocks with memory errors that hold anything but contents of files.
+    fn check_lost_metadata(&mut self) {
+        let (lost, end) = (self.options.lost, self.image.geometry.blocks);
+        let blocks = lost.iter().map(|range| range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
+        for block in blocks.flatten().take_while(|block| *block < end) {
+            let of = self.usage.of(block);
+            if !matches!(of, BlockUse::Free | BlockUse::Data | BlockUse::Shared) {
+                let sentence = format_args!("{} is lost: its memory has an error", of.name());
+                self.report(FindingKind::MetadataLost, at(block * BLOCK_BYTES), Repair::None, sentence);
+            }
+        }
+    }
+
     fn count(&mut self) {
         let geometry = self.image.geometry;
         let blocks_free = self.usage.free();
@@ -274,7 +300,7 @@ pub fn check<M: Memory>(region: &Region<M>, options: &Options, progress: &mut dy
 /// The same, with the checker's state; only a report if the image cannot be checked.
 pub(crate) fn examine<'c, M: Memory>(
     region: &'c Region<M>,
-    options: &Options,
+    options: &Options<'c>,
     progress: &'c mut dyn FnMut(Progress),
 ) -> Result<Checker<'c, M>, Box<Report>> {
     let begun = Instant::now();

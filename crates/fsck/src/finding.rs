@@ -110,6 +110,11 @@ kinds! {
     /// A segment follows an empty entry of the table; segments are added in order.
     SegmentGap = "segment-gap", Always(Error);
 
+    /// Metadata lies in memory that has an error.
+    MetadataLost = "metadata-lost", Always(Error);
+    /// Content of a file lies in memory that has an error: reads of it return EIO.
+    ContentLost = "content-lost", Always(Error);
+
     /// An inode has another inode's number.
     InodeNumber = "inode-number", Always(Error);
     /// An inode's identity does not match its checksum.

@@ -2,21 +2,24 @@
 
 use crate::finding::{Finding, FindingKind, Severity};
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 /// Options of a check.
 #[derive(Debug, Clone, Copy)]
-pub struct Options {
+pub struct Options<'a> {
     /// Maximum number of findings kept; further ones are only counted. Damage may produce more than
     /// is useful to read.
     pub findings_max: usize,
     /// Overrides whether the image counts as cleanly detached.
     pub clean: Option<bool>,
+    /// Ranges of the image whose memory has errors (bad blocks), in ascending order.
+    pub lost: &'a [Range<u64>],
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { findings_max: 10_000, clean: None }
+impl Default for Options<'_> {
+    fn default() -> Self {
+        Options { findings_max: 10_000, clean: None, lost: &[] }
     }
 }
 

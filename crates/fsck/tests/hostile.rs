@@ -11,7 +11,7 @@ use support::{DamagedImage, sample};
 /// Checks with and without the clean flag, and dumps something.
 fn look(damaged: &DamagedImage, random: &mut Random) {
     for clean in [None, Some(true), Some(false)] {
-        let options = Options { findings_max: 100, clean };
+        let options = Options { findings_max: 100, clean, ..Options::default() };
         let report = check(&damaged.region, &options, &mut |_| {});
         assert!(report.to_string().len() > 10);
     }

@@ -107,6 +107,7 @@ pub(crate) struct Files {
     inherited: Option<Inherited>,
     /// Whether the truncation of the image was reported.
     has_reported_loss: AtomicBool,
+    has_reported_content: AtomicBool,
     /// The flags of the mount whose loss root permits.
     permitted: Arc<AtomicU64>,
 }
@@ -137,6 +138,7 @@ impl Files {
             list_anew: OnceLock::new(),
             inherited: None,
             has_reported_loss: AtomicBool::new(false),
+            has_reported_content: AtomicBool::new(false),
             permitted: Arc::default(),
         })
     }
@@ -207,6 +209,9 @@ impl Files {
 
     /// EIO once the image was truncated under the mount.
     fn check_whole(&self) -> Result<()> {
+        if pmem::any_content_lost() && !self.has_reported_content.swap(true, Relaxed) {
+            let _ = writeln!(std::io::stderr(), "directfs: {} {}", self.image.path().display(), pmem::CONTENT_LOST);
+        }
         let Some(loss) = self.image.mapping().loss() else { return Ok(()) };
         if !self.has_reported_loss.swap(true, Relaxed) {
             let image = self.image.path().display();

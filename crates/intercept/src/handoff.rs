@@ -77,7 +77,7 @@ pub const DESCRIPTORS_FROM: i32 = 1000;
 
 /// Content of `DIRECTFS_IMAGE`, in decimal and separated by commas: version, image, image_bytes,
 /// region, region_bytes, placeholder, meeting, cached_files_max, read_only, image_read_only,
-/// journal, processor, flushes, apparmor.
+/// journal, processor, flushes, memory_errors, apparmor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandoffRecord {
     /// Descriptor of the image.
@@ -101,6 +101,8 @@ pub struct HandoffRecord {
     pub image_read_only: bool,
     /// Lines of the image must leave the cache to be durable (`pmem::Backing::needs_flushes`).
     pub flushes: bool,
+    /// The memory of the image is known to have errors (`pmem::expect_memory_errors`).
+    pub memory_errors: bool,
     /// Descriptor of the image's file, if the image is a working copy of it; zero otherwise.
     pub journal: i32,
     /// What the processor can do: see [`pmem::features`].
@@ -110,7 +112,7 @@ pub struct HandoffRecord {
 }
 
 /// Fields of the text.
-const FIELDS: usize = 14;
+const FIELDS: usize = 15;
 
 impl HandoffRecord {
     /// Parses the value of the entry; `None` if it has another version or is incomplete.
@@ -135,10 +137,11 @@ impl HandoffRecord {
             journal,
             processor,
             flushes,
+            memory_errors,
             apparmor,
         ] = fields;
         let is_flag = |field: u64| field <= 1;
-        let are_flags = [read_only, image_read_only, flushes, apparmor].into_iter().all(is_flag);
+        let are_flags = [read_only, image_read_only, flushes, memory_errors, apparmor].into_iter().all(is_flag);
         if count != FIELDS || version != VERSION || !are_flags {
             return None;
         }
@@ -153,6 +156,7 @@ impl HandoffRecord {
             read_only: read_only == 1,
             image_read_only: image_read_only == 1,
             flushes: flushes == 1,
+            memory_errors: memory_errors == 1,
             apparmor: apparmor == 1,
             journal: i32::try_from(journal).ok()?,
             processor: u8::try_from(processor).ok()?,
@@ -192,6 +196,7 @@ impl HandoffRecord {
             self.journal as u64,
             self.processor.into(),
             u64::from(self.flushes),
+            u64::from(self.memory_errors),
             u64::from(self.apparmor),
         ];
         let mut length = 0;
@@ -270,6 +275,7 @@ mod tests {
             read_only: true,
             image_read_only: false,
             flushes: true,
+            memory_errors: true,
             journal: 1004,
             processor: 255,
             apparmor: true,

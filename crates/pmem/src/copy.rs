@@ -157,9 +157,32 @@ pub(crate) unsafe fn store_bytes(to: *mut u8, from: *const u8, length: usize) {
     }
 }
 
+/// What a load is of: in `eax` throughout the code that loads, and its result.
+const METADATA: u32 = 0;
+/// Result of a load of content that a signal handler ended, because the memory has an error.
+pub const LOAD_LOST: u32 = 1;
+
 unsafe extern "C" {
-    fn pmem_load(to: *mut u8, from: *const u8, length: usize);
+    fn pmem_load(to: *mut u8, from: *const u8, length: usize, what: u32) -> u32;
     fn pmem_load_end();
+}
+
+/// A load that a memory error may end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContentLoad {
+    /// Of content of a file.
+    Wanted = 2,
+    /// Of a free block, to find out whether its memory has an error.
+    Probe = 3,
+}
+
+impl ContentLoad {
+    /// For a signal handler: what an instruction belongs to, by its address and `rax`. The handler
+    /// can end the load as it ends one with a bad pointer, with [`LOAD_LOST`] in `rax`.
+    pub fn in_progress(at: usize, rax: u64) -> Option<ContentLoad> {
+        let kinds = [ContentLoad::Wanted, ContentLoad::Probe];
+        kinds.into_iter().find(|kind| load_code().contains(&at) && rax as u32 == *kind as u32)
+    }
 }
 
 /// The address range of the code that copies out of regions. The code is a leaf without a frame:
@@ -169,8 +192,8 @@ pub fn load_code() -> core::ops::Range<usize> {
     pmem_load as *const () as usize..pmem_load_end as *const () as usize
 }
 
-// to: rdi, from: rsi, length: rdx. Unaligned loads and stores in ascending order; the last one of a
-// size may overlap the one before it.
+// to: rdi, from: rsi, length: rdx, what: ecx, which becomes the result. Unaligned loads and stores
+// in ascending order; the last one of a size may overlap the one before it.
 core::arch::global_asm!(
     r#"
     .macro pmem_load_line at
@@ -190,7 +213,8 @@ core::arch::global_asm!(
     .type pmem_load, @function
 pmem_load:
     .cfi_startproc
-    cmp rdx, 16
+    mov eax, ecx
+20: cmp rdx, 16
     jb 4f
     lea r8, [rsi + rdx - 16]
     lea r9, [rdi + rdx - 16]
@@ -232,6 +256,7 @@ pmem_load:
     .hidden pmem_load_strings
     .type pmem_load_strings, @function
 pmem_load_strings:
+    mov eax, ecx
     mov rcx, rdx
     rep movsb
     ret
@@ -239,12 +264,13 @@ pmem_load_strings:
     .hidden pmem_load_four
     .type pmem_load_four, @function
 pmem_load_four:
+    mov eax, ecx
     mov rcx, rdx
     shr rcx, 2
     and rcx, -64
     lea r10, [rcx + rcx * 2]
-    lea rax, [rcx * 4]
-    sub rdx, rax
+    lea r11, [rcx * 4]
+    sub rdx, r11
     mov r11, rcx
 9:  pmem_load_line 0
     pmem_load_line rcx
@@ -256,7 +282,7 @@ pmem_load_four:
     jnz 9b
     add rsi, r10
     add rdi, r10
-    jmp pmem_load
+    jmp 20b
     .globl pmem_load_end
     .hidden pmem_load_end
 pmem_load_end:
@@ -267,9 +293,9 @@ pmem_load_end:
 );
 
 unsafe extern "C" {
-    fn pmem_load_strings(to: *mut u8, from: *const u8, length: usize);
+    fn pmem_load_strings(to: *mut u8, from: *const u8, length: usize, what: u32) -> u32;
     /// Interleaves the lines of four quarters, then copies the rest; at least 256 bytes.
-    fn pmem_load_four(to: *mut u8, from: *const u8, length: usize);
+    fn pmem_load_four(to: *mut u8, from: *const u8, length: usize, what: u32) -> u32;
 }
 
 /// Whether the processor's string copy is the fastest for this length and distance.
@@ -291,6 +317,25 @@ fn is_long_on_intel(length: usize) -> bool {
 /// `from .. from + into.len()` is mapped and does not overlap `into`.
 #[inline]
 pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
+    // SAFETY: by contract. A load of metadata is never ended for an error.
+    unsafe { load(from, into, METADATA) };
+}
+
+/// As [`load_bytes`], of content. Returns whether the bytes were there: false if the
+/// memory has an error.
+///
+/// # Safety
+/// As [`load_bytes`].
+#[inline]
+pub(crate) unsafe fn load_content(from: *const u8, into: &mut [u8], kind: ContentLoad) -> bool {
+    // SAFETY: by contract.
+    unsafe { load(from, into, kind as u32) != LOAD_LOST }
+}
+
+/// # Safety
+/// As [`load_bytes`].
+#[inline(always)]
+unsafe fn load(from: *const u8, into: &mut [u8], what: u32) -> u32 {
     let length = into.len();
     let copy = if is_long_on_intel(length) {
         pmem_load
@@ -303,7 +348,7 @@ pub(crate) unsafe fn load_bytes(from: *const u8, into: &mut [u8]) {
     };
     // SAFETY: `length` bytes on both sides, which do not overlap, by contract; the direction flag
     // is clear in Rust code.
-    unsafe { copy(into.as_mut_ptr(), from, length) }
+    unsafe { copy(into.as_mut_ptr(), from, length, what) }
 }
 
 /// # Safety

@@ -5,15 +5,22 @@
 //! if the platform guarantees that what leaves the processor's caches (`memory_controller`), or
 //! even what is in them (`cpu_cache`), reaches the medium. A DAX device elsewhere is volatile
 //! memory: of a CXL region in the mode `ram`, or a range that the firmware sets apart (`hmem`).
+//!
+//! Memory errors that the kernel knows are listed in `badblocks` of the disk or, for a DAX device,
+//! of its region, in sectors from the start of that. Below a device of the device mapper they are
+//! not looked for: an access finds them.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::backing::Medium;
 use crate::map::{HUGE_PAGE_BYTES, LENGTH_BYTES_MAX, MapError, PAGE_BYTES};
 
+/// The unit of the kernel's lists of bad blocks.
+const SECTOR_BYTES: u64 = 512;
 /// Devices below a device of the device mapper, and below those.
 const MAPPERS_MAX: usize = 8;
 
@@ -98,14 +105,160 @@ impl Medium {
 
     /// The medium of the region that a device belongs to; `None`: it belongs to no `ndbus`.
     fn of_region_of(place: &Path) -> Option<Medium> {
-        let is_bus = |folder: &&Path| {
-            folder.parent().and_then(Path::file_name).is_some_and(|name| name.as_encoded_bytes().starts_with(b"ndbus"))
-        };
-        let region = place.ancestors().find(is_bus)?;
+        let region = region_of(place)?;
         let domain = std::fs::read_to_string(region.join("persistence_domain")).unwrap_or_default();
         match domain.trim() {
             "cpu_cache" | "memory_controller" => Some(Medium::Persistent),
             _ => Some(Medium::Unknown),
+        }
+    }
+}
+
+/// The region that a device belongs to; `None`: it belongs to no `ndbus`.
+fn region_of(place: &Path) -> Option<&Path> {
+    let is_bus = |folder: &&Path| {
+        folder.parent().and_then(Path::file_name).is_some_and(|name| name.as_encoded_bytes().starts_with(b"ndbus"))
+    };
+    place.ancestors().find(is_bus)
+}
+
+/// If the kernel lists memory errors of what a file or device is on: this process expects them.
+pub(crate) fn expect_listed_errors(file: &File) {
+    if !bad_places(file).is_empty() {
+        crate::expect_memory_errors();
+    }
+}
+
+/// The ranges of the first `length` bytes of a file or device whose memory has errors, in whole
+/// pages, in ascending order.
+pub(crate) fn bad_ranges(file: &File, length: u64) -> Vec<Range<u64>> {
+    let bad = bad_places(file);
+    let extents = match file.metadata() {
+        _ if bad.is_empty() => Vec::new(),
+        Ok(metadata) if metadata.is_file() => extents(file).unwrap_or_default(),
+        _ => vec![Placed { logical: 0, physical: 0, length }],
+    };
+    let mut ranges: Vec<Range<u64>> = extents
+        .iter()
+        .flat_map(|extent| bad.iter().filter_map(|place| extent.part_at(place)))
+        .filter(|range| range.start < length)
+        .map(|range| range.start / PAGE_BYTES * PAGE_BYTES..range.end.next_multiple_of(PAGE_BYTES).min(length))
+        .collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, range| {
+        let touches = next.start <= range.end;
+        range.end = if touches { range.end.max(next.end) } else { range.end };
+        touches
+    });
+    ranges
+}
+
+/// Bytes with memory errors, from the start of the device that a file is on, or that it is.
+fn bad_places(file: &File) -> Vec<Range<u64>> {
+    use std::os::unix::fs::FileTypeExt;
+    let Ok(metadata) = file.metadata() else { return Vec::new() };
+    let attributes = match metadata.file_type().is_char_device() {
+        true => attributes_of_device("char", metadata.rdev()),
+        false => attributes_of_device("block", metadata.dev()),
+    };
+    attributes.canonicalize().map(|place| bad_places_of(&place)).unwrap_or_default()
+}
+
+/// Of a disk, a partition, or a DAX device.
+fn bad_places_of(place: &Path) -> Vec<Range<u64>> {
+    let number = |attribute: PathBuf| {
+        let text = std::fs::read_to_string(attribute).ok()?;
+        let text = text.trim();
+        text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |digits| u64::from_str_radix(digits, 16).ok())
+    };
+    let (list, start) = if place.join("badblocks").exists() {
+        (place.to_owned(), Some(0))
+    } else if let (Some(disk), true) = (place.parent(), place.join("partition").exists()) {
+        (disk.to_owned(), number(place.join("start")).map(|sector: u64| sector.saturating_mul(SECTOR_BYTES)))
+    } else if let Some(region) = region_of(place) {
+        let addresses = number(place.join("resource")).zip(number(region.join("resource")));
+        (region.to_owned(), addresses.and_then(|(device, region): (u64, u64)| device.checked_sub(region)))
+    } else {
+        return Vec::new();
+    };
+    let Some(start) = start else { return Vec::new() };
+    let text = std::fs::read_to_string(list.join("badblocks")).unwrap_or_default();
+    let range = |line: &str| {
+        let (sector, count) = line.split_once(' ')?;
+        let sector: u64 = sector.parse().ok()?;
+        let end = sector.checked_add(count.trim().parse().ok()?)?.checked_mul(SECTOR_BYTES)?;
+        let range = (sector * SECTOR_BYTES).saturating_sub(start)..end.saturating_sub(start);
+        (!range.is_empty()).then_some(range)
+    };
+    text.lines().filter_map(range).collect()
+}
+
+/// A part of a file and where it lies on the device of its file system.
+#[derive(Debug, Clone, Copy)]
+struct Placed {
+    logical: u64,
+    physical: u64,
+    length: u64,
+}
+
+impl Placed {
+    /// The bytes of the file that lie in a part of the device.
+    fn part_at(&self, place: &Range<u64>) -> Option<Range<u64>> {
+        let start = place.start.max(self.physical);
+        let end = place.end.min(self.physical.saturating_add(self.length));
+        (start < end).then(|| start - self.physical + self.logical..end - self.physical + self.logical)
+    }
+}
+
+/// Where a file lies, by FS_IOC_FIEMAP.
+fn extents(file: &File) -> io::Result<Vec<Placed>> {
+    use std::os::fd::AsRawFd;
+    const FIEMAP: libc::c_ulong = 0xc020_660b;
+    const EXTENTS: usize = 64;
+    /// An extent, and the flag of the last one.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct Extent {
+        logical: u64,
+        physical: u64,
+        length: u64,
+        reserved: [u64; 2],
+        flags: u32,
+        more: [u32; 3],
+    }
+    const LAST: u32 = 1;
+    #[repr(C)]
+    struct Request {
+        start: u64,
+        length: u64,
+        flags: u32,
+        mapped: u32,
+        room: u32,
+        reserved: u32,
+        extents: [Extent; EXTENTS],
+    }
+    let mut found: Vec<Placed> = Vec::new();
+    loop {
+        let start = found.last().map_or(0, |last| last.logical.saturating_add(last.length));
+        let mut request = Request {
+            start,
+            length: u64::MAX - start,
+            flags: 0,
+            mapped: 0,
+            room: EXTENTS as u32,
+            reserved: 0,
+            extents: [Extent::default(); EXTENTS],
+        };
+        // SAFETY: the kernel writes at most the extents for which the request has room.
+        if unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP as _, &raw mut request) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let extents = &request.extents[..(request.mapped as usize).min(EXTENTS)];
+        let placed =
+            |extent: &Extent| Placed { logical: extent.logical, physical: extent.physical, length: extent.length };
+        found.extend(extents.iter().map(placed));
+        if extents.last().is_none_or(|extent| extent.flags & LAST != 0 || extent.length == 0) {
+            return Ok(found);
         }
     }
 }
@@ -212,5 +365,32 @@ mod tests {
         fs::create_dir_all(itself.join("slaves")).unwrap();
         symlink(&itself, itself.join("slaves/0")).unwrap();
         assert_eq!(Medium::of_block_device(&itself, MAPPERS_MAX), Medium::Unknown, "a circle ends");
+    }
+
+    #[test]
+    fn bad_blocks_are_those_of_the_disk_from_the_start_of_the_partition_or_device() {
+        let tree = tempfile::tempdir().unwrap();
+        let disk = device_of(tree.path(), "ndbus0/region0", None, "namespace0.0/block/pmem0");
+        fs::write(disk.join("badblocks"), "16 8\n4096 2\n").unwrap();
+        assert_eq!(bad_places_of(&disk), [8192..12288, 4096 * 512..4098 * 512]);
+        let partition = disk.join("pmem0p1");
+        fs::create_dir(&partition).unwrap();
+        fs::write(partition.join("partition"), "1\n").unwrap();
+        fs::write(partition.join("start"), "4000\n").unwrap();
+        assert_eq!(bad_places_of(&partition), [96 * 512..98 * 512], "what lies before it is not its own");
+        let device = device_of(tree.path(), "ndbus0/region1", None, "dax1.0/dax1.0");
+        fs::write(device.join("resource"), "0x140200000\n").unwrap();
+        fs::write(tree.path().join("ndbus0/region1/resource"), "0x140000000\n").unwrap();
+        fs::write(tree.path().join("ndbus0/region1/badblocks"), "4104 1\n").unwrap();
+        assert_eq!(bad_places_of(&device), [4096..4608]);
+        assert!(bad_places_of(&tree.path().join("gone")).is_empty());
+    }
+
+    #[test]
+    fn bad_blocks_of_a_device_are_found_in_the_file_that_lies_there() {
+        let placed = Placed { logical: 8192, physical: 1 << 20, length: 8192 };
+        assert_eq!(placed.part_at(&((1 << 20) + 512..(1 << 20) + 1024)), Some(8704..9216));
+        assert_eq!(placed.part_at(&(0..u64::MAX)), Some(8192..16384));
+        assert_eq!(placed.part_at(&((1 << 20) + 8192..u64::MAX)), None);
     }
 }

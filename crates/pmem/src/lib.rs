@@ -94,7 +94,7 @@ mod truncation;
 pub use backing::{Backing, Medium, Persistence};
 pub use cell::{Cell32, Cell64, Commit64, Layout, Pm};
 pub use checksum::{crc32c, crc32c_words, flipped_bit};
-pub use copy::load_code;
+pub use copy::{ContentLoad, LOAD_LOST, load_code};
 #[cfg(feature = "std")]
 pub use crash::{CrashImage, CrashState, Grain, InFlightLine, StateId, StateIdError, WordChange};
 #[cfg(feature = "std")]
@@ -102,7 +102,7 @@ pub use dax::coarse_alignment_bytes;
 #[cfg(feature = "std")]
 pub use delay::{Delayed, Delays, Spin, Wait};
 pub use flush::FlushKind;
-pub use loss::{Loss, dax_units_around};
+pub use loss::{CONTENT_LOST, Loss, dax_units_around, expect_memory_errors, expects_memory_errors};
 #[cfg(feature = "std")]
 pub use map::{Access, MapError, MappedRegion, Mapping};
 pub use memory::{Direct, Memory};
@@ -116,7 +116,7 @@ pub use token::{
 };
 pub use tracking::{MarkedPage, RaisedCut, Sleeping, Tracking, TrackingHeader, WAIT_CLASSES};
 #[cfg(feature = "std")]
-pub use truncation::{any_loss, survive_truncations};
+pub use truncation::{any_content_lost, any_loss, survive_truncations};
 
 /// Advice to madvise: huge pages at once. Linux 6.1; the crate libc lacks it for musl.
 pub const MADV_COLLAPSE: i32 = 25;

@@ -360,6 +360,9 @@ impl Mapping {
             }
             Err(errno) => return Err(mmap_error(path, access, reach, errno)),
         };
+        if let Backing::Dax { .. } = backing {
+            dax::expect_listed_errors(&file);
+        }
         Ok(Mapping::new(address, (mapped, reach), access, backing, Some(file)))
     }
 
@@ -370,6 +373,7 @@ impl Mapping {
         let address = map_file_at(ptr::null_mut(), &file, length, access, MapFlags::SHARED)
             .map_err(|errno| mmap_error(path, access, length, errno))?;
         let backing = Backing::DaxDevice { medium: Medium::of_device(attributes) };
+        dax::expect_listed_errors(&file);
         Ok(Mapping::new(address, (length, length), access, backing, Some(file)))
     }
 
@@ -417,6 +421,14 @@ impl Mapping {
     /// The open file, to take locks on; none for anonymous memory.
     pub fn file(&self) -> Option<&File> {
         self.file.as_ref()
+    }
+
+    /// The ranges whose memory has errors, as the kernel lists them now, in whole pages.
+    pub fn bad_ranges(&self) -> Vec<Range<u64>> {
+        match (self.backing, &self.file) {
+            (Backing::Dax { .. } | Backing::DaxDevice { .. }, Some(file)) => dax::bad_ranges(file, self.length),
+            _ => Vec::new(),
+        }
     }
 
     /// Whether the file is shorter than its mapping: loads may return zeros that were never stored,

@@ -12,7 +12,7 @@ use crate::memory::{Direct, Memory};
 use crate::residency::{LoadError, Residency};
 use crate::token::{Allocation, Checksummed, Dirty, Durable, Flushed, FlushedRecord, Proof, Recomputed, Unreachable};
 use crate::tracking::Tracking;
-use crate::{BLOCK_BYTES, copy, flush};
+use crate::{BLOCK_BYTES, ContentLoad, copy, flush};
 
 /// An offset, length or alignment that does not fit the region: the image is corrupt, or the
 /// caller's arithmetic is wrong.
@@ -188,7 +188,7 @@ impl<M: Memory> Region<M> {
     #[inline(always)]
     pub fn read_through(&self, offset: u64, into: &mut [u8]) -> Result<bool, LoadError> {
         match &self.residency {
-            None => self.read_bytes(offset, into).map(|()| false).map_err(LoadError::Offset),
+            None => self.read_content(offset, into).map(|()| false),
             Some(residency) => self.read_parts(residency, offset, into),
         }
     }
@@ -203,7 +203,7 @@ impl<M: Memory> Region<M> {
         residency.split(offset..offset + length, |part, is_resident| {
             let bytes = &mut into[(part.start - offset) as usize..(part.end - offset) as usize];
             if is_resident {
-                return Ok(self.read_bytes(part.start, bytes)?);
+                return self.read_content(part.start, bytes);
             }
             from_disk = true;
             let Some(start) = NonNull::new(bytes.as_mut_ptr()) else { return Ok(()) };
@@ -218,14 +218,52 @@ impl<M: Memory> Region<M> {
         Ok(from_disk)
     }
 
-    /// As [`Region::stream_within`], also where the pages of the source are not resident.
+    /// As [`Region::read_bytes`], of content of a file: where the memory has an error, that is an
+    /// error of this read alone.
+    #[inline(always)]
+    fn read_content(&self, offset: u64, into: &mut [u8]) -> Result<(), LoadError> {
+        let length = into.len() as u64;
+        if !self.contains(offset, length) {
+            return Err(BadOffset { offset, length }.into());
+        }
+        self.report_read(offset, length);
+        debug_assert!(self.is_resident(offset, length), "{offset:#x} is not in the memory");
+        // SAFETY: as in `read_bytes`.
+        let is_there = unsafe { copy::load_content(self.base.add(offset as usize), into, ContentLoad::Wanted) };
+        if is_there { Ok(()) } else { Err(LoadError::Lost) }
+    }
+
+    /// The first page that a range within the region touches whose memory has an error.
+    #[cold]
+    pub fn first_lost(&self, offset: u64, length: u64, kind: ContentLoad) -> Option<u64> {
+        let pages = offset / BLOCK_BYTES..offset.saturating_add(length).div_ceil(BLOCK_BYTES);
+        let mut pages = pages.map(|page| page * BLOCK_BYTES).filter(|&page| self.contains(page, 1));
+        // SAFETY: the byte is in bounds; the copy allows races.
+        pages.find(|&page| unsafe { !copy::load_content(self.base.add(page as usize), &mut [0], kind) })
+    }
+
+    /// Before stores to content, and loads that cannot fail: an error if the memory of a range
+    /// within the region is known to have one.
+    #[inline(always)]
+    pub fn check_memory(&self, offset: u64, length: u64) -> Result<(), LoadError> {
+        match crate::expects_memory_errors() && self.first_lost(offset, length, ContentLoad::Wanted).is_some() {
+            true => Err(LoadError::Lost),
+            false => Ok(()),
+        }
+    }
+
+    /// As [`Region::stream_within`], of content, also where the pages of the source are not
+    /// resident.
     #[inline(always)]
     pub fn stream_through(&self, from: u64, to: u64, length: u64) -> Result<Flushed, LoadError> {
         match &self.residency {
             Some(residency) if self.contains(from, length) && !residency.is_resident(from, length) => {
                 self.stream_absent(from, to, length)
             }
-            _ => Ok(self.stream_within(from, to, length)?),
+            _ => {
+                self.check_memory(from, length)?;
+                Ok(self.stream_within(from, to, length)?)
+            }
         }
     }
 

@@ -37,6 +37,8 @@ pub enum LoadError {
     NoRoom,
     /// The disk failed, with an errno; EIO also if its file is too short.
     Disk(i32),
+    /// The memory has an error there.
+    Lost,
 }
 
 impl From<BadOffset> for LoadError {

@@ -4,11 +4,12 @@
 //! reads zeros there instead, and the mapping reports from then on that it was cut
 //! ([`Mapping::is_truncated`](crate::Mapping::is_truncated)), so that its users can stop with an
 //! error. A sparse file whose file system is full, and a device that was removed, behave the same.
+//! A memory error below content of a file ends the load of it instead ([`ContentLoad`]).
 //!
 //! Invariants: the signal handler touches only atomics and makes one system call. A slot of the
 //! table is claimed by its first word; its range is set last and cleared first.
 
-use crate::{Loss, dax_units_around};
+use crate::{ContentLoad, LOAD_LOST, Loss, dax_units_around, expect_memory_errors};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
@@ -34,6 +35,8 @@ static TABLE: [Guarded; MAPPINGS_MAX] = [const {
 }; MAPPINGS_MAX];
 /// The loss of any mapping so far.
 static ANY: AtomicU8 = AtomicU8::new(0);
+/// Whether a load of content ended.
+static ANY_CONTENT: AtomicBool = AtomicBool::new(false);
 
 /// A loss in a word; zero: none.
 fn as_word(loss: Loss) -> u8 {
@@ -78,6 +81,11 @@ pub fn any_loss() -> Option<Loss> {
     of_word(ANY.load(Acquire))
 }
 
+/// Whether this process met a memory error below content of a file.
+pub fn any_content_lost() -> bool {
+    ANY_CONTENT.load(Acquire)
+}
+
 /// Makes this process survive the truncation of a mapped file. It sets the action for SIGBUS, so
 /// programs call it, not libraries.
 pub fn survive_truncations() {
@@ -91,7 +99,7 @@ pub fn survive_truncations() {
     }
 }
 
-extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     let is_fault = code > 0;
@@ -99,6 +107,10 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
         address < guarded.end.load(Acquire) && address >= guarded.start.load(Relaxed) && guarded.claimed.load(Relaxed)
     };
     if is_fault && let Some(guarded) = TABLE.iter().find(contains) {
+        // SAFETY: the kernel passes the state of the interrupted thread.
+        if Loss::of_code(code) == Loss::MemoryError && unsafe { end_load(context.cast()) } {
+            return;
+        }
         let mapping = guarded.start.load(Relaxed)..guarded.end.load(Acquire);
         // SAFETY: the page is inaccessible, and belongs to one of our mappings.
         if unsafe { put_zeros(address, mapping) } {
@@ -116,6 +128,28 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, _: *mut libc
             libc::raise(signal);
         }
     }
+}
+
+/// Ends the load of content that a memory error interrupted, if it was one.
+///
+/// # Safety
+/// The state is that of a thread that a signal interrupted.
+unsafe fn end_load(context: *mut libc::ucontext_t) -> bool {
+    // SAFETY: by contract.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let (at, rax) = (registers[libc::REG_RIP as usize] as usize, registers[libc::REG_RAX as usize] as u64);
+    let Some(load) = ContentLoad::in_progress(at, rax) else { return false };
+    expect_memory_errors();
+    if load == ContentLoad::Wanted {
+        ANY_CONTENT.store(true, Release);
+    }
+    // Equivalent to the instruction `ret`.
+    let stack = registers[libc::REG_RSP as usize];
+    registers[libc::REG_RAX as usize] = LOAD_LOST.into();
+    // SAFETY: the code is a leaf without a frame: the top of the stack holds the return address.
+    registers[libc::REG_RIP as usize] = unsafe { (stack as *const i64).read() };
+    registers[libc::REG_RSP as usize] = stack + 8;
+    true
 }
 
 /// Maps zeros in place of an inaccessible page, or of the smallest unit around it into which the

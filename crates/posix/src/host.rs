@@ -374,8 +374,12 @@ impl Platform for LinuxPlatform {
             let result = unsafe { system_call(libc::SYS_madvise, [address as u64, length as u64, POPULATE]) };
             match -result as i32 {
                 libc::EINTR | libc::EAGAIN => continue,
-                libc::ENOMEM | libc::EFAULT | libc::ENOSPC | libc::EDQUOT | libc::EHWPOISON => return false,
-                // EINVAL: a kernel before 5.14, which cannot tell. Others come from a filter.
+                // Blocks with memory errors are found and left out one by one.
+                libc::EFAULT | libc::EHWPOISON => return pmem::expects_memory_errors(),
+                libc::ENOMEM | libc::ENOSPC | libc::EDQUOT => return false,
+                // A kernel before 5.14.
+                libc::EINVAL => return provide_each(address, length),
+                // A filter.
                 _ => return true,
             }
         }
@@ -393,6 +397,23 @@ impl Platform for LinuxPlatform {
         }
         advise(address, length, pmem::MADV_COLLAPSE);
     }
+}
+
+/// Has the kernel make each page of a range writable, by an atomic addition of zero that can fail.
+/// Returns whether all of them are: an ordinary store to one that cannot be would raise SIGBUS.
+#[cold]
+fn provide_each(address: *mut u8, length: usize) -> bool {
+    use futex::{Flags, WakeOp, WakeOpCmp};
+    let page = |at: usize| address.wrapping_add(at).cast::<AtomicU32>();
+    (0..length).step_by(4096).map(page).all(|word| {
+        // SAFETY: callers pass mapped pages, aligned; no thread waits for the word, and its value
+        // does not change.
+        let added = unsafe {
+            let word = &*word;
+            futex::wake_op(word, Flags::PRIVATE, 0, 0, word, WakeOp::Add, WakeOpCmp::Eq, 0, 0)
+        };
+        added != Err(Errno::FAULT)
+    })
 }
 
 /// Writes the name of the file in the meeting directory that wakes a group of watches, relative to
@@ -675,6 +696,20 @@ mod tests {
         assert!(is_held(8) && !is_held(7), "the old description is closed");
         drop(own);
         assert!(!is_held(8), "and the new one is at its descriptor alone");
+    }
+
+    #[test]
+    fn pages_that_the_file_cannot_have_are_not_provided_one_by_one() {
+        let scratch = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = scratch.path().join("pages");
+        let mapping = pmem::Mapping::create(&path, 4 * 4096, 0o600).unwrap();
+        assert!(provide_each(mapping.address(), 4 * 4096));
+        let allocated = |file: &std::fs::File| std::os::unix::fs::MetadataExt::blocks(&file.metadata().unwrap());
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        assert_eq!(allocated(&file), 4 * 8, "the holes are filled");
+        file.set_len(2 * 4096).unwrap();
+        assert!(provide_each(mapping.address(), 2 * 4096));
+        assert!(!provide_each(mapping.address(), 4 * 4096));
     }
 
     #[test]

@@ -514,3 +514,64 @@ fn a_handed_off_image_stays_in_use_after_its_owner_has_ended() {
     assert_eq!(second.close().unwrap(), Closed::Last);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "only the image remains");
 }
+
+/// Puts memory without pages, as bad blocks are, in place of a range of a mapped image.
+fn lose(image: &Image, offset: u64, length: u64) {
+    let empty = tempfile::tempfile_in("/dev/shm").unwrap();
+    let at = image.mapping().address().wrapping_add(offset as usize).cast();
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+    // SAFETY: replaces pages of the image, which only regions access.
+    let mapped = unsafe { libc::mmap(at, length as usize, protection, flags, empty.as_raw_fd(), 0) };
+    assert_eq!(mapped, at);
+}
+
+#[test]
+fn memory_errors_below_content_are_errors_of_that_file_alone() {
+    const PAGE: u64 = 4096;
+    pmem::survive_truncations();
+    let scratch = Scratch::new();
+    let thread = scratch.image.fs().enter().unwrap();
+    let root = thread.root().unwrap();
+    let session = Session::new(&thread, root, ROOT);
+    let node = |name: &str| session.stat(name).map(|found| thread.node(found.number, None).unwrap()).unwrap();
+    let [lost, whole] = ["lost", "whole"].map(|name| {
+        session.touch(name, 0o644).unwrap();
+        let node = node(name);
+        thread.files().write(node, 0, &[7; 8 * PAGE as usize]).unwrap();
+        node
+    });
+    let place = thread.files().extent(lost, 0).unwrap().address.unwrap();
+    lose(&scratch.image, place + 2 * PAGE, PAGE);
+    // As where the kernel lists bad blocks.
+    pmem::expect_memory_errors();
+    let mut bytes = [0; 8 * PAGE as usize];
+    let failed = Err(engine::Error::ContentLost);
+    assert_eq!(thread.files().read(lost, 0, &mut bytes), failed);
+    assert_eq!(thread.files().read(lost, 2 * PAGE + 9, &mut bytes[..1]), failed, "each time");
+    assert_eq!(thread.files().read(lost, 3 * PAGE, &mut bytes), Ok(5 * PAGE as usize), "what is not lost");
+    assert_eq!(
+        thread.files().write(lost, 2 * PAGE + 9, b"x"),
+        failed.map(|_: usize| 0),
+        "the rest of the block is lost"
+    );
+    assert_eq!(thread.files().read(whole, 0, &mut bytes), Ok(bytes.len()));
+    // A new block takes the place of the lost one, which no file gets from now on.
+    thread.files().write(lost, 2 * PAGE, &[8; PAGE as usize]).unwrap();
+    assert_eq!(thread.files().read(lost, 0, &mut bytes), Ok(bytes.len()));
+    let mut written = 0;
+    while thread.files().append(whole, &[9; 64 * PAGE as usize]).is_ok() {
+        written += 64;
+    }
+    assert!(written > 0);
+    let mut at = 0;
+    while let Ok(extent) = thread.files().extent(whole, at) {
+        let address = extent.address.unwrap();
+        assert!(!(address..address + extent.length).contains(&(place + 2 * PAGE)), "{extent:?}");
+        at = extent.offset + extent.length;
+    }
+    assert!(pmem::any_content_lost() && pmem::any_loss().is_none() && !scratch.image.is_truncated());
+    // Metadata has no other place: the image fails.
+    lose(&scratch.image, 0, PAGE);
+    let _ = scratch.image.fs().pm().first::<engine::format::Superblock>().unwrap().state();
+    assert_eq!(scratch.image.mapping().loss(), Some(pmem::Loss::MemoryError));
+}

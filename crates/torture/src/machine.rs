@@ -246,7 +246,11 @@ impl Machine {
 
     /// Checks every invariant of the image.
     pub fn check(&self, clean: Option<bool>) -> fsck::Report {
-        fsck::check(&self.unwatched(), &fsck::Options { findings_max: 20, clean }, &mut |_| {})
+        fsck::check(
+            &self.unwatched(),
+            &fsck::Options { findings_max: 20, clean, ..fsck::Options::default() },
+            &mut |_| {},
+        )
     }
 }
 

@@ -18,9 +18,19 @@ const NAMES_BYTES_MAX: usize = 64 << 10;
 /// The archive is filled up to a multiple of this, as tapes had it.
 const RECORD_BYTES: u64 = 10240;
 
+/// Bytes that are read at a time where reads of more fail.
+const LEAST_BYTES: usize = pmem::BLOCK_BYTES as usize;
+
 /// Writes the tree at a path (from the root) as an archive. Names in it begin with `./`. A path
-/// that leads to a file that is no directory gives an archive with this file.
-pub fn export(fs: &Fs, path: &[u8], output: &mut dyn Write, watch: Watch<'_>) -> Result<Counts> {
+/// that leads to a file that is no directory gives an archive with this file. Zeros stand for
+/// content that the memory or the disk has lost; `incomplete` receives the names of such files.
+pub fn export(
+    fs: &Fs,
+    path: &[u8],
+    output: &mut dyn Write,
+    watch: Watch<'_>,
+    incomplete: &mut dyn FnMut(&[u8]),
+) -> Result<Counts> {
     let thread = fs.enter().map_err(|error| TransferError::image("enter", b"/", error))?;
     let tree = Tree { thread: &thread };
     let mut node = tree.root()?;
@@ -34,6 +44,7 @@ pub fn export(fs: &Fs, path: &[u8], output: &mut dyn Write, watch: Watch<'_>) ->
         tree,
         output,
         watch,
+        incomplete,
         counts: Counts::default(),
         written: 0,
         links: HashMap::new(),
@@ -55,6 +66,7 @@ struct Exporter<'a, 't, 'f> {
     tree: Tree<'t, 'f>,
     output: &'a mut dyn Write,
     watch: Watch<'a>,
+    incomplete: &'a mut dyn FnMut(&[u8]),
     counts: Counts,
     written: u64,
     /// Files with several names: the name that has the content.
@@ -176,21 +188,39 @@ impl Exporter<'_, '_, '_> {
         let bytes = entry.bytes();
         self.put(&bytes)?;
         self.put(&map)?;
+        let mut is_whole = true;
         for (start, length) in pieces {
-            self.put_piece(node, start, length, path)?;
+            is_whole &= self.put_piece(node, start, length, path)?;
+        }
+        if !is_whole {
+            self.counts.incomplete += 1;
+            (self.incomplete)(path);
         }
         self.pad(size)
     }
 
-    /// Writes exactly that many bytes, even if the file changes meanwhile.
-    fn put_piece(&mut self, node: Node, start: u64, length: u64, path: &[u8]) -> Result<()> {
+    /// Writes exactly that many bytes, even if the file changes meanwhile. Returns whether all of
+    /// them could be read.
+    fn put_piece(&mut self, node: Node, start: u64, length: u64, path: &[u8]) -> Result<bool> {
         let end = start + length;
         let mut at = start;
+        let mut is_whole = true;
         let mut buffer = std::mem::take(&mut self.buffer);
+        let mut step = PIECE_BYTES;
         while at < end {
-            let room = ((end - at) as usize).min(PIECE_BYTES);
-            let read = self.tree.thread.files().read(node, at, &mut buffer[..room]);
-            let count = read.map_err(|error| TransferError::image("read", path, error))?;
+            let room = ((end - at) as usize).min(step);
+            let count = match self.tree.thread.files().read(node, at, &mut buffer[..room]) {
+                Ok(count) => count,
+                Err(engine::Error::ContentLost | engine::Error::Disk(libc::EIO)) if room > LEAST_BYTES => {
+                    step = LEAST_BYTES;
+                    continue;
+                }
+                Err(engine::Error::ContentLost | engine::Error::Disk(libc::EIO)) => {
+                    is_whole = false;
+                    0
+                }
+                Err(error) => return Err(TransferError::image("read", path, error)),
+            };
             // It became shorter: zeros stand for what is missing.
             buffer[count..room].fill(0);
             self.put(&buffer[..room])?;
@@ -201,7 +231,7 @@ impl Exporter<'_, '_, '_> {
             }
         }
         self.buffer = buffer;
-        Ok(())
+        Ok(is_whole)
     }
 
     /// The pieces of a file that are not holes: offset and length.

@@ -102,7 +102,7 @@ impl Shared<'_> {
     }
 
     fn counts(&self) -> Counts {
-        Counts { files: self.files.load(Relaxed), bytes: self.bytes.load(Relaxed), skipped: 0 }
+        Counts { files: self.files.load(Relaxed), bytes: self.bytes.load(Relaxed), ..Counts::default() }
     }
 
     /// Reports progress until all is done.

@@ -32,6 +32,8 @@ pub struct Counts {
     pub bytes: u64,
     /// Files that the target cannot hold: sockets, in archives.
     pub skipped: u64,
+    /// Files of which not all content could be read.
+    pub incomplete: u64,
 }
 
 /// Receives progress; `false` stops the transfer.

@@ -117,6 +117,9 @@ fn repair(image: &Path, mode: Mode) -> Result<Repaired> {
     if !repaired.repaired.is_empty() && repaired.after.is_sound() {
         attach(image)?;
         repaired.after = check(&map_idle(image)?.0);
+    } else if pmem::expects_memory_errors() {
+        // What is lost cannot be repaired, and decides about no repair.
+        repaired.after = check(&map_idle(image)?.0);
     }
     Ok(repaired)
 }
@@ -266,7 +269,8 @@ pub fn check(mapping: &Arc<Mapping>) -> Report {
     // SAFETY: the check only reads, as documented.
     let region = unsafe { mapping.region_for_reading(Direct) };
     let mut phases = Phases::default();
-    fsck::check(&region, &Options::default(), &mut |at| phases.at(at))
+    let lost = mapping.bad_ranges();
+    fsck::check(&region, &Options { lost: &lost, ..Options::default() }, &mut |at| phases.at(at))
 }
 
 /// One progress bar for each phase of a check.

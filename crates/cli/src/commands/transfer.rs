@@ -88,7 +88,10 @@ pub fn export(arguments: &Export) -> Result<()> {
     let mut shown = Shown::new("exporting");
     let mut output = BufWriter::with_capacity(BUFFER_BYTES, output.lock());
     let path = arguments.path.as_os_str().as_bytes();
-    let exported = transfer::export(image.fs(), path, &mut output, &mut |counts| shown.at(counts));
+    let mut incomplete = |name: &[u8]| {
+        eprintln!("incomplete: {}: zeros stand for what cannot be read", String::from_utf8_lossy(name).escape_debug());
+    };
+    let exported = transfer::export(image.fs(), path, &mut output, &mut |counts| shown.at(counts), &mut incomplete);
     drop(shown);
     let counts = exported.map_err(|error| match error {
         TransferError::Stopped => Stopped("interrupted; the archive is not complete").into(),
@@ -101,6 +104,12 @@ pub fn export(arguments: &Export) -> Result<()> {
     if counts.skipped > 0 {
         eprintln!("left out {}, which archives cannot hold", units::counted(counts.skipped, "socket"));
     }
+    ensure!(
+        counts.incomplete == 0,
+        "the memory or the disk has errors below {} (named above): all else is in the archive; restore these files \
+         from a backup",
+        units::counted(counts.incomplete, "file")
+    );
     Ok(())
 }
 

@@ -378,6 +378,7 @@ impl Descriptors {
             read_only: false,
             image_read_only: false,
             flushes: self.flushes,
+            memory_errors: pmem::expects_memory_errors(),
             journal: self.journal.as_ref().map_or(0, AsRawFd::as_raw_fd),
             processor: pmem::features(),
             apparmor: apparmor::is_enabled(),

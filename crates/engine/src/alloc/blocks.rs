@@ -30,7 +30,7 @@ use crate::redo::WordChange;
 use crate::step::step;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::fence;
-use pmem::{Allocation, BLOCK_BYTES, BadOffset, Layout, Memory, Unreachable};
+use pmem::{Allocation, BLOCK_BYTES, BadOffset, ContentLoad, Layout, Memory, Unreachable};
 
 /// Words of bits in a group.
 const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
@@ -540,7 +540,12 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         if count < least {
             return Ok(None);
         }
-        let run = BlockRun { first: index * GROUP_BLOCKS + at, count };
+        let mut run = BlockRun { first: index * GROUP_BLOCKS + at, count };
+        if pmem::expects_memory_errors() {
+            let Some(sound) = self.sound_run(index, (wanted, least))? else { return Ok(None) };
+            run = sound;
+        }
+        let BlockRun { count, .. } = run;
         self.fs.provider().provide_group(index)?;
         self.fs.provider().provide_blocks(group, (run.first, count))?;
         self.fs.pm.set_resident(run.first * BLOCK_BYTES, count * BLOCK_BYTES);
@@ -557,6 +562,24 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
         }
         self.slot.block_hint.store(run.first + count, Relaxed);
         Ok(Some(run))
+    }
+
+    /// A run of between `least` and `wanted` free blocks of a group, whose lock the caller holds,
+    /// that have no memory errors.
+    #[cold]
+    fn sound_run(self, index: u64, (wanted, least): (u64, u64)) -> Result<Option<BlockRun>> {
+        let map = self.fs.block_map().free_map(index)?;
+        let mut at = map.next(0, true);
+        while at < GROUP_BLOCKS {
+            let run = BlockRun { first: index * GROUP_BLOCKS + at, count: (map.next(at, false) - at).min(wanted) };
+            let lost = self.fs.pm.first_lost(run.first * BLOCK_BYTES, run.count * BLOCK_BYTES, ContentLoad::Probe);
+            let count = lost.map_or(run.count, |page| page / BLOCK_BYTES - run.first);
+            if count >= least {
+                return Ok(Some(BlockRun { count, ..run }));
+            }
+            at = map.next(at + count + u64::from(lost.is_some()), true);
+        }
+        Ok(None)
     }
 
     /// A shard that has filled a group will fill the next one, too, if that is wholly free. So the

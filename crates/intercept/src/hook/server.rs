@@ -113,6 +113,16 @@ pub fn fail(loss: Loss) {
     STATE.store(FAILED, Relaxed);
 }
 
+/// Records that memory of the image has errors. `is_lost`: content of a file is lost. The first
+/// time, this is reported.
+pub fn expect_memory_errors(is_lost: bool) {
+    static HAS_TOLD: AtomicBool = AtomicBool::new(false);
+    pmem::expect_memory_errors();
+    if is_lost && !HAS_TOLD.swap(true, Relaxed) {
+        sys::print(&[b"the image ", pmem::CONTENT_LOST.as_bytes()]);
+    }
+}
+
 /// Why the file system failed.
 pub fn loss() -> Loss {
     if HAS_MEMORY_ERROR.load(Relaxed) { Loss::MemoryError } else { Loss::Gone }
@@ -203,6 +213,9 @@ pub unsafe fn attach(handoff: &HandoffRecord, hint: usize, slot: Option<u32>) ->
     let MappedImage { image, bytes, reach, area_at, mapped } =
         map_image(place, handoff, size, protection(handoff.image_read_only))?;
     let status = sys::status(handoff.image_file()).map_err(|_| IMAGE_REASONS[0])?;
+    if handoff.memory_errors {
+        pmem::expect_memory_errors();
+    }
     let options = AttachOptions {
         read_only: handoff.read_only,
         cached_files_max: handoff.cached_files_max,

@@ -200,7 +200,7 @@ fn errno_of_load(error: LoadError) -> i32 {
     match error {
         LoadError::NoRoom => libc::ENOSPC,
         LoadError::Disk(errno) => errno,
-        LoadError::Offset(_) => libc::EIO,
+        LoadError::Offset(_) | LoadError::Lost => libc::EIO,
     }
 }
 

@@ -287,7 +287,11 @@ fn on_an_image(
         stage.lead(outcome, is_over, tell)
     })?;
     fs.detach_last()?;
-    let report = fsck::check(&region(), &fsck::Options { findings_max: 20, clean: Some(true) }, &mut |_| {});
+    let report = fsck::check(
+        &region(),
+        &fsck::Options { findings_max: 20, clean: Some(true), ..fsck::Options::default() },
+        &mut |_| {},
+    );
     outcome.images += 1;
     for finding in &report.findings {
         outcome.violations.push(format!("fsck afterwards: {finding:?}"));

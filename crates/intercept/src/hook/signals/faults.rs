@@ -12,7 +12,8 @@
 //! | copies out of the image, `memcpy` and the like | they end there; the call fails with EFAULT |
 //! | sites of libraries ([`library_syscalls`]) | none: they are system calls |
 //! | [missing pages](crate::hook::calls::mapping::missing) | they are supplied, and the access repeats |
-//! | any access to the image or the shared memory beyond the end of a truncated file, to a removed device, or to memory with an error | the page reads as zeros, and the file system fails: EIO from then on |
+//! | loads of content of files from memory with an error | the load ends; the call fails with EIO |
+//! | any other access to the image or the shared memory beyond the end of a truncated file, to a removed device, or to memory with an error | the page reads as zeros, and the file system fails: EIO from then on |
 //!
 //! Invariants
 //! - The pieces of code are leaves without a frame: the top of the stack holds their return
@@ -33,6 +34,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 use libc::{siginfo_t, ucontext_t};
+use pmem::{ContentLoad, Loss};
 
 /// `memcpy` and the like, which the linked library contains.
 static MEMORY_CODE: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
@@ -56,14 +58,23 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
     let (address, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     // SAFETY: as above.
     let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let at = registers[libc::REG_RIP as usize] as usize;
     if signal == libc::SIGBUS
         && let Some(server) = server::attached()
         && let Some(region) = server.regions().into_iter().find(|region| region.contains(&address))
     {
-        server::fail(pmem::Loss::of_code(code));
+        let loss = pmem::Loss::of_code(code);
+        let load = ContentLoad::in_progress(at, registers[libc::REG_RAX as usize] as u64);
+        if let (Loss::MemoryError, Some(load)) = (loss, load) {
+            server::expect_memory_errors(load == ContentLoad::Wanted);
+            registers[libc::REG_RAX as usize] = pmem::LOAD_LOST.into();
+            // SAFETY: the code of loads is a leaf.
+            unsafe { return_from_leaf(registers) };
+            return true;
+        }
+        server::fail(loss);
         return put_zeros(address, region);
     }
-    let at = registers[libc::REG_RIP as usize] as usize;
     if signal == libc::SIGBUS && !is_own_code(at) && missing::redirect(code, address as u64, registers) {
         return true;
     }
@@ -92,12 +103,20 @@ pub unsafe fn recover_fault(signal: i32, info: *const siginfo_t, context: *mut u
         // SAFETY: the words are this thread's.
         unsafe { (*thread_words()).fault = address as u64 | 1 };
     }
-    // Equivalent to the instruction `ret`.
+    // SAFETY: the module's invariant.
+    unsafe { return_from_leaf(registers) };
+    true
+}
+
+/// Equivalent to the instruction `ret`.
+///
+/// # Safety
+/// The top of the stack holds the return address.
+unsafe fn return_from_leaf(registers: &mut [i64; 23]) {
     let stack = registers[libc::REG_RSP as usize];
-    // SAFETY: the module's invariant: the top of the stack holds the return address.
+    // SAFETY: by contract.
     registers[libc::REG_RIP as usize] = unsafe { (stack as *const i64).read() };
     registers[libc::REG_RSP as usize] = stack + 8;
-    true
 }
 
 /// Whether a copy was cut short since the last query.
