@@ -11,7 +11,7 @@ const DIRECTORY: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
 
 /// An archive that grows.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Archive {
     bytes: Vec<u8>,
     names: BTreeSet<PathBuf>,

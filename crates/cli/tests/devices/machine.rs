@@ -18,7 +18,8 @@ const END: &str = "the script has ended";
 /// Drivers that scripts use; further ones are loaded with them, but for the checksums of ext4.
 const MODULES: &[&str] =
     &["nfit", "nd_pmem", "device_dax", "dax_pmem", "crc32c_generic", "crc32c_intel", "ext4", "xfs", "fuse"];
-const TOOLS: &[&str] = &["ndctl", "daxctl", "mkfs.ext4", "mkfs.xfs", "filefrag", "sh", "cp", "cat", "diff", "ls", "dd"];
+const TOOLS: &[&str] =
+    &["ndctl", "daxctl", "mkfs.ext4", "mkfs.xfs", "filefrag", "sh", "cp", "cat", "diff", "ls", "dd", "tar"];
 const OPTIONAL_TOOLS: &[&str] = &["sqlite3", APPARMOR_PARSER];
 const APPARMOR_PARSER: &str = "apparmor_parser";
 
@@ -76,6 +77,14 @@ pub struct Machine {
     kernel_options: &'static str,
 }
 
+/// What a power cut leaves.
+pub struct Cut {
+    /// A copy of the bytes of the NVDIMM.
+    pub nvdimm: PathBuf,
+    /// Calls that had returned.
+    pub calls: u64,
+}
+
 /// What a machine printed.
 pub struct Console(pub String);
 
@@ -85,11 +94,13 @@ fn program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// A machine, or why there is none here.
-pub fn machine() -> Result<Machine, String> {
-    static PARTS: OnceLock<Result<Parts, String>> = OnceLock::new();
+/// A machine for each kernel, or why there is none here.
+pub fn machines() -> Result<Vec<Machine>, String> {
+    static PARTS: OnceLock<Result<Vec<Parts>, String>> = OnceLock::new();
     let parts = PARTS.get_or_init(find_parts).as_ref().map_err(Clone::clone)?;
-    Ok(Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true, kernel_options: "" })
+    let machine =
+        |parts| Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true, kernel_options: "" };
+    Ok(parts.iter().map(machine).collect())
 }
 
 impl Machine {
@@ -115,7 +126,45 @@ impl Machine {
     /// Runs a script, and returns when the machine is off.
     pub fn run(self, script: &str) -> Console {
         let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let at = |name: &str| place.path().join(name);
+        let mut running = self.start(script, place.path());
+        let is_over = running.ends_within(LIMIT);
+        drop(running);
+        let console = console(place.path());
+        assert!(is_over && console.contains(END), "the machine did not end its script:\n{console}");
+        Console(console)
+    }
+
+    /// Runs a script that works and reports calls until the machine is ended, and stops the machine
+    /// at `count` random instants. Each time `check` gets what a power cut would leave.
+    pub fn cut(self, script: &str, count: usize, mut check: impl FnMut(Cut)) {
+        let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let mut running = self.start(script, place.path());
+        let calls = || std::fs::metadata(place.path().join("calls")).map_or(0, |calls| calls.len());
+        let mut random = u64::from(std::process::id()) << 20 | calls();
+        let mut wanted = 1;
+        for number in 0..count {
+            // So many calls later than the last time, and then between two instructions.
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            wanted += random >> 33 & 511;
+            let start = Instant::now();
+            while calls() < wanted {
+                let ended = running.0.try_wait().expect("it is a child");
+                assert!(ended.is_none() && start.elapsed() < LIMIT, "it did not work:\n{}", console(place.path()));
+                std::thread::sleep(Duration::from_micros(100 + (random >> 20 & 4095)));
+            }
+            running.signal(libc::SIGSTOP);
+            let nvdimm = place.path().join(format!("cut-{number}"));
+            std::fs::copy(place.path().join("nvdimm"), &nvdimm).unwrap();
+            let cut = Cut { nvdimm: nvdimm.clone(), calls: calls() };
+            running.signal(libc::SIGCONT);
+            wanted = cut.calls;
+            check(cut);
+            std::fs::remove_file(nvdimm).unwrap();
+        }
+    }
+
+    fn start(self, script: &str, place: &Path) -> Running {
+        let at = |name: &str| place.join(name);
         let mut root = Archive::default();
         root.add("script", script.as_bytes(), 0o644);
         // The kernel unpacks both, one after the other.
@@ -138,13 +187,14 @@ impl Machine {
         let options = format!("console=ttyS0 no_timer_check loglevel=3 panic=-1 {}", self.kernel_options);
         command.args(["-append", &options]);
         command.arg("-serial").arg(format!("file:{}", at("console").display()));
-        let mut running = Running(command.stdin(Stdio::null()).spawn().expect("QEMU starts"));
-        let is_over = running.ends_within(LIMIT);
-        drop(running);
-        let console = String::from_utf8_lossy(&std::fs::read(at("console")).unwrap_or_default()).into_owned();
-        assert!(is_over && console.contains(END), "the machine did not end its script:\n{console}");
-        Console(console)
+        command.arg("-debugcon").arg(format!("file:{}", at("calls").display()));
+        Running(command.stdin(Stdio::null()).spawn().expect("QEMU starts"))
     }
+}
+
+/// What the machine printed so far.
+fn console(place: &Path) -> String {
+    String::from_utf8_lossy(&std::fs::read(place.join("console")).unwrap_or_default()).into_owned()
 }
 
 impl Console {
@@ -160,6 +210,18 @@ impl Console {
 struct Running(Child);
 
 impl Running {
+    /// Stops all threads of the machine, and waits until they are, or continues them.
+    fn signal(&self, signal: i32) {
+        let pid = self.0.id() as i32;
+        // SAFETY: a child that has not been waited for; the status is not wanted.
+        unsafe {
+            assert_eq!(libc::kill(pid, signal), 0);
+            if signal == libc::SIGSTOP {
+                libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED);
+            }
+        }
+    }
+
     fn ends_within(&mut self, limit: Duration) -> bool {
         let start = Instant::now();
         while self.0.try_wait().expect("it is a child").is_none() {
@@ -179,13 +241,13 @@ impl Drop for Running {
     }
 }
 
-fn find_parts() -> Result<Parts, String> {
+fn find_parts() -> Result<Vec<Parts>, String> {
     for needed in ["qemu-system-x86_64", "busybox", "cc"].iter().chain(TOOLS) {
         program(needed).ok_or_else(|| {
             format!("there is no {needed} (Debian: qemu-system-x86 busybox-static ndctl daxctl e2fsprogs xfsprogs)")
         })?;
     }
-    let (kernel, modules) = find_kernel()?;
+    let kernels = find_kernels()?;
     let mut root = Archive::default();
     for directory in ["dev", "proc", "sys", "tmp", "root", "mnt/a", "mnt/b", "sbin", "var/cache", "run"] {
         root.add_directory(directory);
@@ -200,19 +262,25 @@ fn find_parts() -> Result<Parts, String> {
     let directfs = Path::new(env!("CARGO_BIN_EXE_directfs"));
     root.add_copy(directfs, Path::new("usr/local/bin/directfs"));
     root.add_program(directfs);
-    let mapping = compile("mapping");
-    root.add_copy(&mapping, Path::new("usr/local/bin/mapping"));
-    root.add_program(&mapping);
-    for (index, module) in modules.iter().enumerate() {
-        root.add(format!("modules/{index:03}.ko"), &decompressed(module)?, 0o644);
+    for name in ["mapping", "worker"] {
+        let compiled = compile(name);
+        root.add_copy(&compiled, &Path::new("usr/local/bin").join(name));
+        root.add_program(&compiled);
     }
     root.add("init", INIT.as_bytes(), 0o755);
     root.add("prelude", PRELUDE.as_bytes(), 0o644);
-    Ok(Parts { kernel, root: root.finish() })
+    let with_modules = |(kernel, modules): (PathBuf, Vec<PathBuf>)| {
+        let mut root = root.clone();
+        for (index, module) in modules.iter().enumerate() {
+            root.add(format!("modules/{index:03}.ko"), &decompressed(module)?, 0o644);
+        }
+        Ok(Parts { kernel, root: root.finish() })
+    };
+    kernels.into_iter().map(with_modules).collect()
 }
 
 /// Compiles a program of this test.
-fn compile(name: &str) -> PathBuf {
+pub fn compile(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/devices").join(format!("{name}.c"));
     let compiled = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("devices-{name}-{}", std::process::id()));
     let status = Command::new("cc").args(["-O1", "-Wall", "-o"]).arg(&compiled).arg(source).status();
@@ -220,12 +288,36 @@ fn compile(name: &str) -> PathBuf {
     compiled
 }
 
-/// A kernel and its modules, in the order in which they are loaded: of `TEST_KERNEL`, which is
-/// a package of Debian or what one was unpacked to, or the newest that is installed.
-fn find_kernel() -> Result<(PathBuf, Vec<PathBuf>), String> {
+/// Kernels and their modules, in the order in which they are loaded: those that `TEST_KERNEL`
+/// names, with colons between them, or the newest that is installed. A kernel is a package of
+/// Debian, or what one was unpacked to; a folder with packages stands for all of them.
+fn find_kernels() -> Result<Vec<(PathBuf, Vec<PathBuf>)>, String> {
+    let named = std::env::var_os("TEST_KERNEL").unwrap_or("/".into());
+    let packages_in = |place: &Path| {
+        let entries = std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path());
+        let is_package = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "deb");
+        let mut packages: Vec<PathBuf> = entries.filter(is_package).collect();
+        packages.sort();
+        packages
+    };
+    let mut kernels = Vec::new();
+    for place in std::env::split_paths(&named) {
+        match packages_in(&place) {
+            packages if packages.is_empty() => kernels.push(find_kernel(place)?),
+            packages => {
+                for package in packages {
+                    kernels.push(find_kernel(package)?);
+                }
+            }
+        }
+    }
+    Ok(kernels)
+}
+
+/// The kernel of a package or folder, and its modules.
+fn find_kernel(mut place: PathBuf) -> Result<(PathBuf, Vec<PathBuf>), String> {
     let none = "there is no kernel: install one, or set TEST_KERNEL to a package that \
                 `apt-get download linux-image-...` brings";
-    let mut place = PathBuf::from(std::env::var_os("TEST_KERNEL").unwrap_or("/".into()));
     if place.is_file() {
         let unpacked = Path::new(env!("CARGO_TARGET_TMPDIR")).join(place.file_stem().unwrap_or_default());
         let status = Command::new("dpkg-deb").arg("-x").arg(&place).arg(&unpacked).status();

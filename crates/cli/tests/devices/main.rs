@@ -3,12 +3,13 @@
 //!
 //! They need QEMU, a kernel with its modules and a few tools (see `machine`), and are skipped
 //! loudly where one of these is missing. A machine takes about ten seconds when the host is idle.
-//! `TEST_KERNEL` names a kernel: a package of Debian, or a folder that one was unpacked to.
+//! `TEST_KERNEL` names kernels, on each of which every test runs: see `machine::find_kernels`.
 
 mod archive;
+mod cuts;
 mod machine;
 
-use machine::{Machine, machine};
+use machine::{Machine, machines};
 
 /// Uses an image on a device or a DAX file, `$image`, with all commands that read or change one.
 const BATTERY: &str = r#"
@@ -47,20 +48,16 @@ step "fsck at the end" directfs fsck -n $image
 
 const PROMISED: &str = "promise='Completed calls survive a power failure'\n";
 
-/// A machine, or none, with a word, where there can be none.
-fn machine_for(test: &str) -> Option<Machine> {
-    match machine() {
-        Ok(machine) => Some(machine),
-        Err(why) => {
-            eprintln!("\n*** SKIPPED: {test}: {why} ***\n");
-            None
-        }
-    }
+/// A machine for each kernel; none, with a word, where there can be none.
+fn machines_for(test: &str) -> Vec<Machine> {
+    machines().unwrap_or_else(|why| {
+        eprintln!("\n*** SKIPPED: {test}: {why} ***\n");
+        Vec::new()
+    })
 }
 
 #[test]
 fn a_dax_device_serves_every_command_and_mapping() {
-    let Some(machine) = machine_for("a DAX device of pages of 4 KiB") else { return };
     let script = r#"
 labels; namespace -m devdax -a 4K -s 256M
 image=/dev/dax0.0
@@ -80,12 +77,13 @@ refuses "trim" "cannot give space back" directfs trim $image
 says "mkfs --from" "" directfs mkfs $image --force --from /modules
 step "its content" directfs run --image $image -- diff -r /modules /mnt/directfs
 "#;
-    machine.run(&[PROMISED, script, BATTERY, more].concat()).assert_all_steps();
+    for machine in machines_for("a DAX device of pages of 4 KiB") {
+        machine.run(&[PROMISED, script, BATTERY, more].concat()).assert_all_steps();
+    }
 }
 
 #[test]
 fn a_dax_device_of_larger_pages_serves_all_but_shared_mappings() {
-    let Some(machine) = machine_for("DAX devices of larger pages") else { return };
     let device = r#"
 image=$(ls /dev/dax*)
 says "mkfs" "--align 4K" directfs mkfs $image
@@ -96,8 +94,9 @@ step "run: a shared mapping is refused" sh -c "directfs run --image $image -- ma
 step "run: a private mapping" directfs run --image $image -- mapping /mnt/directfs/private-mapping private
 "#;
     let of_2_mib = [PROMISED, "labels; namespace -m devdax -a 2M -s 256M\n", device, BATTERY, more];
-    machine.run(&of_2_mib.concat()).assert_all_steps();
-    let Some(machine) = machine_for("a DAX device of pages of 1 GiB") else { return };
+    for machine in machines_for("DAX devices of larger pages") {
+        machine.run(&of_2_mib.concat()).assert_all_steps();
+    }
     let of_1_gib = r#"
 labels; namespace -m devdax -a 1G -s 2G
 image=$(ls /dev/dax*)
@@ -108,13 +107,14 @@ step "a mount's files" cmp /prelude /mnt/a/prelude
 step "umount" directfs umount /mnt/a
 step "fsck" directfs fsck -n $image
 "#;
-    machine.with_nvdimm(3 << 30).run(&[of_1_gib, more].concat()).assert_all_steps();
+    for machine in machines_for("a DAX device of pages of 1 GiB") {
+        machine.with_nvdimm(3 << 30).run(&[of_1_gib, more].concat()).assert_all_steps();
+    }
 }
 
 #[test]
 fn files_on_dax_file_systems_serve_every_command() {
     for (make, options) in [("mkfs.ext4 -q -b 4096", "dax"), ("mkfs.xfs -q -m reflink=0", "dax=always")] {
-        let Some(machine) = machine_for("DAX files") else { return };
         let file_system = format!(
             r#"
 labels; namespace -m fsdax -s 480M
@@ -131,14 +131,15 @@ step "resize" directfs resize $image +32M
 step "trim" directfs trim $image
 step "umount the file system" umount /mnt/b
 "#;
-        machine.run(&[PROMISED, &file_system, BATTERY, more].concat()).assert_all_steps();
+        for machine in machines_for("DAX files") {
+            machine.run(&[PROMISED, &file_system, BATTERY, more].concat()).assert_all_steps();
+        }
     }
 }
 
 #[test]
 fn a_removed_device_is_an_error_for_its_programs_and_whole_afterwards() {
     for align in ["4K", "2M"] {
-        let Some(machine) = machine_for("a removed DAX device") else { return };
         let script = format!("labels; namespace -m devdax -a {align} -s 256M\n");
         let more = r#"
 image=/dev/dax0.0
@@ -159,13 +160,14 @@ step "unbind below a mount" sh -c 'echo dax0.0 > /sys/bus/dax/drivers/device_dax
 refuses "a mount's files are errors" "error" sh -c 'echo 3 > /proc/sys/vm/drop_caches; LC_ALL=C cp /prelude /mnt/a/new'
 directfs umount /mnt/a > /dev/null 2>&1; umount -l /mnt/a 2> /dev/null
 "#;
-        machine.run(&[&script, more].concat()).assert_all_steps();
+        for machine in machines_for("a removed DAX device") {
+            machine.run(&[&script, more].concat()).assert_all_steps();
+        }
     }
 }
 
 #[test]
 fn memory_of_which_the_kernel_knows_nothing_promises_nothing() {
-    let Some(machine) = machine_for("an NVDIMM without a persistence domain") else { return };
     let script = r#"
 labels; namespace -m devdax -a 4K -s 128M
 says "mkfs of a device" "is not known" directfs mkfs /dev/dax0.0
@@ -175,36 +177,52 @@ step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem0.1
 step "mount it" mount -o dax /dev/pmem0.1 /mnt/b
 says "mkfs of a file" "is not known" directfs mkfs /mnt/b/image --size 32M
 "#;
-    machine.without_persistence_domain().run(script).assert_all_steps();
+    for machine in machines_for("an NVDIMM without a persistence domain") {
+        machine.without_persistence_domain().run(script).assert_all_steps();
+    }
 }
 
 #[test]
-fn an_error_of_the_memory_is_named() {
-    let Some(machine) = machine_for("an error of the memory") else { return };
+fn memory_errors_are_errors_of_the_files_that_lie_there() {
     let script = r#"
-case $(uname -r) in [1-5].* | 6.[0-5].*) echo "ok: SKIPPED: this kernel reports bad blocks as it does truncation" ;; *)
 labels; namespace -m fsdax -s 480M
 step "mkfs.ext4" mkfs.ext4 -q -b 4096 /dev/pmem0
 step "mount it" mount -o dax /dev/pmem0 /mnt/b
 image=/mnt/b/image
 step "mkfs" directfs mkfs $image --size 128M
-step "a file of 60 MiB" directfs run --image $image -- dd if=/dev/zero of=/mnt/directfs/file bs=1M count=60
+step "a file of 60 MiB" directfs run --image $image -- sh -c 'cp -r /modules /mnt/directfs; dd if=/dev/zero of=/mnt/directfs/file bs=1M count=60'
 sector=$(filefrag -v -b512 $image | awk '$1 == "0:" {gsub(/\./, "", $4); print $4}')
-step "a bad block at its middle" sh -c "echo $((sector + 30 * 2048)) 2048 > /sys/block/pmem0/badblocks"
+step "bad blocks in the middle of it" sh -c "echo $((sector + 40 * 2048)) 2048 > /sys/block/pmem0/badblocks"
+step "run: other files" directfs run --image $image -- diff -r /modules /mnt/directfs/modules
+step "run: a new file" directfs run --image $image -- sh -c 'cp -r /modules /mnt/directfs/more; diff -r /modules /mnt/directfs/more'
+refuses "fsck lists the file" "content-lost" directfs fsck -n $image
+refuses "fsck: and its path" "/file" directfs fsck -n $image
+case $(uname -r) in [1-5].* | 6.[0-5].*) echo "ok: SKIPPED: this kernel maps listed bad blocks, and the emulated ones have no error" ;; *)
 refuses "run names the error" "has a memory error" directfs run --image $image -- sh -c 'cat /mnt/directfs/file > /dev/null'
+refuses "export names it" "incomplete: ./file" sh -c "directfs export $image > /tmp/tar"
+step "export: all else is there" sh -c "mkdir /tmp/out; tar xf /tmp/tar -C /tmp/out; diff -r /modules /tmp/out/more"
+rm -rf /tmp/tar /tmp/out
+step "mount" directfs mount $image /mnt/a
+refuses "mount: the file" "" cp /mnt/a/file /dev/null
+step "mount: other files" diff -r /modules /mnt/a/more
+step "mount: the file goes" rm /mnt/a/file
+step "mount: writes" sh -c 'dd if=/dev/zero of=/mnt/a/fill bs=1M count=60'
+step "mount: reads" cp /mnt/a/fill /dev/null
+step "umount" directfs umount /mnt/a
+step "fsck: no file is there any more" directfs fsck -n $image
 ;; esac
+step "bad blocks at the inodes" sh -c "echo $((sector + 128)) 2048 > /sys/block/pmem0/badblocks"
+refuses "metadata is damage" "memory error" directfs fsck -n $image
+umount /mnt/b
 "#;
-    machine.run(script).assert_all_steps();
+    for machine in machines_for("memory errors") {
+        machine.run(script).assert_all_steps();
+    }
 }
 
 #[test]
 fn a_program_whose_apparmor_profile_forbids_the_library_is_refused() {
     let test = "profiles of AppArmor";
-    let Some(machine) = machine_for(test) else { return };
-    let machine = match machine.with_apparmor() {
-        Ok(machine) => machine,
-        Err(why) => return eprintln!("\n*** SKIPPED: {test}: {why} ***\n"),
-    };
     let script = r#"
 mount -t securityfs securityfs /sys/kernel/security
 for name in forbidden named permitted complaining; do cp /usr/bin/cat /usr/local/bin/$name; done
@@ -232,12 +250,16 @@ step "a profile that permits the library" run permitted /mnt/directfs/file
 step "and in exec" run sh -c 'permitted /mnt/directfs/file'
 step "a profile that only complains" run complaining /mnt/directfs/file
 "#;
-    machine.run(script).assert_all_steps();
+    for machine in machines_for(test) {
+        match machine.with_apparmor() {
+            Ok(machine) => machine.run(script).assert_all_steps(),
+            Err(why) => eprintln!("\n*** SKIPPED: {test}: {why} ***\n"),
+        }
+    }
 }
 
 #[test]
 fn strict_settings_of_a_machine_leave_images_usable() {
-    let Some(machine) = machine_for("vm.overcommit_memory=2, proc with subset=pid") else { return };
     let script = r#"
 image=/tmp/image
 step "mkfs" directfs mkfs $image --size 64M
@@ -255,5 +277,29 @@ umount /proc
 refuses "run without /proc" "/proc must be mounted" directfs run -- true
 mount -t proc proc /proc
 "#;
-    machine.run(script).assert_all_steps();
+    for machine in machines_for("vm.overcommit_memory=2, proc with subset=pid") {
+        machine.run(script).assert_all_steps();
+    }
+}
+
+#[test]
+fn every_returned_call_survives_power_cuts() {
+    for machine in machines_for("power cuts of a DAX device") {
+        let script = r#"
+labels; namespace -m devdax -a 4K -s 48M
+directfs mkfs /dev/dax0.0
+directfs run --image /dev/dax0.0 -- sh -c 'mkdir /mnt/directfs/work; worker work /mnt/directfs/work'
+"#;
+        cuts::assert_nothing_is_lost(machine, cuts::Place::Device, script);
+    }
+    for machine in machines_for("power cuts of a DAX file") {
+        let script = r#"
+labels; namespace -m fsdax -s 48M
+mkfs.ext4 -q -b 4096 /dev/pmem0; mount -o dax /dev/pmem0 /mnt/b
+directfs mkfs /mnt/b/image --size 24M; sync; umount /mnt/b; mount -o dax /dev/pmem0 /mnt/b
+directfs mount -o cache=0 /mnt/b/image /mnt/a
+mkdir /mnt/a/work; worker work /mnt/a/work
+"#;
+        cuts::assert_nothing_is_lost(machine, cuts::Place::Ext4, script);
+    }
 }

@@ -1,0 +1,89 @@
+//! Power cuts: a machine works on an image, and is stopped at random instants. The file behind its
+//! NVDIMM is then what a power cut leaves of persistent memory, but for lines that were never
+//! flushed: an emulated NVDIMM has those as well. So cuts test the order of stores, and recovery.
+//!
+//! Each copy is checked on this machine. Oracle: `fsck -n` finds no error, and the directory is
+//! exactly what the returned calls leave, with or without the next one. A machine reports a
+//! returned call by a byte to a port, before the next call begins.
+
+use crate::machine::{Cut, Machine};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes of an image before its length, and its magic.
+const LENGTH_AT: u64 = 128;
+const MAGIC: &[u8] = b"DIRECTFS";
+
+/// Where the image of a cut lies in the NVDIMM.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// A DAX device.
+    Device,
+    /// The file `image` of an ext4 file system.
+    Ext4,
+}
+
+/// How many cuts each test makes.
+pub fn count() -> usize {
+    std::env::var("DIRECTFS_DEVICE_CUTS").ok().and_then(|count| count.parse().ok()).unwrap_or(3)
+}
+
+/// Cuts the power of a machine that a script prepares, and checks what is left each time.
+pub fn assert_nothing_is_lost(machine: Machine, place: Place, script: &str) {
+    let mut checked = 0;
+    let worker = crate::machine::compile("worker");
+    machine.with_nvdimm(64 << 20).cut(script, count(), |cut| {
+        let image = cut.nvdimm.with_extension("image");
+        extract(&cut.nvdimm, place, &image);
+        check(&image, &worker, &cut);
+        std::fs::remove_file(image).unwrap();
+        checked += 1;
+    });
+    assert_eq!(checked, count());
+}
+
+fn check(image: &Path, worker: &Path, cut: &Cut) {
+    let directfs = |words: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_directfs")).args(words).output().expect("directfs starts");
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{words:?} after {} calls: {}", cut.calls, String::from_utf8_lossy(&said));
+    };
+    let image = image.to_str().unwrap();
+    let calls = cut.calls.to_string();
+    directfs(&["fsck", "-n", image]);
+    directfs(&["run", "--image", image, "--", worker.to_str().unwrap(), "check", "/mnt/directfs/work", &calls]);
+    directfs(&["fsck", "-n", image]);
+    println!("a cut after {calls} calls: nothing is lost");
+}
+
+/// Copies the image out of the NVDIMM's bytes.
+fn extract(nvdimm: &Path, place: Place, image: &Path) {
+    let file = std::fs::File::open(nvdimm).unwrap();
+    let read = |at: u64, bytes: &mut [u8]| file.read_at(bytes, at).unwrap_or(0) == bytes.len();
+    let begins = |at: &u64| {
+        let mut bytes = [0; 8];
+        match place {
+            Place::Device => read(*at, &mut bytes) && bytes == *MAGIC,
+            // The magic and the state of an ext4 superblock, 1024 bytes behind its start.
+            Place::Ext4 => read(*at + 1080, &mut bytes) && bytes[..2] == [0x53, 0xef],
+        }
+    };
+    let end = file.metadata().unwrap().len();
+    let at = (0..end).step_by(4096).find(begins).expect("the NVDIMM holds it");
+    match place {
+        Place::Device => {
+            let mut length = [0; 8];
+            assert!(read(at + LENGTH_AT, &mut length));
+            let mut bytes = vec![0; u64::from_le_bytes(length).min(end) as usize];
+            assert!(read(at, &mut bytes));
+            std::fs::write(image, bytes).unwrap();
+        }
+        Place::Ext4 => {
+            let disk: PathBuf = format!("{}?offset={at}", nvdimm.display()).into();
+            let dump = format!("dump image {}", image.display());
+            let status = Command::new("debugfs").args(["-R", &dump]).arg(disk).output().expect("debugfs starts");
+            assert!(image.is_file(), "{}", String::from_utf8_lossy(&status.stderr));
+        }
+    }
+}
