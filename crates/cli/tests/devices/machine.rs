@@ -88,7 +88,8 @@ pub struct Cut {
 /// What a machine printed.
 pub struct Console(pub String);
 
-fn program(name: &str) -> Option<PathBuf> {
+/// A program of this machine.
+pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let more = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(more).map(|folder| folder.join(name)).find(|file| file.is_file())
