@@ -9,6 +9,7 @@ use crate::asking::{self, Unanswered};
 use crate::mounts;
 use anyhow::{Context, Result, bail};
 use fuse::{Ended, MountOptions, Role};
+use posix::image::Committer;
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use std::fs::File;
@@ -138,6 +139,8 @@ fn resolved(image: &Path) -> Result<PathBuf> {
 fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Option<i32>) -> Result<()> {
     let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
+    let committer = Committer::Started(PathBuf::from("/proc/self/exe"));
+    let options = &MountOptions { committer, ..options.clone() };
     if let Some(fd) = ready_fd {
         leave_starter(fd);
         // The server was started through /proc/self/exe and would be listed as "exe".

@@ -11,7 +11,7 @@ use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Smallest default size of an image in memory.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
@@ -40,7 +40,7 @@ fn open_unlimited(arguments: &Run) -> Result<(Image, Changes)> {
     let options = OpenImage {
         always_flush: arguments.always_flush,
         commits: arguments.commits.policy(),
-        committer: Committer::Started(super::committer::command),
+        committer: Committer::Started(PathBuf::from("/proc/self/exe")),
         memory_bytes_max: arguments.commits.memory,
         copied: terminal::show_copied,
         ..OpenImage::default()

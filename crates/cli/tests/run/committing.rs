@@ -6,6 +6,7 @@ use super::durable::{image_on, on_disk, read};
 use crate::support::killing::call_of;
 use crate::support::program::{Program, has_python};
 use crate::support::{directfs, stderr, stdout};
+use posix::image::{CommitPolicy, Committer, Image, OpenImage};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -272,5 +273,130 @@ fn committers_that_lose_their_launchers_at_once_leave_the_image() {
     }
     for run in 0..4 {
         assert_eq!(read(&image, &format!("f{run}")).as_deref(), Some("\n"));
+    }
+}
+
+/// Where control groups of version 2 can be frozen by this user.
+fn freezer() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| words[2] == "cgroup2")?;
+    let group = Path::new(mount[1]).join(format!("directfs-test-{}", std::process::id()));
+    fs::create_dir(&group).ok()?;
+    if group.join("cgroup.freeze").exists() {
+        return Some(group);
+    }
+    let _ = fs::remove_dir(group);
+    None
+}
+
+#[test]
+fn a_committer_in_a_frozen_control_group_is_replaced() {
+    let Some(directory) = on_disk().filter(|_| has_python()) else { return };
+    let Some(group) = freezer() else {
+        eprintln!("\n*** SKIPPED: a frozen committer: this user cannot make control groups of version 2 ***\n");
+        return;
+    };
+    let image = image_on(directory.path());
+    let syncer = Syncer::start(&image, directory.path());
+    for _ in 0..3 {
+        let committer = syncer.committer();
+        syncer.wait_for_sync();
+        fs::write(group.join("cgroup.procs"), committer.to_string()).unwrap();
+        fs::write(group.join("cgroup.freeze"), "1").unwrap();
+        syncer.wait_for_sync();
+        assert_ne!(syncer.committer(), committer);
+        fs::write(group.join("cgroup.freeze"), "0").unwrap();
+    }
+    syncer.program.end();
+    wait_for("the end of the group", || fs::remove_dir(&group).ok());
+    assert_clean(&image);
+}
+
+#[test]
+fn a_server_of_a_mount_that_is_stopped_while_programs_sync_holds_up_nobody() {
+    let test = "a_server_of_a_mount_that_is_stopped_while_programs_sync_holds_up_nobody";
+    let Some(directory) = on_disk().filter(|_| has_python() && crate::support::can_mount(test)) else { return };
+    let (image, point) = (image_on(directory.path()), directory.path().join("mount"));
+    fs::create_dir(&point).unwrap();
+    let mut server = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    server.args(["mount", "--foreground", "-o", "cache=0", &image]).arg(&point).stderr(Stdio::null());
+    let mut server = server.spawn().unwrap();
+    let device = |path: &Path| std::os::unix::fs::MetadataExt::dev(&fs::metadata(path).unwrap());
+    wait_for("the mount", || (device(&point) != device(directory.path())).then_some(()));
+    let seen = directory.path().join("seen");
+    let mut command = Command::new("python3");
+    let syncer =
+        Syncer { program: Program::start(command.args(["-c", SYNCER]).env("SEEN", &seen).current_dir(&point)), seen };
+    for round in 0..8 {
+        syncer.wait_for_sync();
+        signal(server.id(), libc::SIGSTOP);
+        let name = format!("other-{round}");
+        let script = format!("echo >{name}; sync {name}");
+        finishes(&["run", "--image", &image, "-C", "/mnt/directfs", "--", "sh", "-c", &script]);
+        signal(server.id(), libc::SIGCONT);
+    }
+    syncer.wait_for_sync();
+    syncer.program.end();
+    assert!(directfs(&["umount", point.to_str().unwrap()]).status.success());
+    assert!(server.wait().unwrap().success());
+    assert_clean(&image);
+}
+
+#[test]
+fn a_process_with_the_library_has_a_committer_that_is_replaced_when_it_is_stopped() {
+    let Some(directory) = on_disk() else { return };
+    let image = image_on(directory.path());
+    let committer = Committer::Started(PathBuf::from(env!("CARGO_BIN_EXE_directfs")));
+    let options = OpenImage { committer, commits: CommitPolicy::WhenSynced, ..OpenImage::default() };
+    let opened = Image::open(&image, &options).unwrap();
+    opened.sync().unwrap();
+    let first = wait_for("a committer", || child_named(std::process::id(), "directfs-commit"));
+    signal(first, libc::SIGSTOP);
+    opened.sync().unwrap();
+    let second = wait_for("another one", || {
+        child_named(std::process::id(), "directfs-commit").filter(|&committer| committer != first)
+    });
+    opened.close().unwrap();
+    assert!(!Path::new(&format!("/proc/{first}")).exists() && !Path::new(&format!("/proc/{second}")).exists());
+    assert_clean(&image);
+}
+
+/// Stores into two pages of a file that are mapped with a gap between them, and syncs all at once.
+const GAP: &str = "
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+page = 4096
+fd = os.open('gap', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'-' * 2 * page)
+os.fsync(fd)
+at = libc.mmap(None, 3 * page, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+for place, offset in [(0, 0), (2, page)]:
+    assert libc.mmap(at + place * page, page, 3, mmap.MAP_SHARED | 0x10, fd, offset) == at + place * page
+if sys.argv[1] == 'hole':
+    assert libc.munmap(at + page, page) == 0
+for place in (0, 2):
+    ctypes.memmove(at + place * page, b'stored', 6)
+result = libc.msync(at, 3 * page, 4)
+print(result, ctypes.get_errno() if result else 0)
+os.system('cp %s %s' % (sys.argv[2], sys.argv[3]))
+";
+
+#[test]
+fn a_sync_of_addresses_with_a_gap_commits_what_is_behind_the_gap() {
+    let Some(directory) = on_disk().filter(|_| has_python()) else { return };
+    let copy = directory.path().join("copy").to_str().unwrap().to_owned();
+    for (gap, expected) in [("foreign", "0 0\n"), ("hole", "-1 12\n")] {
+        let image = image_on(directory.path());
+        let program = ["python3", "-c", GAP, gap, &image, &copy];
+        let run = ["run", "--image", &image, "--commit-interval", "0", "-C", "/mnt/directfs", "--"];
+        let output = finishes(&[&run[..], &program].concat());
+        assert_eq!(stdout(&output), expected);
+        let found = read(&copy, "gap").unwrap();
+        assert!(found.starts_with("stored-") && found[4096..].starts_with("stored-"), "{gap}");
+        fs::remove_file(image).unwrap();
     }
 }
