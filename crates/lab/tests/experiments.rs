@@ -64,13 +64,16 @@ fn the_papers_table_is_typed_in_whole() {
 fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
     let experiment = find("soupfs-fig3").expect("it is in the catalogue");
     let findings = tiny("soupfs-fig3");
-    let report = html(&Circumstances::default(), &[(experiment, &findings)]);
+    let report = html(&Circumstances::default(), &[(experiment, Ok(&findings))]);
     assert!(report.contains("<svg") && report.contains("soupfs-fig3") && report.contains("18.0"));
     for outside in ["http://", "https://", "src=", "<script", "<link"] {
         let places: Vec<_> = report.match_indices(outside).collect();
         let own = outside == "http://" && places.len() == report.matches("http://www.w3.org/2000/svg").count();
         assert!(places.is_empty() || own, "{outside}");
     }
+    let failed = html(&Circumstances::default(), &[(experiment, Ok(&findings)), (experiment, Err("no <room>"))]);
+    assert!(failed.contains("class=\"fails\">It failed: no &lt;room&gt;.") && failed.contains("1 experiments failed"));
+    assert!(failed.contains("<svg"), "the others go on");
     assert!(text(experiment, &findings).contains("unlink"));
     assert_eq!(tsv(&findings).lines().count(), findings.measures.len() + 1);
     assert!(chart::svg(&findings.plots[0]).ends_with("</svg>"));

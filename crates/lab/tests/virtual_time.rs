@@ -2,6 +2,7 @@
 
 use lab::experiments::report::{Circumstances, html};
 use lab::experiments::{Bench, Findings, Size, Times, find};
+use lab::virtual_time::memories::MEMORIES;
 
 fn virtual_findings(name: &str) -> Findings {
     let bench = Bench { size: Size::Tiny, times: Times::Virtual, stop: &|| false, progress: &|_| {} };
@@ -17,12 +18,14 @@ fn a_second_run_gives_the_same_digits_and_soupfs_waits_for_no_flush() {
         let _shift: Vec<Box<[u8; 24]>> = (0..99).map(|_| Box::new([0; 24])).collect();
         let second = std::thread::spawn(move || virtual_findings(name)).join().expect("it does not panic");
         for (one, other) in first.measures.iter().zip(&second.measures) {
-            assert_eq!(one.here.iter().flatten().count(), 4, "{name}: {one:?}");
+            assert_eq!(one.here.iter().flatten().count(), MEMORIES.len(), "{name}: {one:?}");
             assert_eq!(one, other, "{name}");
         }
         assert_eq!(first.notes, second.notes);
+        assert_eq!(first.work, second.work);
+        assert!(!first.work.is_empty(), "{name}: nothing was counted");
         assert!(first.plots.iter().flat_map(|plot| &plot.here).all(|series| series.values.iter().all(Option::is_some)));
-        let report = html(&Circumstances::default(), &[(find(name).expect("as above"), &first)]);
+        let report = html(&Circumstances::default(), &[(find(name).expect("as above"), Ok(&first))]);
         assert!(report.contains("virtual DRAM") && !report.contains("NaN"));
         assert!(first.claims.iter().all(|claim| !claim.sentence(&first.memories).contains("not measured")));
     }

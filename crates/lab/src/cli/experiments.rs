@@ -31,20 +31,23 @@ pub fn run(arguments: &Experiments) -> Result<()> {
     };
     let done = Flag::catch().and_then(|interrupted| carry_out(&chosen, arguments, &interrupted));
     if let (Err(_), Some(directory), true) = (&done, &arguments.out, made) {
-        // The new directory is empty: reports are written only at the end.
+        // It stays if it has the report of an experiment.
         let _ = std::fs::remove_dir(directory);
     }
     done
 }
 
-/// Runs experiments, prints the findings of a single one, and writes the report.
+/// An experiment, and its findings or why it failed.
+type Done<'e> = (&'e Experiment, Result<Findings, String>);
+
+/// Runs experiments, and prints the findings of a single one. After each it writes the report. A
+/// failed one is a section of the report, and the others go on.
 fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag) -> Result<()> {
     let size = if arguments.quick { Size::Quick } else { Size::Full };
-    // Not only before each: all that an earlier one measured would be lost.
-    chosen.iter().try_for_each(|experiment| experiment.check_memory(size))?;
     let begun = std::time::Instant::now();
     let is_terminal = std::io::stderr().is_terminal();
-    let mut done = Vec::new();
+    let mut done: Vec<Done<'_>> = Vec::new();
+    let mut seconds = Vec::new();
     for (index, experiment) in chosen.iter().enumerate() {
         let name = format!("[{}/{}] {}", index + 1, chosen.len(), experiment.name);
         let progress = |step: &str| {
@@ -59,21 +62,33 @@ fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag
         }
         let times = arguments.times();
         let bench = Bench { size, times, stop: &|| interrupted.is_set(), progress: &progress };
+        let start = std::time::Instant::now();
         let carried_out = experiment.carry_out(&bench);
+        seconds.push(format!("{} {:.0}", experiment.name, start.elapsed().as_secs_f64()));
         if is_terminal {
             eprint!("{CLEAR_LINE}");
         }
-        let findings = carried_out.map_err(|failure| match failure {
-            Failure::Interrupted => anyhow::Error::new(Interrupted),
-            other => anyhow::Error::new(other).context(format!("experiment {} failed", experiment.name)),
-        })?;
-        if chosen.len() == 1 {
-            print!("{}", report::text(experiment, &findings));
+        match carried_out {
+            Err(Failure::Interrupted) => return Err(Interrupted.into()),
+            Err(failure) if chosen.len() == 1 => {
+                return Err(anyhow::Error::new(failure).context(format!("experiment {} failed", experiment.name)));
+            }
+            Err(failure) => {
+                eprintln!("experiment {} failed: {failure}", experiment.name);
+                done.push((experiment, Err(failure.to_string())));
+            }
+            Ok(findings) => {
+                if chosen.len() == 1 {
+                    print!("{}", report::text(experiment, &findings));
+                }
+                done.push((experiment, Ok(findings)));
+            }
         }
-        done.push((*experiment, findings));
+        if let Some(directory) = &arguments.out {
+            write(directory, size, &done, &seconds.join(", "))?;
+        }
     }
     if let Some(directory) = &arguments.out {
-        write(directory, size, &done)?;
         println!(
             "{} in {:.0} s: {}",
             counted(done.len(), "experiment"),
@@ -81,7 +96,13 @@ fn carry_out(chosen: &[&Experiment], arguments: &Experiments, interrupted: &Flag
             directory.join(REPORT).display()
         );
     }
-    Ok(())
+    let failed: Vec<&str> =
+        done.iter().filter(|(_, outcome)| outcome.is_err()).map(|(experiment, _)| experiment.name).collect();
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        bail!("{} failed: {}", counted(failed.len(), "experiment"), failed.join(", "))
+    }
 }
 
 fn names() -> String {
@@ -116,15 +137,15 @@ fn prepare(directory: &Path, chosen: &[&Experiment], force: bool) -> Result<bool
     Ok(is_new)
 }
 
-fn write(directory: &Path, size: Size, done: &[(&Experiment, Findings)]) -> Result<()> {
-    let all: Vec<(&Experiment, &Findings)> =
-        done.iter().map(|(experiment, findings)| (*experiment, findings)).collect();
-    for (experiment, findings) in &all {
+fn write(directory: &Path, size: Size, done: &[Done<'_>], seconds: &str) -> Result<()> {
+    let all: Vec<report::Outcome<'_>> =
+        done.iter().map(|(experiment, outcome)| (*experiment, outcome.as_ref().map_err(String::as_str))).collect();
+    if let Some((experiment, Ok(findings))) = all.last() {
         let [numbers, plot] = files_of(directory, experiment);
         save(&numbers, &report::tsv(findings))?;
         save(&plot, &chart::sheet(&findings.plots))?;
     }
-    save(&directory.join(REPORT), &report::html(&circumstances(size), &all))
+    save(&directory.join(REPORT), &report::html(&circumstances(size, seconds), &all))
 }
 
 /// Atomically: a reader never sees half a report.
@@ -138,19 +159,39 @@ fn save(path: &Path, text: &str) -> Result<()> {
     saved.with_context(|| format!("cannot write {}", path.display()))
 }
 
-fn circumstances(size: Size) -> Circumstances {
+fn circumstances(size: Size, seconds: &str) -> Circumstances {
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
     let mut facts = vec![
         ("machine".to_owned(), machine()),
         ("kernel".to_owned(), kernel),
         ("DirectFS".to_owned(), env!("CARGO_PKG_VERSION").to_owned()),
+        ("command".to_owned(), std::env::args().collect::<Vec<_>>().join(" ")),
+        ("date".to_owned(), date()),
+        ("seconds".to_owned(), seconds.to_owned()),
         ("sizes".to_owned(), if size == Size::Quick { QUICK } else { "full" }.to_owned()),
     ];
     if let Some(load) = read("/proc/loadavg").split(' ').next() {
-        let meaning = format!("average load of the last minute {load}; above 1 (this program) all numbers are worse");
+        let meaning =
+            format!("average load of the last minute {load}; above 1 (this program) numbers by the clock are worse");
         facts.push(("load at the end".to_owned(), meaning));
     }
     Circumstances { facts }
+}
+
+/// The date in UTC.
+fn date() -> String {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let seconds = since.as_secs() as i64;
+    // Days from civil, backwards: years begin in March.
+    let days = seconds.div_euclid(86_400) + 719_468;
+    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02} UTC")
 }
 
 /// Processor and memory, on one line.

@@ -2,13 +2,13 @@
 //! ByVFS Fig. 3.
 
 use super::bare::Bare;
-use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less, more};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Series, less, more};
 use super::loops::{
     Act, Measured, Meter, Times, access, create, keep_least, lines_notes, measures, mkdir, per_call, rmdir, shuffled,
     stat, time, unlink,
 };
 use super::machine::{Machine, Plan, Result, Slow, Subject, machine, populated};
-use super::recorded::{VirtualMeter, VirtualTimes, add_columns, content_notes, names_recorded};
+use super::recorded::{VirtualMeter, VirtualTimes, add_columns, names_recorded};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::nova::Nova;
 use crate::physical::{MkfsOptions, PhysicalFs};
@@ -215,8 +215,8 @@ pub const TABLE_2: Experiment = Experiment {
             TABLE_2_PAPER.iter().find(|(name, _)| *name == row).map(|(_, values)| values[column])
         };
         let times = measure_virtual(bench, &TABLE_2_SUBJECTS, table_2_files(bench.size))?;
-        let mut findings =
-            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES));
+        let mut findings = Findings::new("µs per call", &MEMORIES)
+            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::OPTANE);
         findings.measures = measures(&measured, &TABLE_2_SUBJECTS, &rows, &paper);
         add_columns(&mut findings, &times, &TABLE_2_SUBJECTS);
         table_2_claims(&mut findings, &rows);
@@ -226,39 +226,21 @@ pub const TABLE_2: Experiment = Experiment {
             &[Subject::Nova, Subject::CacheletNova, Subject::DirectFs],
             &rows,
         ));
-        findings.notes.extend(content_notes(&times, &TABLE_2_SUBJECTS, &[Subject::Nova, Subject::DirectFs], &rows));
         let shown = ["NOVA", "NOVA_Nnqp", "NOVA_N", "DirectFS"];
         findings.plots.push(findings.relative_plot("Time per call, NOVA = 100 %", &rows, &shown, "NOVA"));
         Ok(findings)
     },
 };
 
-/// Why a row may differ from the paper.
-fn table_2_reason(row: &str) -> &'static str {
-    match row {
-        "stat" | "stat_2" | "stat_3" => COLD_STAT,
-        "stat_c" | "stat_2_c" | "stat_3_c" => {
-            "With names in memory both systems find each path component by one hash table lookup, without locks and without stores to shared data; the rest is the same, as the counts in the notes show. The paper's path walk is a kernel's, which does more work per component. By the clock and with slower memory DirectFS additionally pays for the emulation itself: it compares names with their entries on the image, which are in the cache."
-        }
-        _ => REMOVED,
-    }
-}
-
-const COLD_STAT: &str = "The VFS's work costs less here: the VFS layer's dentries and inodes have 128 bytes each in arrays, a kernel's 192 and about 1000 in slabs. With slower memory the reads of both weigh more, and DirectFS reads all four lines of its inode, NOVA two.";
-const REMOVED: &str = "The paper's DirectFS frees a removed file's space in a background thread. Here the removing call frees it, in batches, and is timed with it.";
-
 fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
     for row in rows {
         let of = |subject| findings.paper(row, subject).unwrap_or(f64::NAN);
-        let claim = Claim {
-            what: format!("DirectFS takes less time than NOVA for {row}"),
-            unit: "%",
-            paper: less(of("DirectFS"), of("NOVA")),
-            here: findings.reductions(row, "DirectFS", "NOVA"),
-            sense: Sense::AtLeast,
-            reason: table_2_reason(row),
-        };
-        findings.claims.push(claim);
+        findings.claims.push(Claim::gain(
+            format!("DirectFS takes less time than NOVA for {row}"),
+            less(of("DirectFS"), of("NOVA")),
+            findings.reductions(row, "DirectFS", "NOVA"),
+            findings.because(row, "DirectFS", "NOVA"),
+        ));
     }
     let writes = ["open", "mkdir", "open_c", "mkdir_c", "unlink", "rmdir", "unlink_c", "rmdir_c"];
     let best = |values: &dyn Fn(&str) -> Vec<f64>| {
@@ -266,60 +248,40 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
         let columns = each.first().map_or(0, Vec::len);
         (0..columns).map(|memory| each.iter().map(|row| row[memory]).reduce(f64::max).unwrap_or(f64::NAN)).collect()
     };
-    let index = "The paper's figures include the cost of its kernel's caches. These are smaller and cheaper here, so there is less to save. Most of the time goes into writes to the image, which both share, and their part grows with slower memory.";
+    let mean = |rows: &[&str], subject: &str, base: &str| {
+        (findings.mean_reductions(rows, subject, base), findings.mean_of(rows, subject, base))
+    };
+    let one = |row: &str, subject: &str, base: &str| {
+        (findings.reductions(row, subject, base), findings.because(row, subject, base))
+    };
     let claims = [
-        (
-            "DirectFS takes less time than NOVA on average (abstract, section I)",
-            36.86,
-            findings.mean_reductions(rows, "DirectFS", "NOVA"),
-            "This is the mean of the rows above. There is nothing to gain in the warm stats here, and less in the cold ones with slower memory.",
-        ),
+        ("DirectFS takes less time than NOVA on average (abstract, section I)", 36.86, mean(rows, "DirectFS", "NOVA")),
         (
             "DirectFS takes less time than NOVA at best (abstract)",
             59.2,
-            best(&|row| findings.reductions(row, "DirectFS", "NOVA")),
-            REMOVED,
+            (best(&|row| findings.reductions(row, "DirectFS", "NOVA")), findings.mean_of(rows, "DirectFS", "NOVA")),
         ),
-        (
-            "index and cachelets make cold stat over NOVA faster",
-            53.5,
-            findings.reductions("stat", "NOVA_N", "NOVA"),
-            COLD_STAT,
-        ),
-        (
-            "index and cachelets make cold stat over PMFS faster",
-            96.9,
-            findings.reductions("stat", "PMFS_N", "PMFS"),
-            "The saving is a linear search of the directory, so it depends on the directory's length: 10,000 names in the paper and in the full size, fewer in the quick size and in virtual time. The memory delay applies once per line of the directory, as long as the directory fits into the processor's cache.",
-        ),
+        ("index and cachelets make cold stat over NOVA faster", 53.5, one("stat", "NOVA_N", "NOVA")),
+        ("index and cachelets make cold stat over PMFS faster", 96.9, one("stat", "PMFS_N", "PMFS")),
         (
             "index and cachelets make metadata writes over NOVA faster, on average",
             36.8,
-            findings.mean_reductions(&writes, "NOVA_N", "NOVA"),
-            index,
+            mean(&writes, "NOVA_N", "NOVA"),
         ),
         (
             "index and cachelets make metadata writes over PMFS faster, on average",
             75.3,
-            findings.mean_reductions(&writes, "PMFS_N", "PMFS"),
-            "As for cold stat: the saving is a linear search, which grows with the number of names, and PMFS's journal is the same with and without.",
+            mean(&writes, "PMFS_N", "PMFS"),
         ),
         (
             "DirectFS's own log makes metadata writes faster than index and cachelets over NOVA, on average",
             28.9,
-            findings.mean_reductions(&writes, "DirectFS", "NOVA_N"),
-            REMOVED,
+            mean(&writes, "DirectFS", "NOVA_N"),
         ),
-        (
-            "the inode quick path makes warm stat over NOVA faster",
-            19.0,
-            findings.reductions("stat_c", "NOVA_N", "NOVA_Nnqp"),
-            "Without the quick path the inode's offset is found through the inode table, and the pointer in the inode is read from the image. With few files these lines are in the processor's cache.",
-        ),
+        ("the inode quick path makes warm stat over NOVA faster", 19.0, one("stat_c", "NOVA_N", "NOVA_Nnqp")),
     ];
-    for (what, paper, here, reason) in claims {
-        findings.claims.push(Claim { what: what.to_owned(), unit: "%", paper, here, sense: Sense::AtLeast, reason });
-    }
+    let claims = claims.map(|(what, paper, (here, reason))| Claim::gain(what.to_owned(), paper, here, reason));
+    findings.claims.extend(claims);
 }
 
 // --- ByVFS, Fig. 3 ----------------------------------------------------------------------------
@@ -328,21 +290,6 @@ fn table_2_claims(findings: &mut Findings, rows: &[&str]) {
 const BYVFS_PAPER: [(&str, f64); 6] =
     [("open", 12.7), ("stat", 48.1), ("access", 28.4), ("unlink", 50.8), ("mkdir", 7.4), ("rmdir", 18.4)];
 const BYVFS_SUBJECTS: [Subject; 2] = [Subject::Nova, Subject::ByVfs];
-
-/// Why a row may differ from the paper.
-fn byvfs_reason(row: &str) -> &'static str {
-    match row {
-        "unlink_c" => {
-            "With names in memory the conventional layer's unlink removes a dentry from two lists; ByVFS's unlink looks the name up in NOVA's index once more. In the paper's kernel the former costs more, here both cost about the same."
-        }
-        "open" | "mkdir" => {
-            "ByVFS saves a dentry, but most of the time goes into NOVA's writes, and more of it with slower memory."
-        }
-        _ => {
-            "ByVFS saves a dentry: 128 bytes in an array here, 192 in a kernel's slab in the paper, whose directory has the 100,000 names of the full size. ByVFS keeps the inode in memory, and writes the pointer to it into the inode on the image."
-        }
-    }
-}
 
 fn byvfs_files(size: Size) -> u64 {
     size.pick(40, 2000, 100_000)
@@ -359,20 +306,18 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
         let measured = measure(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size), &|_, _| false)?;
         let rows = ["open", "stat", "access", "unlink", "mkdir", "rmdir", "access_c", "unlink_c"];
         let times = measure_virtual(bench, &BYVFS_SUBJECTS, byvfs_files(bench.size))?;
-        let mut findings =
-            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES));
+        let mut findings = Findings::new("µs per call", &MEMORIES)
+            .with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::REMOTE);
         findings.measures = measures(&measured, &BYVFS_SUBJECTS, &rows, &|_, _| None);
         add_columns(&mut findings, &times, &BYVFS_SUBJECTS);
         let warm = [("unlink_c", 38.1)];
         for (row, paper) in BYVFS_PAPER.iter().chain(&warm) {
-            findings.claims.push(Claim {
-                what: format!("ByVFS takes less time than the conventional VFS for {row}"),
-                unit: "%",
-                paper: *paper,
-                here: findings.reductions(row, "ByVFS", "NOVA"),
-                sense: Sense::AtLeast,
-                reason: byvfs_reason(row),
-            });
+            findings.claims.push(Claim::gain(
+                format!("ByVFS takes less time than the conventional VFS for {row}"),
+                *paper,
+                findings.reductions(row, "ByVFS", "NOVA"),
+                findings.because(row, "ByVFS", "NOVA"),
+            ));
         }
         let mut plot =
             findings.relative_plot("Time per call, conventional VFS = 100 %", &rows, &["NOVA", "ByVFS"], "NOVA");
@@ -384,7 +329,6 @@ pub const BYVFS_FIGURE_3: Experiment = Experiment {
         ];
         findings.plots.push(plot);
         findings.notes.extend(lines_notes(&measured, &BYVFS_SUBJECTS, &BYVFS_SUBJECTS, &rows));
-        findings.notes.extend(content_notes(&times, &BYVFS_SUBJECTS, &BYVFS_SUBJECTS, &rows));
         findings.notes.push(
             "The paper gives no number for access with a warm cache; it says that ByVFS is slightly worse there."
                 .to_owned(),
@@ -441,28 +385,24 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
                 });
             }
         }
-        findings.claims.push(Claim {
-            what: "cold stat takes less time without the VFS".to_owned(),
-            unit: "%",
-            paper: 55.5,
-            here: findings.reductions("stat", "PFS", "VFS"),
-            sense: Sense::AtLeast,
-            reason: "The VFS layer's dentries and inodes cost less to create than a kernel's, so there is less to save. Reads of the image are the same with and without, and dominate with slower memory.",
-        });
+        findings.claims.push(Claim::gain(
+            "cold stat takes less time without the VFS".to_owned(),
+            55.5,
+            findings.reductions("stat", "PFS", "VFS"),
+            "A dentry and an inode of the VFS layer have 128 bytes each here, in arrays; in a kernel 192 and about 1000, in slabs.".to_owned(),
+        ));
         let of = |memory| {
             more(
                 findings.here("stat_c", "PFS", memory).unwrap_or(0.0),
                 findings.here("stat_c", "VFS", memory).unwrap_or(0.0),
             )
         };
-        findings.claims.push(Claim {
-            what: "warm stat takes more time without the VFS".to_owned(),
-            unit: "%",
-            paper: 89.5,
-            here: (0..MEMORIES.len()).map(of).collect(),
-            sense: Sense::AtLeast,
-            reason: "Every call asks NOVA's index of names, which is in memory in both cases, and the inode is in the processor's cache. How much more this costs than a hit in the VFS's caches depends on the number of files.",
-        });
+        findings.claims.push(Claim::gain(
+            "warm stat takes more time without the VFS".to_owned(),
+            89.5,
+            (0..MEMORIES.len()).map(of).collect(),
+            "A warm stat under the VFS layer costs less here than in a kernel, which also checks hooks, counts references and copies the path.".to_owned(),
+        ));
         let values = |subject: &str| rows.iter().map(|row| findings.here(row, subject, 0)).collect();
         let series = |name: &str| Series { name: name.to_owned(), values: values(name) };
         findings.plots.push(Plot {
@@ -470,7 +410,7 @@ pub const DIRECTFS_FIGURE_2: Experiment = Experiment {
             unit: "µs".to_owned(),
             x_labels: rows.iter().map(|row| (*row).to_owned()).collect(),
             lines: false,
-            basis: MEASURED,
+            basis: MEASURED.to_owned(),
             here: vec![series("VFS"), series("PFS")],
             paper: Vec::new(),
         });

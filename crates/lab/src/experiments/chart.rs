@@ -64,7 +64,7 @@ struct Extent<'p> {
 
 impl Extent<'_> {
     fn of(plot: &Plot) -> Extent<'_> {
-        let here = (plot.basis, &plot.here[..]);
+        let here = (&plot.basis[..], &plot.here[..]);
         let panels = if plot.paper.is_empty() { vec![here] } else { vec![("the paper", &plot.paper[..]), here] };
         let bars = plot.here.len().max(plot.paper.len()).max(1) as f64;
         let wanted = if plot.lines { 60.0 } else { bars * 9.0 + 16.0 } * plot.x_labels.len() as f64;
@@ -247,7 +247,7 @@ mod tests {
             unit: "µs".to_owned(),
             x_labels: vec!["a&b".to_owned()],
             lines: false,
-            basis: MEASURED,
+            basis: MEASURED.to_owned(),
             here: vec![Series { name: "\"><b>".to_owned(), values: vec![Some(1.0)] }],
             paper: Vec::new(),
         };

@@ -1,17 +1,17 @@
 //! Applications with files: small files (DirectFS Fig. 8), varmail and fileserver (DirectFS Fig. 9,
 //! SoupFS Fig. 5), Postmark (SoupFS Fig. 4).
 
-use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, more};
-use super::loops::{Random, Watch, append, read_file, read_once, write_file};
+use super::findings::{Claim, Findings, Measure, Plot, Series, more};
+use super::loops::{Clock, Random, Watch, append, read_file, read_once, write_file};
 use super::machine::{Machine, Plan, Result, Subject, machine};
-use super::recorded::{content_sentence, image_of};
+use super::recorded::{Work, image_of};
 use super::recorded_calls::RecordedCalls;
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
-use crate::virtual_time::memories;
+use crate::virtual_time::clock::Content;
+use crate::virtual_time::memories::{self, Memory};
 use crate::virtual_time::{Before, Recorder};
 use pmem::Delays;
-use std::time::Instant;
 
 const IO_BYTES: usize = 1 << 20;
 /// An application: the operations that a thread repeats.
@@ -165,25 +165,28 @@ impl Site {
         Ok(Site { subject, application, machine, paths, made })
     }
 
-    /// Thousands of operations per second. Each thread has its part of the files.
+    /// Thousands of operations per second. Each thread has its part of the files. One thread is
+    /// timed in its processor time, of several the slowest by the clock, without the time for which
+    /// it waited for a processor.
     fn rate(&mut self, delays: Delays, turns: u64, threads: u64) -> Result<f64> {
         self.machine.remount(delays)?;
         let (application, machine) = (self.application, &*self.machine);
         let part = self.paths.len().div_ceil(threads as usize).max(1);
         let parts: Vec<Vec<Vec<u8>>> = self.paths.chunks(part).map(<[_]>::to_vec).collect();
         let begun = self.made.clone();
-        let start = Instant::now();
-        let ends: Vec<Result<(Vec<Vec<u8>>, u64)>> = std::thread::scope(|scope| {
+        let ends: Vec<Result<(Vec<Vec<u8>>, u64, f64)>> = std::thread::scope(|scope| {
             let mut running = Vec::new();
             for ((thread, paths), made) in (0..threads).zip(parts).zip(begun) {
                 running.push(scope.spawn(move || {
-                    let mut end = (paths, made);
+                    let mut end = (paths, made, 0.0);
                     machine.with(&mut |calls| {
                         let (random, buffer) = (Random(thread + 100), vec![7; IO_BYTES]);
-                        let (paths, made) = std::mem::take(&mut end);
+                        let (paths, made, _) = std::mem::take(&mut end);
                         let mut own = ThreadFiles { calls, thread, paths, made, random, buffer };
+                        let (clock, watch) = (Clock::start(), Watch::start());
                         let done = (0..turns / threads).try_for_each(|_| own.turn(application));
-                        end = (own.paths, own.made);
+                        let ns = if threads == 1 { watch.ns() } else { clock.ns() };
+                        end = (own.paths, own.made, ns);
                         done
                     })?;
                     Ok(end)
@@ -191,14 +194,15 @@ impl Site {
             }
             running.into_iter().map(|thread| thread.join().unwrap_or(Err(posix::Errno::EIO.into()))).collect()
         });
-        let seconds = start.elapsed().as_secs_f64();
         self.paths.clear();
+        let mut most_ns = 0.0f64;
         for (thread, end) in ends.into_iter().enumerate() {
-            let (paths, made) = end?;
+            let (paths, made, ns) = end?;
             self.paths.extend(paths);
             self.made[thread] = made;
+            most_ns = most_ns.max(ns);
         }
-        Ok((turns / threads * threads) as f64 * application.operations() / seconds / 1000.0)
+        Ok((turns / threads * threads) as f64 * application.operations() * 1e6 / most_ns.max(1.0))
     }
 }
 
@@ -246,18 +250,23 @@ const fn turns_recorded(size: Size) -> (u64, u64, u64) {
     }
 }
 
-/// Rates of one thread in virtual time: `[memory][subject]`. Lines of the image come from memory at
-/// first: each turn uses other files. Returns also what a turn does, and how long SoupFS's
-/// persister would run for it, on another processor.
-fn virtual_rates(
-    bench: &Bench<'_>,
-    subjects: &[Subject],
-    application: Application,
-) -> Result<(Vec<Vec<f64>>, Vec<String>)> {
+/// One thread in virtual time.
+#[derive(Default)]
+struct VirtualRates {
+    /// Rates: `[memory][subject]`.
+    rates: Vec<Vec<f64>>,
+    /// What a turn of each subject does.
+    work: Vec<Work>,
+    notes: Vec<String>,
+}
+
+/// Rates of one thread in virtual time. Lines of the image come from memory at first: each turn
+/// uses other files.
+fn virtual_rates(bench: &Bench<'_>, subjects: &[Subject], application: Application) -> Result<VirtualRates> {
     let memories = bench.virtual_memories(&memories::MEMORIES);
-    let (mut all, mut notes) = (vec![Vec::new(); memories.len()], Vec::new());
+    let mut all = VirtualRates { rates: vec![Vec::new(); memories.len()], ..VirtualRates::default() };
     if memories.is_empty() {
-        return Ok((all, notes));
+        return Ok(all);
     }
     let (files, filling, counted) = turns_recorded(bench.size);
     for subject in subjects {
@@ -281,30 +290,41 @@ fn virtual_rates(
                     done
                 })?;
             }
-            let taken = recorder.take();
-            turns = taken.ps(counted, memories.len()).to_vec();
-            let content = content_sentence(&taken.content, counted);
-            notes.push(format!("{application:?}, virtual time, a turn of {}: {content}.", subject.name()));
+            turns = recorder.take().spent(counted, memories);
             // All that is pending: the work of a persister.
             RecordedCalls::new(calls, &mut recorder).run(|calls| Ok(calls.sync()?))
         })?;
-        let later = recorder.take();
-        let later = later.ps(counted, memories.len());
-        let rate = |ps: &u64| counted as f64 * application.operations() * 1e9 / *ps as f64;
-        all.iter_mut().zip(turns.iter().map(rate)).for_each(|(memory, rate)| memory.push(rate));
-        let busy = |(later, turns): (&u64, &u64)| {
-            format!("{:.0} %", *later as f64 * 100.0 * counted as f64 / (counted + filling) as f64 / *turns as f64)
-        };
+        let later = recorder.take().spent(counted, memories);
         if *subject == Subject::SoupFs {
-            let each: Vec<String> = later.iter().zip(&turns).map(busy).collect();
-            notes.push(format!(
-                "{application:?}, virtual time: if SoupFS's persister runs after these few turns, it takes {} of their time with {}, on another processor. With a longer period most of these files are removed before it comes.",
-                each.join(", "),
-                memories.iter().map(|memory| memory.name).collect::<Vec<_>>().join(", ")
-            ));
+            all.notes.push(persister_note(application, memories, &turns, &later, counted, filling));
         }
+        let rate = |(ps, _): &(u64, Content)| counted as f64 * application.operations() * 1e9 / *ps as f64;
+        all.rates.iter_mut().zip(turns.iter().map(rate)).for_each(|(memory, rate)| memory.push(rate));
+        all.work.push(Work { calls: counted, each: turns.into_iter().map(|(_, content)| content).collect() });
     }
-    Ok((all, notes))
+    Ok(all)
+}
+
+/// How long SoupFS's persister would run for some turns, on another processor.
+fn persister_note(
+    application: Application,
+    memories: &[Memory],
+    turns: &[(u64, Content)],
+    later: &[(u64, Content)],
+    counted: u64,
+    filling: u64,
+) -> String {
+    let share = counted as f64 / (counted + filling) as f64;
+    let busy = |(later, turns): (&(u64, Content), &(u64, Content))| {
+        format!("{:.0} %", later.0 as f64 * 100.0 * share / turns.0 as f64)
+    };
+    let each: Vec<String> = later.iter().zip(turns).map(busy).collect();
+    let names: Vec<&str> = memories.iter().map(|memory| memory.name).collect();
+    format!(
+        "{application:?}, virtual time: if SoupFS's persister runs after these few turns, it takes {} of their time with {}, on another processor. With a longer period most of these files are removed before it comes.",
+        each.join(", "),
+        names.join(", ")
+    )
 }
 
 fn add_rates(
@@ -312,14 +332,18 @@ fn add_rates(
     row: &str,
     subjects: &[Subject],
     rates: &[Vec<f64>],
-    virtual_rates: Option<&[Vec<f64>]>,
+    recorded: Option<&VirtualRates>,
 ) {
     let unknown = vec![vec![f64::NAN; subjects.len()]; findings.memories.len() - MEMORIES.len()];
-    let columns = || rates.iter().chain(virtual_rates.unwrap_or(&unknown));
+    let columns = || rates.iter().chain(recorded.map_or(&unknown, |recorded| &recorded.rates));
     for (index, subject) in subjects.iter().enumerate() {
         let known = |rate: f64| rate.is_finite().then_some(rate);
         let here = columns().map(|memory| known(memory[index])).collect();
-        findings.measures.push(Measure { row: row.to_owned(), subject: subject.name().to_owned(), paper: None, here });
+        let (row, subject) = (row.to_owned(), subject.name().to_owned());
+        if let Some(work) = recorded.and_then(|recorded| recorded.work.get(index)) {
+            findings.work.insert((row.clone(), subject.clone()), work.clone());
+        }
+        findings.measures.push(Measure { row, subject, paper: None, here });
     }
 }
 
@@ -349,9 +373,6 @@ fn bars(findings: &Findings, title: &str, subjects: &[Subject]) -> Plot {
     }
 }
 
-/// Why a gain is smaller when content is read or written.
-const CONTENT: &str = "Most of the time goes into content, which both systems read and write alike, and more of it with slower memory. A file that is appended to after others were created is no longer contiguous, and gets a 4 KiB block map in DirectFS; NOVA records the blocks in its log.";
-
 // --- DirectFS, Fig. 9 -------------------------------------------------------------------------
 
 const FIGURE_9_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::DirectFs];
@@ -373,7 +394,8 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
     },
     run: |bench| {
         let virtual_memories = bench.virtual_memories(&memories::MEMORIES);
-        let mut findings = Findings::new("thousand operations/s", &MEMORIES).with_virtual(virtual_memories);
+        let mut findings =
+            Findings::new("thousand operations/s", &MEMORIES).with_virtual(virtual_memories, &memories::OPTANE);
         for (name, application, files) in [
             ("varmail", Application::Varmail, figure_9_files(bench.size)),
             ("fileserver", Application::FileServer, figure_9_files(bench.size).min(2000)),
@@ -381,10 +403,9 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
             let turns = bench.size.pick(10, 120, 5000);
             let threads = [1, THREADS_MAX];
             let rates = rates(bench, &FIGURE_9_SUBJECTS, application, (files, turns), &threads)?;
-            let (recorded, notes) = virtual_rates(bench, &FIGURE_9_SUBJECTS, application)?;
-            findings.notes.extend(notes);
+            let recorded = virtual_rates(bench, &FIGURE_9_SUBJECTS, application)?;
             for (threads, rates) in threads.iter().zip(&rates) {
-                let recorded = (*threads == 1).then_some(&recorded[..]);
+                let recorded = (*threads == 1).then_some(&recorded);
                 add_rates(&mut findings, &format!("{name}, {threads}"), &FIGURE_9_SUBJECTS, rates, recorded);
             }
         }
@@ -394,14 +415,11 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
             ("DirectFS runs more fileserver operations than NOVA with one thread", "fileserver, 1", 42.3),
         ] {
             let here = gains(&findings, row, "DirectFS", "NOVA");
-            findings.claims.push(Claim {
-                what: what.to_owned(),
-                unit: "%",
-                paper,
-                here,
-                sense: Sense::AtLeast,
-                reason: CONTENT,
-            });
+            let reason = match row {
+                "varmail, 2" => "Two threads share two processors here; the paper has 24.".to_owned(),
+                row => findings.because(row, "DirectFS", "NOVA"),
+            };
+            findings.claims.push(Claim::gain(what.to_owned(), paper, here, reason));
         }
         findings.plots.push(bars(&findings, "Operations by application and threads", &FIGURE_9_SUBJECTS));
         Ok(findings)
@@ -412,21 +430,18 @@ pub const DIRECTFS_FIGURE_9: Experiment = Experiment {
 
 const SOUPFS_SUBJECTS: [Subject; 3] = [Subject::Nova, Subject::Pmfs, Subject::SoupFs];
 
-fn soupfs(
-    bench: &Bench<'_>,
-    row: &str,
-    application: Application,
-    (paper, what, reason): (f64, &str, &'static str),
-) -> Result<Findings> {
+fn soupfs(bench: &Bench<'_>, row: &str, application: Application, (paper, what): (f64, &str)) -> Result<Findings> {
     let virtual_memories = bench.virtual_memories(&memories::MEMORIES);
-    let mut findings = Findings::new("thousand operations/s", &MEMORIES).with_virtual(virtual_memories);
+    let mut findings =
+        Findings::new("thousand operations/s", &MEMORIES).with_virtual(virtual_memories, &memories::NVDIMM);
     let (files, turns) = (bench.size.pick(20, 200, 2000), bench.size.pick(10, 250, 10_000));
     let rates = rates(bench, &SOUPFS_SUBJECTS, application, (files, turns), &[1])?;
-    let (recorded, notes) = virtual_rates(bench, &SOUPFS_SUBJECTS, application)?;
+    let recorded = virtual_rates(bench, &SOUPFS_SUBJECTS, application)?;
     add_rates(&mut findings, row, &SOUPFS_SUBJECTS, &rates[0], Some(&recorded));
-    findings.notes.extend(notes);
+    findings.notes.extend(recorded.notes);
     let here = gains(&findings, row, "SoupFS", "NOVA");
-    findings.claims.push(Claim { what: what.to_owned(), unit: "%", paper, here, sense: Sense::AtLeast, reason });
+    let reason = findings.because(row, "SoupFS", "NOVA");
+    findings.claims.push(Claim::gain(what.to_owned(), paper, here, reason));
     findings.plots.push(bars(&findings, row, &SOUPFS_SUBJECTS));
     Ok(findings)
 }
@@ -445,9 +460,8 @@ pub const SOUPFS_FIGURE_4: Experiment = Experiment {
     method: "Transactions of one thread on small files (4 to 12 KiB) in ten directories: one file is created and one removed, then one is read or appended to. SoupFS's persister runs every 20 ms.",
     needs_bytes: soupfs_needs,
     run: |bench| {
-        let reason = "SoupFS saves metadata work, but most of the time goes into content. Its persister runs concurrently with the application, on two processors.";
         let what = "SoupFS runs more Postmark transactions than NOVA";
-        soupfs(bench, "Postmark", Application::Postmark, (50.0, what, reason))
+        soupfs(bench, "Postmark", Application::Postmark, (50.0, what))
     },
 };
 
@@ -459,8 +473,7 @@ pub const SOUPFS_FIGURE_5: Experiment = Experiment {
     method: "varmail as in directfs-fig9, one thread. Each mail is synced, so the application itself does the persister's work here. SoupFS's sync makes the file's own changes durable, as in the paper; the lab has an option for its names, too.",
     needs_bytes: soupfs_needs,
     run: |bench| {
-        let reason = "Each mail is synced twice, so the application itself does the persister's work: it waits for pointers, size and attributes, one after the other. A sync handles the file's own changes only, as in the paper, and no name. Both systems stream content and wait for it in the write; NOVA's sync has nothing left to do.";
-        soupfs(bench, "varmail", Application::Varmail, (75.0, "SoupFS runs more varmail operations than NOVA", reason))
+        soupfs(bench, "varmail", Application::Varmail, (75.0, "SoupFS runs more varmail operations than NOVA"))
     },
 };
 
@@ -544,7 +557,11 @@ pub const DIRECTFS_FIGURE_8: Experiment = Experiment {
         ] {
             let here = gains(&findings, row, "DirectFS", "NOVA");
             let what = format!("{what} (the paper does not say whether of reads or writes)");
-            findings.claims.push(Claim { what, unit: "%", paper, here, sense: Sense::AtLeast, reason: CONTENT });
+            let bytes = row.split(' ').next().unwrap_or_default();
+            let reason = format!(
+                "The time for each file includes reading or writing {bytes} KiB of content, which both systems do alike."
+            );
+            findings.claims.push(Claim::gain(what, paper, here, reason));
         }
         findings
             .notes

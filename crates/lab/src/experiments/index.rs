@@ -1,7 +1,7 @@
 //! Time until names can be found: rebuilding the index of a large directory, and mounting after a
 //! crash.
 
-use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::findings::{Claim, Findings, Measure, Plot, Series};
 use super::loops::Watch;
 use super::machine::{Machine, Plan, Subject, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
@@ -91,7 +91,7 @@ fn plot(findings: &Findings, title: &str, row: &str) -> Plot {
         unit: "ms per million names".to_owned(),
         x_labels: subjects.iter().map(|name| (*name).to_owned()).collect(),
         lines: false,
-        basis: "measured here",
+        basis: "measured here".to_owned(),
         here: (0..MEMORIES.len()).map(series).collect(),
         paper: Vec::new(),
     }
@@ -120,14 +120,12 @@ pub const REBUILD: Experiment = Experiment {
         let row = "first stat after a mount";
         let mut findings = run(bench, first_look, row, 113.0)?;
         let here = (0..MEMORIES.len()).filter_map(|memory| findings.here(row, "DirectFS", memory)).collect();
-        findings.claims.push(Claim {
-            what: "DirectFS indexes a million names in".to_owned(),
-            unit: "ms",
-            paper: 113.0,
+        findings.claims.push(Claim::within_ms(
+            "DirectFS indexes a million names in".to_owned(),
+            113.0,
             here,
-            sense: Sense::AtMost,
-            reason: "Every name costs a random memory line for its entry and one for its slot in the index. At this size both miss the processor's caches and its page tables.",
-        });
+            "Every name costs a random memory line for its entry and one for its slot in the index. At the full size both miss the processor's caches and its page tables.".to_owned(),
+        ));
         Ok(findings)
     },
 };
@@ -145,14 +143,12 @@ pub const RECOVERY: Experiment = Experiment {
         let threads = |ms: f64| ms * 2.0 / 24.0;
         let here =
             (0..MEMORIES.len()).filter_map(|memory| findings.here(row, "DirectFS", memory)).map(threads).collect();
-        findings.claims.push(Claim {
-            what: "DirectFS identifies the entries of a million files with 24 threads (here: time of two threads divided by 12) in".to_owned(),
-            unit: "ms",
-            paper: 1.0,
+        findings.claims.push(Claim::within_ms(
+            "DirectFS identifies the entries of a million files with 24 threads (here: time of two threads divided by 12) in".to_owned(),
+            1.0,
             here,
-            sense: Sense::AtMost,
-            reason: "The paper counts allocated entries only. This recovery reads every entry and every inode, and verifies checksums, link counts and orphans before the first call. One millisecond for a million entries with 24 threads would be 24 ns per entry, less than one cache miss.",
-        });
+            "The paper times the identification of allocated entries alone. This mount reads every entry and every inode, and verifies checksums, link counts and orphans before the first call.".to_owned(),
+        ));
         Ok(findings)
     },
 };

@@ -5,6 +5,7 @@ use super::machine::{Machine, Result, Subject};
 use super::memory::{Counts, take_counts};
 use crate::calls::Calls;
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 /// The processor time of a thread that does not wait. Other work on the machine affects it only by
 /// evicting cache lines.
@@ -27,6 +28,42 @@ fn processor_ns() -> u64 {
     // SAFETY: the call fills the given time; every thread has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The time by the clock of a thread that may wait for others, without the time that it waited for
+/// a processor.
+pub struct Clock {
+    start: Instant,
+    delayed_ns: u64,
+}
+
+impl Clock {
+    /// Starts, in the thread that is timed.
+    pub fn start() -> Clock {
+        Clock { delayed_ns: delayed_ns(), start: Instant::now() }
+    }
+
+    /// Nanoseconds since the start, by the clock.
+    pub fn wall_ns(&self) -> f64 {
+        self.start.elapsed().as_nanos() as f64
+    }
+
+    /// Nanoseconds for which the thread has waited for a processor.
+    pub fn delayed_ns(&self) -> f64 {
+        delayed_ns().saturating_sub(self.delayed_ns) as f64
+    }
+
+    /// Nanoseconds since the start for which the thread had a processor or waited for others.
+    pub fn ns(&self) -> f64 {
+        let wall_ns = self.wall_ns();
+        (wall_ns - self.delayed_ns()).max(0.0)
+    }
+}
+
+/// How long the calling thread has waited for a processor; zero where the kernel does not say.
+fn delayed_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
 /// Nanoseconds per call over `count` calls.

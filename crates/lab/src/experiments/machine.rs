@@ -148,6 +148,14 @@ pub enum Failure {
         /// Bytes available.
         available: u64,
     },
+    /// Other programs take the processors.
+    #[error(
+        "in each of {rounds} rounds the program waited for a processor, and parts of its time would be wrong: end other programs"
+    )]
+    Busy {
+        /// Rounds that were tried.
+        rounds: usize,
+    },
     /// The user interrupted the run.
     #[error("interrupted")]
     Interrupted,

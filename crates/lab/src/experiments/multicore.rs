@@ -5,7 +5,7 @@
 //! run. The measured time of one processor determines the time of an instruction; all results for
 //! two and more processors are the model's.
 
-use super::findings::{Claim, Findings, Measure, Plot, Sense, Series};
+use super::findings::{Claim, Findings, Measure, Plot, Sense, Series, Unit};
 use super::loops::shuffled;
 use super::machine::{Plan, Result, Subject, machine_for};
 use super::threads::{Site, ThreadGroup, ThreadOperation, files, path};
@@ -459,7 +459,7 @@ fn plot(findings: &Findings, operation: ThreadOperation) -> Plot {
         unit: findings.unit.to_owned(),
         x_labels: counts.iter().map(usize::to_string).collect(),
         lines: true,
-        basis: "the model; one processor is measured",
+        basis: "the model; one processor is measured".to_owned(),
         here: names.map(series).collect(),
         paper: Vec::new(),
     }
@@ -474,13 +474,15 @@ fn speedup(findings: &Findings, operation: ThreadOperation, subject: &str) -> Op
 
 fn claim(findings: &mut Findings, operation: ThreadOperation, subject: &str, scales: bool, what: &str) {
     let Some((count, here)) = speedup(findings, operation, subject) else { return };
-    let (part, sense) = if scales { (SCALES, Sense::AtLeast) } else { (STOPS, Sense::AtMost) };
-    let (what, paper) = (format!("{what}; {count} processors"), part * count as f64);
+    let [scaling, stopping] = [SCALES, STOPS].map(|part| part * count as f64);
+    let (paper, sense) = if scales { (scaling, Sense::AtLeast(stopping)) } else { (stopping, Sense::AtMost(scaling)) };
+    let what = format!("{what}; {count} processors");
     let changes_directory =
         matches!(operation, ThreadOperation::Create | ThreadOperation::Remove | ThreadOperation::Rename);
     let is_own = subject == Subject::DirectFs.name();
     let reason = if is_own && changes_directory { DIRECTORY_WORDS } else { BOTTLENECKS };
-    findings.claims.push(Claim { what, unit: "times", paper, here: vec![here], sense, reason });
+    let reason = reason.to_owned();
+    findings.claims.push(Claim { what, unit: Unit::Times, paper, here: vec![here], sense, reason });
 }
 
 /// The total call rates at the judged processor count, DirectFS next to NOVA.

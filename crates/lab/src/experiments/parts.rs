@@ -1,19 +1,17 @@
 //! Where the time of programs goes: ByVFS Fig. 1 and Table 1, DirectFS Fig. 1 and 10. The programs
 //! are in [`super::programs`].
 
-use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series};
-use super::loops::{Watch, per_call, read_once, write_file};
-use super::machine::{Machine, Result, Slow, Subject, VfsMachine, machine};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Series};
+use super::loops::{Clock, Watch, per_call, read_once, write_file};
+use super::machine::{Failure, Machine, Result, Slow, Subject, VfsMachine, machine};
 use super::programs::{BYVFS_STEPS, CONTENT, Program, Step, Tree, directories, plan, time};
 use super::timed::{ClockCost, OperationTimes, Timed, take_times};
-use super::trees::{SMALL_DIRECTORIES, WHOLE_FILES};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::calls::Calls;
 use crate::nova::Nova;
 use crate::pmfs::Pmfs;
 use crate::vfs::{DentryCache, VfsOptions};
 use pmem::Delays;
-use std::time::Instant;
 
 /// The parts of a program's time.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,6 +25,8 @@ struct Parts {
     /// The first lookup in each directory, if measured separately: mostly the time to build the
     /// index of its names.
     index_ns: f64,
+    /// How long the program waited for a processor.
+    delayed_ns: f64,
 }
 
 impl Parts {
@@ -57,9 +57,10 @@ fn parts(
     let mut parts = Parts::default();
     machine.with(&mut |calls| {
         take_times(cost);
-        let start = Instant::now();
+        let clock = Clock::start();
         parts.calls = work(calls)?;
-        let ns = start.elapsed().as_nanos() as f64;
+        let ns = clock.wall_ns();
+        parts.delayed_ns = clock.delayed_ns();
         parts.notes = take_times(cost);
         parts.total_ns = (ns - parts.notes.operations as f64 * cost.whole_ns).max(0.0);
         parts.vfs_lookup_ns = (parts.calls as f64 * warm_ns).min(parts.total_ns);
@@ -130,7 +131,7 @@ fn shares(findings: &Findings, title: &str, rows: &[&str], subjects: &[&str]) ->
         unit: findings.unit.to_owned(),
         x_labels: rows.iter().map(|row| (*row).to_owned()).collect(),
         lines: false,
-        basis: MEASURED,
+        basis: MEASURED.to_owned(),
         here: subjects.iter().map(series).collect(),
         paper: Vec::new(),
     }
@@ -174,14 +175,8 @@ pub const BYVFS_TABLE_1: Experiment = Experiment {
         }
         for (row, paper) in HITS_PAPER {
             let here = (0..MEMORIES.len()).filter_map(|memory| findings.here(row, "NOVA", memory)).collect();
-            findings.claims.push(Claim {
-                what: format!("hits of {row}"),
-                unit: "%",
-                paper,
-                here,
-                sense: Sense::About,
-                reason: "The paper does not say what it counts. Programs of its time asked more often for the same name than the calls here, and each component of a path may count.",
-            });
+            let reason = "The paper does not say what it counts. Programs of its time asked more often for the same name than the calls here, and each component of a path may count.";
+            findings.claims.push(Claim::share(format!("hits of {row}"), paper, here, reason.to_owned()));
         }
         let rows = HITS_PAPER.map(|(row, _)| row);
         let mut plot = shares(&findings, "Names found in the VFS's caches", &rows, &["NOVA"]);
@@ -204,19 +199,34 @@ fn figure_1_rows() -> Vec<String> {
     FILE_BYTES.iter().flat_map(of).chain(["du".to_owned(), "rm".to_owned()]).collect()
 }
 
+/// A program that waited for a processor for more than this share of its time says nothing: the
+/// parts are timed by the clock.
+const DELAYED_MAX: f64 = 0.02;
+/// Rounds until a busy machine is refused.
+const TRIES: usize = 12;
+
 /// The parts of all rows of Fig. 1 on one machine, in row order: those of the fastest of several
-/// rounds.
+/// rounds in which the program did not wait for a processor. Fails if there are none.
 fn figure_1_parts(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Parts>> {
-    let mut least = figure_1_round(bench, machine, delays)?;
-    for _ in 1..bench.rounds().min(3) {
-        let round = figure_1_round(bench, machine, delays)?;
-        for (least, parts) in least.iter_mut().zip(round) {
-            if parts.total_ns < least.total_ns {
-                *least = parts;
+    let mut least: Vec<Option<Parts>> = Vec::new();
+    let rounds = bench.rounds().min(3);
+    for round in 0..TRIES {
+        let parts = figure_1_round(bench, machine, delays)?;
+        least.resize(parts.len(), None);
+        for (least, parts) in least.iter_mut().zip(parts) {
+            // Sizes for tests of function are not measured.
+            let counts = bench.size == Size::Tiny || parts.delayed_ns <= DELAYED_MAX * parts.total_ns;
+            if counts && least.is_none_or(|least| parts.total_ns < least.total_ns) {
+                *least = Some(parts);
             }
         }
+        if round + 1 >= rounds
+            && let Some(all) = least.iter().copied().collect()
+        {
+            return Ok(all);
+        }
     }
-    Ok(least)
+    Err(Failure::Busy { rounds: TRIES })
 }
 
 fn figure_1_round(bench: &Bench<'_>, machine: &mut dyn Machine, delays: Delays) -> Result<Vec<Parts>> {
@@ -314,14 +324,7 @@ pub const DIRECTFS_FIGURE_1: Experiment = Experiment {
             ("metadata's share of reading 32 KiB", &["32KB_r"][..], 33.3),
             ("metadata's share of du and rm", &["du", "rm"][..], 86.5),
         ];
-        let claims = claims.map(|(what, rows, paper)| Claim {
-            what: what.to_owned(),
-            unit: "%",
-            paper,
-            here: mean(rows),
-            sense: Sense::About,
-            reason: own,
-        });
+        let claims = claims.map(|(what, rows, paper)| Claim::share(what.to_owned(), paper, mean(rows), own.to_owned()));
         findings.claims.extend(claims);
         let names: Vec<&str> = rows.iter().map(String::as_str).collect();
         findings.plots.push(shares(&findings, "Metadata's share", &names, &["NOVA", "PMFS"]));
@@ -370,14 +373,11 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
             add("DirectFS", own(&|own| own.total_ns));
         }
         for row in &rows {
-            findings.claims.push(Claim {
-                what: format!("DirectFS needs less time for metadata than NOVA: {row} (the drawing has no numbers; any gain counts)"),
-                unit: "%",
-                paper: 0.0,
-                here: findings.reductions(row, "DirectFS", "NOVA"),
-                sense: Sense::AtLeast,
-                reason: if row == "du" { SMALL_DIRECTORIES } else { WHOLE_FILES },
-            });
+            let what = format!(
+                "DirectFS needs less time for metadata than NOVA: {row} (the drawing has no numbers; any gain counts)"
+            );
+            let reason = parts_reason(&findings, row);
+            findings.claims.push(Claim::any_gain(what, findings.reductions(row, "DirectFS", "NOVA"), reason));
         }
         let names: Vec<&str> = rows.iter().map(String::as_str).collect();
         let subjects = [
@@ -392,6 +392,20 @@ pub const DIRECTFS_FIGURE_10: Experiment = Experiment {
         Ok(findings)
     },
 };
+
+/// The parts of both subjects' time in a row, with each memory.
+fn parts_reason(findings: &Findings, row: &str) -> String {
+    let of = |subject: &str| {
+        let each: Vec<String> = (0..MEMORIES.len())
+            .filter_map(|memory| findings.here(row, subject, memory))
+            .map(|ms| format!("{ms:.2}"))
+            .collect();
+        format!("{subject} {}", each.join(" / "))
+    };
+    let subjects = ["NOVA lookup", "DirectFS lookup", "NOVA PFS metadata", "DirectFS PFS metadata (index)"];
+    let parts = subjects.into_iter().chain(["NOVA VFS metadata", "DirectFS other"]);
+    format!("The parts for {row} in ms: {}.", parts.map(of).collect::<Vec<_>>().join(", "))
+}
 
 /// DirectFS's time for metadata.
 struct MetadataTime {

@@ -41,21 +41,69 @@ const CALLS_MIN: u64 = 4;
 /// Longest path of an experiment.
 const PATH_MAX: usize = 64;
 
-/// Picoseconds per call by row, one for each memory, and a sentence on what the calls do.
+/// What calls do in all, in each memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Number of calls.
+    pub calls: u64,
+    /// Their counts, one for each memory.
+    pub each: Vec<Content>,
+}
+
+/// A count per call, and what one costs.
+pub struct Priced {
+    /// What is counted.
+    pub what: &'static str,
+    /// How many per call.
+    pub count: f64,
+    /// Picoseconds of one that nothing hides.
+    ps: u64,
+}
+
+impl Priced {
+    /// Nanoseconds of all, one after the other.
+    pub fn ns(&self) -> f64 {
+        self.count * self.ps as f64 / 1e3
+    }
+}
+
+/// A count with a useful number of digits.
+pub fn digits(count: f64) -> String {
+    if count >= 100.0 || count.fract() == 0.0 { format!("{count:.0}") } else { format!("{count:.1}") }
+}
+
+impl Work {
+    /// What a call does, at the prices of the memory with this index.
+    pub fn priced(&self, index: usize, memory: &Memory) -> [Priced; 7] {
+        let counts = self.each.get(index).copied().unwrap_or_default().counts();
+        let processor = &memory.processor;
+        let prices = [
+            ("instructions", processor.instruction_ps),
+            ("lines of the image", memory.read_ps),
+            ("other lines", processor.memory_ps),
+            ("locked instructions", processor.exchange_ps),
+            ("flushed lines", memory.flush_ps),
+            ("streamed lines", memory.stream_ps),
+            ("fences", memory.fence_ps),
+        ];
+        let of = |index: usize| {
+            let (what, ps) = prices[index];
+            Priced { what, count: counts[index] as f64 / self.calls.max(1) as f64, ps }
+        };
+        std::array::from_fn(of)
+    }
+}
+
+/// Picoseconds per call by row, one for each memory, and what the calls do.
 #[derive(Debug, Clone, Default)]
 pub struct VirtualTimes {
-    rows: BTreeMap<&'static str, (Vec<f64>, String)>,
+    rows: BTreeMap<&'static str, (Vec<f64>, Work)>,
 }
 
 impl VirtualTimes {
     /// Microseconds per call of a row.
     pub fn microseconds(&self, row: &str, memory: usize) -> Option<f64> {
         self.rows.get(row)?.0.get(memory).map(|ps| ps / 1e6)
-    }
-
-    /// What the calls of a row do.
-    pub fn content(&self, row: &str) -> Option<&str> {
-        self.rows.get(row).map(|(_, content)| content.as_str())
     }
 }
 
@@ -73,16 +121,6 @@ pub struct VirtualMeter {
 pub fn image_of(machine: &dyn Machine) -> Range<u64> {
     let memory = machine.named_memory();
     memory.iter().find(|memory| memory.name.starts_with("the image")).map_or(0..0, |image| image.range.clone())
-}
-
-/// What calls or turns do on average.
-pub fn content_sentence(content: &Content, calls: u64) -> String {
-    let calls = calls.max(1) as f64;
-    let [instructions, image, other, exchanges, flushes, streamed, fences] =
-        content.counts().map(|count| count as f64 / calls);
-    format!(
-        "{instructions:.0} instructions, {image:.1} lines of the image and {other:.1} others from afar, {exchanges:.1} locked instructions, {flushes:.1} flushes, {streamed:.1} streamed lines, {fences:.1} fences"
-    )
 }
 
 impl VirtualMeter {
@@ -104,14 +142,14 @@ impl VirtualMeter {
         calls: u64,
         call: &mut dyn FnMut(&mut Recorder, u64) -> Result<()>,
     ) -> Result<u64> {
-        let memories = self.recorder.memories().len();
+        let memories = self.recorder.memories().to_vec();
         let (filling, counted) = calls_recorded(self.size);
         let mut next = 0;
-        let mut first = vec![0; memories];
+        let mut first = vec![0; memories.len()];
         if self.is_cold && calls > 0 {
             call(&mut self.recorder, next)?;
             next += 1;
-            first = self.recorder.take().ps(calls, memories).to_vec();
+            first = self.recorder.take().spent(calls, &memories).iter().map(|(ps, _)| *ps).collect();
         }
         let counts_from = if calls > next + filling { next + filling } else { next };
         let (mut instructions, mut after) = (0, 0);
@@ -127,8 +165,9 @@ impl VirtualMeter {
         let recorded = self.recorder.take();
         let rest = (calls - u64::from(self.is_cold)) as f64 / recorded.calls.max(1) as f64;
         let of = |(first, each): (&u64, &u64)| (*first as f64 + *each as f64 * rest) / calls.max(1) as f64;
-        let each = first.iter().zip(recorded.ps(self.calls, memories)).map(of).collect();
-        self.times.rows.insert(row, (each, content_sentence(&recorded.content, recorded.calls)));
+        let (spent, each): (Vec<u64>, Vec<Content>) = recorded.spent(self.calls, &memories).into_iter().unzip();
+        let ps = first.iter().zip(&spent).map(of).collect();
+        self.times.rows.insert(row, (ps, Work { calls: recorded.calls, each }));
         Ok(next)
     }
 }
@@ -170,7 +209,7 @@ impl Meter for VirtualMeter {
     fn count(&mut self, _: &'static str) {}
 }
 
-/// Adds the virtual columns to measures whose other columns are complete.
+/// Adds the virtual columns to measures whose other columns are complete, and what calls do.
 pub fn add_columns(findings: &mut Findings, times: &[VirtualTimes], subjects: &[Subject]) {
     let memories = findings.memories.iter().filter(|memory| memory.is_virtual()).count();
     for measure in &mut findings.measures {
@@ -178,18 +217,8 @@ pub fn add_columns(findings: &mut Findings, times: &[VirtualTimes], subjects: &[
         let times = of.and_then(|index| times.get(index));
         let value = |memory| times.and_then(|times| times.microseconds(&measure.row, memory));
         measure.here.extend((0..memories).map(value));
+        if let Some((_, work)) = times.and_then(|times| times.rows.get(&measure.row[..])) {
+            findings.work.insert((measure.row.clone(), measure.subject.clone()), work.clone());
+        }
     }
-}
-
-/// What calls do, one sentence per row.
-pub fn content_notes(times: &[VirtualTimes], subjects: &[Subject], shown: &[Subject], rows: &[&str]) -> Vec<String> {
-    let note = |row: &&str| {
-        let of = |(times, subject): (&VirtualTimes, &Subject)| {
-            let content = times.content(row).filter(|_| shown.contains(subject));
-            content.map(|content| format!("{} {content}", subject.name()))
-        };
-        let each: Vec<String> = times.iter().zip(subjects).filter_map(of).collect();
-        format!("Virtual time, {row}: {}.", each.join("; "))
-    };
-    if times.is_empty() { Vec::new() } else { rows.iter().map(note).collect() }
 }

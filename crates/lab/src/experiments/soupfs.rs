@@ -1,9 +1,9 @@
 //! Latency of metadata calls with increasingly slow writes: SoupFS Fig. 2 and 3.
 
-use super::findings::{Claim, Findings, Plot, Sense, Series};
+use super::findings::{Claim, Findings, Plot, Sense, Series, Unit};
 use super::loops::{Act, Measured, Meter, create, lines_notes, measures, mkdir, rmdir, unlink};
 use super::machine::{Machine, Plan, Result, Subject, machine};
-use super::recorded::{VirtualMeter, VirtualTimes, add_columns, content_notes};
+use super::recorded::{VirtualMeter, VirtualTimes, add_columns};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::virtual_time::memories::{self, Memory, NVDIMM};
 use pmem::Delays;
@@ -103,13 +103,12 @@ pub const FIGURE_2: Experiment = Experiment {
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
         let mut findings =
-            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES));
+            Findings::new("µs per call", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES), &NVDIMM);
         let measured = measure(bench, &MEMORIES)?;
         let times = measure_virtual(bench, &memories::MEMORIES)?;
         findings.measures = measures(&measured, &SUBJECTS, &ROWS, &|_, _| None);
         add_columns(&mut findings, &times, &SUBJECTS);
         findings.notes.extend(lines_notes(&measured, &SUBJECTS, &SUBJECTS, &ROWS));
-        findings.notes.extend(content_notes(&times, &SUBJECTS, &SUBJECTS, &ROWS));
         findings.notes.extend(lines_notes(&measured, &SUBJECTS, &[Subject::SoupFs], &CALLS.map(|(_, _, later)| later)));
         let claims = [
             ("SoupFS reduces the latency of NOVA, at least by", "NOVA", 30.0, false),
@@ -124,19 +123,8 @@ pub const FIGURE_2: Experiment = Experiment {
                 values.reduce(if best { f64::max } else { f64::min }).unwrap_or(f64::NAN)
             };
             let here = (0..findings.memories.len()).map(of).collect();
-            let reason = if base == "PMFS" {
-                "The paper's kernel PMFS searches blocks of entries and its calls take longer than here. The PMFS-like system's instructions, flushes and fences are in the notes."
-            } else {
-                "SoupFS saves the flushes that the others do before they return: eight or nine lines with four or five fences. The rest of a call (path walk, caches, locks) is in the same VFS layer for both, and takes about half of the time on memory without delay."
-            };
-            findings.claims.push(Claim {
-                what: what.to_owned(),
-                unit: "%",
-                paper,
-                here,
-                sense: Sense::AtLeast,
-                reason,
-            });
+            let reason = findings.mean_of(&ROWS, "SoupFS", base);
+            findings.claims.push(Claim::gain(what.to_owned(), paper, here, reason));
         }
         findings.plots.push(findings.relative_plot(
             "Time per call, NOVA = 100 %",
@@ -178,7 +166,8 @@ pub const FIGURE_3: Experiment = Experiment {
     method: "As soupfs-fig2, with 0 to 800 ns for each flushed line. The delay applies at the fence, for all lines flushed since the last one.",
     needs_bytes: |size| SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
-        let mut findings = Findings::new("µs per call", &FLUSH_DELAYS).with_virtual(bench.virtual_memories(&SLOWER));
+        let mut findings =
+            Findings::new("µs per call", &FLUSH_DELAYS).with_virtual(bench.virtual_memories(&SLOWER), &NVDIMM);
         findings.measures = measures(&measure(bench, &FLUSH_DELAYS)?, &SUBJECTS, &ROWS, &|_, _| None);
         add_columns(&mut findings, &measure_virtual(bench, &SLOWER)?, &SUBJECTS);
         // In virtual time, if it is there.
@@ -189,11 +178,12 @@ pub const FIGURE_3: Experiment = Experiment {
         };
         for (what, subject, paper, sense) in [
             ("SoupFS's unlink takes as long with 800 ns as without delay: times", "SoupFS", 1.0, Sense::About),
-            ("NOVA's unlink takes longer with 800 ns: times (18 µs against 6 µs)", "NOVA", 3.0, Sense::AtLeast),
-            ("PMFS's unlink takes longer with 800 ns: times (18 µs against 6 µs)", "PMFS", 3.0, Sense::AtLeast),
+            ("NOVA's unlink takes longer with 800 ns: times (18 µs against 6 µs)", "NOVA", 3.0, Sense::AtLeast(1.0)),
+            ("PMFS's unlink takes longer with 800 ns: times (18 µs against 6 µs)", "PMFS", 3.0, Sense::AtLeast(1.0)),
         ] {
             let here = vec![growth(&findings, subject)];
-            findings.claims.push(Claim { what: what.to_owned(), unit: "", paper, here, sense, reason: "A call of SoupFS flushes nothing, so the delay does not affect it. Its persister's work between the timed sections leaves other lines in the processor's caches." });
+            let reason = "The first and the last column of unlink are compared.".to_owned();
+            findings.claims.push(Claim { what: what.to_owned(), unit: Unit::Times, paper, here, sense, reason });
         }
         let first = if bench.is_clocked() { 0 } else { delays };
         let series = |subject: &Subject| Series {
@@ -208,7 +198,7 @@ pub const FIGURE_3: Experiment = Experiment {
             unit: "µs".to_owned(),
             x_labels: FLUSH_DELAYS.iter().map(|delays| format!("{} ns", delays.write_ns)).collect(),
             lines: true,
-            basis: if bench.is_clocked() { "measured here" } else { "virtual time" },
+            basis: if bench.is_clocked() { "measured here" } else { "virtual time" }.to_owned(),
             here: SUBJECTS.iter().map(series).collect(),
             paper: ["NOVA", "PMFS"]
                 .map(|name| Series { name: name.to_owned(), values: vec![Some(6.0), None, None, None, Some(18.0)] })

@@ -2,7 +2,7 @@
 //!
 //! The machine has few processors, so two threads are compared with one.
 
-use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, less};
+use super::findings::{Claim, Findings, MEASURED, Measure, Plot, Sense, Series, Unit, less};
 use super::loops::shuffled;
 use super::machine::{Machine, Plan, Result, Subject, directfs, machine};
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
@@ -309,7 +309,7 @@ fn scaling(findings: &Findings, operation: ThreadOperation, subjects: &[Subject]
         unit: findings.unit.to_owned(),
         x_labels: THREADS.map(|threads| threads.to_string()).to_vec(),
         lines: true,
-        basis: MEASURED,
+        basis: MEASURED.to_owned(),
         here: subjects.iter().filter(|subject| operation.is_done_by(**subject)).map(series).collect(),
         paper: Vec::new(),
     }
@@ -339,13 +339,14 @@ fn scales_or(
     reason: &'static str,
 ) {
     let here = speedups(findings, operation, subject);
-    findings.claims.push(Claim { what: what.to_owned(), unit: "times", paper: paper.0, here, sense: paper.1, reason });
+    let (what, reason) = (what.to_owned(), reason.to_owned());
+    findings.claims.push(Claim { what, unit: Unit::Times, paper: paper.0, here, sense: paper.1, reason });
 }
 
-/// Minimum speedup by a second thread that counts as scaling.
-const SCALES: (f64, Sense) = (1.5, Sense::AtLeast);
-/// Maximum speedup that counts as not scaling.
-const STOPS: (f64, Sense) = (1.2, Sense::AtMost);
+/// Minimum speedup by a second thread that counts as scaling, and the one that refutes it.
+const SCALES: (f64, Sense) = (1.5, Sense::AtLeast(1.2));
+/// Maximum speedup that counts as not scaling, and the one that refutes it.
+const STOPS: (f64, Sense) = (1.2, Sense::AtMost(1.5));
 
 const FIGURE_3_SUBJECTS: [Subject; 1] = [Subject::Nova];
 
@@ -452,14 +453,11 @@ fn garbage(bench: &Bench<'_>, findings: &mut Findings) -> Result<()> {
         let here = |subject| findings.here(AFTER_OTHERS, subject, memory);
         Some(less(here(NO_GC)?, here(Subject::DirectFs.name())?))
     };
-    findings.claims.push(Claim {
-        what: "stat is slower if the index evicts no names, one thread (a, noGC; no number in the paper)".to_owned(),
-        unit: "%",
-        paper: 0.0,
-        here: (0..MEMORIES.len()).filter_map(gain).collect(),
-        sense: Sense::AtLeast,
-        reason: "The paper's index has a fixed number of buckets, whose chains grow with every name that is not evicted. This index grows with its names, so lookups do not slow down, and eviction saves memory only.",
-    });
+    findings.claims.push(Claim::any_gain(
+        "stat is slower if the index evicts no names, one thread (a, noGC; no number in the paper)".to_owned(),
+        (0..MEMORIES.len()).filter_map(gain).collect(),
+        "The paper's index has a fixed number of buckets, whose chains grow with every name that is not evicted. This index grows with its names, so lookups do not slow down, and eviction saves memory only.".to_owned(),
+    ));
     Ok(())
 }
 
@@ -505,14 +503,11 @@ fn trees_scale(findings: &mut Findings) {
 fn locked_log_scales_less(findings: &mut Findings) {
     let [locked, free] =
         ["DirectFS_nocon", "DirectFS"].map(|subject| speedups(findings, ThreadOperation::Rename, subject));
-    findings.claims.push(Claim {
-        what: "with a locked log a second thread gains less at rename (c, nocon: it stops after 4 threads)".to_owned(),
-        unit: "%",
-        paper: 0.0,
-        here: locked.into_iter().zip(free).map(|(locked, free)| less(locked, free)).collect(),
-        sense: Sense::AtLeast,
-        reason: "The lock is held for most of the call, so two threads on two processors wait for each other. Two threads that share one processor do not, and their rates say nothing.",
-    });
+    findings.claims.push(Claim::any_gain(
+        "with a locked log a second thread gains less at rename (c, nocon: it stops after 4 threads)".to_owned(),
+        locked.into_iter().zip(free).map(|(locked, free)| less(locked, free)).collect(),
+        "The lock is held for most of the call, so two threads on two processors wait for each other. Two threads that share one processor do not, and their rates say nothing.".to_owned(),
+    ));
 }
 
 /// The paper's text has no number for this: any loss counts.
@@ -525,12 +520,9 @@ fn radix_is_slower(findings: &mut Findings) {
     let here = (0..findings.memories.len()).filter_map(of).collect();
     let what =
         "stat is slower with a radix tree than with the hash table, one thread (a; no number in the paper)".to_owned();
-    findings.claims.push(Claim {
+    findings.claims.push(Claim::any_gain(
         what,
-        unit: "%",
-        paper: 0.0,
         here,
-        sense: Sense::AtLeast,
-        reason: "The tree is shallow: two levels for a thousand names, three for a hundred thousand, and all its nodes are in the processor's caches. Their cost in a lookup is small compared with the variation between two measurements on a busy machine.",
-    });
+        "The tree is shallow: two levels for a thousand names, three for a hundred thousand, and all its nodes are in the processor's caches. Their cost in a lookup is small compared with the variation between two measurements on a busy machine.".to_owned(),
+    ));
 }

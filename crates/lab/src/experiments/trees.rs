@@ -1,10 +1,10 @@
 //! How long programs take on a tree of sources: DirectFS Table III, ByVFS Fig. 4. The programs are
 //! in [`super::programs`].
 
-use super::findings::{Claim, Findings, Measure, Sense, Series, less};
+use super::findings::{Claim, Findings, Measure, Series, less};
 use super::machine::{Result, Subject, machine};
 use super::programs::{BYVFS_STEPS, Program, Step, Tree, directories, plan, time};
-use super::recorded::image_of;
+use super::recorded::{Work, image_of};
 use super::recorded_calls::RecordedCalls;
 use super::{Bench, Experiment, MEMORIES, Size, memory_name};
 use crate::ablation::Variant;
@@ -47,22 +47,21 @@ const fn directories_recorded(size: Size) -> u64 {
     size.pick(1, 2, 4)
 }
 
-/// Milliseconds of all steps in virtual time, as for the whole tree: `[memory][subject][step]`. All
-/// calls of a small tree are recorded.
-fn virtual_times(bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<Vec<Vec<Vec<f64>>>> {
+/// Adds the columns of virtual time, in milliseconds as for the whole tree, and what the programs do
+/// for a tree of [`directories_recorded`]. All its calls are recorded.
+fn add_virtual_times(findings: &mut Findings, bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<()> {
     let memories: &[Memory] = bench.virtual_memories(&memories::MEMORIES);
-    let mut all = vec![vec![Vec::new(); subjects.len()]; memories.len()];
     if memories.is_empty() {
-        return Ok(all);
+        return Ok(());
     }
     let recorded = directories_recorded(bench.size);
     let times = directories(bench.size) as f64 / recorded as f64;
-    for (index, subject) in subjects.iter().enumerate() {
+    for subject in subjects {
         let mut recorder = Recorder::new(memories)?;
         let tree = Tree::new("/linux", recorded);
         let mut machine = machine(*subject, plan(Size::Tiny))?;
-        for (name, program, is_cold) in steps {
-            bench.step(&format!("{}, {name}, virtual time", subject.name()))?;
+        for (row, program, is_cold) in steps {
+            bench.step(&format!("{}, {row}, virtual time", subject.name()))?;
             if *is_cold {
                 machine.remount(MEMORIES[0])?;
             }
@@ -72,13 +71,17 @@ fn virtual_times(bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Res
                 RecordedCalls::new(calls, &mut recorder).run(|calls| program.run(calls, &tree)).map(drop)
             })?;
             let taken = recorder.take();
-            let all_calls = (taken.calls as f64 * times) as u64;
-            for (memory, ps) in taken.ps(all_calls, memories.len()).iter().enumerate() {
-                all[memory][index].push(*ps as f64 * times / 1e9);
+            let spent = taken.spent((taken.calls as f64 * times) as u64, memories);
+            let key = ((*row).to_owned(), subject.name().to_owned());
+            let of_row = |measure: &&mut Measure| measure.row == key.0 && measure.subject == key.1;
+            if let Some(measure) = findings.measures.iter_mut().find(of_row) {
+                measure.here.extend(spent.iter().map(|(ps, _)| Some(*ps as f64 * times / 1e9)));
             }
+            let each = spent.into_iter().map(|(_, content)| content).collect();
+            findings.work.insert(key, Work { calls: recorded, each });
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 fn add_times(findings: &mut Findings, times: &[Vec<Vec<f64>>], subjects: &[Subject], steps: &[Step], rows: &[&str]) {
@@ -128,49 +131,20 @@ const TABLE_3_PAPER: [(&str, [f64; 4]); 10] = [
     ("rm_c", [1.04, 1.01, 0.35, 0.34]),
 ];
 
-pub(super) const SMALL_DIRECTORIES: &str = "A directory of DirectFS is read through a log of slots and the entries that they refer to: a page's header and its used lines are read, and each name has its own lines. NOVA's names are contiguous. The tree's directories have 12 to 20 names.";
-pub(super) const WHOLE_FILES: &str = "File content is read and written alike by both. Removal frees the blocks within the call, which the paper's DirectFS leaves to a background thread.";
-
-/// Why a row may differ from the paper.
-fn table_3_reason(row: &str) -> &'static str {
-    match row.trim_end_matches("_c") {
-        "tar" | "rm" => WHOLE_FILES,
-        "gzip" => "Most of the time goes into reading content, which both do alike.",
-        _ => SMALL_DIRECTORIES,
-    }
-}
-
-const QUICK_PATH: &str = "The quick path saves one table lookup and one line of the inode, which is read anyway with cold caches. The tree here has fewer files than Linux's sources, and with warm caches these lines are in the processor's cache. A lookup without the quick path then takes some nanoseconds more and waits for no memory. Reading directories and content, most of the programs' work, is the same.";
-
 /// The paper: "DirectFS nqp performs worse than DirectFS".
 fn quick_path_claims(findings: &mut Findings, rows: &[&str]) {
     let paper = |row: &&str| {
         let of = |subject| findings.paper(row, subject).unwrap_or(f64::NAN);
         less(of("DirectFS"), of("DirectFS_nqp"))
     };
-    let mean = rows.iter().map(paper).sum::<f64>() / rows.len() as f64;
-    let claims = [
-        (
-            "the inode quick path saves time, on average",
-            mean,
-            findings.mean_reductions(rows, "DirectFS", "DirectFS_nqp"),
-        ),
-        (
-            "the inode quick path saves time for du with warm caches",
-            paper(&"du_c"),
-            findings.reductions("du_c", "DirectFS", "DirectFS_nqp"),
-        ),
-    ];
-    for (what, paper, here) in claims {
-        findings.claims.push(Claim {
-            what: what.to_owned(),
-            unit: "%",
-            paper,
-            here,
-            sense: Sense::AtLeast,
-            reason: QUICK_PATH,
-        });
-    }
+    let (mean, of_du) = (rows.iter().map(paper).sum::<f64>() / rows.len() as f64, paper(&"du_c"));
+    let here = findings.mean_reductions(rows, "DirectFS", "DirectFS_nqp");
+    let reason = findings.mean_of(rows, "DirectFS", "DirectFS_nqp");
+    findings.claims.push(Claim::gain("the inode quick path saves time, on average".to_owned(), mean, here, reason));
+    let here = findings.reductions("du_c", "DirectFS", "DirectFS_nqp");
+    let reason = findings.because("du_c", "DirectFS", "DirectFS_nqp");
+    let what = "the inode quick path saves time for du with warm caches".to_owned();
+    findings.claims.push(Claim::gain(what, of_du, here, reason));
 }
 
 /// Programs.
@@ -181,11 +155,12 @@ pub const TABLE_3: Experiment = Experiment {
     method: "The file system calls of the programs, on a synthetic tree of 12 files per directory (14,400 files in the full size). Compression is left out, so tar and gzip are only their input and output. The paper's seconds are given as milliseconds. In virtual time all calls of a tree of four directories are recorded, and their time is scaled to the whole tree. Cold: right after mounting. Warm (_c): repeated. _nqp: DirectFS without the inode quick path.",
     needs_bytes: |size| TABLE_3_SUBJECTS.len() as u64 * plan(size).image_bytes(),
     run: |bench| {
-        let mut times = all_times(bench, &TABLE_3_SUBJECTS, &TABLE_3_STEPS)?;
-        times.extend(virtual_times(bench, &TABLE_3_SUBJECTS, &TABLE_3_STEPS)?);
+        let times = all_times(bench, &TABLE_3_SUBJECTS, &TABLE_3_STEPS)?;
         let rows = TABLE_3_PAPER.map(|(row, _)| row);
-        let mut findings = Findings::new("ms", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES));
+        let mut findings =
+            Findings::new("ms", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::OPTANE);
         add_times(&mut findings, &times, &TABLE_3_SUBJECTS, &TABLE_3_STEPS, &rows);
+        add_virtual_times(&mut findings, bench, &TABLE_3_SUBJECTS, &TABLE_3_STEPS)?;
         for measure in &mut findings.measures {
             let column = TABLE_3_SUBJECTS.iter().position(|subject| subject.name() == measure.subject);
             let paper = TABLE_3_PAPER.iter().find(|(row, _)| *row == measure.row);
@@ -193,14 +168,12 @@ pub const TABLE_3: Experiment = Experiment {
         }
         for row in rows {
             let paper = |subject| findings.paper(row, subject).unwrap_or(f64::NAN);
-            findings.claims.push(Claim {
-                what: format!("DirectFS takes less time than NOVA for {row}"),
-                unit: "%",
-                paper: less(paper("DirectFS"), paper("NOVA")),
-                here: findings.reductions(row, "DirectFS", "NOVA"),
-                sense: Sense::AtLeast,
-                reason: table_3_reason(row),
-            });
+            findings.claims.push(Claim::gain(
+                format!("DirectFS takes less time than NOVA for {row}"),
+                less(paper("DirectFS"), paper("NOVA")),
+                findings.reductions(row, "DirectFS", "NOVA"),
+                findings.because(row, "DirectFS", "NOVA"),
+            ));
         }
         let cold = ["du", "tar", "find", "gzip", "rm"];
         for (what, base, paper) in [
@@ -208,14 +181,8 @@ pub const TABLE_3: Experiment = Experiment {
             ("DirectFS takes less time than PMFS with cold caches, on average", "PMFS", 14.3),
         ] {
             let here = findings.mean_reductions(&cold, "DirectFS", base);
-            findings.claims.push(Claim {
-                what: what.to_owned(),
-                unit: "%",
-                paper,
-                here,
-                sense: Sense::AtLeast,
-                reason: "This is the mean of the rows above, of which du and find suffer from how DirectFS reads small directories.",
-            });
+            let reason = findings.mean_of(&cold, "DirectFS", base);
+            findings.claims.push(Claim::gain(what.to_owned(), paper, here, reason));
         }
         let shown = ["PMFS", "NOVA", "DirectFS_nqp", "DirectFS"];
         quick_path_claims(&mut findings, &rows);
@@ -240,24 +207,14 @@ pub const BYVFS_FIGURE_4: Experiment = Experiment {
     run: |bench| {
         let times = all_times(bench, &BYVFS_SUBJECTS, &BYVFS_STEPS)?;
         let rows = BYVFS_PAPER.map(|(row, _)| row);
-        let mut findings = Findings::new("ms", &MEMORIES);
+        let mut findings =
+            Findings::new("ms", &MEMORIES).with_virtual(bench.virtual_memories(&memories::MEMORIES), &memories::REMOTE);
         add_times(&mut findings, &times, &BYVFS_SUBJECTS, &BYVFS_STEPS, &rows);
+        add_virtual_times(&mut findings, bench, &BYVFS_SUBJECTS, &BYVFS_STEPS)?;
         for (row, paper) in BYVFS_PAPER {
-            let sense = if paper > 0.0 { Sense::AtLeast } else { Sense::AtMost };
             let here = findings.reductions(row, "ByVFS", "NOVA");
             let what = format!("ByVFS takes less time than the conventional VFS for {row} (negative: more)");
-            let reason = match row {
-                "cp" => {
-                    "Each name is asked for twice, once to check for existence and once to create it. The dentry cache saves less the second time than it costs to create a dentry."
-                }
-                "ls" => {
-                    "Each name is looked up three times, from the root: ByVFS asks the image's index for every path component every time."
-                }
-                _ => {
-                    "ByVFS saves a dentry for each name, which costs less here than in a kernel. Its cost, the pointer in each inode on the image, weighs more with slower memory."
-                }
-            };
-            findings.claims.push(Claim { what, unit: "%", paper, here, sense, reason });
+            findings.claims.push(Claim::gain(what, paper, here, findings.because(row, "ByVFS", "NOVA")));
         }
         let mut plot =
             findings.relative_plot("Time of programs, conventional VFS = 100 %", &rows, &["NOVA", "ByVFS"], "NOVA");

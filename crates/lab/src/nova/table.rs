@@ -7,7 +7,6 @@ use crate::locks;
 use crate::multicore::named_memory::NamedMemory;
 use crate::substrate::{BlockRange, shard};
 use pmem::{BLOCK_BYTES, Commit64, Durable, Memory, Pm};
-use posix::Errno;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
@@ -148,11 +147,7 @@ impl<M: Memory> Nova<M> {
 
     /// Adds segment number `count` to a table's chain.
     fn add_segment(&self, table: u64, count: u64) -> Result<()> {
-        let range = self.blocks.allocate_up_to(self.segment_blocks)?;
-        if range.count < self.segment_blocks {
-            self.blocks.free_range(range);
-            return Err(Errno::ENOSPC.into());
-        }
+        let range = BlockRange { start: self.blocks.allocate_run(self.segment_blocks)?, count: self.segment_blocks };
         let mut link = self.table_head(table)?;
         for _ in 0..count {
             link = &self.segment(link.load())?.next;

@@ -85,6 +85,24 @@ impl FreeBlocks {
         found.ok_or(Errno::ENOSPC.into())
     }
 
+    /// Allocates exactly `count` consecutive blocks, from whichever list has them. Fails with ENOSPC
+    /// if none has.
+    pub fn allocate_run(&self, count: u64) -> Result<u64> {
+        let mine = shard(self.shards.len());
+        let take = |step: usize| {
+            let mut list = self.list((mine + step) % self.shards.len());
+            let (start, length) = list.iter_mut().find(|(_, length)| **length >= count)?;
+            let (start, left) = (*start, *length - count);
+            *length = left;
+            if left == 0 {
+                list.remove(&start);
+            }
+            self.free.fetch_sub(count, Relaxed);
+            Some(start + left)
+        };
+        (0..self.shards.len()).find_map(take).ok_or(Errno::ENOSPC.into())
+    }
+
     fn take(&self, shard: usize, count: u64) -> Option<BlockRange> {
         let mut list = self.list(shard);
         // Takes the first of the next few ranges that is long enough, else the first. This bounds
@@ -157,6 +175,26 @@ impl FreeBlocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first list of a busy thread has single blocks only. With many processors each list is
+    /// short, and image sizes do not grow with them.
+    #[test]
+    fn a_run_is_found_in_any_list_however_many_there_are() {
+        for shards in [1, 2, 16, 64] {
+            let all = BlockRange { start: 0, count: 64 * 64 };
+            let mine = shard(shards) as u64;
+            let per_shard = all.count / shards as u64;
+            let lists = FreeBlocks::with_used(all, shards, |block| {
+                shards > 1 && block / per_shard == mine && block.is_multiple_of(2)
+            });
+            let free = lists.count();
+            let start = lists.allocate_run(32).expect("another list has it");
+            assert_eq!(lists.count(), free - 32, "{shards} shards");
+            lists.free_range(BlockRange { start, count: 32 });
+            assert_eq!(lists.count(), free);
+            assert!(lists.allocate_run(64 * 64 + 1).is_err());
+        }
+    }
 
     #[test]
     fn what_is_taken_is_taken_once_and_what_comes_back_heals() {

@@ -1,4 +1,4 @@
-//! The reference processor in virtual time.
+//! A processor in virtual time.
 //!
 //! Instructions flow at one rate, which includes misses in the nearest cache and mispredicted
 //! branches. What takes longer is simulated:
@@ -10,10 +10,12 @@
 //! - Lines in sequence within a page are fetched ahead.
 //! - Lines that are written back or streamed reach the memory one after the other. A fence waits
 //!   for them, and for earlier stores.
+//! - A module with a buffer of blocks answers sooner if it has the line's block. Blocks come with
+//!   reads only: the papers' systems seldom read what they have just written past the caches.
 //!
 //! A line comes from where it is when the caches are set up ([`Caches`]), and is near from then on.
 
-use super::memories::{DRAM, Flush, Memory, processor};
+use super::memories::{Flush, Memory};
 use super::operations::{LINE_BYTES, Operation, REGISTERS, Touch};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -120,11 +122,14 @@ pub struct Clock {
     /// When each register has its value.
     registers: [u64; REGISTERS],
     /// When the last instructions were complete, in a ring.
-    window: Box<[u64; processor::WINDOW]>,
+    window: Box<[u64]>,
     window_next: usize,
     /// When buffers for lines become free, in a ring.
-    buffers: [u64; processor::BUFFERS],
+    buffers: Box<[u64]>,
     buffer_next: usize,
+    /// The blocks of the module's buffer, in a ring; zero is none.
+    blocks: Box<[u64]>,
+    block_next: usize,
     /// When the next line of a sequence can be sent.
     sequence_next: u64,
     /// When the next instruction begins, at the earliest.
@@ -151,10 +156,12 @@ impl Clock {
             stack: lines(stack),
             touched: HashMap::default(),
             registers: [0; REGISTERS],
-            window: Box::new([0; processor::WINDOW]),
+            window: vec![0; memory.processor.window].into(),
             window_next: 0,
-            buffers: [0; processor::BUFFERS],
+            buffers: vec![0; memory.processor.buffers].into(),
             buffer_next: 0,
+            blocks: vec![0; memory.module.map_or(0, |module| module.blocks)].into(),
+            block_next: 0,
             sequence_next: 0,
             next: 0,
             complete: 0,
@@ -189,7 +196,7 @@ impl Clock {
     pub fn perform(&mut self, operation: &Operation) {
         self.content.instructions += operation.instructions;
         let begin = self.next.max(self.window[self.window_next]);
-        self.next = begin + operation.instructions * processor::INSTRUCTION_PS;
+        self.next = begin + operation.instructions * self.memory.processor.instruction_ps;
         let mut start = begin;
         for_each_bit(operation.sources, |register| start = start.max(self.registers[register]));
         let mut end = start;
@@ -208,9 +215,10 @@ impl Clock {
         }
         for_each_bit(operation.targets, |register| self.registers[register] = end);
         self.complete = self.complete.max(end).max(self.next);
-        for _ in 0..operation.instructions.min(processor::WINDOW as u64) {
+        let window = self.window.len();
+        for _ in 0..operation.instructions.min(window as u64) {
             self.window[self.window_next] = self.complete;
-            self.window_next = (self.window_next + 1) % processor::WINDOW;
+            self.window_next = (self.window_next + 1) % window;
         }
     }
 
@@ -223,14 +231,16 @@ impl Clock {
                 start
             }
             Touch::Store => {
+                self.stand_still(line);
                 let arrived = self.fetch(line, start);
                 self.drained = self.drained.max(arrived);
                 start
             }
             Touch::Exchange => {
                 self.content.exchanges += 1;
+                self.stand_still(line);
                 let alone = self.complete.max(self.drained).max(start);
-                let end = self.fetch(line, start).max(alone) + processor::EXCHANGE_PS;
+                let end = self.fetch(line, start).max(alone) + self.memory.processor.exchange_ps;
                 self.drained = end;
                 self.next = self.next.max(end);
                 end
@@ -253,6 +263,14 @@ impl Clock {
                 }
                 start
             }
+        }
+    }
+
+    /// Delays what follows a store to the image, if the emulation does so and no cache has the line.
+    fn stand_still(&mut self, line: u64) {
+        let is_near = matches!(self.touched.get(&line), Some(Line::Near(_) | Line::Ahead(_)));
+        if self.memory.store_miss_ps > 0 && self.image.contains(&line) && !is_near && !self.is_far(line) {
+            self.next += self.memory.store_miss_ps;
         }
     }
 
@@ -284,7 +302,7 @@ impl Clock {
         let buffer = self.buffers[self.buffer_next];
         let arrived = start.max(buffer) + self.way_ps(line);
         self.buffers[self.buffer_next] = arrived;
-        self.buffer_next = (self.buffer_next + 1) % processor::BUFFERS;
+        self.buffer_next = (self.buffer_next + 1) % self.buffers.len();
         arrived
     }
 
@@ -312,22 +330,37 @@ impl Clock {
 
     /// The time between two lines of a sequence.
     fn between_ps(&self, line: u64) -> u64 {
-        if self.image.contains(&line) { self.memory.sequence_ps } else { DRAM.sequence_ps }
+        if self.image.contains(&line) { self.memory.sequence_ps } else { self.memory.processor.sequence_ps }
     }
 
-    fn way_ps(&self, line: u64) -> u64 {
-        let is_image = self.image.contains(&line);
+    /// Whether the last-level cache has a line.
+    fn is_far(&self, line: u64) -> bool {
         let is_cached = match self.caches {
             Caches::Empty => false,
             Caches::Full => true,
-            Caches::WithoutImage => !is_image,
+            Caches::WithoutImage => !self.image.contains(&line),
         };
-        let is_far = is_cached && !self.touched.contains_key(&line);
-        match is_image {
-            _ if is_far => processor::FAR_PS,
-            true => self.memory.read_ps,
-            false => processor::MEMORY_PS,
+        is_cached && !self.touched.contains_key(&line)
+    }
+
+    fn way_ps(&mut self, line: u64) -> u64 {
+        match self.image.contains(&line) {
+            _ if self.is_far(line) => self.memory.processor.far_ps,
+            true => self.module_ps(line),
+            false => self.memory.processor.memory_ps,
         }
+    }
+
+    /// The time until the image's memory answers, whose module then has the line's block.
+    fn module_ps(&mut self, line: u64) -> u64 {
+        let Some(module) = self.memory.module else { return self.memory.read_ps };
+        let block = line / module.block_lines;
+        if self.blocks.contains(&block) {
+            return module.read_ps;
+        }
+        self.blocks[self.block_next] = block;
+        self.block_next = (self.block_next + 1) % self.blocks.len();
+        self.memory.read_ps
     }
 }
 
@@ -340,12 +373,12 @@ fn for_each_bit(mut bits: u64, mut each: impl FnMut(usize)) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::memories::{NVDIMM, OPTANE};
+    use super::super::memories::{DRAM, EPYC, NVDIMM, OPTANE, REMOTE, XEON_GOLD};
     use super::*;
 
     const IMAGE: Range<u64> = 1 << 20..1 << 21;
-    const WAY_PS: u64 = processor::MEMORY_PS;
-    const STEP_PS: u64 = processor::INSTRUCTION_PS;
+    const WAY_PS: u64 = EPYC.memory_ps;
+    const STEP_PS: u64 = EPYC.instruction_ps;
 
     fn clock(memory: Memory, caches: Caches) -> Clock {
         Clock::new(memory, caches, &IMAGE, &(0..4096))
@@ -390,22 +423,48 @@ mod tests {
     #[test]
     fn a_wait_is_hidden_by_as_many_instructions_as_are_under_way() {
         let line = |number: u64| touch(Touch::Load, 1000 + number * 10, 1, 2);
-        let hidden = processor::WINDOW as u64 * STEP_PS;
+        let hidden = EPYC.window as u64 * STEP_PS;
         let many: Vec<Operation> = std::iter::once(line(0)).chain((0..2000).map(|_| work(1))).collect();
         assert_about(waits_ps(&mut clock(DRAM, Caches::Empty), &many), WAY_PS - hidden);
     }
 
     #[test]
     fn lines_come_from_where_they_are() {
-        for (memory, caches, line, way_ps) in [
-            (OPTANE, Caches::Empty, IMAGE.start / LINE_BYTES + 9, OPTANE.read_ps),
-            (OPTANE, Caches::Empty, 1000, WAY_PS),
-            (OPTANE, Caches::Full, IMAGE.start / LINE_BYTES + 9, processor::FAR_PS),
-            (OPTANE, Caches::Empty, 3, 0),
-            (OPTANE, Caches::WithoutImage, 1000, processor::FAR_PS),
-            (OPTANE, Caches::WithoutImage, IMAGE.start / LINE_BYTES + 9, OPTANE.read_ps),
+        let of_image = IMAGE.start / LINE_BYTES + 9;
+        for (caches, line, way_ps) in [
+            (Caches::Empty, of_image, OPTANE.read_ps),
+            (Caches::Empty, 1000, XEON_GOLD.memory_ps),
+            (Caches::Full, of_image, XEON_GOLD.far_ps),
+            (Caches::Empty, 3, 0),
+            (Caches::WithoutImage, 1000, XEON_GOLD.far_ps),
+            (Caches::WithoutImage, of_image, OPTANE.read_ps),
         ] {
-            assert_about(waits_ps(&mut clock(memory, caches), &[touch(Touch::Load, line, 1, 2)]), way_ps);
+            assert_about(waits_ps(&mut clock(OPTANE, caches), &[touch(Touch::Load, line, 1, 2)]), way_ps);
+        }
+    }
+
+    #[test]
+    fn a_module_answers_sooner_for_the_blocks_that_it_read_last() {
+        let module = OPTANE.module.expect("it has a buffer");
+        let mut clock = clock(OPTANE, Caches::Empty);
+        let mut read = |line: u64| waits_ps(&mut clock, &[touch(Touch::Load, line, 1, 2)]);
+        let first = IMAGE.start / LINE_BYTES;
+        assert_about(read(first), OPTANE.read_ps);
+        assert_about(read(first + 2), module.read_ps);
+        (1..=module.blocks as u64).for_each(|block| assert_about(read(first + block * 8), OPTANE.read_ps));
+        assert_about(read(first + 3), OPTANE.read_ps);
+    }
+
+    #[test]
+    fn a_store_that_misses_stands_still_where_the_paper_emulates_it_so() {
+        let line = IMAGE.start / LINE_BYTES + 9;
+        let store = [touch(Touch::Store, line, 1, 2), work(1)];
+        for (memory, caches, wait_ps) in
+            [(REMOTE, Caches::Empty, REMOTE.store_miss_ps), (REMOTE, Caches::Full, 0), (NVDIMM, Caches::Empty, 0)]
+        {
+            let mut clock = clock(memory, caches);
+            assert_about(waits_ps(&mut clock, &store), wait_ps);
+            assert_about(waits_ps(&mut clock, &store), 0);
         }
     }
 
@@ -437,9 +496,9 @@ mod tests {
         let mut clock = clock(DRAM, Caches::Empty);
         clock.place_near(1000);
         let exchange = touch(Touch::Exchange, 1000, 1, 2);
-        assert_about(waits_ps(&mut clock, std::slice::from_ref(&exchange)), processor::EXCHANGE_PS);
+        assert_about(waits_ps(&mut clock, std::slice::from_ref(&exchange)), EPYC.exchange_ps);
         let store = touch(Touch::Store, 3000, 1, 2);
-        assert_about(waits_ps(&mut clock, &[store, exchange]), WAY_PS + processor::EXCHANGE_PS);
+        assert_about(waits_ps(&mut clock, &[store, exchange]), WAY_PS + EPYC.exchange_ps);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::allocator::Spread;
 use super::clock::{Caches, Clock, Content};
 use super::held::FixedWorld;
-use super::memories::{Memory, processor};
+use super::memories::Memory;
 use super::operations::{Code, LINE_BYTES, lines};
 use crate::multicore::record::{Step, record_into};
 use std::io;
@@ -17,10 +17,8 @@ const STEPS_MAX: usize = 6_000_000;
 pub struct Recorded {
     /// Number of calls.
     pub calls: u64,
-    /// Their time with each memory and each state of the caches, in picoseconds.
-    ps: Vec<u64>,
-    /// What they did, in the first memory.
-    pub content: Content,
+    /// Their time with each memory and each state of the caches, in picoseconds, and what they did.
+    spent: Vec<(u64, Content)>,
 }
 
 /// What happened before recorded calls.
@@ -47,13 +45,19 @@ impl Before {
 }
 
 impl Recorded {
-    /// Time of these calls with each memory, if `calls` of their kind are made in all.
-    pub fn ps(&self, calls: u64, memories: usize) -> &[u64] {
-        let brought = self.content.image_lines + self.content.other_lines;
-        let bytes_of_all = brought as f64 * LINE_BYTES as f64 * calls as f64 / self.calls.max(1) as f64;
-        let fits = bytes_of_all <= processor::FAR_BYTES as f64;
-        let first = if fits { 0 } else { self.ps.len().saturating_sub(memories) };
-        self.ps.get(first..first + memories).unwrap_or_default()
+    /// Time of these calls with each memory in picoseconds, and what they did there, if `calls` of
+    /// their kind are made in all.
+    pub fn spent(&self, calls: u64, memories: &[Memory]) -> Vec<(u64, Content)> {
+        let of = |(index, memory): (usize, &Memory)| {
+            let Some((ps, content)) = self.spent.get(index) else { return (0, Content::default()) };
+            let brought = content.image_lines + content.other_lines;
+            let bytes_of_all = brought as f64 * LINE_BYTES as f64 * calls as f64 / self.calls.max(1) as f64;
+            let fits = bytes_of_all <= memory.processor.far_bytes as f64;
+            // The last states are those of caches that do not have the lines.
+            let last = self.spent.len() - memories.len() + index;
+            if fits { (*ps, *content) } else { self.spent[last] }
+        };
+        memories.iter().enumerate().map(of).collect()
     }
 }
 
@@ -122,7 +126,7 @@ impl Recorder {
 
     /// Returns and resets what was recorded; the caches stay.
     pub fn take(&mut self) -> Recorded {
-        let empty = Recorded { ps: vec![0; self.clocks.len()], ..Recorded::default() };
+        let empty = Recorded { spent: vec![Default::default(); self.clocks.len()], ..Recorded::default() };
         std::mem::replace(&mut self.recorded, empty)
     }
 
@@ -144,10 +148,10 @@ impl Recorder {
         self.code.operations(&self.steps, |operation| {
             clocks.iter_mut().for_each(|clock| clock.perform(operation));
         })?;
-        let spent = self.clocks.iter().zip(before).map(|(clock, before)| clock.now_ps() - before);
-        self.recorded.ps.iter_mut().zip(spent).for_each(|(sum, spent)| *sum += spent);
-        let content: Vec<Content> = self.clocks.iter_mut().map(Clock::take_content).collect();
-        content.first().into_iter().for_each(|content| self.recorded.content.add(content));
+        for ((clock, before), (ps, content)) in self.clocks.iter_mut().zip(before).zip(&mut self.recorded.spent) {
+            *ps += clock.now_ps() - before;
+            content.add(&clock.take_content());
+        }
         self.recorded.calls += 1;
         Ok(result)
     }
