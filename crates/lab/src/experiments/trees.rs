@@ -47,8 +47,8 @@ const fn directories_recorded(size: Size) -> u64 {
     size.pick(1, 2, 4)
 }
 
-/// Adds the columns of virtual time, in milliseconds as for the whole tree, and what the programs do
-/// for a tree of [`directories_recorded`]. All its calls are recorded.
+/// Adds the columns of virtual time, in milliseconds as for the whole tree, and what the programs
+/// do for a tree of [`directories_recorded`]. All its calls are recorded.
 fn add_virtual_times(findings: &mut Findings, bench: &Bench<'_>, subjects: &[Subject], steps: &[Step]) -> Result<()> {
     let memories: &[Memory] = bench.virtual_memories(&memories::MEMORIES);
     if memories.is_empty() {

@@ -85,8 +85,8 @@ impl FreeBlocks {
         found.ok_or(Errno::ENOSPC.into())
     }
 
-    /// Allocates exactly `count` consecutive blocks, from whichever list has them. Fails with ENOSPC
-    /// if none has.
+    /// Allocates exactly `count` consecutive blocks, from whichever list has them. Fails with
+    /// ENOSPC if none has.
     pub fn allocate_run(&self, count: u64) -> Result<u64> {
         let mine = shard(self.shards.len());
         let take = |step: usize| {

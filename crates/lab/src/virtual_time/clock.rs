@@ -266,7 +266,8 @@ impl Clock {
         }
     }
 
-    /// Delays what follows a store to the image, if the emulation does so and no cache has the line.
+    /// Delays what follows a store to the image, if the emulation does so and no cache has the
+    /// line.
     fn stand_still(&mut self, line: u64) {
         let is_near = matches!(self.touched.get(&line), Some(Line::Near(_) | Line::Ahead(_)));
         if self.memory.store_miss_ps > 0 && self.image.contains(&line) && !is_near && !self.is_far(line) {
