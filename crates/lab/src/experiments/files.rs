@@ -140,6 +140,9 @@ struct Site {
 
 const THREADS_MAX: u64 = 2;
 
+/// What a thread leaves: its files, the number of files that it ever created, and its nanoseconds.
+type End = (Vec<Vec<u8>>, u64, f64);
+
 impl Site {
     /// SoupFS's persister runs every 20 ms: often enough that its work is part of a short run.
     fn new(subject: Subject, application: Application, files: u64) -> Result<Site> {
@@ -174,7 +177,7 @@ impl Site {
         let part = self.paths.len().div_ceil(threads as usize).max(1);
         let parts: Vec<Vec<Vec<u8>>> = self.paths.chunks(part).map(<[_]>::to_vec).collect();
         let begun = self.made.clone();
-        let ends: Vec<Result<(Vec<Vec<u8>>, u64, f64)>> = std::thread::scope(|scope| {
+        let ends: Vec<Result<End>> = std::thread::scope(|scope| {
             let mut running = Vec::new();
             for ((thread, paths), made) in (0..threads).zip(parts).zip(begun) {
                 running.push(scope.spawn(move || {
