@@ -6,8 +6,8 @@ use plotters::prelude::*;
 const WIDTH: u32 = 300;
 const HEIGHT: u32 = 190;
 
-/// A plot of one quantity by a number. Positions on the horizontal axis are equidistant, since sizes
-/// and numbers of threads grow by factors. The vertical axis begins at zero.
+/// A plot of one quantity by a number. Positions on the horizontal axis are equidistant, since
+/// sizes and numbers of threads grow by factors. The vertical axis begins at zero.
 #[derive(Debug, Clone)]
 pub struct Lines {
     /// The heading.
@@ -27,7 +27,7 @@ pub struct Line {
     pub system: String,
     /// Points: numbers of the horizontal axis in ascending order, with values.
     pub points: Vec<(f64, f64)>,
-    /// Whether the line is dashed: a model or somebody else's result instead of a measurement.
+    /// Whether the line is dashed: a model or a published result instead of a measurement.
     pub is_dashed: bool,
 }
 

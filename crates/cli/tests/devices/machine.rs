@@ -99,8 +99,7 @@ pub fn program(name: &str) -> Option<PathBuf> {
 pub fn machines() -> Result<Vec<Machine>, String> {
     static PARTS: OnceLock<Result<Vec<Parts>, String>> = OnceLock::new();
     let parts = PARTS.get_or_init(find_parts).as_ref().map_err(Clone::clone)?;
-    let machine =
-        |parts| Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true, kernel_options: "" };
+    let machine = |parts| Machine { parts, nvdimm_bytes: 512 << 20, keeps_without_power: true, kernel_options: "" };
     Ok(parts.iter().map(machine).collect())
 }
 
