@@ -1,15 +1,15 @@
 //! Charts of measurements for a page that stands alone: no scripts, no fonts, no network.
 //!
-//! A page makes one [`Palette`] from all systems that it shows. Each [`Bars`] and [`Lines`] takes its
-//! colours from there. So a system has one colour on the whole page, whatever its place in a chart,
-//! and a legend cannot name another one. [`Palette::style`] gives the page's style sheet the colours
-//! for dark screens.
+//! A page makes one [`Palette`] from all systems that it shows. Each [`Bars`] and [`Lines`] takes
+//! its colours from there. So a system has one colour on the whole page, whatever its place in a
+//! chart, and a legend cannot name another one. [`Palette::style`] gives the page's style sheet the
+//! colours for dark screens.
 //!
 //! Invariants
 //! - Text is escaped: no name of a system or row ends its element.
 //! - A value that is not finite is left out.
-//! - Texts keep their size on a narrow screen. So bars exist in two widths, and the style sheet shows
-//!   one of them.
+//! - Texts keep their size on a narrow screen. So bars exist in two widths, and the style sheet
+//!   shows one of them.
 
 mod bars;
 mod lines;
