@@ -1,8 +1,6 @@
 //! The limit on file sizes (`ulimit -f`). An image and its shared memory are larger than the files
 //! that the limit is for, and the kernel ends a process without a word that exceeds it.
 
-use std::io;
-
 /// Without the soft limit until this is dropped. A call beyond the hard limit fails with EFBIG and
 /// does not end the process.
 pub struct Lifted(Before);
@@ -55,16 +53,4 @@ impl Drop for Lifted {
 pub fn report_as_error() {
     // SAFETY: sets an action of this process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-}
-
-/// Names the limit in an error that came from it.
-pub fn explain(error: anyhow::Error) -> anyhow::Error {
-    let is_cause = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error() == Some(libc::EFBIG))
-    };
-    if error.chain().any(is_cause) {
-        error.context("the limit on file sizes is too low for an image; raise it (ulimit -f unlimited)")
-    } else {
-        error
-    }
 }

@@ -15,6 +15,7 @@ mod mounts;
 mod orders;
 mod processes;
 mod ps;
+mod remedies;
 mod run;
 mod statistics;
 mod terminal;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if is_mount_helper(&words) {
         let arguments = MountHelper::parse_from(&words);
-        return finish(commands::mount::help_mount(&arguments), EXIT_MOUNT_FAILED);
+        return finish(commands::mount::help_mount(&arguments), false, EXIT_MOUNT_FAILED);
     }
     let command = parse(with_implied_mount(words)).command;
     if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_)) {
@@ -62,19 +63,20 @@ fn main() -> ExitCode {
     ) {
         terminal::end_with_reader();
     }
+    let json = command.is_json();
     // fsck(8) has its own exit codes.
     if let Command::Fsck(arguments) = &command {
         let checked = commands::fsck::run(arguments).and_then(check_whole);
         return match checked.and_then(|code| Ok(output::finish().map(|()| code)?)) {
             Ok(code) => ExitCode::from(code),
-            Err(error) => finish(Err(error), commands::fsck::EXIT_OPERATIONAL),
+            Err(error) => finish(Err(error), json, commands::fsck::EXIT_OPERATIONAL),
         };
     }
     if let Some(failure) = run_program(&command) {
-        terminal::print_error(&failure.error);
+        terminal::print_error(&remedies::explain(failure.error));
         return ExitCode::from(failure.exit_code);
     }
-    finish(run(&command).and_then(check_whole), 1)
+    finish(run(&command).and_then(check_whole), json, 1)
 }
 
 /// Results count only if the image was whole until the end.
@@ -150,7 +152,8 @@ fn parse(words: Vec<OsString>) -> Cli {
     })
 }
 
-fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
+/// Reports a failure; with `json` also as the result on standard output.
+fn finish(result: anyhow::Result<()>, json: bool, failure: u8) -> ExitCode {
     let Err(error) = result.and_then(|()| Ok(output::finish()?)) else { return ExitCode::SUCCESS };
     if error.downcast_ref::<output::OutputFailed>().is_some_and(|failed| failed.is_reader_gone) {
         return ExitCode::from(EXIT_READER_GONE);
@@ -167,7 +170,12 @@ fn finish(result: anyhow::Result<()>, failure: u8) -> ExitCode {
         // The server has printed the cause.
         return if failure == 1 { failed.exit_code() } else { ExitCode::from(failure) };
     }
-    terminal::print_error(&file_size_limit::explain(error));
+    let error = remedies::explain(error);
+    if json && !error.is::<output::OutputFailed>() {
+        println!("{}", remedies::as_json(&error));
+        output::flush();
+    }
+    terminal::print_error(&error);
     ExitCode::from(failure)
 }
 
@@ -183,7 +191,10 @@ fn with_implied_mount(mut words: Vec<OsString>) -> Vec<OsString> {
         |word: &OsString| word == "help" || Cli::command().get_subcommands().any(|command| word == command.get_name());
     let implied = match &words[..] {
         [_, image, directory, ..] => {
-            ![image, directory].iter().any(|word| word.as_encoded_bytes().starts_with(b"-")) && !is_command(image)
+            // A word without a slash that names no file is a command with a mistake in it.
+            let is_path = image.as_encoded_bytes().contains(&b'/') || Path::new(image).exists();
+            let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+            is_path && !is_option(image) && !is_option(directory) && !is_command(image)
         }
         _ => false,
     };
@@ -211,6 +222,8 @@ mod tests {
             "directfs info image",
             "directfs help mount",
             "directfs typo",
+            "directfs moutn a.img",
+            "directfs snapshto a.img b.img",
         ] {
             assert_eq!(with_implied_mount(words(line)), words(line));
         }

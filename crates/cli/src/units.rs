@@ -1,5 +1,6 @@
 //! Parsing and formatting of sizes, durations and counts.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Parses a number of seconds such as `5` or `0.5`.
@@ -87,9 +88,35 @@ pub fn counted(number: u64, singular: &str) -> String {
     let plural = match singular.strip_suffix('y') {
         _ if number == 1 => singular.to_owned(),
         Some(stem) => format!("{stem}ies"),
+        None if singular.ends_with('s') => format!("{singular}es"),
         None => format!("{singular}s"),
     };
     format!("{} {plural}", count(number))
+}
+
+/// A path as text. What is not UTF-8 in it is replaced, since JSON holds only text.
+pub fn path_text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// A path as a field of JSON.
+pub fn path_as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+/// Paths as a field of JSON.
+pub fn paths_as_text<S: serde::Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(paths.iter().map(|path| path.to_string_lossy()))
+}
+
+/// A word for a shell, in quotes where they are needed.
+pub fn quoted(word: &Path) -> String {
+    let text = word.to_string_lossy();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.into_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
 }
 
 /// A UUID in its usual notation.
@@ -139,6 +166,9 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(counted(1, "file"), "1 file");
         assert_eq!(counted(2, "directory"), "2 directories");
+        assert_eq!((counted(0, "process"), counted(1, "process")), ("0 processes".into(), "1 process".into()));
+        assert_eq!(quoted(Path::new("/a/b.img")), "/a/b.img");
+        assert_eq!(quoted(Path::new("it's a b")), r"'it'\''s a b'");
         assert_eq!(uuid(&[0xab; 16]), "abababab-abab-abab-abab-abababababab");
     }
 }

@@ -30,7 +30,18 @@ fn seal(image: &mut [u8]) {
 }
 
 const CASES: &[Case] = &[
-    Case { name: "empty", spoil: |image| image.clear(), cause: "0 bytes", remedy: "size" },
+    Case {
+        name: "empty",
+        spoil: |image| image.clear(),
+        cause: "not a DirectFS image: it has only 0 bytes",
+        remedy: "directfs mkfs",
+    },
+    Case {
+        name: "a short text",
+        spoil: |image| image.truncate(1221),
+        cause: "not a DirectFS image: it has only 1,221 bytes",
+        remedy: "directfs mkfs",
+    },
     Case { name: "too short", spoil: |image| image.truncate(8192), cause: "", remedy: "" },
     Case {
         name: "not an image",
@@ -237,9 +248,10 @@ fn an_image_in_use_is_left_alone() {
     let path = image_in(directory.path());
     let _used = Image::open(&path, &OpenImage { exclusive: true, ..OpenImage::default() }).unwrap();
     let image = path.to_str().unwrap();
+    let own = format!("process {}", std::process::id());
     for (arguments, remedy) in [
         (&["fsck", "-n", image][..], "unmount"),
-        (&["mkfs", image, "--size", "16M", "--force"], "unmount"),
+        (&["mkfs", image, "--size", "16M", "--force"], &own),
         (&["mount", image, directory.path().to_str().unwrap()], "end them first"),
     ] {
         assert_refused("in use", arguments, &path, "in use", remedy);
@@ -274,7 +286,9 @@ fn what_mkfs_cannot_make_is_explained_and_leaves_nothing() {
     let long = "x".repeat(65);
     for (arguments, cause, remedy) in [
         (&["--size", "64T"][..], "are free", "free space"),
-        (&["--size", "4K"], "too small", "larger"),
+        (&["--size", "999T"], "999 TiB and ", "free space"),
+        (&["--size", "4K"], "4 KiB is too small: the minimum is 1 MiB", "larger"),
+        (&["--size", "0"], "0 B is too small", "larger"),
         (&[], "needs a size", "--size 4G"),
         (&["--size", "16M", "--label", &long], "65 bytes", "shorter"),
         (&["--size", "16M", "--inodes", "1000000000"], "do not fit", "fewer"),
@@ -338,6 +352,45 @@ fn paths_that_lead_nowhere_are_explained() {
         assert!(!output.status.success(), "{arguments:?}");
         assert!(stderr(&output).contains(cause), "{arguments:?} says {}", stderr(&output));
     }
+}
+
+#[test]
+fn a_command_with_a_mistake_is_not_taken_for_an_image() {
+    for (arguments, meant) in
+        [(&["moutn", "a.img"][..], "mount"), (&["snapshto", "a.img", "b.img"], "snapshot"), (&["infoo", "x"], "info")]
+    {
+        let output = directfs(arguments);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(said.contains("unrecognized subcommand") && said.contains(meant), "{arguments:?} says {said}");
+    }
+}
+
+#[test]
+fn options_without_effect_are_refused() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let image = image.to_str().unwrap();
+    for (arguments, cause) in [
+        (&["tune", image][..], "<--label <LABEL>|--uuid <UUID>|--reserved <SIZE|PERCENT>>"),
+        (&["mount", image, "/mnt", "--memory", "1"], "at least 1M"),
+        (&["mount", image, "/mnt", "-o", "memory=1"], "at least 1M"),
+        (&["run", "--image", image, "--memory", "1", "--", "true"], "at least 1M"),
+    ] {
+        let output = directfs(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(stderr(&output).contains(cause), "{arguments:?} says {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_file_system_that_holds_no_such_file_is_named_as_the_limit() {
+    // ext4 has files of 16 TiB at most; other file systems hold more.
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = image_in(directory.path());
+    let output = directfs(&["resize", image.to_str().unwrap(), "999T"]);
+    let said = stderr(&output);
+    assert!(!output.status.success() && !said.contains("ulimit"), "{said}");
 }
 
 #[test]

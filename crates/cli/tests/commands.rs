@@ -6,8 +6,10 @@ mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -67,7 +69,7 @@ fn fsck_has_the_exit_codes_of_fsck() {
     for repair in ["-y", "-p", "-a"] {
         let nothing = directfs(&["fsck", repair, image]);
         assert_eq!(nothing.status.code(), Some(0), "{}", stderr(&nothing));
-        assert!(stdout(&nothing).contains("0 repairs made"), "{}", stdout(&nothing));
+        assert!(stdout(&nothing).ends_with("0 errors, 0 warnings, 0 notes\n"), "{}", stdout(&nothing));
     }
 }
 
@@ -173,7 +175,7 @@ fn output_that_cannot_be_written_is_an_error_and_not_a_crash() {
         (&["mkfs", new, "--size", "16M"], 1),
         (&["ps", image], 1),
         (&["stats", image], 1),
-        (&["stats", image, "--watch", "0.05"], 1),
+        (&["stats", image, "--watch", "--interval", "0.05"], 1),
         (&["top", image, "--interval", "0.05"], 1),
         (&["dump", image, "superblock"], 1),
         (&["trim", image], 1),
@@ -224,6 +226,124 @@ fn help_has_no_colours_in_a_pipe() {
         assert!(output.status.success() && stdout(&output).contains("mkfs"), "{arguments:?}");
         assert!(!stdout(&output).contains("demo-worker.8"), "{arguments:?}");
     }
+}
+
+/// The help of each command names its examples; those that read JSON are run as they are printed.
+#[test]
+fn examples_of_help_that_read_json_find_their_keys() {
+    if Command::new("jq").arg("--version").output().is_err() {
+        eprintln!("\n*** SKIPPED: examples with jq: there is no jq here ***\n");
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let mut tried = 0;
+    for command in ["info", "ps", "trim", "snapshot"] {
+        let help = stdout(&directfs(&[command, "--help"]));
+        for line in help.lines().filter(|line| line.contains("| jq ")) {
+            let script = line.replace("/dev/shm/work.img", image.to_str().unwrap());
+            let script = script.replace("/var/lib/mail.img", image.to_str().unwrap());
+            let script = script.replace("backup/work.img", directory.path().join("copy").to_str().unwrap());
+            let script = script.replace("work.img", image.to_str().unwrap()).replace("directfs ", "\"$PROGRAM\" ");
+            let mut shell = Command::new("bash");
+            let output =
+                shell.args(["-e", "-o", "pipefail", "-c", &script]).env("PROGRAM", env!("CARGO_BIN_EXE_directfs"));
+            let output = output.output().unwrap();
+            assert!(
+                output.status.success() && stdout(&output) != "null\n",
+                "{line}: {}",
+                stdout(&output) + &stderr(&output)
+            );
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 4);
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_text_in_json() {
+    let directory = scratch();
+    let strange = directory.path().join(OsStr::from_bytes(b"x\xff.img"));
+    fs::rename(image_in(directory.path()), &strange).unwrap();
+    let strange = strange.as_os_str();
+    let last = [OsStr::new("20M")];
+    for (command, more) in
+        [("info", &[][..]), ("ps", &[]), ("stats", &[]), ("trim", &[]), ("fsck", &[]), ("resize", &last)]
+    {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        let output = program.arg(command).arg(strange).args(more).arg("--json").output().unwrap();
+        assert!(output.status.success(), "{command}: {}", stderr(&output));
+        let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(value["image"].as_str().is_some_and(|image| image.ends_with("x\u{fffd}.img")), "{command}: {value}");
+    }
+}
+
+#[test]
+fn a_command_with_json_reports_its_failure_in_json_too() {
+    let directory = scratch();
+    let file = directory.path().join("text");
+    fs::write(&file, "no image ".repeat(1000)).unwrap();
+    let file = file.to_str().unwrap();
+    let copy = directory.path().join("copy");
+    for (arguments, code) in [
+        (&["info", file][..], 1),
+        (&["fsck", "-n", file, "-p"], 16),
+        (&["ps", file], 1),
+        (&["stats", file], 1),
+        (&["trim", file], 1),
+        (&["resize", file, "20M"], 1),
+        (&["tune", file, "--label", "x"], 1),
+        (&["snapshot", file, copy.to_str().unwrap()], 1),
+        (&["mkfs", file, "--size", "16M"], 1),
+    ] {
+        let output = directfs(&[arguments, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+        // Wrong usage has no result.
+        if code != 16 {
+            let value: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(value["error"].is_string() && value["causes"].is_array(), "{arguments:?}: {value}");
+        }
+    }
+}
+
+#[test]
+fn what_copies_prints_what_it_did() {
+    let directory = scratch();
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), vec![7; 3000]).unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (image, tree) = (place("it's an image"), tree.to_str().unwrap());
+    let made = directfs(&["mkfs", &image, "--size", "16M", "--from", tree]);
+    assert!(stdout(&made).contains("1 file, 2.9 KiB"), "{}", stdout(&made));
+    // The next step can be pasted into a shell.
+    let next = stdout(&made).lines().last().unwrap().split_once("directfs ").unwrap().1.to_owned();
+    assert!(next.starts_with("run --image '"), "{next}");
+    let step = format!("\"$PROGRAM\" {next} -- cat /mnt/directfs/file | wc -c");
+    let ran = Command::new("sh").args(["-c", &step]).env("PROGRAM", env!("CARGO_BIN_EXE_directfs")).output().unwrap();
+    assert_eq!(stdout(&ran).trim(), "3000", "{}", stderr(&ran));
+    let copied = directfs(&["snapshot", &image, &place("copy")]);
+    assert!(stdout(&copied).starts_with("copied to ") && stdout(&copied).contains("16 MiB"), "{}", stdout(&copied));
+    let clone = json(&["clone", &image, &place("clone"), "--json"]);
+    let info = json(&["info", &place("clone"), "--json"]);
+    assert_eq!((&clone["uuid"], &clone["length"]), (&info["uuid"], &(16 << 20).into()));
+    let tuned = json(&["tune", &image, "--label", "work", "--json"]);
+    assert_eq!((&tuned["label"], &tuned["uuid"]), (&"work".into(), &Value::Null));
+}
+
+#[test]
+fn counts_of_one_are_singular() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let tree = directory.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "").unwrap();
+    assert!(copy_into(image.to_str().unwrap(), &tree).status.success());
+    let check = stdout(&directfs(&["fsck", "-n", image.to_str().unwrap()]));
+    assert!(check.contains("1 name, 1 directory, 1 file,"), "{check}");
+    let unused = stdout(&directfs(&["stats", image.to_str().unwrap()]));
+    assert!(unused.contains("0 processes, 0 threads"), "{unused}");
 }
 
 /// A tree of 640 entries.

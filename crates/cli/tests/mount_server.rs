@@ -352,7 +352,7 @@ fn an_image_and_a_mount_point_have_names_that_are_not_text() {
     }
     const SCRIPT: &str = r#"
         set -e; "$1" mount "$2" "$3"; echo content >"$3/file"
-        "$1" info "$2" | grep -c "mounted on"; "$1" snapshot "$2" "$2.copy"
+        "$1" info "$2" | grep -c "mounted on"; "$1" snapshot "$2" "$2.copy" >/dev/null
         "$1" umount "$3"; "$1" fsck -n "$2" | grep -c "left cleanly;"; ! "$1" umount "$3""#;
     let stage = Stage::new();
     let name = |bytes: &[u8]| stage.directory.path().join(std::ffi::OsString::from_vec(bytes.to_vec()));

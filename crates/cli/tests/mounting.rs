@@ -497,6 +497,77 @@ fn an_image_that_others_can_write_is_mounted_without_their_privileges() {
     assert_eq!(options_of(0o666, &["-o", "suid,dev"]), (false, false), "named options decide");
 }
 
+/// Signals a server whose mount a program uses, and returns what it then wrote to `log`.
+fn messages_of_a_busy_server(stage: &Stage, options: &[&str], log: impl Fn() -> String) -> String {
+    let mounted = directfs(&[&["mount", stage.image(), stage.point()], options].concat());
+    assert!(mounted.status.success(), "{options:?}: {}", stderr(&mounted));
+    let held = fs::File::create(stage.point.join("file")).unwrap();
+    let server = processes_of(stage);
+    assert!(Command::new("kill").arg("-TERM").args(&server).status().unwrap().success());
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(600);
+    while !log().contains("leaves its directories") && std::time::Instant::now() < end {
+        std::thread::yield_now();
+    }
+    drop(held);
+    while !log().contains("the image is closed") && std::time::Instant::now() < end {
+        std::thread::yield_now();
+    }
+    log()
+}
+
+#[test]
+fn a_server_in_the_background_writes_its_messages_to_the_file_of_log() {
+    if !can_mount("messages of a server in the background") {
+        return;
+    }
+    for form in ["--log", "-o"] {
+        let stage = Stage::new();
+        let path = stage.directory.path().join("log");
+        let text = format!("{}{}", if form == "-o" { "log=" } else { "" }, path.display());
+        let said = messages_of_a_busy_server(&stage, &[form, &text], || fs::read_to_string(&path).unwrap_or_default());
+        let has = |part: &str| said.lines().any(|line| line.contains(part) && line.contains(stage.point()));
+        assert!(has("mounted on") && has("warning: the mount on") && has("unmounted from"), "{form}: {said}");
+    }
+    let stage = Stage::new();
+    let refused = directfs(&["mount", stage.image(), stage.point(), "--log", "/nowhere/log"]);
+    assert!(!refused.status.success() && stderr(&refused).contains("--log"), "{}", stderr(&refused));
+    assert!(!stage.is_mounted());
+}
+
+#[test]
+fn a_server_in_the_foreground_reports_why_it_waits_for_a_program() {
+    if !can_mount("messages of a server in the foreground") {
+        return;
+    }
+    for signal in ["-INT", "-TERM"] {
+        let stage = Stage::new();
+        let mut server = Command::new(env!("CARGO_BIN_EXE_directfs"));
+        server.args(["mount", "--foreground", stage.image(), stage.point()]).stderr(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().contains("is mounted on"));
+        let held = fs::File::create(stage.point.join("file")).unwrap();
+        assert!(Command::new("kill").args([signal, &server.id().to_string()]).status().unwrap().success());
+        let said = lines.next().unwrap().unwrap();
+        assert!(said.contains(stage.point()) && said.contains("closes its files"), "{signal}: {said}");
+        drop(held);
+        assert!(server.wait().unwrap().success(), "{signal}");
+    }
+}
+
+#[test]
+fn a_mount_reports_its_server_in_json() {
+    if !can_mount("mount --json") {
+        return;
+    }
+    let stage = Stage::new();
+    let mounted = directfs(&["mount", stage.image(), stage.point(), "--json", "--read-only"]);
+    let report: serde_json::Value = serde_json::from_slice(&mounted.stdout).unwrap();
+    assert_eq!((&report["directory"], &report["read_only"]), (&stage.point().into(), &true.into()));
+    assert_eq!(vec![report["server"].to_string()], processes_of(&stage));
+    stage.umount();
+}
+
 fn called_as(name: &str, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_directfs")).arg0(name).args(arguments).output().unwrap()
 }

@@ -65,7 +65,7 @@ fn calls_of_programs_are_counted_by_kind_and_process() {
     // It stats until the directory is gone.
     input.write_all(b"loop\n").unwrap();
     let pid = |process: &Value| process["command"].as_str().is_some_and(|name| name.starts_with("python"));
-    let watched = reports("stats", &image, &["--watch", "0.2", "--count", "2"]);
+    let watched = reports("stats", &image, &["--watch", "--interval", "0.2", "--count", "2"]);
     assert_eq!(watched.len(), 2);
     for interval in &watched {
         assert!(interval["calls"]["stat"]["per_second"].as_f64() > Some(100.0), "{interval}");
@@ -87,6 +87,8 @@ fn calls_of_programs_are_counted_by_kind_and_process() {
     assert!(exported.contains(&line), "{exported}");
     let infinite = exported.lines().filter(|line| line.contains("call=\"stat\",le=\"+Inf\"")).count();
     assert_eq!(infinite, 1, "{exported}");
+    let info = exported.lines().find(|line| line.starts_with("directfs_image_info{")).expect("the image");
+    assert!(info.contains("label=\"tests\",uuid=\"") && info.ends_with("} 1"), "{info}");
     drop(input);
     assert!(program.child.wait().unwrap().success());
     let check = directfs(&["fsck", "-n", image.to_str().unwrap()]);
@@ -118,6 +120,30 @@ fn requests_of_mounts_are_counted_by_kind() {
 }
 
 #[test]
+fn an_image_has_one_series_however_it_is_named() {
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let absolute = stdout(&directfs(&["stats", image.to_str().unwrap(), "--prometheus"]));
+    let mut relative = std::process::Command::new(env!("CARGO_BIN_EXE_directfs"));
+    let relative = relative.args(["stats", "./image", "--prometheus"]).current_dir(directory.path()).output().unwrap();
+    assert_eq!(stdout(&relative), absolute);
+}
+
+#[test]
+fn a_process_that_calls_nothing_has_zero_calls() {
+    if !has_python() {
+        return;
+    }
+    let directory = scratch();
+    let image = image_in(directory.path());
+    let program = Program::under_run(&image, "import sys; print('ready', flush=True); sys.stdin.read()");
+    let output = directfs(&["top", image.to_str().unwrap(), "--json", "--interval", "0.05", "--count", "1"]);
+    let text = stdout(&output);
+    assert!(text.contains("\"per_second\":0.0") && !text.contains("-0.0"), "{text}");
+    program.end();
+}
+
+#[test]
 fn what_is_no_image_is_an_error() {
     let directory = scratch();
     let file = directory.path().join("file");
@@ -128,7 +154,7 @@ fn what_is_no_image_is_an_error() {
         assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
     }
     let image = image_in(directory.path());
-    let refused = directfs(&["stats", image.to_str().unwrap(), "--watch", "0"]);
+    let refused = directfs(&["stats", image.to_str().unwrap(), "--watch", "--interval", "0"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("0.05 to 3600 seconds"), "{}", stderr(&refused));
 }

@@ -166,6 +166,11 @@ impl Report {
     }
 }
 
+/// The ending of a regular noun.
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {
@@ -181,9 +186,21 @@ impl fmt::Display for Report {
         let state = if self.clean { "left cleanly" } else { "not left cleanly: in use, or after a crash" };
         writeln!(
             f,
-            "{state}; {names} names, {directories} directories, {files} files, {symlinks} symbolic links, {special} others"
+            "{state}; {names} name{}, {directories} director{}, {files} file{}, {symlinks} symbolic link{}, {special} other{}",
+            plural(names),
+            if directories == 1 { "y" } else { "ies" },
+            plural(files),
+            plural(symlinks),
+            plural(special)
         )?;
-        writeln!(f, "{blocks_used} blocks used, {blocks_free} free; checked in {:.3} s", self.duration.as_secs_f64())?;
-        writeln!(f, "{} errors, {} warnings, {} notes", self.errors, self.warnings, self.notes)
+        writeln!(
+            f,
+            "{blocks_used} block{} used, {blocks_free} free; checked in {:.3} s",
+            plural(blocks_used),
+            self.duration.as_secs_f64()
+        )?;
+        let (errors, warnings, notes) = (self.errors, self.warnings, self.notes);
+        let plurals = [errors, warnings, notes].map(plural);
+        writeln!(f, "{errors} error{}, {warnings} warning{}, {notes} note{}", plurals[0], plurals[1], plurals[2])
     }
 }

@@ -10,6 +10,7 @@ use crate::generations::Generations;
 use crate::inherited::Inherited;
 use crate::leases::Leases;
 use crate::locks::Locks;
+use crate::messages::report_error;
 use crate::nodes::Nodes;
 use crate::options::MountOptions;
 use crate::orders::Orders;
@@ -23,7 +24,7 @@ use posix::{
 };
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -210,19 +211,14 @@ impl Files {
     /// EIO once the image was truncated under the mount.
     fn check_whole(&self) -> Result<()> {
         if pmem::any_content_lost() && !self.has_reported_content.swap(true, Relaxed) {
-            let _ = writeln!(std::io::stderr(), "directfs: {} {}", self.image.path().display(), pmem::CONTENT_LOST);
+            report_error(format_args!("{} {}", self.image.path().display(), pmem::CONTENT_LOST));
         }
         let Some(loss) = self.image.mapping().loss() else { return Ok(()) };
         if !self.has_reported_loss.swap(true, Relaxed) {
             let image = self.image.path().display();
             self.image.fs().mark_unclean();
-            // The starter may have closed it.
-            let _ = writeln!(
-                std::io::stderr(),
-                "directfs: {image} {}: every access now returns EIO; unmount it; then {}",
-                loss.description(),
-                loss.remedy()
-            );
+            let (what, remedy) = (loss.description(), loss.remedy());
+            report_error(format_args!("{image} {what}: every access now returns EIO; unmount it; then {remedy}"));
         }
         Err(Errno::EIO)
     }

@@ -14,6 +14,7 @@
 use crate::error::MountError;
 use crate::files::Files;
 use crate::generations;
+use crate::messages::report_error;
 use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
 use crate::server::{Ended, Role, Server, open_image};
@@ -196,8 +197,7 @@ impl Keeper<'_> {
             Ok(Ended::Cleanly(_)) => EXIT_CLEANLY,
             Ok(Ended::Unclean) => EXIT_UNCLEAN,
             Err(error) => {
-                // The starter may have closed it.
-                let _ = writeln!(io::stderr(), "directfs: {error}");
+                report_error(format_args!("{error}"));
                 EXIT_FAILED
             }
         };

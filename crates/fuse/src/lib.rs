@@ -21,6 +21,7 @@ mod keeper;
 mod leases;
 mod locks;
 mod mapped_pages;
+mod messages;
 mod mounting;
 mod nodes;
 mod options;
@@ -36,8 +37,9 @@ mod signals;
 
 pub use error::{MountError, OptionError};
 pub use inherited::{Inherited, NAME as INHERITED_NAME};
+pub use messages::{Destination, report_error, send_messages_to};
 pub use mounting::{mount_device, open_device, remount};
-pub use options::{Cache, MountOptions};
+pub use options::{Cache, DESCRIPTIONS as OPTION_DESCRIPTIONS, MEMORY_BYTES_LEAST, MountOptions};
 pub use orders::ATTRIBUTE as ORDER_ATTRIBUTE;
 pub use other::serve_other;
 pub use privileges::ATTRIBUTE as PRIVILEGES_ATTRIBUTE;

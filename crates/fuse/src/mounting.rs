@@ -3,6 +3,7 @@
 
 use crate::error::MountError;
 use crate::helper;
+use crate::messages::warn;
 use crate::options::MountOptions;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +14,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use tracing::warn;
 
 /// The type that mount(8) and /proc/mounts show.
 const TYPE: &std::ffi::CStr = c"fuse.directfs";
@@ -44,11 +44,16 @@ impl Mounted {
         if !is_mounted(&self.device) {
             return Ok(());
         }
-        if self.by_helper {
-            return helper::unmount(path).map_err(|source| MountError::Unmount { path: path.clone(), source });
+        match self.by_helper {
+            true => helper::unmount(path).map_err(|source| MountError::Unmount { path: path.clone(), source })?,
+            false => unmount(path)?,
         }
-        if unmount(path)? == Unmounted::WhenIdle {
-            warn!(mount = %path.display(), "the mount is still in use and ends when the last program closes its files");
+        if is_mounted(&self.device) {
+            warn(format_args!(
+                "the mount on {} is in use: it is hidden now, and ends when the last program on it closes its files and leaves \
+                 its directories; a second signal ends it at once, and the next use recovers the image",
+                path.display()
+            ));
         }
         Ok(())
     }
@@ -145,23 +150,14 @@ pub(crate) fn is_mounted(device: impl AsFd) -> bool {
     }
 }
 
-/// The result of an unmount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unmounted {
-    /// The mount has ended.
-    Idle,
-    /// The mount is hidden; it ends when the last program closes its files.
-    WhenIdle,
-}
-
 /// Unmounts. A mount in use is hidden immediately and ends with its last user.
-pub(crate) fn unmount(target: &Path) -> Result<Unmounted, MountError> {
+pub(crate) fn unmount(target: &Path) -> Result<(), MountError> {
     let error = |source| MountError::Unmount { path: target.to_owned(), source };
     let path = CString::new(target.as_os_str().as_bytes()).map_err(|_| error(io::ErrorKind::InvalidInput.into()))?;
-    for (flags, result) in [(0, Unmounted::Idle), (libc::MNT_DETACH, Unmounted::WhenIdle)] {
+    for flags in [0, libc::MNT_DETACH] {
         // SAFETY: a string that ends in zero.
         if unsafe { libc::umount2(path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
-            return Ok(result);
+            return Ok(());
         }
         let cause = io::Error::last_os_error();
         if cause.raw_os_error() != Some(libc::EBUSY) {

@@ -2,11 +2,15 @@
 
 use crate::error::OptionError;
 use posix::image::{CommitPolicy, Committer};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// How long a reply is valid by default. Nothing but the kernel's own requests changes the image of
 /// an exclusive mount, so it could be forever.
 const VALIDITY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The least value of `memory`. It is a limit, below which the copy lies beside the image.
+pub const MEMORY_BYTES_LEAST: u64 = 1 << 20;
 
 /// How long the kernel caches names, attributes and content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub struct MountOptions {
     /// The most memory that the working copy of an image on a disk may take; none: half of what is
     /// available.
     pub memory_bytes_max: Option<u64>,
+    /// The file for messages of a server in the background; none: the log of the machine.
+    pub log: Option<PathBuf>,
     /// Start another server when one dies.
     pub keep: bool,
     /// Show no extended attributes and access control lists. The kernel then does not ask for them.
@@ -89,12 +95,47 @@ impl Default for MountOptions {
             commits: CommitPolicy::default(),
             committer: Committer::default(),
             memory_bytes_max: None,
+            log: None,
             keep: false,
             no_xattr: false,
             no_io_uring: false,
         }
     }
 }
+
+/// The options of this file system and what they do, for help texts.
+pub const DESCRIPTIONS: &[(&str, &str)] = &[
+    ("ro, rw", "read-only, read-write"),
+    (
+        "nosuid, nodev, noexec, noatime, ...",
+        "flags of mount(8). Root's mount of an image that other users can write is nosuid,nodev unless suid or dev is named",
+    ),
+    ("uid=N, gid=N", "all files appear as this user's, as this group's"),
+    (
+        "allow_other",
+        "other users may use the mount; the default for root. Other users need user_allow_other in /etc/fuse.conf",
+    ),
+    (
+        "cache=SECONDS",
+        "how long the kernel may cache names, attributes and content. Above zero (the default is a day) the mount has the \
+         image alone; cache=0 shares it with runs and other mounts",
+    ),
+    ("commit=SECONDS", "for an image on a disk: how often to commit; 0: only when a program syncs [default: 5]"),
+    ("no_commit", "for an image on a disk: use it in place, and never commit; a power failure may destroy it"),
+    ("memory=SIZE", "for an image on a disk: the most memory for the copy on which programs work, for example 2G"),
+    ("cached_files=N", "files cached in memory at most [default: all]"),
+    ("threads=N", "threads of the server, 1 to 64 [default: as many as processors]"),
+    ("keep", "a second process replaces a server that dies; programs on the mount wait meanwhile"),
+    ("noxattr", "no extended attributes, file capabilities and access lists: fewer requests for a new file"),
+    ("no_io_uring", "requests go through /dev/fuse also where the kernel offers io_uring"),
+    ("log=FILE", "messages of the server go to this file [default: the log of the machine, /dev/log]"),
+    ("fsname=NAME", "the source that mount(8) shows [default: the path of the image]"),
+    ("remount", "change ro, rw and the flags of an existing mount"),
+    (
+        "defaults, auto, noauto, user, users, owner, group, nofail, _netdev, x-*",
+        "as in fstab(5); user, users, owner and group imply nosuid and nodev, the first two noexec as well",
+    ),
+];
 
 /// Options that are a kernel flag, with the value that they set.
 const FLAGS: &[(&str, libc::c_ulong, bool)] = &[
@@ -210,6 +251,8 @@ impl MountOptions {
             "cache" => self.cache = cache(name, value)?,
             "commit" => self.commits = commits(name, value)?,
             "memory" => self.memory_bytes_max = Some(memory(name, value)?),
+            "log" if !value.is_empty() => self.log = Some(PathBuf::from(value)),
+            "log" => return Err(bad_value(name, value, "a file")),
             // mount(8) passes the user's name with `user`.
             "user" => self.apply_one("user")?,
             // For a remount mount(8) repeats the options that the kernel shows.
@@ -234,12 +277,13 @@ fn cache(name: &str, value: &str) -> Result<Cache, OptionError> {
 }
 
 fn memory(name: &str, value: &str) -> Result<u64, OptionError> {
-    let wanted = "a size, such as 512M or 4G";
+    let wanted = "a size of at least 1M, such as 512M or 4G";
     let shifts = [("K", 10), ("M", 20), ("G", 30), ("T", 40)];
     let (digits, shift) =
         shifts.iter().find_map(|(unit, shift)| Some((value.strip_suffix(unit)?, *shift))).unwrap_or((value, 0));
     let count: u64 = number(name, digits, wanted)?;
-    count.checked_mul(1 << shift).ok_or_else(|| bad_value(name, value, wanted))
+    let bytes = count.checked_mul(1 << shift).filter(|&bytes| bytes >= MEMORY_BYTES_LEAST);
+    bytes.ok_or_else(|| bad_value(name, value, wanted))
 }
 
 fn commits(name: &str, value: &str) -> Result<CommitPolicy, OptionError> {
@@ -317,9 +361,28 @@ mod tests {
     #[test]
     fn memory_is_a_size() {
         assert_eq!(MountOptions::parse("memory=2G").unwrap().memory_bytes_max, Some(2 << 30));
-        assert_eq!(MountOptions::parse("memory=4096").unwrap().memory_bytes_max, Some(4096));
+        assert_eq!(MountOptions::parse("memory=1048576").unwrap().memory_bytes_max, Some(1 << 20));
+        for too_little in ["memory=0", "memory=1", "memory=1023K"] {
+            assert!(matches!(MountOptions::parse(too_little), Err(OptionError::Value { .. })), "{too_little}");
+        }
         assert!(MountOptions::parse("memory=2X").is_err() && MountOptions::parse("memory=99999999999T").is_err());
         assert!(matches!(MountOptions::parse("commit=soon"), Err(OptionError::Value { .. })));
+    }
+
+    #[test]
+    fn every_described_option_is_understood() {
+        let samples =
+            [("N", "7"), ("SECONDS", "1"), ("SIZE", "2G"), ("FILE", "/var/log/directfs"), ("NAME", "work"), ("*", "a")];
+        let names = DESCRIPTIONS.iter().flat_map(|(names, _)| names.split(", ")).filter(|&name| name != "...");
+        for name in names {
+            let option = samples.iter().fold(name.to_owned(), |option, (placeholder, value)| {
+                match option.strip_suffix(placeholder) {
+                    Some(stem) if stem.ends_with(['=', '-']) => format!("{stem}{value}"),
+                    _ => option,
+                }
+            });
+            assert!(MountOptions::parse(&option).is_ok(), "{option}");
+        }
     }
 
     #[test]

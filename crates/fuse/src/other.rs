@@ -1,6 +1,7 @@
 //! Mounts of file systems other than DirectFS images, which use the crate `fuser`.
 
 use crate::error::MountError;
+use crate::messages::warn;
 use crate::mounting;
 use crate::options::MountOptions;
 use crate::server::{Event, threads};
@@ -10,7 +11,6 @@ use rustix::fd::OwnedFd;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
-use tracing::{debug, warn};
 
 /// What ends a mount.
 enum Stopper {
@@ -25,7 +25,7 @@ impl Stopper {
     fn stop(&mut self) -> Result<(), MountError> {
         match self {
             Stopper::Direct { device, .. } if !mounting::is_mounted(&*device) => Ok(()),
-            Stopper::Direct { path, .. } => mounting::unmount(path).map(drop),
+            Stopper::Direct { path, .. } => mounting::unmount(path),
             Stopper::ByHelper { path, unmounter } => {
                 unmounter.unmount().map_err(|source| MountError::Unmount { path: path.clone(), source })
             }
@@ -59,15 +59,13 @@ pub fn serve_other<F: Filesystem + Send + 'static>(
     ready(&path);
     while let Ok(Event::Signal) = events.recv() {
         if let Err(error) = stopper.stop() {
-            warn!(%error, "cannot unmount");
+            warn(format_args!("{error}"));
         }
     }
     drop(watch);
     let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
     // Without a server, accesses to a remaining mount would wait forever.
-    if let Err(error) = stopper.stop() {
-        debug!(%error, "the mount had already ended");
-    }
+    let _ = stopper.stop();
     result.map_err(broken)
 }
 

@@ -5,6 +5,7 @@
 //! and sets them again (Linux 5.12). A helper that was given `suid` or `dev` says so before, by
 //! [`ATTRIBUTE`].
 
+use crate::messages::warn;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::ffi::CString;
 use std::fs::File;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
-use tracing::warn;
 
 /// The attribute that root sets to `suid`, `dev` or `suid,dev`: the mount may lose these flags.
 pub const ATTRIBUTE: &str = "system.directfs.privileges";
@@ -103,8 +103,15 @@ fn restore(point: &CString, flags: libc::c_ulong) {
     };
     let mount = point.to_string_lossy();
     match result {
-        0 => warn!(%mount, "a remount dropped nosuid or nodev, which the mount has again: others can write the image"),
-        _ => warn!(%mount, error = %std::io::Error::last_os_error(), "a remount dropped nosuid or nodev"),
+        0 => warn(format_args!(
+            "a remount dropped nosuid or nodev of {mount}, which it has again: others can write the image; name suid or dev \
+             with -o to do without"
+        )),
+        _ => warn(format_args!(
+            "a remount dropped nosuid or nodev of {mount}, and they cannot be set again ({}): others can write the image, so \
+             remount it with -o nosuid,nodev",
+            std::io::Error::last_os_error()
+        )),
     }
 }
 

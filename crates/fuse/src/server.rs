@@ -5,6 +5,7 @@ use crate::error::MountError;
 use crate::files::Files;
 use crate::inherited::Inherited;
 use crate::keeper::{self, Kept};
+use crate::messages::{inform, warn};
 use crate::mounting::{self, Mounted};
 use crate::options::MountOptions;
 use crate::privileges::Guard;
@@ -19,7 +20,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use tracing::{debug, info, warn};
 
 /// A mount that is being served.
 pub struct Server {
@@ -153,7 +153,6 @@ impl Server {
             let _ = stopper.stop();
             MountError::Thread { path: path.clone(), source }
         })?;
-        info!(mount = %path.display(), "mounted");
         let guard = Guard::start(&path, options.distrusted_flags(), Arc::clone(files.permitted()));
         Ok(Server { files, stopper, session, events, sender, path, guard, capabilities: enabled })
     }
@@ -174,9 +173,7 @@ impl Server {
         // A panic of a worker is already an error of the session.
         let result = session.join().unwrap_or_else(|_| Err(io::Error::other("a worker panicked")));
         // Without a session, accesses to a remaining mount would wait forever.
-        if let Err(error) = stopper.stop() {
-            debug!(%error, "the mount had already ended");
-        }
+        let _ = stopper.stop();
         drop(stopper);
         drop(guard);
         let files = Arc::into_inner(files).ok_or_else(|| MountError::Session {
@@ -184,7 +181,7 @@ impl Server {
             source: io::Error::other("a worker still holds the file system"),
         })?;
         let closed = files.into_image().close()?;
-        info!(mount = %path.display(), ?closed, "unmounted");
+        inform(format_args!("unmounted from {}, and the image is closed", path.display()));
         result.map_err(|source| MountError::Session { path, source })?;
         Ok(closed)
     }
@@ -248,15 +245,19 @@ impl Server {
             }
         };
         ready();
+        inform(format_args!("mounted on {}", self.path.display()));
         let mut stopping = false;
         while let Ok(Event::Signal) = self.events.recv() {
             if stopping {
-                warn!("stopped by a second signal without closing the image: the next use recovers it");
+                warn(format_args!(
+                    "the mount on {} was stopped by a second signal without closing the image: the next use recovers it",
+                    self.path.display()
+                ));
                 return Ok(Ended::Unclean);
             }
             stopping = true;
             if let Err(error) = self.stopper.stop() {
-                warn!(%error, "cannot unmount");
+                warn(format_args!("{error}"));
                 stopping = false;
             }
         }

@@ -10,6 +10,7 @@
 //! Decision: docs/decisions/mounts.md, "A full image learns first what the kernel has forgotten".
 
 use crate::mapped_pages::{DropPages, DroppedPages};
+use crate::messages::{inform, warn};
 use crate::protocol::{
     Arguments, Header, Reply, VERSION_MAJOR, VERSION_MINOR, VERSION_MINOR_LEAST, capability, notification, opcode,
 };
@@ -25,7 +26,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use tracing::{info, warn};
 
 /// Bytes of content in one request: the kernel's usual limit of 256 pages.
 const CONTENT_BYTES_MAX: usize = 1 << 20;
@@ -254,7 +254,10 @@ fn start_dropping(channel: Channel) -> Option<mpsc::Sender<DroppedPages>> {
     };
     let started = std::thread::Builder::new().name("directfs-pages".to_owned()).spawn(run);
     if let Err(error) = &started {
-        warn!(%error, "no thread for notifications: a mapping may show old content after a write beside it");
+        warn(format_args!(
+            "no thread for notifications ({error}): a mapping may show old content after a write beside it; raise the limit of \
+             processes (`ulimit -u`, pids.max) and mount again"
+        ));
     }
     started.is_ok().then_some(queue)
 }
@@ -291,7 +294,7 @@ impl Lister {
         };
         let started = std::thread::Builder::new().name("directfs-lists".to_owned()).spawn(run);
         if let Err(error) = &started {
-            info!(%error, "no thread for notifications: programs like `du` take more requests");
+            inform(format_args!("no thread for notifications ({error}): programs like `du` take more requests"));
         }
         started.is_ok().then_some(queue)
     }
@@ -311,7 +314,10 @@ fn serve_devices(channels: &[Channel], handler: &impl Handler, answered: &(impl 
                 // all kinds.
                 Err(error) => {
                     let (threads, wanted) = (index + 1, channels.len());
-                    warn!(%error, threads, wanted, "the mount has fewer threads than it should: raise the limit of processes");
+                    warn(format_args!(
+                        "the mount has {threads} threads instead of {wanted} ({error}): raise the limit of processes (`ulimit -u`, \
+                         pids.max) and mount again"
+                    ));
                     break;
                 }
             }
@@ -350,7 +356,7 @@ fn rings_for(channel: &Channel) -> Vec<Prepared> {
         Ok(rings)
     });
     prepared.unwrap_or_else(|error| {
-        info!(%error, "io_uring cannot be used: requests come through /dev/fuse");
+        inform(format_args!("io_uring cannot be used ({error}): requests come through /dev/fuse"));
         Vec::new()
     })
 }

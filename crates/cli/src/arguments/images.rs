@@ -2,7 +2,7 @@
 
 use super::CommitOptions;
 use crate::units::{self, parse_size};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use posix::image::Reserve;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -52,13 +52,19 @@ pub struct Mkfs {
 The image can be in use: the copy is the state of one moment, and programs are not stopped. If a
 mount has the image alone (without cache=0), its server makes the copy.
 
+Keys of --json: image, file, length, used_bytes, duration_ns; of `clone` also uuid.
+
 Examples:
-  directfs snapshot work.img backup/work-monday.img")]
+  directfs snapshot work.img backup/work-monday.img
+  directfs snapshot work.img backup/work.img --json | jq .used_bytes")]
 pub struct Snapshot {
     /// The image.
     pub image: PathBuf,
     /// The new file.
     pub file: PathBuf,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `clone`.
@@ -79,7 +85,13 @@ pub struct CloneImage {
 #[command(after_help = "\
 Examples:
   directfs info /dev/shm/work.img
-  directfs info /dev/shm/work.img --json | jq .blocks_free")]
+  directfs info /dev/shm/work.img --json | jq .usage.blocks_free
+
+Keys of --json: image, label, uuid, format_version, features, created_ns, length, block_bytes,
+blocks, blocks_reserved, inodes, epoch, clean, backing, persistence, mapping_limit, commits,
+pending, in_use, in_use_for_writing, used_by (pid, command, serves_mount, requests_through),
+mounted_on, not_answering, usage (blocks_used, blocks_free, inodes_used, inodes_free; null until a
+recovery), footprint, cache, last_recovery.")]
 pub struct Info {
     /// The image.
     pub image: PathBuf,
@@ -139,7 +151,7 @@ The counting costs about 1 % of the shortest calls, always. No process is stoppe
 Examples:
   directfs stats /dev/shm/work.img
   directfs stats /dev/shm/work.img --watch
-  directfs stats /dev/shm/work.img --watch 10 --json | jq .calls.stat.per_second
+  directfs stats /dev/shm/work.img --watch --interval 10 --json | jq .calls.stat.per_second
   directfs stats /dev/shm/work.img --prometheus > /var/lib/node_exporter/directfs.prom
 
 Keys of --json: image, processes, threads, interval_ms (null: since the beginning), calls (by name:
@@ -149,8 +161,11 @@ pub struct Stats {
     /// The image.
     pub image: PathBuf,
     /// Show what happens in each interval, until interrupted.
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = parse_interval)]
-    pub watch: Option<Duration>,
+    #[arg(long)]
+    pub watch: bool,
+    /// With --watch: length of an interval.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    pub interval: Duration,
     /// With --watch: end after that many intervals.
     #[arg(long, value_name = "N", requires = "watch", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
@@ -168,6 +183,9 @@ pub struct Stats {
 For each process under `run` or with the library, in each interval: its calls per second, in all and
 of the most frequent kinds, and what it waits for. Calls of processes that have ended are in the
 last line. Programs on a mount are shown by `stats`, as requests of the kernel.
+
+Keys of --json: image, interval_ms, processes (pid, user, command, threads, per_second, calls by
+kind, waits_for), others (calls per second of processes that have ended).
 
 Examples:
   directfs top /dev/shm/work.img
@@ -251,9 +269,12 @@ pub struct Resize {
 
 /// Arguments of `tune`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("change").args(["label", "uuid", "reserved"]).required(true).multiple(true)))]
 #[command(after_help = "\
-The image must not be in use. A copy made with cp has the UUID of its original; `directfs clone`
-makes a copy with its own.
+At least one of --label, --uuid and --reserved is needed. The image must not be in use. A copy made
+with cp has the UUID of its original; `directfs clone` makes a copy with its own.
+
+Keys of --json: image, label, uuid, reserved_bytes; null: not changed.
 
 Examples:
   directfs tune /dev/shm/work.img --label build
@@ -264,7 +285,7 @@ pub struct Tune {
     /// The image.
     pub image: PathBuf,
     /// The new label, at most 64 bytes; empty: none.
-    #[arg(long, short = 'L', required_unless_present_any = ["uuid", "reserved"])]
+    #[arg(long, short = 'L')]
     pub label: Option<String>,
     /// The new UUID: `random`, or 32 hexadecimal digits with or without hyphens.
     #[arg(long, short = 'U', value_parser = parse_uuid)]
@@ -272,6 +293,9 @@ pub struct Tune {
     /// Space that only root may fill (or a process with CAP_SYS_RESOURCE): 64M, or 5%; 0: none.
     #[arg(long, short = 'm', value_name = "SIZE|PERCENT", value_parser = parse_reserve)]
     pub reserved: Option<Reserve>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 fn parse_reserve(text: &str) -> Result<Reserve, String> {

@@ -29,6 +29,8 @@ In /etc/fstab (with mount.directfs in /sbin, a link to this program):
 or, where /sbin/mount.fuse is installed and this program is in /usr/local/bin or /usr/bin:
   /dev/shm/work.img  /mnt/work  fuse.directfs  defaults,noauto  0  0
 
+With --json, a command that fails prints {\"error\": ..., \"causes\": [...]} as well.
+
 Exit codes: 0 success, 1 failure (see the message), 2 usage error, 130 interrupted; fsck has its
 own.")]
 pub struct Cli {
@@ -64,9 +66,9 @@ pub enum Command {
     Top(Top),
     /// Give the memory or disk space of freed blocks back to the system.
     Trim(Trim),
-    /// Change the size of an image that is not in use. Nothing is lost, whatever happens.
+    /// Change the size of an image, which may grow while it is in use.
     Resize(Resize),
-    /// Change the label or the UUID of an image that is not in use.
+    /// Change the label, the UUID or root's reserve of an image that is not in use.
     Tune(Tune),
     /// Copy an image to a new file, also while programs use it. The copy is whole or absent.
     Snapshot(Snapshot),
@@ -105,6 +107,41 @@ pub enum Command {
     /// and by the library.
     #[command(hide = true)]
     RunStatic(RunInside),
+}
+
+impl Command {
+    /// Whether the result, and so an error, is to be JSON.
+    pub fn is_json(&self) -> bool {
+        match self {
+            Command::Mkfs(arguments) => arguments.json,
+            Command::Mount(arguments) => arguments.json,
+            Command::Info(arguments) => arguments.json,
+            Command::Ps(arguments) => arguments.json,
+            Command::Stats(arguments) => arguments.json,
+            Command::Top(arguments) => arguments.json,
+            Command::Trim(arguments) => arguments.json,
+            Command::Resize(arguments) => arguments.json,
+            Command::Tune(arguments) => arguments.json,
+            Command::Snapshot(arguments) => arguments.json,
+            Command::Clone(arguments) => arguments.copy.json,
+            Command::Import(arguments) => arguments.json,
+            Command::Fsck(arguments) => arguments.json,
+            Command::Bench(_)
+            | Command::BenchWorker(_)
+            | Command::CommitService(_)
+            | Command::Completions(_)
+            | Command::Demo(_)
+            | Command::DemoWorker(_)
+            | Command::Dump(_)
+            | Command::Export(_)
+            | Command::Man(_)
+            | Command::Profile(_)
+            | Command::Run(_)
+            | Command::RunInside(_)
+            | Command::RunStatic(_)
+            | Command::Umount(_) => false,
+        }
+    }
 }
 
 /// Arguments of `completions`.

@@ -10,14 +10,17 @@ use std::time::Duration;
 
 /// Arguments of `mount`.
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Options (-o) are those of mount(8), separated by commas: ro, rw, nosuid, nodev, noexec, noatime,
-uid=N, gid=N, allow_other ...
+#[command(after_help = with_mount_options("\
+Messages of a server in the background go to the log of the machine (syslog, the journal), or to the
+file of --log; in the foreground to standard error.
+
+Keys of --json: image, directory, read_only, server (its process).
 
 Examples:
   directfs mount /dev/shm/work.img /mnt/work
   directfs mount /dev/shm/work.img /mnt/work -o ro,nosuid
-  directfs mount --foreground /dev/shm/work.img /mnt/work     ends with Ctrl-C or umount")]
+  directfs mount /var/lib/work.img /mnt/work -o cache=0       shared with `directfs run`
+  directfs mount --foreground /dev/shm/work.img /mnt/work     ends with Ctrl-C or umount"))]
 pub struct Mount {
     /// The image.
     pub image: PathBuf,
@@ -32,6 +35,12 @@ pub struct Mount {
     /// Mount read-only.
     #[arg(long, short)]
     pub read_only: bool,
+    /// Write messages of the server to this file.
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long, conflicts_with = "foreground")]
+    pub json: bool,
     #[command(flatten)]
     pub commits: CommitOptions,
     /// File descriptor to which one byte is written when the mount is ready.
@@ -129,8 +138,38 @@ pub struct CommitOptions {
     /// For an image on a disk: the most memory that the copy may take on which programs work, for
     /// example 2G. A larger image has the copy in a hidden file beside it, of which the kernel
     /// keeps in memory what is used [default: half of the available memory].
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, conflicts_with = "no_commit")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, conflicts_with = "no_commit")]
     pub memory: Option<u64>,
+}
+
+fn parse_memory(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        bytes if bytes < fuse::MEMORY_BYTES_LEAST => Err(format!("{text} is too little; write at least 1M")),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Help of a mount, with the options of `-o` in front.
+fn with_mount_options(rest: &str) -> String {
+    const INDENT: usize = 18;
+    let mut text = "Options (-o), separated by commas:\n".to_owned();
+    for (names, meaning) in fuse::OPTION_DESCRIPTIONS {
+        let mut line = format!("  {names:<width$}", width = INDENT - 2);
+        if names.len() > INDENT - 3 {
+            text += &format!("{line}\n");
+            line = " ".repeat(INDENT);
+        }
+        for word in meaning.split(' ') {
+            if line.len() + 1 + word.len() > 100 {
+                text += &format!("{}\n", line.trim_end());
+                line = " ".repeat(INDENT);
+            }
+            line += word;
+            line.push(' ');
+        }
+        text += &format!("{}\n", line.trim_end());
+    }
+    text + "\n" + rest
 }
 
 /// Arguments of `commit-service`.
@@ -168,6 +207,13 @@ pub struct RunInside {
 /// The command line of a mount(8) helper: `mount.directfs IMAGE DIR [-sfnv] [-o OPTIONS]`.
 #[derive(Debug, Parser)]
 #[command(name = "mount.directfs", version, about = "Mount a DirectFS image, as mount(8) asks for it.")]
+#[command(after_help = with_mount_options("\
+Examples:
+  mount -t directfs /var/lib/work.img /mnt/work
+  mount -t directfs -o ro,nosuid /var/lib/work.img /mnt/work
+
+In /etc/fstab:
+  /var/lib/work.img  /mnt/work  directfs  defaults,nofail  0  0"))]
 pub struct MountHelper {
     /// The image.
     pub image: PathBuf,

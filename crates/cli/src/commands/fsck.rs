@@ -64,7 +64,8 @@ fn announce(pending: Pending) {
     match pending {
         Pending::Nothing => {}
         Pending::Commits(count) => println!(
-            "checking the state after {count} commits of the journal; the next use, or `directfs fsck -p`, writes them to their places"
+            "checking the state after {} of the journal; the next use, or `directfs fsck -p`, writes them to their places",
+            units::counted(count, "commit")
         ),
         Pending::WorkingCopy => println!(
             "checking the working copy in memory that the last processes left; the next use, or `directfs fsck -p`, commits it"
@@ -214,7 +215,10 @@ fn print_repaired(repaired: &Repaired, mode: Mode) {
         println!("not repaired: {finding}\n    cause: {why}");
     }
     print!("{}", repaired.after);
-    println!("{} repairs made, {} failed", repaired.repaired.len(), repaired.failed.len());
+    let (made, failed) = (repaired.repaired.len(), repaired.failed.len());
+    if made + failed > 0 {
+        println!("{} made, {} failed", units::counted(made as u64, "repair"), units::count(failed as u64));
+    }
     if repaired.needs_recovery {
         println!("the image was not left cleanly: the next use recovers it");
     } else if !repaired.after.is_sound() {
@@ -253,7 +257,7 @@ pub fn ensure_idle(image: &Path) -> Result<()> {
     }
     let list: Vec<String> = processes().iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
     let who = if list.is_empty() { "another process".to_owned() } else { format!("process {}", list.join(", ")) };
-    bail!("{} is in use by {who}; unmount it first (directfs umount DIR)", image.display());
+    bail!("{} is in use by {who}: end what uses it, or unmount it first (directfs umount DIR)", image.display());
 }
 
 /// The check, with progress.
@@ -310,7 +314,7 @@ fn as_json(image: &Path, report: &Report) -> serde_json::Value {
     let findings = report.findings.iter().map(finding_as_json);
     let counts = &report.counts;
     json!({
-        "image": image,
+        "image": units::path_text(image),
         "checked": report.checked,
         "clean": report.clean,
         "errors": report.errors,

@@ -25,6 +25,7 @@ const SLOT_BYTES: u64 = 8;
 
 #[derive(Serialize)]
 struct Facts {
+    #[serde(serialize_with = "units::path_as_text")]
     image: PathBuf,
     label: String,
     uuid: String,
@@ -50,6 +51,7 @@ struct Facts {
     in_use: bool,
     in_use_for_writing: bool,
     used_by: Vec<ImageUser>,
+    #[serde(serialize_with = "units::paths_as_text")]
     mounted_on: Vec<PathBuf>,
     /// The first of them whose server does not answer, and the server.
     not_answering: Option<String>,
@@ -83,12 +85,12 @@ pub struct Commits {
     /// Bytes that changed since the last commit.
     pub uncommitted_bytes: u64,
     /// Age of the last commit; none yet: none.
-    age_ms: Option<u64>,
+    pub age_ms: Option<u64>,
     pub commits: u64,
     journal_used_bytes: u64,
     journal_bytes: u64,
     /// The errno of the last commit, if it failed.
-    errno: Option<i32>,
+    pub errno: Option<i32>,
     /// How often threads waited for a commit's cut, and a time that 999 of 1,000 waits kept below.
     waits: u64,
     waits_p999_ns: u64,
@@ -182,7 +184,7 @@ fn gather(path: &Path) -> Result<Facts> {
     let live = live(path, users, state.clean);
     Ok(Facts {
         label: label(superblock),
-        uuid: units::uuid(&words_bytes(superblock)),
+        uuid: units::uuid(&uuid(superblock)),
         format_version: superblock.version.load(),
         features: Features {
             compat: superblock.features_compat.load(),
@@ -215,10 +217,21 @@ fn gather(path: &Path) -> Result<Facts> {
     })
 }
 
+/// Label and UUID of an image.
+pub fn identity(path: &Path) -> Result<(String, String)> {
+    let (mapping, ..) = posix::image::map_described(path)?;
+    // SAFETY: nothing is stored through the region.
+    let region = unsafe { mapping.region_for_reading(Direct) };
+    let superblock = region.first::<Superblock>().ok().context("the superblock was valid before")?;
+    Ok((label(superblock), units::uuid(&uuid(superblock))))
+}
+
 fn describe(pending: Pending) -> Option<String> {
     match pending {
         Pending::Nothing => None,
-        Pending::Commits(count) => Some(format!("{count} commits in the journal; the next use recovers them")),
+        Pending::Commits(count) => {
+            Some(format!("{} in the journal; the next use recovers them", units::counted(count, "commit")))
+        }
         Pending::WorkingCopy => {
             Some("a newer state in memory, which the last processes left; the next use commits it".to_owned())
         }
@@ -235,7 +248,7 @@ fn label(superblock: &Superblock) -> String {
         .collect()
 }
 
-fn words_bytes(superblock: &Superblock) -> [u8; 16] {
+fn uuid(superblock: &Superblock) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&superblock.uuid[0].load().to_le_bytes());
     bytes[8..].copy_from_slice(&superblock.uuid[1].load().to_le_bytes());

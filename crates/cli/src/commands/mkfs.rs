@@ -12,6 +12,7 @@ use std::path::Path;
 
 #[derive(Serialize)]
 struct Summary<'a> {
+    #[serde(serialize_with = "units::path_as_text")]
     image: &'a Path,
     uuid: String,
     label: &'a str,
@@ -21,6 +22,9 @@ struct Summary<'a> {
     space_reserved: bool,
     /// What programs cannot do on this device.
     mapping_limit: Option<String>,
+    /// What came from a directory.
+    files: Option<u64>,
+    bytes: Option<u64>,
 }
 
 /// Creates an image and prints its properties.
@@ -39,7 +43,11 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         None if path.is_file() => posix::image::image_length(path).unwrap_or(0),
         None => 0,
     };
-    ensure!(length > 0 || is_device, "{} needs a size: add --size, for example --size 4G", path.display());
+    ensure!(
+        length > 0 || is_device || arguments.size.is_some(),
+        "{} needs a size: add --size, for example --size 4G",
+        path.display()
+    );
     let label = arguments.label.clone().unwrap_or_default();
     let options = MakeOptions {
         length,
@@ -51,9 +59,15 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
     };
     check_inodes(&options)?;
     interrupt::catch()?;
-    let made = match &arguments.from {
-        Some(source) => super::transfer::make_from(path, &options, source)?,
-        None => make_shown(path, &options)?,
+    if arguments.force && pmem::Mapping::open(path, pmem::Access::ReadOnly).is_ok() {
+        // The error names the processes.
+        super::fsck::ensure_idle(path)?;
+    }
+    let (made, copied) = match &arguments.from {
+        Some(source) => {
+            super::transfer::make_from(path, &options, source).map(|(made, counts)| (made, Some(counts)))?
+        }
+        None => (make_shown(path, &options)?, None),
     };
     let summary = Summary {
         image: path,
@@ -64,6 +78,8 @@ pub fn run(arguments: &Mkfs) -> Result<()> {
         persistence: made.backing.persistence().sentence(),
         space_reserved: made.reserved,
         mapping_limit: mapping_limit(path),
+        files: copied.map(|counts| counts.files),
+        bytes: copied.map(|counts| counts.bytes),
     };
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&summary)?);
@@ -130,6 +146,9 @@ impl Summary<'_> {
         if let Some(limit) = &self.mapping_limit {
             print_fact("limit", limit);
         }
-        print_fact("next", format_args!("directfs mount {} DIR", self.image.display()));
+        if let (Some(files), Some(bytes)) = (self.files, self.bytes) {
+            print_fact("copied", format_args!("{}, {}", units::counted(files, "file"), units::size(bytes)));
+        }
+        print_fact("next", format_args!("directfs run --image {}", units::quoted(self.image)));
     }
 }

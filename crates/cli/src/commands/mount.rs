@@ -6,15 +6,18 @@
 
 use crate::arguments::{Mount, MountHelper};
 use crate::asking::{self, Unanswered};
-use crate::mounts;
+use crate::{mounts, units};
 use anyhow::{Context, Result, bail};
-use fuse::{Ended, MountOptions, Role};
+use fuse::{Destination, Ended, MountOptions, Role};
 use posix::image::Committer;
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
+use serde_json::json;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -30,6 +33,7 @@ pub fn run(arguments: &Mount) -> Result<()> {
         options.apply(list)?;
     }
     options.read_only |= arguments.read_only;
+    let log = log_file(arguments.log.as_deref().or(options.log.as_deref()))?;
     if options.remount {
         return remount(&arguments.directory, &options);
     }
@@ -37,11 +41,42 @@ pub fn run(arguments: &Mount) -> Result<()> {
     // The server leaves the current directory, which would change the meaning of relative paths.
     let image = resolved(&arguments.image)?;
     if arguments.foreground {
-        return serve(&image, &arguments.directory, &options, arguments.ready_fd);
+        return serve(&image, &arguments.directory, &options, log.as_deref(), arguments.ready_fd);
     }
     let mut server = Start::new(&image, &arguments.directory);
-    server.options(&lists).read_only(arguments.read_only);
-    server.in_background()
+    server.options(&lists).read_only(arguments.read_only).log(log.as_deref());
+    let server = server.in_background()?;
+    if arguments.json {
+        let value = json!({
+            "image": units::path_text(&image),
+            "directory": units::path_text(&arguments.directory),
+            "read_only": options.read_only,
+            "server": server.id(),
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+    }
+    advise_rings(&options);
+    Ok(())
+}
+
+/// The path of a log. The server has another directory.
+fn log_file(given: Option<&Path>) -> Result<Option<PathBuf>> {
+    let absolute = |path: &Path| std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()));
+    given.map(absolute).transpose()
+}
+
+/// The parameter that lets mounts use io_uring.
+const RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Reports on a terminal that one line would make this machine's mounts faster.
+fn advise_rings(options: &MountOptions) {
+    let is_off = std::fs::read_to_string(RINGS).is_ok_and(|value| value.trim() == "N");
+    let would_help = options.cache.is_exclusive() && !options.keep && !options.no_io_uring;
+    if is_off && would_help && std::io::stderr().is_terminal() {
+        eprintln!(
+            "io_uring makes mounts faster, and the kernel leaves it off: `echo Y > {RINGS}` turns it on for later mounts"
+        );
+    }
 }
 
 /// The lists of options, with those for commits in the form of mount(8).
@@ -81,8 +116,8 @@ pub fn help_mount(arguments: &MountHelper) -> Result<()> {
     }
     remove_dead_mount(&arguments.directory)?;
     let mut server = Start::new(&image, &arguments.directory);
-    server.options(&lists).read_only(read_only);
-    server.in_background()
+    server.options(&lists).read_only(read_only).log(log_file(options.log.as_deref())?.as_deref());
+    server.in_background().map(drop)
 }
 
 /// Changes the flags of a mount.
@@ -136,7 +171,13 @@ fn resolved(image: &Path) -> Result<PathBuf> {
 }
 
 /// Serves until the mount ends.
-fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Option<i32>) -> Result<()> {
+fn serve(
+    image: &Path,
+    directory: &Path,
+    options: &MountOptions,
+    log: Option<&Path>,
+    ready_fd: Option<i32>,
+) -> Result<()> {
     let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
     let committer = Committer::Started(PathBuf::from("/proc/self/exe"));
@@ -146,9 +187,15 @@ fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Optio
         // The server was started through /proc/self/exe and would be listed as "exe".
         let _ = std::fs::write("/proc/self/comm", "directfs");
     }
+    let log = RefCell::new(log.map(open_log).transpose()?);
+    if !is_background && let Some(file) = log.take() {
+        fuse::send_messages_to(Destination::File(file));
+    }
+    let has_left = Cell::new(false);
     let announce = |role: Role| match ready {
         Some(mut pipe) => {
-            detach_output();
+            has_left.set(true);
+            send_messages_to(log.take());
             // The starter may have exited meanwhile; the mount stays.
             let _ = pipe.write_all(&[READY]);
         }
@@ -157,7 +204,11 @@ fn serve(image: &Path, directory: &Path, options: &MountOptions, ready_fd: Optio
             eprintln!("{} is mounted on {}; Ctrl-C or `directfs umount` ends it", image.display(), directory.display())
         }
     };
-    match fuse::serve(image, directory, options, announce)? {
+    let served = fuse::serve(image, directory, options, announce);
+    if let (Err(error), true) = (&served, has_left.get()) {
+        fuse::report_error(format_args!("{error}"));
+    }
+    match served? {
         Ended::Cleanly(_) => Ok(()),
         Ended::Unclean if is_background => Ok(()),
         Ended::Unclean => bail!("stopped while programs used the mount; the next use recovers the image"),
@@ -183,14 +234,22 @@ fn readiness(fd: i32) -> File {
     File::from(pipe)
 }
 
-/// Releases the starter's terminal or pipes: a shell that waits for their end would wait for the
-/// mount's end.
-fn detach_output() {
+/// The file for messages, which is made if it is absent.
+fn open_log(path: &Path) -> Result<File> {
+    let file = File::options().create(true).append(true).mode(0o640).open(path);
+    file.with_context(|| format!("cannot write messages to {}; choose another file with --log", path.display()))
+}
+
+/// Sends messages to a file, or the log of the machine, from now on. Releases the starter's
+/// terminal or pipes: a shell that waits for their end would wait for the mount's end.
+fn send_messages_to(log: Option<File>) {
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);
         let _ = rustix::stdio::dup2_stdout(&null);
-        let _ = rustix::stdio::dup2_stderr(&null);
+        let _ = rustix::stdio::dup2_stderr(log.as_ref().unwrap_or(&null));
     }
+    fuse::send_messages_to(log.map_or_else(Destination::log_of_the_machine, Destination::File));
+    std::panic::set_hook(Box::new(|panic| fuse::report_error(format_args!("{panic}"))));
 }
 
 /// A server to be started as a separate process.
@@ -224,6 +283,14 @@ impl Start {
         self
     }
 
+    /// With its messages in this file.
+    pub fn log(&mut self, file: Option<&Path>) -> &mut Start {
+        if let Some(file) = file {
+            self.command.arg("--log").arg(file);
+        }
+        self
+    }
+
     /// Ends the server when this process dies, and keeps the terminal's interrupts from it.
     pub fn end_with_starter(&mut self) -> &mut Start {
         crate::worker::end_with_starter(&mut self.command);
@@ -231,13 +298,13 @@ impl Start {
     }
 
     /// Starts the server and waits until the mount answers. Its errors go to standard error.
-    fn in_background(mut self) -> Result<()> {
+    fn in_background(mut self) -> Result<Child> {
         // A separate session: the server must not receive the terminal's signals.
         // SAFETY: setsid is a plain system call, allowed between fork and exec.
         unsafe {
             self.command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
         }
-        self.start().map(drop)
+        self.start()
     }
 
     /// Starts the server as a child and waits until the mount answers.

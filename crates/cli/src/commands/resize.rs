@@ -31,7 +31,7 @@ pub fn run(arguments: &Resize) -> Result<()> {
     };
     if arguments.json {
         let value = json!({
-            "image": path,
+            "image": units::path_text(path),
             "before_bytes": resized.before_bytes,
             "after_bytes": resized.after_bytes,
         });
@@ -111,6 +111,16 @@ pub fn tune(arguments: &Tune) -> Result<()> {
     });
     let tune = image::Tune { label: arguments.label.clone(), uuid, reserve: arguments.reserved };
     let reserved_bytes = image::tune(&arguments.image, &tune, &OpenImage::default())?;
+    if arguments.json {
+        let value = json!({
+            "image": units::path_text(&arguments.image),
+            "label": arguments.label,
+            "uuid": uuid.map(|uuid| units::uuid(&uuid)),
+            "reserved_bytes": reserved_bytes,
+        });
+        println!("{}", serde_json::to_string_pretty(&value)?);
+        return Ok(());
+    }
     if let Some(label) = &arguments.label {
         println!("label {}", if label.is_empty() { "none" } else { label });
     }

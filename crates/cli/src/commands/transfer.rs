@@ -54,19 +54,20 @@ impl<R: Read + AsFd> Read for Interruptible<R> {
 }
 
 /// Makes an image with the content of a directory.
-pub fn make_from(path: &Path, options: &MakeOptions, source: &Path) -> Result<Made> {
+pub fn make_from(path: &Path, options: &MakeOptions, source: &Path) -> Result<(Made, Counts)> {
     transfer::host::check_directory(source)?;
     // If it is in the directory, it is not copied into itself.
     let except = std::fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let mut shown = Shown::new("copying");
+    let mut copied = Counts::default();
     let made = make_filled(path, options, &mut |_, _| interrupt::check().is_ok(), |image| -> Result<()> {
-        let copied = transfer::host::copy_in(image.fs(), source, except, &mut |counts| shown.at(counts));
-        copied.map(drop).map_err(|error| match error {
+        let all = transfer::host::copy_in(image.fs(), source, except, &mut |counts| shown.at(counts));
+        all.map(|counts| copied = counts).map_err(|error| match error {
             TransferError::Stopped => interrupt::Interrupted.into(),
             error => error.into(),
         })
     });
-    made.map_err(|error| match error.downcast_ref() {
+    made.map(|made| (made, copied)).map_err(|error| match error.downcast_ref() {
         Some(ImageError::Stopped { .. }) => interrupt::Interrupted.into(),
         _ => error,
     })
@@ -137,7 +138,8 @@ pub fn import(arguments: &Import) -> Result<()> {
     })?;
     closed.with_context(|| format!("cannot close {}", arguments.image.display()))?;
     if arguments.json {
-        let value = json!({ "image": arguments.image, "files": counts.files, "bytes": counts.bytes });
+        let value =
+            json!({ "image": units::path_text(&arguments.image), "files": counts.files, "bytes": counts.bytes });
         println!("{}", serde_json::to_string_pretty(&value)?);
     } else {
         println!("imported {}, {}", units::counted(counts.files, "file"), units::size(counts.bytes));

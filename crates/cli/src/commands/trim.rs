@@ -33,7 +33,7 @@ pub fn run(arguments: &Trim) -> Result<()> {
     let freed_bytes = trimmed.before_bytes.saturating_sub(trimmed.after_bytes);
     if arguments.json {
         let value = json!({
-            "image": arguments.image,
+            "image": units::path_text(&arguments.image),
             "before_bytes": trimmed.before_bytes,
             "after_bytes": trimmed.after_bytes,
             "freed_bytes": freed_bytes,

@@ -23,7 +23,7 @@ pub fn run(arguments: &Ps) -> Result<()> {
     if arguments.json {
         let copies = copies.iter().map(|copy| {
             let (name, image, seconds) = (&copy.name, &copy.image, copy.unused_for.as_secs());
-            json!({ "name": name, "image": image, "bytes": copy.bytes, "unused_seconds": seconds })
+            json!({ "name": name, "image": image.as_deref().map(units::path_text), "bytes": copy.bytes, "unused_seconds": seconds })
         });
         println!("{}", serde_json::to_string_pretty(&copies.collect::<Vec<_>>())?);
         return Ok(());
@@ -33,7 +33,7 @@ pub fn run(arguments: &Ps) -> Result<()> {
         let image = copy.image.as_deref().unwrap_or(Path::new("?")).display().to_string();
         let image: String =
             image.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
-        println!("{}  {}  unused for {days} days  {image}", copy.name, units::size(copy.bytes));
+        println!("{}  {}  unused for {}  {image}", copy.name, units::size(copy.bytes), units::counted(days, "day"));
     }
     if !copies.is_empty() {
         println!("the next use of its image commits a state that continues it; after {KEPT_DAYS} days one is removed");

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 /// The processes of an image.
 #[derive(Serialize)]
 pub struct Report {
+    #[serde(serialize_with = "units::path_as_text")]
     pub image: PathBuf,
     pub in_use: bool,
     /// Whether the processes share tables that could be read; otherwise only the kernel's view is

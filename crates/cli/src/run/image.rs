@@ -2,8 +2,8 @@
 
 use super::directory::MountDirectory;
 use crate::arguments::Run;
+use crate::terminal;
 use crate::units;
-use crate::{file_size_limit, terminal};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
 use posix::image::{Committer, Image, MakeOptions, OpenImage, memory_available_bytes};
@@ -33,10 +33,6 @@ pub enum Changes {
 
 /// Opens the image.
 pub fn open(arguments: &Run) -> Result<(Image, Changes)> {
-    open_unlimited(arguments).map_err(file_size_limit::explain)
-}
-
-fn open_unlimited(arguments: &Run) -> Result<(Image, Changes)> {
     let options = OpenImage {
         always_flush: arguments.always_flush,
         commits: arguments.commits.policy(),

@@ -24,9 +24,11 @@ pub fn stats(arguments: &Stats) -> Result<()> {
         print!("{}", prometheus::text(&first));
         return Ok(());
     }
-    let Some(length) = arguments.watch else { return show(&Totals::since_beginning(&first), arguments.json, false) };
+    if !arguments.watch {
+        return show(&Totals::since_beginning(&first), arguments.json, false);
+    }
     let clears = !arguments.json && std::io::stdout().is_terminal();
-    each_interval(first, length, arguments.count, |before, now| {
+    each_interval(first, arguments.interval, arguments.count, |before, now| {
         show(&Totals::between(before, now), arguments.json, clears)
     })
 }

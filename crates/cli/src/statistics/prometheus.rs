@@ -8,11 +8,15 @@ use std::fmt::Write;
 
 /// The text.
 pub fn text(reading: &Reading) -> String {
-    let mut text = Text { text: String::new(), image: label(&reading.image.to_string_lossy()) };
+    // As typed, it would differ between two scrapers of one image.
+    let path = reading.image.canonicalize().unwrap_or_else(|_| reading.image.clone());
+    let mut text = Text { text: String::new(), image: label(&path.to_string_lossy()) };
+    text.family("directfs_image_info", "gauge", "Label and UUID of the image; the value is 1.");
+    text.sample("directfs_image_info", &[("label", &reading.label), ("uuid", &reading.uuid)], 1.0);
     text.calls(reading);
     text.requests(reading);
     text.family("directfs_events_total", "counter", "Work beside calls, by kind.");
-    for (event, name, _) in EVENTS {
+    for (event, name, ..) in EVENTS {
         text.sample("directfs_events_total", &[("event", name)], reading.totals.events_of(event) as f64);
     }
     text.family("directfs_processes", "gauge", "Processes that use the image.");
@@ -31,6 +35,12 @@ pub fn text(reading: &Reading) -> String {
         text.sample("directfs_commits_total", &[], commits.commits as f64);
         text.family("directfs_uncommitted_bytes", "gauge", "Changes that are not on the disk.");
         text.sample("directfs_uncommitted_bytes", &[], commits.uncommitted_bytes as f64);
+        if let Some(age_ms) = commits.age_ms {
+            text.family("directfs_commit_age_seconds", "gauge", "Time since the last commit to the disk.");
+            text.sample("directfs_commit_age_seconds", &[], age_ms as f64 / 1e3);
+        }
+        text.family("directfs_commit_failed", "gauge", "1 if the last commit to the disk failed.");
+        text.sample("directfs_commit_failed", &[], f64::from(u8::from(commits.errno.is_some())));
     }
     text.text
 }

@@ -5,7 +5,7 @@
 //! attribute of the mount.
 
 use crate::asking::{self, Unanswered};
-use crate::commands::info::Commits;
+use crate::commands::info::{self, Commits};
 use crate::{mounts, processes, ps};
 use anyhow::Result;
 use engine::statistics::{CallTotals, LATENCY_CLASSES};
@@ -19,6 +19,8 @@ use std::time::Instant;
 /// What was counted until one moment.
 pub struct Reading {
     pub image: PathBuf,
+    pub label: String,
+    pub uuid: String,
     pub at: Instant,
     /// The users of the image, and what they wait for.
     pub users: ps::Report,
@@ -59,8 +61,11 @@ pub struct RequestTotals {
 impl Reading {
     /// Reads the counts of an image.
     pub fn take(image: &Path) -> Result<Reading> {
+        let (label, uuid) = info::identity(image)?;
         let mut reading = Reading {
             image: image.to_owned(),
+            label,
+            uuid,
             at: Instant::now(),
             users: ps::gather(image)?,
             totals: CallTotals::default(),

@@ -18,6 +18,7 @@ const KINDS_SHOWN: usize = 3;
 /// The statistics of an image.
 #[derive(Serialize)]
 pub struct Totals {
+    #[serde(serialize_with = "units::path_as_text")]
     image: PathBuf,
     processes: usize,
     threads: usize,
@@ -62,16 +63,17 @@ struct Wait {
 
 #[derive(Serialize)]
 struct Mount {
+    #[serde(serialize_with = "units::path_as_text")]
     point: PathBuf,
     requests: BTreeMap<String, Count>,
 }
 
-/// A name of each event in reports.
-pub const EVENTS: [(Event, &str, &str); 4] = [
-    (Event::PathWalk, "path_walks", "paths that were looked up name by name"),
-    (Event::DirectoryIndexed, "directories_indexed", "directories whose names were put into the index"),
-    (Event::FileLoaded, "files_loaded", "files whose attributes were read from the image"),
-    (Event::Evicted, "evictions", "files and directories that were removed from the cache"),
+/// Each event in reports: its name, what happened, and to what.
+pub const EVENTS: [(Event, &str, &str, &str); 4] = [
+    (Event::PathWalk, "path_walks", "looked up name by name", "path"),
+    (Event::DirectoryIndexed, "directories_indexed", "with names that came into the index", "directory"),
+    (Event::FileLoaded, "files_loaded", "with attributes that were read from the image", "file"),
+    (Event::Evicted, "evictions", "removed from the cache", "cached file"),
 ];
 
 impl Count {
@@ -154,7 +156,7 @@ impl Totals {
             threads: now.users.processes.iter().map(|process| process.threads.len()).sum(),
             interval_ms: seconds.map(|seconds| (seconds * 1e3).round() as u64),
             calls: calls(&totals, seconds),
-            events: EVENTS.into_iter().map(|(event, name, _)| (name, totals.events_of(event))).collect(),
+            events: EVENTS.into_iter().map(|(event, name, ..)| (name, totals.events_of(event))).collect(),
             space: now.space.map(|(space, cached)| Space {
                 used_bytes: (space.blocks - space.blocks_free) * BLOCK_BYTES,
                 free_bytes: space.blocks_free * BLOCK_BYTES,
@@ -182,10 +184,10 @@ impl Totals {
             println!("{}", bold(format_args!("mounted on {}", mount.point.display())));
             print_counts("request", &mount.requests);
         }
-        for (_, name, meaning) in EVENTS {
+        for (_, name, meaning, what) in EVENTS {
             let count = self.events.get(name).copied().unwrap_or(0);
             if count > 0 {
-                println!("{} {}", units::count(count), dim(meaning));
+                println!("{} {}", units::counted(count, what), dim(meaning));
             }
         }
         if let Some(space) = &self.space {
@@ -219,6 +221,7 @@ fn print_counts(kind: &str, counts: &BTreeMap<String, Count>) {
 /// The processes of an image in an interval.
 #[derive(Serialize)]
 pub struct Interval {
+    #[serde(serialize_with = "units::path_as_text")]
     image: PathBuf,
     interval_ms: u64,
     processes: Vec<Process>,
@@ -304,7 +307,8 @@ impl Process {
             user: user.user.clone(),
             command: user.command.clone(),
             threads: user.threads.len(),
-            per_second: calls.values().sum(),
+            // A sum of nothing is -0.
+            per_second: calls.values().sum::<f64>() + 0.0,
             calls,
             waits_for: user.waits.iter().map(|wait| wait.reason.clone()).collect(),
         }

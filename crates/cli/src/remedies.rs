@@ -1,0 +1,72 @@
+//! Errors of the libraries in the words of the command line: sizes with units, and remedies that
+//! are commands.
+
+use crate::units;
+use anyhow::anyhow;
+use fuse::MountError;
+use pmem::MapError;
+use posix::image::ImageError;
+use serde_json::json;
+use std::io;
+
+/// The error as the command line has it.
+pub fn explain(error: anyhow::Error) -> anyhow::Error {
+    if let Some(MapError::Empty { path, length }) = mapping_error(&error) {
+        return anyhow!(
+            "{} is not a DirectFS image: it has only {}; check the path, or make an image with `directfs mkfs`",
+            path.display(),
+            units::counted(*length, "byte")
+        );
+    }
+    match image_error(&error) {
+        Some(ImageError::NoSpace { path, available, needed }) => anyhow!(
+            "{} needs {} and {} are free: free space or make a smaller image; --sparse allocates blocks only as they are used",
+            path.display(),
+            units::size(*needed),
+            units::size(*available)
+        ),
+        Some(ImageError::Size { length, least }) => anyhow!(
+            "an image of {} is too small: the minimum is {}; choose a larger size",
+            units::size(*length),
+            units::size(*least)
+        ),
+        _ => explain_large_file(error),
+    }
+}
+
+fn image_error(error: &anyhow::Error) -> Option<&ImageError> {
+    match error.downcast_ref() {
+        Some(MountError::Image(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
+}
+
+fn mapping_error(error: &anyhow::Error) -> Option<&MapError> {
+    match image_error(error) {
+        Some(ImageError::Map(error)) => Some(error),
+        _ => error.downcast_ref(),
+    }
+}
+
+/// Names what limits the size of files.
+fn explain_large_file(error: anyhow::Error) -> anyhow::Error {
+    let is_cause = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.raw_os_error() == Some(libc::EFBIG))
+    };
+    if !error.chain().any(is_cause) {
+        return error;
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize);
+    match limit.current {
+        Some(_) => error.context("the limit on file sizes is too low for an image; raise it (ulimit -f unlimited)"),
+        None => {
+            error.context("its file system holds no file of that size; choose a smaller one, or another file system")
+        }
+    }
+}
+
+/// The error as the result of a command with `--json`.
+pub fn as_json(error: &anyhow::Error) -> String {
+    let causes: Vec<_> = error.chain().skip(1).map(ToString::to_string).collect();
+    json!({ "error": error.to_string(), "causes": causes }).to_string()
+}
