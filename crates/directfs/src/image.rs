@@ -258,9 +258,9 @@ impl ImageOptions {
 
     /// Let a process of its own commit an image on a disk, while other processes use it, too:
     /// `program` is `directfs`, such as `/usr/bin/directfs`. This process may then be stopped at
-    /// any moment, and no sync of another one waits for it. By default the thread that syncs
-    /// commits. The process is a child of this one, and is waited for by the library. It is not
-    /// started if [`ImageOptions::shared_memory_directory`] is another one than `/dev/shm`.
+    /// any moment, and no sync of another one waits for it. By default the thread that syncs commits.
+    /// The process is a child of this one, and is waited for by the library. It is not started if
+    /// [`ImageOptions::shared_memory_directory`] is another one than `/dev/shm`.
     pub fn committer(mut self, program: impl AsRef<Path>) -> ImageOptions {
         self.0.committer = Committer::Started(program.as_ref().to_owned());
         self

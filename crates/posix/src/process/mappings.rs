@@ -188,8 +188,8 @@ impl<'f, M: Memory> Process<'f, M> {
     }
 
     /// The work of msync on an address range: updates the times of files that the process may have
-    /// stored into, and with `durable` makes the stores durable. As in the kernel, a part that is
-    /// not mapped, or not from this file system, is passed over. Returns whether any part is.
+    /// stored into, and with `durable` makes the stores durable. As in the kernel, a part that is not
+    /// mapped, or not from this file system, is passed over. Returns whether any part is.
     pub fn sync_mappings(&self, thread: &Thread<'f, M>, address: u64, length: u64, durable: bool) -> Result<bool> {
         let end = address.saturating_add(length);
         let mut at = address;
