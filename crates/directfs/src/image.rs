@@ -6,7 +6,7 @@ use crate::{Credentials, FileSystem};
 use engine::statistics::CallClass;
 use pmem::Persistence;
 use posix::Errno;
-use posix::image::{CommitPolicy, Committer, MakeOptions, OpenImage};
+use posix::image::{CommitPolicy, MakeOptions, OpenImage};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -253,16 +253,6 @@ impl ImageOptions {
     pub fn commit_interval(mut self, interval: Duration) -> ImageOptions {
         let is_never = interval.is_zero();
         self.0.commits = if is_never { CommitPolicy::WhenSynced } else { CommitPolicy::Every(interval) };
-        self
-    }
-
-    /// Let a process of its own commit an image on a disk, while other processes use it, too:
-    /// `program` is `directfs`, such as `/usr/bin/directfs`. This process may then be stopped at
-    /// any moment, and no sync of another one waits for it. By default the thread that syncs commits.
-    /// The process is a child of this one, and is waited for by the library. It is not started if
-    /// [`ImageOptions::shared_memory_directory`] is another one than `/dev/shm`.
-    pub fn committer(mut self, program: impl AsRef<Path>) -> ImageOptions {
-        self.0.committer = Committer::Started(program.as_ref().to_owned());
         self
     }
 

@@ -1,7 +1,7 @@
 //! Mount options, as passed by mount(8), fstab and `directfs mount -o`.
 
 use crate::error::OptionError;
-use posix::image::{CommitPolicy, Committer};
+use posix::image::CommitPolicy;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,8 +63,6 @@ pub struct MountOptions {
     pub remount: bool,
     /// When changes of an image on a disk are committed to it.
     pub commits: CommitPolicy,
-    /// Which process commits them, if other processes use the image, too.
-    pub committer: Committer,
     /// The most memory that the working copy of an image on a disk may take; none: half of what is
     /// available.
     pub memory_bytes_max: Option<u64>,
@@ -93,7 +91,6 @@ impl Default for MountOptions {
             cached_files_max: 0,
             remount: false,
             commits: CommitPolicy::default(),
-            committer: Committer::default(),
             memory_bytes_max: None,
             log: None,
             keep: false,

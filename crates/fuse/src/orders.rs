@@ -174,7 +174,6 @@ fn errno(errno: rustix::io::Errno) -> Errno {
 fn errno_of(error: ImageError) -> Errno {
     match error {
         ImageError::Stopped { .. } => Errno(libc::EINTR),
-        ImageError::Overtaken { .. } => Errno(libc::EAGAIN),
         ImageError::NoHoles { .. } | ImageError::TrimInPlace { .. } | ImageError::NoCommits { .. } => {
             Errno(libc::EOPNOTSUPP)
         }

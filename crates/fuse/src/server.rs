@@ -224,7 +224,6 @@ pub(crate) fn open_image(image: &Path, options: &MountOptions) -> Result<Image, 
         exclusive: options.cache.is_exclusive(),
         cached_files_max: options.cached_files_max,
         commits: options.commits,
-        committer: options.committer.clone(),
         memory_bytes_max: options.memory_bytes_max,
         ..OpenImage::default()
     };

@@ -11,7 +11,7 @@ use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// fsck(8): operational error.
 pub const EXIT_OPERATIONAL: u8 = fsck::EXIT_OPERATIONAL as u8;
@@ -242,22 +242,30 @@ pub fn map_idle(image: &Path) -> Result<(Arc<Mapping>, Pending)> {
     Ok(posix::image::map_newest(image)?)
 }
 
+/// How long a committer without programs may take to put their changes on the disk and to leave.
+const LEAVING: Duration = Duration::from_secs(5);
+
 /// Refuses an image that a process uses or changes. The error names the processes.
 pub fn ensure_idle(image: &Path) -> Result<()> {
     let mapping = Mapping::open(image, Access::ReadOnly)?;
     let file = mapping.file().context("an image is a file")?;
-    let metadata = file.metadata().with_context(|| format!("cannot examine {}", image.display()))?;
-    let processes = || processes::users_of(processes::identity(&metadata));
-    // A committer without programs puts their changes on the disk, and leaves.
-    let is_leaving = || processes().iter().all(|user| user.command == "directfs-commit");
-    let users = posix::image::users_that_stay(file, is_leaving)
-        .with_context(|| format!("cannot query the locks on {}", image.display()))?;
-    if !users.writing && !users.changing {
-        return Ok(());
+    let end = Instant::now() + LEAVING;
+    loop {
+        let users =
+            posix::image::users(file).with_context(|| format!("cannot query the locks on {}", image.display()))?;
+        if !users.writing && !users.changing {
+            return Ok(());
+        }
+        let metadata = file.metadata().with_context(|| format!("cannot examine {}", image.display()))?;
+        let processes = processes::users_of(processes::identity(&metadata));
+        if processes.iter().all(|user| user.command == "directfs-commit") && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            continue;
+        }
+        let list: Vec<String> = processes.iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
+        let who = if list.is_empty() { "another process".to_owned() } else { format!("process {}", list.join(", ")) };
+        bail!("{} is in use by {who}: end what uses it, or unmount it first (directfs umount DIR)", image.display());
     }
-    let list: Vec<String> = processes().iter().map(|user| format!("{} ({})", user.pid, user.command)).collect();
-    let who = if list.is_empty() { "another process".to_owned() } else { format!("process {}", list.join(", ")) };
-    bail!("{} is in use by {who}: end what uses it, or unmount it first (directfs umount DIR)", image.display());
 }
 
 /// The check, with progress.

@@ -9,7 +9,6 @@ use crate::asking::{self, Unanswered};
 use crate::{mounts, units};
 use anyhow::{Context, Result, bail};
 use fuse::{Destination, Ended, MountOptions, Role};
-use posix::image::Committer;
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use serde_json::json;
@@ -180,8 +179,6 @@ fn serve(
 ) -> Result<()> {
     let ready = ready_fd.map(readiness);
     let is_background = ready.is_some();
-    let committer = Committer::Started(PathBuf::from("/proc/self/exe"));
-    let options = &MountOptions { committer, ..options.clone() };
     if let Some(fd) = ready_fd {
         leave_starter(fd);
         // The server was started through /proc/self/exe and would be listed as "exe".

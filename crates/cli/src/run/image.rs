@@ -11,7 +11,7 @@ use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Smallest default size of an image in memory.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
@@ -36,7 +36,7 @@ pub fn open(arguments: &Run) -> Result<(Image, Changes)> {
     let options = OpenImage {
         always_flush: arguments.always_flush,
         commits: arguments.commits.policy(),
-        committer: Committer::Started(PathBuf::from("/proc/self/exe")),
+        committer: Committer::Started(super::committer::command),
         memory_bytes_max: arguments.commits.memory,
         copied: terminal::show_copied,
         ..OpenImage::default()

@@ -290,7 +290,7 @@ fn what_cannot_be_run_is_refused_with_the_codes_of_env() {
         (&["--", file], 126, "neither"),
         (&[image, "--", "true"], 126, "directfs run --image"),
         (&["--image", "/no/such/image", "--", "true"], 125, "does not exist"),
-        (&["--image", file, "--", "true"], 125, "page of 4096"),
+        (&["--image", file, "--", "true"], 125, "is not a DirectFS image"),
         (&["--at", "relative", "--", "true"], 125, "not absolute"),
         (&["--at", "/", "--", "true"], 125, "root"),
         (&["--at", &below, "--", "true"], 125, "not a directory"),

@@ -9,12 +9,11 @@
 //!
 //! Instead it belongs to a process that can be ended: the *committer*. It runs no program's code,
 //! has no terminal and no part in the program's process group. So what stops programs does not stop
-//! it, and nothing is lost with it. The process that started it, a launcher or the server of a
-//! mount, ends it by SIGKILL if it does not answer. A killed process executes no further
-//! instruction, and a write that the kernel has begun for it ends before its locks are released.
-//! What follows is the death of a committing process at any instruction: a waiter recovers the
-//! lock, the next commit restores the pending marks (`pmem::Tracking`) and appends behind the last
-//! state that was stored (`journal`).
+//! it, and nothing is lost with it. The process that started it ends it by SIGKILL if it is stopped
+//! all the same. A killed process executes no further instruction, and a write that the kernel has
+//! begun for it ends before its locks are released. What follows is the death of a committing
+//! process at any instruction: a waiter recovers the lock, the next commit restores the pending
+//! marks (`pmem::Tracking`) and appends behind the last state that was stored (`journal`).
 //!
 //! Calls send it a request and wait, holding nothing:
 //!
@@ -28,7 +27,7 @@
 //!    commits itself.
 //!
 //! A committer is started at the first request, or when something has changed for a second. So the
-//! launcher or server is the service before, as a *starter*. A call waits some seconds for it.
+//! launcher is the service before, as a *starter*. A call waits some seconds for it.
 //!
 //! Invariant: while a committer lives, no other process takes the lock of commits, but to make the
 //! image larger, to add a feature to its description, and to close it.
@@ -168,13 +167,6 @@ impl Commits {
     /// Whether the process with that number is the service.
     pub(crate) fn is_service(&self, number: u32) -> bool {
         self.words()[SERVICE].load(Acquire) as u32 == number
-    }
-
-    /// Whether a request was not taken yet, or a commit has not ended.
-    pub(crate) fn is_awaited(&self) -> bool {
-        let words = self.words();
-        let ended = words[FINISHED].load(Acquire).max(words[FAILED].load(Acquire));
-        self.header().service.load(Acquire) != 0 || words[STARTED].load(Acquire) > ended
     }
 
     /// Whether anything changed since the last commit.

@@ -3,7 +3,6 @@
 
 use super::locks::{Byte, Lock, LockGuard, retry_until};
 use super::regions::{dram_region, recover};
-use super::users::LEAVING;
 use super::working::{Base, map_base};
 use super::{ImageError, ImageMemory, RUNTIME_PARENT, lock_error, open_file};
 use crate::host::PLATFORM;
@@ -13,6 +12,11 @@ use std::fs::File;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a process may take to leave. After a death of all programs it is the committer, which
+/// puts what they did on the disk.
+const LEAVING: Duration = Duration::from_secs(1);
 
 /// An image that only this process reads.
 pub(super) struct Reading {
@@ -38,7 +42,7 @@ pub struct ExclusiveImage {
 
 impl ExclusiveImage {
     /// Locks and maps an image, after recovery of its journal if it has one. Fails if another
-    /// process uses it, and does not leave it in time.
+    /// process uses it, and does not leave it within [`LEAVING`].
     pub fn open(path: impl AsRef<Path>) -> Result<ExclusiveImage, ImageError> {
         let path = path.as_ref();
         let (file, access) = open_file(path, false)?;

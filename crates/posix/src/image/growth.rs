@@ -14,7 +14,6 @@ use super::attempt::Attempt;
 use super::locks::{Byte, Lock, LockGuard, retry_until};
 use super::regions::{capacity_bytes, dram_region, has_address_limit};
 use super::resize::{Resized, ResizedFile};
-use super::users::LEAVING;
 use super::{CommitPolicy, Image, ImageError, ImageMemory, OpenImage, lock_error};
 use crate::commits::Commits;
 use engine::{DESCRIPTION_BYTES, Fs, GrowthRefusal};
@@ -28,7 +27,7 @@ use std::time::Duration;
 /// Why an image in use does not get larger than its capacity.
 pub const NO_ROOM: &str = "its processes have no addresses, or its working copy no memory (--memory), for more";
 /// How long a growth waits for a process that attaches or detaches.
-pub(super) const TIMEOUT: Duration = LEAVING;
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maps the memory of an image: its present bytes, and the addresses for its capacity where they
 /// can be had. A limit of this process's address space (`ulimit -v`) is left to the program.

@@ -18,7 +18,6 @@
 
 mod attempt;
 mod committer;
-mod device;
 mod error;
 mod exclusive;
 mod extents;
@@ -41,7 +40,7 @@ mod users;
 mod working;
 mod working_file;
 
-pub use committer::{Committer, commit_for_others};
+pub use committer::{Committer, CommitterCommand, commit_for_others};
 pub use error::ImageError;
 pub use exclusive::ExclusiveImage;
 pub use growth::NO_ROOM;
@@ -53,7 +52,7 @@ pub use runtime::own_description;
 pub use snapshot::{NewIdentity, open_copy, snapshot, snapshot_by};
 pub use trim::{Trimmed, trim};
 pub use unfinished::{remove_tree, remove_unfinished, unfinished_name};
-pub use users::{Users, users, users_that_stay};
+pub use users::{Users, users};
 pub use working::{Pending, image_length, map_described, map_newest};
 pub use working_file::memory_available_bytes;
 
@@ -136,7 +135,7 @@ impl Default for OpenImage {
             cached_files_max: 0,
             recovery_threads: 0,
             dram_directory: PathBuf::from(RUNTIME_PARENT),
-            timeout: users::LEAVING,
+            timeout: Duration::from_secs(5),
             always_flush: false,
             commits: CommitPolicy::default(),
             committer: Committer::default(),
@@ -324,13 +323,7 @@ impl<M: Memory + 'static> Image<M> {
             }
         })?;
         let mut image = attached.ok_or_else(|| last_error.unwrap_or(ImageError::Changing { path: path.to_owned() }))?;
-        // A process of its own can attach only what others find at the usual place.
-        let is_found = matches!(image.backing_of_dram, DramBacking::NamedFile(_))
-            && options.dram_directory == Path::new(RUNTIME_PARENT);
-        image.committer = match &options.committer {
-            Committer::Started(_) if !is_found => Committer::Threads,
-            committer => committer.clone(),
-        };
+        image.committer = options.committer;
         image.start_commits(options.commits);
         image.start_trims();
         Ok(image)
@@ -342,7 +335,7 @@ impl<M: Memory + 'static> Image<M> {
             && !fs.is_read_only()
         {
             let (fs, file) = (Arc::clone(fs), Arc::clone(&self.file));
-            self.service = CommitService::start(fs, file, commits, (policy, self.committer.clone()));
+            self.service = CommitService::start(fs, file, commits, (policy, self.committer));
         }
     }
 
@@ -658,8 +651,7 @@ fn open_file_for_reading(path: &Path) -> Result<(File, Access), ImageError> {
 fn open_for(path: &Path, access: Access) -> io::Result<File> {
     // Nonblocking: opening a FIFO would block for ever.
     let flags = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
-    let is_writable = access == Access::ReadWrite;
-    device::with_locks(OpenOptions::new().read(true).write(is_writable).custom_flags(flags).open(path)?, is_writable)
+    OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(path)
 }
 
 fn open_error(path: &Path, access: Access, source: io::Error) -> ImageError {

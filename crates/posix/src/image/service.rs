@@ -2,18 +2,16 @@
 //! does the checkpoints.
 //!
 //! Each process that opens such an image by its path has one. They share the work by the age of the
-//! last commit. The thread of a launcher, or of the
-//! server of a mount, does not commit: it starts a committer and watches it
+//! last commit. The thread of a launcher does not commit: it starts a committer and watches it
 //! (`committer`; `commits::requests` says why).
 
 use super::CommitPolicy;
-use super::committer::{CommitProcess, Committer, LOOK};
+use super::committer::{CommitProcess, Committer, CommitterCommand};
 use crate::commits::{Commits, ServiceKind, WANTS_CHECKPOINT, WANTS_COMMIT};
 use crate::host::PLATFORM;
 use engine::{Fs, Platform, Thread};
 use pmem::Memory;
 use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -82,9 +80,8 @@ impl CommitService {
         (policy, committer): (CommitPolicy, Committer),
     ) -> Option<CommitService> {
         let work = move |is_ending: &AtomicBool| match committer {
-            Committer::Started(program) => watch(&fs, &commits, (policy, &program, &file), is_ending),
-            Committer::Threads => serve(&fs, &commits, (policy, ServiceKind::Thread), is_ending),
-            Committer::This => serve(&fs, &commits, (policy, ServiceKind::Committer), is_ending),
+            Committer::Started(command) => watch(&fs, &commits, (policy, command, &file), is_ending),
+            Committer::Threads | Committer::This => serve(&fs, &commits, (policy, committer), is_ending),
         };
         let service = Service::start("directfs-commit", work)?;
         Some(CommitService { service, commits, policy })
@@ -107,7 +104,7 @@ impl Drop for CommitService {
 fn watch<M: Memory>(
     fs: &Arc<Fs<M>>,
     commits: &Commits,
-    (policy, program, file): (CommitPolicy, &Path, &File),
+    (policy, command, file): (CommitPolicy, CommitterCommand, &File),
     is_ending: &AtomicBool,
 ) {
     block_signals();
@@ -116,18 +113,17 @@ fn watch<M: Memory>(
     let mut committer: Option<CommitProcess> = None;
     let mut failures_left = FAILURES_MAX;
     while !is_ending.load(Acquire) {
-        let is_lost = committer.as_mut().is_some_and(|process| !process.is_at_work(commits.is_awaited()));
+        let is_lost = committer.as_mut().is_some_and(|process| !process.is_at_work());
         if is_lost {
             committer = None;
             failures_left -= 1;
         }
         if failures_left == 0 {
             drop(thread);
-            return serve(fs, commits, (policy, ServiceKind::Thread), is_ending);
+            return serve(fs, commits, (policy, Committer::Threads), is_ending);
         }
         if commits.has_committer(&thread) {
-            let is_unanswered = committer.as_ref().is_some_and(CommitProcess::is_unanswered);
-            leave_to_committer(commits, interval_ms, if is_unanswered { LOOK } else { Duration::MAX });
+            leave_to_committer(commits, interval_ms);
             continue;
         }
         commits.take_service(&thread, number, ServiceKind::Starter);
@@ -140,7 +136,7 @@ fn watch<M: Memory>(
         if is_ending.load(Acquire) || wants == 0 && !commits.has_changes() {
             continue;
         }
-        match CommitProcess::start(program, policy, file) {
+        match CommitProcess::start(command(policy), file) {
             Ok(process) => committer = Some(process),
             Err(_) => failures_left = 0,
         }
@@ -153,11 +149,10 @@ fn watch<M: Memory>(
     }
 }
 
-/// Sleeps while a committer commits, at most so long. It may have a longer interval than this
-/// process is to keep.
-fn leave_to_committer(commits: &Commits, interval_ms: Option<i64>, sleep_max: Duration) {
+/// Sleeps while a committer commits. It may have a longer interval than this process is to keep.
+fn leave_to_committer(commits: &Commits, interval_ms: Option<i64>) {
     let age_ms = || (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
-    std::thread::park_timeout(Duration::from_millis(sleep_ms(interval_ms, age_ms()).into()).min(sleep_max));
+    std::thread::park_timeout(Duration::from_millis(sleep_ms(interval_ms, age_ms()).into()));
     if is_due(interval_ms, age_ms()) && commits.has_changes() {
         commits.ask_service(WANTS_COMMIT);
     }
@@ -174,12 +169,13 @@ fn interval_ms(policy: CommitPolicy) -> Option<i64> {
 fn serve<M: Memory>(
     fs: &Fs<M>,
     commits: &Commits,
-    (policy, kind): (CommitPolicy, ServiceKind),
+    (policy, committer): (CommitPolicy, Committer),
     is_ending: &AtomicBool,
 ) {
     block_signals();
     let (Ok(thread), Ok(number)) = (fs.enter(), fs.processes().process_number()) else { return };
     let interval_ms = interval_ms(policy);
+    let kind = if matches!(committer, Committer::This) { ServiceKind::Committer } else { ServiceKind::Thread };
     let age_ms = || (PLATFORM.now_ns() - commits.committed_ns()) / 1_000_000;
     while !is_ending.load(Acquire) {
         // The kernel would end the process for a write. Requests are for other services. And while
@@ -187,7 +183,7 @@ fn serve<M: Memory>(
         let is_other = !commits.is_service(number) && commits.has_committer(&thread);
         if is_other || commits.is_file_size_limited() {
             commits.end_service(number);
-            leave_to_committer(commits, interval_ms, Duration::MAX);
+            leave_to_committer(commits, interval_ms);
             continue;
         }
         commits.take_service(&thread, number, kind);

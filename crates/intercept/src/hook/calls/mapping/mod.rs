@@ -425,9 +425,7 @@ pub fn msync(call: &mut Call<'_>) -> Result<Verdict> {
     if verdict.result == -i64::from(libc::EINVAL) && durable && is_on_device() {
         verdict = sync_on_device(call)?;
     }
-    // The kernel syncs what is mapped of a range with holes, and then returns ENOMEM.
-    let is_synced = verdict.result >= 0 || verdict.result == -i64::from(libc::ENOMEM);
-    if !is_synced || verdict.next != Next::Done {
+    if verdict.result < 0 || verdict.next != Next::Done {
         return Ok(verdict);
     }
     let session = call.begin()?.session;
