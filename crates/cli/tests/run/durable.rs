@@ -197,7 +197,7 @@ fn a_snapshot_of_an_image_in_memory_is_taken_while_programs_use_it() {
     // The loop ends when the snapshot has been taken. Both of its files always have a line more, or
     // as many.
     let script = format!(
-        "({program} snapshot {image} {copy} >said; echo $? >status) & n=0; until [ -e status ]; do \
+        "({program} snapshot {image} {copy} >/dev/null; echo $? >status) & n=0; until [ -e status ]; do \
          n=$((n+1)); echo $n >>one; echo $n >>other; mv one moved; mv moved one; done; wait; cat status"
     );
     let output = run(&image, &[], &script);
