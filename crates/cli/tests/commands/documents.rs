@@ -227,6 +227,9 @@ fn a_document_that_is_wrong_is_found_by_its_line() {
         assert!(faults.len() == 1 && faults[0].starts_with(fault), "{text}: {faults:?}");
     }
     let right = "# One\n```console\n$ x=1; cd /\n$ for a in $x 2; do\n> echo $a >&2\n> done\n1\n2\n$ pwd\n/\n$ echo a b c\na ... c\n```\n\
-        ```\n$ false\n```\n    $ false\n# Two\n<!-- needs: no-such-program-42 -->\n```console\n$ false\n```\n";
+        ```\n$ false\n```\n    $ false\n";
     assert_eq!(faults("x", right), Vec::<String>::new());
+    let needy = "# Two\n<!-- needs: no-such-program-42 -->\n```console\n$ false\n```\n";
+    let needy = sections(needy).into_iter().find(|section| !section.steps.is_empty()).unwrap();
+    assert!(missing(&needy).is_some(), "it is skipped");
 }
