@@ -172,7 +172,7 @@ impl<'f, M: Memory> Provider<'f, M> {
 
     /// Loads what is not resident of a range of blocks, before a store to a part of them. The
     /// caller holds the lock of the file that they belong to, and no other file shares them.
-    /// `NoSpace` if the storage is full; an error of the disk if the memory is known to have one.
+    /// `NoSpace` if the storage is full; `ContentLost` if the memory there has a known error.
     #[inline(always)]
     pub(crate) fn load(self, at: u64, bytes: u64) -> Result<()> {
         if self.pm.residency().is_none() { Ok(self.pm.check_memory(at, bytes)?) } else { self.load_absent(at, bytes) }

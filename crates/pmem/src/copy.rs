@@ -170,9 +170,9 @@ unsafe extern "C" {
 /// A load that a memory error may end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentLoad {
-    /// Of content of a file.
+    /// A load of content of a file.
     Wanted = 2,
-    /// Of a free block, to find out whether its memory has an error.
+    /// A load of a free block, to find out whether its memory has an error.
     Probe = 3,
 }
 

@@ -164,7 +164,7 @@ fn bad_places(file: &File) -> Vec<Range<u64>> {
     attributes.canonicalize().map(|place| bad_places_of(&place)).unwrap_or_default()
 }
 
-/// Of a disk, a partition, or a DAX device.
+/// Bytes with memory errors of a disk, a partition, or a DAX device, by its directory in sysfs.
 fn bad_places_of(place: &Path) -> Vec<Range<u64>> {
     let number = |attribute: PathBuf| {
         let text = std::fs::read_to_string(attribute).ok()?;

@@ -116,9 +116,9 @@ pub fn fail(loss: Loss) {
 /// Records that memory of the image has errors. `is_lost`: content of a file is lost. The first
 /// time, this is reported.
 pub fn expect_memory_errors(is_lost: bool) {
-    static HAS_TOLD: AtomicBool = AtomicBool::new(false);
+    static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
     pmem::expect_memory_errors();
-    if is_lost && !HAS_TOLD.swap(true, Relaxed) {
+    if is_lost && !HAS_REPORTED.swap(true, Relaxed) {
         sys::print(&[b"the image ", pmem::CONTENT_LOST.as_bytes()]);
     }
 }
@@ -138,8 +138,8 @@ impl Server {
     /// `what` comes before the path of the mount.
     #[cold]
     pub fn tell_to_mount(&self, what: &[u8]) {
-        static HAS_TOLD: AtomicBool = AtomicBool::new(false);
-        if !HAS_TOLD.swap(true, Relaxed) {
+        static HAS_REPORTED: AtomicBool = AtomicBool::new(false);
+        if !HAS_REPORTED.swap(true, Relaxed) {
             sys::print(&[what, b" ", self.mount, b" is not possible under `directfs run`: use `directfs mount`"]);
         }
     }

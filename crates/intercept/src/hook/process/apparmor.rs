@@ -389,7 +389,7 @@ mod tests {
             ("/usr/bin/loose", None),
             ("/usr/bin/free", None),
             ("/usr/bin/cat", None),
-            // Of a profile with a hidden attachment: its own program, but not its helpers.
+            // A profile with a hidden attachment counts for its own program, not for its helpers.
             ("/usr/bin/own", Some("hidden")),
             ("/usr/bin/helper", None),
             ("/usr/bin/hidden", Some("hidden")),
