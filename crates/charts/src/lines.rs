@@ -27,15 +27,12 @@ pub struct Line {
     pub system: String,
     /// Points: numbers of the horizontal axis in ascending order, with values.
     pub points: Vec<(f64, f64)>,
-    /// Whether the line is thin: a model or a published result instead of a measurement.
-    pub is_reference: bool,
 }
 
 impl Lines {
     /// The plot as an element of a page. It is as narrow as the narrowest screen.
     pub fn html(&self, palette: &Palette) -> String {
-        let legend =
-            palette.legend(self.lines.iter().filter(|line| !line.is_reference).map(|line| line.system.as_str()));
+        let legend = palette.legend(self.lines.iter().map(|line| line.system.as_str()));
         let mut drawing = String::new();
         // Writing to a string cannot fail.
         let _ = self.draw(SVGBackend::with_string(&mut drawing, (WIDTH, HEIGHT)).into_drawing_area(), palette);
@@ -80,11 +77,7 @@ impl Lines {
         for line in &self.lines {
             let colour = palette.colour(&line.system);
             let points = line.points.iter().filter(is_finite).map(|point| (place_of(point.0), point.1));
-            if line.is_reference {
-                chart.draw_series(LineSeries::new(points, colour.stroke_width(1)))?;
-            } else {
-                chart.draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?;
-            }
+            chart.draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(3))?;
         }
         root.present()
     }
@@ -95,7 +88,7 @@ mod tests {
     use super::*;
 
     fn plot(points: Vec<(f64, f64)>) -> String {
-        let line = Line { system: "ours".into(), points, is_reference: false };
+        let line = Line { system: "ours".into(), points };
         let plot = Lines {
             title: "create & close".into(),
             lines: vec![line],

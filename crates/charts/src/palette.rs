@@ -41,7 +41,7 @@ impl Palette {
         for (light, dim) in COLOURS.iter().take(self.systems.len()) {
             let _ = write!(
                 dark,
-                "svg [fill=\"#{light:06X}\"],.legend [fill=\"#{light:06X}\"]{{fill:#{dim:06x}}}svg [stroke=\"#{light:06X}\"]{{stroke:#{dim:06x}}}"
+                "svg [fill=\"#{light:06X}\"]{{fill:#{dim:06x}}}svg [stroke=\"#{light:06X}\"]{{stroke:#{dim:06x}}}"
             );
         }
         format!(
