@@ -1,7 +1,7 @@
 //! Parsing and formatting of sizes, durations and counts.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Parses a number of seconds such as `5` or `0.5`.
 pub fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -57,6 +57,11 @@ pub fn duration(ns: f64) -> String {
         ns if ns < 1e9 => format!("{:.1} ms", ns / 1e6),
         ns => format!("{:.2} s", ns / 1e9),
     }
+}
+
+/// The present time, in ns since 1970.
+pub fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 /// A time, given in ns since 1970, in this machine's time zone.

@@ -47,7 +47,7 @@ use posix::image::Image;
 use report::{EngineReport, Machine, Report, SectionReport, SubjectReport};
 use statistics::TaskRepeats;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use subject::Subject;
 use task::Task;
 use workloads::durable;
@@ -104,10 +104,9 @@ fn measure(arguments: &Bench, plan: &Plan) -> Result<Report> {
         false => Some(engine::measure(&plan.engine_sizes, |files| plan.repeats(files), timer_ns)?),
     };
     interrupt::check()?;
-    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
     Ok(Report {
         version: env!("CARGO_PKG_VERSION"),
-        date: crate::units::local_time(now_ns),
+        date: crate::units::local_time(crate::units::now_ns()),
         machine,
         floor,
         scaling,

@@ -11,7 +11,7 @@ use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// fsck(8): operational error.
 pub const EXIT_OPERATIONAL: u8 = fsck::EXIT_OPERATIONAL as u8;
@@ -128,7 +128,7 @@ fn repair(image: &Path, mode: Mode) -> Result<Repaired> {
 fn repair_once(image: &Path, prompt: &mut RepairPrompt) -> Result<Repaired> {
     let alone = open_exclusive(image)?;
     let region = alone.mapping().region(Direct)?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as i64;
+    let now = units::now_ns() as i64;
     let mut phases = Phases::default();
     let repaired =
         fsck::repair(&region, &Options::default(), now, &mut |finding| prompt.decide(finding), &mut |at| phases.at(at));

@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Bytes of a log slot, the directory's word that refers to a dentry.
 const SLOT_BYTES: u64 = 8;
@@ -99,7 +99,7 @@ pub struct Commits {
 impl Commits {
     /// As an attached image reports them.
     pub fn of(status: CommitStatus, works_on_disk: bool) -> Commits {
-        let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+        let now_ns = units::now_ns();
         let age_ms = (status.committed_ns > 0).then(|| now_ns.saturating_sub(status.committed_ns) / 1_000_000);
         Commits {
             works_on_disk,

@@ -98,8 +98,7 @@ fn lines(
     format: fn(f64) -> String,
     points: impl Fn(usize) -> Vec<(f64, f64)>,
 ) -> Lines {
-    let line =
-        |(at, system): (usize, &String)| Line { system: system.clone(), points: points(at), is_reference: false };
+    let line = |(at, system): (usize, &String)| Line { system: system.clone(), points: points(at) };
     Lines {
         title: title.to_owned(),
         lines: systems.iter().enumerate().map(line).filter(|line| !line.points.is_empty()).collect(),
