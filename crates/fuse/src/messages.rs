@@ -1,8 +1,8 @@
 //! Where the messages of a server go: standard error, a file, or the log of the machine (the socket
 //! of syslog, which the systemd journal serves, too).
 //!
-//! Invariant: a message delays no request. The socket of the log is not waited for: what it does
-//! not take at once is lost.
+//! Invariant: the log of the machine delays no request. Its socket is not waited for: what it does
+//! not take at once is lost. Standard error and a file are written as the user gave them.
 
 use std::fmt::Arguments;
 use std::fs::File;
