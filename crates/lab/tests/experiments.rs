@@ -72,7 +72,9 @@ fn a_report_holds_numbers_plots_and_sentences_and_needs_nothing_else() {
         assert!(places.is_empty() || own, "{outside}");
     }
     let failed = html(&Circumstances::default(), &[(experiment, Ok(&findings)), (experiment, Err("no <room>"))]);
-    assert!(failed.contains("class=\"fails\">It failed: no &lt;room&gt;.") && failed.contains("1 experiments failed"));
+    assert!(
+        failed.contains("class=\"fails\">It failed: no &lt;room&gt;.") && failed.contains("Experiments that failed: 1")
+    );
     assert!(failed.contains("<svg"), "the others go on");
     assert!(text(experiment, &findings).contains("unlink"));
     assert_eq!(tsv(&findings).lines().count(), findings.measures.len() + 1);

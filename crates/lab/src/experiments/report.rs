@@ -130,7 +130,7 @@ fn conclusion(all: &[Outcome<'_>]) -> String {
     let [holds, beyond, weaker, fails] = Verdict::ALL.map(|(verdict, _)| count(Some(verdict)));
     let failed = all.iter().filter(|(_, outcome)| outcome.is_err()).count();
     format!(
-        "<p>Of {} claims of the papers, on the machine of each: {holds} hold, {weaker} go the same way but not as far, {fails} fail, {beyond} go far beyond the paper, {} were not measured. {failed} experiments failed.</p>",
+        "<p>Of {} claims of the papers, on the machine of each: {holds} hold, {weaker} go the same way but not as far, {fails} fail, {beyond} go far beyond the paper, {} were not measured. Experiments that failed: {failed}.</p>",
         decided().count(),
         count(None)
     )
