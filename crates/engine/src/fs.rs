@@ -179,7 +179,7 @@ impl<M: Memory> Fs<M> {
 
     /// Whether another thread could enter.
     pub fn has_room_for_thread(&self) -> Result<bool> {
-        let has_room = || self.dram.slot_map().first_free(0).is_some();
+        let has_room = || self.dram.slot_map().first_free(0).is_some_and(|index| index < self.dram.layout.slots_max);
         Ok(has_room() || self.reap_dead_threads()? > 0 && has_room())
     }
 
@@ -188,7 +188,7 @@ impl<M: Memory> Fs<M> {
         let map = self.dram.slot_map();
         let (mut from, mut may_reap) = (0, true);
         loop {
-            let found = map.first_free(from).filter(|index| *index < SLOTS_MAX);
+            let found = map.first_free(from).filter(|index| *index < self.dram.layout.slots_max);
             let crowded =
                 found.is_none_or(|index| index >= self.header().map_or(0, |header| header.reap_at.load(Relaxed)));
             if crowded && may_reap && found.is_none_or(|index| index >= SLOTS_UNCHECKED) {

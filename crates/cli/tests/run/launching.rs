@@ -464,6 +464,27 @@ fn a_limit_on_file_sizes_is_the_programs_and_not_the_images() {
 }
 
 #[test]
+fn a_limit_of_the_address_space_leaves_small_images_usable() {
+    let directory = scratch();
+    let work = "cd $DIRECTFS_MOUNT && echo kept >a && bash -c 'cat a | cat >b' && sync b && cat b";
+    let limited = |command: &str| {
+        let script = format!("ulimit -v 2000000; exec \"$0\" run {command} -- bash -c \"$1\"");
+        let output = Command::new("bash").args(["-c", &script, env!("CARGO_BIN_EXE_directfs"), work]).output().unwrap();
+        assert_eq!(
+            (stdout(&output).as_str(), output.status.code()),
+            ("kept\n", Some(0)),
+            "{command}: {}",
+            stderr(&output)
+        );
+    };
+    let image = image_in(directory.path());
+    limited("--size 100M");
+    limited(&format!("--image {}", image.display()));
+    let output = directfs(&["fsck", "-n", image.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stdout(&output));
+}
+
+#[test]
 fn a_run_inside_a_run_is_refused() {
     let output = run(&["--", env!("CARGO_BIN_EXE_directfs"), "run", "--", "true"]);
     assert_eq!(output.status.code(), Some(125), "{}", stderr(&output));

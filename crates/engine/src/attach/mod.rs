@@ -75,6 +75,9 @@ pub struct AttachOptions {
     /// Bytes that the image can get while the DRAM region lives; fewer than it has: those. Only the
     /// first attach says so.
     pub capacity_bytes: u64,
+    /// Thread slots: so many threads of all processes can be inside at once; 0: as many as there can
+    /// be. They are the largest part of a region's addresses. Only the first attach says so.
+    pub slots_max: u64,
     /// The space of the image's file is reserved as a whole. Only the first attach says so.
     pub is_reserved: bool,
 }
@@ -143,7 +146,8 @@ impl<M: Memory> Fs<M> {
     /// or an existing region of the same image.
     pub fn dram_layout(pm: &Region<M>, options: &AttachOptions) -> Result<DramLayout> {
         let geometry = Superblock::check(pm, !options.read_only).map_err(Error::Superblock)?;
-        Ok(DramLayout::new(&geometry, options.capacity_blocks(&geometry), options.cached_files_max))
+        let capacity_blocks = options.capacity_blocks(&geometry);
+        Ok(DramLayout::new(&geometry, capacity_blocks, options.cached_files_max, options.slots_max))
     }
 
     /// The attach of the first process: builds the DRAM region. The caller holds the lock that
@@ -157,7 +161,8 @@ impl<M: Memory> Fs<M> {
     ) -> Result<Recovery<M>> {
         let geometry = Superblock::check(&pm, !options.read_only).map_err(Error::Superblock)?;
         let capacity_blocks = options.capacity_blocks(&geometry);
-        let mut fs = Self::view((pm, dram), (geometry, capacity_blocks), platform, liveness, options)?;
+        let dimensions = (geometry, capacity_blocks, options.slots_max);
+        let mut fs = Self::view((pm, dram), dimensions, platform, liveness, options)?;
         let state = fs.superblock()?.state();
         if options.read_only && !state.clean {
             return Err(Error::NeedsRecovery);
@@ -205,7 +210,8 @@ impl<M: Memory> Fs<M> {
         let header = ready_header(&dram)?;
         let geometry = shared_geometry(&pm, header, platform, !options.read_only)?;
         let capacity_blocks = header.capacity_blocks.load(Relaxed);
-        let mut fs = Self::view((pm, dram), (geometry, capacity_blocks), platform, liveness, options)?;
+        let dimensions = (geometry, capacity_blocks, header.slots_max.load(Relaxed));
+        let mut fs = Self::view((pm, dram), dimensions, platform, liveness, options)?;
         let header = fs.header()?;
         let read_only = header.read_only.load(Relaxed) != 0;
         if read_only && !options.read_only {
@@ -240,12 +246,12 @@ impl<M: Memory> Fs<M> {
     /// Combines the two regions, after a check of the DRAM region's length.
     fn view(
         (pm, dram): (Region<M>, Region<Direct>),
-        (geometry, capacity_blocks): (Geometry, u64),
+        (geometry, capacity_blocks, slots_max): (Geometry, u64, u64),
         platform: &'static dyn Platform,
         liveness: Liveness,
         options: &AttachOptions,
     ) -> Result<Fs<M>> {
-        let layout = DramLayout::new(&geometry, capacity_blocks, options.cached_files_max);
+        let layout = DramLayout::new(&geometry, capacity_blocks, options.cached_files_max, slots_max);
         if dram.length() < layout.length {
             return Err(BadOffset { offset: dram.length(), length: layout.length }.into());
         }
@@ -290,6 +296,7 @@ impl<M: Memory> Fs<M> {
         header.epoch.store(self.epoch as u64, Relaxed);
         header.cached_files_max.store(options.cached_files_max, Relaxed);
         let geometry = self.geometry.attached();
+        header.slots_max.store(self.dram.layout.slots_max, Relaxed);
         let capacity_blocks = options.capacity_blocks(geometry);
         header.capacity_blocks.store(capacity_blocks, Relaxed);
         header.image_bytes_max.store(capacity_blocks * BLOCK_BYTES, Relaxed);

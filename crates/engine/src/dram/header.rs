@@ -9,7 +9,7 @@ use pmem::Layout;
 pub const DRAM_MAGIC: u64 = u64::from_le_bytes(*b"DFSDRAM\0");
 /// Raised when anything in the DRAM region changes its meaning: programs of different versions do
 /// not share a region.
-pub const DRAM_VERSION: u64 = 29;
+pub const DRAM_VERSION: u64 = 30;
 
 /// The phase of a DRAM region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +82,10 @@ pub struct DramHeader {
     pub slots_high: AtomicU64,
     /// Which watches there are, as bits ([`crate::watch`]). Each change reads it.
     pub watched: AtomicU64,
+    /// Thread slots of this region.
+    pub slots_max: AtomicU64,
     /// Zero.
-    pub reserved0: [AtomicU64; 5],
+    pub reserved0: [AtomicU64; 4],
 
     /// The global epoch of reclamation (not the image's); on a line of its own.
     pub global_epoch: AtomicU64,

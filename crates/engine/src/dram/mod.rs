@@ -46,7 +46,7 @@ pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub const GROUP_BLOCKS: u64 = 512;
 /// Buckets of a new mindex. It grows from here one bucket at a time.
 pub const BUCKETS_MIN: u64 = 1024;
-/// Thread slots of a region: the maximum number of threads inside the engine at once. The ticket of
+/// The most thread slots of a region: as many threads can be inside the engine at once. The ticket of
 /// a slot, its index plus one, has 16 bits in a dead cachelet.
 pub const SLOTS_MAX: u64 = (1 << 16) - 64;
 const _: () = assert!(SLOTS_MAX < 1 << 16 && SLOTS_MAX.is_multiple_of(64));
@@ -115,7 +115,7 @@ const _: () = assert!(GROUP_BLOCKS * BLOCK_BYTES == CHUNK_BYTES * u32::BITS as u
 // SAFETY: repr(C), 8 * 4 bytes without padding, atomics only.
 unsafe impl Layout for Group {}
 
-/// Offsets of the areas of a DRAM region: a pure function of geometry, capacity and budget. An area
+/// Offsets of the areas of a DRAM region: a pure function of geometry, capacity, budget and slots. An area
 /// with something per block has room for the blocks that the image may get while it is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DramLayout {
@@ -159,6 +159,8 @@ pub struct DramLayout {
     pub cachelets_max: u64,
     /// Thread slots.
     pub slots: u64,
+    /// Number of thread slots.
+    pub slots_max: u64,
     /// Watches and their queues.
     pub watches: u64,
     /// A bit per [`CHUNK_BYTES`] of the region before this area, set: its memory was provided.
@@ -172,8 +174,9 @@ pub struct DramLayout {
 
 impl DramLayout {
     /// The layout for an image with at most `cached_files_max` cached files (0: as many as the
-    /// image holds) and `capacity_blocks` blocks.
-    pub fn new(geometry: &Geometry, capacity_blocks: u64, cached_files_max: u64) -> DramLayout {
+    /// image holds), `capacity_blocks` blocks, and `slots_max` thread slots (0: [`SLOTS_MAX`]).
+    pub fn new(geometry: &Geometry, capacity_blocks: u64, cached_files_max: u64, slots_max: u64) -> DramLayout {
+        let slots_max = if slots_max == 0 { SLOTS_MAX } else { slots_max.min(SLOTS_MAX) };
         let files = match cached_files_max {
             0 => geometry.inodes_max(),
             limit => limit.clamp(1024, geometry.inodes_max().max(1024)),
@@ -211,7 +214,8 @@ impl DramLayout {
             upper_files: reserve(upper_files_bytes(cachelets_max), HUGE_PAGE_BYTES),
             cachelets: reserve(cachelets_max * size_of::<Cachelet>() as u64, 4096),
             cachelets_max,
-            slots: reserve(SLOTS_MAX * size_of::<ThreadSlot>() as u64, CHUNK_BYTES),
+            slots: reserve(slots_max * size_of::<ThreadSlot>() as u64, CHUNK_BYTES),
+            slots_max,
             watches: reserve(WATCH_BYTES, 4096),
             provided: 0,
             tracking: 0,
@@ -291,7 +295,7 @@ impl Dram {
         // region. Its methods lend them out only while it is borrowed.
         unsafe {
             Ok(Dram {
-                slots: table(&region, layout.slots, SLOTS_MAX)?,
+                slots: table(&region, layout.slots, layout.slots_max)?,
                 slot_map: table(&region, layout.slot_map, SLOTS_MAX / 64)?,
                 provided: table(&region, layout.provided, layout.provided_words())?,
                 cachelets: table(&region, layout.cachelets, layout.cachelets_max)?,

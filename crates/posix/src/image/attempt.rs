@@ -7,7 +7,7 @@
 
 use super::extents::for_each_hole;
 use super::locks::{self, Byte, Lock, LockGuard, try_set};
-use super::regions::{MappedCopy, dram_region, map_working_copy, recover};
+use super::regions::{MappedCopy, dram_region, map_working_copy, recover, slots_max};
 use super::resize::is_reserved;
 use super::runtime::{self, Found, RuntimeDirectory, cannot_share};
 use super::unfinished::remove_all_unfinished;
@@ -213,6 +213,7 @@ impl<M: Memory> Attempt<'_, M> {
             read_only: self.options.read_only,
             cached_files_max: self.options.cached_files_max,
             image: identity_of(self.file, self.path)?,
+            slots_max: slots_max(),
             ..AttachOptions::default()
         })
     }

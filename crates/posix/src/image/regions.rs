@@ -16,6 +16,15 @@ const CAPACITY_TIMES: u64 = 4;
 /// Half of the addresses that a mapping may have.
 const CAPACITY_BYTES_MAX: u64 = 1 << 45;
 
+/// Thread slots of a region that a process with a limit of its address space builds: 128 MiB of
+/// addresses instead of 2 GiB.
+const SLOTS_MAX_LIMITED: u64 = 4096;
+
+/// The thread slots of a region that this process builds; 0: as many as there can be.
+pub(super) fn slots_max() -> u64 {
+    if has_address_limit() { SLOTS_MAX_LIMITED } else { 0 }
+}
+
 /// The capacity of an image of that size.
 pub(super) fn capacity_bytes(image_bytes: u64) -> u64 {
     let wanted = image_bytes.saturating_mul(CAPACITY_TIMES).clamp(CAPACITY_BYTES_MIN, CAPACITY_BYTES_MAX);

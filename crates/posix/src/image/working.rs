@@ -22,7 +22,7 @@ use super::extents::for_each_extent;
 use super::fill::{self, Fill, Filled};
 use super::locks::{Byte, is_held_by_others};
 use super::make::Watch;
-use super::regions::{MappedCopy, map_working_copy, tracking_of};
+use super::regions::{MappedCopy, map_working_copy, slots_max, tracking_of};
 use super::runtime::Found;
 use super::working_file::{self, Needs};
 use super::{ImageError, OpenImage, identity_of};
@@ -322,6 +322,7 @@ impl<'a> Base<'a> {
             read_only: false,
             cached_files_max: options.cached_files_max,
             image: identity,
+            slots_max: slots_max(),
             ..AttachOptions::default()
         };
         let fill = Fill {
