@@ -422,6 +422,15 @@ impl Tracking {
         }
     }
 
+    /// Whether a line may be marked, or was drained and is not known to be on the disk. A call that
+    /// counts commits itself knows whether one moves marks meanwhile.
+    pub fn has_marks(&self) -> bool {
+        let [.., tops] = levels(self.region_bytes);
+        let any = |map: MarkMap| (0..tops).any(|top| self.word(map.tops, top).load(SeqCst) != 0);
+        // In the order in which a drain moves them.
+        any(self.marked()) || any(self.pending())
+    }
+
     /// Bytes of marked lines: what a power failure would undo. Other threads may change it
     /// meanwhile.
     pub fn marked_bytes(&self) -> u64 {

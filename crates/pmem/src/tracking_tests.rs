@@ -86,6 +86,30 @@ fn what_a_failed_commit_drained_is_marked_again() {
 }
 
 #[test]
+fn an_area_has_marks_until_what_was_drained_is_on_the_disk() {
+    let region = tracked();
+    let tracking = region.tracking().expect("tracked");
+    let touch = |offset: u64| drop(region.stream_bytes(offset, &[1; 64]).expect("inside"));
+    assert!(!tracking.has_marks());
+    touch(40 << 20);
+    assert!(tracking.has_marks());
+    for ends_early in [true, false] {
+        let flow = tracking.drain(&mut |_| {
+            assert!(tracking.has_marks(), "no other call may take the drained line for a committed one");
+            if ends_early { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!(flow.is_break(), ends_early);
+        assert!(tracking.has_marks());
+    }
+    touch(0);
+    tracking.clear_pending();
+    assert!(tracking.has_marks(), "the line marked since");
+    drain(tracking);
+    tracking.clear_pending();
+    assert!(!tracking.has_marks());
+}
+
+#[test]
 fn a_drain_that_stops_leaves_the_rest_marked() {
     let region = tracked();
     let tracking = region.tracking().expect("tracked");

@@ -469,10 +469,26 @@ impl Commits {
         self.checkpoint_now()
     }
 
+    /// Has a service begin to commit what was flushed before the call, and waits for nothing.
+    pub fn start(&self) {
+        if !self.is_held() && self.tracking.has_marks() {
+            self.ask_service(WANTS_COMMIT);
+        }
+    }
+
+    /// Whether all that was flushed before the call is on the disk already. A commit counts itself
+    /// before it takes marks, and as finished once what it took is there. So the marks are read
+    /// first.
+    fn is_settled(&self) -> bool {
+        let (words, is_unmarked) = (self.words(), !self.tracking.has_marks());
+        let started = words[STARTED].load(SeqCst);
+        is_unmarked && words[FINISHED].load(Acquire) == started && self.check_whole().is_ok()
+    }
+
     /// Returns when all that was flushed before the call is on the disk. If commits are held back
     /// it does nothing.
     pub fn commit<M: Memory>(&self, thread: &Thread<'_, M>) -> Result<()> {
-        if self.is_held() {
+        if self.is_held() || self.is_settled() {
             return Ok(());
         }
         if self.has_service_of(COMMITTER | STARTER, thread) || self.is_file_size_limited() {

@@ -35,6 +35,24 @@ fn what_was_synced_is_on_the_disk_and_what_was_not_is_in_memory() {
 }
 
 #[test]
+fn a_sync_of_what_is_on_the_disk_makes_no_commit() {
+    let disk = Disk::new(CommitPolicy::WhenSynced);
+    let image = disk.open();
+    let commits = || image.commit_status().unwrap().commits;
+    touch(&image, "synced");
+    image.sync().unwrap();
+    let before = commits();
+    for _ in 0..3 {
+        image.sync().unwrap();
+    }
+    assert_eq!(commits(), before);
+    touch(&image, "later");
+    image.sync().unwrap();
+    assert_eq!(commits(), before + 1);
+    assert!(has(&disk.after_power_failure(), "later"));
+}
+
+#[test]
 fn an_interval_commits_without_a_sync() {
     let disk = Disk::new(CommitPolicy::Every(Duration::from_millis(20)));
     let image = disk.open();

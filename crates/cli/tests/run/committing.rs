@@ -7,6 +7,7 @@ use crate::support::killing::call_of;
 use crate::support::program::{Program, has_python};
 use crate::support::{directfs, stderr, stdout};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -108,6 +109,46 @@ fn finishes(arguments: &[&str]) -> std::process::Output {
 fn assert_clean(image: &str) {
     let checked = directfs(&["fsck", "-n", image]);
     assert!(checked.status.success(), "{}", stdout(&checked));
+}
+
+/// Writes a file and lets its bytes begin to go to the disk, once its standard input has a line.
+const STARTER: &str = "
+import ctypes, os, sys
+write = 2
+print('ready', flush=True)
+sys.stdin.readline()
+file = os.open('file', os.O_CREAT | os.O_WRONLY)
+os.write(file, b'bytes')
+start = ctypes.CDLL(None, use_errno=True).sync_file_range
+assert start(file, ctypes.c_long(0), ctypes.c_long(0), write) == 0
+print('started', flush=True)
+sys.stdin.read()
+";
+
+#[test]
+fn a_call_that_starts_a_commit_waits_for_no_process_that_makes_it() {
+    let Some(directory) = on_disk().filter(|_| has_python()) else { return };
+    let (image, copy) = (image_on(directory.path()), directory.path().join("copy").to_str().unwrap().to_owned());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_directfs"));
+    command.args(["run", "--image", &image, "--commit-interval", "0", "-C", "/mnt/directfs", "--", "python3", "-c"]);
+    let mut program = Program::start(command.arg(STARTER));
+    let launcher = program.child.id();
+    // Without these two no process commits but the program itself.
+    signal(launcher, libc::SIGSTOP);
+    let committer = child_named(launcher, "directfs-commit");
+    committer.inspect(|&committer| signal(committer, libc::SIGSTOP));
+    let after_call = || {
+        fs::copy(&image, &copy).unwrap();
+        read(&copy, "file")
+    };
+    writeln!(program.child.stdin.as_mut().unwrap()).unwrap();
+    assert_eq!(program.line(), "started\n");
+    assert_eq!(after_call(), None);
+    committer.inspect(|&committer| signal(committer, libc::SIGCONT));
+    signal(launcher, libc::SIGCONT);
+    assert_eq!(wait_for("the commit", after_call), "bytes");
+    program.end();
+    assert_clean(&image);
 }
 
 #[test]

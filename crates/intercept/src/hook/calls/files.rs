@@ -11,7 +11,7 @@ use crate::hook::calls::{attributes, copy_calls, inotify, kernel_objects, leases
 use crate::hook::context::{COPY_BYTES, Inside};
 use crate::hook::descriptors::marks::{self, host_verdict};
 use crate::hook::descriptors::{self, fd_numbers};
-use crate::hook::process::image_sync::sync_image;
+use crate::hook::process::image_sync::{start_image_sync, sync_image};
 use crate::hook::process::limits;
 use crate::hook::process::session::{Calling, Session};
 use crate::hook::signals::faults;
@@ -404,14 +404,21 @@ pub fn fsync(call: &mut Call<'_>) -> Result<Verdict> {
     })
 }
 
-/// sync_file_range(fd, offset, length, flags).
+/// sync_file_range(fd, offset, length, flags): a commit, if the call waits; otherwise the beginning
+/// of one.
 pub fn sync_file_range(call: &mut Call<'_>) -> Result<Verdict> {
     let (offset, length, flags) = (call.frame.rsi as i64, call.frame.rdx as i64, call.frame.r10);
     with_open_file(call, |caller, _| {
         if offset < 0 || length < 0 || offset.checked_add(length).is_none() || flags & !7 != 0 {
             return Err(Errno::EINVAL);
         }
-        sync_image(caller.thread)
+        const WAITS: u64 = (libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER) as u64;
+        const WRITES: u64 = libc::SYNC_FILE_RANGE_WRITE as u64;
+        match flags {
+            _ if flags & WAITS != 0 => sync_image(caller.thread),
+            WRITES => start_image_sync(caller.thread),
+            _ => Ok(0),
+        }
     })
 }
 
