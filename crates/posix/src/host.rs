@@ -82,6 +82,9 @@ const LOCKS_AT: i64 = 1 << 40;
 const LOCK_DIRECTORIES: u32 = 256;
 /// Beginning of their names.
 const LOCK_DIRECTORY: &[u8] = b"lock-";
+/// How they are opened.
+const LOCK_DIRECTORY_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Wall-clock time for timestamps: that of the last timer tick, which needs no read of a hardware
 /// clock.
@@ -157,9 +160,24 @@ fn lock_numbers(description: i32, command: i32, kind: i32, (first, count): (i64,
 
 /// Whether any process holds a liveness lock below the directory of lock directories. `true` if the
 /// kernel cannot tell.
+#[cfg(feature = "std")]
 pub fn is_any_liveness_held(meeting: BorrowedFd<'_>) -> bool {
     const TO_THE_END: i64 = 0;
-    (0..LOCK_DIRECTORIES).any(|number| is_any_held(lock_directory(meeting, number, false), (0, TO_THE_END)))
+    let Ok(mut entries) = reopen_directory(meeting).and_then(rustix::fs::Dir::new) else { return true };
+    entries.any(|entry| match entry {
+        Ok(entry) if is_lock_directory(entry.file_name().to_bytes()) => {
+            let opened = rustix::fs::openat(meeting, entry.file_name(), LOCK_DIRECTORY_FLAGS, Mode::empty());
+            is_any_held(opened, (0, TO_THE_END))
+        }
+        entry => entry.is_err(),
+    })
+}
+
+/// Whether an entry of the directory above has a name that [`open_lock_directory`] gives.
+#[cfg(feature = "std")]
+fn is_lock_directory(name: &[u8]) -> bool {
+    let digits = name.strip_prefix(LOCK_DIRECTORY).unwrap_or_default();
+    digits.len() == 2 && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// Whether a lock in a range of numbers is held in a lock directory, which may not exist.
@@ -192,8 +210,7 @@ fn open_lock_directory(base: BorrowedFd<'_>, up: &[u8], number: u32, create: boo
         length += part.len();
     }
     let name = CStr::from_bytes_until_nul(&name).map_err(|_| Errno::INVAL)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(base, name, flags, Mode::empty()) {
+    match rustix::fs::openat(base, name, LOCK_DIRECTORY_FLAGS, Mode::empty()) {
         Err(Errno::NOENT) if create => {}
         opened => return opened,
     }
@@ -203,7 +220,7 @@ fn open_lock_directory(base: BorrowedFd<'_>, up: &[u8], number: u32, create: boo
         Err(Errno::EXIST) => {}
         Err(errno) => return Err(errno),
     }
-    rustix::fs::openat(base, name, flags, Mode::empty())
+    rustix::fs::openat(base, name, LOCK_DIRECTORY_FLAGS, Mode::empty())
 }
 
 /// A description for a process that has no number yet, in the directory of lock directories.
@@ -671,6 +688,10 @@ mod tests {
         assert!(PLATFORM.hold_liveness(own.as_raw_fd(), 7));
         let is_held = |number| PLATFORM.is_liveness_held(other.as_raw_fd(), number);
         assert!(is_held(7) && !is_held(6) && !is_held(8));
+        // Others may put what they like into a directory that programs share.
+        for name in ["lock-", "lock-zz", "lock-0g0", "other"] {
+            std::os::unix::fs::symlink("nowhere", directory.path().join(name)).unwrap();
+        }
         assert!(is_any_liveness_held(meeting.as_fd()));
         let duplicate = own.try_clone().unwrap();
         drop(own);

@@ -364,6 +364,11 @@ impl<M: Memory> Recovery<M> {
         Ok(self)
     }
 
+    /// Whether the image is scanned. Otherwise its maps were loaded, and there is no work to share.
+    pub fn scans(&self) -> bool {
+        self.scan
+    }
+
     /// Takes part in the scan until it is done. Call it from as many threads as there are
     /// processors.
     pub fn work(&self) -> Result<()> {

@@ -292,7 +292,7 @@ impl<M: Memory> Attempt<'_, M> {
         options: &AttachOptions,
     ) -> engine::Result<(Fs<M>, RecoveryReport)> {
         let recovery = Fs::attach_first(region, dram_region(dram), &PLATFORM, liveness, options)?;
-        recover(&recovery, self.options.recovery_threads())?;
+        recover(&recovery, self.options.recovery_threads)?;
         recovery.finish()
     }
 

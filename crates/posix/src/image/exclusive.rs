@@ -9,7 +9,6 @@ use crate::host::PLATFORM;
 use engine::{AttachOptions, Fs, Liveness};
 use pmem::{Direct, Mapping};
 use std::fs::File;
-use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +75,7 @@ impl ExclusiveImage {
         let dram = Arc::new(Mapping::anonymous(layout.length)?);
         let recovery = Fs::attach_first(region(), dram_region(&dram), &PLATFORM, Liveness::alone(), &options);
         let recovery = recovery.map_err(engine_error)?;
-        recover(&recovery, std::thread::available_parallelism().map_or(1, NonZero::get)).map_err(engine_error)?;
+        recover(&recovery, 0).map_err(engine_error)?;
         let (fs, _) = recovery.finish().map_err(engine_error)?;
         Ok(Reading { fs, _dram: dram, _image: Arc::clone(&self.mapping) })
     }

@@ -34,7 +34,7 @@ pub(super) struct Fill<'a> {
     /// Bytes that the image can get.
     pub capacity_bytes: u64,
     pub commits: &'a Commits,
-    /// For recovery, and the number of its threads.
+    /// For recovery, and the number of its threads; 0: one per processor.
     pub attach: &'a AttachOptions,
     pub threads: usize,
 }

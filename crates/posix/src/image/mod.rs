@@ -68,7 +68,6 @@ use rustix::fd::OwnedFd;
 use service::{CommitService, Service};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::num::NonZero;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -142,16 +141,6 @@ impl Default for OpenImage {
             memory_bytes_max: None,
             whole_bytes_max: WHOLE_BYTES_MAX,
             copied: |_, _| {},
-        }
-    }
-}
-
-impl OpenImage {
-    /// The number of recovery threads.
-    fn recovery_threads(&self) -> usize {
-        match self.recovery_threads {
-            0 => std::thread::available_parallelism().map_or(1, NonZero::get),
-            threads => threads,
         }
     }
 }

@@ -5,6 +5,7 @@ use engine::Recovery;
 use pmem::{Access, Direct, MapError, Mapping, Memory, Region, Tracking};
 use rustix::process::Resource;
 use std::fs::File;
+use std::num::NonZero;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -91,10 +92,18 @@ pub(super) fn dram_region(dram: &Arc<Mapping>) -> Region<Direct> {
     unsafe { Region::new(dram.address(), dram.length(), Direct) }
 }
 
-/// Recovers with several threads and returns the first error.
+/// Scans the image, if that is needed, with so many threads; 0: one per processor. Returns the
+/// first error.
 pub(super) fn recover<M: Memory>(recovery: &Recovery<M>, threads: usize) -> engine::Result<()> {
+    if !recovery.scans() {
+        return Ok(());
+    }
+    let threads = match threads {
+        0 => std::thread::available_parallelism().map_or(1, NonZero::get),
+        threads => threads,
+    };
     std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads.max(1))
+        let helpers: Vec<_> = (1..threads)
             .filter_map(|_| std::thread::Builder::new().spawn_scoped(scope, || recovery.work()).ok())
             .collect();
         let mut result = recovery.work();

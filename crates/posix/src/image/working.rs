@@ -332,7 +332,7 @@ impl<'a> Base<'a> {
             capacity_bytes,
             commits: &commits,
             attach: &attach,
-            threads: options.recovery_threads(),
+            threads: options.recovery_threads,
         };
         let made = provide_tracking(&mapping, &tracking, image_bytes).and_then(|()| {
             // First: a file that is left is known by its image.

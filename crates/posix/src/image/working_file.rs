@@ -25,7 +25,7 @@ use rustix::fs::{AtFlags, CWD, IFlags, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -65,8 +65,19 @@ fn memory_free() -> Option<u64> {
     (info.freeram + info.bufferram).checked_mul(u64::from(info.mem_unit))
 }
 
+/// A file that the kernel makes when it is read, by as few calls as possible: such files have no
+/// size.
+fn read_made(path: impl AsRef<Path>) -> Option<String> {
+    /// More than most of them have.
+    const BYTES: usize = 8 << 10;
+    let mut text = String::with_capacity(BYTES);
+    // Without `take` the file is asked for its size first.
+    File::open(path).ok()?.take(u64::MAX).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
 fn memory_available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let text = read_made("/proc/meminfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -80,7 +91,7 @@ const GROUPS: [(&str, &str, [&str; 2]); 2] = [
 
 /// What this process's control group and those above it may still take.
 fn memory_left_to_group() -> Option<u64> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let groups = read_made("/proc/self/cgroup")?;
     let left = GROUPS.iter().filter_map(|(root, prefix, names)| {
         let group = groups.lines().find_map(|line| line.split_once(prefix).map(|(_, group)| group))?;
         let root = Path::new(root);
@@ -92,12 +103,15 @@ fn memory_left_to_group() -> Option<u64> {
 
 /// What one group may still take. Pages of files that were not used lately can be given back.
 fn left_in(group: &Path, [limit, used]: &[&str; 2]) -> Option<u64> {
-    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    /// A higher limit is none: version 1 says so with a number.
+    const LIMIT_MAX: u64 = 1 << 62;
+    let read = |name: &str| read_made(group.join(name));
     let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
+    let limit = number(limit).filter(|limit| *limit < LIMIT_MAX)?;
     let statistics = read("memory.stat").unwrap_or_default();
     let idle = statistics.lines().find_map(|line| line.strip_prefix("inactive_file "));
     let idle = idle.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0);
-    Some(number(limit)?.saturating_sub(number(used)?.saturating_sub(idle)))
+    Some(limit.saturating_sub(number(used)?.saturating_sub(idle)))
 }
 
 /// Free bytes of a directory's file system.
