@@ -65,7 +65,7 @@ pub use ablation_options::{Ablation, LogLocks, Tree};
 pub use attach::{
     AttachOptions, BlockUses, DESCRIPTION_BYTES, DescriptionChange, Growth, GrowthRefusal, ImageIdentity, ImageSize,
     MkfsOptions, Recovery, RecoveryReport, SNAPSHOT_FIGURES, changed_superblock, directory_secret, image_size,
-    load_metadata, mkfs, set_identity, superblock_with,
+    load_metadata, mkfs, mkfs_with_holes, set_identity, superblock_with,
 };
 pub use attributes::{Attributes, CacheReport, Changes, Protection, SpaceReport};
 pub use components::{

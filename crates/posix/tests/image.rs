@@ -342,6 +342,17 @@ fn mkfs_overwrites_nothing_unasked() {
     assert!(!make(&fresh, &MakeOptions { sparse: true, ..plain }).unwrap().reserved);
 }
 
+/// The maps of its blocks and inodes are zero but for their ends: 8 MiB.
+#[test]
+fn a_large_image_in_memory_takes_little_memory_before_it_is_used() {
+    let make = MakeOptions { length: 64 << 30, ..MakeOptions::default() };
+    let image = Image::in_memory(&make, &OpenImage::default()).unwrap();
+    let taken_bytes = || image.mapping().file().unwrap().metadata().unwrap().blocks() * 512;
+    assert!(taken_bytes() < 2 << 20, "{} bytes", taken_bytes());
+    touch(&image, "file");
+    assert!(has(&image, "file") && taken_bytes() < 4 << 20, "{} bytes", taken_bytes());
+}
+
 #[test]
 fn an_image_in_memory_has_huge_pages_from_the_start() {
     // The kernel may have no huge page for the image right after it had one.

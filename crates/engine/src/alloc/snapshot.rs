@@ -68,16 +68,15 @@ fn inode_map_words(geometry: &Geometry) -> u64 {
     geometry.segments_max * INODES_PER_SEGMENT / 64
 }
 
-/// Writes `words` words from `block` on and continues the checksum over them.
-fn write_words<M: Memory>(
-    pm: &Region<M>,
-    block: u64,
+/// Continues the checksum over `words` words, and passes them in chunks to `each`: the offset of a
+/// chunk in the map, and its bytes.
+fn each_chunk(
     words: u64,
     crc: &mut u32,
     mut word: impl FnMut(u64) -> Result<u64>,
-) -> Result<Flushed> {
+    mut each: impl FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<()> {
     let mut chunk = [0u8; BLOCK_BYTES as usize];
-    let mut flushed = Flushed::nothing();
     let mut done = 0;
     while done < words {
         let count = (words - done).min(CHUNK_WORDS);
@@ -86,9 +85,26 @@ fn write_words<M: Memory>(
             *cell = word(done + index as u64)?.to_le_bytes();
         }
         *crc = crc32c(*crc, bytes);
-        flushed = flushed.and(pm.stream_bytes(block * BLOCK_BYTES + done * 8, bytes)?);
+        each(done * 8, bytes)?;
         done += count;
     }
+    Ok(())
+}
+
+/// Writes `words` words from `block` on and continues the checksum over them.
+fn write_words<M: Memory>(
+    pm: &Region<M>,
+    block: u64,
+    words: u64,
+    crc: &mut u32,
+    word: impl FnMut(u64) -> Result<u64>,
+) -> Result<Flushed> {
+    let mut flushed = Flushed::nothing();
+    each_chunk(words, crc, word, |at, bytes| {
+        let before = core::mem::replace(&mut flushed, Flushed::nothing());
+        flushed = before.and(pm.stream_bytes(block * BLOCK_BYTES + at, bytes)?);
+        Ok(())
+    })?;
     Ok(flushed)
 }
 
@@ -128,27 +144,67 @@ fn set_figures<M: Memory>(pm: &Region<M>, superblock: &Superblock, snapshot: &Sn
     pm.flush_all(&superblock.snapshot[0]).and(pm.flush_all(&superblock.snapshot[7]))
 }
 
-/// The snapshot of an empty image, for mkfs: the fixed areas, the first segment and the root are in
-/// use.
-pub(crate) fn write_first<M: Memory>(pm: &Region<M>, superblock: &Superblock, geometry: &Geometry) -> Result<Flushed> {
-    let mut crc = 0;
-    let (behind, copy) = (geometry.data_block + SEGMENT_BLOCKS, geometry.copy_block());
-    let is_used = |block: u64| block < behind || block == copy;
-    let flushed = write_words(pm, geometry.block_map_block, block_map_words(geometry), &mut crc, |index| {
+/// The maps of an empty image: the fixed areas, the first segment and the root are in use.
+struct FirstMaps<'g>(&'g Geometry);
+
+impl FirstMaps<'_> {
+    /// The end of what is in use, but for the copy of the superblock.
+    fn behind(&self) -> u64 {
+        self.0.data_block + SEGMENT_BLOCKS
+    }
+
+    fn block_word(&self, index: u64) -> u64 {
         let first = index * BLOCKS_PER_WORD;
-        let used = (0..BLOCKS_PER_WORD).filter(|bit| is_used(first + bit)).fold(0, |word, bit| word | 1u32 << bit);
-        Ok(spread(used))
-    })?;
-    let flushed = flushed.and(write_words(
-        pm,
-        geometry.inode_map_block,
-        inode_map_words(geometry),
-        &mut crc,
+        let below = self.behind().saturating_sub(first).min(BLOCKS_PER_WORD);
+        let copy = self.0.copy_block().checked_sub(first).filter(|bit| *bit < BLOCKS_PER_WORD);
+        let used = (1u64 << below) - 1;
+        spread((used | copy.map_or(0, |bit| 1 << bit)) as u32)
+    }
+
+    fn inode_word(index: u64) -> u64 {
         // Number 0, which is never used, and the root.
-        |index| Ok(if index == 0 { 0b11 } else { 0 }),
-    )?);
-    let mut figures = Snapshot { blocks_free: copy - behind, inodes_used: 1, segments: 1, ..Snapshot::default() };
-    figures.checksum = figures.checksum(crc, 0);
+        if index == 0 { 0b11 } else { 0 }
+    }
+
+    /// The words of the block map that are not zero.
+    fn used_block_words(&self) -> impl Iterator<Item = u64> + use<> {
+        let copy = self.0.copy_block() / BLOCKS_PER_WORD;
+        let below = self.behind().div_ceil(BLOCKS_PER_WORD);
+        (0..below).chain((copy >= below).then_some(copy))
+    }
+
+    /// Passes the blocks that the maps take to `each`: offset in the image, and content. Returns
+    /// the figures.
+    fn visit(&self, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<Snapshot> {
+        let (geometry, mut crc) = (self.0, 0);
+        let (blocks, inodes) = (geometry.block_map_block * BLOCK_BYTES, geometry.inode_map_block * BLOCK_BYTES);
+        let block_word = |index| Ok(self.block_word(index));
+        let inode_word = |index| Ok(Self::inode_word(index));
+        each_chunk(block_map_words(geometry), &mut crc, block_word, |at, bytes| each(blocks + at, bytes))?;
+        each_chunk(inode_map_words(geometry), &mut crc, inode_word, |at, bytes| each(inodes + at, bytes))?;
+        let blocks_free = geometry.copy_block() - self.behind();
+        let mut figures = Snapshot { blocks_free, inodes_used: 1, segments: 1, ..Snapshot::default() };
+        figures.checksum = figures.checksum(crc, 0);
+        Ok(figures)
+    }
+}
+
+/// Writes the snapshot of an empty image, for mkfs. `has_holes`: the memory is zero, and only the
+/// rest is written.
+pub(crate) fn write_first<M: Memory>(
+    pm: &Region<M>,
+    superblock: &Superblock,
+    geometry: &Geometry,
+    has_holes: bool,
+) -> Result<Flushed> {
+    let mut flushed = Flushed::nothing();
+    let figures = FirstMaps(geometry).visit(|at, bytes| {
+        if !has_holes || bytes.iter().any(|byte| *byte != 0) {
+            let before = core::mem::replace(&mut flushed, Flushed::nothing());
+            flushed = before.and(pm.stream_bytes(at, bytes)?);
+        }
+        Ok(())
+    })?;
     Ok(flushed.and(set_figures(pm, superblock, &figures)))
 }
 
@@ -376,11 +432,17 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
     let superblock = fs.superblock()?;
     let figures = figures_of(superblock);
     let geometry = &fs.geometry();
-    if !verify(&fs.pm, geometry, &figures, state.epoch)? {
+    let first = FirstMaps(geometry);
+    // Of an image that was never attached or resized the maps are known, and may be holes.
+    let is_first = state.epoch == 0 && geometry.mkfs_blocks == 0 && first.visit(|_, _| Ok(()))? == figures;
+    let is_sound = match is_first {
+        true => verify_segments(&fs.pm, geometry, &figures)?,
+        false => verify(&fs.pm, geometry, &figures, state.epoch)?,
+    };
+    if !is_sound {
         return Ok(false);
     }
-    let mut unused = 0;
-    read_words(&fs.pm, geometry.block_map_block, block_map_words(geometry), &mut unused, |index, word| {
+    let mark_blocks = |index: u64, word: u64| {
         let used = (gather(word) | gather(word >> 1)) as u64;
         if used != 0 {
             let first = index * BLOCKS_PER_WORD;
@@ -388,14 +450,21 @@ pub(crate) fn load<M: Memory>(fs: &Fs<M>, state: State) -> Result<bool> {
             fs.dram.block_word(first / 64)?.fetch_or(used << (first % 64), AcqRel);
         }
         Ok(())
-    })?;
+    };
     (0..figures.segments).try_for_each(|segment| fs.provider().provide_segment(segment))?;
-    read_words(&fs.pm, geometry.inode_map_block, inode_map_words(geometry), &mut unused, |index, word| {
-        if word != 0 {
-            fs.dram.inode_word(index)?.store(word, Relaxed);
-        }
-        Ok(())
-    })?;
+    if is_first {
+        first.used_block_words().try_for_each(|index| mark_blocks(index, first.block_word(index)))?;
+        fs.dram.inode_word(0)?.store(FirstMaps::inode_word(0), Relaxed);
+    } else {
+        let (blocks, inodes) = (geometry.block_map_block, geometry.inode_map_block);
+        read_words(&fs.pm, blocks, block_map_words(geometry), &mut 0, mark_blocks)?;
+        read_words(&fs.pm, inodes, inode_map_words(geometry), &mut 0, |index, word| {
+            if word != 0 {
+                fs.dram.inode_word(index)?.store(word, Relaxed);
+            }
+            Ok(())
+        })?;
+    }
     load_list(fs, &figures)?;
     let header = fs.header()?;
     header.segments.store(figures.segments, Release);
@@ -431,7 +500,11 @@ pub(crate) fn verify<M: Memory>(pm: &Region<M>, geometry: &Geometry, figures: &S
     if !sound || figures.checksum(crc, epoch) != figures.checksum {
         return Ok(false);
     }
-    // The checksum does not cover the segment table: it is checked against the figures.
+    verify_segments(pm, geometry, figures)
+}
+
+/// The checksum does not cover the segment table: it is checked against the figures.
+fn verify_segments<M: Memory>(pm: &Region<M>, geometry: &Geometry, figures: &Snapshot) -> Result<bool> {
     for segment in 0..figures.segments {
         if segment_at(pm, geometry, segment)?.is_none() {
             return Ok(false);

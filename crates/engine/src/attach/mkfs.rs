@@ -17,6 +17,16 @@ use pmem::{BLOCK_BYTES, Commit64, Durable, Flushed, Memory, Pm, Region};
 /// `Invalid` for more than one inode per 256 bytes, and with [`SuperblockError::TooShort`] if the
 /// region is too short.
 pub fn mkfs<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
+    make(pm, options, false)
+}
+
+/// As [`mkfs`], in a file that is zero and whose data need not outlive the memory: what is zero of
+/// the maps stays a hole. A detach that finds no room for them drops them.
+pub fn mkfs_with_holes<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
+    make(pm, &MkfsOptions { zeroed: true, ..*options }, true)
+}
+
+fn make<M: Memory>(pm: &Region<M>, options: &MkfsOptions, has_holes: bool) -> Result<()> {
     let geometry = geometry_for(pm.length(), options.inodes_max)?;
     let superblock = pm.first::<Superblock>()?;
     pm.persist(pm.retract(&superblock.magic, 0));
@@ -24,7 +34,7 @@ pub fn mkfs<M: Memory>(pm: &Region<M>, options: &MkfsOptions) -> Result<()> {
     pm.fence(clear(pm, &geometry, options.zeroed)?);
     let rooted = make_root(pm, &geometry, options)?;
     let flushed = describe(pm, superblock, &geometry, options);
-    let flushed = flushed.and(snapshot::write_first(pm, superblock, &geometry)?);
+    let flushed = flushed.and(snapshot::write_first(pm, superblock, &geometry, has_holes)?);
     let flushed = flushed.and(pm.flush(pm.commit(&superblock.state, State { epoch: 0, clean: true }.word(), rooted)));
     let whole = pm.fence(flushed.and(copy(pm, &geometry)?));
     // Crash point: everything except the magic is durable.

@@ -25,7 +25,7 @@ mod tests;
 pub use description::{DESCRIPTION_BYTES, DescriptionChange, SNAPSHOT_FIGURES, changed_superblock, superblock_with};
 pub use growth::{Growth, GrowthRefusal, ImageSize, image_size};
 pub use metadata::{BlockUses, load_metadata};
-pub use mkfs::{mkfs, set_identity};
+pub use mkfs::{mkfs, mkfs_with_holes, set_identity};
 
 use crate::ablation_options::Ablation;
 use crate::alloc::{snapshot, spare_blocks};

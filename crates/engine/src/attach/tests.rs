@@ -81,6 +81,38 @@ fn mkfs_over_an_old_image_leaves_nothing_of_it() {
     assert_eq!(fs.inodes_used(), Ok(1));
 }
 
+/// With holes mkfs writes of the maps only what is not zero; and the first attach reads no maps.
+#[test]
+fn an_image_with_holes_and_its_first_attach_are_as_elsewhere() {
+    for length in [Geometry::LENGTH_MIN, 8 * MIB, 100 * MIB + 13 * BLOCK_BYTES, 300 * MIB] {
+        let images = [mkfs::<pmem::Direct>, mkfs_with_holes].map(|mkfs| {
+            let image = Memory::new(length);
+            let options = MkfsOptions {
+                uuid: [2; 16],
+                label: [0; 64],
+                inodes_max: 0,
+                owner: (0, 0),
+                permissions: 0o700,
+                now_ns: 5,
+                zeroed: true,
+            };
+            mkfs(&image.region(), &options).expect("an image");
+            image
+        });
+        assert!(images[0].bytes() == images[1].bytes(), "{length}");
+        let fs = Attached::new(&images[0]).expect("attaches");
+        assert!(!fs.report.scanned);
+        let blocks = fs.blocks();
+        crate::alloc::snapshot::for_used_blocks(&fs.pm, &fs.geometry(), &mut |first, used| {
+            let word = fs.dram.block_word(first / 64).expect("a word").load(Relaxed) >> (first % 64);
+            let mask = if blocks - first < 32 { (1 << (blocks - first)) - 1 } else { u32::MAX };
+            assert_eq!(word as u32 & mask, used, "{length}: block {first}");
+        })
+        .expect("maps");
+        assert_eq!(fs.dram.inode_word(0).expect("a word").load(Relaxed), 0b11);
+    }
+}
+
 #[test]
 fn a_read_only_attach_writes_nothing_and_refuses_what_needs_recovery() {
     let image = new_image(8 * MIB, 0);

@@ -161,8 +161,13 @@ pub(super) fn make_in_memory(options: &MakeOptions) -> Result<File, ImageError> 
     let label = label_bytes(&options.label)?;
     let uuid = options.uuid.unwrap_or_else(random_uuid);
     let error = |source| ImageError::File { action: "create", path: MEMORY_NAME.into(), source };
-    let target =
-        Target { file: unnamed_file().map_err(error)?, path: MEMORY_NAME.into(), is_new: false, is_device: false };
+    let target = Target {
+        file: unnamed_file().map_err(error)?,
+        path: MEMORY_NAME.into(),
+        is_new: false,
+        is_device: false,
+        is_in_memory: true,
+    };
     target.make(&MakeOptions { sparse: true, ..options.clone() }, uuid, label, &mut |_, _| true)?;
     Ok(target.file)
 }
@@ -195,6 +200,8 @@ struct Target {
     path: PathBuf,
     is_new: bool,
     is_device: bool,
+    /// Its data end with the memory.
+    is_in_memory: bool,
 }
 
 impl Target {
@@ -212,7 +219,7 @@ impl Target {
         if !kind.is_file() && !kind.is_char_device() {
             return Err(MapError::not_mappable(path, kind).into());
         }
-        Ok(Target { file, path: path.to_owned(), is_new, is_device: kind.is_char_device() })
+        Ok(Target { file, path: path.to_owned(), is_new, is_device: kind.is_char_device(), is_in_memory: false })
     }
 
     fn error(&self, action: &'static str) -> impl FnOnce(io::Error) -> ImageError {
@@ -250,7 +257,8 @@ impl Target {
         // SAFETY: mapped readable and writable for longer than the region lives, which is this
         // function.
         let region = unsafe { Region::new(mapping.address(), mapping.length(), Direct) };
-        engine::mkfs(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
+        let make = if self.is_in_memory { engine::mkfs_with_holes } else { engine::mkfs };
+        make(&region, &mkfs).map_err(|source| ImageError::Engine { path: self.path.clone(), source })?;
         mapping.sync(0..mapping.length()).map_err(self.error("sync"))?;
         Ok(Made { uuid, length: mapping.length(), backing: mapping.backing(), reserved })
     }
