@@ -183,6 +183,9 @@ fn hide(command: &mut Command) {
 ///
 /// A Landlock rule set and secret memory have these properties, whichever the kernel supports.
 /// Otherwise it is a directory that was removed.
+///
+/// A process makes it before it has a second thread: to enlarge a table of descriptors that threads
+/// share, the kernel waits 5 to 15 ms for all processors.
 pub fn placeholder() -> io::Result<OwnedFd> {
     const EXECUTE: u64 = 1;
     let attributes = [EXECUTE];

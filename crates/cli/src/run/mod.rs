@@ -109,6 +109,8 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
     let foreign = detach_helper::open_descriptors();
     image::refuse_nesting()?;
     refuse_two_users()?;
+    // Before the image's threads: see `placeholder`.
+    let placeholder = launch::placeholder().context("cannot hand the image to programs")?;
     let signals = child::Signals::block();
     let mount = MountDirectory::parse(&arguments.at)?;
     let start = Start::choose(arguments, &mount)?;
@@ -120,7 +122,7 @@ pub fn run(arguments: &Run, recording: Option<Recording<'_>>) -> Result<std::con
         image::check_directory(&image, inside, &mount)?;
     }
     let handoff = image.hand_off().context("cannot hand the image to programs")?;
-    let serving = Descriptors::of(&handoff).context("cannot hand the image to programs")?;
+    let serving = Descriptors::of(&handoff, placeholder).context("cannot hand the image to programs")?;
     let (mut command, is_served) = program.command(&mount, &start)?;
     start.apply(&mut command);
     if is_served {
@@ -353,14 +355,14 @@ struct Descriptors {
 }
 
 impl Descriptors {
-    fn of(handoff: &Handoff) -> std::io::Result<Descriptors> {
+    fn of(handoff: &Handoff, placeholder: OwnedFd) -> std::io::Result<Descriptors> {
         let (image, image_bytes) = handoff.image();
         let (region, region_bytes) = handoff.region();
         Ok(Descriptors {
             image: (launch::high_duplicate(&image)?, image_bytes),
             journal: handoff.journal().map(|journal| launch::high_duplicate(&journal)).transpose()?,
             region: (launch::high_duplicate(&region)?, region_bytes),
-            placeholder: launch::placeholder()?,
+            placeholder,
             meeting: launch::high_duplicate(&handoff.meeting())?,
             flushes: handoff.flushes(),
         })

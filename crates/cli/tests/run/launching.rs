@@ -2,6 +2,7 @@
 //! clean.
 
 use crate::kit::with_new_build_id;
+use crate::support::killing::calls_of;
 use crate::support::{directfs, image_in, scratch, stderr, stdout, unmount};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -49,6 +50,18 @@ fn line(from: &mut impl Read) -> String {
 fn signal(child: &Child, signal: i32) {
     // SAFETY: a child of this test that was not waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+/// Threads share the table, and then the kernel waits for all processors before it is larger.
+#[test]
+fn the_launcher_enlarges_its_table_of_descriptors_before_it_has_threads() {
+    let calls = calls_of(start(&["--", "true"]).stdout(Stdio::null()));
+    let place = |is_it: &dyn Fn(&[u64; 4]) -> bool| calls.iter().position(is_it);
+    let command = libc::F_DUPFD_CLOEXEC as u64;
+    let is_high = |call: &[u64; 4]| call[0] == libc::SYS_fcntl as u64 && call[2] == command && call[3] >= 100;
+    let is_clone = |call: &[u64; 4]| [libc::SYS_clone as u64, libc::SYS_clone3 as u64].contains(&call[0]);
+    let (high, clone) = (place(&is_high).expect("a high number"), place(&is_clone).expect("a program"));
+    assert!(high < clone, "call {high} is a high number, and call {clone} a thread or process");
 }
 
 #[test]

@@ -22,6 +22,28 @@ const CHANGING: [i64; 12] = [
 /// Runs a program, and kills it when its first thread is about to perform its `nth` changing call.
 /// Returns whether it was killed; otherwise it has ended before.
 pub fn killed_at(command: &mut Command, nth: usize) -> bool {
+    let mut seen = 0;
+    traced(command, &mut |pid| {
+        seen += usize::from(CHANGING.contains(&call_of(pid)));
+        seen == nth
+    })
+}
+
+/// Runs a program to its end. Returns the system calls of its first thread: number and the first
+/// three arguments of each.
+pub fn calls_of(command: &mut Command) -> Vec<[u64; 4]> {
+    let mut calls = Vec::new();
+    traced(command, &mut |pid| {
+        let registers = registers_of(pid);
+        calls.push([registers.orig_rax, registers.rdi, registers.rsi, registers.rdx]);
+        false
+    });
+    calls
+}
+
+/// Runs a program, and calls `ends` with its process when its first thread is about to perform a
+/// system call. Kills it if that says so, and returns whether that was so.
+fn traced(command: &mut Command, ends: &mut dyn FnMut(i32) -> bool) -> bool {
     // SAFETY: one plain system call between fork and exec.
     unsafe {
         command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
@@ -31,7 +53,7 @@ pub fn killed_at(command: &mut Command, nth: usize) -> bool {
     };
     let mut child = command.spawn().expect("it starts");
     let pid = child.id() as i32;
-    let (mut seen, mut is_entry) = (0, true);
+    let mut is_entry = true;
     let is_alive = loop {
         let mut status = 0;
         // SAFETY: waits for the child of this function.
@@ -42,8 +64,7 @@ pub fn killed_at(command: &mut Command, nth: usize) -> bool {
         let mut signal = libc::WSTOPSIG(status);
         if signal == libc::SIGTRAP {
             signal = 0;
-            seen += usize::from(is_entry && CHANGING.contains(&call_of(pid)));
-            if is_entry && seen == nth {
+            if is_entry && ends(pid) {
                 break true;
             }
             is_entry = !is_entry;
@@ -61,9 +82,13 @@ pub fn killed_at(command: &mut Command, nth: usize) -> bool {
 
 /// The number of the call that a stopped process is in.
 pub fn call_of(pid: i32) -> i64 {
+    registers_of(pid).orig_rax as i64
+}
+
+fn registers_of(pid: i32) -> libc::user_regs_struct {
     // SAFETY: zeros are a valid value of this plain structure.
     let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
     // SAFETY: the process is stopped, and the structure belongs to this function.
     unsafe { libc::ptrace(libc::PTRACE_GETREGS, pid, 0, &raw mut registers) };
-    registers.orig_rax as i64
+    registers
 }
