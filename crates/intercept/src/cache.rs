@@ -14,19 +14,23 @@
 //! - Files appear whole, by rename, under names that identify their content (build-id, checksum of
 //!   the library). So versions and concurrent launchers do not disturb each other.
 //! - Files are checked and read by one descriptor.
+//! - A library of the system is analysed by its content. Later launches know it by its identity:
+//!   inode, size and times.
 //!
 //! Decision: docs/decisions/run-start.md, "The library is embedded as bytes".
 //! Decision: docs/decisions/run-start.md, "Code stays in large pages of the kernel's cache".
 
 use crate::analysis;
 use crate::elf::{BadElf, Elf};
-use crate::table::{self, Header};
+use crate::hook::process::programs::HEAD_BYTES;
+use crate::table::{self, Header, Site};
 use crate::trusted_directory::{Refusal, TrustedDirectory, effective_user};
 use crate::{LOADER_ENDING, TABLE_ENDING, launch::LaunchError};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The library that is loaded into programs.
 static PRELOAD: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libdirectfs_preload.so"));
@@ -128,41 +132,80 @@ impl Cache {
         Some(self.directory.path().join(name))
     }
 
-    /// Ensures that a valid table for a library of the system exists.
+    /// Ensures that a valid table for a library of the system exists. A file that is known by its
+    /// identity is not read.
     pub fn prepare(&self, library: &Path) -> Result<Prepared, LaunchError> {
         let unreadable = |error| LaunchError::Unreadable(library.to_path_buf(), error);
-        let bytes = fs::read(library).map_err(unreadable)?;
         let odd = |_: BadElf| LaunchError::BadLibrary(library.to_path_buf());
-        let elf = Elf::parse(&bytes).map_err(odd)?;
-        let build_id = elf
-            .build_id()
-            .map_err(odd)?
-            .filter(|id| id.len() <= table::BUILD_ID_BYTES_MAX)
-            .ok_or(BadElf)
-            .map_err(odd)?;
-        let name: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = format!("{name}-{LIBRARY_FINGERPRINT}{TABLE_ENDING}");
-        let writer_id = writer_id(&bytes);
-        if let Some(header) = self.present(&name, build_id, bytes.len(), writer_id) {
+        let mut file = File::open(library).map_err(unreadable)?;
+        let file_id = file_id(&file.metadata().map_err(unreadable)?);
+        // Headers and notes.
+        let mut bytes = vec![0; HEAD_BYTES];
+        let count = file.read(&mut bytes).map_err(unreadable)?;
+        bytes.truncate(count);
+        if let Some((header, _)) = build_id(&bytes).ok().and_then(|build_id| self.table(build_id))
+            && header.file_id == file_id
+            && file_id != UNKNOWN_FILE
+        {
             return Ok(Prepared { left_alone: header.left_alone, was_there: true });
         }
-        let analysis = analysis::analyse(&elf).map_err(odd)?;
+        file.read_to_end(&mut bytes).map_err(unreadable)?;
+        let build_id = build_id(&bytes).map_err(odd)?;
+        let writer_id = writer_id(&bytes);
+        let is_right = |header: &Header| (header.library_bytes, header.writer_id) == (bytes.len() as u64, writer_id);
+        if let Some((header, sites)) = self.table(build_id).filter(|(header, _)| is_right(header)) {
+            // Best effort: without it the next launch reads the file again.
+            let _ = self.write_table(Header { file_id, ..header }, &sites);
+            return Ok(Prepared { left_alone: header.left_alone, was_there: true });
+        }
+        let analysis = analysis::analyse(&Elf::parse(&bytes).map_err(odd)?).map_err(odd)?;
         let left_alone = analysis.left_alone.len() as u32;
-        let words = table::write(header(build_id, bytes.len(), left_alone, writer_id), &analysis.sites);
-        let content: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let unwritable = |error| LaunchError::Unreadable(self.directory.path().join(&name), error);
-        self.directory.write_file(&name, &content).map_err(unwritable)?;
+        let header = Header { file_id, ..header(build_id, bytes.len(), left_alone, writer_id) };
+        let unwritable = |error| LaunchError::Unreadable(self.directory.path().join(table_name(build_id)), error);
+        self.write_table(header, &analysis.sites).map_err(unwritable)?;
         Ok(Prepared { left_alone, was_there: false })
     }
 
-    /// The header of an existing table that is complete, and written by this version for this file.
-    fn present(&self, name: &str, build_id: &[u8], library_bytes: usize, writer_id: u64) -> Option<Header> {
-        let bytes = read(&self.directory, name).ok()?;
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect();
-        let header = *table::open(&words, build_id).ok()?.0;
-        (header.library_bytes == library_bytes as u64 && header.writer_id == writer_id).then_some(header)
+    /// An existing table that is complete.
+    fn table(&self, build_id: &[u8]) -> Option<(Header, Vec<Site>)> {
+        let bytes = read(&self.directory, &table_name(build_id)).ok()?;
+        let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+        let (header, sites) = table::open(&words, build_id).ok()?;
+        Some((*header, sites.to_vec()))
     }
+
+    fn write_table(&self, header: Header, sites: &[Site]) -> io::Result<()> {
+        let name = table_name(&header.build_id[..header.build_id_bytes as usize]);
+        let content: Vec<u8> = table::write(header, sites).iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.directory.write_file(&name, &content)
+    }
+}
+
+fn table_name(build_id: &[u8]) -> String {
+    let build_id: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{build_id}-{LIBRARY_FINGERPRINT}{TABLE_ENDING}")
+}
+
+/// The build-id of a library that begins so.
+fn build_id(library: &[u8]) -> Result<&[u8], BadElf> {
+    Elf::parse(library)?.build_id()?.filter(|id| id.len() <= table::BUILD_ID_BYTES_MAX).ok_or(BadElf)
+}
+
+/// Not the identity of any file.
+const UNKNOWN_FILE: u64 = 0;
+
+/// The identity of a file with this content: where it is, its size and times. [`UNKNOWN_FILE`] if
+/// it changed so lately that another change could leave the same times.
+fn file_id(metadata: &Metadata) -> u64 {
+    /// Many ticks of the clock for times of files.
+    const SETTLED: Duration = Duration::from_secs(2);
+    let changed = UNIX_EPOCH + Duration::new(metadata.ctime().max(0) as u64, metadata.ctime_nsec() as u32);
+    if !changed.elapsed().is_ok_and(|age| age >= SETTLED) {
+        return UNKNOWN_FILE;
+    }
+    let place = [metadata.dev(), metadata.ino(), metadata.len()];
+    let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
+    table::checksum(&[&place[..], &times.map(|part| part as u64)].concat()).max(1)
 }
 
 /// The candidates that were refused, and why.
@@ -220,17 +263,30 @@ fn put_code(directory: &TrustedDirectory, name: &str, code: &[u8]) -> io::Result
         return Err(io::Error::new(io::ErrorKind::InvalidInput, cause));
     }
     directory.allow_reading()?;
-    let is_kept = || directory.open_file(name).is_ok_and(|file| is_in_memory(&file, code.len()));
-    let was_kept = is_kept();
-    let is_right = read(directory, name).is_ok_and(|present| present == code);
-    // Some file systems keep nothing in the kernel's cache, even after a read.
-    let is_new = !is_right || !was_kept && is_kept();
-    if is_new {
-        let present = code.to_vec();
-        directory.write_file(name, &present)?;
+    if let Ok(file) = directory.open_file(name) {
+        let was_kept = is_in_memory(&file, code.len());
+        // Some file systems keep nothing in the kernel's cache, even after a read.
+        if holds(&file, code) && (was_kept || !is_in_memory(&file, code.len())) {
+            check_executable(&file)?;
+            return Ok(false);
+        }
     }
+    let present = code.to_vec();
+    directory.write_file(name, &present)?;
     check_executable(&directory.open_file(name)?)?;
-    Ok(is_new)
+    Ok(true)
+}
+
+/// Whether a file consists of these bytes. It is read in pieces to the same memory: first touches
+/// of as much memory as the file has take longer than the rest of a launch.
+fn holds(mut file: &File, code: &[u8]) -> bool {
+    const PIECE_BYTES: usize = 64 << 10;
+    let mut piece = vec![0; PIECE_BYTES];
+    let is_next = |part: &[u8]| {
+        let piece = &mut piece[..part.len()];
+        file.read_exact(piece).is_ok() && piece == part
+    };
+    code.chunks(PIECE_BYTES).all(is_next) && matches!(file.read(&mut [0]), Ok(0))
 }
 
 /// Whether the kernel's cache holds the first bytes of a file. True if it does not say.
@@ -271,6 +327,7 @@ fn header(build_id: &[u8], library_bytes: usize, left_alone: u32, writer_id: u64
         build_id: [0; table::BUILD_ID_BYTES_MAX],
         reserved: [0; 4],
         writer_id,
+        file_id: UNKNOWN_FILE,
     };
     header.build_id[..build_id.len()].copy_from_slice(build_id);
     header
@@ -351,6 +408,66 @@ mod tests {
         fs::write(&table, bytes).unwrap();
         assert!(!cache.prepare(library).unwrap().was_there);
         assert!(cache.prepare(library).unwrap().was_there);
+    }
+
+    /// Bytes that this thread has read so far, from the kernel's count; `None`: it does not count.
+    fn bytes_read() -> Option<u64> {
+        let counts = fs::read_to_string("/proc/thread-self/io").ok()?;
+        counts.lines().find_map(|line| line.strip_prefix("rchar: "))?.parse().ok()
+    }
+
+    #[test]
+    fn a_launch_reads_no_library_whose_table_is_there() {
+        let library = Path::new("/lib64/ld-linux-x86-64.so.2");
+        let (Ok(metadata), Some(_)) = (fs::metadata(library), bytes_read()) else {
+            eprintln!("SKIPPED: needs {} and /proc/thread-self/io", library.display());
+            return;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path(), &trusted()).unwrap();
+        let read_by = |is_there| {
+            let before = bytes_read().unwrap();
+            assert_eq!(cache.prepare(library).unwrap().was_there, is_there);
+            bytes_read().unwrap() - before
+        };
+        assert!(read_by(false) > metadata.len(), "the first launch reads it whole");
+        assert!(read_by(true) < metadata.len() / 2);
+    }
+
+    #[test]
+    fn a_library_with_other_bytes_and_the_same_build_id_is_analysed() {
+        let source = Path::new("/lib64/ld-linux-x86-64.so.2");
+        if !source.exists() {
+            eprintln!("SKIPPED: {} is not on this machine", source.display());
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::at(directory.path(), &trusted()).unwrap();
+        let library = directory.path().join("copy");
+        let mut bytes = fs::read(source).unwrap();
+        fs::write(&library, &bytes).unwrap();
+        assert!(!cache.prepare(&library).unwrap().was_there);
+        // It is too new to be known by its times, but its content is.
+        assert!(cache.prepare(&library).unwrap().was_there);
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&library, &bytes).unwrap();
+        assert!(!cache.prepare(&library).unwrap().was_there);
+    }
+
+    /// A copy of the library that is damaged or incomplete, as after a power failure.
+    #[test]
+    fn a_library_with_other_bytes_than_this_version_has_is_written_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = Cache::at(directory.path(), &trusted()).unwrap().library().to_path_buf();
+        let last = PRELOAD.len() - 1;
+        let longer = [PRELOAD, &[0]].concat();
+        let mut changed = PRELOAD.to_vec();
+        changed[last] ^= 1;
+        for spoilt in [&longer[..], &changed, &PRELOAD[..last], &[]] {
+            fs::write(&library, spoilt).unwrap();
+            Cache::at(directory.path(), &trusted()).unwrap();
+            assert!(fs::read(&library).unwrap() == PRELOAD, "{} bytes", spoilt.len());
+        }
     }
 
     /// What the kernel reads lies in small pages.

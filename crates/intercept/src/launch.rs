@@ -10,6 +10,7 @@ use crate::hook::loading::{early, elf_dependencies};
 use crate::hook::process::programs::{HEAD_BYTES, ProgramKind, gather, kind_of};
 use crate::hook::process::{apparmor, environment, exec};
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -146,12 +147,10 @@ impl Serving<'_> {
         });
         let mut has_paths = false;
         let mut by_program = || {
-            let file = std::fs::File::open(command.get_program()).ok()?;
+            let file = File::open(command.get_program()).ok()?;
+            let head = head_of(&file).ok()?;
             let mut read = |offset: u64, into: &mut [u8]| file.read_at(into, offset).unwrap_or(0);
-            let mut head = [0; HEAD_BYTES];
-            let bytes = read(0, &mut head);
-            let bytes = gather(&mut head, bytes, &mut read);
-            Some(elf_dependencies::any_path(&head[..bytes], &mut read, &mut |path| {
+            Some(elf_dependencies::any_path(&head, &mut read, &mut |path| {
                 has_paths = true;
                 early::leads_in(path, mount, inside)
             }))
@@ -214,7 +213,7 @@ fn removed_directory() -> io::Result<OwnedFd> {
     }
     path.pop();
     let path = PathBuf::from(OsString::from_vec(path));
-    let opened = std::fs::File::open(&path).map(OwnedFd::from);
+    let opened = File::open(&path).map(OwnedFd::from);
     std::fs::remove_dir(&path)?;
     opened
 }
@@ -386,7 +385,7 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
     let mut path = program.to_path_buf();
     for _ in 0..INTERPRETERS_MAX {
         let unreadable = |error| LaunchError::Unreadable(path.clone(), error);
-        let bytes = match std::fs::read(&path) {
+        let bytes = match File::open(&path).and_then(|file| head_of(&file)) {
             Err(_) if has_other_rights(&path) => return Err(LaunchError::Privileged(path)),
             bytes => bytes.map_err(unreadable)?,
         };
@@ -409,6 +408,14 @@ fn loader_of(program: &Path) -> Result<PathBuf, LaunchError> {
         };
     }
     Err(LaunchError::TooManyInterpreters(program.to_path_buf()))
+}
+
+/// The first bytes of a program, with all of its headers.
+fn head_of(file: &File) -> io::Result<Vec<u8>> {
+    let mut head = [0; HEAD_BYTES];
+    let bytes = file.read_at(&mut head, 0)?;
+    let bytes = gather(&mut head, bytes, &mut |offset, into| file.read_at(into, offset).unwrap_or(0));
+    Ok(head[..bytes].to_vec())
 }
 
 /// Whether the kernel gives a program other rights than this process has.

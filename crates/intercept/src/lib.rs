@@ -43,4 +43,4 @@ pub mod trusted_directory;
 /// What follows the library's name in that of the program that loads others.
 pub const LOADER_ENDING: &str = "-loader";
 /// File name suffix of tables; it includes the version of their layout.
-pub const TABLE_ENDING: &str = ".sites-1";
+pub const TABLE_ENDING: &str = ".sites-2";

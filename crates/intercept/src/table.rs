@@ -5,8 +5,8 @@
 //!  8  layout version, 4     40  length of the build-id, 4; sites left alone, 4
 //! 12  number of sites, 4    48  build-id, 20 bytes, zero-padded; 4 bytes zero
 //! 16  checksum of all other 72  hash of the analysis and the file, 8 bytes
-//!     bytes, 8              80  sites of 64 bytes each
-//! 24  bytes of the file, 8
+//!     bytes, 8              80  identity of the file, 8 bytes
+//! 24  bytes of the file, 8  88  sites of 64 bytes each
 //! ```
 //!
 //! Invariants: before a table is applied, magic, version, length, checksum and build-id are
@@ -16,9 +16,9 @@
 /// First bytes of a table.
 pub const MAGIC: [u8; 8] = *b"DFSSITES";
 /// Version of the layout, and of the meaning of relocated code.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Size of the header before the sites.
-pub const HEADER_BYTES: usize = 80;
+pub const HEADER_BYTES: usize = 88;
 /// Maximum length of a build-id (SHA-1).
 pub const BUILD_ID_BYTES_MAX: usize = 20;
 /// Maximum size of a window.
@@ -54,6 +54,8 @@ pub struct Header {
     pub reserved: [u8; 4],
     /// Identifies the analysis and the analysed bytes: a patched file keeps its build-id.
     pub writer_id: u64,
+    /// Identifies the analysed file by its place, size and times; zero: unknown.
+    pub file_id: u64,
 }
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Header>() == 8);
 
@@ -198,6 +200,7 @@ mod tests {
             build_id: *b"abcd\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
             reserved: [0; 4],
             writer_id: 5,
+            file_id: 6,
         };
         let site = Site {
             window: 0x1000,
