@@ -126,11 +126,11 @@ impl<M: Memory> Fs<M> {
         }
     }
 
-    /// Provides huge pages for groups of blocks.
+    /// Provides huge pages for groups of blocks; returns whether they have them.
     #[cold]
-    pub(crate) fn provide_groups(&self, groups: Range<u64>) {
+    pub(crate) fn provide_groups(&self, groups: Range<u64>) -> bool {
         const { assert!(GROUP_BLOCKS * BLOCK_BYTES == HUGE_PAGE_BYTES) };
-        provide_huge(self.platform, &self.pm, groups.start * HUGE_PAGE_BYTES..groups.end * HUGE_PAGE_BYTES);
+        provide_huge(self.platform, &self.pm, groups.start * HUGE_PAGE_BYTES..groups.end * HUGE_PAGE_BYTES)
     }
 
     pub(crate) fn header(&self) -> Result<&DramHeader> {
@@ -327,13 +327,11 @@ impl<M: Memory> Fs<M> {
 }
 
 #[cold]
-fn provide_huge<R: Memory>(platform: &dyn Platform, region: &Region<R>, range: Range<u64>) {
+fn provide_huge<R: Memory>(platform: &dyn Platform, region: &Region<R>, range: Range<u64>) -> bool {
     let length = range.end - range.start;
-    if let Ok(address) = region.address(range.start, length)
-        && (address as u64).is_multiple_of(HUGE_PAGE_BYTES)
-    {
-        platform.provide_huge(address, length as usize);
-    }
+    region.address(range.start, length).is_ok_and(|address| {
+        (address as u64).is_multiple_of(HUGE_PAGE_BYTES) && platform.provide_huge(address, length as usize)
+    })
 }
 
 impl<'f, M: Memory> Thread<'f, M> {

@@ -77,6 +77,9 @@ pub trait Platform: Sync {
         true
     }
     /// Provides huge pages for the mapped memory at `address`, a multiple of 2 MiB as is `length`,
-    /// and fills all of it. The content stays. Best effort: without huge pages nothing happens.
-    fn provide_huge(&self, _address: *mut u8, _length: usize) {}
+    /// and fills all of it. The content stays. Does nothing where there are none, or where they
+    /// cost more than single pages; returns whether all of it has them.
+    fn provide_huge(&self, _address: *mut u8, _length: usize) -> bool {
+        false
+    }
 }

@@ -9,6 +9,7 @@
 
 use crate::child_numbers;
 use crate::commits::SLEEPING;
+use crate::huge_pages::HUGE_PAGES;
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering::Relaxed;
@@ -141,6 +142,19 @@ fn advise(address: *mut u8, length: usize, advice: i32) -> bool {
     // SAFETY: madvise with an advice that changes no content (callers pass no other) does not touch
     // Rust's memory; the kernel rejects unmapped ranges.
     unsafe { system_call(libc::SYS_madvise, [address as u64, length as u64, advice as u64]) == 0 }
+}
+
+/// Populates mapped memory for stores.
+pub(crate) fn populate(address: *mut u8, length: usize) -> bool {
+    advise(address, length, libc::MADV_POPULATE_WRITE)
+}
+
+/// Makes huge pages of mapped memory, whatever they cost, and fills all of it. Address and length
+/// are multiples of 2 MiB. Returns whether it succeeded.
+pub fn collapse(address: *mut u8, length: usize) -> bool {
+    // The kernel makes a huge page only where a page is present.
+    let mut pages = (0..length).step_by(HUGE_PAGE_BYTES as usize);
+    pages.all(|at| populate(address.wrapping_add(at), 4096)) && advise(address, length, pmem::MADV_COLLAPSE)
 }
 
 /// A lock operation on the bytes of a range of numbers; returns what the kernel wrote back, or the
@@ -402,17 +416,13 @@ impl Platform for LinuxPlatform {
         }
     }
 
-    fn provide_huge(&self, address: *mut u8, length: usize) {
+    fn provide_huge(&self, address: *mut u8, length: usize) -> bool {
         if IS_FILTERED.load(Relaxed) {
-            return;
+            return false;
         }
-        for huge in (0..length).step_by(HUGE_PAGE_BYTES as usize) {
-            // MADV_COLLAPSE makes a huge page only where a page is present.
-            if !advise(address.wrapping_add(huge), 4096, libc::MADV_POPULATE_WRITE) {
-                return;
-            }
-        }
-        advise(address, length, pmem::MADV_COLLAPSE);
+        // The last one first: its pages are touched least.
+        let mut pages = (0..length).step_by(HUGE_PAGE_BYTES as usize).rev();
+        pages.all(|at| HUGE_PAGES.provide(address.wrapping_add(at)))
     }
 }
 

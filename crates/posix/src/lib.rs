@@ -23,6 +23,7 @@ mod errno;
 mod fast_path;
 mod file_flags;
 pub mod host;
+mod huge_pages;
 #[cfg(feature = "std")]
 pub mod image;
 mod marks;

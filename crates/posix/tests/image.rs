@@ -393,7 +393,7 @@ fn huge_pages_can_be_had() -> bool {
     fs::File::create(&path).unwrap().set_len(4 << 20).unwrap();
     let probe = pmem::Mapping::open(&path, pmem::Access::ReadWrite).unwrap();
     let address = probe.address().map_addr(|address| address.next_multiple_of(2 << 20));
-    engine::Platform::provide_huge(&posix::host::PLATFORM, address, 2 << 20);
+    posix::host::collapse(address, 2 << 20);
     // SAFETY: mapped; the collapsed page is mapped as a huge page from the first access on.
     unsafe { address.read_volatile() };
     huge_bytes(&path) > 0

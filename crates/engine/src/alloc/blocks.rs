@@ -583,17 +583,16 @@ impl<'f, M: Memory> Allocator<'_, 'f, M> {
     }
 
     /// A shard that has filled a group will fill the next one, too, if that is wholly free. So the
-    /// next group is provided as a huge page, which costs less than the single pages. So is the
+    /// next group is provided as a huge page, if that costs less than the single pages. So is the
     /// shard's first group, which it had filled in single pages.
     fn provide_pages(self, old: Option<u64>, fresh: u64, free: u64) {
         let Some(old) = old else { return };
         if free == GROUP_BLOCKS {
             let groups_filled = self.slot.groups_filled.load(Relaxed);
             self.slot.groups_filled.store(groups_filled + 1, Relaxed);
-            if groups_filled == 0 {
+            if self.fs.provide_groups(fresh..fresh + 1) && groups_filled == 0 {
                 self.fs.provide_groups(old..old + 1);
             }
-            self.fs.provide_groups(fresh..fresh + 1);
         }
     }
 

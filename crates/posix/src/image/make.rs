@@ -6,7 +6,7 @@
 use super::locks::{Byte, Lock, LockGuard};
 use super::snapshot::NewFile;
 use super::{CommitPolicy, Image, ImageError, MEMORY_NAME, OpenImage, lock_error};
-use crate::host::{PLATFORM, now_ns};
+use crate::host::{PLATFORM, collapse, now_ns};
 use engine::dram::HUGE_PAGE_BYTES;
 use engine::format::{Geometry, MAGIC};
 use engine::{MkfsOptions, Platform};
@@ -330,7 +330,7 @@ impl Target {
             if mapping.backing() == Backing::Tmpfs && (address as u64).is_multiple_of(HUGE_PAGE_BYTES) {
                 // Best effort: the `fallocate` below repeats the request with small pages.
                 let whole = bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
-                PLATFORM.provide_huge(address, whole as usize);
+                collapse(address, whole as usize);
             }
             match rustix::fs::fallocate(&self.file, rustix::fs::FallocateFlags::empty(), done, bytes) {
                 Ok(()) => done += bytes,
