@@ -1,29 +1,21 @@
 //! `directfs`: images, mounts, checks and measurements on the command line.
 
 #[macro_use]
-mod output;
+extern crate console;
 
 mod arguments;
-mod asking;
-mod bench;
 mod commands;
-mod demo;
 mod file_size_limit;
-mod interrupt;
-mod mounted;
-mod mounts;
 mod orders;
 mod processes;
 mod ps;
 mod remedies;
 mod run;
 mod statistics;
-mod terminal;
-mod units;
-mod worker;
 
 use arguments::{Cli, Command, MountHelper};
 use clap::{CommandFactory, Parser};
+use console::{asking, interrupt, mounts, output, terminal, units};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -125,12 +117,12 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Snapshot(arguments) => commands::snapshot::run(arguments, None),
         Command::Clone(arguments) => commands::snapshot::clone(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
-        Command::Bench(arguments) => bench::run(arguments),
-        Command::BenchWorker(arguments) => bench::work(arguments),
-        Command::Demo(arguments) => demo::run(arguments),
+        Command::Bench(arguments) => bench::bench(arguments),
+        Command::BenchWorker(arguments) => bench::bench_worker(arguments),
+        Command::Demo(arguments) => bench::demo(arguments),
         Command::Completions(arguments) => commands::shell::completions(arguments),
         Command::Man(arguments) => commands::shell::man(arguments),
-        Command::DemoWorker(arguments) => demo::work(arguments),
+        Command::DemoWorker(arguments) => bench::demo_worker(arguments),
         Command::Run(_) | Command::Profile(_) | Command::RunInside(_) | Command::RunStatic(_) => {
             unreachable!("these were run before")
         }
@@ -166,7 +158,7 @@ fn finish(result: anyhow::Result<()>, json: bool, failure: u8) -> ExitCode {
         eprintln!("{stopped}");
         return ExitCode::from(EXIT_INTERRUPTED);
     }
-    if let Some(failed) = error.downcast_ref::<commands::mount::ServerFailed>() {
+    if let Some(failed) = error.downcast_ref::<console::server::ServerFailed>() {
         // The server has printed the cause.
         return if failure == 1 { failed.exit_code() } else { ExitCode::from(failure) };
     }

@@ -1,15 +1,14 @@
 //! The command line: commands, options, help and examples.
 
 mod images;
-mod measuring;
 mod running;
 
 pub use images::{
     CloneImage, Dump, Export, Fsck, Import, Info, Mkfs, NewUuid, Ps, Resize, Snapshot, Stats, Top, Trim, Tune,
 };
-pub use measuring::{Bench, BenchGroup, BenchSubject, BenchWorker, Demo, DemoWorker};
 pub use running::{CommitOptions, CommitService, Mount, MountHelper, Profile, Run, RunInside, Umount};
 
+use bench::arguments::{Bench, BenchWorker, Demo, DemoWorker};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -38,9 +37,6 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
-
-/// Where programs under `run` see the image by default.
-pub const RUN_DIRECTORY: &str = "/mnt/directfs";
 
 /// The commands.
 #[derive(Debug, Subcommand)]

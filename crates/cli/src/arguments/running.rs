@@ -1,6 +1,6 @@
 //! Arguments of the commands that bring programs to an image.
 
-use super::RUN_DIRECTORY;
+use crate::mounts::RUN_DIRECTORY;
 use crate::units::{parse_seconds, parse_size};
 use clap::{Args, Parser};
 use posix::image::CommitPolicy;

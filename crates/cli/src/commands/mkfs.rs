@@ -2,10 +2,11 @@
 
 use crate::arguments::Mkfs;
 use crate::interrupt;
-use crate::terminal::{Progress, bold, print_fact};
+use crate::terminal::{bold, print_fact};
 use crate::units;
 use anyhow::{Result, ensure};
-use posix::image::{ImageError, Made, MakeOptions, make_watched};
+use console::images::make_shown;
+use posix::image::MakeOptions;
 use serde::Serialize;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -98,21 +99,6 @@ pub fn mapping_limit(path: &Path) -> Option<String> {
          4 KiB (ndctl create-namespace --mode devdax --align 4K)",
         units::size(align)
     ))
-}
-
-/// Creates an image, with progress where it takes long. An interrupt (where it is caught) cancels
-/// it and leaves no image.
-pub fn make_shown(path: &Path, options: &MakeOptions) -> Result<Made> {
-    let mut progress =
-        Progress::quiet(&format!("allocating {} (MiB)", units::size(options.length)), options.length >> 20);
-    let made = make_watched(path, options, &mut |done, _| {
-        progress.at(done >> 20);
-        interrupt::check().is_ok()
-    });
-    match made {
-        Err(ImageError::Stopped { .. }) => Err(interrupt::Interrupted.into()),
-        made => Ok(made?),
-    }
 }
 
 /// The engine reports only an invalid argument; this names the argument.

@@ -8,21 +8,17 @@ use crate::arguments::{Mount, MountHelper};
 use crate::asking::{self, Unanswered};
 use crate::{mounts, units};
 use anyhow::{Context, Result, bail};
+use console::server::{READY, Start, unmount};
 use fuse::{Destination, Ended, MountOptions, Role};
 use rustix::fd::{FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
 use serde_json::json;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::{IsTerminal, Write};
+use std::os::fd::RawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
-
-/// The byte that the server writes when the mount answers.
-const READY: u8 = b'+';
 
 /// Mounts.
 pub fn run(arguments: &Mount) -> Result<()> {
@@ -152,7 +148,7 @@ fn remove_dead_mount(directory: &Path) -> Result<()> {
     let is_dead = found == Err(Unanswered::Refused(rustix::io::Errno::NOTCONN));
     let mount = mounts::at(directory).filter(|mount| is_dead && mount.kind == "fuse.directfs");
     let Some(mount) = mount else { return Ok(()) };
-    super::umount::unmount(&mount.point, true)?;
+    unmount(&mount.point, true)?;
     eprintln!("removed the mount of {} on {}, whose server had exited", mount.source.display(), mount.point.display());
     Ok(())
 }
@@ -248,97 +244,3 @@ fn send_messages_to(log: Option<File>) {
     fuse::send_messages_to(log.map_or_else(Destination::log_of_the_machine, Destination::File));
     std::panic::set_hook(Box::new(|panic| fuse::report_error(format_args!("{panic}"))));
 }
-
-/// A server to be started as a separate process.
-pub struct Start {
-    command: Command,
-}
-
-impl Start {
-    /// For this image and mount point.
-    pub fn new(image: &Path, directory: &Path) -> Start {
-        let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-        let mut command = Command::new("/proc/self/exe");
-        command.arg0("directfs").arg("mount").arg("--foreground").stdin(Stdio::null());
-        command.arg(image).arg(directory);
-        Start { command }
-    }
-
-    /// With options as in `-o`.
-    pub fn options(&mut self, lists: &[String]) -> &mut Start {
-        for list in lists {
-            self.command.arg("-o").arg(list);
-        }
-        self
-    }
-
-    /// Read-only or not.
-    pub fn read_only(&mut self, read_only: bool) -> &mut Start {
-        if read_only {
-            self.command.arg("--read-only");
-        }
-        self
-    }
-
-    /// With its messages in this file.
-    pub fn log(&mut self, file: Option<&Path>) -> &mut Start {
-        if let Some(file) = file {
-            self.command.arg("--log").arg(file);
-        }
-        self
-    }
-
-    /// Ends the server when this process dies, and keeps the terminal's interrupts from it.
-    pub fn end_with_starter(&mut self) -> &mut Start {
-        crate::worker::end_with_starter(&mut self.command);
-        self
-    }
-
-    /// Starts the server and waits until the mount answers. Its errors go to standard error.
-    fn in_background(mut self) -> Result<Child> {
-        // A separate session: the server must not receive the terminal's signals.
-        // SAFETY: setsid is a plain system call, allowed between fork and exec.
-        unsafe {
-            self.command.pre_exec(|| Ok(rustix::process::setsid().map(drop)?));
-        }
-        self.start()
-    }
-
-    /// Starts the server as a child and waits until the mount answers.
-    pub fn start(mut self) -> Result<Child> {
-        let (mut ready, child_end) = std::io::pipe().context("cannot create a pipe")?;
-        rustix::io::fcntl_setfd(&child_end, FdFlags::empty()).context("cannot pass a pipe to the server")?;
-        self.command.arg("--ready-fd").arg(child_end.as_raw_fd().to_string());
-        let mut server = self.command.spawn().context("cannot start the server; is /proc mounted?")?;
-        drop(child_end);
-        let mut byte = [0];
-        if matches!(ready.read(&mut byte), Ok(1)) && byte[0] == READY {
-            return Ok(server);
-        }
-        let status = server.wait().context("cannot wait for the server")?;
-        match status.code() {
-            // The server has printed the cause.
-            Some(code) => Err(ServerFailed(code.clamp(1, 255) as u8).into()),
-            None => bail!("the server was killed by signal {}", status.signal().unwrap_or(0)),
-        }
-    }
-}
-
-/// The server exited before the mount answered, after printing the cause on standard error.
-#[derive(Debug)]
-pub struct ServerFailed(u8);
-
-impl ServerFailed {
-    /// The server's exit code.
-    pub fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.0)
-    }
-}
-
-impl std::fmt::Display for ServerFailed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the mount failed; see the server's message above")
-    }
-}
-
-impl std::error::Error for ServerFailed {}

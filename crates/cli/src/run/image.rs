@@ -2,14 +2,12 @@
 
 use super::directory::MountDirectory;
 use crate::arguments::Run;
-use crate::terminal;
-use crate::units;
+use crate::{mounts, terminal, units};
 use anstream::stream::IsTerminal;
 use anyhow::{Context, Result, bail, ensure};
 use posix::image::{Committer, Image, MakeOptions, OpenImage, memory_available_bytes};
 use posix::path::{LastLink, Outcome, PathBuffer, WalkStart};
 use posix::{Caller, Capabilities, Credentials};
-use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -103,17 +101,9 @@ pub fn announce(image: &Image, changes: Changes, mount: &Path) {
     }
 }
 
-/// The mount of the run in which this process is. The preload library hides its entries from the
-/// environment of a program, but not from the kernel's view.
-pub fn surrounding_mount() -> Option<OsString> {
-    let environment = std::fs::read("/proc/self/environ").ok()?;
-    let value = |name: &[u8]| environment.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(name));
-    value(b"DIRECTFS_IMAGE=").and(value(b"DIRECTFS_MOUNT=")).map(|mount| OsStr::from_bytes(mount).to_owned())
-}
-
 /// Rejects nesting: a program sees one mount.
 pub fn refuse_nesting() -> Result<()> {
-    if let Some(mount) = surrounding_mount() {
+    if let Some(mount) = mounts::surrounding() {
         bail!(
             "this command runs under `directfs run` already, with an image at {}: a program can use one image; leave that run first",
             Path::new(&mount).display()

@@ -34,7 +34,6 @@ mod profile;
 
 pub use committer::serve as commit_service;
 pub use fuse_program::run as run_static;
-pub use image::surrounding_mount;
 
 use crate::arguments::{self, Run};
 use crate::file_size_limit::Lifted;

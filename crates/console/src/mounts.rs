@@ -5,8 +5,12 @@
 //! maker as `user_id`.
 
 use crate::asking;
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+/// Where programs under `run` see the image by default.
+pub const RUN_DIRECTORY: &str = "/mnt/directfs";
 
 /// Links that are followed from one name to a mount point.
 const LINKS_MAX: usize = 40;
@@ -22,8 +26,9 @@ pub struct Mount {
     pub source: PathBuf,
     /// Major and minor device numbers of the mount's files.
     pub device: (u32, u32),
-    /// Whether set-user-ID programs have no effect, and devices cannot be opened.
+    /// Whether set-user-ID programs have no effect.
     pub nosuid: bool,
+    /// Whether devices cannot be opened.
     pub nodev: bool,
     /// The user that made it, if it is served by FUSE.
     pub maker: Option<u32>,
@@ -55,6 +60,14 @@ impl Mount {
 pub fn of_image(path: &Path) -> Vec<Mount> {
     let Ok(image) = path.canonicalize() else { return Vec::new() };
     all().into_iter().filter(|mount| mount.is_of(&image, &[])).collect()
+}
+
+/// The mount of the run in which this process is. The preload library hides its entries from the
+/// environment of a program, but not from the kernel's view.
+pub fn surrounding() -> Option<OsString> {
+    let environment = std::fs::read("/proc/self/environ").ok()?;
+    let value = |name: &[u8]| environment.split(|&byte| byte == 0).find_map(|entry| entry.strip_prefix(name));
+    value(b"DIRECTFS_IMAGE=").and(value(b"DIRECTFS_MOUNT=")).map(|mount| OsStr::from_bytes(mount).to_owned())
 }
 
 /// The mount that contains a path.
@@ -135,14 +148,12 @@ fn unescape(field: &[u8]) -> PathBuf {
             }
         }
     }
-    PathBuf::from(std::ffi::OsString::from_vec(plain))
+    PathBuf::from(OsString::from_vec(plain))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
 
     fn mount(line: &[u8]) -> Mount {
         parse(line).unwrap().1

@@ -30,14 +30,19 @@ pub enum Unanswered {
     Silent,
 }
 
+/// What a file system answered.
 pub type Answer<T> = Result<T, Unanswered>;
 
 /// The use of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
+    /// All blocks.
     pub blocks: u64,
+    /// Unused blocks.
     pub blocks_free: u64,
+    /// All inodes.
     pub inodes: u64,
+    /// Unused inodes.
     pub inodes_free: u64,
 }
 

@@ -7,11 +7,12 @@
 
 use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
+use console::server::end_with_starter;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -161,22 +162,6 @@ impl Drop for Worker {
         if !self.ended {
             let _ = self.wait_for_end(TIMEOUT_STOPPED, || Ok(()));
         }
-    }
-}
-
-/// Makes a command a process group of its own, which gets SIGTERM when this process dies.
-pub fn end_with_starter(command: &mut Command) {
-    let parent = std::process::id();
-    command.process_group(0);
-    // SAFETY: two plain system calls between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-            if libc::getppid() as u32 != parent {
-                return Err(std::io::ErrorKind::Interrupted.into());
-            }
-            Ok(())
-        });
     }
 }
 

@@ -9,23 +9,27 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 
 /// Prints a line to standard output; without styles where they are not supported.
+#[macro_export]
 macro_rules! println {
     () => { $crate::output::out(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::out(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// Prints to standard output.
+#[macro_export]
 macro_rules! print {
     ($($text:tt)*) => { $crate::output::out(format_args!($($text)*)) };
 }
 
 /// Prints a line to standard error.
+#[macro_export]
 macro_rules! eprintln {
     () => { $crate::output::err(format_args!("\n")) };
     ($($text:tt)*) => { $crate::output::err(format_args!("{}\n", format_args!($($text)*))) };
 }
 
 /// Prints to standard error.
+#[macro_export]
 macro_rules! eprint {
     ($($text:tt)*) => { $crate::output::err(format_args!($($text)*)) };
 }

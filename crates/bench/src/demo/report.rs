@@ -2,7 +2,7 @@
 
 use crate::terminal::{Table, bold, dim, print_fact};
 use crate::units::{count, counted, duration, size};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// All results.
@@ -70,8 +70,8 @@ pub struct Crash {
     pub reuse_ns: u64,
 }
 
-/// The check of every invariant.
-#[derive(Debug, Serialize)]
+/// The check of every invariant: what the report of fsck has of it.
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Check {
     /// Names checked.
     pub names: u64,

@@ -4,8 +4,8 @@
 use super::scratch::Scratch;
 use super::tree::Tree;
 use super::worker::{Done, Reply, Request};
-use crate::arguments::RUN_DIRECTORY;
 use crate::mounted::Mounted;
+use crate::mounts::RUN_DIRECTORY;
 use crate::worker::Worker;
 use anyhow::{Context, Result, bail, ensure};
 use posix::image::{Image, OpenImage};
@@ -141,7 +141,7 @@ impl Drop for Subject<'_> {
 /// An error if `run` is not possible with these directories.
 pub fn require_run(tree: &Tree, scratch: &Scratch) -> Result<()> {
     ensure!(
-        crate::run::surrounding_mount().is_none(),
+        crate::mounts::surrounding().is_none(),
         "this program already runs under directfs run, which allows one image: start the demonstration outside"
     );
     for (what, path) in [("the tree", tree.root()), ("the scratch directory", scratch.path())] {

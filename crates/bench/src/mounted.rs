@@ -1,10 +1,9 @@
 //! A mount that this process makes and ends, with its server; and the removal of files of which
 //! some may be below such a mount.
 
-use crate::asking::{self, Unanswered};
-use crate::commands::mount::Start;
-use crate::commands::umount::unmount;
 use anyhow::{Context, Result, ensure};
+use console::asking::{self, Unanswered};
+use console::server::{Start, unmount};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;

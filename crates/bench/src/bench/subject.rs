@@ -5,10 +5,10 @@ use super::plan::SpaceNeeds;
 use super::scratch::{Scratch, SpaceNeeded, require_memory};
 use super::session::Session;
 use super::task::{Outcome, Task, Work, Workers};
-use crate::arguments::RUN_DIRECTORY;
-use crate::commands::mkfs::make_shown;
 use crate::mounted::Mounted;
+use crate::mounts::RUN_DIRECTORY;
 use anyhow::{Context, Result, ensure};
+use console::images::make_shown;
 use posix::image::{Image, MakeOptions, OpenImage};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -53,7 +53,7 @@ impl Subject {
     /// DirectFS, with an image in this directory; `name` is for tables.
     pub fn directfs(name: &str, at: &Path, always_flush: bool) -> Result<Subject> {
         ensure!(
-            crate::run::surrounding_mount().is_none(),
+            crate::mounts::surrounding().is_none(),
             "this program already runs under directfs run, which allows one image: start it outside, or measure without DirectFS (--beside)"
         );
         let scratch = Scratch::beside_others(at, "image")?;

@@ -620,16 +620,17 @@ pub fn share_wanted(group: Group, what: &PhaseName) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::Cli;
-    use clap::Parser;
+    use clap::{Args, FromArgMatches};
+
+    /// The arguments of a command line.
+    fn arguments(words: &str) -> Bench {
+        let command = Bench::augment_args(clap::Command::new("bench").no_binary_name(true));
+        let matches = command.try_get_matches_from(words.split_whitespace()).unwrap();
+        Bench::from_arg_matches(&matches).unwrap()
+    }
 
     fn plan(words: &str) -> Plan {
-        let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
-            Cli::try_parse_from(["directfs", "bench"].into_iter().chain(words.split_whitespace()))
-        else {
-            panic!("{words} is not a bench command line")
-        };
-        Plan::make(&arguments).unwrap()
+        Plan::make(&arguments(words)).unwrap()
     }
 
     #[test]
@@ -651,12 +652,8 @@ mod tests {
     fn every_member_has_something_to_do() {
         let crowd = plan("--quick --threads 64 --only fileserver,postmark,varmail,mdtest,small");
         assert!(crowd.needs(Set::Usual).unwrap().kernel(true).files >= 64 * MEMBER_FILES);
-        let Ok(Cli { command: crate::arguments::Command::Bench(arguments) }) =
-            Cli::try_parse_from("directfs bench --only threads --sizes 100 --threads 64".split(' '))
-        else {
-            panic!("a bench command line")
-        };
-        let error = Plan::make(&arguments).err().map(|error| error.to_string()).unwrap_or_default();
+        let impossible = arguments("--only threads --sizes 100 --threads 64");
+        let error = Plan::make(&impossible).err().map(|error| error.to_string()).unwrap_or_default();
         assert!(error.contains("--sizes") && error.contains("1024"), "{error}");
     }
 
