@@ -36,12 +36,28 @@ enum SeverityRule {
     Always(Severity),
     /// A crash may leave it: a note then, an error on a clean image.
     ErrorIfClean,
-    /// The same with a warning.
+    /// A crash may leave it: a note then, a warning on a clean image.
     WarningIfClean,
 }
 
+/// When a kind is repaired: each stage must be complete before the following ones can be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    Superblock,
+    Segments,
+    Inodes,
+    Journal,
+    Names,
+    Bodies,
+    /// Directories in cycles come before files without names, which may get their names back.
+    Tree,
+    Orphans,
+    Counts,
+    Snapshot,
+}
+
 macro_rules! kinds {
-    ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal, $weight:expr;)+) => {
+    ($($(#[doc = $doc:literal])+ $kind:ident = $name:literal, $weight:expr, $stage:ident;)+) => {
         /// The invariant that a finding violates.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[non_exhaustive]
@@ -63,6 +79,11 @@ macro_rules! kinds {
                 match self { $(FindingKind::$kind => concat!($($doc),+).trim_ascii(),)+ }
             }
 
+            /// When it is repaired.
+            pub(crate) const fn stage(self) -> Stage {
+                match self { $(FindingKind::$kind => Stage::$stage,)+ }
+            }
+
             const fn weight(self) -> SeverityRule {
                 use Severity::*;
                 use SeverityRule::*;
@@ -74,185 +95,185 @@ macro_rules! kinds {
 
 kinds! {
     /// The region is shorter than any image.
-    ImageTooShort = "image-too-short", Always(Error);
+    ImageTooShort = "image-too-short", Always(Error), Superblock;
     /// There is no magic at the start: not an image, or mkfs was interrupted.
-    NotAnImage = "not-an-image", Always(Error);
+    NotAnImage = "not-an-image", Always(Error), Superblock;
     /// The image has a format version that this program does not support.
-    UnknownVersion = "unknown-version", Always(Error);
+    UnknownVersion = "unknown-version", Always(Error), Superblock;
     /// The image uses incompatible features that this program does not support.
-    UnknownFeatures = "unknown-features", Always(Error);
+    UnknownFeatures = "unknown-features", Always(Error), Superblock;
     /// The superblock's checksum does not match.
-    SuperblockChecksum = "superblock-checksum", Always(Error);
+    SuperblockChecksum = "superblock-checksum", Always(Error), Superblock;
     /// The image is longer than its file.
-    ImageTruncated = "image-truncated", Always(Error);
+    ImageTruncated = "image-truncated", Always(Error), Superblock;
     /// The areas in the superblock are not laid out as mkfs does it.
-    SuperblockGeometry = "superblock-geometry", Always(Error);
+    SuperblockGeometry = "superblock-geometry", Always(Error), Superblock;
     /// The copy of the superblock in the last block is damaged.
-    SuperblockCopy = "superblock-copy", Always(Warning);
+    SuperblockCopy = "superblock-copy", Always(Warning), Superblock;
     /// Reserved bytes are not zero.
-    ReservedNotZero = "reserved-not-zero", Always(Warning);
+    ReservedNotZero = "reserved-not-zero", Always(Warning), Inodes;
 
     /// A journal slot has an incompletely written record, which never took effect.
-    JournalTorn = "journal-torn", ErrorIfClean;
+    JournalTorn = "journal-torn", ErrorIfClean, Journal;
     /// A journal slot has a complete record: a rename that the next attach completes.
-    JournalPending = "journal-pending", ErrorIfClean;
+    JournalPending = "journal-pending", ErrorIfClean, Journal;
     /// A journal slot has a finished record whose clearing was lost.
-    JournalStale = "journal-stale", ErrorIfClean;
+    JournalStale = "journal-stale", ErrorIfClean, Journal;
     /// A journal record refers to structures that cannot exist.
-    JournalRecord = "journal-record", Always(Error);
+    JournalRecord = "journal-record", Always(Error), Journal;
 
     /// An entry of the segment table is not the offset of a block in the data area.
-    SegmentOffset = "segment-offset", Always(Error);
+    SegmentOffset = "segment-offset", Always(Error), Segments;
     /// The list of a segment's blocks does not verify, or has blocks that cannot be the segment's.
-    SegmentList = "segment-list", Always(Error);
+    SegmentList = "segment-list", Always(Error), Inodes;
     /// Two segments of inodes share blocks.
-    SegmentOverlap = "segment-overlap", Always(Error);
+    SegmentOverlap = "segment-overlap", Always(Error), Segments;
     /// A segment follows an empty entry of the table; segments are added in order.
-    SegmentGap = "segment-gap", Always(Error);
+    SegmentGap = "segment-gap", Always(Error), Segments;
 
     /// Metadata lies in memory that has an error.
-    MetadataLost = "metadata-lost", Always(Error);
+    MetadataLost = "metadata-lost", Always(Error), Inodes;
     /// Content of a file lies in memory that has an error: reads of it return EIO.
-    ContentLost = "content-lost", Always(Error);
+    ContentLost = "content-lost", Always(Error), Inodes;
 
     /// An inode has another inode's number.
-    InodeNumber = "inode-number", Always(Error);
+    InodeNumber = "inode-number", Always(Error), Inodes;
     /// An inode's identity does not match its checksum.
-    InodeChecksum = "inode-checksum", ErrorIfClean;
+    InodeChecksum = "inode-checksum", ErrorIfClean, Inodes;
     /// An inode's identity does not match its checksum, although its attributes show a finished
     /// creation.
-    InodeDamaged = "inode-damaged", Always(Error);
+    InodeDamaged = "inode-damaged", Always(Error), Inodes;
     /// An inode has an unknown kind.
-    InodeKind = "inode-kind", Always(Error);
+    InodeKind = "inode-kind", Always(Error), Inodes;
     /// An inode in use has generation zero, which is never assigned.
-    InodeGeneration = "inode-generation", Always(Error);
+    InodeGeneration = "inode-generation", Always(Error), Inodes;
     /// Inode number zero is in use.
-    InodeZero = "inode-zero", Always(Error);
+    InodeZero = "inode-zero", Always(Error), Inodes;
     /// A free inode has an access time or an inline body, which the next file would inherit.
-    FreeInodeNotZero = "free-inode-not-zero", ErrorIfClean;
+    FreeInodeNotZero = "free-inode-not-zero", ErrorIfClean, Inodes;
     /// An inode's pointer into memory has an epoch later than the image's.
-    PointerEpoch = "pointer-epoch", Always(Error);
+    PointerEpoch = "pointer-epoch", Always(Error), Inodes;
     /// An inode that is not a device has a device number.
-    InodeDevice = "inode-device", Always(Warning);
+    InodeDevice = "inode-device", Always(Warning), Inodes;
     /// An inode that is not a directory has directory fields.
-    DirectoryFields = "directory-fields", WarningIfClean;
+    DirectoryFields = "directory-fields", WarningIfClean, Inodes;
     /// An inode has no property entry that verifies.
-    NoProperty = "no-property", ErrorIfClean;
+    NoProperty = "no-property", ErrorIfClean, Inodes;
     /// The mode and the inode's identity have different file kinds.
-    PropertyKind = "property-kind", Always(Error);
+    PropertyKind = "property-kind", Always(Error), Inodes;
     /// One of the two property entries was in use and does not verify: a change interrupted by a
     /// crash.
-    PropertyTorn = "property-torn", Always(Note);
+    PropertyTorn = "property-torn", Always(Note), Inodes;
     /// The sequence numbers of the two property entries are not adjacent.
-    PropertySequence = "property-sequence", Always(Error);
+    PropertySequence = "property-sequence", Always(Error), Inodes;
     /// A property entry has unknown flags, or flags that do not fit its kind.
-    PropertyFlags = "property-flags", Always(Error);
+    PropertyFlags = "property-flags", Always(Error), Inodes;
     /// The size is impossible for a file of this kind.
-    PropertySize = "property-size", Always(Error);
+    PropertySize = "property-size", Always(Error), Inodes;
     /// Owner or group is 4294967295, which means "no change" to programs that copy owners.
-    PropertyOwner = "property-owner", Always(Error);
+    PropertyOwner = "property-owner", Always(Error), Inodes;
     /// A file has a body although its kind has none, or a block map in addition to its inline body.
-    PropertyRoot = "property-root", Always(Error);
+    PropertyRoot = "property-root", Always(Error), Inodes;
 
     /// A directory's log links to an offset where no page can be.
-    LogOffset = "log-offset", Always(Error);
+    LogOffset = "log-offset", Always(Error), Names;
     /// A directory's log links to a page of another owner, or with a header that does not verify.
-    LogPage = "log-page", Always(Error);
+    LogPage = "log-page", Always(Error), Names;
     /// A directory's log links to the same page twice.
-    LogLoop = "log-loop", Always(Error);
+    LogLoop = "log-loop", Always(Error), Names;
     /// A page's first cookie is not above all cookies of the earlier pages.
-    LogCookies = "log-cookies", Always(Error);
+    LogCookies = "log-cookies", Always(Error), Names;
     /// A page's bound of used slots is damaged, or below a slot that is used.
-    LogUsed = "log-used", ErrorIfClean;
+    LogUsed = "log-used", ErrorIfClean, Inodes;
     /// A directory's log ends with a compacted page, to which nothing can be appended.
-    LogEnd = "log-end", Always(Warning);
+    LogEnd = "log-end", Always(Warning), Names;
     /// A slot has an unknown tag.
-    SlotTag = "slot-tag", Always(Error);
+    SlotTag = "slot-tag", Always(Error), Names;
     /// A slot refers to an offset where no dentry can be.
-    SlotOffset = "slot-offset", Always(Error);
+    SlotOffset = "slot-offset", Always(Error), Names;
     /// A slot refers to a dentry that does not verify: an unfinished creation.
-    SlotHalfMade = "slot-half-made", ErrorIfClean;
+    SlotHalfMade = "slot-half-made", ErrorIfClean, Names;
     /// A compacted page refers to a dentry that does not verify; compaction copies only dentries
     /// that do.
-    DentryDamaged = "dentry-damaged", Always(Error);
+    DentryDamaged = "dentry-damaged", Always(Error), Names;
     /// A dentry is in the log of another directory than its own.
-    DentryParent = "dentry-parent", Always(Error);
+    DentryParent = "dentry-parent", Always(Error), Names;
     /// A dentry's cookie does not match its place in the log.
-    DentryCookie = "dentry-cookie", Always(Error);
+    DentryCookie = "dentry-cookie", Always(Error), Names;
     /// Two dentries share cache lines, or two slots refer to the same dentry.
-    DentryOverlap = "dentry-overlap", Always(Error);
+    DentryOverlap = "dentry-overlap", Always(Error), Names;
     /// A name contains a slash or a zero byte, or is `.` or `..`.
-    NameInvalid = "name-invalid", Always(Error);
+    NameInvalid = "name-invalid", Always(Error), Names;
     /// A directory has the same name twice.
-    NameTwice = "name-twice", Always(Error);
+    NameTwice = "name-twice", Always(Error), Names;
     /// A name refers to an inode number that the image does not have.
-    DentryTarget = "dentry-target", Always(Error);
+    DentryTarget = "dentry-target", Always(Error), Names;
     /// A name refers to an inode that is free or damaged.
-    DentryDangling = "dentry-dangling", ErrorIfClean;
+    DentryDangling = "dentry-dangling", ErrorIfClean, Names;
     /// A name and its inode have different file kinds.
-    DentryKind = "dentry-kind", Always(Error);
+    DentryKind = "dentry-kind", Always(Error), Names;
     /// A dentry's valid word and its seal have different reuse generations.
-    DentryTurn = "dentry-turn", ErrorIfClean;
+    DentryTurn = "dentry-turn", ErrorIfClean, Names;
 
     /// There is no root directory.
-    RootMissing = "root-missing", Always(Error);
+    RootMissing = "root-missing", Always(Error), Inodes;
     /// The root directory has a name.
-    RootNamed = "root-named", Always(Error);
+    RootNamed = "root-named", Always(Error), Names;
     /// A directory has more than one name.
-    DirectoryNames = "directory-names", Always(Error);
+    DirectoryNames = "directory-names", Always(Error), Tree;
     /// A directory's `..` is not the directory of its name.
-    DirectoryParent = "directory-parent", ErrorIfClean;
+    DirectoryParent = "directory-parent", ErrorIfClean, Tree;
     /// A directory is not below the root, but below itself.
-    DirectoryCycle = "directory-cycle", Always(Error);
+    DirectoryCycle = "directory-cycle", Always(Error), Tree;
     /// A file has no name: it was unlinked while open, or its creation is incomplete.
-    Orphan = "orphan", ErrorIfClean;
+    Orphan = "orphan", ErrorIfClean, Orphans;
     /// A directory with names has no name itself. No crash leaves that: a directory is removed only
     /// while it is empty.
-    OrphanDirectory = "orphan-directory", Always(Error);
+    OrphanDirectory = "orphan-directory", Always(Error), Orphans;
     /// A file's link count is not the number of its names (for a directory: of its subdirectories
     /// plus two).
-    LinksWrong = "links-wrong", ErrorIfClean;
+    LinksWrong = "links-wrong", ErrorIfClean, Counts;
 
     /// A body's block map has an impossible height or shape.
-    MapShape = "map-shape", Always(Error);
+    MapShape = "map-shape", Always(Error), Bodies;
     /// A body refers to a block outside the data area.
-    BlockOutside = "block-outside", Always(Error);
+    BlockOutside = "block-outside", Always(Error), Bodies;
     /// A block has two owners.
-    BlockTwice = "block-twice", Always(Error);
+    BlockTwice = "block-twice", Always(Error), Bodies;
     /// A body has blocks beyond the end of the file.
-    BeyondEnd = "beyond-end", ErrorIfClean;
+    BeyondEnd = "beyond-end", ErrorIfClean, Bodies;
     /// A file's block count differs from the blocks of its body.
-    BlocksWrong = "blocks-wrong", ErrorIfClean;
+    BlocksWrong = "blocks-wrong", ErrorIfClean, Counts;
     /// The target of a symbolic link has a zero byte, or no content where one should be.
-    LinkTarget = "link-target", Always(Error);
+    LinkTarget = "link-target", Always(Error), Counts;
     /// The extended attributes do not verify or do not parse, or a name among them has a zero byte.
-    XattrBody = "xattr-body", Always(Error);
+    XattrBody = "xattr-body", Always(Error), Bodies;
 
     /// There are no free-space maps: a repair discarded them, or the list of shared blocks had no
     /// room. The next attach rebuilds them.
-    SnapshotDropped = "snapshot-dropped", Always(Note);
+    SnapshotDropped = "snapshot-dropped", Always(Note), Snapshot;
     /// The image is marked as cleanly detached, but its free-space maps do not match their
     /// checksum.
-    SnapshotChecksum = "snapshot-checksum", Always(Error);
+    SnapshotChecksum = "snapshot-checksum", Always(Error), Snapshot;
     /// A figure saved by the clean detach is wrong.
-    SnapshotFigure = "snapshot-figure", Always(Error);
+    SnapshotFigure = "snapshot-figure", Always(Error), Snapshot;
     /// The list of shared blocks and of dentry blocks with free lines is broken.
-    SnapshotSlabs = "snapshot-slabs", Always(Error);
+    SnapshotSlabs = "snapshot-slabs", Always(Error), Snapshot;
     /// A shared block has another number of pointers than saved: it would be freed too early or
     /// never.
-    SnapshotShares = "snapshot-shares", Always(Error);
+    SnapshotShares = "snapshot-shares", Always(Error), Snapshot;
     /// The block map marks a block in use as free: it would be allocated again.
-    BlockNotMarked = "block-not-marked", Always(Error);
+    BlockNotMarked = "block-not-marked", Always(Error), Snapshot;
     /// The block map marks an unused block as in use.
-    BlockLeaked = "block-leaked", WarningIfClean;
+    BlockLeaked = "block-leaked", WarningIfClean, Snapshot;
     /// The inode map marks an inode in use as free: it would be allocated again.
-    InodeNotMarked = "inode-not-marked", Always(Error);
+    InodeNotMarked = "inode-not-marked", Always(Error), Snapshot;
     /// The inode map marks a free inode as in use.
-    InodeLeaked = "inode-leaked", WarningIfClean;
+    InodeLeaked = "inode-leaked", WarningIfClean, Snapshot;
     /// A cache line of a dentry is listed as free: it would be allocated again.
-    LineNotMarked = "line-not-marked", Always(Error);
+    LineNotMarked = "line-not-marked", Always(Error), Snapshot;
     /// Free cache lines of dentry blocks are not listed as free.
-    LineLeaked = "line-leaked", WarningIfClean;
+    LineLeaked = "line-leaked", WarningIfClean, Snapshot;
 }
 
 impl FindingKind {

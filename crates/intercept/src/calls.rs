@@ -1,5 +1,6 @@
-//! The table of system calls: number, route, handler, what happens after the image failed, and the
-//! row of docs/posix.md.
+//! The table of system calls: number, route, class in the statistics, handler, what else the
+//! dispatcher must know of a call, and the row of docs/posix.md. Every other list of calls is
+//! computed from this one.
 //!
 //! Invariants:
 //!
@@ -16,7 +17,7 @@
 //! The filter, the dispatcher and [`failed_image`](crate::hook::failed_image) read [`TABLE`], which
 //! the compiler computes. Names and titles are not in the preload library.
 
-use crate::hook::call::{Handler, OnFailure, Table};
+use crate::hook::call::{Attaches, Buffers, Details, Handler, OnFailure, Table};
 use crate::hook::calls::{
     aio, attributes, copy_calls, fanotify, files, handles, inotify, io_uring, landlock, locks, mapping, names, open,
     renames, seccomp, sockets,
@@ -25,7 +26,10 @@ use crate::hook::descriptors::{self, fd_passing, polling};
 use crate::hook::process::{exec, limits, processes, working_directory};
 use crate::hook::signals;
 use crate::routes::{NUMBERS, Route, Routes, SYS_MISSING_PAGE, route_of};
+use Attaches::{BeforeFilter, BeforeLimit, Never};
+use Buffers::{Bytes, Message, Messages, Ranges, Vector};
 use OnFailure::{By, ByRoute, Close, CloseRange, Eio, Handle, HandleWithTables, Kernel};
+use engine::statistics::CallClass;
 use numbers::*;
 
 /// Numbers by name.
@@ -63,8 +67,22 @@ pub struct Entry {
     pub route: Route,
     /// Serves the call. `None`: the kernel alone.
     pub handler: Option<Handler>,
-    /// What happens after the image failed.
-    pub on_failure: OnFailure,
+    /// What else the dispatcher must know.
+    pub details: Details,
+}
+
+impl Entry {
+    /// What the arguments point to, beside paths and structures.
+    const fn buffers(mut self, buffers: Buffers) -> Entry {
+        self.details.buffers = buffers;
+        self
+    }
+
+    /// When the call needs the image of a process that has not attached it.
+    const fn attaches(mut self, attaches: Attaches) -> Entry {
+        self.details.attaches = attaches;
+        self
+    }
 }
 
 /// A row of part 1 of docs/posix.md.
@@ -75,19 +93,19 @@ pub struct Row {
     pub calls: &'static [Entry],
 }
 
-/// `call!(number, route, handler)`, or with what happens after the image failed if that does not
-/// follow from the route.
+/// `call!(number, route, class, handler)`, or with what happens after the image failed if that does
+/// not follow from the route.
 macro_rules! call {
-    ($number:ident, $route:ident, $handler:path) => {
-        call!($number, $route, $handler, ByRoute)
+    ($number:ident, $route:ident, $class:ident, $handler:path) => {
+        call!($number, $route, $class, $handler, ByRoute)
     };
-    ($number:ident, $route:ident, $handler:path, $on_failure:expr) => {
+    ($number:ident, $route:ident, $class:ident, $handler:path, $on_failure:expr) => {
         Entry {
             name: stringify!($number),
             number: $number,
             route: Route::$route,
             handler: Some($handler),
-            on_failure: $on_failure,
+            details: Details { on_failure: $on_failure, class: CallClass::$class, ..Details::OF_THE_KERNEL },
         }
     };
 }
@@ -95,7 +113,13 @@ macro_rules! call {
 /// A call of a row that the kernel alone serves.
 macro_rules! kernel {
     ($number:ident) => {
-        Entry { name: stringify!($number), number: $number, route: Route::Native, handler: None, on_failure: Kernel }
+        Entry {
+            name: stringify!($number),
+            number: $number,
+            route: Route::Native,
+            handler: None,
+            details: Details::OF_THE_KERNEL,
+        }
     };
 }
 
@@ -106,70 +130,76 @@ pub const ROWS: &[Row] = &[
     Row {
         title: "mkdir, rmdir, unlink, symlink, readlink",
         calls: &[
-            call!(SYS_mkdir, Path, names::mkdir),
-            call!(SYS_mkdirat, At, names::mkdirat),
-            call!(SYS_rmdir, Path, names::rmdir),
-            call!(SYS_unlink, Path, names::unlink),
-            call!(SYS_unlinkat, At, names::unlinkat),
-            call!(SYS_symlink, PathSecond, names::symlink),
-            call!(SYS_symlinkat, AtSecond, names::symlinkat),
-            call!(SYS_readlink, Path, names::readlink),
-            call!(SYS_readlinkat, At, names::readlinkat),
+            call!(SYS_mkdir, Path, Make, names::mkdir),
+            call!(SYS_mkdirat, At, Make, names::mkdirat),
+            call!(SYS_rmdir, Path, Remove, names::rmdir),
+            call!(SYS_unlink, Path, Remove, names::unlink),
+            call!(SYS_unlinkat, At, Remove, names::unlinkat),
+            call!(SYS_symlink, PathSecond, Link, names::symlink),
+            call!(SYS_symlinkat, AtSecond, Link, names::symlinkat),
+            call!(SYS_readlink, Path, ReadLink, names::readlink),
+            call!(SYS_readlinkat, At, ReadLink, names::readlinkat),
         ],
     },
     Row {
         title: "chdir, fchdir, getcwd, umask",
         calls: &[
-            call!(SYS_chdir, Always, names::chdir, By(Route::Path)),
-            call!(SYS_fchdir, Always, working_directory::fchdir, By(Route::Fd)),
-            call!(SYS_getcwd, AnyFd, working_directory::getcwd),
-            call!(SYS_umask, Always, processes::umask, HandleWithTables),
+            call!(SYS_chdir, Always, Other, names::chdir, By(Route::Path)),
+            call!(SYS_fchdir, Always, Other, working_directory::fchdir, By(Route::Fd)),
+            call!(SYS_getcwd, AnyFd, Other, working_directory::getcwd),
+            call!(SYS_umask, Always, Other, processes::umask, HandleWithTables),
         ],
     },
-    Row { title: "chroot", calls: &[call!(SYS_chroot, Always, names::chroot, By(Route::Path))] },
-    Row { title: "mknod", calls: &[call!(SYS_mknod, Path, names::mknod), call!(SYS_mknodat, At, names::mknodat)] },
+    Row { title: "chroot", calls: &[call!(SYS_chroot, Always, Other, names::chroot, By(Route::Path))] },
+    Row {
+        title: "mknod",
+        calls: &[call!(SYS_mknod, Path, Make, names::mknod), call!(SYS_mknodat, At, Make, names::mknodat)],
+    },
     Row {
         title: "link, linkat AT_EMPTY_PATH",
-        calls: &[call!(SYS_link, PathPath, renames::link), call!(SYS_linkat, AtAt, renames::linkat)],
+        calls: &[call!(SYS_link, PathPath, Link, renames::link), call!(SYS_linkat, AtAt, Link, renames::linkat)],
     },
     Row {
         title: "rename, renameat2",
         calls: &[
-            call!(SYS_rename, PathPath, renames::rename),
-            call!(SYS_renameat, AtAt, renames::renameat),
-            call!(SYS_renameat2, AtAt, renames::renameat2),
+            call!(SYS_rename, PathPath, Rename, renames::rename),
+            call!(SYS_renameat, AtAt, Rename, renames::renameat),
+            call!(SYS_renameat2, AtAt, Rename, renames::renameat2),
         ],
     },
     Row {
         title: "getdents, telldir, seekdir",
-        calls: &[call!(SYS_getdents, Fd, files::getdents), call!(SYS_getdents64, Fd, files::getdents64)],
+        calls: &[
+            call!(SYS_getdents, Fd, List, files::getdents).buffers(Bytes),
+            call!(SYS_getdents64, Fd, List, files::getdents64).buffers(Bytes),
+        ],
     },
     Row {
         title: "name_to_handle_at, open_by_handle_at",
         calls: &[
-            call!(SYS_name_to_handle_at, At, handles::name_to_handle_at),
+            call!(SYS_name_to_handle_at, At, Other, handles::name_to_handle_at),
             // The working directory stands for its mount.
-            call!(SYS_open_by_handle_at, Always, open::open_by_handle_at, By(Route::Fd)),
+            call!(SYS_open_by_handle_at, Always, Open, open::open_by_handle_at, By(Route::Fd)),
         ],
     },
     Row {
         title: "inotify, fanotify",
         calls: &[
-            call!(SYS_inotify_init, Always, inotify::init, Kernel),
-            call!(SYS_inotify_init1, Always, inotify::init1, Kernel),
-            call!(SYS_inotify_add_watch, PathSecond, inotify::add_watch),
-            call!(SYS_inotify_rm_watch, Fd, inotify::rm_watch),
-            call!(SYS_fanotify_init, Always, fanotify::init, Kernel),
-            call!(SYS_fanotify_mark, Always, fanotify::mark, Kernel),
+            call!(SYS_inotify_init, Always, Other, inotify::init, Kernel),
+            call!(SYS_inotify_init1, Always, Other, inotify::init1, Kernel),
+            call!(SYS_inotify_add_watch, PathSecond, Other, inotify::add_watch),
+            call!(SYS_inotify_rm_watch, Fd, Other, inotify::rm_watch),
+            call!(SYS_fanotify_init, Always, Other, fanotify::init, Kernel),
+            call!(SYS_fanotify_mark, Always, Other, fanotify::mark, Kernel),
         ],
     },
     // Opening.
     Row {
         title: "O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_DIRECTORY, O_NOFOLLOW, O_PATH, O_CLOEXEC, O_NONBLOCK",
         calls: &[
-            call!(SYS_open, PathNumbers, open::open),
-            call!(SYS_openat, AtNumbers, open::openat),
-            call!(SYS_creat, PathNumbers, open::creat),
+            call!(SYS_open, PathNumbers, Open, open::open),
+            call!(SYS_openat, AtNumbers, Open, open::openat),
+            call!(SYS_creat, PathNumbers, Open, open::creat),
         ],
     },
     Row { title: "O_DIRECT", calls: &[] },
@@ -179,19 +209,19 @@ pub const ROWS: &[Row] = &[
     Row {
         title: "close, close_range, dup, dup2, dup3, fcntl F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL",
         calls: &[
-            call!(SYS_close, Close, descriptors::close, Close),
-            call!(SYS_close_range, Always, descriptors::close_range, CloseRange),
-            call!(SYS_dup, FdNumbers, descriptors::dup),
-            call!(SYS_dup2, FdFd, descriptors::dup2),
-            call!(SYS_dup3, FdFd, descriptors::dup3),
-            call!(SYS_fcntl, FdNumbers, files::fcntl),
+            call!(SYS_close, Close, Close, descriptors::close, Close),
+            call!(SYS_close_range, Always, Close, descriptors::close_range, CloseRange),
+            call!(SYS_dup, FdNumbers, Descriptor, descriptors::dup),
+            call!(SYS_dup2, FdFd, Descriptor, descriptors::dup2),
+            call!(SYS_dup3, FdFd, Descriptor, descriptors::dup3),
+            call!(SYS_fcntl, FdNumbers, Descriptor, files::fcntl),
         ],
     },
     Row {
         title: "openat2 with RESOLVE_NO_SYMLINKS, NO_MAGICLINKS, BENEATH, IN_ROOT, NO_XDEV",
         calls: &[
             // With its flags an absolute path may begin at a descriptor of the image.
-            call!(SYS_openat2, Always, open::openat2, By(Route::At)),
+            call!(SYS_openat2, Always, Open, open::openat2, By(Route::At)),
         ],
     },
     Row { title: "openat2 with RESOLVE_CACHED", calls: &[] },
@@ -200,66 +230,75 @@ pub const ROWS: &[Row] = &[
     Row {
         title: "read, write, pread, pwrite, readv, writev, AIO",
         calls: &[
-            call!(SYS_read, Fd, files::read),
-            call!(SYS_write, Fd, files::write),
-            call!(SYS_pread64, Fd, files::pread),
-            call!(SYS_pwrite64, Fd, files::pwrite),
-            call!(SYS_readv, Fd, files::readv),
-            call!(SYS_writev, Fd, files::writev),
-            call!(SYS_preadv, Fd, files::preadv),
-            call!(SYS_pwritev, Fd, files::pwritev),
+            call!(SYS_read, Fd, Read, files::read).buffers(Bytes),
+            call!(SYS_write, Fd, Write, files::write).buffers(Bytes),
+            call!(SYS_pread64, Fd, Read, files::pread).buffers(Bytes),
+            call!(SYS_pwrite64, Fd, Write, files::pwrite).buffers(Bytes),
+            call!(SYS_readv, Fd, Read, files::readv).buffers(Vector),
+            call!(SYS_writev, Fd, Write, files::writev).buffers(Vector),
+            call!(SYS_preadv, Fd, Read, files::preadv).buffers(Vector),
+            call!(SYS_pwritev, Fd, Write, files::pwritev).buffers(Vector),
         ],
     },
     Row {
         title: "preadv2, pwritev2",
-        calls: &[call!(SYS_preadv2, Fd, files::preadv2), call!(SYS_pwritev2, Fd, files::pwritev2)],
+        calls: &[
+            call!(SYS_preadv2, Fd, Read, files::preadv2).buffers(Vector),
+            call!(SYS_pwritev2, Fd, Write, files::pwritev2).buffers(Vector),
+        ],
     },
     Row {
         title: "truncate, ftruncate",
-        calls: &[call!(SYS_truncate, Path, attributes::truncate), call!(SYS_ftruncate, Fd, files::ftruncate)],
+        calls: &[
+            call!(SYS_truncate, Path, Resize, attributes::truncate),
+            call!(SYS_ftruncate, Fd, Resize, files::ftruncate),
+        ],
     },
     Row {
         title: "mmap, shared and private, msync",
         calls: &[
-            call!(SYS_mmap, Mmap, mapping::mmap),
-            call!(SYS_munmap, AnyFd, mapping::munmap),
-            call!(SYS_msync, AnyFd, mapping::msync),
+            call!(SYS_mmap, Mmap, Map, mapping::mmap).buffers(Ranges).attaches(Never),
+            call!(SYS_munmap, AnyFd, Map, mapping::munmap).buffers(Ranges),
+            call!(SYS_msync, AnyFd, Sync, mapping::msync).buffers(Ranges),
         ],
     },
     Row {
         title: "mremap, remap_file_pages, mprotect, madvise, mincore, mlock",
         calls: &[
-            call!(SYS_mremap, AnyFd, mapping::moves::mremap),
-            call!(SYS_remap_file_pages, AnyFd, mapping::remap_file_pages),
-            call!(SYS_mprotect, AnyFd, mapping::mprotect),
-            call!(SYS_pkey_mprotect, AnyFd, mapping::mprotect),
-            call!(SYS_madvise, AnyFd, mapping::advice::madvise),
+            call!(SYS_mremap, AnyFd, Map, mapping::moves::mremap).buffers(Ranges),
+            call!(SYS_remap_file_pages, AnyFd, Map, mapping::remap_file_pages).buffers(Ranges),
+            call!(SYS_mprotect, AnyFd, Map, mapping::mprotect).buffers(Ranges),
+            call!(SYS_pkey_mprotect, AnyFd, Map, mapping::mprotect).buffers(Ranges),
+            call!(SYS_madvise, AnyFd, Map, mapping::advice::madvise).buffers(Ranges),
             kernel!(SYS_mincore),
-            call!(SYS_mlock, AnyFd, mapping::advice::mlock),
-            call!(SYS_mlock2, AnyFd, mapping::advice::mlock),
-            call!(SYS_mlockall, Always, mapping::advice::mlockall, Kernel),
-            call!(SYS_MISSING_PAGE, Always, mapping::missing::resolve, Handle),
+            call!(SYS_mlock, AnyFd, Map, mapping::advice::mlock).buffers(Ranges),
+            call!(SYS_mlock2, AnyFd, Map, mapping::advice::mlock).buffers(Ranges),
+            call!(SYS_mlockall, Always, Map, mapping::advice::mlockall, Kernel),
+            call!(SYS_MISSING_PAGE, Always, Other, mapping::missing::resolve, Handle).buffers(Ranges),
         ],
     },
-    Row { title: "fallocate", calls: &[call!(SYS_fallocate, Fd, files::fallocate)] },
+    Row { title: "fallocate", calls: &[call!(SYS_fallocate, Fd, Resize, files::fallocate)] },
     Row { title: "fallocate COLLAPSE_RANGE, INSERT_RANGE, UNSHARE_RANGE, unknown bits", calls: &[] },
-    Row { title: "lseek SEEK_DATA, SEEK_HOLE", calls: &[call!(SYS_lseek, Fd, files::lseek)] },
+    Row { title: "lseek SEEK_DATA, SEEK_HOLE", calls: &[call!(SYS_lseek, Fd, Seek, files::lseek)] },
     Row {
         title: "copy_file_range, sendfile, splice",
         calls: &[
-            call!(SYS_copy_file_range, FdFdThird, copy_calls::copy_file_range),
-            call!(SYS_sendfile, FdFd, copy_calls::sendfile),
-            call!(SYS_splice, FdFdThird, copy_calls::splice),
-            call!(SYS_tee, FdFd, copy_calls::tee),
-            call!(SYS_vmsplice, Fd, copy_calls::vmsplice),
+            call!(SYS_copy_file_range, FdFdThird, Copy, copy_calls::copy_file_range),
+            call!(SYS_sendfile, FdFd, Copy, copy_calls::sendfile),
+            call!(SYS_splice, FdFdThird, Copy, copy_calls::splice),
+            call!(SYS_tee, FdFd, Copy, copy_calls::tee),
+            call!(SYS_vmsplice, Fd, Copy, copy_calls::vmsplice).buffers(Vector),
         ],
     },
-    Row { title: "ioctl FICLONE, FICLONERANGE, FIDEDUPERANGE", calls: &[call!(SYS_ioctl, FdNumbers, files::ioctl)] },
+    Row {
+        title: "ioctl FICLONE, FICLONERANGE, FIDEDUPERANGE",
+        calls: &[call!(SYS_ioctl, FdNumbers, Descriptor, files::ioctl)],
+    },
     Row {
         title: "ioctl FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IOC_FSGETXATTR, FS_IOC_FSSETXATTR, file_getattr, file_setattr",
         calls: &[
-            call!(SYS_file_getattr, At, attributes::file_getattr),
-            call!(SYS_file_setattr, At, attributes::file_setattr),
+            call!(SYS_file_getattr, At, Stat, attributes::file_getattr),
+            call!(SYS_file_setattr, At, Attributes, attributes::file_setattr),
         ],
     },
     Row { title: "ioctl FS_IOC_FIEMAP, FITRIM", calls: &[] },
@@ -267,19 +306,19 @@ pub const ROWS: &[Row] = &[
     Row {
         title: "fsync, fdatasync, syncfs, sync, sync_file_range",
         calls: &[
-            call!(SYS_fsync, Fd, files::fsync),
-            call!(SYS_fdatasync, Fd, files::fsync),
-            call!(SYS_syncfs, Fd, files::syncfs),
-            call!(SYS_sync, AnyFd, files::sync),
-            call!(SYS_sync_file_range, Fd, files::sync_file_range),
+            call!(SYS_fsync, Fd, Sync, files::fsync),
+            call!(SYS_fdatasync, Fd, Sync, files::fsync),
+            call!(SYS_syncfs, Fd, Sync, files::syncfs),
+            call!(SYS_sync, AnyFd, Sync, files::sync),
+            call!(SYS_sync_file_range, Fd, Sync, files::sync_file_range),
         ],
     },
     Row {
         title: "posix_fadvise, readahead, cachestat",
         calls: &[
-            call!(SYS_fadvise64, Fd, files::advise),
-            call!(SYS_readahead, Fd, files::readahead),
-            call!(SYS_cachestat, Fd, files::unsupported),
+            call!(SYS_fadvise64, Fd, Other, files::advise),
+            call!(SYS_readahead, Fd, Other, files::readahead),
+            call!(SYS_cachestat, Fd, Other, files::unsupported),
         ],
     },
     Row {
@@ -287,132 +326,144 @@ pub const ROWS: &[Row] = &[
         calls: &[
             // The kernel polls: a placeholder is as ready as any file. But it must not find one
             // behind a number that the program has closed.
-            call!(SYS_poll, Numbers, polling::poll),
-            call!(SYS_ppoll, Numbers, polling::poll),
-            call!(SYS_select, Numbers, descriptors::with_numbers),
-            call!(SYS_pselect6, Numbers, descriptors::with_numbers),
-            call!(SYS_epoll_create, Numbers, descriptors::with_numbers),
-            call!(SYS_epoll_create1, Numbers, descriptors::with_numbers),
-            call!(SYS_epoll_ctl, FdFdThird, descriptors::epoll_ctl),
-            call!(SYS_epoll_wait, Fd, descriptors::epoll_wait),
-            call!(SYS_epoll_pwait, Fd, descriptors::epoll_wait),
-            call!(SYS_epoll_pwait2, Fd, descriptors::epoll_wait),
+            call!(SYS_poll, Numbers, Other, polling::poll),
+            call!(SYS_ppoll, Numbers, Other, polling::poll),
+            call!(SYS_select, Numbers, Other, descriptors::with_numbers),
+            call!(SYS_pselect6, Numbers, Other, descriptors::with_numbers),
+            call!(SYS_epoll_create, Numbers, Other, descriptors::with_numbers),
+            call!(SYS_epoll_create1, Numbers, Other, descriptors::with_numbers),
+            call!(SYS_epoll_ctl, FdFdThird, Other, descriptors::epoll_ctl),
+            call!(SYS_epoll_wait, Fd, Other, descriptors::epoll_wait),
+            call!(SYS_epoll_pwait, Fd, Other, descriptors::epoll_wait),
+            call!(SYS_epoll_pwait2, Fd, Other, descriptors::epoll_wait),
         ],
     },
     Row {
         title: "io_setup, io_submit, io_uring_setup, io_uring_enter, io_uring_register",
         calls: &[
             kernel!(SYS_io_setup),
-            call!(SYS_io_submit, Always, aio::submit, Handle),
-            call!(SYS_io_uring_setup, Always, io_uring::setup, Handle),
-            call!(SYS_io_uring_enter, Always, io_uring::enter, Handle),
-            call!(SYS_io_uring_register, Always, io_uring::register, Handle),
+            call!(SYS_io_submit, Always, Other, aio::submit, Handle),
+            call!(SYS_io_uring_setup, Always, Other, io_uring::setup, Handle),
+            call!(SYS_io_uring_enter, Always, Other, io_uring::enter, Handle),
+            call!(SYS_io_uring_register, Always, Other, io_uring::register, Handle),
         ],
     },
     // Attributes.
     Row {
         title: "stat, statx",
         calls: &[
-            call!(SYS_stat, Path, names::stat),
-            call!(SYS_lstat, Path, names::lstat),
-            call!(SYS_fstat, Fd, files::fstat),
-            call!(SYS_newfstatat, At, names::fstatat),
-            call!(SYS_statx, At, names::statx),
+            call!(SYS_stat, Path, Stat, names::stat),
+            call!(SYS_lstat, Path, Stat, names::lstat),
+            call!(SYS_fstat, Fd, Stat, files::fstat),
+            call!(SYS_newfstatat, At, Stat, names::fstatat),
+            call!(SYS_statx, At, Stat, names::statx),
         ],
     },
     Row {
         title: "chmod, chown",
         calls: &[
-            call!(SYS_chmod, Path, attributes::chmod),
-            call!(SYS_fchmod, Fd, files::fchmod),
-            call!(SYS_fchmodat, At, attributes::fchmodat),
-            call!(SYS_fchmodat2, At, attributes::fchmodat2),
-            call!(SYS_chown, Path, attributes::chown),
-            call!(SYS_lchown, Path, attributes::lchown),
-            call!(SYS_fchown, Fd, files::fchown),
-            call!(SYS_fchownat, At, attributes::fchownat),
+            call!(SYS_chmod, Path, Attributes, attributes::chmod),
+            call!(SYS_fchmod, Fd, Attributes, files::fchmod),
+            call!(SYS_fchmodat, At, Attributes, attributes::fchmodat),
+            call!(SYS_fchmodat2, At, Attributes, attributes::fchmodat2),
+            call!(SYS_chown, Path, Attributes, attributes::chown),
+            call!(SYS_lchown, Path, Attributes, attributes::lchown),
+            call!(SYS_fchown, Fd, Attributes, files::fchown),
+            call!(SYS_fchownat, At, Attributes, attributes::fchownat),
         ],
     },
     Row { title: "setuid and setgid bits at a write", calls: &[] },
     Row {
         title: "utime, utimes, futimesat, utimensat",
         calls: &[
-            call!(SYS_utime, Path, attributes::utime),
-            call!(SYS_utimes, Path, attributes::utimes),
-            call!(SYS_futimesat, At, attributes::futimesat),
-            call!(SYS_utimensat, At, attributes::utimensat),
+            call!(SYS_utime, Path, Attributes, attributes::utime),
+            call!(SYS_utimes, Path, Attributes, attributes::utimes),
+            call!(SYS_futimesat, At, Attributes, attributes::futimesat),
+            call!(SYS_utimensat, At, Attributes, attributes::utimensat),
         ],
     },
     Row { title: "access times", calls: &[] },
     Row {
         title: "access, faccessat, faccessat2",
         calls: &[
-            call!(SYS_access, Path, names::access),
-            call!(SYS_faccessat, At, names::faccessat),
-            call!(SYS_faccessat2, At, names::faccessat2),
+            call!(SYS_access, Path, Access, names::access),
+            call!(SYS_faccessat, At, Access, names::faccessat),
+            call!(SYS_faccessat2, At, Access, names::faccessat2),
         ],
     },
     Row {
         title: "getxattr, setxattr, listxattr, removexattr",
         calls: &[
-            call!(SYS_getxattr, Path, attributes::getxattr),
-            call!(SYS_lgetxattr, Path, attributes::lgetxattr),
-            call!(SYS_fgetxattr, Fd, files::fgetxattr),
-            call!(SYS_setxattr, Path, attributes::setxattr),
-            call!(SYS_lsetxattr, Path, attributes::lsetxattr),
-            call!(SYS_fsetxattr, Fd, files::fsetxattr),
-            call!(SYS_listxattr, Path, attributes::listxattr),
-            call!(SYS_llistxattr, Path, attributes::llistxattr),
-            call!(SYS_flistxattr, Fd, files::flistxattr),
-            call!(SYS_removexattr, Path, attributes::removexattr),
-            call!(SYS_lremovexattr, Path, attributes::lremovexattr),
-            call!(SYS_fremovexattr, Fd, files::fremovexattr),
+            call!(SYS_getxattr, Path, ExtendedAttributes, attributes::getxattr),
+            call!(SYS_lgetxattr, Path, ExtendedAttributes, attributes::lgetxattr),
+            call!(SYS_fgetxattr, Fd, ExtendedAttributes, files::fgetxattr),
+            call!(SYS_setxattr, Path, ExtendedAttributes, attributes::setxattr),
+            call!(SYS_lsetxattr, Path, ExtendedAttributes, attributes::lsetxattr),
+            call!(SYS_fsetxattr, Fd, ExtendedAttributes, files::fsetxattr),
+            call!(SYS_listxattr, Path, ExtendedAttributes, attributes::listxattr),
+            call!(SYS_llistxattr, Path, ExtendedAttributes, attributes::llistxattr),
+            call!(SYS_flistxattr, Fd, ExtendedAttributes, files::flistxattr),
+            call!(SYS_removexattr, Path, ExtendedAttributes, attributes::removexattr),
+            call!(SYS_lremovexattr, Path, ExtendedAttributes, attributes::lremovexattr),
+            call!(SYS_fremovexattr, Fd, ExtendedAttributes, files::fremovexattr),
         ],
     },
     Row {
         title: "setxattrat, getxattrat, listxattrat, removexattrat",
         calls: &[
-            call!(SYS_setxattrat, At, attributes::setxattrat),
-            call!(SYS_getxattrat, At, attributes::getxattrat),
-            call!(SYS_listxattrat, At, attributes::listxattrat),
-            call!(SYS_removexattrat, At, attributes::removexattrat),
+            call!(SYS_setxattrat, At, ExtendedAttributes, attributes::setxattrat),
+            call!(SYS_getxattrat, At, ExtendedAttributes, attributes::getxattrat),
+            call!(SYS_listxattrat, At, ExtendedAttributes, attributes::listxattrat),
+            call!(SYS_removexattrat, At, ExtendedAttributes, attributes::removexattrat),
         ],
     },
     Row { title: "POSIX access control lists", calls: &[] },
-    Row { title: "statfs", calls: &[call!(SYS_statfs, Path, names::statfs), call!(SYS_fstatfs, Fd, files::fstatfs)] },
+    Row {
+        title: "statfs",
+        calls: &[call!(SYS_statfs, Path, Other, names::statfs), call!(SYS_fstatfs, Fd, Other, files::fstatfs)],
+    },
     Row {
         title: "quotactl, quotactl_fd",
-        calls: &[call!(SYS_quotactl, PathSecond, names::quotactl), call!(SYS_quotactl_fd, Fd, files::quotactl_fd)],
+        calls: &[
+            call!(SYS_quotactl, PathSecond, Other, names::quotactl),
+            call!(SYS_quotactl_fd, Fd, Other, files::quotactl_fd),
+        ],
     },
     // Locks and others.
-    Row { title: "flock, fcntl locks, OFD locks", calls: &[call!(SYS_flock, Fd, locks::flock)] },
+    Row { title: "flock, fcntl locks, OFD locks", calls: &[call!(SYS_flock, Fd, Lock, locks::flock)] },
     Row { title: "fcntl F_SETLEASE", calls: &[] },
     Row { title: "fcntl F_ADD_SEALS, F_NOTIFY, F_SETOWN, F_SETPIPE_SZ, F_SET_RW_HINT", calls: &[] },
     Row {
         title: "bind, connect, fifos",
-        calls: &[call!(SYS_bind, Always, sockets::bind, Kernel), call!(SYS_connect, Always, sockets::connect, Kernel)],
+        calls: &[
+            call!(SYS_bind, Always, Other, sockets::bind, Kernel),
+            call!(SYS_connect, Always, Other, sockets::connect, Kernel),
+        ],
     },
     Row {
         title: "exec",
-        calls: &[call!(SYS_execve, Always, exec::execve, Eio), call!(SYS_execveat, Always, exec::execveat, Eio)],
+        calls: &[
+            call!(SYS_execve, Always, Other, exec::execve, Eio),
+            call!(SYS_execveat, Always, Other, exec::execveat, Eio),
+        ],
     },
     Row {
         title: "mount, umount2, open_tree, move_mount, fspick, mount_setattr, swapon, acct, uselib",
         calls: &[
-            call!(SYS_mount, PathPath, names::mount),
-            call!(SYS_umount2, Path, names::unsupported_path),
-            call!(SYS_pivot_root, Path, names::pivot_root),
-            call!(SYS_open_tree, AtNumbers, names::open_tree),
-            call!(SYS_open_tree_attr, AtNumbers, names::open_tree),
-            call!(SYS_move_mount, AtAt, names::move_mount),
-            call!(SYS_fsopen, Numbers, descriptors::with_numbers),
-            call!(SYS_fsmount, Numbers, descriptors::with_numbers),
-            call!(SYS_fspick, AtNumbers, names::unsupported_at),
-            call!(SYS_mount_setattr, At, names::unsupported_at),
-            call!(SYS_swapon, Path, names::unsupported_path),
-            call!(SYS_swapoff, Path, names::unsupported_path),
-            call!(SYS_acct, Path, names::unsupported_path),
-            call!(SYS_uselib, Path, names::unsupported_path),
+            call!(SYS_mount, PathPath, Other, names::mount),
+            call!(SYS_umount2, Path, Other, names::unsupported_path),
+            call!(SYS_pivot_root, Path, Other, names::pivot_root),
+            call!(SYS_open_tree, AtNumbers, Other, names::open_tree),
+            call!(SYS_open_tree_attr, AtNumbers, Other, names::open_tree),
+            call!(SYS_move_mount, AtAt, Other, names::move_mount),
+            call!(SYS_fsopen, Numbers, Other, descriptors::with_numbers),
+            call!(SYS_fsmount, Numbers, Other, descriptors::with_numbers),
+            call!(SYS_fspick, AtNumbers, Other, names::unsupported_at),
+            call!(SYS_mount_setattr, At, Other, names::unsupported_at),
+            call!(SYS_swapon, Path, Other, names::unsupported_path),
+            call!(SYS_swapoff, Path, Other, names::unsupported_path),
+            call!(SYS_acct, Path, Other, names::unsupported_path),
+            call!(SYS_uselib, Path, Other, names::unsupported_path),
         ],
     },
 ];
@@ -420,92 +471,95 @@ pub const ROWS: &[Row] = &[
 /// Calls without a row: they concern no file, but descriptors, memory, children or signals.
 pub const OTHERS: &[Entry] = &[
     // Processes.
-    call!(SYS_fork, Always, processes::fork, HandleWithTables),
-    call!(SYS_vfork, Always, processes::vfork, HandleWithTables),
-    call!(SYS_clone, Always, processes::clone, HandleWithTables),
-    call!(SYS_clone3, Always, processes::clone3, HandleWithTables),
+    call!(SYS_fork, Always, Other, processes::fork, HandleWithTables),
+    call!(SYS_vfork, Always, Other, processes::vfork, HandleWithTables),
+    call!(SYS_clone, Always, Other, processes::clone, HandleWithTables),
+    call!(SYS_clone3, Always, Other, processes::clone3, HandleWithTables),
     // The process that finds this one dead releases what these would release.
-    call!(SYS_exit, Always, processes::exit, Kernel),
-    call!(SYS_exit_group, Always, processes::exit_group, Kernel),
-    call!(SYS_wait4, Always, processes::wait, Kernel),
-    call!(SYS_waitid, Always, processes::wait, Kernel),
-    call!(SYS_pidfd_open, Numbers, descriptors::with_numbers),
-    call!(SYS_pidfd_getfd, AnyFd, descriptors::with_numbers),
-    call!(SYS_kcmp, AnyFd, descriptors::kcmp),
+    call!(SYS_exit, Always, Other, processes::exit, Kernel).attaches(Never),
+    call!(SYS_exit_group, Always, Other, processes::exit_group, Kernel).attaches(Never),
+    call!(SYS_wait4, Always, Other, processes::wait, Kernel).attaches(Never),
+    call!(SYS_waitid, Always, Other, processes::wait, Kernel).attaches(Never),
+    call!(SYS_pidfd_open, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_pidfd_getfd, AnyFd, Other, descriptors::with_numbers),
+    call!(SYS_kcmp, AnyFd, Other, descriptors::kcmp),
     // Credentials, namespaces, limits and confinement.
-    call!(SYS_setuid, Always, processes::change_identity, Handle),
-    call!(SYS_setgid, Always, processes::change_identity, Handle),
-    call!(SYS_setreuid, Always, processes::change_identity, Handle),
-    call!(SYS_setregid, Always, processes::change_identity, Handle),
-    call!(SYS_setresuid, Always, processes::change_identity, Handle),
-    call!(SYS_setresgid, Always, processes::change_identity, Handle),
-    call!(SYS_setfsuid, Always, processes::change_identity, Handle),
-    call!(SYS_setfsgid, Always, processes::change_identity, Handle),
-    call!(SYS_setgroups, Always, processes::change_identity, Handle),
-    call!(SYS_capset, Always, processes::change_identity, Handle),
-    call!(SYS_setns, Always, processes::setns, Handle),
-    call!(SYS_unshare, Always, processes::unshare, Handle),
-    call!(SYS_setrlimit, Always, limits::change, Kernel),
-    call!(SYS_prlimit64, Always, limits::change, Kernel),
-    call!(SYS_seccomp, Always, seccomp::seccomp, Kernel),
-    call!(SYS_prctl, Always, seccomp::prctl, Kernel),
-    call!(SYS_landlock_create_ruleset, Always, landlock::create_ruleset, Handle),
+    call!(SYS_setuid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setgid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setreuid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setregid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setresuid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setresgid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setfsuid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setfsgid, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setgroups, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_capset, Always, Other, processes::change_identity, Handle).attaches(Never),
+    call!(SYS_setns, Always, Other, processes::setns, Handle),
+    call!(SYS_unshare, Always, Other, processes::unshare, Handle),
+    call!(SYS_setrlimit, Always, Other, limits::change, Kernel),
+    call!(SYS_prlimit64, Always, Other, limits::change, Kernel).attaches(BeforeLimit),
+    call!(SYS_seccomp, Always, Other, seccomp::seccomp, Kernel),
+    call!(SYS_prctl, Always, Other, seccomp::prctl, Kernel).attaches(BeforeFilter),
+    call!(SYS_landlock_create_ruleset, Always, Other, landlock::create_ruleset, Handle),
     #[cfg(feature = "loader")]
-    call!(SYS_arch_prctl, Always, crate::hook::process::thread_places::arch_prctl, Kernel),
+    call!(SYS_arch_prctl, Always, Other, crate::hook::process::thread_places::arch_prctl, Kernel),
     // Signals.
-    call!(SYS_rt_sigaction, Always, signals::rt_sigaction, Handle),
-    call!(SYS_rt_sigprocmask, Mask, signals::rt_sigprocmask, Handle),
+    call!(SYS_rt_sigaction, Always, Other, signals::rt_sigaction, Handle).attaches(Never),
+    call!(SYS_rt_sigprocmask, Mask, Other, signals::rt_sigprocmask, Handle).attaches(Never),
     // Sockets and pipes. The image serves none, but the kernel must not find the placeholder behind
     // a number that the program has closed.
-    call!(SYS_socket, Numbers, descriptors::with_numbers),
-    call!(SYS_socketpair, Numbers, descriptors::with_numbers),
-    call!(SYS_pipe, Numbers, descriptors::with_numbers),
-    call!(SYS_pipe2, Numbers, descriptors::with_numbers),
-    call!(SYS_accept, Always, sockets::accept, By(Route::Fd)),
-    call!(SYS_accept4, Always, sockets::accept, By(Route::Fd)),
-    call!(SYS_listen, Fd, descriptors::of_the_kernel),
-    call!(SYS_shutdown, Fd, descriptors::of_the_kernel),
-    call!(SYS_getsockname, Always, sockets::name, By(Route::Fd)),
-    call!(SYS_getpeername, Always, sockets::name, By(Route::Fd)),
-    call!(SYS_getsockopt, Fd, descriptors::of_the_kernel),
-    call!(SYS_setsockopt, Fd, descriptors::of_the_kernel),
-    call!(SYS_sendto, FdAddress, sockets::sendto),
-    call!(SYS_recvfrom, FdAddress, sockets::recvfrom),
-    call!(SYS_sendmsg, Message, fd_passing::sendmsg),
-    call!(SYS_sendmmsg, Message, fd_passing::sendmmsg),
-    call!(SYS_recvmsg, Always, fd_passing::recvmsg, Kernel),
-    call!(SYS_recvmmsg, Always, fd_passing::recvmmsg, Kernel),
+    call!(SYS_socket, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_socketpair, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_pipe, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_pipe2, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_accept, Always, Other, sockets::accept, By(Route::Fd)),
+    call!(SYS_accept4, Always, Other, sockets::accept, By(Route::Fd)),
+    call!(SYS_listen, Fd, Other, descriptors::of_the_kernel),
+    call!(SYS_shutdown, Fd, Other, descriptors::of_the_kernel),
+    call!(SYS_getsockname, Always, Other, sockets::name, By(Route::Fd)),
+    call!(SYS_getpeername, Always, Other, sockets::name, By(Route::Fd)),
+    call!(SYS_getsockopt, Fd, Other, descriptors::of_the_kernel),
+    call!(SYS_setsockopt, Fd, Other, descriptors::of_the_kernel),
+    call!(SYS_sendto, FdAddress, Other, sockets::sendto).buffers(Bytes),
+    call!(SYS_recvfrom, FdAddress, Other, sockets::recvfrom).buffers(Bytes),
+    call!(SYS_sendmsg, Message, Other, fd_passing::sendmsg).buffers(Message),
+    call!(SYS_sendmmsg, Message, Other, fd_passing::sendmmsg).buffers(Messages),
+    call!(SYS_recvmsg, Always, Other, fd_passing::recvmsg, Kernel).buffers(Message),
+    call!(SYS_recvmmsg, Always, Other, fd_passing::recvmmsg, Kernel).buffers(Messages),
     // Other files of the kernel.
-    call!(SYS_eventfd, Numbers, descriptors::with_numbers),
-    call!(SYS_eventfd2, Numbers, descriptors::with_numbers),
-    call!(SYS_signalfd, Numbers, descriptors::with_numbers),
-    call!(SYS_signalfd4, Numbers, descriptors::with_numbers),
-    call!(SYS_timerfd_create, Numbers, descriptors::with_numbers),
-    call!(SYS_timerfd_settime, Fd, descriptors::of_the_kernel),
-    call!(SYS_timerfd_gettime, Fd, descriptors::of_the_kernel),
-    call!(SYS_memfd_create, Numbers, descriptors::with_numbers),
-    call!(SYS_memfd_secret, Numbers, descriptors::with_numbers),
-    call!(SYS_userfaultfd, Numbers, descriptors::with_numbers),
-    call!(SYS_perf_event_open, Numbers, descriptors::with_numbers),
-    call!(SYS_bpf, Numbers, descriptors::with_numbers),
-    call!(SYS_mq_open, Numbers, descriptors::with_numbers),
-    call!(SYS_finit_module, Fd, files::unsupported),
+    call!(SYS_eventfd, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_eventfd2, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_signalfd, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_signalfd4, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_timerfd_create, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_timerfd_settime, Fd, Other, descriptors::of_the_kernel),
+    call!(SYS_timerfd_gettime, Fd, Other, descriptors::of_the_kernel),
+    call!(SYS_memfd_create, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_memfd_secret, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_userfaultfd, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_perf_event_open, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_bpf, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_mq_open, Numbers, Other, descriptors::with_numbers),
+    call!(SYS_finit_module, Fd, Other, files::unsupported),
 ];
 
 /// The table by numbers.
-pub static TABLE: Table = Table { routes: COLUMNS.routes, handlers: COLUMNS.handlers, on_failure: &ON_FAILURE };
-static ON_FAILURE: [OnFailure; NUMBERS] = COLUMNS.on_failure;
+pub static TABLE: Table = Table { routes: COLUMNS.routes, handlers: COLUMNS.handlers, details: &DETAILS };
+static DETAILS: [Details; NUMBERS] = COLUMNS.details;
 const COLUMNS: Columns = columns();
 
 struct Columns {
     routes: Routes,
     handlers: [Option<Handler>; NUMBERS],
-    on_failure: [OnFailure; NUMBERS],
+    details: [Details; NUMBERS],
 }
 
 const fn columns() -> Columns {
-    let mut table =
-        Columns { routes: [Route::Native; NUMBERS], handlers: [None; NUMBERS], on_failure: [Kernel; NUMBERS] };
+    let mut table = Columns {
+        routes: [Route::Native; NUMBERS],
+        handlers: [None; NUMBERS],
+        details: [Details::OF_THE_KERNEL; NUMBERS],
+    };
     let mut taken = [false; NUMBERS];
     let mut index = 0;
     while index < ROWS.len() {
@@ -526,13 +580,13 @@ const fn add(table: &mut Columns, taken: &mut [bool; NUMBERS], calls: &[Entry]) 
             panic!("{}", call.name); // A call with two entries.
         }
         assert!(
-            !matches!((call.route, call.on_failure), (Route::Always, ByRoute)),
+            !matches!((call.route, call.details.on_failure), (Route::Always, ByRoute)),
             "a call that always reaches the dispatcher does not say what happens after the image failed"
         );
         taken[number] = true;
         table.routes[number] = call.route;
         table.handlers[number] = call.handler;
-        table.on_failure[number] = call.on_failure;
+        table.details[number] = call.details;
         index += 1;
     }
 }
@@ -593,7 +647,44 @@ mod tests {
         for call in entries() {
             assert_eq!(call.route == Route::Native, call.handler.is_none(), "{}", call.name);
             assert_eq!(route(call.number as u64), call.route, "{}", call.name);
-            assert_eq!(TABLE.on_failure(call.number as u32), call.on_failure, "{}", call.name);
+            assert_eq!(TABLE.details(call.number as u32), call.details, "{}", call.name);
+        }
+    }
+
+    /// The class of a call by its name without `SYS_`.
+    fn class_of(name: &str) -> Option<CallClass> {
+        entries().find(|call| &call.name["SYS_".len()..] == name).map(|call| call.details.class)
+    }
+
+    #[test]
+    fn variants_of_a_call_are_counted_together() {
+        let mut compared = 0;
+        for call in entries() {
+            let name = &call.name["SYS_".len()..];
+            let stems = ["at", "at2", "2", "3", "4", "64", "v"].into_iter().filter_map(|end| name.strip_suffix(end));
+            for (stem, class) in stems.filter_map(|stem| Some((stem, class_of(stem)?))) {
+                assert_eq!(call.details.class, class, "{name} and {stem}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 30, "only {compared} pairs");
+        assert_eq!(class_of("file_setattr"), class_of("chmod"));
+    }
+
+    #[test]
+    fn a_front_without_system_calls_counts_in_the_same_classes() {
+        for class in CallClass::ALL {
+            assert_eq!(TABLE.details(posix::call_classes::number_of(class) as u32).class, class);
+        }
+    }
+
+    #[test]
+    fn a_call_that_moves_bytes_names_its_buffers() {
+        for call in entries().filter(|call| matches!(call.details.class, CallClass::Read | CallClass::Write)) {
+            assert!(matches!(call.details.buffers, Bytes | Vector), "{}", call.name);
+        }
+        for call in entries().filter(|call| call.details.class == CallClass::Map) {
+            assert!(call.details.buffers == Ranges || call.name == "SYS_mlockall", "{}", call.name);
         }
     }
 
@@ -605,7 +696,7 @@ mod tests {
         assert_eq!(route(510), Route::Native);
         assert_eq!(route(512), Route::Native);
         assert_eq!(route(u64::MAX), Route::Native);
-        assert_eq!(TABLE.on_failure(512), Kernel);
+        assert_eq!(TABLE.details(512), Details::OF_THE_KERNEL);
     }
 
     #[test]

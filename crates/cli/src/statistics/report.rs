@@ -6,8 +6,8 @@ use crate::ps::{self, harmless};
 use crate::terminal::{Table, bold, dim, print_fact, share};
 use crate::units;
 use engine::statistics::{CallClass, CallTotals, Event, LATENCY_CLASSES, below_ns};
+use intercept::calls::TABLE;
 use pmem::BLOCK_BYTES;
-use posix::call_classes::CLASSES;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -95,7 +95,7 @@ impl Count {
 
 /// The calls of a class.
 pub fn calls_of(totals: &CallTotals, class: CallClass) -> u64 {
-    let of_class = CLASSES.iter().zip(&totals.calls).filter(|(other, _)| **other == class);
+    let of_class = TABLE.details.iter().zip(&totals.calls).filter(|(details, _)| details.class == class);
     of_class.map(|(_, count)| count).sum()
 }
 

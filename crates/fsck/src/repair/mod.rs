@@ -20,7 +20,7 @@ mod inodes;
 mod names;
 
 use crate::check::{Checker, examine};
-use crate::finding::{Finding, FindingKind, Repair, Severity};
+use crate::finding::{Finding, FindingKind, Repair, Severity, Stage};
 use crate::report::{EXIT_CORRECTED, Options, Progress, Report};
 use edit::Repairer;
 use pmem::{Memory, Region};
@@ -121,64 +121,12 @@ pub fn repair<M: Memory>(
     repaired
 }
 
-/// The stages: each must be complete before the following ones can be checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Superblock,
-    Segments,
-    Inodes,
-    Journal,
-    Names,
-    Bodies,
-    /// Directories in cycles come before files without names, which may get their names back.
-    Tree,
-    Orphans,
-    Counts,
-    Snapshot,
-}
-
+/// When a finding is repaired.
 fn stage(finding: &Finding) -> Stage {
-    use FindingKind as Kind;
-    match finding.kind {
-        Kind::SuperblockChecksum | Kind::SuperblockCopy => Stage::Superblock,
-        Kind::SegmentOffset | Kind::SegmentOverlap | Kind::SegmentGap => Stage::Segments,
-        Kind::JournalTorn | Kind::JournalPending | Kind::JournalStale | Kind::JournalRecord => Stage::Journal,
-        Kind::LogOffset
-        | Kind::LogPage
-        | Kind::LogLoop
-        | Kind::LogCookies
-        | Kind::LogEnd
-        | Kind::SlotTag
-        | Kind::SlotOffset
-        | Kind::SlotHalfMade
-        | Kind::DentryDamaged
-        | Kind::DentryParent
-        | Kind::DentryCookie
-        | Kind::DentryOverlap
-        | Kind::NameInvalid
-        | Kind::NameTwice
-        | Kind::DentryTarget
-        | Kind::DentryDangling
-        | Kind::DentryKind
-        | Kind::DentryTurn
-        | Kind::RootNamed => Stage::Names,
-        Kind::BlockTwice if matches!(finding.repair, Repair::CutLog { .. } | Repair::ClearWord { .. }) => Stage::Names,
-        Kind::MapShape | Kind::BlockOutside | Kind::BlockTwice | Kind::BeyondEnd | Kind::XattrBody => Stage::Bodies,
-        Kind::DirectoryNames | Kind::DirectoryParent | Kind::DirectoryCycle => Stage::Tree,
-        Kind::Orphan => Stage::Orphans,
-        Kind::LinksWrong | Kind::BlocksWrong | Kind::LinkTarget => Stage::Counts,
-        Kind::SnapshotDropped
-        | Kind::SnapshotChecksum
-        | Kind::SnapshotFigure
-        | Kind::SnapshotSlabs
-        | Kind::SnapshotShares
-        | Kind::BlockNotMarked
-        | Kind::BlockLeaked
-        | Kind::InodeNotMarked
-        | Kind::InodeLeaked
-        | Kind::LineNotMarked
-        | Kind::LineLeaked => Stage::Snapshot,
-        _ => Stage::Inodes,
+    match (finding.kind, finding.repair) {
+        // The block is twice among those of names.
+        (FindingKind::BlockTwice, Repair::CutLog { .. } | Repair::ClearWord { .. }) => Stage::Names,
+        (kind, _) => kind.stage(),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::hook::abi::thread_words::thread_words;
 use crate::hook::context::{Context, Inside};
 use crate::hook::server::Server;
 use crate::routes::{NUMBERS, Route, Routes};
+use engine::statistics::CallClass;
 use posix::Result;
 
 /// A call with everything that its handler needs.
@@ -30,7 +31,7 @@ pub enum OnFailure {
     /// EIO if the route's arguments concern the mount, otherwise the kernel's. Not for
     /// [`Route::Always`], which names no arguments.
     ByRoute,
-    /// The same, by the arguments of another route.
+    /// Like `ByRoute`, by the arguments of another route.
     By(Route),
     /// The kernel's.
     Kernel,
@@ -46,6 +47,61 @@ pub enum OnFailure {
     CloseRange,
 }
 
+/// What a call's arguments point to, beside the paths and structures of all calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Buffers {
+    /// Nothing else.
+    None,
+    /// Bytes: address in the second argument, length in the third.
+    Bytes,
+    /// A list of buffers in the second argument, their number in the third.
+    Vector,
+    /// A message in the second argument.
+    Message,
+    /// Messages in the second argument, their number in the third.
+    Messages,
+    /// The arguments name ranges of addresses, and nothing that lies there is read or written.
+    Ranges,
+}
+
+/// When a process that has not attached its image must do so before the call: if it may concern the
+/// file system, processes that share the process's place in it, or what the process needs to attach
+/// later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attaches {
+    /// Before each call.
+    Always,
+    /// The handler works without an image.
+    Never,
+    /// prctl: before a filter, which may forbid the calls that attach.
+    BeforeFilter,
+    /// prlimit64: before a change, since a limit may leave no room. Most programs only query it.
+    BeforeLimit,
+}
+
+/// What the dispatcher must know of a call beside its route and handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Details {
+    /// What happens after the image failed.
+    pub on_failure: OnFailure,
+    /// Class in the statistics.
+    pub class: CallClass,
+    /// What the arguments point to.
+    pub buffers: Buffers,
+    /// When the call needs the image.
+    pub attaches: Attaches,
+}
+
+impl Details {
+    /// Those of a call without an entry.
+    pub const OF_THE_KERNEL: Details = Details {
+        on_failure: OnFailure::Kernel,
+        class: CallClass::Other,
+        buffers: Buffers::None,
+        attaches: Attaches::Always,
+    };
+}
+
 /// The table of system calls, by numbers. The filter reads its start.
 #[repr(C)]
 pub struct Table {
@@ -53,9 +109,9 @@ pub struct Table {
     pub routes: Routes,
     /// What serves a call; `None`: the kernel.
     pub handlers: [Option<Handler>; NUMBERS],
-    /// What happens to a call after the image failed. Apart from the handlers, whose addresses each
-    /// start of a program relocates.
-    pub on_failure: &'static [OnFailure; NUMBERS],
+    /// What calls seldom need. Apart from the handlers, whose addresses each start of a program
+    /// relocates.
+    pub details: &'static [Details; NUMBERS],
 }
 const _: () = assert!(core::mem::offset_of!(Table, routes) == 0);
 
@@ -66,9 +122,9 @@ impl Table {
         self.handlers.get(number).copied().flatten()
     }
 
-    /// What happens to a number after the image failed.
-    pub fn on_failure(&self, number: u32) -> OnFailure {
-        self.on_failure.get(number as usize).copied().unwrap_or(OnFailure::Kernel)
+    /// The rest about a number.
+    pub fn details(&self, number: u32) -> Details {
+        self.details.get(number as usize).copied().unwrap_or(Details::OF_THE_KERNEL)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::hook::abi::sys;
 use crate::hook::abi::thread_words::thread_words;
 #[cfg(feature = "loader")]
 use crate::hook::call::native_with;
-use crate::hook::call::{Call, Handler};
+use crate::hook::call::{Attaches, Call, Handler};
 use crate::hook::calls::mapping::missing;
 use crate::hook::context::{self, Context};
 #[cfg(feature = "loader")]
@@ -18,7 +18,6 @@ use crate::hook::process::{attach, exec, processes};
 use crate::hook::signals::{self, faults};
 use crate::hook::{call_counts, failed_image, profile, server, stack};
 use posix::Errno;
-use posix::call_classes::CLASSES;
 use posix::host::monotonic_ns;
 
 /// The entry calls this for every call that passed its filter.
@@ -93,7 +92,7 @@ fn serve_recorded(frame: &Frame, context: &mut Context, handler: Handler) -> Ver
     let began_ns = monotonic_ns();
     let verdict = serve_unrecorded(frame, context, handler);
     if verdict.next == Next::Done {
-        let class = CLASSES[frame.number as usize % CLASSES.len()];
+        let class = TABLE.details(frame.number as u32).class;
         context.count_latency(class, monotonic_ns().saturating_sub(began_ns));
     }
     verdict
@@ -112,7 +111,7 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
     if forked_by != 0 {
         processes::after_shared_memory_child(server, context);
     }
-    if server::is_pending() && needs_files(frame) {
+    if server::is_pending() && needs_image(frame) {
         attach::attach_now(server, context);
     }
     let mut call = Call { frame, server, context, table: &TABLE };
@@ -156,35 +155,14 @@ fn serve_unrecorded(frame: &Frame, context: &mut Context, handler: Handler) -> V
     verdict
 }
 
-/// Whether a call may concern the file system, processes that share the process's place in it, or
-/// what the process needs to attach later. The handlers of all others work without an attached
-/// image.
-fn needs_files(frame: &Frame) -> bool {
+/// Whether a process that has not attached its image must do so before a call.
+fn needs_image(frame: &Frame) -> bool {
     let [first, _, third, ..] = frame.arguments();
-    match i64::from(frame.number as u32) {
-        libc::SYS_rt_sigaction
-        | libc::SYS_rt_sigprocmask
-        | libc::SYS_exit
-        | libc::SYS_exit_group
-        | libc::SYS_wait4
-        | libc::SYS_waitid
-        | libc::SYS_setuid
-        | libc::SYS_setgid
-        | libc::SYS_setreuid
-        | libc::SYS_setregid
-        | libc::SYS_setresuid
-        | libc::SYS_setresgid
-        | libc::SYS_setfsuid
-        | libc::SYS_setfsgid
-        | libc::SYS_setgroups
-        | libc::SYS_capset
-        // Of the host: new code.
-        | libc::SYS_mmap => false,
-        // A filter may forbid the calls that attach.
-        libc::SYS_prctl => first as i32 == libc::PR_SET_SECCOMP,
-        // A limit may leave no room. Most programs only query it.
-        libc::SYS_prlimit64 => third != 0,
-        _ => true,
+    match TABLE.details(frame.number as u32).attaches {
+        Attaches::Always => true,
+        Attaches::Never => false,
+        Attaches::BeforeFilter => first as i32 == libc::PR_SET_SECCOMP,
+        Attaches::BeforeLimit => third != 0,
     }
 }
 

@@ -24,7 +24,7 @@ pub fn serve(call: &mut Call<'_>, handler: Handler) -> Result<Verdict> {
     // The library opens nothing any more.
     fd_numbers::release_cached();
     let by = |call: &Call<'_>, route| if concerns_directfs(call, route) { Err(Errno::EIO) } else { Ok(NATIVE) };
-    match call.table.on_failure(number) {
+    match call.table.details(number).on_failure {
         OnFailure::ByRoute => by(call, route_of(&call.table.routes, number.into())),
         OnFailure::By(route) => by(call, route),
         OnFailure::Kernel => Ok(NATIVE),

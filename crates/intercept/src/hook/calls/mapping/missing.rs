@@ -20,12 +20,10 @@
 //! Decision: docs/decisions/run-calls.md, "Pages of mappings come when they are used".
 
 use super::pieces::{PAGE_BYTES, Pieces};
-use crate::hook::abi::entry::{
-    DIRECTFS_ALL, Frame, NATIVE, RED_ZONE_BYTES, Verdict, directfs_entry, done, thread_macros,
-};
+use crate::hook::abi::entry::{DIRECTFS_ALL, NATIVE, RED_ZONE_BYTES, Verdict, directfs_entry, done, thread_macros};
 use crate::hook::abi::thread_words::{MISSING_FROM_OFFSET, thread_words};
 use crate::hook::abi::{sys, user_memory};
-use crate::hook::call::Call;
+use crate::hook::call::{Buffers, Call};
 use crate::hook::context::Context;
 use crate::hook::process::session;
 use crate::routes::SYS_MISSING_PAGE;
@@ -275,80 +273,32 @@ pub fn touch(call: &mut Call<'_>, address: u64, length: u64) {
 /// Before a call is served: resolves the missing pages of what it reads and writes.
 #[cold]
 pub fn touch_buffers(call: &mut Call<'_>) {
-    let frame = call.frame.clone();
-    if concerns_ranges(&frame) {
+    let buffers = call.table.details(call.frame.number as u32).buffers;
+    if buffers == Buffers::Ranges {
         return;
     }
-    for address in frame.arguments() {
+    let arguments = call.arguments();
+    for address in arguments {
         // A path or a structure.
         touch(call, address, PAGE_BYTES);
     }
-    match buffer_of(&frame) {
-        Buffer::None => {}
-        Buffer::Bytes(address, length) => touch(call, address, length),
-        Buffer::Vector(address, count) => touch_vector(call, address, count),
-        Buffer::Message(address) => touch_message(call, address),
-        Buffer::Messages(address, count) => {
+    let [_, second, third, ..] = arguments;
+    match buffers {
+        Buffers::None | Buffers::Ranges => {}
+        Buffers::Bytes => touch(call, second, third),
+        Buffers::Vector => touch_vector(call, second, third),
+        Buffers::Message => touch_message(call, second),
+        Buffers::Messages => {
             const LISTED_BYTES: u64 = 64;
+            let count = u64::from(third as u32);
             for index in 0..count.min(1024) {
-                touch_message(call, address.wrapping_add(index * LISTED_BYTES));
+                touch_message(call, second.wrapping_add(index * LISTED_BYTES));
             }
         }
     }
 }
 
-/// Whether a call names ranges of addresses instead of what lies there.
-fn concerns_ranges(frame: &Frame) -> bool {
-    matches!(
-        i64::from(frame.number as u32),
-        SYS_MISSING_PAGE
-            | libc::SYS_mmap
-            | libc::SYS_munmap
-            | libc::SYS_mremap
-            | libc::SYS_mprotect
-            | libc::SYS_pkey_mprotect
-            | libc::SYS_madvise
-            | libc::SYS_mlock
-            | libc::SYS_mlock2
-            | libc::SYS_msync
-            | libc::SYS_remap_file_pages
-    )
-}
-
-/// What a call reads or writes beside structures.
-enum Buffer {
-    None,
-    Bytes(u64, u64),
-    Vector(u64, u64),
-    Message(u64),
-    Messages(u64, u64),
-}
-
-fn buffer_of(frame: &Frame) -> Buffer {
-    let [_, second, third, ..] = frame.arguments();
-    match i64::from(frame.number as u32) {
-        libc::SYS_read
-        | libc::SYS_write
-        | libc::SYS_pread64
-        | libc::SYS_pwrite64
-        | libc::SYS_recvfrom
-        | libc::SYS_sendto
-        | libc::SYS_getdents
-        | libc::SYS_getdents64 => Buffer::Bytes(second, third),
-        libc::SYS_readv
-        | libc::SYS_writev
-        | libc::SYS_preadv
-        | libc::SYS_pwritev
-        | libc::SYS_preadv2
-        | libc::SYS_pwritev2
-        | libc::SYS_vmsplice => Buffer::Vector(second, third),
-        libc::SYS_sendmsg | libc::SYS_recvmsg => Buffer::Message(second),
-        libc::SYS_sendmmsg | libc::SYS_recvmmsg => Buffer::Messages(second, third as u32 as u64),
-        _ => Buffer::None,
-    }
-}
-
-/// Resolves the missing pages of a list of buffers, and of those.
+/// Resolves the missing pages of a list of buffers, and of the buffers.
 pub fn touch_vector(call: &mut Call<'_>, address: u64, count: u64) {
     for index in 0..count.min(1024) {
         let piece = address.wrapping_add(16 * index);
